@@ -1,8 +1,8 @@
-//! Each operation of three models' training steps by itself, and what the machine can do at most.
+//! Benchmarks of each operation of three models' training steps, and of the machine's limits.
 //!
-//! `cargo bench -p benches --bench operations`, or with a part of a name after `--`. Items are floating-point operations, so
-//! that `Gitem/s` reads as GFLOP/s; bytes are those of the operands, each once. Attention's are of the whole T x T,
-//! as is customary; kernels skip most of the masked half.
+//! `cargo bench -p benches --bench operations`, optionally with a part of a name after `--`. Items are floating-point
+//! operations, so that `Gitem/s` reads as GFLOP/s. Bytes count each operand once. The FLOPs of attention count the
+//! whole T x T, as is customary, although kernels skip most of the masked half.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ struct Case {
     name: String,
     op: Op,
     inputs: Vec<TensorType>,
-    /// Whether the first output takes the first input's place, which it may.
+    /// Whether the first output overwrites the first input, if the operation permits it.
     in_place: bool,
 }
 
@@ -78,20 +78,21 @@ fn small(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-/// Each optimizer of a matrix of 2^24 numbers, Muon of a smaller one; AdamW with its states stored in each way, and the tensor and its gradients, too.
+/// Each optimizer on a matrix of 2^24 elements (Muon on a smaller one); AdamW in each format of states, parameters and
+/// gradients.
 fn updates() -> Vec<Case> {
     let random = Rounding::Stochastic { seed: 0 };
     let states = [
         ("f32", StateFormat::F32),
         ("bf16", StateFormat::Bf16(Rounding::Nearest)),
-        ("bf16 at random", StateFormat::Bf16(random)),
+        ("bf16 stochastic", StateFormat::Bf16(random)),
         ("8 bits", StateFormat::Quantized),
     ];
     let weights = [
         ("f32", DType::F32, WeightFormat::InPlace(Rounding::Nearest)),
         ("bf16", DType::BF16, WeightFormat::InPlace(Rounding::Nearest)),
-        ("bf16 at random", DType::BF16, WeightFormat::InPlace(random)),
-        ("bf16 and a copy", DType::BF16, WeightFormat::Master(DType::BF16)),
+        ("bf16 stochastic", DType::BF16, WeightFormat::InPlace(random)),
+        ("bf16 with master", DType::BF16, WeightFormat::Master(DType::BF16)),
     ];
     let adam = ops::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, decoupled: true };
     let adafactor = ops::Adafactor {
@@ -143,7 +144,7 @@ fn updates() -> Vec<Case> {
     cases.map(update).collect()
 }
 
-/// Products large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.
+/// Matmuls large enough for peak throughput, and an addition to 64 MiB, which is limited by memory bandwidth.
 fn limits() -> Vec<Case> {
     let limit = |name: String, op, ty| Case { name, op, inputs: vec![ty, ty], in_place: true };
     let products = [DType::F32, DType::BF16, DType::F16].map(|number| {
@@ -154,7 +155,7 @@ fn limits() -> Vec<Case> {
     products.into_iter().chain([memory]).collect()
 }
 
-/// All operations of a step that differ in kind or types.
+/// All operations of a step that differ in name or operand shapes.
 fn operations(
     precision: Precision,
     layers: usize,
@@ -217,7 +218,7 @@ fn target() -> Target {
 fn measure(bencher: Bencher, case: &Case) {
     let target = target();
     let mut device = open(&target).expect("a device");
-    let types = case.op.outputs(&case.inputs).expect("operands of the right types");
+    let types = case.op.outputs(&case.inputs).expect("valid operand types");
     let inputs: Vec<Tensor> = case.inputs.iter().map(|&ty| operand(&mut *device, ty)).collect();
     let mut outputs: Vec<Tensor> = types.iter().map(|&ty| operand(&mut *device, ty)).collect();
     for &(output, input) in case.op.updates() {
@@ -239,18 +240,18 @@ fn measure(bencher: Bencher, case: &Case) {
         .counter(ItemsCount::new(case.op.flops(&case.inputs, &types) as usize))
         .bench_local(|| {
             device.launch(&case.op, &inputs, &outputs, workspace).expect("a launch");
-            device.synchronize().expect("a device that works");
+            device.synchronize().expect("the device works");
         });
 }
 
-/// Memory of a type that holds numbers between 0 and 1, or tokens.
+/// Allocates an operand filled with numbers between 0 and 1, or with token ids.
 fn operand(device: &mut dyn Device, ty: TensorType) -> Tensor {
     let buffer = device.allocate(Pool::Device, ty.bytes()).expect("memory");
-    // Steps of the golden ratio: spread evenly, without a pattern that the kernels could meet.
+    // Multiples of the golden ratio: evenly spread, without a pattern that could favour a kernel.
     let number = |index: usize| (index as f64 * 0.618_033_988_749_895).fract();
     let bytes = |index: usize| match ty.dtype {
         DType::F32 => (number(index) as f32).to_ne_bytes().to_vec(),
-        // The upper half of an f32; as a half-precision number, one between 0 and 2.
+        // The upper half of an f32; read as f16, a number between 0 and 2.
         DType::BF16 | DType::F16 => (number(index) as f32).to_ne_bytes()[2..].to_vec(),
         DType::U8 | DType::U4 => vec![(number(index) * 256.0) as u8],
         DType::I32 => ((number(index) * VOCABULARY as f64) as i32).to_ne_bytes().to_vec(),
@@ -258,6 +259,6 @@ fn operand(device: &mut dyn Device, ty: TensorType) -> Tensor {
     };
     let bytes: Vec<u8> = (0..ty.elements()).flat_map(bytes).take(ty.bytes() as usize).collect();
     let tensor = Tensor { buffer, offset: 0, ty };
-    device.write(tensor.region(), &bytes).expect("a device that works");
+    device.write(tensor.region(), &bytes).expect("the device works");
     tensor
 }

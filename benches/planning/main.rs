@@ -1,4 +1,5 @@
-//! What planning costs, part by part: `cargo bench -p benches --bench planning`. Figures, never assertions.
+//! Benchmarks of the parts of planning: `cargo bench -p benches --bench planning`. They print figures and assert
+//! nothing.
 
 mod setup;
 
@@ -26,7 +27,7 @@ fn expansion(bencher: Bencher, runs: usize) {
     bencher.counter(ItemsCount::new(runs)).bench(|| experiment(black_box(&overrides)));
 }
 
-/// A program of the same structure gets the sizes of another run, and all of its storages their places.
+/// Instantiates a program of the same structure at other sizes, including all offsets.
 #[divan::bench(args = strategies())]
 fn resizing(bencher: Bencher, strategy: &str) {
     let (config, target) = (config(strategy), target(DeviceKind::Cuda));
@@ -35,21 +36,21 @@ fn resizing(bencher: Bencher, strategy: &str) {
     bencher.counter(ItemsCount::new(1usize)).bench_local(|| compiler.compile(black_box(&config)).is_ok());
 }
 
-/// Every pass, and the verifier after the last.
+/// All passes, and the verifier after the last.
 #[divan::bench(args = strategies())]
 fn compilation(bencher: Bencher, strategy: &str) {
     let (config, target) = (config(strategy), target(DeviceKind::Cuda));
     bencher.counter(ItemsCount::new(1usize)).bench(|| compile(black_box(&config), &target));
 }
 
-/// Every pass, and the verifier after each: what is trained.
+/// All passes, and the verifier after each, as for training.
 #[divan::bench(args = strategies())]
 fn compilation_verified(bencher: Bencher, strategy: &str) {
     let (config, target) = (config(strategy), target(DeviceKind::Cuda));
     bencher.counter(ItemsCount::new(1usize)).bench(|| compile_verified(black_box(&config), &target));
 }
 
-/// Models of many layers, for both kinds of device: with four times the layers it should take four times as long.
+/// Models with many layers, on both kinds of device. Time should be linear in the number of layers.
 #[divan::bench(args = deep(), sample_count = 3)]
 fn deep_compilation(bencher: Bencher, (kind, name, layers): &(DeviceKind, &str, usize)) {
     let (config, target) = (deep_config(name, *layers), target(*kind));
@@ -62,7 +63,7 @@ fn deep() -> Vec<(DeviceKind, &'static str, usize)> {
     cases.flat_map(|(kind, name)| [1000, 4096].map(|layers| (kind, name, layers))).collect()
 }
 
-/// What is computed again so that a run takes half of its memory: GPT-2's twelve blocks, and eighty.
+/// The recompute budget search for half of the memory: with GPT-2's 12 blocks, and with 80.
 #[divan::bench(args = [12, 80], sample_count = 5)]
 fn budget(bencher: Bencher, layers: usize) {
     let (mut config, target) = (deep_config("bf16", layers), target(DeviceKind::Cuda));
@@ -84,7 +85,8 @@ fn prediction(bencher: Bencher, strategy: &str) {
     bencher.counter(ItemsCount::new(1usize)).bench(|| predict(black_box(&program), &target, run_schedule));
 }
 
-/// From expanded points to predictions, with the largest micro-batch that fits and the keys without effect.
+/// From expanded points to predictions, including the largest micro-batch that fits and the detection of keys without
+/// effect.
 #[divan::bench(args = [100, 1000, 10_000], sample_count = 5)]
 fn whole_plan(bencher: Bencher, runs: usize) {
     let (overrides, target) = (sweep(runs), target(DeviceKind::Cuda));

@@ -1,4 +1,4 @@
-//! What planning is measured on: GPT-2 124M as shipped, and a sweep whose runs all differ in memory.
+//! Experiments for the planning benchmarks: the shipped GPT-2 124M, and a sweep whose runs all differ in memory.
 
 use std::path::{Path, PathBuf};
 
@@ -11,15 +11,15 @@ pub(crate) fn experiment(overrides: &[String]) -> Experiment {
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut files = folders.map(|folder| folder.join("experiments/gpt2-124m.toml"));
     let file: PathBuf = files.find(|file| file.is_file()).expect("the experiment is shipped");
-    plan::expand(&file, overrides, &|_| None).expect("the shipped experiment is right")
+    plan::expand(&file, overrides, &|_| None).expect("the shipped experiment is valid")
 }
 
-/// The experiment's strategies, by their labels.
+/// The labels of the experiment's strategies.
 pub(crate) fn strategies() -> Vec<String> {
     experiment(&[]).points.into_iter().map(|point| point.strategy).collect()
 }
 
-/// Batch sizes and contexts so that with the experiment's strategies there are at least this many runs.
+/// Overrides with enough batch sizes and contexts for at least `runs` runs.
 pub(crate) fn sweep(runs: usize) -> Vec<String> {
     let points = runs.div_ceil(strategies().len());
     let batches: Vec<usize> = (1..=points.min(50)).map(|batch| 8 * batch).collect();
@@ -30,7 +30,7 @@ pub(crate) fn sweep(runs: usize) -> Vec<String> {
     ]
 }
 
-/// A run of one of the strategies.
+/// A run with one of the strategies.
 pub(crate) fn config(strategy: &str) -> RunConfig {
     config_with(strategy, &[])
 }
@@ -38,10 +38,10 @@ pub(crate) fn config(strategy: &str) -> RunConfig {
 fn config_with(strategy: &str, overrides: &[String]) -> RunConfig {
     let points = experiment(overrides).points;
     let point = points.into_iter().find(|point| point.strategy == strategy);
-    point.and_then(|point| point.config.ok()).expect("the shipped experiment has it")
+    point.and_then(|point| point.config.ok()).expect("the shipped experiment contains the strategy")
 }
 
-/// What deep models are compiled with: a name, a strategy of the experiment, and what is said besides.
+/// Cases for deep models: name, strategy of the experiment, additional overrides.
 pub(crate) const DEEP: &[(&str, &str, &[&str])] = &[
     ("fp32", "fp32", &[]),
     ("tf32", "tf32", &[]),
@@ -76,16 +76,16 @@ pub(crate) const DEEP: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// A run of one of these with so many layers.
+/// A run of one of these cases with `layers` layers.
 pub(crate) fn deep_config(name: &str, layers: usize) -> RunConfig {
     let found = DEEP.iter().find(|(known, ..)| *known == name);
     let (_, strategy, overrides) = found.expect("names come from the list");
-    let mut overrides: Vec<String> = overrides.iter().map(|&said| said.to_owned()).collect();
+    let mut overrides: Vec<String> = overrides.iter().map(|&setting| setting.to_owned()).collect();
     overrides.push(format!("model.transformer.layers={layers}"));
     config_with(strategy, &overrides)
 }
 
-/// A card of 80 GiB, or a processor, the same on every machine.
+/// A GPU with 80 GiB, or a CPU, independent of the machine.
 pub(crate) fn target(kind: DeviceKind) -> Target {
     Target {
         name: "a machine".to_owned(),

@@ -1,16 +1,16 @@
-//! What somebody wrote, in a message: as much of it as one can bear. A name, a value or a path may be as long as a file.
+//! Truncation of user text in messages. A name, a value or a path may be as long as a file.
 
 use std::borrow::Cow;
 
-/// The longest line of a message, in characters, and the most lines.
+/// The maximum line length of a message in characters, and the maximum number of lines.
 const LONGEST_LINE: usize = 800;
 const MOST_LINES: usize = 400;
 
-/// What stands for what is left out.
-const LEFT_OUT: &str = " ... ";
+/// The mark of omitted text.
+const OMITTED: &str = " ... ";
 
-/// On one line, whatever it holds, and with its middle left out where it is too long: what is wrong is said at the beginning
-/// or at the end.
+/// Returns text as one line. Line breaks become `␊`; if it is too long, its middle is omitted, because the cause of an
+/// error stands at the beginning or the end.
 pub fn line(text: &str) -> Cow<'_, str> {
     match text.contains('\n') {
         true => Cow::Owned(cut(&text.replace('\n', "\u{240a}")).into_owned()),
@@ -18,9 +18,9 @@ pub fn line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Every line so, and the lines in the middle left out where there are too many.
+/// Truncates each line, and omits the middle lines if there are too many.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    // As many bytes as there are characters at the least.
+    // The byte length is an upper bound of the number of characters.
     if text.len() <= LONGEST_LINE {
         return Cow::Borrowed(text);
     }
@@ -30,20 +30,20 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     } else {
         (&all[..], &[][..])
     };
-    let left_out = (!last.is_empty()).then_some(Cow::Borrowed(LEFT_OUT));
-    let shown = first.iter().map(|text| cut(text)).chain(left_out).chain(last.iter().map(|text| cut(text)));
+    let omitted = (!last.is_empty()).then_some(Cow::Borrowed(OMITTED));
+    let shown = first.iter().map(|text| cut(text)).chain(omitted).chain(last.iter().map(|text| cut(text)));
     Cow::Owned(shown.collect::<Vec<_>>().join("\n"))
 }
 
 fn cut(line: &str) -> Cow<'_, str> {
-    let ends = (LONGEST_LINE - LEFT_OUT.len()) / 2;
-    let place = |(at, _)| at;
+    let ends = (LONGEST_LINE - OMITTED.len()) / 2;
+    let offset = |(at, _)| at;
     if line.char_indices().nth(LONGEST_LINE).is_none() {
         return Cow::Borrowed(line);
     }
-    let head = line.char_indices().nth(ends).map_or(line.len(), place);
-    let tail = line.char_indices().nth_back(ends - 1).map_or(0, place);
-    Cow::Owned([&line[..head], LEFT_OUT, &line[tail..]].concat())
+    let head = line.char_indices().nth(ends).map_or(line.len(), offset);
+    let tail = line.char_indices().nth_back(ends - 1).map_or(0, offset);
+    Cow::Owned([&line[..head], OMITTED, &line[tail..]].concat())
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_of_what_is_too_long_stay() {
+    fn long_lines_keep_both_ends() {
         let short = "`é` must be a number,\nnot \"x\"";
         assert!(matches!(lines(short), Cow::Borrowed(_)));
         assert_eq!(line(short), "`é` must be a number,␊not \"x\"");
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_a_first_and_a_last_line() {
+    fn long_messages_keep_first_and_last_lines() {
         let numbers: Vec<String> = (0..1_000_000).map(|number| number.to_string()).collect();
         let cut = lines(&numbers.join("\n")).into_owned();
         assert_eq!(cut.lines().count(), MOST_LINES + 1);

@@ -1,6 +1,6 @@
-//! Structs whose fields say what they are both to readers of the code and to readers of what is written.
+//! Structs whose field documentation is available at run time.
 
-/// A struct that is written down, and `DOCUMENTED`: of each field its name and its comment, in their order.
+/// Defines a struct and its constant `DOCUMENTED`: the name and doc comment of each field, in order.
 #[macro_export]
 macro_rules! documented {
     (

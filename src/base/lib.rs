@@ -1,8 +1,13 @@
-//! What every crate uses: sizes, statistics, threads, files and text.
+//! Shared utilities: sizes, statistics, threads, files and text.
 //!
-//! - [`units`]: sizes; [`statistics`]: medians and intervals; [`parallel`]: work on all processors; [`temporary`]: files
-//!   until they are complete; [`regular`]: files that can be read; [`brief`]: what somebody wrote, in messages;
-//!   [`documented`](mod@documented): what fields of structs are
+//! - [`units`]: byte sizes and counts
+//! - [`statistics`]: medians and intervals
+//! - [`parallel`]: a thread pool over all processors
+//! - [`temporary`]: files and folders under temporary names until they are complete
+//! - [`regular`]: reading of regular files only
+//! - [`brief`]: truncation of user text in messages
+//! - [`documented`](mod@documented): structs with documented fields
+//! - [`user_cache`]: the user's cache folder
 
 pub mod brief;
 pub mod documented;

@@ -1,4 +1,4 @@
-//! Files that hold something: a pipe, a socket or a device, where one is expected, would be waited for without end.
+//! Reading of regular files. Pipes, sockets and devices are refused, because reading them may block forever.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Take};
@@ -7,64 +7,64 @@ use std::path::Path;
 
 use crate::units::Bytes;
 
-/// Of what is read whole before it is understood, and takes many times its size then.
+/// The size limit of text files, which are read completely and take many times their size when parsed.
 const LONGEST_TEXT: Bytes = Bytes(1 << 20);
 
-/// Opens a file to read it.
+/// Opens a file for reading.
 ///
 /// # Errors
-/// Nothing can be read there, or not to its end.
+/// The file cannot be opened, or is a pipe, socket or device.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Before it is opened: that alone may wait, or do something to a device.
-    refuse(fs::metadata(path)?.file_type())?;
+    // Checked before opening, because opening may block or affect a device.
+    refuse_special_file(fs::metadata(path)?.file_type())?;
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    refuse(file.metadata()?.file_type())?;
+    refuse_special_file(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-/// Opens a file of at most so many bytes to read it. What grows after that is cut.
+/// Opens a file of at most `most` bytes for reading. Bytes added after the check are not read.
 ///
 /// # Errors
-/// As those of [`open`], and a file that holds more.
+/// Those of [`open`], and a file larger than `most`.
 pub fn open_up_to(path: &Path, most: Bytes) -> io::Result<Take<File>> {
     let file = open(path)?;
     let found = file.metadata()?;
     if found.is_file() && found.len() > most.0 {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it holds more than {most}")));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {most}")));
     }
     Ok(file.take(most.0))
 }
 
-/// What a file of at most so many bytes holds.
+/// Reads a file of at most `most` bytes.
 ///
 /// # Errors
-/// As those of [`open_up_to`].
+/// Those of [`open_up_to`].
 pub fn read(path: &Path, most: Bytes) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
     open_up_to(path, most)?.read_to_end(&mut contents)?;
     Ok(contents)
 }
 
-/// The text that somebody wrote into a file: no more than anybody would.
+/// Reads a text file of at most 1 MiB.
 ///
 /// # Errors
-/// As those of [`open_up_to`], and text that is not UTF-8.
+/// Those of [`open_up_to`], and text that is not UTF-8.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     io::read_to_string(open_up_to(path, LONGEST_TEXT)?)
 }
 
-/// Whether a path leads to a file. One that leads nowhere does not.
+/// Whether the path is a regular file. `false` if it does not exist.
 ///
 /// # Errors
-/// The system does not say.
+/// The file's metadata cannot be read.
 pub fn is_file(path: &Path) -> io::Result<bool> {
     Ok(kind(path)?.is_some_and(|kind| kind.is_file()))
 }
 
-/// Whether a path leads to a folder. One that leads nowhere does not.
+/// Whether the path is a folder. `false` if it does not exist.
 ///
 /// # Errors
-/// The system does not say.
+/// The folder's metadata cannot be read.
 pub fn is_folder(path: &Path) -> io::Result<bool> {
     Ok(kind(path)?.is_some_and(|kind| kind.is_dir()))
 }
@@ -77,7 +77,7 @@ fn kind(path: &Path) -> io::Result<Option<fs::FileType>> {
     }
 }
 
-fn refuse(kind: fs::FileType) -> io::Result<()> {
+fn refuse_special_file(kind: fs::FileType) -> io::Result<()> {
     let found = match () {
         () if kind.is_fifo() => "a pipe",
         () if kind.is_socket() => "a socket",
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_have_no_end_is_refused() {
+    fn pipes_sockets_and_devices_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("file"), "text").unwrap();
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(read(&at("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
-    /// A file may say that it holds more than there is memory, and take no room for it.
+    /// A sparse file may have a size above the memory of the machine.
     #[test]
-    fn what_is_too_long_is_refused_before_it_is_read() {
+    fn oversized_files_are_refused_before_reading() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let file = File::create(&path).unwrap();
@@ -126,7 +126,7 @@ mod tests {
         for length in [LONGEST_TEXT.0 + 1, 1 << 40] {
             file.set_len(length).unwrap();
             let error = read_to_string(&path).unwrap_err();
-            assert_eq!(error.to_string(), "it holds more than 1.00 MiB");
+            assert_eq!(error.to_string(), "it is larger than 1.00 MiB");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Files and folders that have a name of their own until they are complete, and what becomes of those that never are.
+//! Files and folders under temporary names until they are complete, and removal of abandoned ones.
 //!
-//! Whoever makes one holds the system's lock on it for as long as it is needed: on the file, or on one file in the folder.
-//! The lock ends with its process and its children, however they end, and all that share a file system with locks see it:
-//! other containers, where a process has another number or none, and other machines. Who gets the lock may remove what
-//! is left behind; where there are no locks, nobody removes anything.
+//! The owner holds a file lock as long as it uses the file, or one lock file in the folder. The lock ends with its
+//! process and its children, in whatever way they end. It is visible to all that share the file system: other
+//! containers, where process ids differ, and other machines. Whoever gets the lock may remove the file as abandoned; on
+//! file systems without locks, nothing is removed.
 
 use std::fmt::{self, Display};
 use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
@@ -14,38 +14,38 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-/// Stands in a name before the machine and the random number.
+/// Separates the target name from machine id and random number.
 const MARK: &str = ".runner-";
 
-/// Some file systems keep locks to the machine they are taken on. What another machine has not touched for this long is
-/// left behind there all the same.
-const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Some file systems keep locks local to a machine. Files of another machine that have not changed for this long count
+/// as abandoned.
+const ABANDONED_AFTER: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Another process may take away what is not locked yet. Never so often.
+/// Limit of attempts: another process may remove a file before it is locked, but never this often.
 const ATTEMPTS: usize = 100;
 
-/// A name next to `of` that nothing else has: `.<of>.runner-<machine>-<random>`.
+/// A unique temporary name for `of`: `.<of>.runner-<machine>-<random>`.
 pub fn name(of: impl Display) -> String {
     let random = RandomState::new().hash_one(());
     format!(".{of}{MARK}{}-{random:016x}", *MACHINE)
 }
 
-/// Of a machine that says nothing of itself.
+/// The id of a machine without a boot id.
 const UNKNOWN: &str = "00000000000000000000000000000000";
 
-/// Processes that see each other's locks for certain have one number: that of their machine's start, which containers
-/// on it share. Read once: what is made when nothing can be opened any more has its machine's number, too.
+/// The boot id, which containers on the machine share. Processes with the same id are certain to see each other's
+/// locks. It is read once, so that names are consistent even when files can no longer be opened.
 static MACHINE: LazyLock<String> = LazyLock::new(|| {
     let start = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = start.chars().filter(char::is_ascii_hexdigit).collect();
     if digits.len() == UNKNOWN.len() { digits } else { UNKNOWN.to_owned() }
 });
 
-fn is_this(machine: &str) -> bool {
+fn is_this_machine(machine: &str) -> bool {
     machine != UNKNOWN && machine == *MACHINE
 }
 
-/// The machine in a name of [`name`]'s.
+/// The machine id in a temporary name.
 fn machine_in(name: &str) -> Option<&str> {
     let (_, owner) = name.strip_prefix('.')?.rsplit_once(MARK)?;
     let (machine, random) = owner.split_once('-')?;
@@ -53,7 +53,7 @@ fn machine_in(name: &str) -> Option<&str> {
     (is_number(machine, UNKNOWN.len()) && is_number(random, 16)).then_some(machine)
 }
 
-/// Tries names until nobody takes away what is made there, which is `None`.
+/// Calls `make` with new names until it succeeds. `make` returns `None` if another process has removed the file.
 pub fn with_name<T>(of: impl Display, mut make: impl FnMut(&str) -> io::Result<Option<T>>) -> io::Result<T> {
     for _ in 1..ATTEMPTS {
         match make(&name(&of)) {
@@ -63,17 +63,17 @@ pub fn with_name<T>(of: impl Display, mut make: impl FnMut(&str) -> io::Result<O
             Err(error) => return Err(error),
         }
     }
-    make(&name(&of))?.ok_or_else(|| io::Error::other("it was taken away again and again"))
+    make(&name(&of))?.ok_or_else(|| io::Error::other("it was removed by another process repeatedly"))
 }
 
-/// Makes a file and locks it, to write and to read. A link is no new file and is not followed. `None` if another process,
-/// which looks for what is left behind, was faster than the lock.
+/// Creates and locks a file for writing and reading. An existing link is not followed. `None` if the file exists, or if
+/// a cleaning process removed it before the lock.
 pub fn create_locked(path: &Path) -> io::Result<Option<File>> {
     let file = match File::options().read(true).append(true).create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         file => file?,
     };
-    match hold(&file).and_then(|()| is_at(&file, path)) {
+    match wait_for_lock(&file).and_then(|()| is_at(&file, path)) {
         Ok(is_ours) => Ok(is_ours.then_some(file)),
         Err(error) => {
             let _ = fs::remove_file(path);
@@ -82,28 +82,27 @@ pub fn create_locked(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Waits for the lock on a file that is there or, in a folder that is there, is made. `None` if the folder is gone.
+/// Waits for the lock on a file, which is created if its folder exists. `None` if the folder is gone.
 pub fn lock(path: &Path) -> io::Result<Option<File>> {
     loop {
         let file = match open(path, true) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        hold(&file)?;
+        wait_for_lock(&file)?;
         if is_at(&file, path)? {
             return Ok(Some(file));
         }
     }
 }
 
-/// Waits for the lock on a file. Where there are no locks nobody needs one: nobody removes anything. Where there are, what
-/// is not locked may be taken for left behind.
-fn hold(file: &File) -> io::Result<()> {
+/// Waits for the lock on a file. On file systems without locks it succeeds at once: nothing is removed there.
+fn wait_for_lock(file: &File) -> io::Result<()> {
     loop {
         match file.lock() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if has_no_locks(&error) => return Ok(()),
-            held => return held,
+            locked => return locked,
         }
     }
 }
@@ -112,24 +111,24 @@ fn has_no_locks(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(libc::ENOLCK)
 }
 
-/// Opens a file to lock it: no link, and no pipe, at whose other end there may be nobody.
+/// Opens a file to lock it. Links are refused, and pipes, whose opening may block.
 fn open(path: &Path, make: bool) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().append(true).create(make).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Whether a path still leads to an open file.
+/// Whether the path still refers to the open file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let same = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     match fs::symlink_metadata(path) {
-        Ok(there) => Ok(same(there, file.metadata()?)),
+        Ok(found) => Ok(same(found, file.metadata()?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// A file under a name of its own. Removed when it is dropped, unless it has become another.
+/// A file under a temporary name. Dropping it removes the file, unless it was renamed.
 #[derive(Debug)]
 pub struct TemporaryFile {
     path: PathBuf,
@@ -137,10 +136,10 @@ pub struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Beside a file.
+    /// Creates a temporary file in the folder of `file`.
     pub fn beside(file: &Path) -> io::Result<TemporaryFile> {
-        let of = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
-        with_name(Path::new(of).display(), |name| {
+        let target = file.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?;
+        with_name(Path::new(target).display(), |name| {
             let path = file.with_file_name(name);
             Ok(create_locked(&path)?.map(|file| TemporaryFile { path, file }))
         })
@@ -150,7 +149,7 @@ impl TemporaryFile {
         &self.file
     }
 
-    /// Takes the place of a file: whoever reads that sees the old or the new one, whole.
+    /// Renames it to `file` atomically: readers see either the old or the complete new file.
     pub fn replace(self, file: &Path) -> io::Result<()> {
         fs::rename(&self.path, file)
     }
@@ -158,12 +157,12 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // It is there no more if it has become another.
+        // Fails without consequence if the file was renamed.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Replaces a file once every byte of the new one is on the disk, or not at all.
+/// Replaces a file atomically after the new content has been synced to disk; on an error the old file stays.
 pub fn replace(file: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
     let temporary = TemporaryFile::beside(file)?;
     let mut to = BufWriter::new(temporary.file());
@@ -174,7 +173,7 @@ pub fn replace(file: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> io::Res
     temporary.replace(file)
 }
 
-/// Something that may be left behind and could not be removed: above all, where the file system has no locks.
+/// A file or folder that may be abandoned but could not be removed, usually because the file system has no locks.
 #[derive(Debug)]
 pub struct InDoubt {
     path: PathBuf,
@@ -184,12 +183,16 @@ pub struct InDoubt {
 impl fmt::Display for InDoubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        write!(f, "{path} may be left behind, and stays: {}: remove it while no sweep runs", self.error)
+        write!(
+            f,
+            "{path} may be abandoned and was not removed: {}; remove it while no sweep runs",
+            self.error
+        )
     }
 }
 
-/// Removes what processes that ended have left in a folder: files, and folders in which they held the lock on the file of
-/// this name. Returns what stays although it may be left behind.
+/// Removes abandoned temporary files in a folder, and abandoned temporary folders, whose owners held the lock on
+/// `lock_file` in them. Returns those that may be abandoned but could not be removed.
 pub fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut in_doubt = Vec::new();
@@ -199,7 +202,7 @@ pub fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
         let path = entry.path();
         let removed = entry.file_type().and_then(|kind| remove_abandoned(&path, kind, machine, lock_file));
         match removed.map_err(|error| (error.kind(), error)) {
-            // Its process, or another that cleans, has removed it.
+            // Its owner or another cleaning process has removed it.
             Ok(()) | Err((io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty, _)) => {}
             Err((_, error)) => in_doubt.push(InDoubt { path, error }),
         }
@@ -209,12 +212,12 @@ pub fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
 
 fn remove_abandoned(path: &Path, kind: FileType, machine: &str, lock_file: &str) -> io::Result<()> {
     let locked = if kind.is_dir() { path.join(lock_file) } else { path.to_path_buf() };
-    let is_judged = is_this(machine) || is_forgotten(path)? && is_forgotten(&locked).unwrap_or(true);
-    if !is_judged {
+    let may_be_abandoned = is_this_machine(machine) || is_old(path)? && is_old(&locked).unwrap_or(true);
+    if !may_be_abandoned {
         return Ok(());
     }
-    // In a folder whose owner was stopped before it made the file, or whose removal was, it is made here: an owner that
-    // comes to it finds it taken.
+    // The lock file is missing if the owner was stopped before creating it, or a removal was interrupted. It is created
+    // here; an owner that creates it later finds that it exists.
     let file = open(&locked, kind.is_dir())?;
     match file.try_lock() {
         Ok(()) if kind.is_dir() => fs::remove_dir_all(path),
@@ -224,9 +227,9 @@ fn remove_abandoned(path: &Path, kind: FileType, machine: &str, lock_file: &str)
     }
 }
 
-fn is_forgotten(path: &Path) -> io::Result<bool> {
+fn is_old(path: &Path) -> io::Result<bool> {
     let modified = fs::symlink_metadata(path)?.modified()?;
-    Ok(SystemTime::now().duration_since(modified).is_ok_and(|age| age > FORGOTTEN))
+    Ok(SystemTime::now().duration_since(modified).is_ok_and(|age| age > ABANDONED_AFTER))
 }
 
 #[cfg(test)]
@@ -262,11 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_stays_and_what_is_not_goes() {
+    fn cleaning_removes_only_unlocked_files() {
         let folder = tempfile::tempdir().unwrap();
         let (path, lock) = owned_folder(folder.path());
         let file = TemporaryFile::beside(&folder.path().join("table.csv")).unwrap();
-        // Cut short before the lock, and in the middle of being removed.
+        // One interrupted before the lock, one in the middle of its removal.
         fs::create_dir(folder.path().join(name("2"))).unwrap();
         let half = folder.path().join(name("3"));
         fs::create_dir(&half).unwrap();
@@ -277,7 +280,7 @@ mod tests {
         assert_eq!(names(folder.path()), used);
 
         let stale = file.path.clone();
-        // As if it was killed.
+        // As if the process was killed.
         std::mem::forget(file.file.try_clone().unwrap());
         file.file.unlock().unwrap();
         std::mem::forget(file);
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_has_the_lock_file_owns_it_too() {
+    fn child_process_keeps_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let (path, lock) = owned_folder(folder.path());
         let mut child = Command::new("cat")
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_machine_left_goes_once_it_is_forgotten() {
+    fn files_of_other_machines_are_removed_when_old() {
         let folder = tempfile::tempdir().unwrap();
         for machine in ["0123456789abcdef0123456789abcdef", UNKNOWN] {
             let path = folder.path().join(format!(".1{MARK}{machine}-0123456789abcdef"));
@@ -317,7 +320,7 @@ mod tests {
             for (path, is_there) in [(&path, true), (&lock, false)] {
                 assert_eq!(cleaned(folder.path()), [""; 0]);
                 assert!(path.exists());
-                let long_ago = SystemTime::now() - FORGOTTEN - Duration::from_secs(1);
+                let long_ago = SystemTime::now() - ABANDONED_AFTER - Duration::from_secs(1);
                 File::open(path).unwrap().set_modified(long_ago).unwrap();
                 let in_use = File::open(&lock).unwrap();
                 in_use.lock().unwrap();
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_lock_is_named_and_stays() {
+    fn files_that_cannot_be_locked_are_reported_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let kept = folder.path().join("kept");
         fs::write(&kept, "mine").unwrap();
@@ -342,7 +345,7 @@ mod tests {
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let doubts = cleaned(folder.path());
         for path in [&path, &pipe] {
-            let begins = format!("{} may be left behind, and stays: ", path.display());
+            let begins = format!("{} may be abandoned and was not removed: ", path.display());
             assert_eq!(doubts.iter().filter(|doubt| doubt.starts_with(&begins)).count(), 1, "{doubts:?}");
             assert!(fs::symlink_metadata(path).is_ok());
         }
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_named_is_not_looked_at() {
+    fn other_names_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let mut others =
             vec![".keep", ".a-0123456789abcdef", ".runner-x-y", "1", ".1.runner-0-0", "table.csv"];
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_or_not_at_all() {
+    fn replace_is_atomic() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("table.csv");
         replace(&file, |to| to.write_all(b"one")).unwrap();
@@ -369,7 +372,7 @@ mod tests {
         let failed = replace(&file, |to| {
             to.write_all(b"half")?;
             to.flush()?;
-            // Nothing is where the file is.
+            // The target is unchanged until the rename.
             assert_eq!(fs::read(&file)?, b"one");
             assert_eq!(names(folder.path()).len(), 2);
             Err(io::Error::other("the disk is full"))
@@ -380,11 +383,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_taken_away_before_it_is_locked_is_made_again() {
+    fn file_removed_before_locking_is_created_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(create_locked(&file).unwrap().is_none(), "whose it is is not known");
+        assert!(create_locked(&file).unwrap().is_none(), "existing files are not taken over");
         let mut attempts = 0;
         let made = with_name("file", |name| {
             attempts += 1;
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_make_and_those_who_clean_do_not_disturb_each_other() {
+    fn creation_and_cleaning_are_safe_concurrently() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("table.csv");
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Sizes as people write and read them: strict on input, short on output.
+//! Byte sizes in text: strict parsing, short output.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +42,7 @@ impl FromStr for Bytes {
         let number: f64 = number.parse().map_err(|_| advice())?;
         let bytes = number * *scale as f64;
         if bytes > Bytes::MOST.0 as f64 {
-            Err(format!("`{text}` is more memory than any machine has"))
+            Err(format!("`{text}` exceeds the memory of any machine"))
         } else {
             Ok(Bytes(bytes.round() as u64))
         }
@@ -75,7 +75,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A number of things, for people: three significant digits, `512`, `12.4k`, `124M`.
+/// A count, printed with three significant digits: `512`, `12.4k`, `124M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);
 
@@ -100,10 +100,10 @@ impl fmt::Display for Count {
 }
 
 impl Bytes {
-    /// More than any machine has; sums of such sizes stay within 64 bits.
+    /// The largest accepted size, above the memory of any machine; sums of such sizes fit in 64 bits.
     pub const MOST: Bytes = Bytes(1 << 60);
 
-    /// In the largest binary unit that divides the number.
+    /// Exact text in the largest binary unit that divides the number.
     pub fn exact(self) -> String {
         let (name, scale) = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
             .into_iter()
@@ -114,7 +114,7 @@ impl Bytes {
 }
 
 impl Serialize for Bytes {
-    /// Exact.
+    /// Serializes the exact size.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.exact())
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_three_digits() {
+    fn sizes_and_counts_show_three_digits() {
         assert_eq!(Bytes(512).to_string(), "512 B");
         assert_eq!(Bytes(1 << 20).to_string(), "1.00 MiB");
         assert_eq!(Bytes(14_495_514_624).to_string(), "13.5 GiB");

@@ -1,8 +1,9 @@
-//! Where a user's programs keep what they can make again.
+//! The user's cache folder.
 
 use std::path::PathBuf;
 
-/// The folder that `RUNNER_CACHE_DIR` names, or this program's in the user's cache, if the environment says where that is.
+/// The folder `RUNNER_CACHE_DIR`, or else `runner` in the user's cache folder (`XDG_CACHE_HOME` or `HOME`); `None` if
+/// no variable is set.
 pub fn folder() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("RUNNER_CACHE_DIR")

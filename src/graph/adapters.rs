@@ -1,18 +1,19 @@
-//! Low-rank adaptation (Hu et al. 2022): all of a model is frozen, and beside some of its linear layers go two factors of a
-//! change to their weights, which are trained. `y = x W^T + b` becomes `y = x W^T + b + alpha/rank (x A^T) B^T`.
+//! Low-rank adaptation (LoRA, Hu et al. 2022): the model is frozen, and selected linear layers get two trainable
+//! factors of a weight update. `y = x W^T + b` becomes `y = x W^T + b + alpha/rank (x A^T) B^T`.
 //!
-//! K and M in and out features of a layer, R rank. A is drawn, B is zeros: a model begins as what it is without.
+//! K and M input and output features of a layer, R rank. A is random, B is zero, so that the adapted model initially
+//! equals the base model.
 
 use super::{Graph, Initial, Named, Node, Scope, ScopeId, ValueKind, named};
 use ops::{Add, Linear, Op, Scale};
 use spec::{Lora, StoredIn};
 
-/// A linear layer of a block.
+/// A linear layer of a block, which can have an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adaptable {
-    /// Its node.
+    /// The index of its node.
     node: usize,
-    /// Where in its block it is: `attention.qkv`.
+    /// Its path in the block: `attention.qkv`.
     pub path: String,
     pub in_features: usize,
     pub out_features: usize,
@@ -26,7 +27,7 @@ pub fn adaptable(graph: &Graph) -> Vec<Adaptable> {
         let is_weight = matches!((op, weight.kind), (Op::Linear(_), ValueKind::Parameter { .. }));
         let &[out_features, in_features] = weight.ty.shape.dims() else { return None };
         let block = &graph.scopes[scope.layer.index()].path;
-        let path = format!("{}.{}", scope.path, own_name(weight.name));
+        let path = format!("{}.{}", scope.path, weight_prefix(weight.name));
         let path = path.strip_prefix(&format!("{block}."))?.to_owned();
         (scope.block && is_weight).then_some(Adaptable { node, path, in_features, out_features })
     };
@@ -34,11 +35,11 @@ pub fn adaptable(graph: &Graph) -> Vec<Adaptable> {
 }
 
 /// `qkv` of `qkv.weight`.
-fn own_name(weight: &str) -> &str {
+fn weight_prefix(weight: &str) -> &str {
     weight.split('.').next().unwrap_or(weight)
 }
 
-/// What names of targets mean: by linear layer, which of the names is about it, if one is.
+/// Matches target names with linear layers; `by_scope` has one entry per layer.
 pub fn targeted(layers: &[Adaptable], targets: &[String]) -> Named {
     let scope =
         |layer: &Adaptable| Scope { path: layer.path.clone(), parent: None, layer: ScopeId(0), block: true };
@@ -47,8 +48,8 @@ pub fn targeted(layers: &[Adaptable], targets: &[String]) -> Named {
 }
 
 impl Graph {
-    /// With all its parameters frozen, those of the blocks' linear layers stored as they are to be, and factors beside those
-    /// layers that are targeted.
+    /// Freezes all parameters, stores the weights of the blocks' linear layers in the format of the LoRA base, and adds
+    /// factors to the targeted layers.
     pub fn adapt(&mut self, lora: &Lora, params: StoredIn) {
         let layers = adaptable(self);
         for value in &mut self.values {
@@ -77,30 +78,30 @@ impl Graph {
         }
     }
 
-    /// Appends a linear layer with its factors. What it gave is given by the sum with these.
+    /// Appends a linear layer with its factors. The sum of both writes the layer's original outputs.
     fn add_factors(&mut self, node: Node, layer: &Adaptable, lora: &Lora) {
-        let Op::Linear(linear) = node.op else { unreachable!("linear layers are adapted") };
+        let Op::Linear(linear) = node.op else { unreachable!("only linear layers are adapted") };
         let Node { scope, inputs, outputs, .. } = node;
-        let own = self.part(scope, own_name(self.values[inputs[1]].name));
-        let a = self.parameter("lora_A", own, &[lora.rank, layer.in_features], Initial::FanIn);
-        let b = self.parameter("lora_B", own, &[layer.out_features, lora.rank], Initial::Constant(0.0));
-        // Its rows are those of the weight.
+        let adapter = self.child_scope(scope, weight_prefix(self.values[inputs[1]].name));
+        let a = self.parameter("lora_A", adapter, &[lora.rank, layer.in_features], Initial::FanIn);
+        let b = self.parameter("lora_B", adapter, &[layer.out_features, lora.rank], Initial::Constant(0.0));
+        // B has the rows of the weight.
         self.values[b].stacked = self.values[inputs[1]].stacked;
         let product = Linear { bias: false, activation: None, residual: false, ..linear };
-        let [low] = self.node(Op::Linear(product), own, vec![inputs[0], a], ["low"]);
+        let [low] = self.node(Op::Linear(product), adapter, vec![inputs[0], a], ["low"]);
         let factor = (lora.alpha / lora.rank as f64) as f32;
-        let [scaled] = self.node(Op::Scale(Scale { factor }), own, vec![low], ["scaled"]);
+        let [scaled] = self.node(Op::Scale(Scale { factor }), adapter, vec![low], ["scaled"]);
         let base = Op::Linear(Linear { activation: None, ..linear });
         let [base] = self.node(base, scope, inputs, ["base"]);
         match linear.activation {
-            // The stream is continued in place.
+            // The last matmul adds to the base output in place.
             None if linear.residual => {
                 let op = Op::Linear(Linear { residual: true, ..product });
-                self.nodes.push(Node { op, scope: own, inputs: vec![scaled, b, base], outputs });
+                self.nodes.push(Node { op, scope: adapter, inputs: vec![scaled, b, base], outputs });
             }
             activation => {
-                assert!(!linear.residual, "no activation comes before a residual stream");
-                let [change] = self.node(Op::Linear(product), own, vec![scaled, b], ["change"]);
+                assert!(!linear.residual, "a linear layer with a residual has no activation");
+                let [change] = self.node(Op::Linear(product), adapter, vec![scaled, b], ["change"]);
                 let op = Op::Add(Add { activation, stream: false });
                 self.nodes.push(Node { op, scope, inputs: vec![base, change], outputs });
             }
@@ -118,9 +119,9 @@ mod tests {
         adaptable(graph).into_iter().map(|layer| layer.path).collect()
     }
 
-    /// The values of the model, and with them what its random numbers are drawn for, are where they were.
+    /// The model's own values keep their indices, and with them their random sites.
     #[test]
-    fn factors_come_after_the_model_s_own_parameters() {
+    fn adapter_factors_follow_the_base_parameters() {
         let model = testing::small().model;
         let plain = graph::build(&model, 2);
         assert_eq!(paths(&plain), ["attention.qkv", "attention.out", "mlp.up", "mlp.out"].repeat(2));
@@ -128,18 +129,18 @@ mod tests {
         let lora = Lora { rank: 5, alpha: 10.0, targets, base: Base::Nf4, double_quantization: true };
         let mut adapted = plain.clone();
         adapted.adapt(&lora, StoredIn::Fp32);
-        let (own, added) = adapted.values.split_at(plain.values.len());
+        let (base, added) = adapted.values.split_at(plain.values.len());
         assert!(
-            own.iter().zip(&plain.values).all(|(a, b)| (a.name, a.scope, a.ty) == (b.name, b.scope, b.ty))
+            base.iter().zip(&plain.values).all(|(a, b)| (a.name, a.scope, a.ty) == (b.name, b.scope, b.ty))
         );
         let is_trained =
             |value: &&graph::GraphValue| matches!(value.kind, ValueKind::Parameter { trainable: true, .. });
-        assert_eq!(own.iter().filter(is_trained).count(), 0);
+        assert_eq!(base.iter().filter(is_trained).count(), 0);
         let factors = added.iter().filter(is_trained).map(|value| {
             let path = &adapted.scopes[value.scope.index()].path;
             format!("{path}.{} {}", value.name, value.ty.shape)
         });
-        let of_block = |block: usize| {
+        let block_factors = |block: usize| {
             [("attention.qkv", 32, 96), ("mlp.up", 32, 128), ("mlp.out", 128, 32)].into_iter().flat_map(
                 move |(layer, inner, out)| {
                     let factor = |name: &str, rows: usize, columns: usize| {
@@ -149,12 +150,12 @@ mod tests {
                 },
             )
         };
-        assert_eq!(factors.collect::<Vec<_>>(), (0..2).flat_map(of_block).collect::<Vec<_>>());
-        // Whatever was read of a layer still is, once.
+        assert_eq!(factors.collect::<Vec<_>>(), (0..2).flat_map(block_factors).collect::<Vec<_>>());
+        // Every original value still has the same number of writers.
         for value in 0..plain.values.len() {
-            let made =
+            let writers =
                 |graph: &Graph| graph.nodes.iter().filter(|node| node.outputs.contains(&value)).count();
-            assert_eq!(made(&adapted), made(&plain), "{}", plain.values[value].name);
+            assert_eq!(writers(&adapted), writers(&plain), "{}", plain.values[value].name);
         }
     }
 }

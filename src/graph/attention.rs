@@ -1,10 +1,10 @@
-//! Attention that stores its scores.
+//! Materialized attention.
 
 use super::{Graph, GraphValue, ValueKind};
 use ops::{MaterializedAttention, Op, Stacked};
 
 impl Graph {
-    /// Lets attention store its scores and their softmax whole, wherever the model has it.
+    /// Replaces fused attention by materialized attention throughout the model.
     pub fn materialize_attention(&mut self) {
         let Graph { values, nodes, .. } = self;
         for node in nodes {
@@ -13,8 +13,8 @@ impl Graph {
             node.op = Op::MaterializedAttention(op);
             let inputs: Vec<_> = node.inputs.iter().map(|input| values[*input].ty).collect();
             let types = node.op.outputs(&inputs);
-            let types = types.unwrap_or_else(|error| panic!("the model is wrong: {error}"));
-            // Nothing but backward reads what the softmax added up to.
+            let types = types.unwrap_or_else(|error| panic!("invalid model: {error}"));
+            // Only backward reads lse, so its value can hold the probabilities instead.
             let lse = node.outputs[1];
             (values[lse].name, values[lse].ty) = ("probabilities", types[1]);
             let (scope, kind) = (node.scope, ValueKind::Activation);

@@ -1,4 +1,4 @@
-//! A model's forward pass: typed operations over named values, nothing about how it is trained.
+//! A model's forward pass: typed operations over named values, independent of training.
 
 mod adapters;
 mod attention;
@@ -16,7 +16,7 @@ use data::{Documents, Needed, Part};
 use ops::{Op, Shape, Sizes, Stacked, Storage, TensorType};
 use spec::Model;
 
-/// Names a scope of a graph.
+/// Identifies a scope of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeId(pub u32);
 
@@ -26,39 +26,40 @@ impl ScopeId {
     }
 }
 
-/// A place in the model, such as `blocks.3.attention`.
+/// A scope of the model, such as `blocks.3.attention`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     pub path: String,
-    /// What it is a part of.
+    /// The enclosing scope.
     pub parent: Option<ScopeId>,
-    /// The layer it belongs to, such as `blocks.3`: the scope that is released or bucketed whole.
+    /// The layer that contains it, such as `blocks.3`: the unit of deallocation and of buckets.
     pub layer: ScopeId,
     /// Whether the layer is one of the model's repeated blocks.
     pub block: bool,
 }
 
-/// How a parameter starts.
+/// Initialisation of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
     Constant(f32),
-    /// Normal with mean 0 and this deviation.
+    /// Normal with mean 0 and this standard deviation.
     Normal(f32),
-    /// The same with the deviation of numbers that are uniform within one over the root of a row's length, either way.
+    /// Normal with the standard deviation of a uniform distribution on +-1/sqrt(row length).
     FanIn,
 }
 
-/// What a value of the graph is.
+/// The kind of a graph value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValueKind {
     Activation,
-    /// Trained unless it is frozen: those of one operation are so together. What is trained is stored plainly.
+    /// Trained unless frozen. Parameters of one operation are frozen together. Trainable parameters are stored as
+    /// `Storage::Plain`.
     Parameter {
         initial: Initial,
         trainable: bool,
         storage: Storage,
     },
-    /// A part of a batch.
+    /// An input of the batch.
     Input,
 }
 
@@ -68,7 +69,7 @@ pub struct GraphValue {
     pub scope: ScopeId,
     pub ty: TensorType,
     pub kind: ValueKind,
-    /// The matrices that lie in a parameter.
+    /// The matrices stacked in a parameter.
     pub stacked: Stacked,
 }
 
@@ -81,8 +82,7 @@ pub struct Node {
     pub outputs: Vec<usize>,
 }
 
-/// A forward pass, in the order of execution, with at least one node that computes a loss. Several add up; each has a
-/// scope of its own.
+/// A forward pass in execution order, with at least one loss node. Several losses are summed; each has its own scope.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
     pub scopes: Vec<Scope>,
@@ -90,25 +90,25 @@ pub struct Graph {
     pub nodes: Vec<Node>,
 }
 
-/// The forward pass of a model on a micro-batch of this many samples that are made of documents so.
+/// The forward pass of a model on a micro-batch of `micro_batch` samples, with this arrangement of documents.
 pub fn build_on(model: &Model, documents: Documents, micro_batch: usize) -> Graph {
     match model {
         Model::Transformer(model) => transformer::build(model, documents, micro_batch),
     }
 }
 
-/// The same on samples of which all tokens are one text.
+/// The forward pass on samples of continuous text, without document boundaries.
 pub fn build(model: &Model, micro_batch: usize) -> Graph {
     build_on(model, Documents::Joined, micro_batch)
 }
 
-/// All parameters of a model, and what they are made of in files of others.
+/// All parameters of a model, with the checkpoint tensors of other libraries that contain them.
 pub fn needed(model: &Model) -> Vec<Needed> {
     let graph = build(model, 1);
     let needed = |(name, shape): (String, Shape)| {
         let rows = shape.dims()[0];
         let elsewhere = match model {
-            Model::Transformer(model) => transformer::stored(model, &name, rows),
+            Model::Transformer(model) => transformer::checkpoint_tensors(model, &name, rows),
         };
         Needed { name, shape, elsewhere }
     };
@@ -116,7 +116,7 @@ pub fn needed(model: &Model) -> Vec<Needed> {
 }
 
 impl Graph {
-    /// All parameters, by name.
+    /// All parameters with their full names.
     fn named_parameters(&self) -> impl Iterator<Item = (String, Shape)> {
         let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));
         parameters.map(|value| (self.full_name(value), value.ty.shape))
@@ -131,15 +131,15 @@ impl Graph {
         Graph { scopes: Vec::new(), values: Vec::new(), nodes: Vec::new() }
     }
 
-    /// A scope that is a layer of its own.
+    /// Adds a layer: a top-level scope.
     fn layer(&mut self, path: String, block: bool) -> ScopeId {
         let id = ScopeId(self.scopes.len() as u32);
         self.scopes.push(Scope { path, parent: None, layer: id, block });
         id
     }
 
-    /// A part of another scope.
-    fn part(&mut self, of: ScopeId, name: &str) -> ScopeId {
+    /// Adds a scope inside another.
+    fn child_scope(&mut self, of: ScopeId, name: &str) -> ScopeId {
         let parent = &self.scopes[of.index()];
         let scope = Scope {
             path: format!("{}.{name}", parent.path),
@@ -156,7 +156,7 @@ impl Graph {
         self.values.len() - 1
     }
 
-    /// A part of the batch, of as many samples as the forward pass sees.
+    /// Adds an input with the samples of one micro-batch.
     fn input(&mut self, scope: ScopeId, part: &Part, micro_batch: usize) -> usize {
         self.value(part.name, scope, part.of_samples(micro_batch), ValueKind::Input)
     }
@@ -166,7 +166,7 @@ impl Graph {
         self.value(name, scope, TensorType::f32(dims), kind)
     }
 
-    /// Appends an operation and names its outputs. Panics if the model is wrong about its own shapes.
+    /// Appends an operation with named outputs. Panics if the model's shapes are inconsistent.
     fn node<const N: usize>(
         &mut self,
         op: Op,
@@ -175,14 +175,14 @@ impl Graph {
         names: [&'static str; N],
     ) -> [usize; N] {
         let types: Vec<TensorType> = inputs.iter().map(|&input| self.values[input].ty).collect();
-        let types = op.outputs(&types).unwrap_or_else(|error| panic!("the model is wrong: {error}"));
+        let types = op.outputs(&types).unwrap_or_else(|error| panic!("invalid model: {error}"));
         assert_eq!(types.len(), N, "{} has {} outputs", op.name(), types.len());
         let outputs = std::array::from_fn(|i| self.value(names[i], scope, types[i], ValueKind::Activation));
         self.nodes.push(Node { op, scope, inputs, outputs: outputs.to_vec() });
         outputs
     }
 
-    /// With these layers frozen: their parameters are not trained, whatever reads them.
+    /// Freezes the parameters of these layers, whichever operations read them.
     pub fn freeze(&mut self, layers: &[String]) {
         if layers.is_empty() {
             return;
@@ -195,7 +195,7 @@ impl Graph {
         }
     }
 
-    /// With no parameter trained.
+    /// Freezes all parameters.
     pub fn freeze_all(&mut self) {
         for value in &mut self.values {
             if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
@@ -204,7 +204,7 @@ impl Graph {
         }
     }
 
-    /// Whether the two are the same at all sizes, if one is given those of the other.
+    /// Whether the two differ only in sizes.
     pub fn same_structure(&self, other: &Graph) -> bool {
         let same_value = |(a, b): (&GraphValue, &GraphValue)| {
             (a.name, a.scope, a.kind, a.ty.dtype) == (b.name, b.scope, b.kind, b.ty.dtype)
@@ -221,7 +221,7 @@ impl Graph {
             && self.nodes.iter().zip(&other.nodes).all(same_node)
     }
 
-    /// The operation of another graph's node at the sizes of this graph.
+    /// The operation of another graph's node, resized to this graph.
     fn resized(&self, node: &Node) -> Op {
         let mut op = node.op.clone();
         op.resize(&Sizes {
@@ -232,7 +232,7 @@ impl Graph {
         op
     }
 
-    /// By value: which one it updates, if it does.
+    /// For each value, the value whose next version it is.
     pub fn previous_versions(&self) -> Vec<Option<usize>> {
         let mut previous = vec![None; self.values.len()];
         for node in &self.nodes {
@@ -247,12 +247,12 @@ impl Graph {
         operands.iter().map(|&operand| self.values[operand].ty).collect()
     }
 
-    /// The parts of the batch, by their indices among the values.
+    /// The value indices of the batch inputs.
     pub fn inputs(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.values.len()).filter(|&index| self.values[index].kind == ValueKind::Input)
     }
 
-    /// By value: whether an operation looks its rows up by their numbers.
+    /// For each value, whether an operation gathers its rows by index, as from an embedding table.
     pub fn looked_up(&self) -> Vec<bool> {
         let mut looked_up = vec![false; self.values.len()];
         for node in &self.nodes {
@@ -263,8 +263,8 @@ impl Graph {
         looked_up
     }
 
-    /// By value: whether it is a matrix between layers: no table whose rows are looked up, nor what makes the numbers that a
-    /// loss is computed of.
+    /// For each value, whether it is a hidden weight matrix: not an embedding table and not the weight of the output
+    /// layer, which computes the input of a loss.
     pub fn hidden_matrices(&self) -> Vec<bool> {
         let looked_up = self.looked_up();
         let is_matrix = |value: &GraphValue| {
@@ -276,13 +276,13 @@ impl Graph {
             .zip(looked_up)
             .map(|(value, looked_up)| is_matrix(value) && !looked_up)
             .collect();
-        // Of a loss, or made into what a loss is of by what has no matrix.
-        let mut judged = vec![false; self.values.len()];
+        // Inputs of a loss, and values that lead to one through operations without a weight matrix.
+        let mut feeds_loss = vec![false; self.values.len()];
         for node in self.nodes.iter().rev() {
-            if node.op.as_loss().is_some() || node.outputs.iter().any(|&output| judged[output]) {
-                let is_last = node.inputs.iter().any(|&input| is_matrix(&self.values[input]));
+            if node.op.as_loss().is_some() || node.outputs.iter().any(|&output| feeds_loss[output]) {
+                let has_matrix = node.inputs.iter().any(|&input| is_matrix(&self.values[input]));
                 for &input in &node.inputs {
-                    judged[input] = !is_last;
+                    feeds_loss[input] = !has_matrix;
                     hidden[input] = false;
                 }
             }
@@ -290,7 +290,7 @@ impl Graph {
         hidden
     }
 
-    /// Numbers in parameters.
+    /// The number of parameter elements.
     pub fn parameters(&self) -> u64 {
         let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));
         parameters.map(|value| value.ty.elements() as u64).sum()

@@ -1,76 +1,76 @@
-//! The forward passes of an optimizer step, over a micro-batch and over the last one where that is smaller; and those of an
+//! The forward passes of a run: over a micro-batch, over the smaller last micro-batch of a step, and those of an
 //! evaluation.
 
 use super::{Graph, build_on};
 use spec::{Attention, Model, RunConfig};
 
-/// Which of a step's micro-batches.
+/// A micro-batch of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MicroBatch {
     Full,
-    /// The last, if it has fewer samples than the others.
+    /// The last micro-batch, if it has fewer samples.
     Tail,
 }
 
-/// A forward pass.
+/// Identifies a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     pub micro_batch: MicroBatch,
-    /// Whether it is one that only an evaluation has.
+    /// Whether the pass belongs to an evaluation only.
     pub evaluated: bool,
 }
 
 impl Pass {
-    /// Over all but a smaller micro-batch of a step.
+    /// The training pass over a full micro-batch.
     pub const FULL: Pass = Pass { micro_batch: MicroBatch::Full, evaluated: false };
 }
 
-/// A model's forward pass over each of the micro-batches that a step has: the same but for sizes.
+/// A model's forward passes over the micro-batches of a run; they differ only in sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graphs {
     pub full: Graph,
     pub tail: Option<Graph>,
-    /// Those of an evaluation, if they are others: of a model that leaves something to chance while it learns. They have the
-    /// same parameters, in the same order.
+    /// The passes of an evaluation, if they differ: for a model with dropout. Their parameters are the same, in the
+    /// same order.
     pub evaluated: Option<Box<Graphs>>,
 }
 
 impl Graphs {
-    /// Those of a run.
+    /// The passes of a run.
     pub fn of(config: &RunConfig) -> Graphs {
         let evaluated = config.model.draws().then(|| config.model.evaluated());
-        let of_model = |model: &Model| Graphs::new(config, |samples| forward(config, model, samples));
+        let build_graphs = |model: &Model| Graphs::new(config, |samples| forward(config, model, samples));
         match evaluated {
-            None => of_model(&config.model),
-            Some(evaluated) if !config.trains() => of_model(&evaluated),
+            None => build_graphs(&config.model),
+            Some(evaluated) if !config.trains() => build_graphs(&evaluated),
             Some(evaluated) => {
-                let evaluated = config.evaluation.is_some().then(|| Box::new(of_model(&evaluated)));
-                Graphs { evaluated, ..of_model(&config.model) }
+                let evaluated = config.evaluation.is_some().then(|| Box::new(build_graphs(&evaluated)));
+                Graphs { evaluated, ..build_graphs(&config.model) }
             }
         }
     }
 
-    /// Those of a run, were its model another.
+    /// The training passes of a run, with graphs built by `forward`.
     pub fn new(config: &RunConfig, forward: impl Fn(usize) -> Graph) -> Graphs {
         let tail = config.tail().map(&forward);
         Graphs { full: forward(config.micro_batch()), tail, evaluated: None }
     }
 
-    /// Which of them is gone through over such a micro-batch.
+    /// The pass for this micro-batch in training or evaluation.
     pub fn pass(&self, micro_batch: MicroBatch, is_evaluation: bool) -> Pass {
         Pass { micro_batch, evaluated: is_evaluation && self.evaluated.is_some() }
     }
 
-    /// Panics if there is no such pass.
+    /// The graph of a pass. Panics if the run has no such pass.
     pub fn get(&self, Pass { micro_batch, evaluated }: Pass) -> &Graph {
-        let graphs = if evaluated { self.evaluated.as_ref().expect("it has its own") } else { self };
+        let graphs = if evaluated { self.evaluated.as_ref().expect("evaluation passes exist") } else { self };
         match micro_batch {
             MicroBatch::Full => &graphs.full,
-            MicroBatch::Tail => graphs.tail.as_ref().expect("there is a smaller micro-batch"),
+            MicroBatch::Tail => graphs.tail.as_ref().expect("a tail micro-batch exists"),
         }
     }
 
-    /// Whether the two are the same at all sizes, if one is given those of the other.
+    /// Whether the two differ only in sizes.
     pub fn same_structure(&self, other: &Graphs) -> bool {
         let evaluated = match (&self.evaluated, &other.evaluated) {
             (Some(evaluated), Some(other)) => evaluated.same_structure(other),
@@ -80,7 +80,7 @@ impl Graphs {
     }
 }
 
-/// A run's forward pass over so many samples, of its model or of what that is where it is evaluated.
+/// The forward pass of `model` over `samples` samples, with the run's strategy applied.
 fn forward(config: &RunConfig, model: &Model, samples: usize) -> Graph {
     let mut graph = build_on(model, config.documents(), samples);
     if config.strategy.attention == Attention::Materialized {

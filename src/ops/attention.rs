@@ -1,5 +1,5 @@
-//! Multi-head self-attention whose T x T scores are never stored (Dao et al. 2022), with as many heads of keys and values as
-//! of queries or fewer (Ainslie et al. 2023).
+//! Fused multi-head self-attention that never stores the T x T scores (Dao et al. 2022), optionally with fewer key and
+//! value heads than query heads (grouped-query attention, Ainslie et al. 2023).
 
 use std::ops::Range;
 
@@ -8,30 +8,30 @@ use super::{
     expect_inputs, expect_type,
 };
 
-/// How queries attend to keys.
+/// Parameters of attention: heads, masks, scale and dropout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attending {
-    /// Of queries: H.
+    /// Query heads: H.
     pub heads: usize,
-    /// Of keys and values: G, which divides H. As many heads of queries in a row share one.
+    /// Key and value heads: G, which divides H. H/G consecutive query heads share one.
     pub kv_heads: usize,
-    /// Whether position t sees no later ones.
+    /// Whether later positions are masked.
     pub causal: bool,
-    /// How many positions a query sees at most, its own and those right before it.
+    /// Sliding window: the number of positions that a query attends to, its own and those right before it.
     pub window: Option<usize>,
-    /// Scores go no further than this from 0, either way: `cap tanh(score / cap)`.
+    /// Soft cap of the scores: `cap tanh(score / cap)`.
     pub cap: Option<f32>,
-    /// What scores are multiplied by, if not by `1 / sqrt(D)`.
+    /// Factor of the scores; the default is `1 / sqrt(D)`.
     pub scale: Option<f32>,
-    /// Whether a query sees nothing before its own document: one more input, the starts i32[B,T], says of each position where
-    /// in its sequence that begins. They never fall. Such attention is causal.
+    /// Whether packed documents are masked from each other. An additional input, the document starts i32[B,T], holds
+    /// for each position the start of its document in the sequence, in non-decreasing order. Requires causal attention.
     pub documents: bool,
-    /// Weights that are left out by chance: the last input, the seeds i32[B,2], says which. Those of a query of a head are the
-    /// row `head * T + query` of its sample, and keys are its columns.
+    /// Dropout of the attention probabilities. The last input is then the seeds i32[B,2]. The probabilities of a query
+    /// are row `head * T + query` of its sample; keys are the columns.
     pub dropped: Option<Dropped>,
 }
 
-/// Sizes of an attention.
+/// Dimensions of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     pub batch: usize,
@@ -40,12 +40,12 @@ pub struct Heads {
     pub queries: usize,
     /// G.
     pub keys: usize,
-    /// Channels of each: D.
+    /// Channels per head: D.
     pub head: usize,
 }
 
 impl Attending {
-    /// GPT-2's: each head has keys of its own, and sees what was before.
+    /// Plain causal attention, as in GPT-2: every query head has its own keys.
     pub const fn causal(heads: usize) -> Attending {
         Attending {
             heads,
@@ -59,30 +59,30 @@ impl Attending {
         }
     }
 
-    /// What scores of heads of so many channels are multiplied by.
+    /// The factor of the scores for heads of `head` channels.
     pub fn scale(&self, head: usize) -> f32 {
         self.scale.unwrap_or_else(|| (1.0 / (head as f64).sqrt()) as f32)
     }
 
-    /// The keys of a sequence that a query sees.
+    /// The keys that a query attends to.
     pub fn seen(&self, query: usize, sequence: usize) -> Range<usize> {
         let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
         first..if self.causal { query + 1 } else { sequence }
     }
 
-    /// The inputs that are there beside others, behind them.
-    pub(super) fn others(&self) -> usize {
+    /// The number of optional trailing inputs: document starts and seeds.
+    pub(super) fn optional_inputs(&self) -> usize {
         usize::from(self.documents) + usize::from(self.dropped.is_some())
     }
 
-    /// The index of the starts, and that of the seeds, behind so many inputs.
+    /// The input indices of document starts and seeds, which follow `inputs` other inputs.
     pub fn places(&self, inputs: usize) -> [Option<usize>; 2] {
         let starts = self.documents.then_some(inputs);
         [starts, self.dropped.map(|_| inputs + usize::from(self.documents))]
     }
 
-    /// Whether the inputs behind so many are what is to be there.
-    pub(super) fn expect_others(
+    /// Checks the types of document starts and seeds, which follow `before` other inputs.
+    pub(super) fn expect_optional_inputs(
         &self,
         operation: &'static str,
         heads: &Heads,
@@ -92,21 +92,23 @@ impl Attending {
         let [starts, seeds] = self.places(before);
         if let Some(starts) = starts {
             let expected = TensorType::i32(&[heads.batch, heads.sequence]);
-            expect_type(operation, "the starts", &inputs[starts], expected)?;
+            expect_type(operation, "the document starts", &inputs[starts], expected)?;
         }
         let expected = Dropped::seeds(heads.batch);
         seeds.map_or(Ok(()), |seeds| expect_type(operation, "the seeds", &inputs[seeds], expected))
     }
 
-    /// The sizes in a qkv num[B,T,(H+2G)D].
+    /// The dimensions of a qkv num[B,T,(H+2G)D].
     ///
     /// # Errors
-    /// It is none.
+    /// The type is not a qkv of these heads.
     pub fn heads(&self, operation: &'static str, qkv: &TensorType) -> Result<Heads, TypeError> {
         let side_by_side = self.heads + 2 * self.kv_heads;
         let wrong = || {
             let Attending { heads, kv_heads, .. } = self;
-            let problem = format!("qkv is {qkv}, not [B, T, C] of {heads} heads and two times {kv_heads}");
+            let problem = format!(
+                "qkv is {qkv}, expected [B, T, C] with {heads} query heads and 2 x {kv_heads} key and value heads"
+            );
             TypeError { operation, problem }
         };
         let [batch, sequence, row] = <[usize; 3]>::try_from(qkv.shape.dims()).map_err(|_| wrong())?;
@@ -116,15 +118,16 @@ impl Attending {
         fits.then_some(heads).ok_or_else(wrong)
     }
 
-    /// Takes on the heads of another run.
+    /// Updates the head counts to those of another run.
     pub(super) fn resize(&mut self, heads: usize, qkv: &TensorType, out: &TensorType) {
         let (row, channels) = (qkv.shape.last(), out.shape.last());
         self.kv_heads = (row - channels) * heads / (2 * channels);
         self.heads = heads;
     }
 
-    /// Half of the T x T scores are masked; the customary count (PaLM, Chowdhery et al. 2022, appendix B) still takes them
-    /// whole, and so does this one, so that figures compare: so many products of an out [B,T,HD]. Of a window, it takes that.
+    /// FLOPs of `products` matmuls with an out [B,T,HD]. A causal mask hides half of the T x T scores; the customary
+    /// count (PaLM, Chowdhery et al. 2022, appendix B) still includes them, and so does this one, so that figures are
+    /// comparable. Only a window reduces the count.
     pub(super) fn flops(&self, products: u64, out: &TensorType) -> u64 {
         let sequence = out.shape.dims()[1];
         let seen = self.window.map_or(sequence, |window| window.min(sequence));
@@ -133,23 +136,25 @@ impl Attending {
 }
 
 impl Heads {
-    /// Of a result: HD.
+    /// Channels of the output: HD.
     pub fn channels(&self) -> usize {
         self.queries * self.head
     }
 }
 
-/// `out = dropped(softmax(mask(cap(scale q k^T)))) v` for each head.
+/// `out = dropout(softmax(mask(cap(scale q k^T)))) v` for each head.
 ///
-/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, then the starts i32[B,T] of documents
-/// that are told apart, and the seeds i32[B,2] of what is dropped. Outputs: out num[B,T,HD], and the
-/// logarithm of each softmax's sum lse f32[B,H,T].
+/// Inputs: qkv num[B,T,(H+2G)D], the query, key and value heads side by side; with `documents` the document starts
+/// i32[B,T]; with dropout the seeds i32[B,2]. Outputs: out num[B,T,HD] and lse f32[B,H,T], the logarithm of each
+/// softmax's sum of exponentials.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     pub attending: Attending,
 }
 
-/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], out num[B,T,HD], lse f32[B,H,T] and, as above, starts
+/// Gradient of [`Attention`].
+///
+/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], out num[B,T,HD], lse f32[B,H,T] and, as in forward, document starts
 /// and seeds. Output: dqkv num[B,T,(H+2G)D].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBackward {
@@ -157,21 +162,21 @@ pub struct AttentionBackward {
 }
 
 impl Attention {
-    /// Queries and keys that a kernel takes at a time.
+    /// Queries and keys per tile.
     pub const QUERY_TILE: usize = 96;
     pub const KEY_TILE: usize = 256;
-    /// Elements between rows of a tile of scores: not a power of two, so that columns of it spread over a cache.
+    /// Row stride of a score tile in elements: not a power of two, so that a column is spread over the cache sets.
     pub const SCORE_ROW: usize = Self::KEY_TILE + 16;
-    /// Operands are packed in multiples of this many columns.
+    /// Operands are packed in panels of this many columns.
     pub const PANEL: usize = 32;
 
-    /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, one tile of scores and one
-    /// of output; and a tile of queries, where they are stored otherwise.
+    /// Scratch f32 elements per thread: k^T and v of one head in panels, one score tile and one output tile; for other
+    /// dtypes than f32 also a query tile.
     pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         Self::elements_with_rows(dtype, sequence, head, Self::SCORE_ROW)
     }
 
-    /// The same, where a tile's scores are in rows of so many.
+    /// Like `workspace_elements`, with this row stride of the score tile.
     pub(super) fn elements_with_rows(dtype: DType, sequence: usize, head: usize, score_row: usize) -> usize {
         let padded_head = head.next_multiple_of(Self::PANEL);
         let widened = if dtype == DType::F32 { 0 } else { Self::QUERY_TILE * head };
@@ -183,8 +188,8 @@ impl Attention {
 }
 
 impl AttentionBackward {
-    /// Scratch elements of one thread, all of them f32: k^T and v^T, then k, q and dout of one head in panels, and two
-    /// tiles of scores; and, where they are stored otherwise, tiles of q, dout and dq, and a head's dk and dv.
+    /// Scratch f32 elements per thread: k^T and v^T, then k, q and dout of one head in panels, and two score tiles; for
+    /// other dtypes than f32 also tiles of q, dout and dq, and dk and dv of one head.
     pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         let widened = if dtype == DType::F32 { 0 } else { (3 * Attention::QUERY_TILE + 2 * sequence) * head };
         2 * sequence.next_multiple_of(Attention::PANEL) * head
@@ -204,10 +209,10 @@ impl Operation for Attention {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 1 + self.attending.others())?;
+        expect_inputs(self.name(), inputs, 1 + self.attending.optional_inputs())?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
         let heads = self.attending.heads(self.name(), &inputs[0])?;
-        self.attending.expect_others(self.name(), &heads, inputs, 1)?;
+        self.attending.expect_optional_inputs(self.name(), &heads, inputs, 1)?;
         Ok(vec![heads.out(dtype), heads.lse()])
     }
 
@@ -224,21 +229,21 @@ impl Operation for Attention {
         limits.scratch(Self::workspace_elements(inputs[0].dtype, sequence, head), 0)
     }
 
-    /// lse has a row for each head.
+    /// The number of heads comes from lse.
     fn resize(&mut self, sizes: &Sizes) {
         self.attending.resize(sizes.outputs[1].shape.dims()[1], &sizes.inputs[0], &sizes.outputs[0]);
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
         let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
-        inputs.extend((1..=self.attending.others()).map(|input| tape.input(input)));
+        inputs.extend((1..=self.attending.optional_inputs()).map(|input| tape.input(input)));
         let op = Op::AttentionBackward(AttentionBackward { attending: self.attending });
         tape.contribute(op, inputs, 0, 1, &[]);
     }
 }
 
 impl Heads {
-    /// An out, or its gradient.
+    /// The type of out and of its gradient.
     pub(super) fn out(&self, dtype: DType) -> TensorType {
         TensorType::new(dtype, &[self.batch, self.sequence, self.channels()])
     }
@@ -254,9 +259,9 @@ impl Operation for AttentionBackward {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 4 + self.attending.others())?;
+        expect_inputs(self.name(), inputs, 4 + self.attending.optional_inputs())?;
         let heads = self.attending.heads(self.name(), &inputs[1])?;
-        self.attending.expect_others(self.name(), &heads, inputs, 4)?;
+        self.attending.expect_optional_inputs(self.name(), &heads, inputs, 4)?;
         let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
         expect_type(self.name(), "dout", &inputs[0], heads.out(dtype))?;
         expect_type(self.name(), "out", &inputs[2], heads.out(dtype))?;
@@ -268,13 +273,13 @@ impl Operation for AttentionBackward {
         self.attending.dropped
     }
 
-    /// Two for each of the forward's products. The scores computed again are the kernel's affair, not the
-    /// model's, and are not counted.
+    /// Two matmuls for each of the forward pass. The kernel recomputes the scores; that is an implementation detail and
+    /// not counted.
     fn flops(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
         self.attending.flops(4, &inputs[0])
     }
 
-    /// On a card, the sum of dout times out of each row of each head, f32[B,H,T].
+    /// On a GPU, the dot products of the rows of dout and out, f32[B,H,T].
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
         let (sequence, head) = (shape.dims()[1], shape.last() / self.attending.heads);

@@ -1,35 +1,35 @@
-//! How tensors lie in a flat bucket.
+//! The layout of tensors in a flat parameter buffer (bucket).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{DType, Shape, TensorType};
 
-/// Members begin at multiples of this many bytes: what vector loads and matrix libraries like best.
+/// Alignment of bucket members in bytes, for vector loads and matmul libraries.
 const ALIGNMENT: usize = 256;
 
-/// One tensor of a bucket. Between members lies padding that nothing reads or writes.
+/// One tensor of a bucket. Kernels neither read nor write the padding between members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// In elements from the start of the bucket.
+    /// Elements from the start of the bucket.
     pub offset: usize,
     pub shape: Shape,
     /// Whether weight decay applies.
     pub decay: bool,
-    /// Of the parameter's random numbers.
+    /// The site of the parameter's random numbers.
     pub site: u32,
     pub stacked: Stacked,
 }
 
-/// How many rows each of the matrices has that lie in one parameter, one below the other, as those of queries, keys and values do.
-/// By default it is one matrix.
+/// Row counts of the matrices stacked in one parameter, such as queries, keys and values. The default is a single
+/// matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stacked([usize; Stacked::MOST]);
 
 impl Stacked {
     const MOST: usize = 3;
 
-    /// Panics if these are more matrices than any layer has.
+    /// Panics on more than `MOST` matrices.
     pub fn new(rows: &[usize]) -> Stacked {
         let mut stacked = Stacked::default();
         stacked.0[..rows.len()].copy_from_slice(rows);
@@ -41,24 +41,28 @@ impl Stacked {
 pub type Members = Arc<[Member]>;
 
 impl Member {
-    /// A tensor of one matrix or none, at the start of a bucket.
+    /// A tensor at the start of a bucket, without stacked matrices.
     pub fn new(shape: Shape, decay: bool, site: u32) -> Member {
         Member { offset: 0, shape, decay, site, stacked: Stacked::default() }
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     #[inline]
     pub fn elements(&self) -> usize {
         self.shape.elements()
     }
 
-    /// The rows of each matrix that lies in it.
+    /// The row ranges of its stacked matrices.
     pub fn matrices(&self) -> impl Iterator<Item = Range<usize>> {
         let Stacked(rows) = match self.stacked {
             Stacked([0, ..]) => Stacked::new(&[self.shape.rows()]),
             stacked => stacked,
         };
-        debug_assert_eq!(rows.iter().sum::<usize>(), self.shape.rows(), "its matrices are all of it");
+        debug_assert_eq!(
+            rows.iter().sum::<usize>(),
+            self.shape.rows(),
+            "stacked matrices must cover all rows"
+        );
         let mut end = 0;
         rows.into_iter().filter(|&rows| rows > 0).map(move |rows| {
             end += rows;
@@ -67,8 +71,8 @@ impl Member {
     }
 }
 
-/// Gives tensors their offsets, one after the other. Returns them with the bucket's type. What lies as they do may be of
-/// dtypes down to the narrowest.
+/// Assigns consecutive offsets to tensors; returns them with the bucket's type. The offsets are aligned for every dtype
+/// down to `narrowest`, so that buffers of other dtypes can share the layout.
 pub fn lay_out(
     tensors: impl Iterator<Item = Member>,
     dtype: DType,

@@ -1,10 +1,10 @@
-//! Numbers in another precision.
+//! Conversion between floating-point types.
 
 use super::{DType, Emitted, Op, Operation, Tape, TensorType, TypeError, expect_float};
 
-/// Each input rounded to the nearest number of another type, ties to even; what is too large becomes infinite.
+/// Rounds each input to another dtype, ties to even; overflow gives infinity.
 ///
-/// Inputs: any number of tensors of numbers. Outputs: as many, of the same shapes.
+/// Inputs: any number of floating-point tensors. Outputs: the same number of tensors, of the same shapes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cast {
     pub to: DType,
@@ -30,7 +30,8 @@ impl Operation for Cast {
         true
     }
 
-    /// Of one tensor; those of parameters are not differentiated, as their gradient is the parameter's own.
+    /// Only for casts of one tensor. Casts of parameters are not differentiated: their gradient is the gradient of the
+    /// parameter.
     fn backward(&self, tape: &mut dyn Tape) {
         let to = tape.input_type(0).dtype;
         let gradient = tape.output_gradient(0);

@@ -1,13 +1,13 @@
-//! Whole numbers in 32 bits.
+//! Conversion of ids to i32.
 
 use super::{DType, Operation, TensorType, TypeError, expect_inputs};
 
-/// Whole numbers of fewer bits as i32, for operations that look something up by them.
+/// Converts u8 or u16 ids to i32, as operations that look up by id require.
 ///
-/// Input: u8 or u16, of any shape. Output: i32, of the same.
+/// Input: u8 or u16, of any shape. Output: i32, of the same shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CastIds {
-    /// Whether the largest number stands for -1.
+    /// Whether the largest value of the input dtype means -1 (masked).
     pub masked: bool,
 }
 
@@ -22,7 +22,7 @@ impl Operation for CastIds {
             DType::U8 | DType::U16 => Ok(vec![TensorType { dtype: DType::I32, ..inputs[0] }]),
             _ => Err(TypeError {
                 operation: self.name(),
-                problem: format!("takes u8 or u16, got {}", inputs[0]),
+                problem: format!("expected u8 or u16, got {}", inputs[0]),
             }),
         }
     }

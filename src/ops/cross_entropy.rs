@@ -1,29 +1,31 @@
-//! Softmax and cross-entropy in one pass over the logits, within a cap or not.
+//! Softmax and cross-entropy in one pass over the logits, optionally soft-capped.
 
 use super::{
     DType, Loss, Op, Operation, Processor, SCALE, Slice, Tape, TensorType, TypeError, WorkspaceLimits,
     expect_float, expect_inputs, expect_type,
 };
 
-/// `loss = weight * share / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`, and with `gradient`
-/// `dlogits = weight * share / N * (softmax(logits) - onehot(target))` in the same pass, times the loss scale if it is
-/// `scaled`. The loss itself is not. With a cap, all of it is of `cap tanh(logits / cap)`, and dlogits of the logits before.
+/// `loss = weight * share / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`. With `gradient`, the
+/// same pass computes `dlogits = weight * share / N * (softmax(logits) - onehot(target))`, multiplied by the loss scale
+/// if `scaled`; the loss is not scaled. With a cap, `cap tanh(logits / cap)` replaces the logits, and dlogits is the
+/// gradient of the uncapped logits.
 ///
-/// With `weighted`, rows count for what their sample's weight says, and a row whose target is below 0 for nothing.
+/// With `weighted`, each row counts with its sample's weight, and rows with a negative target are masked.
 ///
-/// Inputs: logits num[..,V] of some of N rows, targets i32[N elements in any shape], then the weights f32[B] of B samples of as
-/// many rows each if `weighted`, the loss scale f32[1] if `scaled` and the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
+/// Inputs: logits num[..,V] of some of the N rows, targets i32[N elements in any shape]; if `weighted` the weights
+/// f32[B] of B samples with N/B rows each; if `scaled` the loss scale f32[1]; with `accumulate` the previous loss
+/// f32[1]. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
-    /// What the loss counts for beside a model's others.
+    /// The weight of this loss in the sum of the model's losses.
     pub weight: f32,
-    /// What all N rows count for in the mean: a micro-batch's share of the batch.
+    /// The weight of these N rows in the batch mean: a micro-batch's share of the batch.
     pub share: f32,
-    /// Which of the rows there are logits of.
+    /// The slice of the N rows that the logits cover.
     pub rows: Slice,
-    /// How far logits get from 0.
+    /// Soft cap of the logits.
     pub cap: Option<f32>,
-    /// Whether some rows count for nothing, and others for more.
+    /// Whether samples are weighted and rows with a negative target masked.
     pub weighted: bool,
     pub gradient: bool,
     pub accumulate: bool,
@@ -31,7 +33,7 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// Of all rows, without a gradient.
+    /// The loss of all rows, without a gradient.
     pub const PLAIN: CrossEntropy = CrossEntropy {
         weight: 1.0,
         share: 1.0,
@@ -43,21 +45,20 @@ impl CrossEntropy {
         scaled: false,
     };
 
-    /// Rows that one partial sum of the loss covers: fixed, so that the result does not depend on the number of
-    /// threads.
+    /// Rows per partial sum of the loss: fixed, so that the result does not depend on the number of threads.
     pub const ROWS_PER_PARTIAL: usize = 32;
 
-    /// What the mean over the rows is multiplied by.
+    /// The factor of the mean over the rows.
     pub fn factor(&self) -> f32 {
         self.weight * self.share
     }
 
-    /// Which input the loss scale is.
+    /// The index of the loss scale among the inputs.
     pub fn loss_scale(&self) -> usize {
         2 + usize::from(self.weighted)
     }
 
-    /// Which input the loss so far is.
+    /// The index of the previous loss among the inputs.
     pub fn loss_so_far(&self) -> usize {
         self.loss_scale() + usize::from(self.scaled)
     }
@@ -73,7 +74,7 @@ impl Operation for CrossEntropy {
         expect_float(self.name(), "logits", &inputs[0])?;
         let (rows, targets) = (inputs[0].shape.rows(), inputs[1].elements());
         if self.rows.range(targets).len() != rows {
-            let problem = format!("{targets} targets, {rows} rows of logits as {}", self.rows);
+            let problem = format!("{targets} targets do not match {rows} rows of logits ({})", self.rows);
             return Err(TypeError { operation: self.name(), problem });
         }
         let loss = TensorType::f32(&[1]);
@@ -81,7 +82,7 @@ impl Operation for CrossEntropy {
             let samples = inputs[2].elements();
             expect_type(self.name(), "the weights", &inputs[2], TensorType::f32(&[samples]))?;
             if !targets.is_multiple_of(samples) {
-                let problem = format!("{targets} targets, weights of {samples} samples");
+                let problem = format!("{targets} targets are not a multiple of {samples} sample weights");
                 return Err(TypeError { operation: self.name(), problem });
             }
         }
@@ -89,13 +90,13 @@ impl Operation for CrossEntropy {
             expect_type(self.name(), "the loss scale", &inputs[self.loss_scale()], SCALE)?;
         }
         if self.accumulate {
-            expect_type(self.name(), "the loss so far", &inputs[self.loss_so_far()], loss)?;
+            expect_type(self.name(), "the previous loss", &inputs[self.loss_so_far()], loss)?;
         }
         Ok(if self.gradient { vec![loss, inputs[0]] } else { vec![loss] })
     }
 
-    /// One f64 of loss for each `ROWS_PER_PARTIAL` rows, and, where logits are not f32, a row of them for each thread;
-    /// on a card, one f32 for each row.
+    /// CPU: one f64 partial loss per `ROWS_PER_PARTIAL` rows and, for logits other than f32, one f32 row of them per
+    /// thread. GPU: one f32 per row.
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
         let rows = shape.rows();
@@ -126,7 +127,7 @@ impl Operation for CrossEntropy {
         Some(self)
     }
 
-    /// The gradient came with the loss.
+    /// The forward pass has already computed the gradient.
     fn backward(&self, tape: &mut dyn Tape) {
         let gradient = tape.output(1);
         tape.pass(0, gradient);

@@ -1,57 +1,57 @@
-//! Elements that are left out by chance while a model learns (Srivastava et al. 2014).
+//! Dropout (Srivastava et al. 2014).
 //!
-//! Which ones is a pure function of a sample's seed, the site, and where in the sample an element is: of a row r, and a column c of it.
-//! The numbers of columns come from Philox4x32-10 (Salmon et al. 2011) with the key (first word of the seed, second word) and
-//! counters (block, r, site, 0), 32 columns from four blocks: those of column c are in block 4 (c / 32) + (c % 8) / 2, word (c % 32) / 8,
-//! of which the even column has the low half and the odd one the high half. That is how a card's lanes have columns of a
-//! matrix product. An element is kept if its number is below `kept`.
+//! The mask is a pure function of the sample's seed, the site, and the element's row r and column c in the sample.
+//! Column numbers come from Philox4x32-10 (Salmon et al. 2011) with the key (first word of the seed, second word) and
+//! counters (block, r, site, 0): four blocks give 32 columns. The number of column c is in block 4 (c / 32) + (c % 8) /
+//! 2, word (c % 32) / 8; even columns use the low half of the word, odd columns the high half. This is the layout of a
+//! matmul tile in a GPU warp. An element is kept if its number is below `kept`.
 //!
-//! A sample's seed is a pure function of the run's seed, the step and the sample, and part of the batch. So whatever is
-//! computed again, in slices, or elsewhere, drops what it did before.
+//! A sample's seed is a pure function of the run's seed, the step and the sample, and is an input of the batch.
+//! Recomputation, slicing and execution on another device therefore repeat the same mask.
 
 use super::{
     DType, Op, Operand, Operation, Tape, TensorType, TypeError, expect_float, expect_inputs, expect_type,
 };
 
-/// How many elements of a site are dropped.
+/// The dropout of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// Where in the model. Fixed before any pass.
+    /// The site in the model, fixed before any pass.
     pub site: u32,
-    /// So many of 65536 are kept: from 1 to 65535.
+    /// The number of elements kept per 65536: from 1 to 65535.
     pub kept: u32,
 }
 
-/// What numbers of elements are below.
-const NUMBERS: u32 = 1 << 16;
+/// The exclusive upper bound of an element's random number.
+const RANDOM_RANGE: u32 = 1 << 16;
 
 impl Dropped {
-    /// With this chance of each element to be dropped, to 1 in 65536; none at all for 0.
+    /// Dropout with this rate, rounded to 1/65536; `None` for rate 0.
     pub fn at_rate(rate: f64, site: u32) -> Option<Dropped> {
-        let kept = ((1.0 - rate) * f64::from(NUMBERS)).round() as u32;
-        (rate > 0.0).then_some(Dropped { site, kept: kept.clamp(1, NUMBERS - 1) })
+        let kept = ((1.0 - rate) * f64::from(RANDOM_RANGE)).round() as u32;
+        (rate > 0.0).then_some(Dropped { site, kept: kept.clamp(1, RANDOM_RANGE - 1) })
     }
 
-    /// What is kept is multiplied by this, so that sums stay on average what they are.
+    /// The factor of kept elements, which preserves the mean.
     pub fn factor(self) -> f32 {
-        NUMBERS as f32 / self.kept as f32
+        RANDOM_RANGE as f32 / self.kept as f32
     }
 
-    /// What samples start from, of so many.
+    /// The type of the seeds of `samples` samples.
     pub fn seeds(samples: usize) -> TensorType {
         TensorType::i32(&[samples, 2])
     }
 }
 
-/// `y = dropped(x)`, or `y = residual + dropped(x)`. A sample has the rows of its first dimension.
+/// `y = dropout(x)`, or `y = residual + dropout(x)`. The first dimension of x is the sample.
 ///
-/// Inputs: x num[B,..,C], seeds i32[B,2] and, with `residual`, that num[B,..,C]. Output: y num[B,..,C], of the residual's type if
-/// there is one; else of x's, if none is asked for.
+/// Inputs: x num[B,..,C], seeds i32[B,2] and, with `residual`, the residual num[B,..,C]. Output: y num[B,..,C] with the
+/// dtype of the residual, or without one with the dtype `to`, by default that of x.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
     pub dropped: Dropped,
     pub residual: bool,
-    /// Rounded to another type; without a residual.
+    /// The dtype of y, without a residual.
     pub to: Option<DType>,
 }
 
@@ -73,7 +73,7 @@ impl Operation for Dropout {
         Ok(vec![*residual])
     }
 
-    /// What is added to a residual stream is as it was made.
+    /// The addend of a residual keeps its dtype.
     fn operand(&self, input: usize) -> Operand {
         match (input, self.residual) {
             (0, false) | (2, _) => Operand::Accumulator,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_makes_up_for_what_is_dropped() {
+    fn factor_compensates_for_dropped_elements() {
         assert_eq!(Dropped::at_rate(0.0, 3), None);
         let half = Dropped::at_rate(0.5, 3).unwrap();
         assert_eq!((half, half.factor()), (Dropped { site: 3, kept: 32768 }, 2.0));

@@ -1,11 +1,11 @@
-//! Operations on each element by itself.
+//! Element-wise operations.
 
 use super::{
     Activation, Op, Operand, Operation, Tape, TensorType, TypeError, expect_float, expect_inputs, expect_type,
 };
 
-/// `y = activation(a + b)`. Inputs: a, b num of one shape. Outputs: y, of the same, and, with an activation, what went into
-/// it.
+/// `y = activation(a + b)`. Inputs: a, b num of the same shape. Outputs: y of that shape and, with an activation, its
+/// input `a + b`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Add {
     pub activation: Option<Activation>,
@@ -20,7 +20,7 @@ pub struct Scale {
 }
 
 impl Add {
-    /// Nothing but the sum.
+    /// A sum without an activation, outside the residual stream.
     pub const PLAIN: Add = Add { activation: None, stream: false };
 }
 

@@ -1,4 +1,4 @@
-//! Token embedding, scaled or not, with learned positions or without.
+//! Token embedding, optionally scaled, optionally with learned positions.
 
 use super::{
     Arithmetic, DType, Emitted, Op, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError,
@@ -7,50 +7,50 @@ use super::{
 
 /// `x[b,t,:] = scale * table[tokens[b,t],:] + positions[t,:]`
 ///
-/// Positions are counted from where a token's document begins, if that is told.
+/// With `documents`, positions restart at the start of each document.
 ///
-/// Inputs: tokens i32[B,T], table num[V,C] and, with `positions`, these num[T,C], then, with `documents`, where each token's
-/// begins in its sequence, i32[B,T]. Output: x num[B,T,C], added in f32.
+/// Inputs: tokens i32[B,T], table num[V,C]; with `positions` the position table num[T,C]; with `documents` the start of
+/// each token's document in its sequence, i32[B,T]. Output: x num[B,T,C], summed in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
-    /// Of the tokens' rows; positions stay as they are.
+    /// Factor of the token rows; positions are not scaled.
     pub scale: f32,
     pub positions: bool,
-    /// Only with positions.
+    /// Requires `positions`.
     pub documents: bool,
-    /// What x is rounded to.
+    /// The dtype of x.
     pub output: DType,
 }
 
-/// Gradients of the tables.
+/// Gradients of the tables of [`Embedding`].
 ///
-/// Inputs: tokens i32[B,T], dx num[B,T,C], with `documents` where each token's begins, i32[B,T], then the previous dtable num[V,C] and dpositions num[T,C] where
-/// they are accumulated. Outputs: dtable num[V,C] and, with `positions`, dpositions num[T,C]. A gradient that is not
-/// accumulated is overwritten whole.
+/// Inputs: tokens i32[B,T], dx num[B,T,C]; with `documents` the start of each token's document, i32[B,T]; then the
+/// previous dtable num[V,C] and dpositions num[T,C], each if it is accumulated. Outputs: dtable num[V,C] and, with
+/// `positions`, dpositions num[T,C]. A gradient that is not accumulated is overwritten completely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingBackward {
     pub vocabulary: usize,
     pub scale: f32,
-    /// What the gradients are stored as; they are summed in f32.
+    /// The dtype of the gradients; they are summed in f32.
     pub gradients: DType,
     pub positions: bool,
     pub documents: bool,
     pub accumulate_table: bool,
-    /// Of positions, where there are any.
+    /// Requires `positions`.
     pub accumulate_positions: bool,
 }
 
 impl EmbeddingBackward {
-    /// Places in the order of their tokens that one partial sum on a card covers.
+    /// Token occurrences, sorted by token id, per partial sum on a GPU.
     pub const TOKENS_PER_PARTIAL: usize = 32;
 
-    /// Which input the first previous gradient is.
+    /// The index of the first previous gradient among the inputs.
     fn previous(&self) -> usize {
         2 + usize::from(self.documents)
     }
 
-    /// What a card keeps of a batch while it works: the places of all tokens in the order of the tokens, 4 bytes each, and
-    /// then either as much again, to sort them, or the partial sums. In bytes, of the first part and of the second.
+    /// The two parts of the GPU workspace, in bytes: the indices of all tokens sorted by token id, 4 bytes each; then
+    /// the larger of an equal buffer for sorting and the partial sums.
     pub fn workspace_parts(tokens: &TensorType, channels: usize) -> [u64; 2] {
         let order = tokens.bytes().next_multiple_of(256);
         let partials = tokens.elements().div_ceil(Self::TOKENS_PER_PARTIAL);
@@ -73,12 +73,12 @@ impl Operation for Embedding {
             expect_type(self.name(), "positions", positions, TensorType::new(dtype, &[sequence, channels]))?;
         }
         if let Some(starts) = inputs.get(3) {
-            expect_type(self.name(), "the starts", starts, inputs[0])?;
+            expect_type(self.name(), "the document starts", starts, inputs[0])?;
         }
         Ok(vec![TensorType::new(self.output, &[batch, sequence, channels])])
     }
 
-    /// It begins the residual stream.
+    /// The output starts the residual stream.
     fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
         self.output = arithmetic.accumulators;
     }
@@ -87,7 +87,7 @@ impl Operation for Embedding {
         [1, 2].contains(&input)
     }
 
-    /// Of the table, one row for each token, or each row once where there are more tokens than rows.
+    /// Counts one table row per token, but at most the whole table.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         let [tokens, table] = [inputs[0], inputs[1]];
         let positions = inputs.get(2).map_or(0, TensorType::bytes);
@@ -136,7 +136,7 @@ impl Operation for EmbeddingBackward {
         let accumulated = [self.accumulate_table, self.accumulate_positions];
         let expected = outputs.iter().zip(accumulated).filter(|(_, accumulate)| *accumulate);
         if self.documents {
-            expect_type(self.name(), "the starts", &inputs[2], inputs[0])?;
+            expect_type(self.name(), "the document starts", &inputs[2], inputs[0])?;
         }
         for (found, (wanted, _)) in inputs[self.previous()..].iter().zip(expected) {
             expect_type(self.name(), "a previous gradient", found, *wanted)?;
@@ -144,7 +144,7 @@ impl Operation for EmbeddingBackward {
         Ok(outputs[..1 + usize::from(self.positions)].to_vec())
     }
 
-    /// On a processor, the places of a batch in the order of their tokens, where sums of rows have to be rounded.
+    /// On the CPU, the token indices sorted by token id, needed only if sums are rounded to 16 bits.
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         match limits.processor {
             Processor::Cpu if self.gradients == DType::F32 => 0,
@@ -153,7 +153,7 @@ impl Operation for EmbeddingBackward {
         }
     }
 
-    /// A table that is added to is read and written where there are tokens, another one is written whole.
+    /// An accumulated table is read and written only in the rows of the tokens; otherwise the whole table is written.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         let [tokens, dx, table] = [inputs[0], inputs[1], outputs[0]];
         let table = if self.accumulate_table { 2 * touched_bytes(&tokens, &table) } else { table.bytes() };
@@ -192,7 +192,7 @@ impl Operation for EmbeddingBackward {
     }
 }
 
-/// Bytes of the rows of a table that tokens choose, if they choose as many as they can.
+/// Bytes of the table rows that tokens select, at most the whole table.
 fn touched_bytes(tokens: &TensorType, table: &TensorType) -> u64 {
     let row = table.shape.last() as u64 * table.dtype.bytes();
     tokens.elements().min(table.shape.rows()) as u64 * row
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_rows_that_tokens_choose_are_moved() {
+    fn bytes_count_only_selected_table_rows() {
         let (table, positions) = (TensorType::f32(&[256, 8]), TensorType::f32(&[4, 8]));
         let (tokens, x) = (TensorType::i32(&[2, 4]), TensorType::f32(&[2, 4, 8]));
         // 8 tokens of 4 bytes; 8 rows of 32 bytes of the table, 4 of positions, 8 of x.
@@ -218,7 +218,7 @@ mod tests {
                 .bytes(&[tokens, table, positions], &[x]),
             32 + 32 * (8 + 4 + 8)
         );
-        // More tokens than rows: the table once.
+        // More tokens than rows: the whole table once.
         let (many, long) = (TensorType::i32(&[100, 4]), TensorType::f32(&[100, 4, 8]));
         assert_eq!(
             Embedding { scale: 1.0, positions: true, documents: false, output: DType::F32 }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_sorts_tokens_and_keeps_a_partial_sum_for_each_32() {
+    fn gpu_workspace_holds_sort_buffers_and_partial_sums() {
         let bytes = |processor, batch, channels| {
             let (tokens, dx) = (TensorType::i32(&[batch, 1024]), TensorType::f32(&[batch, 1024, channels]));
             let limits = WorkspaceLimits { processor, threads: 2, product_bytes_per_thread: 1 << 20 };
@@ -258,20 +258,20 @@ mod tests {
             op.workspace(&[tokens, dx], &[], &limits)
         };
         assert_eq!(bytes(Processor::Cuda, 16, 768), 4 * 16 * 1024 + 512 * 768 * 4);
-        // Where rows are short, sorting takes more.
+        // With short rows, the sort buffer is larger than the partial sums.
         assert_eq!(bytes(Processor::Cuda, 16, 8), 2 * 4 * 16 * 1024);
         assert_eq!(bytes(Processor::Cpu, 16, 768), 0);
     }
 
     #[test]
-    fn a_table_of_other_width_is_refused() {
+    fn tables_of_different_widths_are_refused() {
         let inputs = [TensorType::i32(&[2, 4]), TensorType::f32(&[256, 8]), TensorType::f32(&[4, 16])];
         let error = Embedding { scale: 1.0, positions: true, documents: false, output: DType::F32 }
             .outputs(&inputs)
             .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "embedding: positions is f32[4, 16], the other operands call for f32[4, 8]"
+            "embedding: positions is f32[4, 16], the other operands require f32[4, 8]"
         );
     }
 }

@@ -1,21 +1,21 @@
-//! The norm of all gradients.
+//! The global gradient norm.
 
 use super::{
     Members, Operation, SCALE, Sizes, TensorType, TypeError, WorkspaceLimits, expect_inputs, expect_type,
 };
 
-/// `norm = sqrt(sum of the squares of all elements)`, summed in f64, over the loss scale if they are `scaled`.
+/// `norm = sqrt(sum of the squares of all elements)`, summed in f64; with `scaled`, divided by the loss scale.
 ///
 /// Inputs: any number of buckets num[len], then the loss scale f32[1] if `scaled`. Output: norm f32[1].
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlobalNorm {
-    /// One entry for each bucket.
+    /// The layout of each bucket.
     pub buckets: Vec<Members>,
     pub scaled: bool,
 }
 
 impl GlobalNorm {
-    /// Elements that one partial sum covers; each member begins a new one.
+    /// Elements per partial sum; each bucket member starts a new one.
     pub const ELEMENTS_PER_PARTIAL: usize = 1 << 16;
 }
 
@@ -32,7 +32,7 @@ impl Operation for GlobalNorm {
         Ok(vec![TensorType::scalar()])
     }
 
-    /// One f64 for each partial sum.
+    /// One f64 per partial sum.
     fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
         let members = self.buckets.iter().flat_map(|members| members.iter());
         let partials: usize =

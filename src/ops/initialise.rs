@@ -1,25 +1,25 @@
-//! Where values come from: constants, random numbers and files.
+//! Initial values: constants, random numbers and checkpoint tensors.
 
 use super::{Operation, Sizes, TensorType, TypeError, expect_float, expect_inputs};
 
-/// Every element the same number. No inputs; one output num of any shape, or for 0 of any type.
+/// Sets every element to `value`. No inputs; one output num of any shape; for value 0 any dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fill {
     pub output: TensorType,
     pub value: f32,
 }
 
-/// How far random numbers are spread.
+/// The standard deviation of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Deviation {
     Fixed(f32),
-    /// That of numbers which are uniform within one over the root of the innermost dimension, either way: what makes of as
-    /// many numbers one, is as large for many as for few.
+    /// `1 / sqrt(3 * fan_in)`, where fan_in is the innermost dimension: the standard deviation of a uniform
+    /// distribution on +-1/sqrt(fan_in), as in PyTorch's linear layers.
     FanIn,
 }
 
 impl Deviation {
-    /// For a tensor of this type.
+    /// The standard deviation for a tensor of this type.
     pub fn of(self, ty: &TensorType) -> f32 {
         match self {
             Deviation::Fixed(deviation) => deviation,
@@ -28,9 +28,8 @@ impl Deviation {
     }
 }
 
-/// Normal random numbers of mean 0. Element i is a pure function of (seed, site, i): no state, so the order
-/// in which values are made changes nothing. It is made in f32 and rounded to the nearest. No inputs; one output num of any
-/// shape.
+/// Normal random numbers with mean 0. Element i is a pure function of (seed, site, i), so that the order of
+/// initialisation does not matter. Drawn in f32 and rounded to nearest. No inputs; one output num of any shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normal {
     pub output: TensorType,
@@ -39,8 +38,8 @@ pub struct Normal {
     pub site: u32,
 }
 
-/// A parameter's numbers as the file has them that the run starts from, by the parameter's site. No inputs; one f32 output
-/// of any shape. Devices know no files: who runs the program reads it.
+/// Loads a parameter, identified by its site, from the checkpoint that the run starts from. No inputs; one f32 output
+/// of any shape. The engine loads it itself; devices never see this operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadParameter {
     pub output: TensorType,
@@ -55,7 +54,7 @@ impl Operation for Fill {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
         if !self.is_zeros() {
-            expect_float(self.name(), "it", &self.output)?;
+            expect_float(self.name(), "the output", &self.output)?;
         }
         Ok(vec![self.output])
     }
@@ -76,7 +75,7 @@ impl Operation for Normal {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
-        expect_float(self.name(), "it", &self.output)?;
+        expect_float(self.name(), "the output", &self.output)?;
         Ok(vec![self.output])
     }
 
@@ -96,7 +95,7 @@ impl Operation for LoadParameter {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
-        expect_float(self.name(), "it", &self.output)?;
+        expect_float(self.name(), "the output", &self.output)?;
         Ok(vec![self.output])
     }
 

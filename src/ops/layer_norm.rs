@@ -11,29 +11,29 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     pub epsilon: f32,
-    /// Whether y continues the residual stream, and does not go into matrix work alone.
+    /// Whether y continues the residual stream instead of feeding only matmuls.
     pub stream: bool,
-    /// What y is rounded to.
+    /// The dtype of y.
     pub output: DType,
 }
 
-/// Inputs: dy num[..,C], x num[..,C], weight f32[C], mean f32[N], rstd f32[N]; then the gradient that x has so
-/// far num[..,C] (`accumulate`, the residual stream's), then the previous dweight and dbias num[C]
-/// (`accumulate_weights`). Outputs: dx num[..,C], of the type of x, dweight num[C], dbias num[C] and, with `cast`, dx
-/// rounded to the type of dy, num[..,C].
+/// Gradients of [`LayerNorm`].
+///
+/// Inputs: dy num[..,C], x num[..,C], weight f32[C], mean f32[N], rstd f32[N]; with `accumulate` the partial gradient
+/// of x num[..,C] (from the residual stream); with `accumulate_weights` the previous dweight and dbias num[C]. Outputs:
+/// dx num[..,C] with the dtype of x, dweight num[C], dbias num[C]; with `cast` also dx in the dtype of dy, num[..,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormBackward {
-    /// What dweight and dbias are stored as; they are summed in f32.
+    /// The dtype of dweight and dbias; they are summed in f32.
     pub gradients: DType,
     pub accumulate: bool,
     pub accumulate_weights: bool,
-    /// Whether dx is stored in the type of dy, too, for the matrix work that reads it next.
+    /// Whether dx is also stored in the dtype of dy, for the next matmul.
     pub cast: bool,
 }
 
 impl LayerNormBackward {
-    /// Rows that one partial sum of dweight and dbias covers: fixed, so that the result does not depend on the
-    /// number of threads.
+    /// Rows per partial sum of dweight and dbias: fixed, so that the result does not depend on the number of threads.
     pub const ROWS_PER_PARTIAL: usize = 64;
 }
 
@@ -68,7 +68,7 @@ impl Operation for LayerNorm {
         let mut inputs =
             vec![tape.output_gradient(0), tape.input(0), tape.input(1), tape.output(1), tape.output(2)];
         let (residual, weight) = (tape.partial(0), tape.partial(1));
-        // What is not wanted is made all the same, and dropped.
+        // The kernel computes all gradients; those not required are discarded.
         let stream = if tape.wants(0) { Emitted::Gradient(0) } else { Emitted::Like(1) };
         let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
         inputs.extend(residual);
@@ -100,7 +100,7 @@ impl Operation for LayerNormBackward {
         expect_type(self.name(), "mean", &inputs[3], statistics)?;
         expect_type(self.name(), "rstd", &inputs[4], statistics)?;
         if self.accumulate {
-            expect_type(self.name(), "the gradient so far", &inputs[5], x)?;
+            expect_type(self.name(), "the partial gradient", &inputs[5], x)?;
         }
         let gradient = TensorType { dtype: self.gradients, ..weight };
         for found in &inputs[5 + usize::from(self.accumulate)..] {
@@ -111,7 +111,7 @@ impl Operation for LayerNormBackward {
         Ok(outputs)
     }
 
-    /// Partial sums of dweight and dbias: two rows of C for each `ROWS_PER_PARTIAL` rows.
+    /// Partial sums of dweight and dbias: two rows of C per `ROWS_PER_PARTIAL` rows.
     fn workspace(
         &self,
         inputs: &[TensorType],
@@ -140,7 +140,7 @@ impl Operation for LayerNormBackward {
         }
     }
 
-    /// Over the gradient so far: it is added to. What is cast takes the place of dy, element by element.
+    /// dx may overwrite the partial gradient; the cast dx may overwrite dy, element by element.
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         match (self.accumulate, self.cast) {
             (false, false) => &[],

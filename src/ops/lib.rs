@@ -1,14 +1,14 @@
-//! The vocabulary of a training step: coarse operations over typed values.
+//! The operations of a training step: coarse-grained, over typed values.
 //!
-//! Each operation says in one place what shapes it takes, what it costs, which memory it may share and how it
-//! is differentiated. What it computes is in the device's kernels. Nothing here knows models or strategies.
+//! Each operation declares its shapes, cost, aliasing and gradient in one place. The devices' kernels implement it.
+//! This crate contains neither models nor strategies.
 //!
-//! Shapes: B batch, T sequence, N = B*T rows, C channels, H heads of queries, G heads of keys and values, D channels of a
-//! head, V vocabulary, F width of a feed-forward layer, K and M the in and out features of a linear layer. Everything is
+//! Shapes: B batch, T sequence, N = B*T rows, C channels, H query heads, G key and value heads, D channels per head, V
+//! vocabulary, F width of a feed-forward layer, K and M input and output features of a linear layer. All tensors are
 //! row-major.
 //!
-//! Matrix work is done on f32, bf16 or f16: where a description says `num`, it is the same one of them for all of
-//! an operation's operands. Norms, softmax, losses, and all sums are computed in f32 or better whatever that is.
+//! Matmuls run in f32, bf16 or f16. `num` in a description stands for one of these types, the same one for all operands
+//! of the operation. Norms, softmax, losses and all sums are computed in f32 or better in every case.
 
 mod activation;
 mod attention;
@@ -65,7 +65,7 @@ pub use update::{
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
 
-/// Names a value of a program.
+/// Identifies a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub u32);
 
@@ -75,26 +75,27 @@ impl ValueId {
     }
 }
 
-/// Whose kernels run: they differ in the scratch memory they need.
+/// The kernel library that runs: scratch memory differs between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
     Cpu,
     Cuda,
 }
 
-/// What a device promises about the scratch memory of its kernels: fixed by the target, so that a plan for a
-/// machine that is not here is as exact as one for this machine.
+/// Bounds of a kernel's scratch memory. They come from the target, so that a plan for another machine is as exact as a
+/// plan for this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceLimits {
     pub processor: Processor,
-    /// Threads that work on one operation.
+    /// Threads per operation.
     pub threads: usize,
-    /// Bytes that a matrix product may use per thread, for packing its operands.
+    /// Bytes per thread that a matmul may use to pack its operands.
     pub product_bytes_per_thread: u64,
 }
 
 impl WorkspaceLimits {
-    /// Bytes of an operation that takes so many f32 elements of each of the CPU's threads, or so many bytes on a card.
+    /// Scratch bytes of an operation: `elements_per_thread` f32 elements for each CPU thread, or `on_card` bytes on a
+    /// GPU.
     pub fn scratch(&self, elements_per_thread: usize, on_card: u64) -> u64 {
         match self.processor {
             Processor::Cpu => (self.threads * elements_per_thread * size_of::<f32>()) as u64,
@@ -111,39 +112,39 @@ pub struct TypeError {
     pub problem: String,
 }
 
-/// What an operation works on in a run of other sizes.
+/// An operation's operands at the sizes of another run.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes<'a> {
     pub inputs: &'a [TensorType],
     pub outputs: &'a [TensorType],
-    /// How tensors lie in those of the inputs that are buckets, in their order.
+    /// The layouts of those inputs that are buckets, in input order.
     pub buckets: &'a [Members],
 }
 
-/// What an operation needs of an input's dtype.
+/// The dtype class that an operation requires of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// Part of matrix work, or of what is computed in the same dtype: activations, weights, biases.
+    /// The matmul dtype: activations, weights, biases.
     Matrix,
-    /// A sum of many terms, such as a residual stream, or what is added to it.
+    /// The accumulator dtype: a sum of many terms, such as the residual stream, or a term added to it.
     Accumulator,
-    /// It is computed with in full precision, as f32.
+    /// f32.
     Full,
-    /// It takes what there is.
+    /// Any dtype.
     Any,
 }
 
-/// What a forward pass is computed in.
+/// The dtypes of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
     pub matrices: DType,
-    /// What sums of many terms are kept in.
+    /// The dtype of sums of many terms, such as the residual stream.
     pub accumulators: DType,
-    /// Whether f32 factors may be rounded to 11 bits of significand, as tensor cores take them.
+    /// Whether matmuls may round f32 operands to 11 bits of significand (TF32).
     pub tf32: bool,
 }
 
-/// Operations of a forward pass that have a name with people who choose what to keep of it.
+/// Operation kinds that a recompute policy can select (`recompute = { save = [..] }`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
     Linear,
@@ -151,188 +152,189 @@ pub enum OpKind {
     Norm,
 }
 
-/// What every operation declares.
+/// The declarations of an operation.
 pub trait Operation {
-    /// In the field's terms, as `explain` prints it.
+    /// The name that `explain` prints.
     fn name(&self) -> &'static str;
 
-    /// The types of the outputs for inputs of these types.
+    /// Output types for these input types.
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError>;
 
-    /// Floating-point operations, a multiply-add counting two. Only matrix work is counted, as is usual.
+    /// Floating-point operations; a multiply-add counts as two. Only matmuls are counted, as is customary.
     fn flops(&self, _inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
         0
     }
 
-    /// Bytes that are moved at the least: every input read once and every output written once, whatever a kernel
-    /// reads again. Scratch memory is not counted.
+    /// The minimum of bytes moved: each input read once and each output written once. Repeated reads and scratch memory
+    /// are not counted.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         inputs.iter().chain(outputs).map(TensorType::bytes).sum()
     }
 
-    /// Scratch bytes that the kernel needs while it runs.
+    /// Scratch bytes that the kernel needs.
     fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
         0
     }
 
-    /// What people call it who choose what to keep of a forward pass.
+    /// The kind by which a recompute policy selects it.
     fn kind(&self) -> Option<OpKind> {
         None
     }
 
-    /// What it is as a loss, if it computes one.
+    /// Its loss interface, if it computes a loss.
     fn as_loss(&self) -> Option<&dyn Loss> {
         None
     }
 
-    /// What it is as an optimizer's update, if it is one.
+    /// Its optimizer step, if it is one.
     fn as_update(&self) -> Option<&OptimizerStep> {
         None
     }
 
-    /// Whether all that it makes is zeros.
+    /// Whether all its outputs are zeros.
     fn is_zeros(&self) -> bool {
         false
     }
 
-    /// The site that it draws random numbers for, if it does.
+    /// The site of its random numbers, if it draws any.
     fn random_site(&self) -> Option<u32> {
         None
     }
 
-    /// What it leaves out by chance, if it does. It may do so again for what is computed again, and for gradients.
+    /// Its dropout, if it has any. Recomputation and backward repeat the same draws.
     fn drops(&self) -> Option<Dropped> {
         None
     }
 
-    /// The site of the parameter that it reads of a file, if it does. No device runs it.
+    /// The site of the parameter that it loads from a file, if it loads one. The engine runs such an operation, not the
+    /// device.
     fn stored_site(&self) -> Option<u32> {
         None
     }
 
-    /// The inputs that it goes through row by row, if it makes each row of its outputs from the same row of these and from
-    /// no other: some rows of these then give those rows of the outputs.
+    /// The inputs that it processes row by row, if row `i` of every output depends only on row `i` of these inputs. The
+    /// operation can then run on a slice of rows.
     fn rowwise(&self) -> Option<&'static [usize]> {
         None
     }
 
-    /// How it takes an input.
+    /// The dtype class of an input.
     fn operand(&self, _input: usize) -> Operand {
         Operand::Any
     }
 
-    /// Whether it looks rows of an input up by their numbers, so that few of them matter to a sample: an embedding's table.
+    /// Whether it gathers rows of an input by index, as an embedding does. Each sample then reads only a few rows.
     fn looks_up(&self, _input: usize) -> bool {
         false
     }
 
-    /// Takes on the arithmetic of the pass that it is part of: how it multiplies, or in which dtype it gives what is computed
-    /// with next.
+    /// Sets the matmul precision and the output dtype to those of the forward pass that contains the operation.
     fn set_arithmetic(&mut self, _arithmetic: Arithmetic) {}
 
-    /// Whether its operands may begin at any row of a tensor, as views of rows do. Those of others begin where memory does
-    /// that was asked for.
+    /// Whether its operands may start at any row of a tensor, as row slices do. Operands of other operations start at
+    /// an allocation's alignment.
     fn takes_any_rows(&self) -> bool {
         false
     }
 
-    /// Whether it puts tensors into another dtype and does nothing more.
+    /// Whether it only casts tensors to another dtype.
     fn is_cast(&self) -> bool {
         false
     }
 
-    /// How many of so many outputs are a tensor put into another dtype and nothing more.
+    /// How many of its `outputs` outputs are only casts of a tensor.
     fn casts(&self, _outputs: usize) -> usize {
         0
     }
 
-    /// Whether it makes codes the numbers that they stand for and does nothing more.
+    /// Whether it only dequantizes a tensor.
     fn is_dequantization(&self) -> bool {
         false
     }
 
-    /// The same operation that also stores this output rounded to another dtype, as one more output behind the others,
-    /// if it can.
+    /// The fused form that also stores this output in another dtype, as an additional last output. `None` if there is
+    /// none.
     fn storing_cast(&self, _output: usize, _to: DType, _inputs: &[TensorType]) -> Option<Op> {
         None
     }
 
-    /// The same operation that also takes output 0 through the slope of an activation, whose input is one more of its own
-    /// behind the others, if it can.
+    /// The fused form that also multiplies output 0 by the derivative of an activation. The activation's input becomes
+    /// an additional last input. `None` if there is none.
     fn through_slope(&self, _activation: Activation) -> Option<Op> {
         None
     }
 
-    /// Required aliases, as (output, input): the output is the input's next version, in the same memory.
+    /// Required aliases as (output, input): the output is the next version of the input, in the same memory.
     fn updates(&self) -> &'static [(usize, usize)] {
         &[]
     }
 
-    /// Optional aliases, as (output, input): the kernel works in place if the two share memory. Where they do
-    /// not, it copies first, so both ways compute the same.
+    /// Optional aliases as (output, input): the kernel works in place if the two share memory, and otherwise copies
+    /// first. The results are equal.
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         &[]
     }
 
-    /// Takes on the sizes of another run: whatever the operation holds itself of its operands' dimensions.
+    /// Updates the dimensions that the operation stores to the sizes of another run.
     fn resize(&mut self, _sizes: &Sizes) {}
 
-    /// Emits the operations that turn gradients of the outputs into gradients of the inputs.
+    /// Emits the backward operations: from gradients of the outputs to gradients of the inputs.
     fn backward(&self, _tape: &mut dyn Tape) {
-        unreachable!("{} has no backward: it is not part of a forward pass", self.name())
+        unreachable!("{} has no backward: it is not an operation of a forward pass", self.name())
     }
 
-    /// The same operation, adding to gradients of parameters that already hold something. The extra inputs it
-    /// takes are the previous versions of its outputs, in the order of `accumulated`.
+    /// The form that adds to existing parameter gradients (gradient accumulation). Its additional inputs are the
+    /// previous versions of its outputs, in the order of `accumulated`.
     fn accumulating(&self) -> Option<Op> {
         None
     }
 
-    /// Outputs that `accumulating` turns into updates of a previous version.
+    /// The outputs that the accumulating form adds to.
     fn accumulated(&self) -> &'static [usize] {
         &[]
     }
 }
 
-/// What an output of an emitted operation is.
+/// The role of an output of an emitted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emitted {
-    /// The new, complete-so-far gradient of this input of the node.
+    /// The gradient of this input of the node, including all contributions so far.
     Gradient(usize),
-    /// The gradient of this output of the node, which nothing else contributes to.
+    /// The gradient of this output of the node; it has no other contributions.
     OutputGradient(usize),
-    /// A value of its own, shaped like this input of the operation.
+    /// Any other value, with the shape of this input of the emitted operation.
     Like(usize),
 }
 
-/// Where `Operation::backward` reads the node it differentiates and puts what it emits.
+/// The interface between `Operation::backward` and autodiff: reads the differentiated node and collects the emitted
+/// operations.
 pub trait Tape {
-    /// The node's input, or its recomputed stand-in.
+    /// The node's input, or its recomputed copy.
     fn input(&mut self, index: usize) -> ValueId;
-    /// The node's output, or its recomputed stand-in.
+    /// The node's output, or its recomputed copy.
     fn output(&mut self, index: usize) -> ValueId;
     /// The type of the node's input.
     fn input_type(&self, index: usize) -> TensorType;
-    /// What gradients of parameters are stored as.
+    /// The dtype of parameter gradients.
     fn parameter_gradients(&self) -> DType;
     /// The complete gradient of an output.
     fn output_gradient(&self, index: usize) -> ValueId;
-    /// Whether this input is trained, or something that it was made from.
+    /// Whether this input requires a gradient: it is a trainable parameter or depends on one.
     fn wants(&self, input: usize) -> bool;
-    /// The gradient that other readers of this input have contributed so far.
+    /// The gradient of this input that its other readers have contributed so far.
     fn partial(&self, input: usize) -> Option<ValueId>;
-    /// Emits `op` and says what each of its outputs is. Returns them. What gives an input's gradient has what others
-    /// contributed to it so far among its own inputs.
+    /// Emits `op`, whose outputs have these roles, and returns the outputs. An operation with an output
+    /// `Emitted::Gradient` must take the partial gradient of that input among its own inputs.
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, outputs: &[Emitted]) -> Vec<ValueId>;
-    /// Lets the product that makes the gradient of output 0, if that is what was emitted last, take it through the
-    /// activation too, whose input is output 1. The caller has given that gradient to nobody else.
+    /// Fuses the derivative of an activation into the matmul that produced the gradient of output 0, if that matmul was
+    /// emitted last. The activation's input is output 1. The caller must not have passed the gradient on.
     fn fuse_slope(&mut self, activation: Activation) -> Option<ValueId>;
-    /// Declares that the gradient of this input is this very value, if nothing was contributed before; adds
-    /// the two otherwise. Nothing, if the input's gradient is not wanted.
+    /// Uses this value as the gradient of the input, or adds it to the partial gradient if there is one. Does nothing
+    /// if the input requires no gradient.
     fn pass(&mut self, input: usize, gradient: ValueId);
 
-    /// Emits `op`, which knows nothing of other contributions to this input's gradient: what it gives, shaped like its own
-    /// input `like`, is added to them. Its other outputs follow.
+    /// Emits `op`, which does not accumulate: its output 0, with the shape of its own input `like`, is added to the
+    /// partial gradient of `input`. `others` are the roles of its further outputs.
     fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize, like: usize, others: &[Emitted]) {
         let is_partial = self.partial(input).is_some();
         let first = if is_partial { Emitted::Like(like) } else { Emitted::Gradient(input) };
@@ -343,10 +345,10 @@ pub trait Tape {
     }
 }
 
-/// The vocabulary, one operation a line.
+/// All operations, one per line.
 macro_rules! operations {
     ($($operation:ident),+ $(,)?) => {
-        /// One operation of the vocabulary.
+        /// One operation.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Op {
             $($operation($operation)),+
@@ -411,15 +413,15 @@ operations! {
     CastIds,
 }
 
-/// Fails unless an operation got as many inputs as it takes.
+/// Checks the number of inputs.
 fn expect_inputs(operation: &'static str, inputs: &[TensorType], count: usize) -> Result<(), TypeError> {
     if inputs.len() == count {
         return Ok(());
     }
-    Err(TypeError { operation, problem: format!("takes {count} inputs, got {}", inputs.len()) })
+    Err(TypeError { operation, problem: format!("expected {count} inputs, got {}", inputs.len()) })
 }
 
-/// Fails unless an operand has the type that the others call for.
+/// Checks that an operand has the type that the other operands determine.
 fn expect_type(
     operation: &'static str,
     operand: &str,
@@ -431,11 +433,11 @@ fn expect_type(
     }
     Err(TypeError {
         operation,
-        problem: format!("{operand} is {found}, the other operands call for {wanted}"),
+        problem: format!("{operand} is {found}, the other operands require {wanted}"),
     })
 }
 
-/// Fails unless an operand is of f32 or of the type that the others call for.
+/// Checks that an operand's dtype is f32 or `other`, and returns it.
 fn expect_f32_or(
     other: DType,
     operation: &'static str,
@@ -446,13 +448,13 @@ fn expect_f32_or(
         return Ok(found.dtype);
     }
     let wanted = if other == DType::F32 { String::new() } else { format!(" or {other}") };
-    Err(TypeError { operation, problem: format!("{operand} is {found}, not of {}{wanted}", DType::F32) })
+    Err(TypeError { operation, problem: format!("{operand} is {found}, expected {}{wanted}", DType::F32) })
 }
 
-/// Fails unless an operand is of a type that matrix work is done on.
+/// Checks that an operand has a matmul dtype, and returns it.
 fn expect_float(operation: &'static str, operand: &str, found: &TensorType) -> Result<DType, TypeError> {
     if found.dtype.is_float() {
         return Ok(found.dtype);
     }
-    Err(TypeError { operation, problem: format!("{operand} is {found}, not numbers") })
+    Err(TypeError { operation, problem: format!("{operand} is {found}, expected a floating-point type") })
 }

@@ -1,4 +1,4 @@
-//! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
+//! Linear layers: matmuls with fused bias, activation and residual. Weights are stored `[out, in]`, as in PyTorch.
 
 use super::{
     Activation, Arithmetic, Cast, DType, Emitted, Op, OpKind, Operand, Operation, Processor, Tape,
@@ -7,22 +7,23 @@ use super::{
 
 /// `y = activation(x W^T + bias) + residual`
 ///
-/// Inputs: x num[..,K], weight num[M,K], then bias num[M] and residual num[..,M] where there are any; the bias is of the
-/// residual's type if there is one, of x's if not. Outputs: y num[..,M], of the same type as the bias, and, with an
-/// activation, what went into it num[..,M], of x's.
+/// Inputs: x num[..,K], weight num[M,K], then the optional bias num[M] and residual num[..,M]. The bias has the
+/// residual's dtype if there is one, otherwise that of x. Outputs: y num[..,M] with the dtype of the bias; with an
+/// activation also its input num[..,M] with the dtype of x.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     pub bias: bool,
     pub activation: Option<Activation>,
     pub residual: bool,
-    /// Whether f32 factors may be rounded to 11 bits of significand, as tensor cores take them.
+    /// Whether the matmul may round f32 operands to 11 bits of significand (TF32).
     pub tf32: bool,
 }
 
-/// `dx = dy W`, added to the gradient so far with `accumulate`, times the slope of the activation that made x.
+/// `dx = dy W`, with `accumulate` added to the partial gradient, with `activation` multiplied by the derivative of the
+/// activation that produced x.
 ///
-/// Inputs: dy num[..,M], weight num[M,K], then dx so far num[..,K] and what went into the activation num[..,K].
-/// Output: dx num[..,K], with an activation the gradient of what went into it.
+/// Inputs: dy num[..,M], weight num[M,K]; with `accumulate` the partial dx num[..,K]; with `activation` the input of
+/// the activation num[..,K]. Output: dx num[..,K], with `activation` the gradient of the activation's input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearInputGradient {
     pub accumulate: bool,
@@ -30,13 +31,13 @@ pub struct LinearInputGradient {
     pub tf32: bool,
 }
 
-/// `dweight = dy^T x`, `dbias = sum of the rows of dy`, added to the previous ones with `accumulate`.
+/// `dweight = dy^T x`, `dbias = sum of the rows of dy`, with `accumulate` added to the previous gradients.
 ///
-/// Inputs: x num[..,K], dy num[..,M], then the previous dweight num[M,K] and dbias num[M].
+/// Inputs: x num[..,K], dy num[..,M]; with `accumulate` the previous dweight num[M,K] and, with `bias`, dbias num[M].
 /// Outputs: dweight num[M,K] and, with `bias`, dbias num[M].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearWeightGradient {
-    /// What the gradients are stored as; they are summed in f32.
+    /// The dtype of the gradients; they are summed in f32.
     pub gradients: DType,
     pub bias: bool,
     pub accumulate: bool,
@@ -44,22 +45,22 @@ pub struct LinearWeightGradient {
 }
 
 impl LinearWeightGradient {
-    /// Bytes of scratch memory that hold the sums of the rows of dy, where dbias cannot: before they are rounded; and, on a
-    /// card, before they are added to the previous dbias, as the product that reads a 16-bit dy sums it too, but can only
-    /// store. They come before what the product itself uses, which is then the same whether gradients are stored or added,
-    /// and so are the sums.
+    /// Scratch bytes for the row sums of dy where they cannot go to dbias directly: before rounding to a 16-bit dbias;
+    /// and, on a GPU, before they are added to the previous dbias, because the matmul epilogue that sums a 16-bit dy
+    /// can only store. They precede the matmul's own workspace, which then has the same size with and without
+    /// accumulation, so that both select the same algorithm and give the same sums.
     pub fn sums_bytes(&self, dy: &TensorType, processor: Processor) -> u64 {
-        let are_added = processor == Processor::Cuda && self.accumulate && dy.dtype != DType::F32;
-        let apart = self.bias && (are_added || self.gradients != DType::F32);
+        let accumulates_16_bit_dy = processor == Processor::Cuda && self.accumulate && dy.dtype != DType::F32;
+        let separate = self.bias && (accumulates_16_bit_dy || self.gradients != DType::F32);
         let sums = TensorType::f32(&[dy.shape.last()]).bytes();
-        if apart { sums.next_multiple_of(WORKSPACE_ALIGNMENT) } else { 0 }
+        if separate { sums.next_multiple_of(WORKSPACE_ALIGNMENT) } else { 0 }
     }
 }
 
-/// What a part of the workspace begins at a multiple of.
+/// Alignment of the parts of the workspace, in bytes.
 const WORKSPACE_ALIGNMENT: u64 = 256;
 
-/// Packing space for one product.
+/// Packing space for one matmul.
 fn product_workspace(limits: &WorkspaceLimits) -> u64 {
     limits.threads as u64 * limits.product_bytes_per_thread
 }
@@ -68,10 +69,10 @@ fn product_flops(rows: usize, inner: usize, columns: usize) -> u64 {
     2 * rows as u64 * inner as u64 * columns as u64
 }
 
-/// Out and in features of a weight.
+/// Output and input features of a weight.
 fn features(operation: &'static str, weight: &TensorType) -> Result<[usize; 2], TypeError> {
     <[usize; 2]>::try_from(weight.shape.dims())
-        .map_err(|_| TypeError { operation, problem: format!("weight is {weight}, not a matrix") })
+        .map_err(|_| TypeError { operation, problem: format!("weight is {weight}, expected a matrix") })
 }
 
 impl Operation for Linear {
@@ -98,8 +99,8 @@ impl Operation for Linear {
             &inputs[1],
             TensorType::new(dtype, &[out, inputs[0].shape.last()]),
         )?;
-        let before = TensorType { dtype, shape: inputs[0].shape.with_last(out) };
-        let mut y = before;
+        let activation_input = TensorType { dtype, shape: inputs[0].shape.with_last(out) };
+        let mut y = activation_input;
         if self.residual {
             let residual = &inputs[2 + usize::from(self.bias)];
             y.dtype = expect_f32_or(dtype, self.name(), "residual", residual)?;
@@ -108,7 +109,7 @@ impl Operation for Linear {
         if self.bias {
             expect_type(self.name(), "bias", &inputs[2], TensorType::new(y.dtype, &[out]))?;
         }
-        Ok(if self.activation.is_some() { vec![y, before] } else { vec![y] })
+        Ok(if self.activation.is_some() { vec![y, activation_input] } else { vec![y] })
     }
 
     fn flops(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
@@ -123,7 +124,7 @@ impl Operation for Linear {
         true
     }
 
-    /// What is added to a residual stream is of its type.
+    /// A bias added to the residual stream has the dtype of the stream.
     fn operand(&self, input: usize) -> Operand {
         match input {
             0 | 1 => Operand::Matrix,
@@ -137,11 +138,11 @@ impl Operation for Linear {
     }
 
     fn rowwise(&self) -> Option<&'static [usize]> {
-        // What goes through unchanged has a gradient that is handed on as a whole.
+        // A residual passes its gradient on unsliced.
         (!self.residual).then_some(&[0])
     }
 
-    /// The residual stream may be continued in place.
+    /// y may overwrite the residual.
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         match (self.residual, self.bias) {
             (false, _) => &[],
@@ -181,9 +182,9 @@ impl Operation for Linear {
         }
         if tape.wants(0) {
             let mut inputs = vec![dy, tape.input(1)];
-            let so_far = tape.partial(0);
-            inputs.extend(so_far);
-            let accumulate = so_far.is_some();
+            let partial = tape.partial(0);
+            inputs.extend(partial);
+            let accumulate = partial.is_some();
             let op = LinearInputGradient { accumulate, activation: None, tf32: self.tf32 };
             tape.emit(Op::LinearInputGradient(op), inputs, &[Emitted::Gradient(0)]);
         }
@@ -205,10 +206,10 @@ impl Operation for LinearInputGradient {
         expect_type(self.name(), "weight", &inputs[1], weight)?;
         let dx = TensorType { dtype, shape: inputs[0].shape.with_last(inner) };
         if self.accumulate {
-            expect_type(self.name(), "the gradient so far", &inputs[2], dx)?;
+            expect_type(self.name(), "the partial gradient", &inputs[2], dx)?;
         }
         if self.activation.is_some() {
-            expect_type(self.name(), "what went into the activation", &inputs[1 + extra], dx)?;
+            expect_type(self.name(), "the input of the activation", &inputs[1 + extra], dx)?;
         }
         Ok(vec![dx])
     }
@@ -297,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_that_are_added_to_a_bias_gradient_have_room_of_their_own() {
+    fn accumulated_bias_sums_have_their_own_workspace() {
         let bytes = |accumulate, bias, dtype, processor| {
             let op = LinearWeightGradient { gradients: DType::F32, bias, accumulate, tf32: false };
             let (x, dy) = (TensorType::new(dtype, &[64, 8]), TensorType::new(dtype, &[64, 100]));

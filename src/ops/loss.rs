@@ -1,24 +1,26 @@
-//! What losses have in common.
+//! The interface of losses.
 
 use super::{Op, Slice, TensorType};
 
-/// An operation that computes a loss, or what some rows contribute to it.
+/// An operation that computes a loss, or the contribution of some rows to it.
 ///
-/// Input 0 is what it has a gradient for, and output 0 the loss f32[1]. Several of a model's add up: each has a scope of its
-/// own and, but for the first, is the accumulating form, whose previous loss is the one before it.
+/// The gradient is that of input 0; output 0 is the loss f32[1]. A model's losses are summed: each has its own scope,
+/// and all but the first use the accumulating form, whose previous loss is the output of the one before.
 pub trait Loss {
-    /// What its rows are of the batch, of 1.
+    /// The share of its rows in the batch, from 0 to 1.
     fn share(&self, inputs: &[TensorType]) -> f64;
 
-    /// The same on a micro-batch that is this much of its batch.
+    /// The same loss for a micro-batch with this share of the batch.
     fn of_share(&self, share: f32) -> Op;
 
-    /// The same that also gives the gradient of input 0, as one more output.
+    /// The form that also returns the gradient of input 0, as an additional output.
     fn with_gradient(&self) -> Op;
 
-    /// The same whose gradient, not the loss, is multiplied by the loss scale; and which input that is.
+    /// The form whose gradient, but not the loss, is multiplied by the loss scale; returned with the input index of the
+    /// loss scale.
     fn scaled(&self) -> (usize, Op);
 
-    /// The same on some of the rows of input 0, of which there are then only these. The other inputs stay as they are.
+    /// The same loss on a slice of the rows of input 0, which then contains only these rows. The other inputs are
+    /// unchanged.
     fn sliced(&self, rows: Slice) -> Op;
 }

@@ -1,21 +1,21 @@
-//! Keeps the gradients of half-precision training within its range (Micikevicius et al. 2018).
+//! Dynamic loss scaling for half-precision training (Micikevicius et al. 2018).
 //!
-//! The scale lives in device memory, as it is the device that decides which steps are skipped.
+//! The scale lives in device memory, because the device decides which steps are skipped.
 
 use super::{Operation, TensorType, TypeError, expect_inputs, expect_type};
 
-/// What the loss, and with it every gradient, is multiplied by.
+/// The type of the loss scale, the factor of the loss and of every gradient.
 pub const SCALE: TensorType = TensorType::scalar();
 
-/// Elements of the value beside it: `StepCounts`.
+/// Elements of the value that holds the `StepCounts`.
 pub const STEP_COUNTS_LEN: usize = 2;
 
-/// What became of the steps so far.
+/// Counts of accepted and skipped steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCounts {
-    /// Steps in a row whose gradients were finite, since the scale last changed.
+    /// Consecutive steps with finite gradients since the last change of the scale.
     pub good: f32,
-    /// Steps in all whose gradients were not, and that were not taken.
+    /// Total steps skipped because of non-finite gradients.
     pub skipped: f32,
 }
 
@@ -29,10 +29,8 @@ impl StepCounts {
     }
 }
 
-/// Once per step: a norm that is not finite multiplies the scale by `backoff` and counts a skipped step; `interval`
-/// finite ones in a row multiply it by `growth`. With both 1 the scale stays as it is.
-///
-/// Inputs: scale f32[1], counts f32[`STEP_COUNTS_LEN`], norm f32[1]. Outputs: scale and counts, in place.
+/// Updates the loss scale once per step. A non-finite norm multiplies the scale by `backoff` and counts a skipped step;
+/// `interval` consecutive finite norms multiply it by `growth`. With both factors 1 the scale is static.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
     pub backoff: f32,
@@ -41,7 +39,7 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// What becomes of scale and counts after a step whose gradients have this norm.
+    /// Scale and counts after a step with this gradient norm.
     pub fn next(&self, scale: f32, counts: StepCounts, norm: f32) -> (f32, StepCounts) {
         let StepCounts { good, skipped } = counts;
         if !norm.is_finite() {
@@ -50,7 +48,7 @@ impl LossScale {
         if good + 1.0 < self.interval {
             return (scale, StepCounts { good: good + 1.0, skipped });
         }
-        // A scale that is infinite would never let a step through again.
+        // With an infinite scale, every later step would be skipped.
         let grown = scale * self.growth;
         (if grown.is_finite() { grown } else { scale }, StepCounts { good: 0.0, skipped })
     }
@@ -81,7 +79,7 @@ mod tests {
 
     const DYNAMIC: LossScale = LossScale { backoff: 0.5, growth: 2.0, interval: 3.0 };
 
-    /// The scale and the steps skipped after steps with these norms.
+    /// The scale and the number of skipped steps after steps with these norms.
     fn after(op: LossScale, norms: &[f32]) -> (f32, f32) {
         let start = (1024.0, StepCounts::default());
         let (scale, counts) = norms.iter().fold(start, |(scale, counts), &norm| op.next(scale, counts, norm));
@@ -89,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_steps_halve_it_and_good_ones_in_a_row_double_it() {
+    fn scale_halves_on_overflow_and_doubles_after_finite_steps() {
         assert_eq!(after(DYNAMIC, &[1.0, 1.0]), (1024.0, 0.0));
         assert_eq!(after(DYNAMIC, &[1.0, 1.0, 1.0]), (2048.0, 0.0));
         assert_eq!(after(DYNAMIC, &[1.0, 1.0, f32::NAN, 1.0, 1.0]), (512.0, 1.0));
@@ -97,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_scale_stays() {
+    fn static_scale_never_changes() {
         let fixed = LossScale { backoff: 1.0, growth: 1.0, interval: 1.0 };
         assert_eq!(after(fixed, &[1.0, f32::NAN, 1.0]), (1024.0, 1.0));
     }

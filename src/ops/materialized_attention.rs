@@ -1,51 +1,55 @@
-//! Multi-head self-attention as textbooks write it: the T x T scores and their softmax are stored whole.
+//! Multi-head self-attention that stores the T x T scores and their softmax.
 //!
-//! They are stored as the activations are, softmax and sums are computed in f32. Nothing is done in place, for textbook
-//! code does not: the scores are there while their softmax is made, and in backward the gradients of both beside it.
+//! Scores and probabilities have the dtype of the activations; softmax and sums are computed in f32. Nothing runs in
+//! place, as in straightforward implementations: scores and probabilities are live at the same time, and in backward so
+//! are the gradients of both.
 //!
-//! Whether what follows is computed from what is stored, or from what that was before it was rounded, is the kernel's affair:
-//! the CPU's compute from the latter, a card's from the former.
+//! The CPU kernels continue with the unrounded scores and probabilities, the GPU kernels with the stored, rounded ones.
 
 use super::{
     Attending, Attention, DType, Dropped, Emitted, Heads, Op, OpKind, Operation, Sizes, Tape, TensorType,
     TypeError, WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
-/// `scores = cap(scale q k^T)`, `probabilities = softmax(mask(scores))`, `out = dropped(probabilities) v` for each head.
+/// `scores = cap(scale q k^T)`, `probabilities = softmax(mask(scores))`, `out = dropout(probabilities) v` for each
+/// head.
 ///
-/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, then the starts i32[B,T] of documents
-/// that are told apart (backward sees in probabilities what was not seen), and the seeds i32[B,2] of what is dropped.
-/// Outputs: out num[B,T,HD], probabilities num[B,H,T,T], scores num[B,H,T,T], which backward needs only of a cap, and, where
-/// some are dropped, the probabilities that are left num[B,H,T,T].
+/// Inputs: qkv num[B,T,(H+2G)D], the query, key and value heads side by side; with `documents` the document starts
+/// i32[B,T] (backward needs no mask: masked probabilities are 0); with dropout the seeds i32[B,2]. Outputs: out
+/// num[B,T,HD], probabilities num[B,H,T,T], scores num[B,H,T,T], which backward needs only with a cap; with dropout
+/// also the probabilities after dropout num[B,H,T,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttention {
     pub attending: Attending,
 }
 
-/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], probabilities num[B,H,T,T], with a cap scores num[B,H,T,T] and, where some
-/// are dropped, the probabilities that are left num[B,H,T,T] and the seeds i32[B,2].
-/// Outputs: dqkv num[B,T,(H+2G)D], dprobabilities num[B,H,T,T], and that of q k^T, dscores num[B,H,T,T].
+/// Gradient of [`MaterializedAttention`].
+///
+/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], probabilities num[B,H,T,T]; with a cap the scores num[B,H,T,T]; with
+/// dropout the probabilities after dropout num[B,H,T,T] and the seeds i32[B,2]. Outputs: dqkv num[B,T,(H+2G)D],
+/// dprobabilities num[B,H,T,T] and dscores num[B,H,T,T], the gradient of q k^T.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttentionBackward {
     pub attending: Attending,
 }
 
 impl MaterializedAttention {
-    /// Elements between rows of scores in scratch memory: not a power of two, so that columns of them spread over a cache.
+    /// Row stride of the scores in scratch memory, in elements: not a power of two, so that a column is spread over the
+    /// cache sets.
     pub fn score_row(sequence: usize) -> usize {
         sequence.next_multiple_of(Attention::PANEL) + 16
     }
 
-    /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, scores and output of a tile of
-    /// queries; and these queries, where they are stored otherwise.
+    /// Scratch f32 elements per thread: k^T and v of one head in panels, scores and output of a query tile; for other
+    /// dtypes than f32 also the query tile.
     pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         Attention::elements_with_rows(dtype, sequence, head, Self::score_row(sequence))
     }
 }
 
 impl MaterializedAttentionBackward {
-    /// Scratch elements of one thread, all of them f32: v^T, then k, q and dout of one head in panels, probabilities and
-    /// dscores of a tile of queries; and, where they are stored otherwise, that tile of dout and dq, and a head's dk and dv.
+    /// Scratch f32 elements per thread: v^T, then k, q and dout of one head in panels, probabilities and dscores of a
+    /// query tile; for other dtypes than f32 also that tile of dout and dq, and dk and dv of one head.
     pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         let widened = if dtype == DType::F32 { 0 } else { (2 * Attention::QUERY_TILE + 2 * sequence) * head };
         sequence.next_multiple_of(Attention::PANEL) * head
@@ -55,7 +59,7 @@ impl MaterializedAttentionBackward {
     }
 }
 
-/// What is there of each head for each query and key.
+/// The type of scores and probabilities, [B,H,T,T].
 fn square(dtype: DType, heads: &Heads) -> TensorType {
     TensorType::new(dtype, &[heads.batch, heads.queries, heads.sequence, heads.sequence])
 }
@@ -70,10 +74,10 @@ impl Operation for MaterializedAttention {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 1 + self.attending.others())?;
+        expect_inputs(self.name(), inputs, 1 + self.attending.optional_inputs())?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
         let heads = self.attending.heads(self.name(), &inputs[0])?;
-        self.attending.expect_others(self.name(), &heads, inputs, 1)?;
+        self.attending.expect_optional_inputs(self.name(), &heads, inputs, 1)?;
         let squares = vec![square(dtype, &heads); 2 + usize::from(self.attending.dropped.is_some())];
         Ok([vec![heads.out(dtype)], squares].concat())
     }
@@ -91,7 +95,7 @@ impl Operation for MaterializedAttention {
         limits.scratch(Self::workspace_elements(inputs[0].dtype, sequence, head), 0)
     }
 
-    /// Probabilities have a square for each head.
+    /// The number of heads comes from the probabilities.
     fn resize(&mut self, sizes: &Sizes) {
         self.attending.resize(sizes.outputs[1].shape.dims()[1], &sizes.inputs[0], &sizes.outputs[0]);
     }
@@ -116,19 +120,19 @@ impl Operation for MaterializedAttentionBackward {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let (capped, dropped) = (self.attending.cap.is_some(), self.attending.dropped.is_some());
-        let left = 3 + usize::from(capped);
-        expect_inputs(self.name(), inputs, left + 2 * usize::from(dropped))?;
+        let after_dropout = 3 + usize::from(capped);
+        expect_inputs(self.name(), inputs, after_dropout + 2 * usize::from(dropped))?;
         let heads = self.attending.heads(self.name(), &inputs[1])?;
         let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
         let square = square(dtype, &heads);
         expect_type(self.name(), "dout", &inputs[0], heads.out(dtype))?;
         expect_type(self.name(), "probabilities", &inputs[2], square)?;
-        for scores in &inputs[3..left] {
+        for scores in &inputs[3..after_dropout] {
             expect_type(self.name(), "scores", scores, square)?;
         }
         if dropped {
-            expect_type(self.name(), "the probabilities that are left", &inputs[left], square)?;
-            expect_type(self.name(), "the seeds", &inputs[left + 1], Dropped::seeds(heads.batch))?;
+            expect_type(self.name(), "the probabilities after dropout", &inputs[after_dropout], square)?;
+            expect_type(self.name(), "the seeds", &inputs[after_dropout + 1], Dropped::seeds(heads.batch))?;
         }
         Ok(vec![inputs[1], square, square])
     }
@@ -137,7 +141,7 @@ impl Operation for MaterializedAttentionBackward {
         self.attending.dropped
     }
 
-    /// Two for each of the forward's products.
+    /// Two matmuls for each of the forward pass.
     fn flops(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
         self.attending.flops(4, &inputs[0])
     }

@@ -1,37 +1,39 @@
-//! Normalisation of queries and keys before they meet (Henry et al. 2020), by the root of their mean squares.
+//! QK-norm: RMS normalisation of queries and keys before attention (Henry et al. 2020).
 
 use super::{
     DType, Emitted, Op, OpKind, Operand, Operation, RmsNormBackward, Sizes, Tape, TensorType, TypeError,
     WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
-/// Each head of queries and of keys is `y = x * rrms * (weight + offset)`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)` of its own and
-/// a weight that all heads of queries share, or all of keys. Values stay as they are.
+/// For each query and key head `y = x * rrms * (weight + offset)`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)` per
+/// head. All query heads share one weight, and all key heads another. Values are copied.
 ///
-/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side; weights of queries and of keys f32[D].
-/// Outputs: the same with heads normalised, and rrms f32[B,T,H+G].
+/// Inputs: qkv num[B,T,(H+2G)D], the query, key and value heads side by side; the weights of queries and of keys
+/// f32[D]. Outputs: qkv with normalised query and key heads, and rrms f32[B,T,H+G].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNorm {
     pub heads: QkNormHeads,
     pub epsilon: f32,
-    /// 0 or 1, as that of other norms.
+    /// 0 or 1, as in `RmsNorm`.
     pub offset: f32,
 }
 
-/// Inputs: the gradient of what was normalised num[B,T,(H+2G)D], qkv of the same type, weights of queries and of keys f32[D],
-/// rrms f32[B,T,H+G]; then, with `accumulate`, the previous gradients of both weights num[D]. Outputs: dqkv, of the type of
-/// qkv, and the gradients of both weights num[D].
+/// Gradients of [`QkNorm`].
+///
+/// Inputs: the gradient of the normalised qkv num[B,T,(H+2G)D], qkv of the same type, the weights of queries and of
+/// keys f32[D], rrms f32[B,T,H+G]; with `accumulate` the previous gradients of both weights num[D]. Outputs: dqkv with
+/// the type of qkv, and the gradients of both weights num[D].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormBackward {
     pub heads: QkNormHeads,
-    /// Of the norm's.
+    /// The `offset` of the forward operation.
     pub offset: f32,
-    /// What gradients of weights are stored as; they are summed in f32.
+    /// The dtype of the weights' gradients; they are summed in f32.
     pub gradients: DType,
     pub accumulate: bool,
 }
 
-/// How many heads of a row are normalised: of queries, H, and of keys, G.
+/// The numbers of normalised heads: H query heads and G key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QkNormHeads {
     pub queries: usize,
@@ -54,7 +56,9 @@ impl QkNormHeads {
                 TensorType::f32(&[batch, sequence, self.count()]),
             ]),
             _ => {
-                let problem = format!("qkv is {qkv}, not [B, T, C] of {queries} heads and two times {keys}");
+                let problem = format!(
+                    "qkv is {qkv}, expected [B, T, C] with {queries} query heads and 2 x {keys} key and value heads"
+                );
                 Err(TypeError { operation, problem })
             }
         }
@@ -67,7 +71,7 @@ impl QkNormHeads {
 }
 
 impl QkNormBackward {
-    /// Rows of qkv that one partial sum of the weights' gradients covers.
+    /// Rows of qkv per partial sum of the weights' gradients.
     pub const ROWS_PER_PARTIAL: usize = RmsNormBackward::ROWS_PER_PARTIAL;
 }
 
@@ -103,7 +107,7 @@ impl Operation for QkNorm {
         inputs.push(tape.output(1));
         let previous = [1, 2].map(|index| tape.partial(index));
         inputs.extend(previous.into_iter().flatten());
-        // What is not wanted is made all the same, and dropped.
+        // The kernel computes all gradients; those not required are discarded.
         let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
         let gradients = tape.parameter_gradients();
         let accumulate = previous[0].is_some();
@@ -138,7 +142,7 @@ impl Operation for QkNormBackward {
         Ok(vec![qkv, gradient, gradient])
     }
 
-    /// Partial sums of both weights' gradients: two rows of D for each `ROWS_PER_PARTIAL` rows.
+    /// Partial sums of both weights' gradients: two rows of D per `ROWS_PER_PARTIAL` rows.
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
         let partials = inputs[1].shape.rows().div_ceil(Self::ROWS_PER_PARTIAL);
         (partials * 2 * inputs[2].shape.last() * size_of::<f32>()) as u64

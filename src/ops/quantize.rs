@@ -1,17 +1,17 @@
-//! Weights as codes, and back.
+//! Quantization of weights and its inverse.
 
 use super::{
     CodeFormat, DType, NF4_BLOCK, Operation, TensorType, TypeError, WorkspaceLimits, expect_inputs,
     expect_type,
 };
 
-/// Input: weight f32[M,K]. Outputs: its codes [M,K] and their scales, as the format has them.
+/// Quantizes a weight. Input: weight f32[M,K]. Outputs: its codes [M,K] and scales, as defined by the format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantize {
     pub format: CodeFormat,
 }
 
-/// Inputs: codes [M,K] and scales, as the format has them. Output: the numbers that they stand for, num[M,K].
+/// Dequantizes a weight. Inputs: codes [M,K] and scales, as defined by the format. Output: the weight num[M,K].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dequantize {
     pub format: CodeFormat,
@@ -32,7 +32,7 @@ impl Operation for Quantize {
         Ok(std::iter::once(codes).chain(scales).collect())
     }
 
-    /// Scales before they are quantized.
+    /// The f32 scales before double quantization.
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
         match self.format {
             CodeFormat::Int8 | CodeFormat::Nf4 { double: false } => 0,

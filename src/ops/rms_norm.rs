@@ -11,31 +11,33 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     pub epsilon: f32,
-    /// 0, or 1 where weights that begin as zeros, and decay to them, leave rows as they are.
+    /// 0; or 1 for zero-centered weights, which start at 0 and decay towards the identity.
     pub offset: f32,
-    /// Whether y continues the residual stream, and does not go into matrix work alone.
+    /// Whether y continues the residual stream instead of feeding only matmuls.
     pub stream: bool,
-    /// What y is rounded to.
+    /// The dtype of y.
     pub output: DType,
 }
 
-/// Inputs: dy num[..,C], x num[..,C], weight f32[C], rrms f32[N]; then the gradient that x has so far num[..,C]
-/// (`accumulate`, the residual stream's), then the previous dweight num[C] (`accumulate_weight`). Outputs: dx num[..,C], of
-/// the type of x, dweight num[C] and, with `cast`, dx rounded to the type of dy, num[..,C].
+/// Gradients of [`RmsNorm`].
+///
+/// Inputs: dy num[..,C], x num[..,C], weight f32[C], rrms f32[N]; with `accumulate` the partial gradient of x num[..,C]
+/// (from the residual stream); with `accumulate_weight` the previous dweight num[C]. Outputs: dx num[..,C] with the
+/// dtype of x, dweight num[C]; with `cast` also dx in the dtype of dy, num[..,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNormBackward {
-    /// Of the norm's.
+    /// The `offset` of the forward operation.
     pub offset: f32,
-    /// What dweight is stored as; it is summed in f32.
+    /// The dtype of dweight; it is summed in f32.
     pub gradients: DType,
     pub accumulate: bool,
     pub accumulate_weight: bool,
-    /// Whether dx is stored in the type of dy, too, for the matrix work that reads it next.
+    /// Whether dx is also stored in the dtype of dy, for the next matmul.
     pub cast: bool,
 }
 
 impl RmsNormBackward {
-    /// Rows that one partial sum of dweight covers.
+    /// Rows per partial sum of dweight.
     pub const ROWS_PER_PARTIAL: usize = LayerNormBackward::ROWS_PER_PARTIAL;
 }
 
@@ -67,16 +69,16 @@ impl Operation for RmsNorm {
     fn backward(&self, tape: &mut dyn Tape) {
         let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.input(1), tape.output(1)];
         let (residual, weight) = (tape.partial(0), tape.partial(1));
-        // What is not wanted is made all the same, and dropped.
+        // The kernel computes all gradients; those not required are discarded.
         let stream = if tape.wants(0) { Emitted::Gradient(0) } else { Emitted::Like(1) };
-        let of_weight = if tape.wants(1) { Emitted::Gradient(1) } else { Emitted::Like(2) };
+        let weight_output = if tape.wants(1) { Emitted::Gradient(1) } else { Emitted::Like(2) };
         inputs.extend(residual);
         inputs.extend(weight);
         let (accumulate, accumulate_weight) = (residual.is_some(), weight.is_some());
         let gradients = tape.parameter_gradients();
         let RmsNorm { offset, .. } = *self;
         let op = RmsNormBackward { offset, gradients, accumulate, accumulate_weight, cast: false };
-        tape.emit(Op::RmsNormBackward(op), inputs, &[stream, of_weight]);
+        tape.emit(Op::RmsNormBackward(op), inputs, &[stream, weight_output]);
     }
 }
 
@@ -96,7 +98,7 @@ impl Operation for RmsNormBackward {
         expect_type(self.name(), "weight", &inputs[2], weight)?;
         expect_type(self.name(), "rrms", &inputs[3], TensorType::f32(&[x.shape.rows()]))?;
         if self.accumulate {
-            expect_type(self.name(), "the gradient so far", &inputs[4], x)?;
+            expect_type(self.name(), "the partial gradient", &inputs[4], x)?;
         }
         let gradient = TensorType { dtype: self.gradients, ..weight };
         for found in &inputs[4 + usize::from(self.accumulate)..] {
@@ -107,7 +109,7 @@ impl Operation for RmsNormBackward {
         Ok(outputs)
     }
 
-    /// Partial sums of dweight: a row of C for each `ROWS_PER_PARTIAL` rows.
+    /// Partial sums of dweight: one row of C per `ROWS_PER_PARTIAL` rows.
     fn workspace(
         &self,
         inputs: &[TensorType],
@@ -135,7 +137,7 @@ impl Operation for RmsNormBackward {
         }
     }
 
-    /// Over the gradient so far: it is added to. What is cast takes the place of dy, element by element.
+    /// dx may overwrite the partial gradient; the cast dx may overwrite dy, element by element.
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         match (self.accumulate, self.cast) {
             (false, false) => &[],

@@ -1,32 +1,32 @@
-//! Positions as rotations of queries and keys (Su et al. 2021).
+//! Rotary position embedding (RoPE) of queries and keys (Su et al. 2021).
 
 use super::{Op, Operand, Operation, Tape, TensorType, TypeError, expect_float, expect_inputs};
 
-/// Each query and key of position t is rotated: its channels i and i + D/2 are the coordinates of a point that goes by the
-/// angle `t f_i`, or back by it if it is the `inverse`. Values stay as they are.
+/// Rotates each query and key of position t: channels i and i + D/2 are the coordinates of a point, rotated by the
+/// angle `t f_i`, or by `-t f_i` for the `inverse`. Values are copied.
 ///
-/// Input: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side. Output: the same with H+G of them
-/// rotated. Angles are f32 products, as PyTorch's are, and all is computed in f32.
+/// Input: qkv num[B,T,(H+2G)D], the query, key and value heads side by side. Output: the same shape, with H+G heads
+/// rotated. Angles are f32 products, as in PyTorch; everything is computed in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotary {
-    /// How many heads are rotated, of queries and of keys: H+G.
+    /// The number of rotated heads, queries and keys: H+G.
     pub rotated: usize,
-    /// Channels of one: D, an even number.
+    /// Channels per head: D, an even number.
     pub head: usize,
     pub frequencies: Frequencies,
     pub inverse: bool,
 }
 
-/// How fast each pair of channels turns.
+/// Rotation frequencies of the channel pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Frequencies {
-    /// Pair i turns by `base^(-2i/D)` a position.
+    /// Pair i rotates by `base^(-2i/D)` radians per position.
     pub base: f64,
     pub scaling: Option<Scaling>,
 }
 
-/// What slows pairs down that turn less than `high` times in the `original` context, for a longer one: those of less than
-/// `low` turns by all of the `factor`, those between by a part of it (Llama 3's).
+/// Frequency scaling for longer contexts (Llama 3). Pairs with fewer than `low` turns in the `original` context are
+/// slowed by `factor`; pairs between `low` and `high` turns by an interpolated factor; faster pairs are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
     pub factor: f64,
@@ -36,21 +36,21 @@ pub struct Scaling {
 }
 
 impl Frequencies {
-    /// Radians a position, of each pair of channels of a head.
+    /// Radians per position of each channel pair in a head of `head` channels.
     pub fn of_head(&self, head: usize) -> Vec<f32> {
         let pair = |i: usize| {
             let frequency = self.base.powf(-2.0 * i as f64 / head as f64);
-            self.scaling.map_or(frequency, |scaling| scaling.of(frequency)) as f32
+            self.scaling.map_or(frequency, |scaling| scaling.scaled(frequency)) as f32
         };
         (0..head / 2).map(pair).collect()
     }
 }
 
 impl Scaling {
-    fn of(&self, frequency: f64) -> f64 {
+    fn scaled(&self, frequency: f64) -> f64 {
         let turns = self.original as f64 * frequency / std::f64::consts::TAU;
-        let share = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
-        frequency * (share + (1.0 - share) / self.factor)
+        let unscaled = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+        frequency * (unscaled + (1.0 - unscaled) / self.factor)
     }
 }
 
@@ -65,8 +65,10 @@ impl Operation for Rotary {
         let dims = inputs[0].shape.dims();
         if dims.len() != 3 || dims[2] < self.rotated * self.head || !self.head.is_multiple_of(2) {
             let Rotary { rotated, head, .. } = self;
-            let problem =
-                format!("qkv is {}, not [B, T, ..] of {rotated} heads of {head} and more", inputs[0]);
+            let problem = format!(
+                "qkv is {}, expected [B, T, C] with at least {rotated} heads of {head} channels",
+                inputs[0]
+            );
             return Err(TypeError { operation: self.name(), problem });
         }
         Ok(vec![inputs[0]])
@@ -80,7 +82,7 @@ impl Operation for Rotary {
         &[(0, 0)]
     }
 
-    /// A rotation's slope is the rotation: its transpose goes back.
+    /// A rotation is linear and orthogonal: its backward pass is the inverse rotation.
     fn backward(&self, tape: &mut dyn Tape) {
         if tape.wants(0) {
             let dy = tape.output_gradient(0);
@@ -94,22 +96,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_turn_slower_from_one_to_the_next() {
+    fn frequencies_fall_from_pair_to_pair() {
         let frequencies = Frequencies { base: 10_000.0, scaling: None }.of_head(8);
         assert_eq!(frequencies, [1.0, 0.1, 0.01, 0.001]);
     }
 
-    /// Of 8192 positions, a pair of 2 pi / 8192 radians makes one turn, one of four times that makes four.
+    /// In 8192 positions a pair with 2 pi / 8192 radians per position makes one turn, a pair with four times that makes
+    /// four.
     #[test]
-    fn slow_pairs_are_slowed_down_for_a_longer_context() {
+    fn scaling_slows_only_low_frequencies() {
         let scaling = Scaling { factor: 8.0, low: 1.0, high: 4.0, original: 8192 };
         let turn = std::f64::consts::TAU / 8192.0;
-        assert_eq!(scaling.of(turn / 2.0), turn / 16.0);
-        assert_eq!(scaling.of(turn), turn / 8.0);
-        assert_eq!(scaling.of(4.0 * turn), 4.0 * turn);
-        assert_eq!(scaling.of(100.0 * turn), 100.0 * turn);
-        // Half way between 1 and 4 turns: half of it at its own speed, half at an eighth.
+        assert_eq!(scaling.scaled(turn / 2.0), turn / 16.0);
+        assert_eq!(scaling.scaled(turn), turn / 8.0);
+        assert_eq!(scaling.scaled(4.0 * turn), 4.0 * turn);
+        assert_eq!(scaling.scaled(100.0 * turn), 100.0 * turn);
+        // Midway between 1 and 4 turns: half unscaled, half scaled by an eighth.
         let between = 2.5 * turn;
-        assert!((scaling.of(between) / between - (0.5 + 0.5 / 8.0)).abs() < 1e-12);
+        assert!((scaling.scaled(between) / between - (0.5 + 0.5 / 8.0)).abs() < 1e-12);
     }
 }

@@ -1,39 +1,39 @@
-//! How parameters that are not trained are stored.
+//! Storage formats of frozen parameters.
 
 use super::{DType, Member, Members, QUANTIZED_BLOCK, Shape, TensorType, lay_out};
 
-/// What a frozen parameter is stored as. Where it is used, it is brought to what the work is done in.
+/// The storage format of a frozen parameter. It is cast or dequantized to the matmul dtype where it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Storage {
-    /// As parameters that are trained are.
+    /// Like trainable parameters.
     #[default]
     Plain,
-    /// As numbers of a type of their own.
+    /// In a floating-point dtype of its own.
     Numbers(DType),
     Codes(CodeFormat),
 }
 
-/// What codes stand for.
+/// A quantization format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CodeFormat {
-    /// A byte for each number: how many steps it is above 0 or below, which is code 128. A row's scale is its step, the 127th
-    /// part of its largest magnitude.
+    /// One byte per number: its value in quantization steps, offset by 128. The scale of a row is its step, 1/127 of
+    /// its largest magnitude.
     Int8,
-    /// Half a byte for each number: one of [`NF4`], as shares of the largest magnitude of each [`NF4_BLOCK`] numbers, which is
-    /// their scale.
+    /// Four bits per number: an index into [`NF4`], relative to the largest magnitude of each block of [`NF4_BLOCK`]
+    /// numbers, which is the block's scale.
     Nf4 {
-        /// Whether scales are quantized themselves: their mean is taken off, and what is left of [`QUANTIZED_BLOCK`] of them
-        /// is a code of [`DynamicMap::Signed`](super::DynamicMap) each with a scale of their own. These scales come behind
-        /// the mean.
+        /// Whether the scales are quantized too (double quantization): their mean is subtracted, and the remainders are
+        /// stored as codes of [`DynamicMap::Signed`](super::DynamicMap), with one scale per [`QUANTIZED_BLOCK`] of
+        /// them. These second-level scales follow the mean.
         double: bool,
     },
 }
 
-/// Numbers that share a scale.
+/// Numbers per scale.
 pub const NF4_BLOCK: usize = 64;
 
-/// NormalFloat4 (Dettmers et al. 2023): of a normal distribution's numbers about as many are nearest to each of these shares
-/// of their largest magnitude.
+/// NormalFloat4 (Dettmers et al. 2023): quantiles of a normal distribution, as fractions of the block's largest
+/// magnitude. About equally many normally distributed numbers round to each.
 pub const NF4: [f32; 16] = [
     -1.0,
     -0.696_192_8,
@@ -53,29 +53,29 @@ pub const NF4: [f32; 16] = [
     1.0,
 ];
 
-/// What codes are multiplied by to be numbers again: a value beside them.
+/// The scales of quantized codes: a separate value.
 #[derive(Clone, Copy, Debug)]
 pub struct Scales {
     pub dtype: DType,
-    /// How many a tensor of a shape has.
+    /// The number of scales of a tensor of this shape.
     len: fn(&Shape) -> usize,
 }
 
 impl Scales {
-    /// Those of a tensor of this shape.
+    /// The type of the scales of a tensor of this shape.
     pub fn ty(&self, shape: &Shape) -> TensorType {
         TensorType::new(self.dtype, &[(self.len)(shape)])
     }
 
-    /// How those of a bucket's members lie in memory.
+    /// The layout of the scales of a bucket's members.
     pub fn layout(&self, members: &Members) -> (Members, TensorType) {
-        let of = |member: &Member| Member { offset: 0, shape: self.ty(&member.shape).shape, ..*member };
-        lay_out(members.iter().map(of), self.dtype, self.dtype)
+        let scales = |member: &Member| Member { offset: 0, shape: self.ty(&member.shape).shape, ..*member };
+        lay_out(members.iter().map(scales), self.dtype, self.dtype)
     }
 }
 
 impl CodeFormat {
-    /// Of the codes.
+    /// The dtype of the codes.
     pub fn dtype(self) -> DType {
         match self {
             CodeFormat::Int8 => DType::U8,
@@ -83,7 +83,7 @@ impl CodeFormat {
         }
     }
 
-    /// What there is beside the codes.
+    /// The values stored besides the codes.
     pub fn scales(self) -> &'static [Scales] {
         fn blocks(shape: &Shape) -> usize {
             shape.elements().div_ceil(NF4_BLOCK)
@@ -94,8 +94,8 @@ impl CodeFormat {
             CodeFormat::Nf4 { double: false } => const { &[Scales { dtype: F32, len: blocks }] },
             CodeFormat::Nf4 { double: true } => {
                 const {
-                    let of_scales = |shape: &Shape| 1 + blocks(shape).div_ceil(QUANTIZED_BLOCK);
-                    &[Scales { dtype: DType::U8, len: blocks }, Scales { dtype: F32, len: of_scales }]
+                    let second_level = |shape: &Shape| 1 + blocks(shape).div_ceil(QUANTIZED_BLOCK);
+                    &[Scales { dtype: DType::U8, len: blocks }, Scales { dtype: F32, len: second_level }]
                 }
             }
         }
@@ -103,7 +103,7 @@ impl CodeFormat {
 }
 
 impl Storage {
-    /// Of what has a parameter's shape.
+    /// The dtype of the numbers or codes.
     pub fn dtype(self) -> DType {
         match self {
             Storage::Plain => DType::F32,
@@ -112,7 +112,7 @@ impl Storage {
         }
     }
 
-    /// What there is beside that.
+    /// The values stored besides the codes; empty without quantization.
     pub fn scales(self) -> &'static [Scales] {
         match self {
             Storage::Plain | Storage::Numbers(_) => &[],
@@ -125,9 +125,9 @@ impl Storage {
 mod tests {
     use super::*;
 
-    /// Of a tensor of odd sizes, and of one with more scales than share one of their own.
+    /// A tensor of odd size, and one with more first-level scales than share one second-level scale.
     #[test]
-    fn scales_are_counted() {
+    fn scales_cover_every_block() {
         let types = |format: CodeFormat, dims: &[usize]| -> Vec<String> {
             format.scales().iter().map(|scales| scales.ty(&Shape::new(dims)).to_string()).collect()
         };

@@ -11,13 +11,13 @@ pub enum DType {
     BF16,
     /// IEEE half precision: up to 65504, 11 bits of significand.
     F16,
-    /// Token and class numbers.
+    /// Token and class ids.
     I32,
-    /// Whole numbers from 0 on.
+    /// Unsigned integers.
     U16,
-    /// The same, or codes that stand for numbers.
+    /// Unsigned integers, or 8-bit quantization codes.
     U8,
-    /// Codes of half a byte: the first of two lies in the lower half of theirs.
+    /// 4-bit quantization codes, two per byte; the first is in the lower half.
     U4,
 }
 
@@ -32,19 +32,19 @@ impl DType {
         }
     }
 
-    /// Of one element alone.
+    /// Bytes of one element.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.bytes_of(1)
     }
 
-    /// Of so many elements.
+    /// Bytes of `elements` elements.
     #[inline]
     pub fn bytes_of(self, elements: usize) -> u64 {
         (elements as u64 * self.bits()).div_ceil(8)
     }
 
-    /// Whether it holds numbers that have gradients.
+    /// Whether it is a floating-point type, whose values can have gradients.
     #[inline]
     pub fn is_float(self) -> bool {
         match self {
@@ -115,7 +115,7 @@ impl Shape {
         shape
     }
 
-    /// Some of its rows, all dimensions but the innermost made one.
+    /// The shape [rows in the slice, innermost dimension].
     #[inline]
     pub fn of_rows(&self, slice: Slice) -> Shape {
         Shape::new(&[slice.range(self.rows()).len(), self.last()])
@@ -149,18 +149,19 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// Some of a tensor's rows: one of several runs that together are all of them, as many rows each, the last perhaps fewer.
+/// One of `of` slices of a tensor's rows. All slices have the same number of rows, except the last, which may have
+/// fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     pub index: usize,
-    /// How many there are, none of them empty.
+    /// The number of slices; none is empty.
     pub of: usize,
 }
 
 impl Slice {
     pub const WHOLE: Slice = Slice { index: 0, of: 1 };
 
-    /// How many it takes for none to be longer than if there were `most` of them.
+    /// The smallest number of slices whose length is at most that of `most` slices.
     pub fn count(rows: usize, most: usize) -> usize {
         rows.div_ceil(rows.div_ceil(most).max(1))
     }
@@ -169,7 +170,7 @@ impl Slice {
         (0..of).map(move |index| Slice { index, of })
     }
 
-    /// Which of so many rows it is.
+    /// The range of this slice in a tensor of `rows` rows.
     #[inline]
     pub fn range(self, rows: usize) -> Range<usize> {
         let each = rows.div_ceil(self.of);
@@ -236,17 +237,17 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// One after the other they are all rows, each as long as it may be but the last, and none is empty.
+        /// Slices are consecutive, cover all rows and are not empty; all but the last have the full length.
         #[test]
-        fn slices_are_all_rows(rows in 1..500usize, most in 1..60usize) {
-            let of = Slice::count(rows, most);
-            prop_assert!(of <= most);
+        fn slices_partition_all_rows(rows in 1..500usize, most in 1..60usize) {
+            let count = Slice::count(rows, most);
+            prop_assert!(count <= most);
             let mut next = 0;
-            for slice in Slice::all(of) {
+            for slice in Slice::all(count) {
                 let range = slice.range(rows);
                 prop_assert_eq!(range.start, next);
                 prop_assert!(!range.is_empty());
-                prop_assert!(range.len() == rows.div_ceil(most) || slice.index + 1 == of);
+                prop_assert!(range.len() == rows.div_ceil(most) || slice.index + 1 == count);
                 next = range.end;
             }
             prop_assert_eq!(next, rows);

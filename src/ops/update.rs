@@ -1,5 +1,5 @@
-//! What optimizers have in common: an update of one bucket, in place and in one pass. A new one is a file of its own here, and
-//! its line in the list.
+//! The optimizer step: a fused in-place update of one bucket. A new optimizer is one file in `update/` and one line in
+//! the `rules!` list.
 
 mod adafactor;
 mod adam;
@@ -13,12 +13,12 @@ use super::{
     expect_inputs, expect_type, lay_out,
 };
 
-/// The rules, one a line, by their files.
+/// The update rules with their modules, one per line.
 macro_rules! rules {
     ($($name:ident in $file:ident),+ $(,)?) => {
         $(pub use $file::$name;)+
 
-        /// How a parameter moves, as its file says.
+        /// The update rule of an optimizer.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Rule {
             $($name($name)),+
@@ -55,13 +55,13 @@ rules! {
     Sgd in sgd,
 }
 
-/// What each rule says of itself.
+/// The declarations of an update rule.
 pub trait UpdateRule {
-    /// Of its instructions.
+    /// The name of its operation.
     fn name(&self) -> &'static str;
 
-    /// What it keeps of a bucket of its own where that is stored like this, at the most fourteen: of moments, what is quantized is
-    /// followed by its scales.
+    /// The states that it keeps per bucket in this format, at most fourteen. A quantized moment is followed by its
+    /// scales.
     fn states(&self, format: StateFormat) -> Vec<State> {
         let stored = |moment: &Moment| {
             let numbers = State::elementwise(moment.name, format.dtype());
@@ -71,141 +71,147 @@ pub trait UpdateRule {
         self.moments().iter().flat_map(stored).collect()
     }
 
-    /// What it keeps of each parameter from step to step.
+    /// The states with one number per parameter element (moments).
     fn moments(&self) -> &'static [Moment] {
         &[]
     }
 
-    /// Scratch bytes for a bucket of these members.
+    /// Scratch bytes for a bucket with these members.
     fn workspace(&self, _members: &Members, _limits: &WorkspaceLimits) -> u64 {
         0
     }
 
-    /// Of matrix products for a bucket of these members, a multiply-add counting two.
+    /// FLOPs of the matmuls for a bucket with these members; a multiply-add counts as two.
     fn flops(&self, _members: &Members) -> u64 {
         0
     }
 
-    /// How often it goes through its products, if it has any.
+    /// The number of iterations of its matmuls; 0 without any.
     fn iterations(&self) -> usize {
         0
     }
 
-    /// Multiplies as the forward pass does, if it multiplies matrices.
+    /// Sets the precision of its matmuls, if it has any, to that of the forward pass.
     fn set_arithmetic(&mut self, _arithmetic: Arithmetic) {}
 
-    /// Itself, if each parameter is updated by itself.
+    /// Its element-wise form, if it updates each element independently.
     fn elementwise(&self) -> Option<&dyn Elementwise> {
         None
     }
 
-    /// What else changes from step to step than the learning rate: at the step that is counted so from 1.
+    /// Step-dependent numbers besides the learning rate, at step `step`, counted from 1.
     fn corrections(&self, _step: usize) -> Vec<f64> {
         Vec::new()
     }
 }
 
-/// A rule that updates each parameter by itself, and says exactly how, for tests to hold kernels to.
+/// A rule that updates each element independently. Tests compare kernels with its f64 implementation.
 pub trait Elementwise {
-    /// One parameter updated, and its moments. `numbers` are those of [`Rule::numbers`];
-    /// `decays` says whether weight decay applies.
+    /// Returns the updated parameter and updates its moments. `numbers` are those of [`Rule::numbers`]; `decays` tells
+    /// whether weight decay applies.
     fn exact(&self, numbers: &[f64], decays: bool, parameter: f64, gradient: f64, moments: &mut [f64])
     -> f64;
 }
 
 impl Rule {
-    /// What an update takes as the numbers of a step, counted from 1, at a learning rate: that, the step itself, which is exact
-    /// up to 2^24, for what is drawn, and what the rule corrects by.
+    /// The per-step input of an update at step `step`, counted from 1: the learning rate, the step itself (exact up to
+    /// 2^24; seeds stochastic rounding) and the rule's corrections.
     pub fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32> {
         let corrections = self.corrections(step).into_iter().map(|correction| correction as f32);
         [learning_rate, step as f32].into_iter().chain(corrections).collect()
     }
 
-    /// How many these are.
+    /// The length of [`Rule::numbers`].
     pub fn numbers_len(&self) -> usize {
         self.numbers(1, 0.0).len()
     }
 
-    /// What is kept of a bucket: its own states, and behind them the copy of parameters in 16 bits, where there is one.
+    /// All states of a bucket: those of the rule, followed by the master weights if parameters are stored in 16 bits
+    /// with an f32 copy.
     pub fn kept(&self, format: UpdateFormat) -> Vec<State> {
         self.states(format.states).into_iter().chain(format.has_master().then_some(State::MASTER)).collect()
     }
 }
 
-/// A number that a rule keeps of each parameter.
+/// A state with one number per parameter element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     pub name: &'static str,
-    /// What the scales are called, and what codes stand for, where it is quantized.
+    /// The name of its scales if it is quantized.
     pub scales: &'static str,
+    /// The meaning of its codes if it is quantized.
     pub map: DynamicMap,
 }
 
-/// What an optimizer keeps of every bucket from step to step.
+/// A persistent optimizer state of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     pub name: &'static str,
     pub dtype: DType,
     pub extent: Extent,
-    /// Whether it begins as the parameters do, and not as zeros.
+    /// Whether it is initialised with the parameters instead of zeros.
     pub copy: bool,
 }
 
-/// What of a tensor a state has a number for.
+/// The granularity of a state: which parts of a tensor have one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Each run of so many elements. A tensor begins where a run does, and they lie as it does.
+    /// One number per block of this many consecutive elements. A tensor starts at a block boundary; states have the
+    /// order of the elements.
     Runs(usize),
-    /// Of a matrix each row, and behind them each column; of a vector each element.
+    /// One number per row of a matrix, followed by one per column; for a vector one per element.
     Factors,
 }
 
 impl State {
-    /// A number for each of a parameter's.
+    /// One number per parameter element.
     pub const fn elementwise(name: &'static str, dtype: DType) -> State {
         State { name, dtype, extent: Extent::Runs(1), copy: false }
     }
 
-    /// The parameters themselves, before they are rounded; at first, what they are rounded to.
+    /// Master weights: the parameters before rounding. They are initialised with the rounded parameters.
     pub const MASTER: State =
         State { name: "master", dtype: DType::F32, extent: Extent::Runs(1), copy: true };
 
-    /// The largest magnitude of each block of quantized numbers.
+    /// The largest magnitude of each block of quantized elements.
     pub const fn scales(name: &'static str) -> State {
         State { name, dtype: DType::F32, extent: Extent::Runs(QUANTIZED_BLOCK), copy: false }
     }
 
-    /// Numbers of rows and of columns.
+    /// One number per row and per column.
     pub const fn factors(name: &'static str) -> State {
         State { name, dtype: DType::F32, extent: Extent::Factors, copy: false }
     }
 
-    /// How it lies in memory for a bucket of these members and this type.
+    /// Its layout for a bucket with these members and of this type.
     pub fn layout(&self, members: &Members, bucket: TensorType) -> (Members, TensorType) {
         let per = match self.extent {
             Extent::Runs(1) => return (members.clone(), TensorType { dtype: self.dtype, ..bucket }),
             Extent::Runs(per) => per,
             Extent::Factors => {
-                let of = |member: &Member| Member {
+                let factors = |member: &Member| Member {
                     shape: Shape::new(&[Factored::of(&member.shape).variances()]),
                     ..*member
                 };
-                return lay_out(members.iter().map(of), self.dtype, self.dtype);
+                return lay_out(members.iter().map(factors), self.dtype, self.dtype);
             }
         };
-        let of = |member: &Member| {
-            assert!(member.offset.is_multiple_of(per), "a tensor begins where one of `{}` does", self.name);
+        let blocks = |member: &Member| {
+            assert!(
+                member.offset.is_multiple_of(per),
+                "a tensor must start at a block of state `{}`",
+                self.name
+            );
             let shape = Shape::new(&[member.elements().div_ceil(per)]);
             Member { offset: member.offset / per, shape, ..*member }
         };
         let len = bucket.elements().div_ceil(per);
-        (members.iter().map(of).collect(), TensorType::new(self.dtype, &[len]))
+        (members.iter().map(blocks).collect(), TensorType::new(self.dtype, &[len]))
     }
 }
 
-/// What every update is told of the bucket and its gradients. With clipping, a gradient counts
-/// `min(1, clip / (norm + 1e-6))`; if gradients are `scaled`, it counts one over the loss scale of that, and nothing is
-/// changed where the norm is not finite.
+/// Bucket layout and gradient terms of an update. Clipping multiplies a gradient by `min(1, clip / (norm + 1e-6))`. If
+/// gradients are `scaled`, they are also divided by the loss scale, and a step with a non-finite norm changes nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GradientTerms {
     pub members: Members,
@@ -214,30 +220,30 @@ pub struct GradientTerms {
 }
 
 impl GradientTerms {
-    /// Whether the norm of all gradients has a say.
+    /// Whether the update reads the global gradient norm.
     pub fn need_norm(&self) -> bool {
         self.clip_norm.is_some() || self.scaled
     }
 }
 
-/// An optimizer's update of one bucket.
+/// The optimizer step of one bucket.
 ///
-/// Inputs: parameters, unless they have a copy, and gradients, each num[len]; what is kept; the step's numbers f32[..], those of all rules, which
-/// lie in device memory, so that a captured step can be replayed; then
-/// the norm f32[1] with clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters, in place or made of
-/// their copy, and what is kept, in place.
+/// Inputs: parameters num[len], unless there are master weights; gradients num[len]; the states; the step's numbers
+/// f32[..] of all rules, in device memory so that a captured step can be replayed; the norm f32[1] with clipping or if
+/// scaled; the loss scale f32[1] if scaled. Outputs: parameters, in place or computed from the master weights, and the
+/// states, in place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerStep {
     pub gradients: GradientTerms,
-    /// How it stores what it changes.
+    /// Storage format of parameters and states.
     pub format: UpdateFormat,
-    /// Where its rule's numbers begin among those of the step.
+    /// The index of the rule's first number among the step's numbers.
     pub numbers_at: usize,
     pub rule: Rule,
 }
 
 impl OptimizerStep {
-    /// The rule's own.
+    /// The states of the rule, without master weights.
     pub fn states(&self) -> Vec<State> {
         self.rule.states(self.format.states)
     }
@@ -246,19 +252,19 @@ impl OptimizerStep {
         self.rule.kept(self.format)
     }
 
-    /// Which input the gradients are. What is kept follows them.
+    /// The index of the gradients among the inputs. The states follow.
     pub fn gradients_input(&self) -> usize {
         usize::from(!self.format.has_master())
     }
 
-    /// Which input the step's numbers are. Norm and loss scale follow them.
+    /// The index of the step's numbers among the inputs. Norm and loss scale follow.
     pub fn numbers_input(&self) -> usize {
         self.gradients_input() + 1 + self.kept().len()
     }
 }
 
-/// What an update changes, as (output, input): parameters, and as many states as an optimizer may keep.
-const IN_PLACE: [(usize, usize); MOST_STATES + 1] = {
+/// Required aliases as (output, input) without master weights: parameters and up to `MOST_STATES` states.
+const ALIASES: [(usize, usize); MOST_STATES + 1] = {
     let mut pairs = [(0, 0); MOST_STATES + 1];
     let mut state = 1;
     while state <= MOST_STATES {
@@ -268,8 +274,8 @@ const IN_PLACE: [(usize, usize); MOST_STATES + 1] = {
     pairs
 };
 
-/// What it changes where parameters are made of their copy: only what is kept.
-const BESIDE: [(usize, usize); MOST_STATES] = {
+/// Required aliases with master weights: only the states.
+const ALIASES_WITH_MASTER: [(usize, usize); MOST_STATES] = {
     let mut pairs = [(0, 0); MOST_STATES];
     let mut state = 1;
     while state <= MOST_STATES {
@@ -310,8 +316,8 @@ impl Operation for OptimizerStep {
             expect_type(name, state.name, found, state.layout(members, parameters).1)?;
         }
         let least = self.numbers_at + self.rule.numbers_len();
-        let of_step = TensorType::f32(&[inputs[numbers].elements().max(least)]);
-        expect_type(name, "the step's numbers", &inputs[numbers], of_step)?;
+        let numbers_type = TensorType::f32(&[inputs[numbers].elements().max(least)]);
+        expect_type(name, "the step's numbers", &inputs[numbers], numbers_type)?;
         if norm > 0 {
             expect_type(name, "norm", &inputs[numbers + 1], TensorType::scalar())?;
         }
@@ -333,7 +339,7 @@ impl Operation for OptimizerStep {
         self.rule.set_arithmetic(arithmetic);
     }
 
-    /// Parameters that are made of their copy.
+    /// Parameters computed from master weights.
     fn casts(&self, _outputs: usize) -> usize {
         if self.format.has_master() { self.gradients.members.len() } else { 0 }
     }
@@ -344,6 +350,6 @@ impl Operation for OptimizerStep {
 
     fn updates(&self) -> &'static [(usize, usize)] {
         let kept = self.kept().len();
-        if self.format.has_master() { &BESIDE[..kept] } else { &IN_PLACE[..kept + 1] }
+        if self.format.has_master() { &ALIASES_WITH_MASTER[..kept] } else { &ALIASES[..kept + 1] }
     }
 }

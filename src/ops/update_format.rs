@@ -1,8 +1,8 @@
-//! How optimizers store what they change.
+//! Storage formats of optimizer states and of the updated parameters.
 
 use super::DType;
 
-/// How an update stores what it changes. It computes in f32 whatever that is.
+/// The storage format of an update's states and parameters. The update computes in f32 in every format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct UpdateFormat {
     pub states: StateFormat,
@@ -10,12 +10,12 @@ pub struct UpdateFormat {
 }
 
 impl UpdateFormat {
-    /// Of a parameter in f32.
+    /// The format with f32 parameters and these states.
     pub fn of_states(states: StateFormat) -> UpdateFormat {
         UpdateFormat { states, weights: WeightFormat::default() }
     }
 
-    /// The narrowest that an update keeps of each number.
+    /// The narrowest dtype that an update stores per parameter element.
     pub fn narrowest(self) -> DType {
         self.states.dtype()
     }
@@ -25,12 +25,13 @@ impl UpdateFormat {
     }
 }
 
-/// How parameters become what an update makes of them.
+/// How an update writes parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// They are read as they are stored, and those of 16 bits are rounded so when they are stored again.
+    /// The stored parameters are read, updated and written back; 16-bit parameters are rounded this way.
     InPlace(Rounding),
-    /// A copy in f32 is updated, to whose numbers they are the nearest, in this type. What they were before is not read.
+    /// An f32 copy (master weights) is updated; the parameters are its values rounded to nearest in this dtype. The
+    /// update does not read the stored parameters.
     Master(DType),
 }
 
@@ -40,30 +41,30 @@ impl Default for WeightFormat {
     }
 }
 
-/// What an optimizer's numbers for each parameter are stored as.
+/// The storage format of moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StateFormat {
     #[default]
     F32,
     Bf16(Rounding),
-    /// Block-wise dynamic quantization (Dettmers et al. 2022): a code of 8 bits for each number, and one f32 for each
-    /// [`QUANTIZED_BLOCK`] of them, the largest magnitude among these. See [`DynamicMap`].
+    /// Block-wise dynamic quantization (Dettmers et al. 2022): an 8-bit code per number, and one f32 scale, the largest
+    /// magnitude, per block of [`QUANTIZED_BLOCK`] numbers. See [`DynamicMap`].
     Quantized,
 }
 
-/// How a number is stored in 16 bits.
+/// Rounding to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rounding {
     /// Ties to even.
     #[default]
     Nearest,
-    /// Up or down, so that the mean over many draws is the number itself: what is too small to change a stored number in
-    /// one step does so in some of many. A draw depends on the seed, the step, the parameter's site and the element.
+    /// Up or down at random with the exact value as mean, so that updates smaller than half a ULP accumulate over many
+    /// steps. A draw depends on the seed, the step, the parameter's site and the element.
     Stochastic { seed: u64 },
 }
 
 impl Rounding {
-    /// Of what is drawn, if anything is.
+    /// The seed of stochastic rounding.
     pub fn seed(self) -> Option<u64> {
         match self {
             Rounding::Nearest => None,
@@ -73,7 +74,7 @@ impl Rounding {
 }
 
 impl StateFormat {
-    /// Of the numbers themselves.
+    /// The dtype of the stored numbers or codes.
     pub fn dtype(self) -> DType {
         match self {
             StateFormat::F32 => DType::F32,
@@ -83,23 +84,24 @@ impl StateFormat {
     }
 }
 
-/// Numbers that share a scale.
+/// Numbers per scale.
 pub const QUANTIZED_BLOCK: usize = 256;
 
-/// What the 256 codes stand for, as shares of a block's largest magnitude, in ascending order: 0, 1 and between them seven
-/// decades, each with twice as many numbers as the one below it, in the middles of equal parts of [0.1, 1] of it.
+/// The values of the 256 codes, as fractions of the block's largest magnitude, in ascending order: 0, 1 and seven
+/// decades between them. Each decade has twice as many values as the one below; they are the midpoints of equal parts
+/// of [0.1, 1] of the decade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DynamicMap {
-    /// Of either sign, for first moments: 1, 2, .. 64 numbers in a decade, code 127 is 0. There is no -1.
+    /// Signed, for first moments: 1, 2, .. 64 numbers per decade and sign; code 127 is 0. There is no -1.
     Signed,
-    /// Of squares: 2, 4, .. 128 numbers in a decade, code 0 is 0.
+    /// Unsigned, for squares: 2, 4, .. 128 numbers per decade; code 0 is 0.
     Unsigned,
 }
 
 impl DynamicMap {
     pub const DECADES: usize = 7;
 
-    /// Numbers in a decade, the lowest first.
+    /// Numbers in a decade; decade 0 is the lowest.
     pub const fn count(self, decade: usize) -> usize {
         match self {
             DynamicMap::Signed => 1 << decade,
@@ -107,7 +109,7 @@ impl DynamicMap {
         }
     }
 
-    /// The code of 0; those of a decade's numbers follow it.
+    /// The code of 0.
     pub const fn zero(self) -> usize {
         match self {
             DynamicMap::Signed => 127,
@@ -115,7 +117,8 @@ impl DynamicMap {
         }
     }
 
-    /// How far above that of 0 the code of a decade's least number is. Of the decade after the last, 1 is the only number.
+    /// The distance from the code of 0 to the code of the decade's smallest number. The decade after the last contains
+    /// only 1.
     pub const fn first(self, decade: usize) -> usize {
         match self {
             DynamicMap::Signed => 1 << decade,
@@ -123,7 +126,7 @@ impl DynamicMap {
         }
     }
 
-    /// The share that a code stands for.
+    /// The value of a code, as a fraction of the block's largest magnitude.
     pub fn share(self, code: u8) -> f64 {
         let above = usize::from(code).abs_diff(self.zero());
         let sign = if usize::from(code) < self.zero() { -1.0 } else { 1.0 };
@@ -143,9 +146,9 @@ impl DynamicMap {
 mod tests {
     use super::*;
 
-    /// Against figures of the paper's reference implementation, to the digits that it prints.
+    /// Compared with the printed digits of the paper's reference implementation.
     #[test]
-    fn codes_stand_for_shares_in_ascending_order() {
+    fn code_values_ascend_and_match_the_reference() {
         for map in [DynamicMap::Signed, DynamicMap::Unsigned] {
             let shares: Vec<f64> = (0..=255).map(|code| map.share(code)).collect();
             assert!(shares.windows(2).all(|pair| pair[0] < pair[1]), "{map:?}");

@@ -1,17 +1,17 @@
-//! How many cases tests try: a covering sample of them, or with `RUNNER_TEST_FULL=1` all of them.
+//! Selection of test cases: a covering sample, or with `RUNNER_TEST_FULL=1` all of them.
 #![allow(clippy::print_stdout)] // Shown when a test fails, and with --nocapture.
 
 use std::collections::BTreeSet;
 
 use proptest::test_runner::{Config, RngSeed};
 
-/// Set to 1: full products of cases, and ten times as many random ones.
+/// Set to 1: full products of cases, and ten times as many random cases.
 const FULL: &str = "RUNNER_TEST_FULL";
 
-/// A whole number that random cases are drawn with.
+/// The integer seed of random cases.
 const SEED: &str = "RUNNER_TEST_SEED";
 
-/// Whether every case is tried.
+/// Whether all cases run.
 pub fn full() -> bool {
     match std::env::var(FULL).as_deref() {
         Err(_) | Ok("" | "0") => false,
@@ -20,9 +20,9 @@ pub fn full() -> bool {
     }
 }
 
-/// The seed of random cases, which is printed: a test that fails shows it.
+/// The seed of random cases. It is printed, so that a failing test shows it.
 pub fn seed() -> u64 {
-    let seed = std::env::var(SEED).map_or(0, |text| text.parse().expect("a seed is a whole number"));
+    let seed = std::env::var(SEED).map_or(0, |text| text.parse().expect("a seed is an integer"));
     println!("{SEED}={seed}");
     seed
 }
@@ -32,23 +32,23 @@ pub fn tenth(count: usize) -> usize {
     if full() { count } else { (count / 10).max(count.min(8)) }
 }
 
-/// Random tests of this many cases, drawn with the seed.
+/// A proptest configuration with this many cases and the seed.
 pub fn random_cases(cases: usize) -> Config {
     Config {
-        cases: u32::try_from(cases).expect("a number of cases"),
+        cases: u32::try_from(cases).expect("the number of cases fits in u32"),
         rng_seed: RngSeed::Fixed(seed()),
         failure_persistence: None,
         ..Config::default()
     }
 }
 
-/// Combinations of one value of each axis, by positions: all of them in full, otherwise a covering array, in which every
-/// `strength` values of different axes meet. Most mistakes need two or three values to meet.
+/// Combinations of one value index per axis: with `full` all of them, otherwise a covering array in which every
+/// combination of `strength` values of different axes occurs. Most bugs need two or three values to meet.
 pub fn combinations(axes: &[usize], strength: usize) -> Vec<Vec<usize>> {
     if full() { product(axes) } else { covering(axes, strength) }
 }
 
-/// Every combination, the last axis first to change.
+/// Every combination; the last axis varies fastest.
 pub fn product(axes: &[usize]) -> Vec<Vec<usize>> {
     axes.iter().fold(vec![Vec::new()], |combinations, &values| {
         let with =
@@ -57,10 +57,10 @@ pub fn product(axes: &[usize]) -> Vec<Vec<usize>> {
     })
 }
 
-/// Values of some axes, by axis.
+/// (axis, value) pairs of some axes.
 pub type Tuple = Vec<(usize, usize)>;
 
-/// Every choice of that many axes, with each choice of their values.
+/// Every choice of `strength` axes with every combination of their values.
 pub fn tuples(axes: &[usize], strength: usize) -> BTreeSet<Tuple> {
     let mut tuples = vec![Tuple::new()];
     for _ in 0..strength.min(axes.len()) {
@@ -74,38 +74,38 @@ pub fn tuples(axes: &[usize], strength: usize) -> BTreeSet<Tuple> {
     tuples.into_iter().collect()
 }
 
-/// Begins each combination with a tuple that has not met, and gives each further axis the value with which most others meet or
-/// can still meet. The same axes give the same combinations.
+/// Greedy covering array. Each combination starts with an uncovered tuple; each further axis gets the value that
+/// covers, or can still cover, most uncovered tuples. Deterministic.
 pub fn covering(axes: &[usize], strength: usize) -> Vec<Vec<usize>> {
-    let mut open = tuples(axes, strength);
+    let mut uncovered = tuples(axes, strength);
     let mut combinations = Vec::new();
-    while let Some(first) = open.first() {
+    while let Some(first) = uncovered.first() {
         let mut chosen = vec![None; axes.len()];
         first.iter().for_each(|&(axis, value)| chosen[axis] = Some(value));
         for axis in 0..axes.len() {
             if chosen[axis].is_none() {
-                chosen[axis] = Some(best(&chosen, axis, axes[axis], &open));
+                chosen[axis] = Some(best_value(&chosen, axis, axes[axis], &uncovered));
             }
         }
         let combination: Vec<usize> =
             chosen.into_iter().map(|value| value.expect("all axes have one")).collect();
-        open.retain(|tuple| tuple.iter().any(|&(axis, value)| combination[axis] != value));
+        uncovered.retain(|tuple| tuple.iter().any(|&(axis, value)| combination[axis] != value));
         combinations.push(combination);
     }
     combinations
 }
 
-/// The value of an axis that most open tuples have, of which those count most that are nearly complete.
-fn best(chosen: &[Option<usize>], axis: usize, values: usize, open: &BTreeSet<Tuple>) -> usize {
-    let mut promise = vec![0u64; values];
-    for tuple in open {
+/// The value of an axis that occurs in most uncovered tuples; nearly complete tuples weigh most.
+fn best_value(chosen: &[Option<usize>], axis: usize, values: usize, uncovered: &BTreeSet<Tuple>) -> usize {
+    let mut score = vec![0u64; values];
+    for tuple in uncovered {
         let Some(&(_, value)) = tuple.iter().find(|valued| valued.0 == axis) else { continue };
         let others = tuple.iter().filter(|valued| valued.0 != axis);
         if others.clone().all(|&(other, value)| chosen[other].is_none_or(|chosen| chosen == value)) {
-            let met = others.filter(|valued| chosen[valued.0].is_some()).count();
-            promise[value] += 1 << (8 * met);
+            let chosen_others = others.filter(|valued| chosen[valued.0].is_some()).count();
+            score[value] += 1 << (8 * chosen_others);
         }
     }
-    // The first of the best.
-    (0..values).rev().max_by_key(|&value| promise[value]).expect("an axis has values")
+    // The first maximum.
+    (0..values).rev().max_by_key(|&value| score[value]).expect("an axis has values")
 }

@@ -1,6 +1,6 @@
-//! Devices around another one, for tests of what it is asked for.
+//! Wrappers around a device, for tests that observe its calls.
 
-/// What such a device leaves to the one in its field `device`, by the methods' names.
+/// Implements the named methods by delegation to the field `device`.
 #[macro_export]
 macro_rules! forward {
     (target) => {

@@ -1,4 +1,4 @@
-//! An allocator with memory of its own: for tests of what follows a run's run_schedule.
+//! A stateful allocator, for tests of code that depends on a run's schedule.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use device::{Buffer, DeviceError, Pool};
 use memory::{Allocator, Location, System, rounded};
 use ops::ValueId;
 
-/// Keeps all that is freed, and gives the block that has been free for longest of those that are large enough. What
-/// it asks for depends on what came before in what order.
+/// Keeps all freed blocks, and allocates the block that has been free longest among those large enough. Its requests
+/// therefore depend on the order of all earlier calls.
 pub struct Hoarder<'a> {
     program: &'a Program,
-    /// By pool: buffers with their sizes, in the order in which they were freed.
+    /// Free buffers with their sizes, by pool, in the order in which they were freed.
     free: [Vec<(Buffer, u64)>; Pool::ALL.len()],
-    /// By storage and block, of which those that were left behind have several: the block's size.
+    /// The block size by storage and buffer. A leaked storage has several buffers.
     taken: BTreeMap<(u32, u32), u64>,
 }
 

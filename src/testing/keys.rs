@@ -1,23 +1,23 @@
-//! The keys of a strategy with the values that tests try. A key that `spec` learns is added here, once: every test that
-//! combines keys takes them from this list. Those outside the crate include this file by its path.
-#![allow(dead_code)] // each of them uses its part
+//! The strategy keys with the values that tests try. Add a new key of `spec` here: every test that combines keys uses
+//! this list.
+#![allow(dead_code)] // each user needs only some items
 
 use proptest::prelude::{Strategy, any};
 
 use crate::on_cuda;
 
-/// A key, as experiments write it.
+/// A key in experiment syntax.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub name: &'static str,
-    /// The first is the default; `UNSAID` where what that is depends on other keys.
+    /// The first is the default; `UNSAID` if the default depends on other keys.
     pub values: &'static [&'static str],
-    /// What some of its values need of other keys; the default needs nothing.
+    /// Values that it requires of other keys; the default requires nothing.
     pub needs: &'static [Need],
     pub same: Same,
 }
 
-/// These values of a key need another key to have one of its own.
+/// The values `of` a key require that key `key` has one of the values `one_of`.
 #[derive(Clone, Debug)]
 pub struct Need {
     pub of: &'static [&'static str],
@@ -25,24 +25,24 @@ pub struct Need {
     pub one_of: &'static [&'static str],
 }
 
-/// What a run has in common with the same run without the key.
+/// How closely a run matches the same run without the key.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Same {
-    /// Every bit of the losses, the parameters and the optimizer's state.
+    /// Losses, parameters and optimizer state are bitwise equal.
     Bitwise,
-    /// Bitwise where the host is the device; a card and the host's processor round differently.
+    /// Bitwise equal on the CPU. On a GPU only up to rounding, because GPU and host round differently.
     Arithmetic,
-    /// The losses in fp32, but for the order of sums.
+    /// The fp32 losses are equal up to the order of sums.
     Rounding,
-    /// The losses, but for this share of them.
+    /// The losses are equal up to this relative difference.
     Training(f32),
-    /// Nothing but what it begins with: something else is trained.
+    /// Only the initial state is equal: the run trains something else.
     Start,
 }
 
 impl Same {
-    /// On the device that tests run on.
-    fn here(self) -> Same {
+    /// The requirement on the device that tests run on.
+    fn on_test_device(self) -> Same {
         match self {
             Same::Arithmetic if on_cuda() => Same::Rounding,
             Same::Arithmetic => Same::Bitwise,
@@ -51,10 +51,10 @@ impl Same {
     }
 }
 
-/// The value of a key that is not written.
+/// The value of a key that is not set.
 pub const UNSAID: &str = "";
 
-/// What runs are trained with, as experiments write it: optimizers, with the states and terms that they may have.
+/// Optimizers in experiment syntax, with their states and terms.
 pub const OPTIMIZERS: &[Updates] = &[
     &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1 }"],
     &["optimizer.adafactor = { lr = 1e-2, weight_decay = 0.1 }", "schedule.constant.warmup = 3"],
@@ -77,10 +77,10 @@ pub const OPTIMIZERS: &[Updates] = &[
     ],
 ];
 
-/// An optimizer, and what else is said in `[train]` of how parameters move.
+/// An optimizer and other settings of `[train]` that affect updates.
 pub type Updates = &'static [&'static str];
 
-/// What follows `params` where nothing is said of it.
+/// Values of keys that default to `params`.
 const STORED_IN: &[&str] = &[UNSAID, r#""fp32""#, r#""bf16""#, r#""fp16""#];
 const AS_PARAMS: &[Need] = &[
     Need { of: &[r#""bf16""#], key: "params", one_of: &[r#""bf16""#] },
@@ -89,7 +89,7 @@ const AS_PARAMS: &[Need] = &[
 
 const IN_BACKWARD: &[&str] = &[r#""in_backward""#];
 
-/// Without adapters, and with some beside every kind of base.
+/// No adapters, and adapters with every kind of base.
 const ADAPTED: &[&str] = &[
     r#""off""#,
     r#"{ rank = 3, alpha = 4.5, targets = ["*"] }"#,
@@ -134,7 +134,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "loss_scale",
-        // The last scale grows while a test trains.
+        // The last scale grows during a test.
         values: &[UNSAID, r#""off""#, "128", "{ dynamic = { initial = 1024, interval = 2 } }"],
         needs: &[Need {
             of: &["128", "{ dynamic = { initial = 1024, interval = 2 } }"],
@@ -224,7 +224,7 @@ pub const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
-    // Not of a strategy, but they decide what a batch has.
+    // Not strategy keys, but they determine the content of batches.
     Key { name: "train.shuffle", values: &["false", "true"], needs: &[], same: Same::Start },
     Key {
         name: "train.last_batch",
@@ -232,7 +232,7 @@ pub const KEYS: &[Key] = &[
         needs: &[Need { of: &[r#""keep""#], key: "train.shuffle", one_of: &["true"] }],
         same: Same::Start,
     },
-    // Not of a strategy, but one asks for its absence.
+    // Not a strategy key, but a strategy requires it to be off.
     Key { name: "train.clip_norm", values: &["1.0", r#""off""#], needs: &[], same: Same::Start },
     Key {
         name: "update",
@@ -304,10 +304,10 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
-/// Some `accumulate` of the list divides this many samples, and another does not.
+/// The number of samples: divisible by one listed `accumulate`, but not by another.
 pub const BATCH_SIZE: usize = 8;
 
-/// A value for each key of the list, by its position among the key's values.
+/// A value index for each key of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Choice(pub Vec<usize>);
 
@@ -317,67 +317,72 @@ impl Choice {
         Choice(vec![0; KEYS.len()])
     }
 
-    /// Every key that is said, with its value.
-    fn said(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+    /// Every set key with its value.
+    fn set_keys(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let setting = |(key, value): (&'static Key, &usize)| (key.name, key.values[*value]);
         KEYS.iter().zip(&self.0).map(setting).filter(|(_, value)| *value != UNSAID)
     }
 
-    /// `recompute = "block"` of every key, as overrides.
+    /// All set keys as overrides, such as `recompute = "block"`.
     pub fn settings(&self) -> Vec<String> {
-        self.said().map(|(name, value)| format!("{name} = {value}")).collect()
+        self.set_keys().map(|(name, value)| format!("{name} = {value}")).collect()
     }
 
-    /// The same as lines of a strategy.
+    /// All set keys as lines of a strategy.
     pub fn lines(&self) -> Vec<String> {
         let line = |(name, value): (&str, &str)| match name.contains('.') {
             true => format!("set.{name:?} = {value}"),
             false => format!("{name} = {value}"),
         };
-        self.said().map(line).collect()
+        self.set_keys().map(line).collect()
     }
 
-    /// What experiments write of this key.
+    /// The value of a key in experiment syntax.
     pub fn value(&self, name: &str) -> &'static str {
         let key = position(KEYS, name);
         KEYS[key].values[self.0[key]]
     }
 
-    /// The run with these updates that this one must equal bit for bit: without the keys that change no bit.
+    /// The reference run for bitwise comparison: this choice with the bitwise-neutral keys at their defaults.
     pub fn reference(&self, updates: Updates) -> Choice {
-        // A card and the host's processor sum in their own orders, and the last bit of a number may decide about a code.
+        // GPU and host sum in different orders, and the last bit of a number may change a quantization code.
         let sums = updates.iter().any(|update| update.contains("adafactor") || update.contains("muon"));
         let host_rounds = self.host_updates() && (sums || self.value("optimizer_state").contains("8bit"));
-        let kept = |(key, value): (&Key, &usize)| match key.same.here() {
+        let kept = |(key, value): (&Key, &usize)| match key.same.on_test_device() {
             Same::Bitwise if !(host_rounds && key.name == "offload") => 0,
             _ => *value,
         };
         Choice(KEYS.iter().zip(&self.0).map(kept).collect())
     }
 
-    /// What it has in common with the plain run: as little as any of its keys.
+    /// How closely it matches the plain run: the weakest match of all its keys.
     pub fn same(&self) -> Same {
-        let changed =
-            KEYS.iter().zip(&self.0).filter(|(_, value)| **value != 0).map(|(key, _)| key.same.here());
-        let moved = self.host_updates().then_some(Same::Rounding);
-        changed.chain(moved).fold(Same::Bitwise, |least, same| if same > least { same } else { least })
+        let changed = KEYS
+            .iter()
+            .zip(&self.0)
+            .filter(|(_, value)| **value != 0)
+            .map(|(key, _)| key.same.on_test_device());
+        let host_rounding = self.host_updates().then_some(Same::Rounding);
+        changed
+            .chain(host_rounding)
+            .fold(Same::Bitwise, |weakest, same| if same > weakest { same } else { weakest })
     }
 
-    /// Whether the host's processor updates what a card computes.
+    /// Whether the host runs optimizer steps for gradients of a GPU.
     fn host_updates(&self) -> bool {
         on_cuda() && self.value("offload").contains("optimizer")
     }
 }
 
 impl Key {
-    /// What one of its values needs.
+    /// The requirements of one of its values.
     pub fn needs_of(&self, value: usize) -> impl Iterator<Item = &'static Need> {
         let value = self.values[value];
         self.needs.iter().filter(move |need| need.of.contains(&value))
     }
 }
 
-/// Whether the keys that a value needs have the values that it needs.
+/// Whether the requirements of a key's value are met.
 pub fn meets_needs(keys: &[Key], values: &[usize], key: usize) -> bool {
     keys[key].needs_of(values[key]).all(|need| {
         let other = position(keys, need.key);
@@ -389,12 +394,12 @@ pub fn position(keys: &[Key], name: &str) -> usize {
     keys.iter().position(|key| key.name == name).unwrap_or_else(|| panic!("`{name}` is not in the list"))
 }
 
-/// Any values that go together: where a key lacks what its value needs, either others get what it needs or it gets its default.
+/// Any compatible values: if a requirement is not met, either the other key is changed or this key gets its default.
 pub fn any_choice() -> impl Strategy<Value = Choice> {
     let values: Vec<_> = KEYS.iter().map(|key| (0..key.values.len(), any::<bool>())).collect();
     values.prop_map(|drawn| {
-        let (mut values, insists): (Vec<usize>, Vec<bool>) = drawn.into_iter().unzip();
-        for key in (0..KEYS.len()).filter(|&key| insists[key]) {
+        let (mut values, keeps_value): (Vec<usize>, Vec<bool>) = drawn.into_iter().unzip();
+        for key in (0..KEYS.len()).filter(|&key| keeps_value[key]) {
             for need in KEYS[key].needs_of(values[key]) {
                 let other = position(KEYS, need.key);
                 if !need.one_of.contains(&KEYS[other].values[values[other]]) {
@@ -410,5 +415,5 @@ pub fn any_choice() -> impl Strategy<Value = Choice> {
 }
 
 fn position_of(values: &[&str], value: &str) -> usize {
-    values.iter().position(|known| *known == value).expect("keys need values that there are")
+    values.iter().position(|known| *known == value).expect("required values are listed")
 }

@@ -1,4 +1,4 @@
-//! Configurations for tests.
+//! Configurations, devices and random cases for tests.
 
 pub mod cases;
 pub mod forward;
@@ -24,13 +24,13 @@ use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open a
 use graph::Graphs;
 pub use hoarder::Hoarder;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
-/// Tests train and predict verified programs alone.
+/// Tests only train and predict verified programs.
 pub use plan::compile_verified as compile;
 use plan::{ParetoFronts, expand};
 use spec::*;
 pub use transformers::any_transformer;
 
-/// The device of tests: with `RUNNER_TEST_DEVICE=cuda` a card, or the emulated stack that stands in for one.
+/// The device kind of tests: with `RUNNER_TEST_DEVICE=cuda` a GPU, or the emulated CUDA stack.
 static KIND: LazyLock<DeviceKind> = LazyLock::new(|| match std::env::var("RUNNER_TEST_DEVICE").as_deref() {
     Err(_) | Ok("cpu") => DeviceKind::Cpu,
     Ok("cuda") => DeviceKind::Cuda,
@@ -41,12 +41,12 @@ pub fn on_cuda() -> bool {
     *KIND == DeviceKind::Cuda
 }
 
-/// A target that no machine is.
+/// A synthetic target.
 pub fn target() -> Target {
     Target {
         name: "test".to_owned(),
         kind: *KIND,
-        // Small operations on several wait for each other most of the time; tests of threads ask for them.
+        // Small operations on several threads mostly wait for each other; tests of threads override this.
         threads: 1,
         alignment: Bytes(256),
         page: Bytes(4096),
@@ -61,12 +61,12 @@ pub fn target() -> Target {
     }
 }
 
-/// The device that tests run on.
+/// Opens the device that tests run on.
 pub fn device(target: Target) -> Box<dyn Device> {
-    open_device(&target).expect("the device that tests run on is there")
+    open_device(&target).expect("the test device can be opened")
 }
 
-/// One that puts off the work of one queue for as long as events let it.
+/// A device that delays the work of one queue for as long as events permit.
 pub fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
     match target.kind {
         DeviceKind::Cpu => {
@@ -81,7 +81,7 @@ pub fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
     }
 }
 
-/// How many tokens tests' data has where it is held: what they train on, and some more.
+/// The number of tokens in the tests' data where it is loaded whole: the training tokens and some more.
 pub const TOKENS: usize = 1 << 13;
 
 /// The recompute plan of a strategy.
@@ -93,7 +93,7 @@ pub fn recompute_plan(
     Ok(ParetoFronts::default().recompute_plan(graphs, config, target)?.0)
 }
 
-/// Compiles forward passes that no model describes.
+/// Compiles forward passes that are not built from a model.
 pub fn compile_graphs(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Program, Violation> {
     compile::compile(graphs, config, target, &recompute_plan(graphs, config, target)?, true)
 }
@@ -127,23 +127,23 @@ pub fn small() -> RunConfig {
     }
 }
 
-/// Text that is nowhere, whose documents become samples so.
+/// Text from a nonexistent path, with this arrangement of documents.
 pub fn of_documents(documents: Arrangement) -> Data {
     Data::Text(Text { documents, ..Text::new(vec![PathBuf::from("/nowhere")], 0.9) })
 }
 
-/// A run with other values of its strategy's keys, read as every experiment is. Those that are unsaid are so.
+/// A run with other values of its strategy's keys, parsed like every experiment. Unset keys are removed.
 pub fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, spec::Error> {
-    let unsaid = |line: &&str| {
+    let unset = |line: &&str| {
         KEYS.iter()
             .any(|key| choice.value(key.name) == UNSAID && line.starts_with(&format!("{} = ", key.name)))
     };
     let toml = config.to_toml("run", "plain");
-    let said: Vec<&str> = toml.lines().filter(|line| !unsaid(line)).collect();
-    changed(&said.join("\n"), &choice.settings())
+    let set: Vec<&str> = toml.lines().filter(|line| !unset(line)).collect();
+    changed(&set.join("\n"), &choice.settings())
 }
 
-/// A run with another optimizer, as experiments write it.
+/// A run with another optimizer, in experiment syntax.
 pub fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
     let settings: Vec<String> = updates.iter().map(|update| format!("train.{update}")).collect();
     let read = changed(&config.to_toml("run", "plain"), &settings);
@@ -151,13 +151,13 @@ pub fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
     RunConfig { tokens: config.tokens, ..read }
 }
 
-/// An experiment of one run, with other settings.
+/// The run of a one-run experiment, with overrides.
 pub fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, spec::Error> {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let file = folder.path().join("run.toml");
     std::fs::write(&file, toml).expect("a file for the test");
     let mut experiment = expand(&file, settings, &|_| None)?;
-    Ok(experiment.points.remove(0).config.expect("an experiment of one run that makes no sense is refused"))
+    Ok(experiment.points.remove(0).config.expect("an invalid one-run experiment fails to expand"))
 }
 
 /// The small run with other values of its strategy's keys.
@@ -168,8 +168,8 @@ pub fn small_with(choice: &Choice) -> RunConfig {
     RunConfig { tokens: Some(TOKENS), ..config }
 }
 
-/// These values of these keys, by their positions, with what they need if they go together; the default of all other
-/// keys.
+/// These values of these keys, by position, with the values that they require of other keys if they are compatible;
+/// otherwise defaults.
 pub fn choice(values: &[(usize, usize)]) -> Choice {
     let with_needs = pairwise::legal(KEYS, values);
     let mut choice = Choice::plain();
@@ -179,12 +179,12 @@ pub fn choice(values: &[(usize, usize)]) -> Choice {
     choice
 }
 
-/// Combinations in which every two values of every two keys meet.
+/// Combinations that cover every pair of values of different keys.
 pub fn pairwise() -> Vec<Choice> {
     pairwise::pairwise(KEYS)
 }
 
-/// Combinations at random, the same for the same seed.
+/// Random combinations, reproducible by seed.
 pub fn sample(count: usize) -> Vec<Choice> {
     let mut runner = TestRunner::new(random_cases(count));
     let choice = any_choice();
@@ -192,15 +192,15 @@ pub fn sample(count: usize) -> Vec<Choice> {
     (0..count).map(|_| draw()).collect()
 }
 
-/// Of the values of `recompute`, the first so many: the others are budgets.
+/// The number of leading values of `recompute` that are not budgets.
 pub const RECOMPUTED_WITHOUT_SEARCH: usize = 7;
 
-/// Any run of two to four layers. Sizes are small enough to be equal by chance: a context as long as the
-/// embedding is wide, one head, one sample.
+/// Any run with two to four layers. Sizes are small, so that different dimensions are often equal: a context as long as
+/// the embedding is wide, one head, one sample.
 pub fn any_config() -> impl Any<Value = RunConfig> {
     let train = (0..=9usize, any::<bool>());
     let data = (0..100u64, select(Arrangement::ALL));
-    // A search for what meets a budget compiles hundreds of programs: few runs do it.
+    // A budget search compiles hundreds of programs, so few runs include one.
     let searches = (0..8usize, 0..RECOMPUTED_WITHOUT_SEARCH);
     let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data, searches);
     all.prop_map(|(model, train, mut choice, optimizer, (seed, documents), (searches, instead))| {
@@ -225,12 +225,12 @@ pub fn any_config() -> impl Any<Value = RunConfig> {
     })
 }
 
-/// A run whose transformer is another.
+/// A run with a modified transformer.
 pub fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) -> RunConfig {
     let mut model = config.model.transformer().expect("tests reshape transformers").clone();
     let before = model.clone();
     change(&mut model);
-    // What follows the model's own sizes where nothing is said of it does so here.
+    // Values that default to the model's other sizes follow them here too.
     let Transformer { d_model, heads, .. } = model;
     if before.d_ff == 4 * before.d_model && model.d_ff == before.d_ff {
         model.d_ff = 4 * d_model;
@@ -245,7 +245,7 @@ pub fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) ->
     config
 }
 
-/// A model of the layers of another: the two differ in sizes alone.
+/// The sizes of `model` with the structure of `other`: the result and `other` differ only in sizes.
 pub fn as_deep(model: Model, other: &Model) -> Model {
     match (model.transformer(), other.transformer()) {
         (Some(own), Some(other)) => Model::Transformer(transformers::alike(own, other)),
@@ -253,7 +253,7 @@ pub fn as_deep(model: Model, other: &Model) -> Model {
     }
 }
 
-/// Targets that differ in all that memory depends on.
+/// Targets that vary every property that memory depends on.
 pub fn any_target() -> impl Any<Value = Target> {
     let kind = prop_oneof![Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
     let workspace = prop_oneof![Just(0u64), Just(1 << 12), Just(1 << 20)];

@@ -1,7 +1,6 @@
-//! Files as nobody would write them: a text with something in it broken, moved, repeated or exaggerated. The same seed always
-//! makes the same file.
+//! Mutated files: text with parts broken, moved, repeated or exaggerated. The same seed always gives the same file.
 
-/// Numbers that look random (splitmix64).
+/// A pseudorandom generator (splitmix64).
 pub struct Random(u64);
 
 impl Random {
@@ -16,7 +15,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below a bound of at least 1.
+    /// A number below `bound`, which is at least 1.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
@@ -26,7 +25,7 @@ impl Random {
     }
 }
 
-/// Values that are seldom meant, in what TOML, JSON and CSV have in common and in what they have not.
+/// Unusual values in the common and differing syntax of TOML, JSON and CSV.
 const VALUES: &[&str] = &[
     "",
     "0",
@@ -107,7 +106,7 @@ const VALUES: &[&str] = &[
     "a b",
 ];
 
-/// Bytes that are no text, or that a terminal obeys.
+/// Bytes that are not valid text, are syntax, or are terminal control characters.
 const BYTES: &[&[u8]] = &[
     b"\0",
     b"\x1b",
@@ -155,7 +154,7 @@ const BYTES: &[&[u8]] = &[
     b"${",
 ];
 
-/// A text with one to four things done to it; parts of others may come into it.
+/// Applies one to four mutations to a text; some insert lines of the other texts.
 pub fn mutated(text: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut text = text.to_vec();
     for _ in 0..=random.below(4) {
@@ -175,26 +174,26 @@ fn mutate(text: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
         7..=10 => replace_value(text, random),
         11..=13 => rename_key(text, random),
         14 => exaggerate(text, random),
-        _ => borrow(text, others, random),
+        _ => insert_lines(text, others, random),
     }
 }
 
 fn flip(text: &mut [u8], random: &mut Random) {
     if !text.is_empty() {
-        let place = random.below(text.len());
-        text[place] ^= 1 << random.below(8);
+        let at = random.below(text.len());
+        text[at] ^= 1 << random.below(8);
     }
 }
 
-/// A stretch, mostly a short one.
-fn stretch(text: &[u8], random: &mut Random) -> std::ops::Range<usize> {
+/// A random range, usually short.
+fn random_range(text: &[u8], random: &mut Random) -> std::ops::Range<usize> {
     let longest = if random.below(4) == 0 { text.len() } else { text.len().min(16) };
     let start = random.below(text.len() + 1);
     start..(start + random.below(longest + 1)).min(text.len())
 }
 
 fn cut(text: &mut Vec<u8>, random: &mut Random) {
-    text.drain(stretch(text, random));
+    text.drain(random_range(text, random));
 }
 
 fn truncate(text: &mut Vec<u8>, random: &mut Random) {
@@ -202,7 +201,7 @@ fn truncate(text: &mut Vec<u8>, random: &mut Random) {
 }
 
 fn repeat(text: &mut Vec<u8>, random: &mut Random) {
-    let range = stretch(text, random);
+    let range = random_range(text, random);
     let most = 1 << random.below(10);
     let times = 1 + random.below(most);
     let repeated = text[range.clone()].repeat(times.min(20_000 / (range.len() + 1) + 1));
@@ -210,11 +209,11 @@ fn repeat(text: &mut Vec<u8>, random: &mut Random) {
 }
 
 fn insert(text: &mut Vec<u8>, random: &mut Random) {
-    let place = random.below(text.len() + 1);
-    text.splice(place..place, random.one_of(BYTES).iter().copied());
+    let at = random.below(text.len() + 1);
+    text.splice(at..at, random.one_of(BYTES).iter().copied());
 }
 
-/// Swaps two lines, or has one twice, elsewhere, or no more.
+/// Swaps two lines, or duplicates, moves or removes one.
 fn change_lines(text: &mut Vec<u8>, random: &mut Random) {
     let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     let (one, other) = (random.below(lines.len()), random.below(lines.len()));
@@ -230,23 +229,24 @@ fn change_lines(text: &mut Vec<u8>, random: &mut Random) {
     *text = lines.join(&b'\n');
 }
 
-/// Somewhere that a value may begin, up to where it may end.
+/// Replaces text from a position where a value may start to one where it may end.
 fn replace_value(text: &mut Vec<u8>, random: &mut Random) {
-    let begins: Vec<usize> = places(text, b"=:,[");
-    let Some(start) = pick(&begins, random).map(|begin| begin + 1) else { return };
+    let starts: Vec<usize> = offsets_of(text, b"=:,[");
+    let Some(start) = pick(&starts, random).map(|start| start + 1) else { return };
     let length = text[start..].iter().position(|byte| b",\n]}".contains(byte)).unwrap_or(text.len() - start);
     text.splice(start..start + length, random.one_of(VALUES).bytes());
 }
 
-/// A name gets another, or is quoted, deeper or none.
+/// Renames, quotes, nests or empties a name.
 fn rename_key(text: &mut Vec<u8>, random: &mut Random) {
-    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     let names: Vec<usize> = (0..text.len())
-        .filter(|at| is_of_name(text[*at]) && (*at == 0 || !is_of_name(text[*at - 1])))
+        .filter(|at| is_name_byte(text[*at]) && (*at == 0 || !is_name_byte(text[*at - 1])))
         .collect();
     let (Some(start), Some(from)) = (pick(&names, random), pick(&names, random)) else { return };
-    let word =
-        |at: usize| text[at..].iter().position(|byte| !is_of_name(*byte)).map_or(text.len(), |end| at + end);
+    let word = |at: usize| {
+        text[at..].iter().position(|byte| !is_name_byte(*byte)).map_or(text.len(), |end| at + end)
+    };
     let end = word(start);
     let name = text[start..end].to_vec();
     let other = text[from..word(from)].to_vec();
@@ -263,10 +263,10 @@ fn rename_key(text: &mut Vec<u8>, random: &mut Random) {
     text.splice(start..end, new);
 }
 
-/// Much of one thing: longer than a line, deeper than anybody nests, as many as nobody counts.
+/// Inserts many repetitions of one thing: a very long line, deep nesting, or a very long list.
 fn exaggerate(text: &mut Vec<u8>, random: &mut Random) {
     let many = 1 << random.below(14);
-    let much = match random.below(8) {
+    let inserted = match random.below(8) {
         0 => b"[".repeat(many),
         1 => b"{a=".repeat(many.min(4096)),
         2 => b"x".repeat(many),
@@ -276,26 +276,26 @@ fn exaggerate(text: &mut Vec<u8>, random: &mut Random) {
         6 => (0..many.min(1000)).flat_map(|number| format!("k{number} = {number}\n").into_bytes()).collect(),
         _ => random.one_of(BYTES).repeat(many.min(4096)),
     };
-    let place = match pick(&places(text, b"=\n\":,"), random) {
+    let at = match pick(&offsets_of(text, b"=\n\":,"), random) {
         Some(at) => at + 1,
         None => text.len(),
     };
-    text.splice(place..place, much);
+    text.splice(at..at, inserted);
 }
 
-fn borrow(text: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
+fn insert_lines(text: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
     let Some(other) = others.get(random.below(others.len().max(1))) else { return };
     let lines: Vec<&[u8]> = other.split_inclusive(|byte| *byte == b'\n').collect();
     let start = random.below(lines.len().max(1));
-    let taken = lines.iter().skip(start).take(1 + random.below(4)).copied().collect::<Vec<_>>().concat();
-    let place = pick(&places(text, b"\n"), random).map_or(text.len(), |at| at + 1);
-    text.splice(place..place, taken);
+    let borrowed = lines.iter().skip(start).take(1 + random.below(4)).copied().collect::<Vec<_>>().concat();
+    let at = pick(&offsets_of(text, b"\n"), random).map_or(text.len(), |at| at + 1);
+    text.splice(at..at, borrowed);
 }
 
-fn places(text: &[u8], of: &[u8]) -> Vec<usize> {
-    (0..text.len()).filter(|at| of.contains(&text[*at])).collect()
+fn offsets_of(text: &[u8], bytes: &[u8]) -> Vec<usize> {
+    (0..text.len()).filter(|at| bytes.contains(&text[*at])).collect()
 }
 
-fn pick(places: &[usize], random: &mut Random) -> Option<usize> {
-    places.get(random.below(places.len().max(1))).copied()
+fn pick(offsets: &[usize], random: &mut Random) -> Option<usize> {
+    offsets.get(random.below(offsets.len().max(1))).copied()
 }

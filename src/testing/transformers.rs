@@ -1,4 +1,4 @@
-//! Transformers of every kind.
+//! Random transformers.
 
 use proptest::prelude::{Strategy as Any, any};
 use proptest::sample::select;
@@ -7,8 +7,8 @@ use spec::{
     Dropout, Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer, Words,
 };
 
-/// Any transformer of two to four layers. Sizes are small enough to be equal by chance: a context as long as the embedding
-/// is wide, one head, a feed-forward layer of one channel.
+/// Any transformer with two to four layers. Sizes are small, so that different dimensions are often equal: a context as
+/// long as the embedding is wide, one head, a feed-forward layer of one channel.
 pub fn any_transformer() -> impl Any<Value = Transformer> {
     let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
     let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
@@ -56,25 +56,26 @@ pub fn any_transformer() -> impl Any<Value = Transformer> {
             dropout,
             ..gpt2
         };
-        with_even_heads(model)
+        with_even_rotary_heads(model)
     })
 }
 
-/// Of the sizes of one and the structure of the other. How queries are rotated depends on the sizes of their heads.
+/// The sizes of `sizes` with the structure of `other`. Head sizes come from `other` if it is rotary, because the
+/// frequencies depend on them.
 pub(super) fn alike(sizes: &Transformer, other: &Transformer) -> Transformer {
     let Transformer { context, vocabulary, d_ff, .. } = *sizes;
-    let of = if other.positions == Positions::Rotary { other } else { sizes };
-    let Transformer { d_model, heads, kv_heads, head_dim, .. } = *of;
+    let head_sizes = if other.positions == Positions::Rotary { other } else { sizes };
+    let Transformer { d_model, heads, kv_heads, head_dim, .. } = *head_sizes;
     Transformer { d_model, heads, kv_heads, head_dim, context, vocabulary, d_ff, ..other.clone() }
 }
 
-/// Channels are rotated in pairs.
-fn with_even_heads(model: Transformer) -> Transformer {
+/// Makes rotary head sizes even, because channels rotate in pairs.
+fn with_even_rotary_heads(model: Transformer) -> Transformer {
     let is_odd = model.positions == Positions::Rotary && !model.head_dim.is_multiple_of(2);
     if is_odd { Transformer { head_dim: model.head_dim + 1, ..model } } else { model }
 }
 
-/// Gives adapters the name that a layer has in another model.
+/// Renames adapter targets to the layer names of this model.
 pub(super) fn adapt(lora: &mut Lora, model: &Transformer) {
     let [plain, gated] = ["mlp.up", "mlp.gate_up"];
     for target in lora.targets.iter_mut().filter(|target| model.activation.is_gate() && *target == plain) {

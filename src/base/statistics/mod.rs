@@ -1,5 +1,5 @@
-//! Medians, quantiles and intervals, and how quantities that are measured in turns compare. Nothing here assumes a
-//! distribution: step times have a long right tail, and processes run at one of several speeds.
+//! Medians, quantiles, confidence intervals, and comparison of quantities measured in alternating rounds. No
+//! distribution is assumed: step times have a long right tail, and processes run at one of several speeds.
 
 mod ratio;
 mod rounds;
@@ -9,13 +9,13 @@ mod simulations;
 pub use ratio::{BY_FAR, Difference, FEWEST_ROUNDS, Ratio, looks, rounds_to_tell};
 pub use rounds::order;
 
-/// An interval that holds the median of the population, and how surely.
+/// A confidence interval of the population median, with its coverage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
-    /// The probability that the interval holds the median, whatever the distribution. Few values cannot promise what was
-    /// asked for: the interval is then their whole range.
+    /// The probability that the interval contains the median, for any distribution. With too few values for the
+    /// requested confidence, the interval is their whole range and the coverage is lower.
     pub coverage: f64,
 }
 
@@ -34,7 +34,7 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let rank = q.clamp(0.0, 1.0) * last as f64;
     let (below, fraction) = (rank.floor() as usize, rank.fract());
     let above = (below + 1).min(last);
-    // Not `a + (b - a) * f`: that may miss `b` by rounding, and is not a number between equal infinities.
+    // Not `a + (b - a) * f`: that may miss `b` by rounding, and is NaN between equal infinities.
     if fraction == 0.0 || sorted[below] == sorted[above] {
         return Some(sorted[below]);
     }
@@ -59,7 +59,7 @@ pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     // P(B = 0) of large n is too small for a float; its logarithm is not.
     let mut log_term = -(n as f64) * std::f64::consts::LN_2;
     let mut outside = log_term.exp();
-    let mut cut = 0; // values left out at each end
+    let mut cut = 0; // values excluded at each end
     let mut coverage = 1.0 - 2.0 * outside;
     while 2 * (cut + 1) < n {
         log_term += ((n - cut) as f64 / (cut + 1) as f64).ln();
@@ -73,17 +73,16 @@ pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     Some(Interval { low: sorted[cut], high: sorted[n - 1 - cut], coverage })
 }
 
-/// The positions of the values that lie far from the rest: modified z-score above 3.5 (Iglewicz and Hoaglin
-/// 1993), from the median absolute deviation. Where more than half of the values are equal that deviation is
-/// zero, and the mean absolute deviation takes its place.
+/// The indices of outliers: modified z-score above 3.5 (Iglewicz and Hoaglin 1993), based on the median absolute
+/// deviation. If that is zero because more than half of the values are equal, the mean absolute deviation is used.
 pub fn outliers(values: &[f64]) -> Vec<usize> {
-    const FAR: f64 = 3.5;
+    const THRESHOLD: f64 = 3.5;
     let Some((center, scale)) = median(values).zip(typical_deviation(values)) else { return Vec::new() };
-    (0..values.len()).filter(|at| (values[*at] - center).abs() > FAR * scale).collect()
+    (0..values.len()).filter(|at| (values[*at] - center).abs() > THRESHOLD * scale).collect()
 }
 
-/// How far values lie from their median: what is the standard deviation of a normal distribution, and no far value changes much.
-/// `None` without values.
+/// A robust scale estimate: the standard deviation for normally distributed values, insensitive to outliers. `None`
+/// without values.
 fn typical_deviation(values: &[f64]) -> Option<f64> {
     let center = median(values)?;
     let deviations: Vec<f64> = values.iter().map(|value| (value - center).abs()).collect();
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_of_the_median_have_the_ranks_of_the_tables() {
+    fn median_intervals_match_published_tables() {
         // Published tables (Conover, Practical Nonparametric Statistics): n = 10 takes the 2nd and 9th value
         // (97.9 %), n = 20 the 6th and 15th (95.9 %), n = 50 the 18th and 33rd (96.7 %).
         for (n, low, coverage) in
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn few_values_give_their_range_and_say_what_it_is_worth() {
+    fn few_values_give_their_range_with_lower_coverage() {
         let interval = median_interval(&[3.0, 1.0, 2.0, 5.0, 4.0], 0.95).unwrap();
         assert_eq!((interval.low, interval.high, interval.coverage), (1.0, 5.0, 0.9375));
         assert_eq!(median_interval(&[2.0], 0.95).unwrap().half_width(), 0.0);
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_of_very_many_values_are_narrow() {
+    fn intervals_of_many_values_match_the_normal_approximation() {
         let values: Vec<f64> = (0..10_000).map(f64::from).collect();
         let interval = median_interval(&values, 0.95).unwrap();
         // 1.96 * sqrt(n) / 2 = 98 ranks on each side

@@ -1,8 +1,8 @@
-//! Sweeps of runs whose speeds are known, on machines of several kinds: how often something wrong is said of them.
+//! Simulated sweeps with known speeds on several kinds of machines: the rate of wrong conclusions.
 
 use super::{Difference, FEWEST_ROUNDS, Ratio, looks, median, order};
 
-/// Marsaglia's xorshift64*: the tests say the same every time.
+/// Marsaglia's xorshift64*, for reproducible tests.
 struct Random(u64);
 
 impl Random {
@@ -20,31 +20,30 @@ impl Random {
     }
 }
 
-/// The logarithm of what a process reaches of its speed, when so many processes have run before it.
+/// The logarithm of a process's relative speed, given the number of processes that ran before it.
 type Machine = fn(&mut Random, usize) -> f64;
 
-/// Each process differs by 3 %.
+/// Normal variation of 3 % per process.
 const NORMAL: Machine = |random, _| 0.03 * random.normal();
-/// It gets slower and slower by 1 % each process, and recovers at times.
+/// 1 % slower with each process, with a recovery every 37 processes.
 const DRIFTING: Machine = |random, before| 0.005 * random.normal() - 0.01 * (before % 37) as f64;
-/// Three processes of ten have a speed that is 1.79 times lower.
+/// Three of ten processes are slower by a factor of 1.79.
 const TWO_MODES: Machine =
     |random, _| 0.01 * random.normal() - if random.uniform() < 0.3 { 1.79_f64.ln() } else { 0.0 };
-/// By a Cauchy distribution, which has no mean: one process of ten is off by more than 12 %.
+/// Cauchy variation, which has no mean: one of ten processes is off by more than 12 %.
 const HEAVY_TAILED: Machine =
     |random, _| (0.02 * (std::f64::consts::PI * (random.uniform() - 0.5)).tan()).clamp(-0.6, 0.6);
 
 const MACHINES: [(&str, Machine); 4] =
     [("normal", NORMAL), ("drifting", DRIFTING), ("two modes", TWO_MODES), ("heavy tails", HEAVY_TAILED)];
 
-/// The ratios of each round to the first of the runs, for each of the others. `speeds` are what they would be on a machine
-/// that is always the same.
+/// The ratios of the other runs to the first run, for each round. `speeds` are the true speeds.
 fn sweep(random: &mut Random, machine: Machine, speeds: &[f64], rounds: usize) -> Vec<Vec<f64>> {
     let mut ratios = vec![Vec::new(); speeds.len() - 1];
     for round in 1..=rounds {
         let mut measured = vec![0.0; speeds.len()];
-        for (place, run) in order(round, speeds.len()).into_iter().enumerate() {
-            let before = (round - 1) * speeds.len() + place;
+        for (position, run) in order(round, speeds.len()).into_iter().enumerate() {
+            let before = (round - 1) * speeds.len() + position;
             measured[run] = speeds[run] * machine(random, before).exp();
         }
         for (ratios, speed) in ratios.iter_mut().zip(&measured[1..]) {
@@ -54,7 +53,7 @@ fn sweep(random: &mut Random, machine: Machine, speeds: &[f64], rounds: usize) -
     ratios
 }
 
-/// The share of all comparisons with the first run of which `holds` is true, in sweeps that begin at any time.
+/// The share of comparisons with the first run for which `holds` is true, over `sweeps` sweeps.
 fn share(
     machine: Machine,
     speeds: &[f64],
@@ -75,13 +74,13 @@ fn difference(ratios: &[f64]) -> Difference {
 }
 
 #[test]
-fn equal_runs_are_told_apart_in_one_comparison_of_twenty_at_most() {
+fn equal_runs_differ_in_at_most_five_percent_of_comparisons() {
     for (name, machine) in MACHINES {
         for rounds in 1..=20 {
             let claims = |ratios: &[f64]| matches!(difference(ratios), Difference::Less | Difference::More);
             let wrong = share(machine, &[1.0; 4], rounds, 4000, claims);
             assert!(wrong <= 0.05, "{name}, {rounds} rounds: {wrong}");
-            // From one test that would notice if nothing was ever said to one that does not forbid it.
+            // Also checks that a conclusion is reached once there are enough rounds.
             let unknown = share(machine, &[1.0; 4], rounds, 10, |r| difference(r) == Difference::Unknown);
             assert_eq!(unknown, f64::from(rounds < FEWEST_ROUNDS), "{name}, {rounds} rounds");
         }
@@ -89,8 +88,8 @@ fn equal_runs_are_told_apart_in_one_comparison_of_twenty_at_most() {
 }
 
 #[test]
-fn what_differs_by_five_percent_is_found_by_ten_rounds() {
-    // A ratio has the spread of two processes.
+fn ten_rounds_detect_five_percent_difference() {
+    // A ratio combines the variation of two processes.
     let paired: Machine = |random, _| 0.03 / std::f64::consts::SQRT_2 * random.normal();
     let found = share(paired, &[1.0, 1.05], 10, 20_000, |ratios| difference(ratios) == Difference::More);
     assert!(found >= 0.9, "{found}");
@@ -100,16 +99,16 @@ fn what_differs_by_five_percent_is_found_by_ten_rounds() {
 }
 
 #[test]
-fn intervals_hold_the_median_as_often_as_they_say() {
-    let one_of_them_has_two_modes: Machine = |random, before| {
+fn interval_coverage_is_as_stated() {
+    let different_machines: Machine = |random, before| {
         if before.is_multiple_of(2) { TWO_MODES(random, 0) } else { NORMAL(random, 0) }
     };
     for (name, machine) in [NORMAL, TWO_MODES, HEAVY_TAILED]
         .map(|machine| ("alike", machine))
         .into_iter()
-        .chain([("unlike", one_of_them_has_two_modes)])
+        .chain([("unlike", different_machines)])
     {
-        // Two runs in one order: which of them is the odd one stays the same.
+        // Two runs in a fixed order, so that the differing one is always the same.
         let random = &mut Random(7);
         let mut ratio = || 1.1 * (machine(random, 1) - machine(random, 0)).exp();
         let all: Vec<f64> = (0..200_001).map(|_| ratio()).collect();
@@ -126,16 +125,16 @@ fn intervals_hold_the_median_as_often_as_they_say() {
     }
 }
 
-/// Rounds until the ratio is known to a given width, or there are 20.
+/// Adds rounds until the interval is narrow enough, at most 20.
 fn stopped(ratios: &[f64]) -> Ratio {
     let looks = looks(20);
     let at = |rounds: &usize| Ratio::of(&ratios[..*rounds], looks.len()).unwrap();
-    let known = |ratio: &Ratio| ratio.half_width().is_some_and(|half| half <= 0.02);
-    looks.iter().map(at).find(known).unwrap_or_else(|| at(&20))
+    let is_narrow = |ratio: &Ratio| ratio.half_width().is_some_and(|half| half <= 0.02);
+    looks.iter().map(at).find(is_narrow).unwrap_or_else(|| at(&20))
 }
 
 #[test]
-fn who_stops_when_it_is_known_well_claims_no_more_than_others() {
+fn early_stopping_keeps_the_error_rate() {
     let claims = |ratios: &[f64]| matches!(stopped(ratios).difference, Difference::Less | Difference::More);
     for (name, machine) in MACHINES {
         let wrong = share(machine, &[1.0; 4], 20, 4000, claims);
@@ -143,7 +142,7 @@ fn who_stops_when_it_is_known_well_claims_no_more_than_others() {
         let found = share(machine, &[1.0, 1.1], 20, 1000, claims);
         assert!(name == "two modes" || found > 0.8, "{name}: {found}");
     }
-    // The worst case: the interval is narrow where almost all rounds agree by chance, and wide elsewhere.
+    // The worst case: the interval is narrow only if almost all rounds agree by chance.
     let random = &mut Random(1);
     let mut round =
         || (0.03 + 0.001 * random.normal()).exp().powi(if random.uniform() < 0.5 { 1 } else { -1 });

@@ -1,65 +1,77 @@
-//! A block: attention, then a feed-forward layer, each with its norms beside the residual stream.
+//! A block: attention, then a feed-forward layer, each with norms and a residual connection.
 
-use super::dropout::{self, Site};
-use super::embedding::Parts;
-use super::norm::{self, Place};
+use super::dropout::{self, DropoutSite};
+use super::embedding::BatchInputs;
+use super::norm::{self, NormPosition};
 use super::{attention, mlp};
 use crate::{Graph, ScopeId};
 use ops::{Add, Op};
 use spec::{NormPlacement, Transformer};
 
-/// A part of a block.
-pub(super) struct Part {
+/// Attention or the feed-forward layer of a block.
+pub(super) struct SubLayer {
     pub(super) scope: ScopeId,
-    /// What goes into it, num[B,T,C].
+    /// Its input, num[B,T,C].
     pub(super) input: usize,
-    /// The residual stream, where its last product adds to that.
+    /// The residual stream, if the last matmul adds to it.
     pub(super) residual: Option<usize>,
 }
 
-/// The residual stream x num[B,T,C] after the block of that number.
-pub(super) fn build(graph: &mut Graph, model: &Transformer, number: usize, x: usize, batch: &Parts) -> usize {
+/// Builds block `number`; returns the residual stream x num[B,T,C] after it.
+pub(super) fn build(
+    graph: &mut Graph,
+    model: &Transformer,
+    number: usize,
+    x: usize,
+    batch: &BatchInputs,
+) -> usize {
     let block = graph.layer(format!("blocks.{number}"), true);
-    let scope = graph.part(block, "attention");
-    let beside_it = Beside { model, scope, batch, site: Site::AfterAttention(number) };
-    let x = beside_it.build(graph, x, |graph, part| attention::build(graph, model, number, &part, batch));
-    let scope = graph.part(block, "mlp");
-    let beside_it = Beside { model, scope, batch, site: Site::AfterMlp(number) };
-    beside_it.build(graph, x, |graph, part| mlp::build(graph, model, &part))
+    let scope = graph.child_scope(block, "attention");
+    let branch = ResidualBranch { model, scope, batch, site: DropoutSite::AfterAttention(number) };
+    let x =
+        branch.build(graph, x, |graph, sub_layer| attention::build(graph, model, number, &sub_layer, batch));
+    let scope = graph.child_scope(block, "mlp");
+    let branch = ResidualBranch { model, scope, batch, site: DropoutSite::AfterMlp(number) };
+    branch.build(graph, x, |graph, sub_layer| mlp::build(graph, model, &sub_layer))
 }
 
-/// What is beside a part of a block.
-struct Beside<'a> {
+/// The residual branch around a sub-layer: norms, dropout and the addition to the stream.
+struct ResidualBranch<'a> {
     model: &'a Transformer,
     scope: ScopeId,
-    batch: &'a Parts,
-    site: Site,
+    batch: &'a BatchInputs,
+    site: DropoutSite,
 }
 
-impl Beside<'_> {
-    fn build(&self, graph: &mut Graph, x: usize, part: impl FnOnce(&mut Graph, Part) -> usize) -> usize {
-        let Beside { model, scope, .. } = *self;
+impl ResidualBranch<'_> {
+    fn build(
+        &self,
+        graph: &mut Graph,
+        x: usize,
+        sub_layer: impl FnOnce(&mut Graph, SubLayer) -> usize,
+    ) -> usize {
+        let ResidualBranch { model, scope, .. } = *self;
         let placement = model.norm_placement;
         let input = match placement {
             NormPlacement::Post => x,
             NormPlacement::Pre | NormPlacement::Sandwich => {
-                norm::build(graph, model, scope, Place::Before, x)
+                norm::build(graph, model, scope, NormPosition::Before, x)
             }
         };
-        let chance = self.site.chance(model, self.batch.seeds);
-        // Where nothing comes between, the part's last product adds to the stream.
-        let adds = chance.is_none() && placement != NormPlacement::Sandwich;
-        let mut y = part(graph, Part { scope, input, residual: adds.then_some(x) });
+        let dropout = self.site.dropout(model, self.batch.seeds);
+        // Without dropout and output norm, the last matmul of the sub-layer adds to the stream.
+        let matmul_adds = dropout.is_none() && placement != NormPlacement::Sandwich;
+        let mut y = sub_layer(graph, SubLayer { scope, input, residual: matmul_adds.then_some(x) });
         if placement == NormPlacement::Sandwich {
-            y = norm::build(graph, model, scope, Place::After, y);
+            y = norm::build(graph, model, scope, NormPosition::After, y);
         }
-        let x = match chance {
-            _ if adds => y,
-            Some((dropped, seeds)) => dropout::beside(graph, scope, dropped, [y, seeds, x]),
+        let x = match dropout {
+            _ if matmul_adds => y,
+            Some((dropped, seeds)) => dropout::with_residual(graph, scope, dropped, [y, seeds, x]),
             None => graph.node(Op::Add(Add { stream: true, ..Add::PLAIN }), scope, vec![x, y], ["x"])[0],
         };
         match placement {
-            NormPlacement::Post => norm::build(graph, model, scope, Place::Stream, x),
+            NormPlacement::Post => norm::build(graph, model, scope, NormPosition::Stream, x),
             NormPlacement::Pre | NormPlacement::Sandwich => x,
         }
     }

@@ -1,52 +1,52 @@
-//! Where a model leaves elements out by chance.
+//! Dropout sites of a model.
 
 use crate::{Graph, ScopeId};
 use ops::{Dropout, Dropped, Op};
 use spec::Transformer;
 
-/// A place that may: sites are numbered the same whichever of them do.
+/// A dropout site. Its number does not depend on which other sites have dropout.
 #[derive(Clone, Copy)]
-pub(super) enum Site {
-    /// The residual stream where it begins.
+pub(super) enum DropoutSite {
+    /// The output of the embedding.
     Embedding,
-    /// The weights of a block's attention.
+    /// The attention probabilities of a block.
     Attention(usize),
-    /// What a block's attention adds to the stream.
+    /// The attention output of a block.
     AfterAttention(usize),
-    /// What its feed-forward layer does.
+    /// The feed-forward output of a block.
     AfterMlp(usize),
 }
 
-impl Site {
+impl DropoutSite {
     fn number(self) -> u32 {
         let number = match self {
-            Site::Embedding => 0,
-            Site::Attention(block) => 1 + 3 * block,
-            Site::AfterAttention(block) => 2 + 3 * block,
-            Site::AfterMlp(block) => 3 + 3 * block,
+            DropoutSite::Embedding => 0,
+            DropoutSite::Attention(block) => 1 + 3 * block,
+            DropoutSite::AfterAttention(block) => 2 + 3 * block,
+            DropoutSite::AfterMlp(block) => 3 + 3 * block,
         };
         number as u32
     }
 
-    /// What is dropped there, if anything is, and the seeds by which.
-    pub(super) fn chance(self, model: &Transformer, seeds: Option<usize>) -> Option<(Dropped, usize)> {
+    /// The dropout of this site, if its rate is above 0, with the seeds.
+    pub(super) fn dropout(self, model: &Transformer, seeds: Option<usize>) -> Option<(Dropped, usize)> {
         let dropped = self.dropped(model)?;
-        Some((dropped, seeds.expect("a model that drops anything has seeds")))
+        Some((dropped, seeds.expect("a model with dropout has seeds")))
     }
 
     fn dropped(self, model: &Transformer) -> Option<Dropped> {
         let rates = model.dropout;
         let rate = match self {
-            Site::Embedding => rates.embedding,
-            Site::Attention(_) => rates.attention,
-            Site::AfterAttention(_) | Site::AfterMlp(_) => rates.residual,
+            DropoutSite::Embedding => rates.embedding,
+            DropoutSite::Attention(_) => rates.attention,
+            DropoutSite::AfterAttention(_) | DropoutSite::AfterMlp(_) => rates.residual,
         };
         Dropped::at_rate(rate, self.number())
     }
 }
 
-/// The residual stream num[B,T,C] with some elements dropped.
-pub(super) fn of_stream(
+/// Dropout of the residual stream num[B,T,C].
+pub(super) fn without_residual(
     graph: &mut Graph,
     scope: ScopeId,
     dropped: Dropped,
@@ -58,8 +58,8 @@ pub(super) fn of_stream(
     x
 }
 
-/// The residual stream num[B,T,C] and what a part of a block adds to it, of which some elements are dropped.
-pub(super) fn beside(
+/// Adds y to the residual stream x, both num[B,T,C], with dropout of y.
+pub(super) fn with_residual(
     graph: &mut Graph,
     scope: ScopeId,
     dropped: Dropped,

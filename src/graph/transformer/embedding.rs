@@ -1,30 +1,30 @@
-//! What a decoder's residual stream begins with.
+//! The embedding layer and the inputs of a batch.
 
 use super::NORMAL;
-use super::dropout::{self, Site};
+use super::dropout::{self, DropoutSite};
 use crate::Graph;
 use data::{Documents, seeds};
 use ops::{DType, Embedding, Op};
 use spec::{Positions, Transformer};
 
-/// What there is before the first block.
+/// The values before the first block.
 pub(super) struct Embedded {
     /// The residual stream, num[B,T,C].
     pub(super) x: usize,
-    /// Of tokens, num[V,C].
+    /// The token table, num[V,C].
     pub(super) table: usize,
-    pub(super) batch: Parts,
+    pub(super) batch: BatchInputs,
 }
 
-/// The parts of a batch that come after the embedding.
-pub(super) struct Parts {
+/// The batch inputs that later layers use.
+pub(super) struct BatchInputs {
     /// i32[B,T].
     pub(super) targets: usize,
-    /// What the targets of each sample count for, f32[B], where not all do.
+    /// The weight of each sample's targets, f32[B], if samples are weighted.
     pub(super) weights: Option<usize>,
-    /// Where the document of each token begins, i32[B,T], where samples have several.
+    /// The start of each token's document, i32[B,T], if samples contain several documents.
     pub(super) starts: Option<usize>,
-    /// What chance starts from in each sample, i32[B,2], where anything is left to it.
+    /// The random seed of each sample, i32[B,2], if the model has dropout.
     pub(super) seeds: Option<usize>,
 }
 
@@ -47,20 +47,20 @@ pub(super) fn build(
     if positions {
         inputs.push(graph.parameter("positions", scope, &[t, c], NORMAL));
     }
-    let counts_anew = starts.filter(|_| positions);
-    inputs.extend(counts_anew);
+    let position_starts = starts.filter(|_| positions);
+    inputs.extend(position_starts);
     let op = Op::Embedding(Embedding {
         scale: model.embedding_scale.unwrap_or(1.0) as f32,
         positions,
-        documents: counts_anew.is_some(),
+        documents: position_starts.is_some(),
         output: DType::F32,
     });
-    let x = match Site::Embedding.chance(model, seeds) {
+    let x = match DropoutSite::Embedding.dropout(model, seeds) {
         None => graph.node(op, scope, inputs, ["x"])[0],
         Some((dropped, seeds)) => {
             let [embedded] = graph.node(op, scope, inputs, ["embedded"]);
-            dropout::of_stream(graph, scope, dropped, embedded, seeds)
+            dropout::without_residual(graph, scope, dropped, embedded, seeds)
         }
     };
-    Embedded { x, table, batch: Parts { targets, weights, starts, seeds } }
+    Embedded { x, table, batch: BatchInputs { targets, weights, starts, seeds } }
 }

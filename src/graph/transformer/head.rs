@@ -1,18 +1,21 @@
-//! What comes after the last block.
+//! The output layer and the loss.
 
 use super::NORMAL;
-use super::embedding::Parts;
-use super::norm::{self, Place};
+use super::embedding::BatchInputs;
+use super::norm::{self, NormPosition};
 use crate::Graph;
 use ops::{CrossEntropy, Linear, Op};
 use spec::{NormPlacement, Transformer};
 
-/// The loss: how well the next tokens are told from the residual stream, with the token embedding as weight if they are tied.
-pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usize, batch: &Parts) {
+/// Builds the loss: logits of the next tokens from the residual stream, with the token embedding as weight if they are
+/// tied.
+pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usize, batch: &BatchInputs) {
     let scope = graph.layer("head".to_owned(), false);
     let x = match model.norm_placement {
-        NormPlacement::Pre | NormPlacement::Sandwich => norm::build(graph, model, scope, Place::Before, x),
-        // The last block ends with one.
+        NormPlacement::Pre | NormPlacement::Sandwich => {
+            norm::build(graph, model, scope, NormPosition::Before, x)
+        }
+        // The last block ends with a norm.
         NormPlacement::Post => x,
     };
     let weight = if model.tied {

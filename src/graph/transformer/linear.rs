@@ -1,25 +1,25 @@
-//! Linear layers of blocks, with biases or without.
+//! Linear layers of blocks, with an optional bias.
 
-use super::block::Part;
+use super::block::SubLayer;
 use crate::{Graph, Initial, ScopeId};
 use ops::{Activation, Linear, Op, Stacked};
 
 /// A linear layer.
-pub(super) struct Layer {
-    /// Of its weight and of its bias.
+pub(super) struct LinearLayer {
+    /// Names of weight and bias.
     pub(super) names: [&'static str; 2],
-    /// Out and in features.
+    /// Output and input features.
     pub(super) shape: [usize; 2],
-    /// What its weight starts as.
+    /// Initialisation of the weight.
     pub(super) initial: Initial,
     pub(super) bias: bool,
-    /// Of its weight.
+    /// The matrices stacked in the weight.
     pub(super) stacked: Stacked,
 }
 
-impl Layer {
-    /// What a node takes and does that computes it of x.
-    fn of(&self, graph: &mut Graph, scope: ScopeId, x: usize) -> (Linear, Vec<usize>) {
+impl LinearLayer {
+    /// The operation and its inputs for input x. Adds the parameters.
+    fn operation(&self, graph: &mut Graph, scope: ScopeId, x: usize) -> (Linear, Vec<usize>) {
         let weight = graph.parameter(self.names[0], scope, &self.shape, self.initial);
         graph.values[weight].stacked = self.stacked;
         let mut inputs = vec![x, weight];
@@ -32,8 +32,14 @@ impl Layer {
 }
 
 /// `y = x W^T + bias`
-pub(super) fn build(graph: &mut Graph, scope: ScopeId, layer: &Layer, x: usize, name: &'static str) -> usize {
-    let (linear, inputs) = layer.of(graph, scope, x);
+pub(super) fn build(
+    graph: &mut Graph,
+    scope: ScopeId,
+    layer: &LinearLayer,
+    x: usize,
+    name: &'static str,
+) -> usize {
+    let (linear, inputs) = layer.operation(graph, scope, x);
     let [y] = graph.node(Op::Linear(linear), scope, inputs, [name]);
     y
 }
@@ -42,22 +48,22 @@ pub(super) fn build(graph: &mut Graph, scope: ScopeId, layer: &Layer, x: usize, 
 pub(super) fn build_activated(
     graph: &mut Graph,
     scope: ScopeId,
-    layer: &Layer,
+    layer: &LinearLayer,
     x: usize,
     activation: Activation,
 ) -> usize {
-    let (linear, inputs) = layer.of(graph, scope, x);
+    let (linear, inputs) = layer.operation(graph, scope, x);
     let op = Op::Linear(Linear { activation: Some(activation), ..linear });
     let names = ["hidden", activation.definition().before];
     let [hidden, _before] = graph.node(op, scope, inputs, names);
     hidden
 }
 
-/// `y W^T + bias`, the last product of a part of a block: added to the residual stream, or by itself.
-pub(super) fn build_last(graph: &mut Graph, part: &Part, layer: &Layer, y: usize) -> usize {
-    let Some(x) = part.residual else { return build(graph, part.scope, layer, y, "projected") };
-    let (linear, mut inputs) = layer.of(graph, part.scope, y);
+/// `y W^T + bias`, the last matmul of a sub-layer, with the residual stream added if the sub-layer has one.
+pub(super) fn build_last(graph: &mut Graph, sub_layer: &SubLayer, layer: &LinearLayer, y: usize) -> usize {
+    let Some(x) = sub_layer.residual else { return build(graph, sub_layer.scope, layer, y, "projected") };
+    let (linear, mut inputs) = layer.operation(graph, sub_layer.scope, y);
     inputs.push(x);
-    let [x] = graph.node(Op::Linear(Linear { residual: true, ..linear }), part.scope, inputs, ["x"]);
+    let [x] = graph.node(Op::Linear(Linear { residual: true, ..linear }), sub_layer.scope, inputs, ["x"]);
     x
 }

@@ -1,11 +1,12 @@
-//! A decoder whose parts are chosen by keys; with those of GPT-2, its own (Radford et al. 2019).
+//! A configurable decoder; the default is GPT-2 (Radford et al. 2019).
 //!
-//! B micro-batch, T context, C d_model, H heads of queries, G of keys and values, D channels of a head, F d_ff, V vocabulary.
+//! B micro-batch, T context, C d_model, H query heads, G key and value heads, D channels per head, F d_ff, V
+//! vocabulary.
 
 mod attention;
 mod block;
+mod checkpoint_names;
 mod dropout;
-mod elsewhere;
 mod embedding;
 mod head;
 mod linear;
@@ -19,7 +20,7 @@ use spec::Transformer;
 const DEVIATION: f32 = 0.02;
 const NORMAL: Initial = Initial::Normal(DEVIATION);
 
-pub(super) use elsewhere::stored;
+pub(super) use checkpoint_names::checkpoint_tensors;
 
 pub(super) fn build(model: &Transformer, documents: Documents, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
@@ -32,7 +33,7 @@ pub(super) fn build(model: &Transformer, documents: Documents, micro_batch: usiz
     graph
 }
 
-/// What projections into the residual stream start as: smaller by the square root of their number, as GPT-2's do.
+/// Initialisation of projections into the residual stream: scaled by 1/sqrt(number of projections), as in GPT-2.
 fn into_residual(model: &Transformer) -> Initial {
     Initial::Normal(DEVIATION / (2.0 * model.layers as f32).sqrt())
 }
@@ -44,14 +45,14 @@ mod tests {
     use spec::{MlpActivation, Norm, Positions};
 
     #[test]
-    fn gpt2_has_its_parameters() {
+    fn gpt2_has_the_published_parameter_count() {
         let model = Transformer { vocabulary: 50257, ..Transformer::new(12, 768, 12, 1024) };
         assert_eq!(build(&model, Documents::Joined, 1).parameters(), 124_439_808);
     }
 
-    /// As published: three matrices in a feed-forward layer, and a head of its own.
+    /// The published parameter counts; Llama has a gated feed-forward layer and an untied output layer.
     #[test]
-    fn llama_has_its_parameters() {
+    fn llama_models_have_the_published_parameter_counts() {
         let model = Transformer {
             vocabulary: 32_000,
             d_ff: 11_008,
@@ -64,10 +65,10 @@ mod tests {
             ..Transformer::new(32, 4096, 32, 2048)
         };
         assert_eq!(build(&model, Documents::Joined, 1).parameters(), 6_738_415_616);
-        // Llama 3 8B has four heads of queries to each of keys.
+        // Llama 3 8B has four query heads per key head.
         let model = Transformer { vocabulary: 128_256, kv_heads: 8, d_ff: 14_336, context: 8192, ..model };
         assert_eq!(build(&model, Documents::Joined, 1).parameters(), 8_030_261_248);
-        // Mistral 7B has these, and less of a vocabulary.
+        // Mistral 7B is the same with a smaller vocabulary.
         assert_eq!(
             build(&Transformer { vocabulary: 32_000, ..model }, Documents::Joined, 1).parameters(),
             7_241_732_096

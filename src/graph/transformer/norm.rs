@@ -1,40 +1,46 @@
-//! Norms with what they learn.
+//! Norms and their parameters.
 
 use crate::{Graph, Initial, ScopeId};
 use ops::{DType, LayerNorm, Op, QkNorm, QkNormHeads, RmsNorm};
 use spec::{Norm, Transformer};
 
-/// Where a norm is.
+/// The position of a norm in a block.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
-    /// Before what it normalises the residual stream for.
+pub(super) enum NormPosition {
+    /// On the input of a sub-layer.
     Before,
-    /// Of the stream itself, which it continues.
+    /// On the residual stream itself.
     Stream,
-    /// Of what is added to the stream.
+    /// On the output of a sub-layer, before it is added to the residual stream.
     After,
 }
 
-/// Rows num[B,T,C], normalised.
-pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, place: Place, x: usize) -> usize {
+/// Normalises rows num[B,T,C].
+pub(super) fn build(
+    graph: &mut Graph,
+    model: &Transformer,
+    scope: ScopeId,
+    position: NormPosition,
+    x: usize,
+) -> usize {
     let (channels, epsilon) = (model.d_model, model.norm_epsilon as f32);
-    let (names, stream) = match place {
-        Place::Before => (["norm.weight", "norm.bias"], false),
-        Place::Stream => (["norm.weight", "norm.bias"], true),
-        Place::After => (["out_norm.weight", "out_norm.bias"], true),
+    let (names, stream) = match position {
+        NormPosition::Before => (["norm.weight", "norm.bias"], false),
+        NormPosition::Stream => (["norm.weight", "norm.bias"], true),
+        NormPosition::After => (["out_norm.weight", "out_norm.bias"], true),
     };
     let output = if stream { "x" } else { "normed" };
-    let mut learnt = |name, initial| graph.parameter(name, scope, &[channels], Initial::Constant(initial));
+    let mut parameter = |name, initial| graph.parameter(name, scope, &[channels], Initial::Constant(initial));
     match model.norm {
         Norm::Layer => {
-            let (weight, bias) = (learnt(names[0], 1.0), learnt(names[1], 0.0));
+            let (weight, bias) = (parameter(names[0], 1.0), parameter(names[1], 0.0));
             let op = Op::LayerNorm(LayerNorm { epsilon, stream, output: DType::F32 });
             let [y, _mean, _rstd] = graph.node(op, scope, vec![x, weight, bias], [output, "mean", "rstd"]);
             y
         }
         Norm::Rms | Norm::RmsZeroCentered => {
             let offset = offset(model.norm);
-            let weight = learnt(names[0], 1.0 - offset);
+            let weight = parameter(names[0], 1.0 - offset);
             let op = Op::RmsNorm(RmsNorm { epsilon, offset, stream, output: DType::F32 });
             let [y, _rrms] = graph.node(op, scope, vec![x, weight], [output, "rrms"]);
             y
@@ -42,8 +48,8 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, plac
     }
 }
 
-/// A qkv num[B,T,(H+2G)D] whose heads of queries and of keys are normalised.
-pub(super) fn build_of_heads(graph: &mut Graph, model: &Transformer, scope: ScopeId, qkv: usize) -> usize {
+/// Normalises the query and key heads of a qkv num[B,T,(H+2G)D].
+pub(super) fn build_qk_norm(graph: &mut Graph, model: &Transformer, scope: ScopeId, qkv: usize) -> usize {
     let offset = offset(model.norm);
     let weights = ["q_norm.weight", "k_norm.weight"]
         .map(|name| graph.parameter(name, scope, &[model.head_dim], Initial::Constant(1.0 - offset)));
@@ -54,7 +60,7 @@ pub(super) fn build_of_heads(graph: &mut Graph, model: &Transformer, scope: Scop
     normed
 }
 
-/// What is added to weights.
+/// The offset of the weights.
 fn offset(norm: Norm) -> f32 {
     if norm == Norm::RmsZeroCentered { 1.0 } else { 0.0 }
 }

@@ -1,25 +1,25 @@
-//! What an activation says of itself.
+//! The declarations of an activation.
 
-/// All that there is to know of an activation outside of its kernels.
+/// Names, value and derivative of an activation. Its kernels are elsewhere.
 pub struct Definition {
-    /// In experiment files.
+    /// Its keyword in experiment files.
     pub word: &'static str,
-    /// Of a gate through it, in experiment files.
+    /// The keyword of its gated form in experiment files.
     pub gate: &'static str,
-    /// In configurations of the transformers library.
+    /// Its names in configurations of the transformers library.
     pub hugging_face: &'static [&'static str],
-    /// In other tools, whatever they mean by it.
+    /// Names in other tools, used for hints only.
     pub elsewhere: &'static [&'static str],
-    /// Of the value that goes into it.
+    /// The name of its input value.
     pub before: &'static str,
     pub operations: Names,
-    /// `f(x)`, as it reads: what kernels are held to.
+    /// `f(x)`: the reference for kernels.
     pub value: fn(f64) -> f64,
     /// `f'(x)`
     pub slope: fn(f64) -> f64,
 }
 
-/// The operations with an activation in them, as `explain` prints them.
+/// Names of the operations that contain the activation, as `explain` prints them.
 pub struct Names {
     pub add: &'static str,
     pub backward: &'static str,
@@ -30,7 +30,7 @@ pub struct Names {
     pub linear_residual: &'static str,
 }
 
-/// These, by the activation's own.
+/// `Names` derived from the activation's name.
 macro_rules! names {
     ($name:literal) => {
         $crate::activation::definition::Names {

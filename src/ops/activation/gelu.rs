@@ -1,4 +1,4 @@
-//! `x / 2 (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel 2016): x times the share of normal numbers below it.
+//! GELU: `x / 2 (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel 2016): x times the normal distribution function of x.
 
 use std::f64::consts::PI;
 
@@ -12,12 +12,13 @@ pub(super) const DEFINITION: Definition = Definition {
     elsewhere: &[],
     before: "before_gelu",
     operations: names!("gelu-erf"),
-    value: |x| x * below(x),
-    slope: |x| below(x) + x * density(x),
+    value: |x| x * cumulative(x),
+    slope: |x| cumulative(x) + x * density(x),
 };
 
-/// The share of normal numbers below x: by the series of the integral near 0, by its continued fraction further out.
-fn below(x: f64) -> f64 {
+/// The normal cumulative distribution function: by the series of the integral near 0, by its continued fraction further
+/// out.
+fn cumulative(x: f64) -> f64 {
     let z = x.abs();
     let above = if z < 3.0 {
         let mut term = z;
@@ -33,7 +34,7 @@ fn below(x: f64) -> f64 {
     if x > 0.0 { 1.0 - above } else { above }
 }
 
-/// Of normal numbers.
+/// The normal probability density.
 fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() / (2.0 * PI).sqrt()
 }
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_values_of_gelu() {
+    fn gelu_matches_reference_values() {
         assert!(((DEFINITION.value)(1.0) - 0.841_344_746_068_542_9).abs() < 1e-14);
         assert!(((DEFINITION.value)(-4.0) / -1.266_849_673_324_797e-4 - 1.0).abs() < 1e-9);
     }

@@ -19,7 +19,7 @@ pub(super) const DEFINITION: Definition = Definition {
     },
 };
 
-/// Of what is in the parentheses.
+/// The tanh term of the approximation.
 fn tanh(x: f64) -> f64 {
     ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()
 }

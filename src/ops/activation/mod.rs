@@ -1,5 +1,4 @@
-//! Functions of each element that stand between products, by themselves or through a gate. A new one is a file here, its two
-//! lines below, and its kernels.
+//! Element-wise activations, plain or gated. A new activation is one file here, two lines below, and its kernels.
 
 mod definition;
 mod gelu;
@@ -15,10 +14,10 @@ use super::{
 
 pub use definition::Definition;
 
-/// The activations, one a line, by their files. Messages list them in this order.
+/// The activations with their modules, one per line. Messages list them in this order.
 macro_rules! activations {
     ($($name:ident in $file:ident),+ $(,)?) => {
-        /// `f(x)` of each element, as its file says.
+        /// An element-wise function `f(x)`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Activation {
             $($name),+
@@ -45,8 +44,9 @@ activations! {
 }
 
 impl Activation {
-    /// The gradient of what went into it, output 1 of a node, from that of output 0, which with `fuse` nobody else has been
-    /// given: the product that made it may then take it through the activation itself.
+    /// Returns the gradient of the activation's input (output 1 of the node) from `dy`, the gradient of output 0. With
+    /// `fuse`, which requires that `dy` has no other reader, the matmul that produced `dy` may apply the derivative
+    /// itself.
     pub(super) fn backward(self, tape: &mut dyn Tape, dy: ValueId, fuse: bool) -> ValueId {
         let fused = if fuse { tape.fuse_slope(self) } else { None };
         fused.unwrap_or_else(|| {
@@ -57,7 +57,7 @@ impl Activation {
     }
 }
 
-/// `dx = dy * f'(x)`. Inputs: dy, x num of one shape. Output: dx, of the same.
+/// `dx = dy * f'(x)`. Inputs: dy, x num of the same shape. Output: dx, of the same shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActivationBackward {
     pub activation: Activation,
@@ -69,7 +69,7 @@ pub struct Gated {
     pub activation: Activation,
 }
 
-/// Inputs: dy num[..,F], gate and up num[..,2F]. Output: their gradients, num[..,2F].
+/// Gradients of [`Gated`]. Inputs: dy num[..,F], gate and up num[..,2F]. Output: their gradients num[..,2F].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedBackward {
     pub activation: Activation,
@@ -131,17 +131,20 @@ impl Operation for GatedBackward {
         Ok(vec![inputs[1]])
     }
 
-    /// Both are read before either gradient is written.
+    /// The kernel reads gate and up before it writes their gradients.
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         &[(0, 1)]
     }
 }
 
-/// What a gate and what it lets through are each.
+/// The type of the gate and of up: half the columns of `both`.
 fn half(operation: &'static str, both: &TensorType) -> Result<TensorType, TypeError> {
     let columns = both.shape.last();
     if !columns.is_multiple_of(2) {
-        return Err(TypeError { operation, problem: format!("gate and up are {both}, not of one width") });
+        return Err(TypeError {
+            operation,
+            problem: format!("gate and up are {both}, expected an even number of columns"),
+        });
     }
     Ok(TensorType { shape: both.shape.with_last(columns / 2), ..*both })
 }

@@ -10,12 +10,12 @@ pub(super) const DEFINITION: Definition = Definition {
     elsewhere: &[],
     before: "before_silu",
     operations: names!("silu"),
-    value: |x| x * share(x),
-    slope: |x| share(x) + x * share(x) * (1.0 - share(x)),
+    value: |x| x * logistic(x),
+    slope: |x| logistic(x) + x * logistic(x) * (1.0 - logistic(x)),
 };
 
 /// The logistic function.
-fn share(x: f64) -> f64 {
+fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_value_of_silu() {
+    fn silu_matches_reference_value() {
         assert!(((DEFINITION.value)(1.0) - 0.731_058_578_630_004_9).abs() < 1e-14);
     }
 }

@@ -1,16 +1,17 @@
-//! Adafactor: variances as products of those of rows and of columns.
+//! Adafactor: factored variances, one per row and one per column.
 
 use super::{State, UpdateRule};
 use crate::{Members, Processor, Shape, StateFormat, WorkspaceLimits};
 
-/// Adafactor (Shazeer and Stern 2018), without momentum and with the parameter's own scale, as PyTorch computes it. Of the squares of
-/// a gradient `g` [R, C] it keeps a mean for each row, `r`, and for each column, `c`; those of a vector each by itself. Of these
-/// means the share `t^beta2_decay` is new at step `t`. The variance of an element is `v = r c / mean(r)`, and the direction
-/// `u = g / max(sqrt(v), epsilon)`, divided by its root mean square over `clip_threshold` where that is above 1. The parameter first
-/// loses `learning_rate * weight_decay` of itself, then takes `u` times `min(learning_rate, 1 / sqrt(t))` times its own root mean
-/// square before that, which counts as no less than `scale_epsilon`.
+/// Adafactor (Shazeer and Stern 2018), without momentum and with the relative step size, as PyTorch computes it. From
+/// the squares of a gradient `g` [R, C] it keeps a running mean per row, `r`, and per column, `c`; for a vector one per
+/// element. At step `t` the new value has weight `t^beta2_decay`. The variance of an element is `v = r c / mean(r)`,
+/// and the direction `u = g / max(sqrt(v), epsilon)`, divided by `rms(u) / clip_threshold` if that is above 1. The
+/// parameter is first multiplied by `1 - learning_rate * weight_decay`; then `u` is subtracted, times
+/// `min(learning_rate, 1 / sqrt(t))`, times the larger of `scale_epsilon` and the root mean square of the parameter
+/// before the decay.
 ///
-/// State: `r` and behind it `c` of each matrix, the variances of each vector.
+/// State: `r` followed by `c` for each matrix, the variances of each vector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adafactor {
     pub beta2_decay: f64,
@@ -25,18 +26,18 @@ impl UpdateRule for Adafactor {
         "adafactor"
     }
 
-    /// Few as they are, in f32 whatever states are stored in.
+    /// The state is small, so it is f32 in every format.
     fn states(&self, _format: StateFormat) -> Vec<State> {
         vec![State::factors("variance")]
     }
 
-    /// The share of the means that is new, and the most that a learning rate is.
+    /// The weight of the new value in the means, and the upper bound of the learning rate.
     fn corrections(&self, step: usize) -> Vec<f64> {
         let step = step as f64;
         vec![step.powf(self.beta2_decay), 1.0 / step.sqrt()]
     }
 
-    /// The CPU updates tensors one after the other, a card all at once.
+    /// The CPU updates tensors one after the other, a GPU all at once.
     fn workspace(&self, members: &Members, limits: &WorkspaceLimits) -> u64 {
         let lens = members.iter().map(|member| Factored::of(&member.shape).scratch_len());
         let len = match limits.processor {
@@ -47,7 +48,7 @@ impl UpdateRule for Adafactor {
     }
 }
 
-/// A tensor as Adafactor sees it: a vector is one row, which has no variance of its own.
+/// A tensor's factorization: a vector is a single row without a row variance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Factored {
     pub is_matrix: bool,
@@ -56,7 +57,8 @@ pub struct Factored {
 }
 
 impl Factored {
-    /// Runs of rows whose sums are made by themselves: a number that depends on nothing else, so that sums do not either.
+    /// The largest number of row blocks with separate partial sums: a constant, so that sums do not depend on the
+    /// number of threads.
     const MOST_BLOCKS: usize = 128;
 
     pub fn of(shape: &Shape) -> Factored {
@@ -64,7 +66,7 @@ impl Factored {
         Factored { is_matrix, rows: shape.rows(), columns: shape.last() }
     }
 
-    /// How many variances there are: those of rows, and behind them those of columns.
+    /// The number of variances: of rows, followed by columns.
     pub fn variances(&self) -> usize {
         self.rows_with_variances() + self.columns
     }
@@ -81,8 +83,8 @@ impl Factored {
         self.rows.div_ceil(self.rows_per_block())
     }
 
-    /// Scratch memory in f32s, an even number: for each block two sums in f64; then for each a sum of each column; then two numbers
-    /// of the whole tensor.
+    /// Scratch memory in f32 elements, an even number: two f64 sums per block, then one sum per block and column, then
+    /// two numbers for the whole tensor.
     pub fn scratch_len(&self) -> usize {
         (self.blocks() * (4 + self.columns) + 2).next_multiple_of(2)
     }

@@ -1,15 +1,15 @@
-//! Adam, with weight decay in the gradients or beside them.
+//! Adam with L2 or decoupled weight decay (AdamW).
 
 use super::{Elementwise, Moment, UpdateRule};
 use crate::DynamicMap;
 
-/// Adam (Kingma and Ba 2015), whose weight decay is added to the gradient, `g += weight_decay * p`; or, with `decoupled`
-/// weight decay, AdamW (Loshchilov and Hutter 2019), which first takes `learning_rate * weight_decay` of the parameter from
-/// it. `m` and `v` are means of the gradient and of its square, and the parameter takes `m / c1 / (sqrt(v / c2) + epsilon)`
-/// times the learning rate, where `c = 1 - beta^t` at step `t`. States: `m` and `v`.
+/// Adam (Kingma and Ba 2015) adds weight decay to the gradient, `g += weight_decay * p`. With `decoupled` weight decay
+/// it is AdamW (Loshchilov and Hutter 2019), which first subtracts `learning_rate * weight_decay * p` from the
+/// parameter. `m` and `v` are running means of the gradient and its square. The update subtracts `learning_rate * m /
+/// c1 / (sqrt(v / c2) + epsilon)`, where `c = 1 - beta^t` at step `t`. States: `m` and `v`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adam {
-    /// What the moments keep of their old value, in f64: `1 - beta2`, taken in f32, would be off by 1e-5.
+    /// Decay rates of the moments, in f64: `1 - beta2` computed in f32 would be off by 1e-5.
     pub beta1: f64,
     pub beta2: f64,
     pub epsilon: f32,
@@ -52,16 +52,16 @@ impl Elementwise for Adam {
         moments: &mut [f64],
     ) -> f64 {
         let &[learning_rate, _, correction1, correction2] = numbers else {
-            panic!("four numbers tell of a step of Adam")
+            panic!("a step of Adam has four numbers")
         };
         let [first, second] = moments else { panic!("Adam has two moments") };
         let weight_decay = if decays { f64::from(self.weight_decay) } else { 0.0 };
-        let (added, taken) =
+        let (l2_decay, decoupled_decay) =
             if self.decoupled { (0.0, learning_rate * weight_decay) } else { (weight_decay, 0.0) };
-        let gradient = gradient + added * parameter;
+        let gradient = gradient + l2_decay * parameter;
         *first = self.beta1 * *first + (1.0 - self.beta1) * gradient;
         *second = self.beta2 * *second + (1.0 - self.beta2) * gradient * gradient;
         let denominator = (*second / correction2).sqrt() + f64::from(self.epsilon);
-        parameter * (1.0 - taken) - learning_rate * (*first / correction1) / denominator
+        parameter * (1.0 - decoupled_decay) - learning_rate * (*first / correction1) / denominator
     }
 }

@@ -3,9 +3,9 @@
 use super::{Elementwise, Moment, UpdateRule};
 use crate::DynamicMap;
 
-/// EvoLved Sign Momentum (Chen et al. 2023). The parameter first loses `learning_rate * weight_decay` of itself, then takes
-/// the sign of `beta1 * m + (1 - beta1) * g` times the learning rate; the sign of 0 is 0. `m` keeps `beta2` of itself and
-/// takes the rest from the gradient. State: `m`.
+/// EvoLved Sign Momentum (Chen et al. 2023). The parameter is first multiplied by `1 - learning_rate * weight_decay`;
+/// then `learning_rate * sign(beta1 * m + (1 - beta1) * g)` is subtracted, with `sign(0) = 0`. The momentum becomes `m
+/// = beta2 * m + (1 - beta2) * g`. State: `m`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lion {
     pub beta1: f64,

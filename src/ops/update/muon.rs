@@ -1,16 +1,18 @@
-//! Muon: the momentum of a matrix, made orthogonal.
+//! Muon: orthogonalized momentum of matrices.
 
 use super::{Moment, UpdateRule};
 use crate::{Arithmetic, DType, DynamicMap, Member, Members, WorkspaceLimits};
 
-/// MomentUm Orthogonalized by Newton-Schulz (Jordan et al. 2024), as PyTorch has it. It updates matrices: where several lie in one
-/// parameter, each by itself. Momentum: `m += (1 - momentum) (g - m)`. Of it, or with `nesterov` of `g + momentum (m - g)`,
-/// divided by its norm, which counts as no less than `epsilon`, `steps` times
+/// MomentUm Orthogonalized by Newton-Schulz (Jordan et al. 2024), as in PyTorch. It updates matrices, including each of
+/// several matrices stacked in one parameter. Momentum: `m += (1 - momentum) (g - m)`. The start value `x` is `m`, or
+/// with `nesterov` `g + momentum (m - g)`, divided by the larger of its norm and `epsilon`. Then `steps` Newton-Schulz
+/// iterations
 ///
 /// `x = a x + (b y + c y y) x`, where `y = x x^T`
 ///
-/// makes a matrix whose singular values are all near 1; of a tall one, the same from the other side. The last `x` is also multiplied by
-/// what `adjust` says. The parameter first loses `learning_rate * weight_decay` of itself, then takes `x` times the learning rate.
+/// bring all singular values close to 1; a tall matrix uses `y = x^T x` on the other side. The last `x` is also
+/// multiplied by the factor of `adjust`. The parameter is first multiplied by `1 - learning_rate * weight_decay`; then
+/// `learning_rate * x` is subtracted.
 ///
 /// State: `m`.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,17 +23,17 @@ pub struct Muon {
     pub steps: usize,
     pub epsilon: f32,
     pub adjust: Adjust,
-    /// Of the products: what their factors are rounded to, and for f32 whether to even less.
+    /// The dtype of the matmul operands; `tf32` allows f32 operands to be rounded to TF32.
     pub dtype: DType,
     pub tf32: bool,
 }
 
-/// What the update of a matrix is multiplied by.
+/// The scale factor of a matrix's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adjust {
-    /// The root of rows over columns, where that is more than 1.
+    /// `sqrt(max(1, rows / columns))`.
     Original,
-    /// 0.2 times the root of the longer side, which makes changes as large as those of AdamW (Liu et al. 2025).
+    /// `0.2 * sqrt(max(rows, columns))`, which matches the RMS of AdamW updates (Liu et al. 2025).
     MatchRmsAdamW,
 }
 
@@ -45,20 +47,20 @@ impl Adjust {
     }
 }
 
-/// Where things lie in the scratch memory of an update, in bytes from its beginning. All is of one parameter, the largest.
+/// Offsets in the scratch memory of an update, in bytes, for the largest parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MuonScratch {
-    /// What becomes `x`, in f32; later every other `x`.
+    /// The start value of `x`, in f32; later every second `x`.
     pub direction: u64,
-    /// `x`, in the type of the products.
+    /// `x` in the matmul dtype.
     pub factors: u64,
     /// `y` of the largest matrix.
     pub gram: u64,
     /// `b y + c y y`.
     pub polynomial: u64,
-    /// Sums of squares in f64.
+    /// Partial sums of squares, f64.
     pub sums: u64,
-    /// What products use themselves, up to the end.
+    /// The workspace of the matmuls, up to the end.
     pub product: u64,
 }
 
@@ -66,7 +68,7 @@ impl Muon {
     /// `a`, `b` and `c`.
     pub const COEFFICIENTS: [f32; 3] = [3.4445, -4.775, 2.0315];
 
-    /// Runs of elements whose squares are added up by themselves: a number that depends on nothing else, so that sums do not either.
+    /// The number of partial sums of squares: a constant, so that sums do not depend on the number of threads.
     pub const SUMS: usize = 128;
 
     pub fn scratch(&self, members: &Members) -> MuonScratch {
@@ -88,19 +90,19 @@ impl Muon {
         }
     }
 
-    /// What a step makes is multiplied by that: the last one's by what `adjust` says of the matrix.
+    /// The factor of the result of an iteration: 1, and for the last the factor of `adjust`.
     pub fn scale_of(&self, step: usize, rows: usize, columns: usize) -> f32 {
         if step + 1 == self.steps { self.adjust.factor(rows, columns) as f32 } else { 1.0 }
     }
 
-    /// Which of its elements a run adds up, of so many.
+    /// The elements that partial sum `run` covers, of `elements`.
     pub fn summed(run: usize, elements: usize) -> std::ops::Range<usize> {
         let each = elements.div_ceil(Muon::SUMS);
         (run * each).min(elements)..((run + 1) * each).min(elements)
     }
 }
 
-/// What a part of the scratch memory begins at a multiple of.
+/// Alignment of the parts of the scratch memory, in bytes.
 const PART_ALIGNMENT: u64 = 256;
 
 /// The shorter and the longer side of each matrix of a parameter.
@@ -123,11 +125,11 @@ impl UpdateRule for Muon {
     }
 
     fn flops(&self, members: &Members) -> u64 {
-        let of_step = |(short, long): (usize, usize)| {
+        let flops = |(short, long): (usize, usize)| {
             let (short, long) = (short as u64, long as u64);
             2 * short * short * (2 * long + short)
         };
-        self.steps as u64 * members.iter().flat_map(sides).map(of_step).sum::<u64>()
+        self.steps as u64 * members.iter().flat_map(sides).map(flops).sum::<u64>()
     }
 
     fn iterations(&self) -> usize {

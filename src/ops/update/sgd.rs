@@ -3,9 +3,10 @@
 use super::{Elementwise, Moment, UpdateRule};
 use crate::DynamicMap;
 
-/// Stochastic gradient descent, with momentum (Polyak 1964) or Nesterov's (Sutskever et al. 2013) as PyTorch computes
-/// them. Weight decay is added to the gradient: `g += weight_decay * p`. With momentum, `v = momentum * v + g`, and the
-/// parameter takes `v`, or with `nesterov` `g + momentum * v`, times the learning rate. State: `v`, if there is momentum.
+/// Stochastic gradient descent, with momentum (Polyak 1964) or Nesterov momentum (Sutskever et al. 2013) as PyTorch
+/// computes them. Weight decay is added to the gradient: `g += weight_decay * p`. With momentum, `v = momentum * v +
+/// g`; the update subtracts `learning_rate * v`, or with `nesterov` `learning_rate * (g + momentum * v)`. State: `v`,
+/// if there is momentum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sgd {
     pub momentum: f32,

@@ -140,7 +140,10 @@ fn what_cannot_be_judged_stays_and_is_told() {
     let next = store(out.path());
     let [doubt] = next.in_doubt() else { panic!("{:?}", next.in_doubt()) };
     let path = private.path().display();
-    assert!(doubt.to_string().starts_with(&format!("{path} may be left behind, and stays: ")), "{doubt}");
+    assert!(
+        doubt.to_string().starts_with(&format!("{path} may be abandoned and was not removed: ")),
+        "{doubt}"
+    );
     assert!(private.path().exists());
 }
 

@@ -224,7 +224,7 @@ impl<'a> Tried<'a> {
         ensure(processes.is_empty(), || format!("{processes:?} outlive it"))?;
         if sweep.code == Some(0) {
             // What cannot be removed is told, and left to the next.
-            let in_doubt = sweep.err.contains(" may be left behind, and stays: ");
+            let in_doubt = sweep.err.contains(" may be abandoned and was not removed: ");
             let told = if in_doubt { &tree.without_private() } else { tree };
             return check_complete(told, after).map_err(|problem| format!("nothing is told, but {problem}"));
         }

@@ -1,29 +1,30 @@
-//! What a decoder's parameters are made of in files of Hugging Face's.
+//! Names and layouts of a decoder's parameters in Hugging Face checkpoints.
 
 use data::{CheckpointTensor, Form, Naming};
 use spec::{NormPlacement, Transformer};
 
-/// The tensors of a parameter of these many rows, in the order of its rows, for each naming that has it.
-pub(crate) fn stored(
+/// The checkpoint tensors that make up a parameter with `rows` rows, in row order, for each naming scheme that contains
+/// it.
+pub(crate) fn checkpoint_tensors(
     model: &Transformer,
     parameter: &str,
     rows: usize,
 ) -> Vec<(Naming, Vec<CheckpointTensor>)> {
-    let gpt2 = gpt2(parameter, rows).map(|stored| (Naming::Gpt2, vec![stored]));
-    let llama = llama(model, parameter, rows).map(|stored| (Naming::Llama, stored));
+    let gpt2 = gpt2(parameter, rows).map(|tensor| (Naming::Gpt2, vec![tensor]));
+    let llama = llama(model, parameter, rows).map(|tensors| (Naming::Llama, tensors));
     gpt2.into_iter().chain(llama).collect()
 }
 
-/// The number of a block and what it calls a parameter, and whether that is a weight or a bias.
+/// Splits a block parameter's name into block number, name in the block, and `weight` or `bias`.
 fn in_block(parameter: &str) -> Option<(&str, &str, &str)> {
     let (number, rest) = parameter.strip_prefix("blocks.")?.split_once('.')?;
     let (name, kind) = rest.rsplit_once('.')?;
     Some((number, name, kind))
 }
 
-/// Weights of linear layers have a row for each channel that goes in.
+/// GPT-2 stores the weights of linear layers transposed, with one row per input channel.
 fn gpt2(parameter: &str, rows: usize) -> Option<CheckpointTensor> {
-    let stored = |tensor: String, form| CheckpointTensor { tensor, rows, form };
+    let with_form = |tensor: String, form| CheckpointTensor { tensor, rows, form };
     if let Some((number, name, kind)) = in_block(parameter) {
         let (tensor, is_linear) = match name {
             "attention.norm" => ("ln_1", false),
@@ -35,7 +36,7 @@ fn gpt2(parameter: &str, rows: usize) -> Option<CheckpointTensor> {
             _ => return None,
         };
         let form = if is_linear && kind == "weight" { Form::Transposed } else { Form::Plain };
-        return Some(stored(format!("h.{number}.{tensor}.{kind}"), form));
+        return Some(with_form(format!("h.{number}.{tensor}.{kind}"), form));
     }
     let (tensor, form) = match parameter {
         "embedding.table" => ("wte.weight", Form::Plain),
@@ -45,10 +46,10 @@ fn gpt2(parameter: &str, rows: usize) -> Option<CheckpointTensor> {
         "head.weight" => ("lm_head.weight", Form::Plain),
         _ => return None,
     };
-    Some(stored(tensor.to_owned(), form))
+    Some(with_form(tensor.to_owned(), form))
 }
 
-/// Queries, keys and values are made by layers of their own, and so are a gate and what it lets through.
+/// Llama stores queries, keys and values in separate tensors, and so gate and up.
 fn llama(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<CheckpointTensor>> {
     let plain = |tensor: String, rows| CheckpointTensor { tensor, rows, form: Form::Plain };
     let Some((number, name, kind)) = in_block(parameter) else {
