@@ -1,4 +1,4 @@
-//! Arguments that are no command, and those that ask for help.
+//! Parsing of the command line: help, version and errors.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,10 +10,10 @@ use super::failure::{ExitStatus, Failure};
 use super::output::{note, visible};
 use base::brief;
 
-/// The command that the process was started with.
+/// Parses the command line.
 ///
 /// # Errors
-/// How the process ends instead, where all is said.
+/// The exit status, after help or an error was printed.
 pub(super) fn read() -> Result<Cli, ExitStatus> {
     Cli::try_parse().map_err(|error| tell(&error).unwrap_or_else(Failure::report))
 }

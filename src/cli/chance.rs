@@ -1,4 +1,4 @@
-//! How much of data is chance, where that is known: a floor that losses are to be seen beside.
+//! The entropy of synthetic data: a lower bound of the loss.
 
 use std::collections::BTreeSet;
 
@@ -12,5 +12,5 @@ pub(super) fn least_losses<'a>(runs: impl Iterator<Item = &'a RunConfig>) -> Opt
     let all: Vec<String> = all.into_iter().collect();
     let (first, last) = (all.first()?, all.last()?);
     let floor = if first == last { first.clone() } else { format!("{first} to {last}, by its data") };
-    Some(format!("on average, no loss is below {floor}: so much of what comes next is chance, in nats"))
+    Some(format!("the data's entropy is {floor} nats: no mean loss is below it"))
 }

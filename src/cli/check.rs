@@ -1,4 +1,4 @@
-//! `runner check`: is an experiment right, and what are its runs?
+//! `runner check`: validates experiments and prints their resolved runs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::{chance, files, output};
 use plan::{Experiment, Label, Point};
 use spec::{Repeats, UntilKnown};
 
-/// Check experiments, and whether their data is there, without running them
+/// Validate experiments and check that their data exists, without training
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Experiment files, or patterns such as 'experiments/*.toml'
@@ -19,10 +19,10 @@ pub(super) struct Args {
     /// Override a key, as in train.batch_size=4
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Print what each run really is, as an experiment file, without a look at its data
+    /// Print each resolved run as an experiment file, without reading its data
     #[arg(long)]
     resolved: bool,
-    /// The folder of results, in which is kept what is known of data
+    /// Results folder, which also caches the digests of data files
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
 }
@@ -82,7 +82,7 @@ pub(super) fn summary(experiment: &Experiment) -> String {
     line
 }
 
-/// The point that all strategies share: the axes inside a strategy are in its label.
+/// The run's point on the axes shared by all strategies. A strategy's own axes are in its label.
 fn shared_axes(point: &Point) -> String {
     let shared = Label::of(&point.strategy, &point.axes).shared;
     shared.into_iter().map(|(key, value)| format!("{key}={value} ")).collect()

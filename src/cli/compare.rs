@@ -1,4 +1,4 @@
-//! `runner compare`: which strategy to use.
+//! `runner compare`: compares the strategies of result tables.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use super::failure::{ExitStatus, Failure};
 use super::table::{self, TableArgs};
 use results::{Row, csv};
 
-/// Compares the strategies in CSVs of results
+/// Compare the strategies in result CSVs
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// CSVs that `runner sweep` wrote, and any with the columns strategy, peak_bytes and tokens_per_s or some of them
+    /// CSVs from `runner sweep`, or from other programs (strategy, and peak_bytes or tokens_per_s)
     #[arg(required = true, value_name = "FILE.csv")]
     files: Vec<PathBuf>,
-    /// The strategy that ratios are against [default: the first one]
+    /// The strategy that is the denominator of ratios [default: the first one]
     #[arg(long, value_name = "NAME", conflicts_with = "by")]
     baseline: Option<String>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ fn side_by_side(tables: Vec<(&Path, Vec<Row>)>) -> Vec<Row> {
     all
 }
 
-/// Prints the comparison.
+/// Reads the tables and prints the comparison.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let mut tables = Vec::new();
     for file in &args.files {

@@ -1,6 +1,5 @@
-//! `compile-kernels`: compiles every kernel of the CUDA device and prints registers, shared memory, spills and machine
-//! instructions, or compares them with a table of them. It needs NVRTC alone. For those who write kernels, not for those who
-//! train.
+//! `compile-kernels`, a hidden command for developers of kernels: compiles every CUDA kernel and prints its registers,
+//! shared memory, spills and machine instructions, or compares them with registers.lock. It needs NVRTC, but no card.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +10,16 @@ use device::{KernelCompiler, KernelReport, RegistersLock, SourceReport};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// An architecture, such as sm_90; as many as are wanted
+    /// An architecture, such as sm_90; may be repeated
     #[arg(long = "arch", value_name = "ARCH", required_unless_present = "lock")]
     architectures: Vec<String>,
-    /// A table of kernels, registers.lock: checks that it is current. With --arch, compares every compiled kernel with it
+    /// Path of registers.lock: check that it is current; with --arch, compare every compiled kernel with it
     #[arg(long, value_name = "FILE")]
     lock: Option<PathBuf>,
-    /// Also compiles one source for one architecture, chosen by this text, and compares it with the table
+    /// Also compile one source for one architecture, chosen by a hash of this text, and compare it with the table
     #[arg(long, value_name = "SEED", requires = "lock", conflicts_with = "architectures")]
     sample: Option<String>,
-    /// Compiles what is missing or stale, and writes it to the table
+    /// Compile the missing and stale entries and write them to the table
     #[arg(long, requires = "lock", conflicts_with_all = ["architectures", "sample"])]
     write: bool,
 }
@@ -35,7 +34,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// Compiles every source, and compares with a table if there is one.
+/// Compiles every source and, given a table, compares with it.
 fn compile(architectures: &[String], lock: Option<&Path>) -> Result<ExitStatus, Failure> {
     let lock = lock.map(read).transpose()?;
     let compiler = KernelCompiler::load().map_err(Failure::machine)?;
@@ -55,7 +54,7 @@ fn compile(architectures: &[String], lock: Option<&Path>) -> Result<ExitStatus, 
     complete(problems, outdated)
 }
 
-/// Checks that a table is current, by digests alone, and that one compilation gives its figures.
+/// Checks a table's digests, and compiles one sample entry to compare its figures.
 fn check(file: &Path, sample: Option<&str>) -> Result<ExitStatus, Failure> {
     let lock = read(file)?;
     let outdated = lock.problems();
@@ -69,7 +68,7 @@ fn check(file: &Path, sample: Option<&str>) -> Result<ExitStatus, Failure> {
     complete(lock.differences(&reports), Vec::new())
 }
 
-/// Compiles what is missing from a table or stale in it, as far as this version of NVRTC is concerned.
+/// Compiles the table's missing and stale entries for this version of NVRTC.
 fn update(file: &Path) -> Result<ExitStatus, Failure> {
     let mut lock = if file.exists() { read(file)? } else { RegistersLock::default() };
     let compiler = KernelCompiler::load().map_err(Failure::machine)?;
@@ -96,15 +95,15 @@ fn read(file: &Path) -> Result<RegistersLock, Failure> {
 }
 
 fn uncovered(compiler: &KernelCompiler) -> String {
-    format!("the table has no figures of NVRTC {}, only of {}", compiler.version(), RegistersLock::covered())
+    format!("the table covers NVRTC {1}, not {0}", compiler.version(), RegistersLock::covered())
 }
 
-/// `problems` are of compiled kernels, `outdated` of the table.
+/// Fails with problems of compiled kernels (`problems`) and of the table (`outdated`).
 fn complete(mut problems: Vec<String>, outdated: Vec<String>) -> Result<ExitStatus, Failure> {
     if !outdated.is_empty() {
         problems.extend(outdated);
         problems.push(format!(
-            "help: `{}` compiles what is missing or stale and writes the table",
+            "help: `{}` compiles the missing and stale entries and writes the table",
             RegistersLock::UPDATE
         ));
     }

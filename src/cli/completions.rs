@@ -1,9 +1,9 @@
-//! `completions`: what a shell completes.
+//! `completions`: shell completion scripts.
 
 use super::failure::{ExitStatus, Failure};
 use super::{manual, output};
 
-/// Prints what a shell needs to complete commands and options
+/// Print a shell's completion script
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[arg(value_enum)]

@@ -1,4 +1,4 @@
-//! The data of experiments, checked before anything is written or run.
+//! Checks the data sets of experiments before anything is written or run.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +11,22 @@ use data::{
 use plan::Experiment;
 use spec::{Data, RunConfig};
 
-/// The file in the results' folder that keeps the digests of files.
+/// The file in the results folder that caches the digests of data files.
 pub(super) const DIGESTS_FILE: &str = ".digests.json";
 
-/// What is known of the data sets, each of which is looked at once however many runs use it.
+/// Inspected data sets. Each is inspected once, however many runs use it.
 pub(super) struct DataSets {
     digests: DigestCache,
     seen: Vec<(Data, Inspected)>,
-    /// Files that parameters start from.
+    /// Checkpoints that parameters are loaded from.
     weights: Vec<(PathBuf, OpenedWeights)>,
 }
 
-/// What a file of parameters holds, and its digest.
+/// A checkpoint's tensors and digest.
 type OpenedWeights = Result<(Weights, String), WeightsError>;
 
 impl DataSets {
-    /// With what an earlier sweep kept in the results' folder.
+    /// Starts with the digests that an earlier sweep cached in the results folder.
     pub(super) fn new(out: &Path) -> DataSets {
         DataSets {
             digests: DigestCache::read(&out.join(DIGESTS_FILE)),
@@ -35,22 +35,22 @@ impl DataSets {
         }
     }
 
-    /// Whether every run of the experiment has data, and enough.
+    /// Checks that every run of the experiment has enough data.
     pub(super) fn check(&mut self, experiment: &Experiment) -> Result<(), Failure> {
         self.check_all(experiment, false).map(|_| ())
     }
 
-    /// The same of what is here, for a plan that needs no more. Says in a line what is not, if anything is.
+    /// The same for a plan, which tolerates missing files. Returns a line that lists them, if any are missing.
     pub(super) fn check_what_is_here(&mut self, experiment: &Experiment) -> Result<Option<String>, Failure> {
         let absent = self.check_all(experiment, true)?;
         let name = brief::line(&experiment.name);
         Ok((!absent.is_empty()).then(|| {
             let files = brief::line(&absent.join(", ")).into_owned();
-            format!("the data of {name} is not here ({files}): its runs have no id, and a sweep needs it")
+            format!("the data of {name} is missing ({files}): its runs have no id, and `sweep` needs it")
         }))
     }
 
-    /// Returns the files and globs that are not here, where that is no mistake.
+    /// Returns the missing files and globs, where missing data is allowed.
     fn check_all(&mut self, experiment: &Experiment, may_be_absent: bool) -> Result<Vec<String>, Failure> {
         let mut problems: Vec<String> = Vec::new();
         let mut absent: Vec<String> = Vec::new();
@@ -94,7 +94,7 @@ impl DataSets {
             .map(|_: Vec<()>| absent)
     }
 
-    /// Tells what is wrong with the file that the model's parameters start from, if there is one.
+    /// Checks the checkpoint that the model's parameters are loaded from, if there is one.
     fn check_weights(&mut self, config: &RunConfig, mut tell: impl FnMut(&Path, &WeightsError)) {
         let Some(path) = config.model.weights() else { return };
         let known = self.weights.iter().position(|(known, _)| known == path);
@@ -113,7 +113,7 @@ impl DataSets {
         }
     }
 
-    /// Keeps what was learnt in the results' folder, which exists.
+    /// Writes the digest cache to the results folder, which exists.
     pub(super) fn keep(&self) -> Result<(), Failure> {
         self.digests
             .write()
@@ -129,13 +129,13 @@ impl DataSets {
         self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
     }
 
-    /// How many tokens there are of data that was looked at, where they lie in a row.
+    /// The number of tokens of inspected data that is one token row.
     pub(super) fn tokens(&self, config: &RunConfig) -> Option<usize> {
         let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
         contents.as_ref().ok()?.tokens()
     }
 
-    /// The digest of data that was checked, and of what parameters start from; `None` where one of them is not here.
+    /// The digest of checked data and of the checkpoint, if any; `None` if a file is missing.
     pub(super) fn digest(&self, config: &RunConfig) -> Option<String> {
         let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
         let data = contents.as_ref().ok()?.digest();
@@ -146,7 +146,7 @@ impl DataSets {
     }
 }
 
-/// Takes a path to others, unless it is among them.
+/// Adds a path unless it is present.
 fn note(path: &Path, others: &mut Vec<String>) {
     let path = path.display().to_string();
     if !others.contains(&path) {
@@ -154,7 +154,7 @@ fn note(path: &Path, others: &mut Vec<String>) {
     }
 }
 
-/// An error that points at the line of the key, and at the one path of several.
+/// An error that points at the key's line and, of several paths, at the faulty one.
 fn blame(experiment: &Experiment, data_set: &dyn DataSet, error: &DataError) -> String {
     let path = error.path().and_then(|path| data_set.paths().iter().position(|known| known == path));
     let table = format!("data.{}", data_set.name());

@@ -1,4 +1,4 @@
-//! `execute-run`: the child of a sweep, which executes one run. Not for people.
+//! `execute-run`, a hidden command: the child process of a sweep that executes one run.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -9,19 +9,19 @@ use execute::{Message, Reporter};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The private folder with `run.toml`, `target.toml` and `data.digest`
+    /// The private folder that holds `run.toml`, `target.toml` and `data.digest`
     #[arg(long, value_name = "DIR")]
     folder: PathBuf,
-    /// Write down what repeating the run takes, instead of measuring it
+    /// Dump the run's tensors instead of measuring it
     #[arg(long)]
     dump: bool,
-    /// What is known of files that are too large to be read again
+    /// Cache of the digests of large files
     #[arg(long, value_name = "FILE")]
     digests: Option<PathBuf>,
-    /// Leave out how fast the device is at its best, which another repeat has measured
+    /// Do not measure the device's rates: another repeat did
     #[arg(long)]
     without_rates: bool,
-    /// Which of several cards
+    /// Index of the card
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: usize,
 }

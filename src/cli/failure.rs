@@ -1,4 +1,4 @@
-//! How a command ends.
+//! Exit status and errors of commands.
 
 use std::fmt::{self, Display};
 use std::process::ExitCode;
@@ -6,21 +6,21 @@ use std::process::ExitCode;
 use super::output;
 use base::brief;
 
-/// What a command that did its work leaves to say with its exit code.
+/// The exit code of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitStatus {
-    /// Everything that was asked for has a result.
+    /// Every requested run has a result.
     Complete,
-    /// Some run failed, or the command could not do its work.
+    /// Some run failed, or the machine failed the command.
     Failed,
-    /// The input is wrong.
+    /// The input is invalid.
     WrongInput,
-    /// Ended by a signal, with everything finished so far kept.
+    /// Ended by a signal; finished results are kept.
     Interrupted,
 }
 
 impl ExitStatus {
-    /// How a command ends of which one part ended so and the next so.
+    /// Combines the statuses of two parts of a command.
     pub(super) fn and(self, next: ExitStatus) -> ExitStatus {
         match (self, next) {
             (status, ExitStatus::Complete) => status,
@@ -40,7 +40,7 @@ impl From<ExitStatus> for ExitCode {
     }
 }
 
-/// Why a command did not do its work: the message is all that its user reads.
+/// Why a command did not do its work, with the complete message for the user.
 #[derive(Debug)]
 pub(super) struct Failure {
     message: String,
@@ -52,17 +52,17 @@ fn short(message: impl Display) -> String {
 }
 
 impl Failure {
-    /// What the user wrote cannot be done, and nothing was.
+    /// Invalid input; nothing was done.
     pub(super) fn input(message: impl Display) -> Failure {
         Failure { message: short(message), status: ExitStatus::WrongInput }
     }
 
-    /// The machine did not do what it should have.
+    /// The machine failed, such as an unwritable file.
     pub(super) fn machine(message: impl Display) -> Failure {
         Failure { message: short(message), status: ExitStatus::Failed }
     }
 
-    /// All values, or all failures in one: a user who mends the first should not meet the second only then.
+    /// All values, or all failures combined, so that the user sees every mistake at once.
     pub(super) fn collect<T>(
         results: impl IntoIterator<Item = Result<T, Failure>>,
     ) -> Result<Vec<T>, Failure> {

@@ -1,4 +1,4 @@
-//! Arguments that name experiment files.
+//! Experiment files on the command line.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::failure::Failure;
 use base::regular;
 use plan::Experiment;
 
-/// The files that arguments name: each a path, or a pattern that the shell passed on. Fails where one matches
+/// The files of the arguments. Each argument is a path, or a glob that the shell did not expand. Fails if one matches
 /// nothing.
 fn find(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
     let mut files: Vec<PathBuf> = Vec::new();
@@ -27,12 +27,12 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
         return Ok(vec![literal.to_path_buf()]);
     }
     let paths = glob::glob(argument)
-        .map_err(|error| Failure::input(format!("`{argument}` is not a pattern of files: {}", error.msg)))?;
+        .map_err(|error| Failure::input(format!("`{argument}` is not a valid glob: {}", error.msg)))?;
     let unreadable =
         |path: &Path, error: &io::Error| Failure::input(format!("cannot read {}: {error}", path.display()));
     let mut files = Vec::new();
     for path in paths {
-        // One that cannot be looked at may be an experiment, and is not left out.
+        // An inaccessible path may be an experiment: keep it, so that reading it reports the error.
         let path = path.map_err(|error| unreadable(error.path(), error.error()))?;
         if regular::is_file(&path).map_err(|error| unreadable(&path, &error))? {
             files.push(path);
@@ -44,27 +44,27 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Expands one experiment, with the variables of this process.
+/// Expands one experiment, with this process's environment variables.
 fn expand(file: &Path, overrides: &[String]) -> Result<Experiment, Failure> {
     let environment = |name: &str| std::env::var(name).ok();
     plan::expand(file, overrides, &environment).map_err(Failure::input)
 }
 
-/// Fails where two experiments would write the same results.
+/// Fails if two experiments would write the same results.
 fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> {
     for (index, experiment) in experiments.iter().enumerate() {
         let same = |other: &&Experiment| other.name == experiment.name;
         if let Some(other) = experiments[..index].iter().find(same) {
             let message =
-                format!("`{}` also names the experiment in {}", experiment.name, other.file.display());
-            let help = "give each a name of its own".to_string();
+                format!("the experiment in {1} is also called `{0}`", experiment.name, other.file.display());
+            let help = "give each a different name".to_string();
             return Err(Failure::input(experiment.sources.error_at("name", message, Some(help))));
         }
     }
     Ok(())
 }
 
-/// Expands all experiments that arguments name. Says what is wrong with each, or which two have one name.
+/// Expands all experiments of the arguments. Reports the mistakes of all files, and duplicate names.
 pub(super) fn expand_all(arguments: &[String], overrides: &[String]) -> Result<Vec<Experiment>, Failure> {
     let files = find(arguments)?;
     let experiments = Failure::collect(files.iter().map(|file| expand(file, overrides)))?;

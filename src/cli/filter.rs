@@ -1,4 +1,4 @@
-//! Which runs of the experiments are meant.
+//! `--filter` and `--run`: select runs.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -9,19 +9,19 @@ use super::failure::Failure;
 use plan::{Plan, PlannedRun};
 use results::Row;
 
-/// Some of the runs.
+/// A selection of runs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Filter {
-    /// Only strategies with such names, or runs at such values of swept keys: 'bf16*,plain' or train.batch_size=8. Of several
-    /// filters each has to let a run through
+    /// Only these strategies, or only these values of a swept key: 'bf16*,plain' or train.batch_size=8. A run must match every
+    /// --filter
     #[arg(long = "filter", value_name = "GLOB,KEY=VALUE")]
     all_of: Vec<AnyOf>,
-    /// Only the run whose id begins like this
+    /// Only the run whose id has this prefix
     #[arg(long = "run", value_name = "ID")]
     ids: Vec<String>,
 }
 
-/// One `--filter`: what a run has to match one of.
+/// One `--filter`: a run matches if it matches any of its patterns.
 #[derive(Clone, Debug)]
 struct AnyOf(Vec<Wanted>);
 
@@ -78,19 +78,19 @@ impl Filter {
         is_named && self.all_of.iter().all(|AnyOf(any)| any.iter().any(|one| one.matches(strategy, axes)))
     }
 
-    /// The rows of these runs, and with them those of the baseline at the same points of the sweep: ratios are against them.
+    /// The rows of the selected runs, and the baseline's rows at the same points, which ratios need.
     pub(super) fn rows(&self, mut rows: Vec<Row>, is_baseline: impl Fn(&Row) -> bool) -> Vec<Row> {
         let is_wanted = |row: &Row| self.matches(&row.strategy, &row.axes, &row.run_id);
         let points: BTreeSet<Vec<(String, String)>> =
             rows.iter().filter(|row| is_wanted(row)).map(|row| row.axes.clone()).collect();
-        // Strategies may sweep keys of their own.
+        // Strategies may have their own swept keys.
         let is_beside =
             |row: &Row| points.iter().any(|point| row.axes.iter().all(|axis| point.contains(axis)));
         rows.retain(|row| is_wanted(row) || is_baseline(row) && is_beside(row));
         rows
     }
 
-    /// A filter that lets nothing through is a mistake.
+    /// Fails if a filter selects nothing.
     pub(super) fn check(&self, plans: &[Plan]) -> Result<(), Failure> {
         let runs = || plans.iter().flat_map(|plan| &plan.runs);
         let distinct = |names: &mut dyn Iterator<Item = String>| {
@@ -117,11 +117,11 @@ impl Filter {
         }
         if let Some(id) = self.ids.iter().find(|id| !runs().any(|run| run.id.starts_with(id.as_str()))) {
             return Err(Failure::input(format!(
-                "no run has an id that begins with {id}; `runner sweep --dry-run` lists them"
+                "no run's id begins with {id}; `runner sweep --dry-run` lists the ids"
             )));
         }
         if !self.is_everything() && !runs().any(|run| self.lets_through(run)) {
-            return Err(Failure::input("no run matches all of the --filter and --run that were given"));
+            return Err(Failure::input("no run matches every --filter and --run"));
         }
         Ok(())
     }

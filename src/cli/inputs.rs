@@ -1,5 +1,4 @@
-//! Everything that the user wrote, read and checked before anything is written or run: what `sweep`, `plan` and
-//! `explain` have in common.
+//! The arguments and files that `sweep`, `plan` and `explain` share, read and checked before anything is written or run.
 
 use std::path::Path;
 
@@ -12,50 +11,46 @@ use device::{DetectError, Detected, DeviceChoice, Limits, Target};
 use plan::{Experiment, Plan, PlanError, Purpose};
 use spec::Described;
 
-/// Which experiments, and what of them the command line changes.
+/// The experiments, and the command line's overrides.
 #[derive(Debug, clap::Args)]
 pub(super) struct InputArgs {
     /// Experiment files, or patterns such as 'experiments/*.toml'
     #[arg(required = true, value_name = "FILES")]
     files: Vec<String>,
-    /// Change a key of every experiment, such as train.seed=1
+    /// Override a key of every experiment, such as train.seed=1
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Where to train; `auto` takes a CUDA device if there is one
+    /// The device: cpu, cuda, cuda:N, or auto (CUDA if available, else the CPU)
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
-    /// Behave like a device with this much memory, such as 16GiB
+    /// Limit the device's memory, such as 16GiB
     #[arg(long, value_name = "SIZE", value_parser = some_memory)]
     memory: Option<Bytes>,
-    /// Behave as if the host had this much memory for what is kept there, such as 64GiB
+    /// Limit the host memory for values kept there, such as 64GiB
     #[arg(long, value_name = "SIZE", value_parser = some_memory)]
     host_memory: Option<Bytes>,
 }
 
 fn some_memory(text: &str) -> Result<Bytes, String> {
     let memory: Bytes = text.parse()?;
-    if memory > Bytes(0) {
-        Ok(memory)
-    } else {
-        Err("there is nothing to plan for without any memory".to_owned())
-    }
+    if memory > Bytes(0) { Ok(memory) } else { Err("the limit must be above 0".to_owned()) }
 }
 
-/// What the arguments and files amount to.
+/// The checked inputs of a command.
 pub(super) struct Inputs {
     pub(super) plans: Vec<Plan>,
-    /// What was learnt of the data, to be kept once the results' folder is there.
+    /// Inspected data, to be cached once the results folder exists.
     pub(super) data: DataSets,
-    /// What the machine itself has, where that is known.
+    /// The machine's own memory, if known.
     pub(super) memory: Option<Bytes>,
-    /// What there is to know of the device, a line each.
+    /// Notes about the device, a line each.
     pub(super) notes: Vec<String>,
-    /// Which data is not here, a line for each experiment.
+    /// Missing data, a line per experiment.
     pub(super) absent: Vec<String>,
 }
 
 impl InputArgs {
-    /// Where to train.
+    /// The device to train on.
     pub(super) fn device(&self) -> DeviceChoice {
         self.device
     }
@@ -64,18 +59,18 @@ impl InputArgs {
         Limits { memory: self.memory, host_memory: self.host_memory }
     }
 
-    /// What the command line sets.
+    /// The command line's `--set` overrides.
     pub(super) fn settings(&self) -> &[String] {
         &self.set
     }
 
-    /// Whether they change the experiments.
+    /// Whether there are overrides.
     pub(super) fn changes(&self) -> bool {
         !self.set.is_empty()
     }
 
-    /// Reads and checks all files. What is known of data already lies in the results' folder `out`. With a
-    /// `target`, the name of a card or a file, plans for that machine.
+    /// Reads and checks all files, with the data digests cached in the results folder `out`. A `target`, the name of a known
+    /// card or a target file, replaces this machine.
     pub(super) fn read(
         &self,
         purpose: Purpose,
@@ -89,7 +84,7 @@ impl InputArgs {
             Purpose::Train => data.check(experiment).map(|()| None),
             Purpose::Predict => data.check_what_is_here(experiment),
         }))?;
-        // Once for all: what a card's context takes is found out by another process.
+        // Once for all experiments: measuring a card's context takes another process.
         let machine = match described {
             Some(described) => Machine::Described(described),
             None => Machine::Found(device::find(self.device).map_err(Failure::input)?),
@@ -111,16 +106,16 @@ impl InputArgs {
     }
 }
 
-/// What is planned for.
+/// The machine to plan for.
 enum Machine {
-    /// By a file, or as a known card.
+    /// From a target file or a known card.
     Described(Described),
-    /// Here.
+    /// This machine.
     Found(Detected),
 }
 
 impl Machine {
-    /// With the memory that the command line or else the experiment allows, or with its own.
+    /// With the memory limit of the command line, else of the experiment, else the machine's own memory.
     fn target(&self, limits: Limits) -> Result<Target, DetectError> {
         match self {
             Machine::Found(detected) => detected.target(limits),
@@ -128,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// Its own, which no limit changes.
+    /// The machine's own memory, without limits.
     fn memory(&self) -> Option<Bytes> {
         self.target(Limits::default()).ok().filter(|target| !target.limited).map(|target| target.memory)
     }

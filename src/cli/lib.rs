@@ -1,4 +1,4 @@
-//! The commands: one file each.
+//! The command line: one file per command.
 
 mod arguments;
 mod chance;
@@ -20,6 +20,7 @@ mod output;
 mod plan;
 mod probe_device;
 mod progress;
+mod reference;
 mod report;
 mod sweep;
 mod table;
@@ -35,11 +36,11 @@ use clap::{Parser, Subcommand};
 
 use failure::Failure;
 
-/// Compares memory strategies for training neural networks, by measuring them.
+/// Measures and compares memory strategies for training neural networks.
 #[derive(Debug, Parser)]
 #[command(name = "runner", version)]
 struct Cli {
-    /// Say nothing but what was asked for, and what is wrong
+    /// Suppress progress; print results and errors only
     #[arg(long, short, global = true)]
     quiet: bool,
     #[command(subcommand)]
@@ -50,21 +51,21 @@ struct Cli {
 enum Command {
     /// Train every combination, each in a process of its own, and compare them
     Sweep(sweep::Args),
-    /// Predict the memory of every combination, without training
+    /// Predict the memory of every combination without training
     Plan(plan::Args),
-    /// Compare the strategies in tables of results
+    /// Compare the strategies in result tables
     Compare(compare::Args),
-    /// Print what the columns of results mean
+    /// Describe the columns of result tables
     Columns(columns::Args),
-    /// Check experiments, and whether their data is there, without running them
+    /// Validate experiments and check that their data exists, without training
     Check(check::Args),
-    /// Print the program of a run, with what is live at each operation and where its time went
+    /// Explain a run: values live at its peak, what would lower it, and where time goes
     Explain(explain::Args),
-    /// List the devices there are, how fast they are, and what is missing
+    /// List devices with their rates, and missing libraries
     Devices(devices::Args),
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell's completion script
     Completions(completions::Args),
-    /// Write a page for `man` about each command
+    /// Write a man page for each command
     Manual(manual::Args),
     #[command(hide = true)]
     CompileKernels(compile_kernels::Args),

@@ -1,4 +1,4 @@
-//! `manual`: the pages that `man` shows.
+//! `manual`: pages for `man`.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use super::Cli;
 use super::failure::{ExitStatus, Failure};
 use super::output::say;
 
-/// Writes a page for `man` about each command
+/// Write a man page for each command
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder for the pages, such as ~/.local/share/man/man1
+    /// Output folder, such as ~/.local/share/man/man1
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -25,7 +25,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     Ok(ExitStatus::Complete)
 }
 
-/// The program's commands without those that it gives itself.
+/// The program's commands without the hidden ones.
 pub(super) fn visible_commands() -> Command {
     let all = Cli::command();
     let visible: Vec<Command> =

@@ -1,4 +1,4 @@
-//! Where text leaves the program.
+//! Standard output and standard error.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::terminal;
 use compare::{LEAST_WIDTH, wrap};
 
-/// Whether only what was asked for, and what is wrong, is to be said.
+/// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn be_quiet() {
@@ -21,12 +21,12 @@ pub(super) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Writes what was asked for to standard output. A reader that went away, as `head` does, has seen enough.
+/// Writes a command's result to standard output. A closed pipe (`head`) is not an error.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     print_raw(&visible(text))
 }
 
-/// The same for text that a terminal may obey.
+/// The same for text with escape sequences of our own.
 pub(super) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -37,14 +37,14 @@ pub(super) fn print_raw(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a line to standard output on the way to files that matter more.
+/// Writes an informational line to standard output, unless `--quiet`. Errors are ignored: files matter more.
 pub(super) fn say(text: &str) {
     if !is_quiet() {
         let _ = writeln!(io::stdout().lock(), "{}", visible(&fitted(text)));
     }
 }
 
-/// Broken between words where a terminal is narrower.
+/// Wraps text to the terminal's width.
 fn fitted(text: &str) -> Cow<'_, str> {
     let Some(width) = terminal::width() else { return Cow::Borrowed(text) };
     let width = width.max(LEAST_WIDTH);
@@ -55,20 +55,20 @@ fn fitted(text: &str) -> Cow<'_, str> {
         .into()
 }
 
-/// Writes a line about how it goes to standard error.
+/// Writes a progress line to standard error, unless `--quiet`.
 pub(super) fn mention(text: &str) {
     if !is_quiet() {
         note(text);
     }
 }
 
-/// Writes a line about what is wrong to standard error. Nobody is left to tell where that is closed too.
+/// Writes a warning or an error to standard error. A closed standard error is ignored.
 pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", visible(text));
 }
 
-/// What a terminal would obey, or show in another order, as a sign for it: names, paths and lines of files are whatever
-/// somebody wrote there. Line breaks and tabs are this program's own.
+/// Replaces control and bidirectional characters by visible symbols, since names, paths and lines of files may hold any. Line
+/// breaks and tabs stay.
 pub(super) fn visible(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| sign(c) == c) {
         return Cow::Borrowed(text);
@@ -76,15 +76,15 @@ pub(super) fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(sign).collect())
 }
 
-/// One character for one, so that what is marked beneath stays beneath.
+/// One character for one, so that markers in the line below stay aligned.
 fn sign(c: char) -> char {
     match c {
         '\n' | '\t' => c,
-        // The pictures of control characters stand in their order.
+        // Unicode's control pictures are in the order of the control characters.
         '\0'..='\x1f' => char::from_u32(0x2400 + c as u32).unwrap_or(char::REPLACEMENT_CHARACTER),
         '\x7f' => '\u{2421}',
         '\u{80}'..='\u{9f}' => char::REPLACEMENT_CHARACTER,
-        // Annotations, embeddings, overrides and isolates of direction.
+        // Directional annotations, embeddings, overrides and isolates.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             char::REPLACEMENT_CHARACTER
         }

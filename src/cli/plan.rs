@@ -1,4 +1,4 @@
-//! `plan`: the same table, predicted, without training.
+//! `plan`: predicts the comparison table without training.
 
 use std::path::{Path, PathBuf};
 
@@ -20,24 +20,24 @@ pub(super) struct Args {
     filter: Filter,
     #[command(flatten)]
     table: TableArgs,
-    /// Plan for another machine: a card that `devices --targets` lists, or a file such as a `target.toml` among the results
+    /// Plan for another machine: a card that `devices --targets` lists, or a target file
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
-    /// Where results are: what is known of the data is kept there, and what was measured on this device tells how fast it is
+    /// Results folder: caches data digests, and supplies this device's measured rates for time estimates
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
 }
 
-/// Who looks for the other number finds no way from this one to it.
+/// Printed below every plan: a reader may take the figures for PyTorch's.
 const WHOSE_FIGURES: &str =
-    "These figures are this program's own: what PyTorch needs for the same training is another number.";
+    "These figures are this program's memory. PyTorch needs a different amount for the same training.";
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
     args.filter.check(&inputs.plans)?;
     report::devices(&inputs, args.table.is_for_programs());
     report::absent(&inputs, args.table.is_for_programs());
-    // One machine for all, whatever limits each experiment has.
+    // All experiments share one machine, whatever their limits.
     let caution = inputs.plans.first().and_then(|plan| plan.target.figures.caution());
     let options = Options { caution, ..args.table.options(None) };
     let speeds = speeds(&inputs.plans, &args.out);
@@ -52,7 +52,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         if let Some(reason) = &plan.unsuited {
             let experiment = &plan.experiment;
             say(&format!(
-                "a sweep would skip all of {experiment} here: {reason}; `--target` plans for another machine"
+                "a sweep would skip every run of {experiment} on this machine: {reason}; plan for another one with `--target`"
             ));
         }
     }
@@ -60,11 +60,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     Ok(ExitStatus::Complete)
 }
 
-/// How fast the machine is that is planned for: by what was measured on it, or else by its data sheet.
+/// The device rates of the machine: measured there, else from the card's data sheet.
 fn speeds(plans: &[Plan], out: &Path) -> Speeds {
     let Some(Plan { target, .. }) = plans.first() else { return Speeds::default() };
     let (learned, unread) = results::learned(out, target);
-    unread.iter().for_each(|error| output::mention(&format!("nothing is learnt of speeds from it: {error}")));
+    unread.iter().for_each(|error| output::mention(&format!("ignored for device rates: {error}")));
     match learned.origin {
         Origin::Unknown => Speeds::of_data_sheet(target).unwrap_or(learned),
         Origin::Runs(_) | Origin::DataSheet => learned,
@@ -75,14 +75,14 @@ fn whose_estimates(speeds: &Speeds, out: &Path) -> String {
     let out = out.display();
     match speeds.origin {
         Origin::Unknown => {
-            format!("No time is estimated: no run on this device is in {out}. `runner sweep` measures there.")
+            format!("No times are estimated: {out} has no run of this device. `runner sweep` measures some.")
         }
-        Origin::Runs(1) => format!("Times are estimates, by the rates of the run in {out} on this device."),
+        Origin::Runs(1) => format!("Times are estimates from the rates of the run of this device in {out}."),
         Origin::Runs(runs) => {
-            format!("Times are estimates, by the rates of {runs} runs in {out} on this device.")
+            format!("Times are estimates from the rates of {runs} runs of this device in {out}.")
         }
         Origin::DataSheet => {
-            "Times are estimates by the peaks of a data sheet, which no program reaches: they rank, no more."
+            "Times are estimates from a data sheet's peak rates, which no program reaches: use them to rank only."
                 .to_owned()
         }
     }

@@ -1,4 +1,4 @@
-//! `probe-device`: the child that finds out what a device's context takes, and how fast it is. Not for people.
+//! `probe-device`, a hidden command: the child process that measures a device's context memory and rates.
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
@@ -13,17 +13,17 @@ use spec::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Which card; the processor if none is named
+    /// Index of the card; without it, the CPU
     #[arg(long, value_name = "N")]
     ordinal: Option<usize>,
-    /// Measure how fast it multiplies and copies
+    /// Measure the rates of matmuls and copies
     #[arg(long)]
     rates: bool,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let target = match args.ordinal {
-        // What the context takes is not known before it is there.
+        // The context's size is unknown before it exists.
         Some(ordinal) => device::equip(ordinal).map_err(Failure::machine)?.target(Bytes(0)),
         None => device::detect(DeviceChoice::Cpu, None).map_err(Failure::machine)?,
     };
@@ -31,7 +31,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let config = small_run();
     let program = compile_verified(&config, &target).map_err(Failure::machine)?;
     execute::prime(device.as_mut(), &program, RunSchedule::of(&config)).map_err(Failure::machine)?;
-    // Begun to make the pool give back what priming took.
+    // Starting the counter returns the pool's primed memory.
     device.begin_witness().map_err(Failure::machine)?;
     let reading = device.witness().map_err(Failure::machine)?;
     let mut probed = Probed {
@@ -53,7 +53,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     Ok(ExitStatus::Complete)
 }
 
-/// A run of all kinds of operations: once it was there, a card's context has what runs load into it.
+/// A run with every kind of operation: after it, a card's context holds all that runs load into it.
 fn small_run() -> RunConfig {
     let optimizer = AdamW {
         lr: 1.0,

@@ -1,7 +1,7 @@
-//! How far a sweep is: two lines on a terminal, one line per run elsewhere.
+//! A sweep's progress: two lines on a terminal, one line per run elsewhere.
 //!
-//! Something is drawn only when a child says something, which it does between steps: a line that redraws itself
-//! would take time from the step that is being timed.
+//! Lines are drawn only when a child reports, which it does between steps: periodic redrawing would disturb the step that is
+//! being timed.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -13,22 +13,22 @@ use base::units::Bytes;
 use execute::Message;
 use results::{Row, Status};
 
-/// Draws per second: enough to read.
+/// Draws per second.
 const RATE: u8 = 5;
 
 pub(super) struct Progress {
     bars: Option<Bars>,
     label: String,
     begun: Instant,
-    /// Runs that had a result before this sweep began.
+    /// Runs that had a result before this sweep.
     before: usize,
-    /// Runs that this sweep has ended.
+    /// Runs that this sweep has finished.
     ended: usize,
-    /// Runs that this sweep is for.
+    /// Runs that this sweep executes.
     jobs: usize,
 }
 
-/// On a terminal.
+/// The bars on a terminal.
 struct Bars {
     all: MultiProgress,
     sweep: ProgressBar,
@@ -59,7 +59,7 @@ impl Progress {
         Progress { bars, label: String::new(), begun: Instant::now(), before, ended: 0, jobs }
     }
 
-    /// A run begins.
+    /// Shows that a run starts.
     pub(super) fn begin(&mut self, label: &str) {
         self.label = label.to_string();
         if let Some(bars) = &self.bars {
@@ -67,14 +67,14 @@ impl Progress {
         }
     }
 
-    /// A run says how it goes.
+    /// Shows a run's report.
     pub(super) fn message(&mut self, message: &Message) {
         if let (Some(bars), Some(news)) = (&self.bars, news(message)) {
             bars.run.set_message(visible(&format!("{}  {news}", self.label)).into_owned());
         }
     }
 
-    /// A run has ended.
+    /// Shows a run's outcome.
     pub(super) fn end(&mut self, label: &str, outcome: &str) {
         self.ended += 1;
         let number = self.before + self.ended;
@@ -82,7 +82,7 @@ impl Progress {
         match &self.bars {
             None => mention(&text),
             Some(bars) => {
-                // What the terminal does not take, the table still has.
+                // A write error is ignored: the table has the outcome.
                 let _ = bars.all.println(visible(&text));
                 bars.sweep.set_message(self.left().map(|left| format!(", {left} left")).unwrap_or_default());
                 bars.sweep.set_position(number as u64);
@@ -90,7 +90,7 @@ impl Progress {
         }
     }
 
-    /// Clears the terminal's lines for what follows.
+    /// Clears the bars.
     pub(super) fn finish(self) {
         if let Some(bars) = &self.bars {
             bars.run.finish_and_clear();
@@ -98,7 +98,7 @@ impl Progress {
         }
     }
 
-    /// Time to go, by the mean of the runs so far.
+    /// The remaining time, from the mean of the finished runs.
     fn left(&self) -> Option<String> {
         let runs = self.jobs - self.ended;
         let mean = self.begun.elapsed() / u32::try_from(self.ended).ok().filter(|ended| *ended > 0)?;
@@ -123,14 +123,14 @@ fn news(message: &Message) -> Option<String> {
     })
 }
 
-/// In tokens if there are any.
+/// Tokens per second, or samples for models without tokens.
 fn speed(tokens_per_s: Option<f64>, samples_per_s: Option<f64>) -> Option<String> {
     let tokens = tokens_per_s.map(|rate| (rate, "tok/s"));
     let (rate, unit) = tokens.or(samples_per_s.map(|rate| (rate, "smp/s")))?;
     Some(format!("{} {unit}", thousands(rate)))
 }
 
-/// What came of a run.
+/// A run's outcome in words.
 pub(super) fn outcome(row: &Row) -> String {
     let mut facts = Vec::new();
     facts.extend(row.peak_bytes.map(|bytes| Bytes(bytes).to_string()));

@@ -1,4 +1,4 @@
-//! What several commands say.
+//! Messages that several commands print.
 
 use super::inputs::Inputs;
 use super::output::{mention, say};
@@ -6,7 +6,7 @@ use base::brief;
 use base::units::Bytes;
 use device::{DeviceKind, Target};
 
-/// Which devices the runs are for, and what there is to know of them: the first line of every sweep.
+/// The devices of the runs with their notes: the first lines of every sweep.
 pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
     let mut told: Vec<&Target> = Vec::new();
     for plan in &inputs.plans {
@@ -19,7 +19,7 @@ pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
     }
 }
 
-/// Which data is not here.
+/// Missing data.
 pub(super) fn absent(inputs: &Inputs, for_programs: bool) {
     let say = if for_programs { mention } else { say };
     inputs.absent.iter().for_each(|line| say(line));
@@ -37,8 +37,8 @@ pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
     let limited = if target.limited { "limited to " } else { "" };
     let caution = match own {
         _ if !target.limited => String::new(),
-        Some(own) if target.memory >= own => format!(" (no less than it has, which is {own})"),
-        _ => " (a smaller one's memory, but this one's speed)".to_owned(),
+        Some(own) if target.memory >= own => format!(" (not below its own memory, {own})"),
+        _ => " (a smaller device's memory, but this one's speed)".to_owned(),
     };
     let host = target.host_memory.map(|memory| format!(", the host limited to {memory}")).unwrap_or_default();
     let figures = target.figures.caution().map(|caution| format!("; {caution}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How a table is shown: what `sweep`, `plan` and `compare` have in common.
+//! The table options that `sweep`, `plan` and `compare` share.
 
 use super::failure::Failure;
 use super::output;
@@ -10,12 +10,12 @@ pub(super) struct TableArgs {
     /// Order of the rows within a group
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
-    /// Put the values of this swept key beside each other instead of the strategies
+    /// Compare the values of this swept key instead of the strategies
     #[arg(long, value_name = "AXIS")]
     by: Option<String>,
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
-    /// Show these columns, in this order, such as memory,speed,loss
+    /// Columns to show, in this order, such as memory,speed,loss
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = column)]
     columns: Option<Vec<String>>,
 }
@@ -36,13 +36,13 @@ impl TableArgs {
         }
     }
 
-    /// Whether standard output is for a program, so that nothing else may stand there.
+    /// Whether the format is for programs, so that nothing else may be printed to standard output.
     pub(super) fn is_for_programs(&self) -> bool {
         matches!(self.format, Format::Csv | Format::Json)
     }
 }
 
-/// Writes a table to standard output, in colours where a terminal shows them.
+/// Writes a table to standard output, with colours on a terminal.
 pub(super) fn print(table: &Styled) -> Result<(), Failure> {
     if !terminal::has_colours() {
         return output::print(&table.to_string());

@@ -1,4 +1,4 @@
-//! `--target`: a machine that is not here, by its file or by the name of a known card.
+//! `--target`: another machine, from a target file or a known card's name.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use super::failure::Failure;
 use device::{DeviceKind, Figures, KnownCard};
 use spec::{Described, read_target};
 
-/// The machine of a file, or else of a name.
+/// Reads the target from a file, else finds the known card of that name.
 ///
 /// # Errors
-/// There is neither, or the file describes no machine.
+/// Neither exists, or the file is invalid.
 pub(super) fn find(written: &Path) -> Result<Described, Failure> {
     let card = written.to_str().and_then(KnownCard::find);
     match card {
@@ -34,7 +34,7 @@ fn neither(written: &Path) -> Failure {
     ))
 }
 
-/// What stands for what a target's file leaves out.
+/// The defaults and assumptions for keys that a target file leaves out.
 pub(super) fn notes(described: &Described) -> Vec<String> {
     let kind = match described.target.kind {
         DeviceKind::Cpu => "processor",
@@ -46,6 +46,6 @@ pub(super) fn notes(described: &Described) -> Vec<String> {
         keys.map(|(key, bytes)| format!("{key} = {}", bytes.exact())).collect::<Vec<_>>().join(", ")
     };
     let [usual, assumed] = [false, true].map(said);
-    let usual = (!usual.is_empty()).then(|| format!("not in its file, but as on every {kind}: {usual}"));
+    let usual = (!usual.is_empty()).then(|| format!("defaults of every {kind}, not in its file: {usual}"));
     usual.into_iter().chain((!assumed.is_empty()).then(|| format!("assumed: {assumed}"))).collect()
 }

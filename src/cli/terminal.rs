@@ -1,4 +1,4 @@
-//! What standard output can show.
+//! The width and colours of standard output.
 
 use std::io::IsTerminal;
 
@@ -6,17 +6,17 @@ use console::Style;
 
 use compare::Tone;
 
-/// Lines that are longer are hard to read on any screen.
+/// The longest readable line.
 const WIDEST: usize = 240;
 
-/// The columns of the terminal. `None` where standard output is none.
+/// The terminal's width in characters. `None` if standard output is not a terminal.
 pub(super) fn width() -> Option<usize> {
     let out = console::Term::stdout();
     let (_, columns) = out.is_term().then(|| out.size_checked())??;
     Some(usize::from(columns).min(WIDEST)).filter(|columns| *columns > 0)
 }
 
-/// Whether it is a terminal with colours, which nobody has switched off by `NO_COLOR`.
+/// Whether standard output is a terminal with colours and `NO_COLOR` is unset.
 pub(super) fn has_colours() -> bool {
     let is_off = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     std::io::stdout().is_terminal() && !is_off && console::colors_enabled()

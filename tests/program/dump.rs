@@ -247,7 +247,7 @@ fn a_stored_run_is_dumped_like_a_fresh_one() {
 
     let files: Vec<_> = place.find("dumps/*/*").iter().map(written).collect();
     let said = place.dump_sweep(&["--dump", "dumps"], 0);
-    assert_eq!(said.matches("is there already").count(), 2, "{said}");
+    assert_eq!(said.matches("exists already").count(), 2, "{said}");
     assert_eq!(place.find("dumps/*/*").iter().map(written).collect::<Vec<_>>(), files);
 }
 

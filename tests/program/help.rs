@@ -80,6 +80,6 @@ fn every_column_is_explained() {
     let (status, _, error) = columns(&["peek_bytes"]);
     assert_eq!(
         (status, error.trim()),
-        (Some(2), "error: no column is called `peek_bytes`; did you mean `peak_bytes`?")
+        (Some(2), "error: unknown column `peek_bytes`; did you mean `peak_bytes`?")
     );
 }

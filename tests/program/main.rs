@@ -8,6 +8,7 @@ mod compare;
 mod compare_rows;
 mod cudarc;
 mod devices;
+mod documentation;
 mod documents;
 mod dump;
 mod expansion;

@@ -124,7 +124,7 @@ fn a_budget_is_met_and_says_how() {
     let row = plan.lines().find(|line| line.contains(" lean ")).expect("a row");
     assert!(row.contains("% FLOPs"), "{row}");
     let text = succeeds(&[&["explain", "a.toml", "--run", "4"], &budget[..]].concat());
-    assert!(text.contains("\ncomputed again in blocks.0"), "{text}");
+    assert!(text.contains("\nrecomputed in blocks.0"), "{text}");
     // Enough for everything: nothing is computed again.
     let idle = succeeds(&["plan", "a.toml", "--set", "strategies.lean.recompute=auto"]);
     assert!(idle.contains("NO EFFECT: recompute"), "{idle}");
@@ -236,14 +236,14 @@ fn runs_are_told_by_name_number_and_id() {
     };
     let several = refused(&[&grid[..], &["lean"]].concat());
     assert!(
-        several.contains("`lean` is 2 runs; say which by its number")
+        several.contains("`lean` is 2 runs; give one's number")
             && several.contains("lean, train.batch_size = 8"),
         "{several}"
     );
     let none = refused(&["--run", "laen"]);
     assert!(none.contains("a number from 1 to 4") && none.contains("did you mean `lean`?"), "{none}");
-    assert!(refused(&["--run", "9"]).contains("there is no run `9`"));
-    assert!(refused(&[]).contains("there are 4 runs; say which by `--run`"));
+    assert!(refused(&["--run", "9"]).contains("unknown run `9`"));
+    assert!(refused(&[]).contains("there are 4 runs; choose one with `--run`"));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn gpt2_plans_on_a_machine_without_its_card() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt2-124m.toml");
     let plan = succeeds(&["plan", file.to_str().expect("a path of text"), "--memory", "24 GiB"]);
     assert!(plan.contains("transformer 12x768"), "{plan}");
-    assert!(plan.contains("a sweep would skip all of gpt2-124m here"), "{plan}");
+    assert!(plan.contains("a sweep would skip every run of gpt2-124m on this machine"), "{plan}");
 }
 
 /// Nothing of a known card was measured with this program: all that rests on it says so.
@@ -287,7 +287,7 @@ fn a_file_of_few_keys_is_a_target_and_says_what_it_leaves_out() {
     assert_eq!(
         device,
         "device: mine (cuda, compute capability 8.9), 8.00 GiB; what its context takes is assumed, not measured with this \
-         program; not in its file, but as on every card: alignment = 256 B, page = 512 B, product_workspace = 32 MiB; \
+         program; defaults of every card, not in its file: alignment = 256 B, page = 512 B, product_workspace = 32 MiB; \
          assumed: context = 512 MiB"
     );
     assert!(
@@ -329,7 +329,7 @@ fn shapes_are_planned_without_data() {
     assert_eq!(code, Some(0), "{error}");
     let absent: Vec<&str> = plan.lines().filter(|line| line.contains("is not here")).collect();
     assert_eq!(absent.len(), 1, "{plan}");
-    assert!(absent[0].starts_with("the data of a is not here (") && absent[0].contains("text.txt"), "{plan}");
+    assert!(absent[0].starts_with("the data of a is missing (") && absent[0].contains("text.txt"), "{plan}");
     // Nothing else is said of it, and strategies that are one run are still told.
     assert_eq!(plan.replace(&format!("{}\n", absent[0]), ""), here);
 
@@ -343,7 +343,7 @@ fn shapes_are_planned_without_data() {
 
     let (code, [explained, error]) = with(&[&["explain", "--run", "4"], &target[..]].concat());
     assert_eq!(code, Some(0), "{error}");
-    assert!(explained.contains("is not here (") && explained.contains("\nrun: lean\n"), "{explained}");
+    assert!(explained.contains("is missing (") && explained.contains("\nrun: lean\n"), "{explained}");
     for command in [&["check", "a.toml"][..], &["sweep", "a.toml"], &["sweep", "--dry-run", "a.toml"]] {
         let (code, [_, error]) = with(command);
         assert!(code == Some(2) && error.contains("text.txt"), "{command:?}: {error}");
@@ -358,7 +358,7 @@ fn shapes_are_planned_without_data() {
 fn weights_need_not_be_here_either() {
     let weights = "model.transformer.weights=nowhere.safetensors";
     let plan = succeeds(&["plan", "a.toml", "--target", "card.toml", "--set", weights]);
-    assert!(plan.contains("is not here (") && plan.contains("nowhere.safetensors"), "{plan}");
+    assert!(plan.contains("is missing (") && plan.contains("nowhere.safetensors"), "{plan}");
 }
 
 /// What a run measured here is what others are estimated by.

@@ -140,8 +140,8 @@ fn filters_are_names_points_and_ids() {
         &["--filter", "plain,batch_size=8"],
         &["no strategy matches --filter batch_size=8", "train.batch_size=2"],
     );
-    refused(&["--filter", "plain", "--filter", "again"], &["no run matches all of the --filter"]);
-    refused(&["--run", "zzzz"], &["no run has an id that begins with zzzz"]);
+    refused(&["--filter", "plain", "--filter", "again"], &["no run matches every --filter"]);
+    refused(&["--run", "zzzz"], &["no run's id begins with zzzz"]);
     refused(&["--columns", "sped"], &["there is no column `sped`", "speed"]);
 }
 
@@ -170,7 +170,7 @@ fn tasks_share_a_sweep() {
         assert!(sweep.err.contains(says), "{}", sweep.err);
     };
     refused(&["--only", "4/3"], "use NUMBER/TASKS");
-    refused(&["--only", "slurm"], "this is no task of an array");
+    refused(&["--only", "slurm"], "this is not a task of a Slurm array");
     refused(&["--only", "1/3", "--fresh"], "cannot be used with");
     refused(&["--only", "1/3", "--set", "measure.repeats={until=0.02}"], "add --repeats N");
 }

@@ -97,7 +97,7 @@ fn a_change_from_the_command_line_drops_no_rows() {
         let sweep = place.sweep(&[&file, "--set", &set, "--filter", "plain"]).ended_with(0);
         let others = if seed == "1" { 8 } else { 10 };
         let said =
-            format!("wrote results/tiny.csv: beside its {others} other rows, which --set leaves there");
+            format!("wrote results/tiny.csv; --set kept its {others} other rows");
         assert!(sweep.out.contains(&said), "{}", sweep.out);
         assert_eq!((rows(""), rows(seed)), (8, 2));
     }
@@ -105,7 +105,7 @@ fn a_change_from_the_command_line_drops_no_rows() {
 
     // What runs as it did is the row that was there.
     let sweep = place.sweep(&[&file, "--set", "train.seed=0"]).ended_with(0);
-    assert!(sweep.out.contains("beside its 4 other rows"), "{}", sweep.out);
+    assert!(sweep.out.contains("kept its 4 other rows"), "{}", sweep.out);
     assert_eq!((rows(""), rows("0"), rows("1"), rows("2")), (8, 0, 2, 2));
 
     place.write("results/tiny.csv", "mine");
@@ -258,7 +258,7 @@ fn wrong_input_is_refused_before_anything_runs() {
 
     // Two files of one name.
     fs::copy(place.path(&good), place.path("copy.toml")).unwrap();
-    is_refused(&place, &[&good, "copy.toml"], &["`good` also names the experiment in good.toml"]);
+    is_refused(&place, &[&good, "copy.toml"], &["the experiment in good.toml is also called `good`"]);
 
     // Every file's problems are told, and the good one is not run either.
     let short = place.changed("short", "context = 16", "context = 100000");

@@ -1,8 +1,8 @@
-//! Lines of cells under each other.
+//! Aligned columns of text.
 
 use unicode_width::UnicodeWidthStr;
 
-/// The first two columns are read from the left, names; figures from the right.
+/// Aligns the first two columns, names, to the left, and the others, figures, to the right.
 pub(super) fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
     let widths: [usize; N] =
         std::array::from_fn(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));

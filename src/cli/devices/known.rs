@@ -1,4 +1,4 @@
-//! The cards that can be planned for by name.
+//! `devices --targets`: lists the known cards.
 
 use super::columns;
 use device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};

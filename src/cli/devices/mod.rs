@@ -1,4 +1,4 @@
-//! `devices`: what there is to train on, how fast it is, and what is missing; and what can be planned for without it.
+//! `devices`: lists this machine's devices with their rates, and missing libraries; lists known cards; writes target files.
 
 mod columns;
 mod known;
@@ -13,16 +13,16 @@ use device::{DeviceChoice, Limits};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "target")]
     json: bool,
-    /// Instead, list the cards that `--target` of `plan` and `explain` knows by name
+    /// List instead the cards that `plan --target` and `explain --target` accept by name
     #[arg(long, conflicts_with_all = ["json", "target"])]
     targets: bool,
-    /// Instead, write the target file of a device, which `plan --target` takes on another machine
+    /// Write instead a device's target file, for `plan --target` on another machine
     #[arg(long, value_name = "FILE")]
     target: Option<PathBuf>,
-    /// The device of the target file
+    /// The device to write the target file for
     #[arg(long, value_name = "DEVICE", default_value = "auto", requires = "target")]
     device: DeviceChoice,
 }

@@ -1,33 +1,33 @@
-//! Everything that there is, and everything that is missing.
+//! A survey of devices and libraries, found and missing.
 
 use serde::Serialize;
 
 use device::{Card, DeviceChoice, Found, Inventory, ProbeError, Probed, Unavailable};
 
-/// What `devices --json` prints. Unknown is `null`.
+/// The output of `devices --json`. Unknown figures are `null`.
 #[derive(Debug, Serialize)]
 pub(super) struct Survey {
     pub(super) devices: Vec<Surveyed>,
     pub(super) libraries: Vec<Library>,
-    /// One line each.
+    /// A line per problem.
     pub(super) missing: Vec<String>,
     pub(super) notes: Vec<String>,
 }
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Surveyed {
-    /// What `--device` takes.
+    /// The name that `--device` accepts.
     pub(super) device: String,
     pub(super) name: String,
     pub(super) memory_bytes: Option<u64>,
-    /// Of a card.
+    /// Compute capability, of a card.
     pub(super) capability: Option<String>,
-    /// What a card takes for itself.
+    /// Memory that a card's context takes.
     pub(super) context_bytes: Option<u64>,
     pub(super) product_flops_per_s: Option<f64>,
     pub(super) bf16_product_flops_per_s: Option<f64>,
     pub(super) copy_bytes_per_s: Option<f64>,
-    /// Why it cannot be used.
+    /// Why it is unusable.
     pub(super) problem: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Library {
     pub(super) path: Option<String>,
 }
 
-/// Looks at all devices, and measures those that can be used, each in a process of its own.
+/// Probes every device and measures the usable ones, each in a process of its own.
 pub(super) fn survey() -> Survey {
     let Inventory { driver, cards, nvrtc, cublaslt } = device::inventory();
     let mut survey =
@@ -77,7 +77,7 @@ impl Surveyed {
         match probed {
             Ok(probed) => {
                 let surveyed = Surveyed {
-                    // Only a card takes something for itself.
+                    // Only a card has a context.
                     context_bytes: self.capability.is_some().then_some(probed.context_bytes),
                     product_flops_per_s: probed.product_flops_per_s,
                     bf16_product_flops_per_s: probed.bf16_product_flops_per_s,

@@ -1,4 +1,4 @@
-//! The survey as people read it.
+//! The survey as text.
 
 use super::columns;
 use super::survey::{Survey, Surveyed};
@@ -45,7 +45,7 @@ fn cells(device: &Surveyed) -> [String; HEADINGS.len()] {
     ]
 }
 
-/// In G or T, to one decimal.
+/// A rate in G or T, with one decimal.
 fn scaled(rate: f64, unit: &str) -> String {
     if rate >= 1e12 { format!("{:.1} T{unit}", rate / 1e12) } else { format!("{:.1} G{unit}", rate / 1e9) }
 }

@@ -1,13 +1,13 @@
-//! What a program computes again, block by block: what a budget chose is seen here.
+//! Lists the recomputed operations of each block, such as those that a budget chose.
 
 use std::fmt::Write as _;
 
 use compile::{Program, SectionKind};
 
-/// A line for layers in a row that compute the same again, none where nothing is.
+/// A line per range of consecutive layers with equal recomputation. Empty without recomputation.
 pub(super) fn lines(program: &Program) -> String {
     let Some(first) = program.section(SectionKind::First) else { return String::new() };
-    // By layer: its parts, each with the operations that are done again, in the order of the program.
+    // By layer: its parts with their recomputed operations, in program order.
     let mut position = vec![None; program.scopes.len()];
     let mut layers = Vec::new();
     for (index, scope) in program.scopes.iter().enumerate().filter(|(_, scope)| scope.parent.is_none()) {
@@ -38,7 +38,7 @@ pub(super) fn lines(program: &Program) -> String {
             continue;
         }
         let which = if run.len() == 1 { from.clone() } else { format!("{from} to {to}") };
-        let _ = writeln!(out, "computed again in {which}: {})", run[0]);
+        let _ = writeln!(out, "recomputed in {which}: {})", run[0]);
     }
     out
 }

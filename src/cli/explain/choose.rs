@@ -1,13 +1,13 @@
-//! Which run is meant.
+//! Selects the run to explain.
 
 use crate::failure::Failure;
 use plan::{Plan, PlannedRun};
 use spec::nearest;
 
-/// So many runs are listed where it is not clear which is meant.
+/// The most runs that the error for an ambiguous `--run` lists.
 const LISTED: usize = 24;
 
-/// A run with its experiment, and its place among the runs of that.
+/// A run with its experiment and its index there.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen<'a> {
     pub(super) plan: &'a Plan,
@@ -15,11 +15,11 @@ pub(super) struct Chosen<'a> {
     pub(super) index: usize,
 }
 
-/// The run of a strategy's name, of a number in the order of `check --resolved`, or whose id begins so; the only one if nothing is
-/// said.
+/// Finds the run by its strategy's name, its number in the order of `check --resolved`, or a prefix of its id. Without `which`,
+/// there must be only one.
 ///
 /// # Errors
-/// It is none of them, or several.
+/// No run matches, or several do.
 pub(super) fn choose<'a>(plans: &'a [Plan], which: Option<&str>) -> Result<Chosen<'a>, Failure> {
     let all: Vec<Chosen<'a>> = plans
         .iter()
@@ -30,7 +30,7 @@ pub(super) fn choose<'a>(plans: &'a [Plan], which: Option<&str>) -> Result<Chose
             [only] => Ok(*only),
             [] => Err(Failure::input("there is no run to explain")),
             several => Err(Failure::input(format!(
-                "there are {} runs; say which by `--run`:\n{}",
+                "there are {} runs; choose one with `--run`:\n{}",
                 several.len(),
                 listed(&all, |_| true)
             ))),
@@ -45,7 +45,7 @@ pub(super) fn choose<'a>(plans: &'a [Plan], which: Option<&str>) -> Result<Chose
         found.extend(by_number());
     }
     if found.is_empty() {
-        // Strategies that are one run have one id.
+        // Strategies that resolve to the same run share its id.
         for chosen in all.iter().copied().filter(has_id) {
             if !found.iter().any(|known| known.run.id == chosen.run.id) {
                 found.push(chosen);
@@ -56,7 +56,7 @@ pub(super) fn choose<'a>(plans: &'a [Plan], which: Option<&str>) -> Result<Chose
         [one] => Ok(*one),
         [] => Err(none(&all, which)),
         several => Err(Failure::input(format!(
-            "`{which}` is {} runs; say which by its number:\n{}",
+            "`{which}` matches {} runs; give one's number:\n{}",
             several.len(),
             listed(&all, |run| several.iter().any(|one| std::ptr::eq(one.run, run)))
         ))),
@@ -68,13 +68,13 @@ fn none(all: &[Chosen<'_>], which: &str) -> Failure {
     let near = nearest(which, &names).map(|near| format!(" = help: did you mean `{near}`?\n"));
     let last = all.len();
     Failure::input(format!(
-        "there is no run `{which}`; its strategy tells a run, a number from 1 to {last}, or the beginning of its id\n{}{}",
+        "unknown run `{which}`; use a strategy's name, a number from 1 to {last}, or a prefix of an id\n{}{}",
         near.unwrap_or_default(),
         listed(all, |_| true)
     ))
 }
 
-/// A line for each: number, name, point and id.
+/// A line per run: number, id, name and point.
 fn listed(all: &[Chosen<'_>], is_meant: impl Fn(&PlannedRun) -> bool) -> String {
     let meant: Vec<(usize, &PlannedRun)> = all
         .iter()

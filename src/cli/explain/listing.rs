@@ -1,4 +1,4 @@
-//! The program of a run: every operation with what is live at it.
+//! Lists a run's program: every operation with the live bytes after it.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(super) fn listing(program: &Program, target: &Target, prediction: &Predictio
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "{} ({} carried in, {} out)",
+            "{} ({} live-in, {} live-out)",
             section.kind.name(),
             section.entry.len(),
             section.exit.len()
@@ -36,7 +36,7 @@ pub(super) fn listing(program: &Program, target: &Target, prediction: &Predictio
     out
 }
 
-/// One instruction in a line: `layer-norm x f32[8, 256, 384], ... -> normed f32[8, 256, 384]`.
+/// One instruction as a line: `layer-norm x f32[8, 256, 384], ... -> normed f32[8, 256, 384]`.
 fn describe(program: &Program, target: &Target, instruction: &Instruction) -> String {
     let names = |ids: &[ValueId]| -> String {
         let names: Vec<String> = ids.iter().map(|&id| program.full_name(id)).collect();
@@ -58,7 +58,7 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         Action::Record { queue, event } => {
             format!("event {} recorded by the {} queue", event.0, queue.name())
         }
-        Action::Wait { queue, event } => format!("event {} awaited by the {} queue", event.0, queue.name()),
+        Action::Wait { queue, event } => format!("the {1} queue waits for event {0}", event.0, queue.name()),
         Action::Allocate(storage) => {
             let pool = program.value(*storage).pool;
             let place =

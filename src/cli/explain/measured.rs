@@ -1,4 +1,4 @@
-//! What the results of a run say of its time: found, read, and put into words.
+//! Reads a run's measured times from its results and prints them.
 
 use std::io;
 use std::path::Path;
@@ -15,10 +15,10 @@ use execute::{MEMORY_FILE, STEPS_FILE};
 use plan::{Plan, PlannedRun};
 use results::{Row, Status, Store};
 
-/// Of a table of operations or steps: some million lines.
+/// The largest size in bytes of a table of operations or steps: some million lines.
 const LARGEST: Bytes = Bytes(256 << 20);
 
-/// A line of `steps.csv`, as far as it is needed here.
+/// The columns of `steps.csv` that are used here.
 #[derive(Debug, Deserialize)]
 struct StepLine {
     step: usize,
@@ -26,13 +26,13 @@ struct StepLine {
     data_wait_ms: f64,
 }
 
-/// The tables of the run's median repeat, or why there are none.
+/// The tables of the run's median repeat, or the reason why there are none.
 ///
 /// # Errors
-/// Results that cannot be read or make no sense.
+/// Results that are unreadable or malformed.
 pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, Failure> {
     let mut store = Store::at(out, &plan.experiment);
-    // Without its data it has no id, and no folder.
+    // Without its data a run has no id and no folder.
     let rows = match run.id.as_str() {
         "" => Vec::new(),
         id => store.finished_repeats(id).map_err(Failure::input)?,
@@ -40,7 +40,7 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
     let experiment = plan.file.display();
     let Some(first) = rows.first() else {
         return Ok(format!(
-            "not measured yet: `runner sweep {experiment}`, and this also shows where time goes\n"
+            "not measured yet: after `runner sweep {experiment}`, this also prints the time of each operation\n"
         ));
     };
     let Some(row) = median_repeat(&rows) else {
@@ -54,7 +54,7 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
             return Ok(format!("{}\n", row.message));
         }
         return Ok(format!(
-            "the result, of version {}, has no times of operations: `runner sweep --fresh {experiment}` measures again\n",
+            "the result, of version {}, has no times of operations: measure again with `runner sweep --fresh {experiment}`\n",
             row.version
         ));
     };
@@ -67,7 +67,7 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
     Ok(tables::render(&source, &step, &Profile::of(&lines)))
 }
 
-/// The one whose step time is the median; of two in the middle, the faster.
+/// The repeat with the median step time; of two in the middle, the faster.
 fn median_repeat(rows: &[Row]) -> Option<&Row> {
     let mut timed: Vec<(f64, &Row)> =
         rows.iter().filter_map(|row| Some((row.step_ms_median?, row))).collect();
@@ -75,7 +75,7 @@ fn median_repeat(rows: &[Row]) -> Option<&Row> {
     timed.get(timed.len().saturating_sub(1) / 2).map(|(_, row)| *row)
 }
 
-/// The row, with the rates of the repeat that measured them.
+/// The row, with the device rates of the repeat that measured them.
 fn with_rates(row: &Row, repeats: &[Row]) -> Row {
     let mut row = row.clone();
     let measured = repeats.iter().find(|other| other.product_flops_per_s.is_some());
@@ -86,15 +86,15 @@ fn with_rates(row: &Row, repeats: &[Row]) -> Row {
     row
 }
 
-/// Means, as those of the operations are: they add up, which medians do not.
+/// Means, as the operations' times are: means add up, medians do not.
 fn mean_step(timed: &[&StepLine]) -> Step {
     let mean =
         |of: fn(&StepLine) -> f64| timed.iter().map(|line| of(line)).sum::<f64>() / timed.len().max(1) as f64;
     Step { ms: mean(|line| line.ms), data_wait_ms: mean(|line| line.data_wait_ms) }
 }
 
-/// All lines of a table; `None` if it lacks a column, as those of earlier versions do, or is missing: who keeps
-/// results for their figures may have thrown it away.
+/// All lines of a table; `None` if the file or one of its columns is missing: a user may have deleted it, an earlier version
+/// may have written it.
 pub(super) fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, Failure> {
     let broken = |error: csv::Error| Failure::input(format!("cannot read {}: {error}", file.display()));
     let opened = match regular::open_up_to(file, LARGEST) {

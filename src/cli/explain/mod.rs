@@ -1,4 +1,4 @@
-//! `explain`: what of a run is live at its peak and what would lower that, and where its time went if it was measured.
+//! `explain`: the values live at a run's peak, changes that lower the peak and, if measured, where time goes.
 
 mod again;
 mod choose;
@@ -27,16 +27,16 @@ use plan::{PlannedRun, Purpose};
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
-    /// Which run: its strategy, its number in the order of `check --resolved`, or the beginning of its id
+    /// The run: a strategy's name, a number in the order of `check --resolved`, or a prefix of an id
     #[arg(long, value_name = "NAME|N|ID")]
     run: Option<String>,
-    /// List the program, too: every operation, with what is live at it
+    /// Also list the program: every operation, with the live bytes after it
     #[arg(long)]
     operations: bool,
-    /// For another machine: a card that `devices --targets` lists, or a file such as a `target.toml` among the results
+    /// Predict for another machine: a card that `devices --targets` lists, or a target file
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
-    /// The folder with the results of `sweep`, which say where time goes
+    /// Results folder, for measured times
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
 }
@@ -68,9 +68,9 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     Ok(ExitStatus::Complete)
 }
 
-/// What it is, and what is predicted of it.
+/// The run and its prediction.
 fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> String {
-    // Without its data it has no id.
+    // Without its data a run has no id.
     let id = if run.id.is_empty() { String::new() } else { format!(" {}", run.id) };
     let out_of_memory = match &prediction.out_of_memory {
         Some(found) => format!("\nout of memory: no room for {} of {}", found.value, found.operation),

@@ -1,4 +1,4 @@
-//! What is live at a run's peak: by role, by layer and by value.
+//! Lists the live bytes at a run's peak by role, layer and value.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -9,19 +9,19 @@ use compile::{Action, Program};
 use device::{Peak, Pool, Position, Target};
 use memory::{LiveValue, live_at};
 
-/// How many of each are listed.
+/// The most lines per list.
 const LARGEST: usize = 10;
 
-/// What several values take together.
+/// Several values' bytes in total.
 #[derive(Clone, Debug, PartialEq)]
 struct Part {
     name: String,
     bytes: u64,
-    /// The layers, or the values, that share the name.
+    /// The number of layers or values that share the name.
     members: Vec<String>,
 }
 
-/// Where the peak is, and what is live then, largest first.
+/// The peak's position and the values live there, largest first.
 pub(super) fn text(program: &Program, target: &Target, peak: &Peak) -> String {
     let values = live_at_peak(program, target, peak);
     let all = peak.live.total();
@@ -55,7 +55,7 @@ fn line(part: &Part, all: u64, counts: bool) -> String {
     format!("    {:>10}  {share:>3.0}%  {}{count}\n", Bytes(part.bytes).to_string(), part.name)
 }
 
-/// By name, largest first.
+/// Sums by name, largest first.
 fn parts(values: &[LiveValue], names: impl Fn(&LiveValue) -> (String, String)) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for value in values {
@@ -71,7 +71,7 @@ fn parts(values: &[LiveValue], names: impl Fn(&LiveValue) -> (String, String)) -
         }
     }
     for part in &mut parts {
-        // What is alone keeps its number.
+        // A single layer keeps its number.
         if let ([only], true) = (part.members.as_slice(), part.name.contains('*')) {
             part.name.clone_from(only);
         }
@@ -80,7 +80,7 @@ fn parts(values: &[LiveValue], names: impl Fn(&LiveValue) -> (String, String)) -
     parts
 }
 
-/// `backward of blocks.3.mlp, at linear-input-gradient`: the first operation from there on that something is computed by.
+/// `backward of blocks.3.mlp, at linear-input-gradient`: the first launch at or after the position.
 fn place(program: &Program, position: Position) -> String {
     let section = &program.sections[position.section as usize];
     let rest = &section.code[position.instruction as usize..];
@@ -94,7 +94,7 @@ fn place(program: &Program, position: Position) -> String {
     format!("{} of {scope}, for {operation}{again}", instruction.phase.name())
 }
 
-/// The values that are live at a peak, with what other steps and micro-batches had left behind before it.
+/// The values live at a peak, including those that earlier steps and micro-batches leaked.
 fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValue> {
     let mut values = live_at(program, target, Pool::Device, peak.position);
     for (role, live) in peak.live.iter() {
@@ -114,7 +114,7 @@ mod tests {
     use spec::Leak;
     use testing::compile;
 
-    /// The first of these is what a hundred steps leave behind.
+    /// The first entry is the leak of a hundred steps.
     #[test]
     fn all_that_is_live_at_the_peak_is_told_three_times() {
         let mut config = testing::small();
@@ -136,7 +136,7 @@ mod tests {
             let by_value = parts(&values, |value| (group(&value.name), value.name.clone()));
             assert_eq!([&by_role, &by_layer, &by_value].map(|parts| sum(parts)), [peak.live.total(); 3]);
             assert_eq!(by_value[0].name == "leaked before", leak.is_some());
-            // Layers of one kind are one line.
+            // Layers of one kind share a line.
             let blocks = by_layer.iter().find(|part| part.name.starts_with("blocks.*")).unwrap();
             assert!(blocks.members.len() > 1, "{blocks:?}");
         }

@@ -1,32 +1,32 @@
-//! The lines of a run's `memory.csv`, added up: per kind of operation, and per phase and scope. It goes by the
-//! file's own words, so that the results of another version of the program can be read too.
+//! Sums a run's `memory.csv` per kind of operation, and per phase and scope. Names are read from the file, so that results of
+//! another version of the program can be read.
 
 use serde::Deserialize;
 
-/// A line of `memory.csv`, as far as it is needed here.
+/// The columns of `memory.csv` that are used here.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Line {
     pub(super) section: String,
     pub(super) phase: String,
     pub(super) scope: String,
     pub(super) operation: String,
-    /// From here to `moved_bytes`: of one time.
+    /// This and the fields up to `moved_bytes` count a single execution.
     pub(super) ms: f64,
     pub(super) times_per_step: u64,
     pub(super) flops: u64,
     pub(super) moved_bytes: u64,
-    /// Afterwards.
+    /// After the operation.
     pub(super) live_bytes: u64,
 }
 
-/// The step that the operations' times add up to.
+/// The step time that the operations' times are parts of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) ms: f64,
     pub(super) data_wait_ms: f64,
 }
 
-/// What operations did in one step.
+/// Totals of operations in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
     pub(super) calls: u64,
@@ -35,7 +35,7 @@ pub(super) struct Work {
     pub(super) moved_bytes: u64,
 }
 
-/// Bytes that were live in a step: before the first of some instructions, after the last, and at the most.
+/// Live bytes of a range of instructions: before the first, after the last, and at the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Live {
     pub(super) before: u64,
@@ -43,11 +43,11 @@ pub(super) struct Live {
     pub(super) after: u64,
 }
 
-/// A scope in a phase, or several that differ in a number, such as `blocks.*.mlp`.
+/// A scope in a phase; or several that differ in a number, such as `blocks.*.mlp`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scope {
     pub(super) name: String,
-    /// The scopes that share the name.
+    /// The number of scopes that share the name.
     pub(super) members: Vec<String>,
     pub(super) work: Work,
     pub(super) live: Live,
@@ -62,22 +62,22 @@ pub(super) struct Phase {
     pub(super) scopes: Vec<Scope>,
 }
 
-/// Where a step's time goes, and memory with it.
+/// The time and memory of a step, by operation and by scope.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Profile {
     pub(super) all: Work,
-    /// By kind, longest first.
+    /// Per kind of operation, longest first.
     pub(super) operations: Vec<(String, Work)>,
     pub(super) phases: Vec<Phase>,
-    /// Memory handed out and taken back, in a step.
+    /// Time of allocations and frees in a step.
     pub(super) allocation_ms: f64,
-    /// What the step's queues waited for each other.
+    /// Time that the step's queues waited for each other.
     pub(super) wait_ms: f64,
-    /// What is no part of a step, by section: all that was done in it.
+    /// Time of sections outside steps, by section.
     pub(super) apart: Vec<(String, f64)>,
 }
 
-/// What a line stands for.
+/// The kind of a line.
 enum Activity {
     Operation,
     Allocation,
@@ -93,7 +93,7 @@ impl Line {
         }
     }
 
-    /// In one step. A copy's time is that of enqueueing it, which says nothing of how fast it was.
+    /// Totals in one step. A copy's time is that of enqueueing it, not of the transfer.
     fn work(&self) -> Work {
         let times = self.times_per_step;
         let moved_bytes = if self.operation == "copy" { 0 } else { self.moved_bytes };
@@ -108,7 +108,7 @@ impl Line {
 
 impl Work {
     fn add(&mut self, other: Work) {
-        // A table may hold any numbers.
+        // The file may hold any numbers.
         self.calls = self.calls.saturating_add(other.calls);
         self.ms += other.ms;
         self.flops = self.flops.saturating_add(other.flops);
@@ -130,7 +130,7 @@ impl Profile {
         for line in apart {
             *entry(&mut profile.apart, &line.section) += line.ms;
         }
-        // A step begins with what the one before left live.
+        // A step starts with the bytes that the previous one left live.
         let mut before = step.last().map_or(0, |line| line.live_bytes);
         for line in step {
             let phase = phase_of(&mut profile.phases, line, before);
@@ -154,14 +154,14 @@ impl Profile {
         }
         profile.operations.sort_by(|(_, a), (_, b)| b.ms.total_cmp(&a.ms));
         for phase in &mut profile.phases {
-            // Where values are merely freed, nothing happens.
+            // Scopes that only free values are left out.
             phase.scopes.retain(|scope| scope.work.calls > 0);
         }
         profile
     }
 }
 
-/// The value of a name, which is new if it has none.
+/// The value of a name, inserted if absent.
 fn entry<'a, T: Default>(entries: &'a mut Vec<(String, T)>, name: &str) -> &'a mut T {
     let index = entries.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
         entries.push((name.to_owned(), T::default()));
@@ -190,7 +190,7 @@ fn scope_of<'a>(scopes: &'a mut Vec<Scope>, line: &Line, before: u64) -> &'a mut
     &mut scopes[index]
 }
 
-/// `blocks.3.mlp` is one of `blocks.*.mlp`.
+/// Replaces the layer's number: `blocks.3.mlp` becomes `blocks.*.mlp`.
 pub(super) fn group(scope: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts: Vec<&str> = scope.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();

@@ -1,4 +1,4 @@
-//! What would lower a run's peak, in lines.
+//! Lists single changes of the strategy that lower a run's peak.
 
 use std::fmt::Write as _;
 
@@ -6,21 +6,21 @@ use base::units::Bytes;
 use memory::Prediction;
 use plan::Remedy;
 
-/// So many are told at the most.
+/// The most lines.
 const MOST: usize = 8;
 
-/// Less than this share of the peak is not worth a line.
+/// The smallest share of the peak that is listed.
 const LITTLE: f64 = 0.01;
 
-/// A line for each change, those that lower the peak most first.
+/// A line per change, largest saving first.
 pub(super) fn text(remedies: &[Remedy], now: &Prediction) -> String {
     let peak = now.device.steady_peak().live.total();
     let is_worth_it = |remedy: &&Remedy| (peak - remedy.peak()) as f64 >= LITTLE * peak as f64;
     let worth: Vec<&Remedy> = remedies.iter().filter(is_worth_it).take(MOST).collect();
     if worth.is_empty() {
-        return "no single change of a strategy lowers it by 1%\n".to_owned();
+        return "no single change of the strategy lowers it by 1%\n".to_owned();
     }
-    let mut out = "what would lower it, each by itself\n".to_owned();
+    let mut out = "changes that lower it, each by itself\n".to_owned();
     let width = worth.iter().map(|remedy| remedy.setting.len()).max().unwrap_or(0);
     for remedy in worth {
         let costs = costs(remedy, now);

@@ -1,23 +1,23 @@
-//! Where a step's time went, as two tables of at most 100 columns.
+//! The time of a step as two tables, at most 100 characters wide.
 
 use std::fmt::Write as _;
 
 use super::profile::{Live, Phase, Profile, Scope, Step, Work};
 use results::Row;
 
-/// Which result the figures are of.
+/// The result that the figures come from.
 pub(super) struct Source<'a> {
     pub(super) row: &'a Row,
-    /// Repeats that have a result.
+    /// The number of repeats with a result.
     pub(super) repeats: usize,
     pub(super) timed_steps: usize,
 }
 
-/// Columns of names: of operations, and of scopes, which have more figures beside them.
+/// Widths of the name columns: operations, and scopes, which have more figures beside them.
 const OPERATION: usize = 34;
 const SCOPE: usize = 26;
 
-/// Per kind of operation with what is left of the step, then per phase and scope.
+/// A table per kind of operation with the rest of the step, then one per phase and scope.
 pub(super) fn render(source: &Source, step: &Step, profile: &Profile) -> String {
     let mut out = heading(source);
     let judge = Judge { step_ms: step.ms, row: source.row };
@@ -58,7 +58,7 @@ fn heading(source: &Source) -> String {
         rate.map_or("unknown".to_owned(), |rate| format!("{:.1} {unit}", rate / 1e9))
     };
     let what = match row.profiled_step_ms {
-        Some(_) => "one step by the card's own clock, after the timed ones".to_owned(),
+        Some(_) => "one step timed by the card's clock, after the timed steps".to_owned(),
         None => format!("the mean of {timed_steps} timed steps"),
     };
     format!(
@@ -69,7 +69,7 @@ fn heading(source: &Source) -> String {
     )
 }
 
-/// The part of the step that is no operation, and what is known of it.
+/// The time outside operations, with its known parts.
 fn outside(judge: &Judge, step: &Step, profile: &Profile) -> String {
     let outside = step.ms - profile.all.ms;
     let rest = outside - step.data_wait_ms - profile.allocation_ms - profile.wait_ms;
@@ -86,12 +86,12 @@ fn outside(judge: &Judge, step: &Step, profile: &Profile) -> String {
         let _ = writeln!(out, "{name:OPERATION$}{}", judge.time("", ms));
     }
     for (section, ms) in &profile.apart {
-        let _ = writeln!(out, "{:OPERATION$}       {}", format!("besides steps: {section}"), judge.ms(*ms));
+        let _ = writeln!(out, "{:OPERATION$}       {}", format!("outside steps: {section}"), judge.ms(*ms));
     }
     out
 }
 
-/// What figures are held against.
+/// The references of percentages: the step's time and the device's rates.
 struct Judge<'a> {
     step_ms: f64,
     row: &'a Row,
@@ -116,14 +116,14 @@ impl Judge<'_> {
         format!("{calls:>7}{}{:>7.1}", self.ms(ms), 100.0 * ms / self.step_ms)
     }
 
-    /// As many decimals as the whole step needs.
+    /// Milliseconds, with the decimals that the step's time needs.
     fn ms(&self, ms: f64) -> String {
         let decimals = if self.step_ms < 10.0 { 3 } else { 2 };
         format!("{ms:>9.decimals$}")
     }
 }
 
-/// Thousand millions per second, and their share of what the device reached.
+/// A rate in G/s, and its percentage of the device's measured rate.
 fn rate(count: u64, ms: f64, best_per_s: Option<f64>, width: usize) -> String {
     if count == 0 || ms <= 0.0 {
         return format!("{:>width$}{:>5}", "-", "-");
@@ -145,7 +145,7 @@ fn label(scope: &Scope) -> String {
     }
 }
 
-/// A name in a column: what is too long is cut in front, as its end says more.
+/// A name in a column. A long one loses its beginning: its end is more specific.
 fn fit(name: &str, width: usize) -> String {
     let excess = name.chars().count().saturating_sub(width);
     if excess == 0 {

@@ -1,4 +1,4 @@
-//! `--dry-run`: the grid, and what of it has a result.
+//! `--dry-run`: prints the grid and which runs have a result.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use base::units::Bytes;
 use plan::{Label, Plan, PlannedRun};
 use results::Store;
 
-/// Prints every run; reads results, but writes nothing.
+/// Prints every run. Reads results, writes nothing.
 pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure> {
     for plan in &plans {
         let mut store = Store::at(&args.out, &plan.experiment);
@@ -35,10 +35,10 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
     Ok(ExitStatus::Complete)
 }
 
-/// What would become of a run.
+/// The sweep's action for a run.
 struct State {
     text: String,
-    /// Repeats to do.
+    /// Repeats that would be executed.
     left: usize,
 }
 
@@ -62,7 +62,7 @@ fn state<'a>(
     first_label.insert(&run.id, &run.strategy);
     let (most, mut done) = (plan.repeats.most(), 0);
     for repeat in 1..=most {
-        // A result that cannot be read is no obstacle to measuring again.
+        // An unreadable result is measured again.
         if !args.fresh && store.finished(&run.id, repeat).map_err(Failure::input)?.is_some() {
             done += 1;
         }
@@ -90,7 +90,7 @@ fn predicted_peak(plan: &Plan, run: &PlannedRun) -> String {
     peak.map(|bytes| Bytes(bytes).to_string()).unwrap_or_default()
 }
 
-/// Cells under each other, but for columns that are all empty.
+/// Aligned columns, without empty ones.
 fn columns<const N: usize>(lines: &[[String; N]]) -> Vec<String> {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);

@@ -1,5 +1,5 @@
-//! `--dump`: runs that have a result trained once more, with everything written down that repeating them elsewhere
-//! takes. In children of their own, so that nothing of it weighs on what was measured.
+//! `--dump`: trains runs that have a result once more, and writes parameters, batches and gradients, so that another program can
+//! repeat them. Each in a child process of its own, so that dumping does not disturb measurements.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,11 +10,11 @@ use crate::progress::Progress;
 use execute::{Ended, Ending};
 use results::{Dumps, Status};
 
-/// Dumps every run that the user asked for, each once whatever the number of its labels and repeats.
+/// Dumps every selected run once, whatever the number of its labels and repeats.
 ///
 /// # Errors
 ///
-/// A dump cannot be kept.
+/// A dump cannot be written.
 pub(super) fn dump_all(
     args: &Args,
     sweeps: &mut [Sweep],
@@ -35,7 +35,7 @@ pub(super) fn dump_all(
         let place = dumps.place(&sweep.plan.runs[run].id).display().to_string();
         let (outcome, next) = match dumped {
             Dumped::New => (place, ExitStatus::Complete),
-            Dumped::Before => (format!("{place} is there already"), ExitStatus::Complete),
+            Dumped::Before => (format!("{place} exists already"), ExitStatus::Complete),
             Dumped::Nothing(reason) => (format!("nothing to dump: {reason}"), ExitStatus::Complete),
             Dumped::Failed(reason) => (format!("not dumped: {reason}"), ExitStatus::Failed),
             Dumped::Interrupted => {
@@ -53,7 +53,7 @@ pub(super) fn dump_all(
     Ok(status)
 }
 
-/// What became of a run's dump.
+/// The outcome of a run's dump.
 enum Dumped {
     New,
     Before,
@@ -84,7 +84,7 @@ fn dump(
     match dumps.has(&run.id, &result.digest) {
         Ok(false) => {}
         Ok(true) => return Ok(Dumped::Before),
-        // The places of other runs may be free.
+        // Other runs may still be dumped.
         Err(error) => return Ok(Dumped::Failed(error.to_string())),
     }
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
@@ -101,14 +101,14 @@ fn dump(
         Ending::Interrupted => return Ok(Dumped::Interrupted),
     };
     if outcome.ended == Ended::OutOfMemory {
-        return Ok(Dumped::Failed("trained once more, it ran out of memory".to_owned()));
+        return Ok(Dumped::Failed("it ran out of memory when trained again".to_owned()));
     }
-    // Training is deterministic: what is dumped is what was measured, to the last bit, or it is another run.
+    // Training is deterministic: a dump ends with the measured result's bits, or it is of a different run.
     if outcome.measured.digest != result.digest {
         let same_version = result.version == env!("CARGO_PKG_VERSION");
         let by = if same_version { String::new() } else { format!(" of runner {}", result.version) };
         let reason = format!(
-            "trained once more, it ends in other parameters than the result{by}; measure again with --fresh"
+            "trained again, its final parameters differ from the result's{by}; measure again with --fresh"
         );
         return Ok(Dumped::Failed(reason));
     }

@@ -1,4 +1,4 @@
-//! One repeat of one run: its folder, its child, its row.
+//! Executes one repeat of one run: private folder, child process, row.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,11 +14,11 @@ use execute::{DATA_FILE, Ending, LOG_FILE, Measured, PRODUCTS_FILE};
 use plan::{Plan, PlannedRun};
 use results::{Committed, PrivateFolder, Row, Status, Store};
 
-/// Runs a job to its end and keeps what came of it, which may be that it failed.
+/// Executes a job and stores its row, also if it failed.
 ///
 /// # Errors
 ///
-/// The result cannot be kept.
+/// The result cannot be stored.
 pub(super) fn execute(
     sweep: &mut Sweep,
     job: &Job,
@@ -31,14 +31,14 @@ pub(super) fn execute(
     let label = report::repeat_label(plan, run, job.repeat);
     progress.begin(&label);
     if let Some(row) = store.finished(&run.id, job.repeat).map_err(Failure::machine)? {
-        // By another sweep, since this one began.
+        // Another sweep has committed it since this one began.
         progress.end(&label, &progress::outcome(&row));
         return Ok(row.status);
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     describe(&folder, plan, run, job.repeat, store)?;
     let mut command = child(&folder, args).map_err(Failure::machine)?;
-    // As long as a short run. The first repeat's serve the others.
+    // Measuring rates takes as long as a short run: the other repeats use the first one's.
     let before = store.finished_repeats(&run.id).map_err(Failure::machine)?;
     if before.iter().any(|row| row.product_flops_per_s.is_some()) {
         command.arg("--without-rates");
@@ -50,14 +50,14 @@ pub(super) fn execute(
     let planned = Row { sweep: name.clone(), ..results::planned_row(plan, run, job.repeat) };
     let mut row = row(planned, ending, args.timeout, &log);
     if store.commit(folder, &row).map_err(Failure::machine)? == Committed::Theirs {
-        // Another sweep measured the same run meanwhile, and was first.
+        // Another sweep committed the same repeat first.
         row = store.finished(&run.id, job.repeat).map_err(Failure::machine)?.unwrap_or(row);
     }
     progress.end(&label, &progress::outcome(&row));
     Ok(row.status)
 }
 
-/// Writes down all that the child has to know: what it repeats, too, if the run has a result.
+/// Writes the child's inputs, with the matmul algorithms to repeat if the run has a result.
 pub(super) fn describe(
     folder: &PrivateFolder,
     plan: &Plan,
@@ -82,7 +82,7 @@ pub(super) fn describe(
     Ok(())
 }
 
-/// This program again, on the card that was asked for if it is one.
+/// The command of the child: this program, on the chosen card.
 pub(super) fn child(folder: &PrivateFolder, args: &Args) -> std::io::Result<Command> {
     let mut command = device::this_program()?;
     command.args(["execute-run", "--folder"]).arg(folder.path());
@@ -92,7 +92,7 @@ pub(super) fn child(folder: &PrivateFolder, args: &Args) -> std::io::Result<Comm
 }
 
 fn row(planned: Row, ending: Ending, timeout: Option<Duration>, log: &Path) -> Row {
-    // What was predicted of a run that did not get there is no result of it.
+    // The prediction is not a result of a run that did not reach its end.
     let unmeasured = Row { measured: Measured::default(), ..planned };
     match ending {
         Ending::Finished(outcome) => results::measured_row(unmeasured, *outcome),
@@ -101,7 +101,7 @@ fn row(planned: Row, ending: Ending, timeout: Option<Duration>, log: &Path) -> R
         }
         Ending::TimedOut => Row {
             status: Status::Timeout,
-            message: format!("not done after {:?}, the --timeout", timeout.unwrap_or_default()),
+            message: format!("not finished after {:?}, the --timeout", timeout.unwrap_or_default()),
             ..unmeasured
         },
         Ending::Interrupted => Row { status: Status::Interrupted, ..unmeasured },

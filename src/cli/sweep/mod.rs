@@ -1,4 +1,4 @@
-//! `sweep`: plan, train every combination, write and compare the results.
+//! `sweep`: plans, trains every combination, stores and compares the results.
 
 mod dry_run;
 mod dump;
@@ -30,46 +30,46 @@ use results::{Dumps, Status, Store};
 use share::Share;
 use spec::Repeats;
 
-/// Trains every combination, each in a process of its own, and compares them
+/// Train every combination, each in a process of its own, and compare them
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
-    /// The folder for results
+    /// Results folder
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
     #[command(flatten)]
     filter: Filter,
     #[command(flatten)]
     table: TableArgs,
-    /// Run only this part of the work, evenly shared by so many tasks: 2/6, or `slurm` for that of a task in an array
+    /// Execute only one of several equal parts: 2/6 is the second of six; `slurm` takes this array task's part
     #[arg(long, value_name = "I/N", conflicts_with_all = ["fresh", "dump"])]
     only: Option<Share>,
-    /// Measure every run this often
+    /// Repeats per run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
-    /// Forget earlier results and measure again
+    /// Ignore earlier results and measure again
     #[arg(long)]
     fresh: bool,
-    /// Show what would be run
+    /// Print the runs without executing them
     #[arg(long)]
     dry_run: bool,
-    /// End a run that takes longer, such as 90s or 10m
+    /// Time limit of a run, such as 90s or 10m
     #[arg(long, value_name = "DURATION", value_parser = timeout::parse)]
     timeout: Option<Duration>,
-    /// Train every run once more and write what it starts from, its batches, gradients and results to DIR, for
+    /// Train every run once more and write its initial and final parameters, batches and gradients to DIR, for
     /// tests/reference/pytorch.py to repeat
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
 }
 
-/// An experiment on its way: what is to be run, and where the results go.
+/// An experiment being swept: its plan and the store of its results.
 struct Sweep {
     plan: Plan,
     store: Store,
-    /// What tells the rows that it measures from those of other sweeps.
+    /// The random id that its rows share.
     name: String,
-    /// Whether the command line changes the experiment.
+    /// Whether `--set` changes the experiment.
     changed: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     if args.only.is_some() && inputs.plans.iter().any(|plan| matches!(plan.repeats, Repeats::Until(_))) {
         return Err(Failure::input(
-            "--only shares a number of repeats that is known, not `measure.repeats = { until = ... }`: add --repeats N",
+            "--only needs a fixed number of repeats, not `measure.repeats = { until = ... }`: add --repeats N",
         ));
     }
     super::report::devices(&inputs, args.table.is_for_programs());
@@ -97,7 +97,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         forget(&args, &mut sweeps)?;
     }
     for sweep in &mut sweeps {
-        // Results that cannot be read and a table that cannot be written are found before anything is trained.
+        // Find unreadable results and an unwritable table before anything is trained.
         report::rebuild(sweep).map_err(Failure::input)?;
     }
     let interrupted = watch_signals().map_err(Failure::machine)?;
@@ -124,7 +124,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     Ok(status)
 }
 
-/// Runs the jobs one after the other. What has finished is on the disk, and in the table, before the next begins.
+/// Executes the jobs one after the other. Each result is on the disk and in the table before the next job starts.
 fn work(
     args: &Args,
     sweeps: &mut [Sweep],
@@ -147,13 +147,13 @@ fn work(
     Ok(ended)
 }
 
-/// Different for each process, on whichever machine.
+/// A random id, different for each process on every machine.
 fn random_name() -> String {
-    // Its keys are random.
+    // `RandomState` has random keys.
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// Proves that all results can be written, before anything is trained for them.
+/// Checks that all results can be written before anything is trained.
 fn open_stores(args: &Args, plans: Vec<Plan>, name: &str) -> Result<Vec<Sweep>, Failure> {
     let open = |plan: Plan| {
         let store = Store::open(&args.out, &plan.experiment).map_err(Failure::input)?;
@@ -162,7 +162,7 @@ fn open_stores(args: &Args, plans: Vec<Plan>, name: &str) -> Result<Vec<Sweep>, 
     plans.into_iter().map(open).collect()
 }
 
-/// Says what may be left behind by sweeps and was not removed, each once. Returns what was told.
+/// Reports possible leftovers of other sweeps that were not removed, each once. Returns the reported ones.
 fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>, mut told: BTreeSet<String>) -> BTreeSet<String> {
     let of_stores = sweeps.iter().flat_map(|sweep| sweep.store.in_doubt());
     let of_dumps = dumps.into_iter().flat_map(Dumps::in_doubt);
@@ -181,12 +181,12 @@ fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The first Ctrl-C or SIGTERM raises the flag; the next, which finds it raised, ends the program at once.
+/// The first Ctrl-C or SIGTERM sets the flag; the second ends the program at once.
 fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
     const INTERRUPTED: i32 = 130;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // Actions run in the order they are registered.
+        // Handlers run in the order of registration.
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&interrupted))?;
         flag::register(signal, Arc::clone(&interrupted))?;
     }

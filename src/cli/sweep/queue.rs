@@ -1,4 +1,4 @@
-//! What is left to run, and in which order.
+//! The remaining jobs and their order.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -23,13 +23,13 @@ pub(super) struct Job {
 
 pub(super) struct Queue {
     pub(super) jobs: Vec<Job>,
-    /// Repeats that have a result already.
+    /// Repeats that have a result.
     pub(super) done: usize,
 }
 
-/// All repeats of a stage without a final result: the first stage ends where it is first looked at whether more are needed.
-/// Experiment by experiment; within one, the first repeat of every run comes before the second of any, and in turns of
-/// another order, so that drift hits all alike. `None` where no experiment has such a stage.
+/// All repeats of a stage without a final result. The first stage ends at the first look whether more repeats are needed.
+/// Experiment by experiment; within one, rounds are interleaved: the first repeat of every run, in a shuffled order, then the
+/// second, so that drift affects all runs alike. `None` if no experiment has such a stage.
 pub(super) fn fill(
     sweeps: &mut [Sweep],
     filter: &Filter,
@@ -65,14 +65,14 @@ pub(super) fn fill(
     Ok(queue)
 }
 
-/// The rounds from one look at the results to the next.
+/// The rounds between two looks at the results.
 fn rounds(repeats: Repeats, stage: usize) -> Option<RangeInclusive<usize>> {
     let looks = repeats.looks();
     let before = if stage == 0 { 0 } else { looks[stage.min(looks.len()) - 1] };
     Some(before + 1..=*looks.get(stage)?)
 }
 
-/// The runs of which it is not known well how fast they are.
+/// The runs whose speed is not known precisely enough.
 fn unsettled(
     sweep: &mut Sweep,
     filter: &Filter,
@@ -84,7 +84,7 @@ fn unsettled(
     Ok(runs.filter(|run| unsettled.contains(&sweep.plan.runs[*run].id)).collect())
 }
 
-/// The runs to measure, each once whatever the number of its labels.
+/// The runs to measure, each once, whatever the number of its labels.
 pub(super) fn distinct<'a>(
     runs: &'a [PlannedRun],
     filter: &'a Filter,
@@ -94,7 +94,7 @@ pub(super) fn distinct<'a>(
     wanted.filter(move |(_, run)| seen.insert(run.id.as_str())).map(|(index, _)| index)
 }
 
-/// Whether the user asked for a run, and it makes sense.
+/// Whether a run is selected and valid.
 pub(super) fn is_wanted(run: &PlannedRun, filter: &Filter) -> bool {
     run.config.is_ok() && filter.lets_through(run)
 }

@@ -1,4 +1,4 @@
-//! What a sweep tells its user, but for its progress.
+//! A sweep's messages besides its progress.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -13,13 +13,13 @@ use plan::{Label, Plan, PlannedRun};
 use results::csv::{self, CsvError};
 use results::{Row, Status, StoreError};
 
-/// A repeat of a run as people call it.
+/// The label of a repeat.
 pub(super) fn repeat_label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
     let label = label(plan, run);
     if plan.repeats.most() > 1 { format!("{label} #{repeat}") } else { label }
 }
 
-/// A run as people call it: its strategy and where on the axes it lies.
+/// The label of a run: its strategy and its point on the axes.
 pub(super) fn label(plan: &Plan, run: &PlannedRun) -> String {
     let mut label = format!("{} {}", plan.experiment, run.strategy);
     for (key, value) in Label::of(&run.strategy, &run.axes).shared {
@@ -29,14 +29,14 @@ pub(super) fn label(plan: &Plan, run: &PlannedRun) -> String {
     label
 }
 
-/// The rows of a sweep, and how many others its table has.
+/// The rows of a sweep, and the number of other rows in its table.
 pub(super) struct Table {
     rows: Vec<Row>,
     others: usize,
 }
 
-/// Writes the table of everything that belongs to the experiment, so that a later failure loses nothing. What the command
-/// line changed of the experiment is no reason to drop what the table has.
+/// Writes the table of every row of the experiment, so that a later failure loses nothing. With `--set`, the table's other
+/// rows stay.
 pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
     let Sweep { plan, store, changed, .. } = sweep;
     let (file, rows) = (store.csv(), store.rows(plan)?);
@@ -47,7 +47,9 @@ pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
     let table = match csv::read(&file) {
         Err(CsvError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
         table => table.map_err(|error| {
-            format!("{error}\n = help: --set keeps the rows of this table: move it away to begin another")
+            format!(
+                "{error}\n = help: --set keeps the rows of this table: move the file away to start a new one"
+            )
         })?,
     };
     let all = store.beside(table, &rows, &plan.overrides)?;
@@ -55,7 +57,7 @@ pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
     Ok(Table { others: all.len().saturating_sub(rows.len()), rows })
 }
 
-/// The results so far of what the filter lets through, and of what it is compared with.
+/// The present results of the selected runs and of their baselines.
 pub(super) fn rows(sweep: &mut Sweep, filter: &Filter) -> Result<Vec<Row>, StoreError> {
     let Sweep { plan, store, .. } = sweep;
     let rows = store.rows(plan)?;
@@ -63,11 +65,11 @@ pub(super) fn rows(sweep: &mut Sweep, filter: &Filter) -> Result<Vec<Row>, Store
 }
 
 fn compared(sweep: &Sweep, filter: &Filter, rows: Vec<Row>) -> Vec<Row> {
-    // Wherever it has figures.
+    // Wherever it was measured.
     filter.rows(rows, |row| row.strategy == sweep.plan.baseline && row.status != Status::Skipped)
 }
 
-/// Whether the results will be compared as asked, before there are any.
+/// Checks the options of the comparison before anything is measured.
 pub(super) fn check(table: &TableArgs, plans: &[Plan]) -> Result<(), Failure> {
     for plan in plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::planned_row(plan, run, 1)).collect();
@@ -76,7 +78,7 @@ pub(super) fn check(table: &TableArgs, plans: &[Plan]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the comparison of what the filter lets through, and where its figures are with all others.
+/// Prints the comparison of the selected runs, and the path of the whole table.
 pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -> Result<(), Failure> {
     let Table { rows, others } = rebuild(sweep).map_err(Failure::machine)?;
     let rows = compared(sweep, filter, rows);
@@ -96,20 +98,20 @@ pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -
     let say = if args.is_for_programs() { mention } else { say };
     say(&match others {
         0 => format!("\nwrote {}", file.display()),
-        _ => format!("\nwrote {}: beside its {others} other rows, which --set leaves there", file.display()),
+        _ => format!("\nwrote {}; --set kept its {others} other rows", file.display()),
     });
     Ok(())
 }
 
-/// Says what is left to do of `all` runs, of which `before` had a result already, and how the sweep ended. Each run's own end was
-/// told when it came.
+/// Reports the remaining of `all` runs, of which `before` had a result at the start, and returns the exit status. Each run's own
+/// outcome was reported when it ended.
 pub(super) fn outcome(ended: &[Status], before: usize, all: usize) -> ExitStatus {
     let done = before + ended.iter().filter(|status| status.is_final()).count();
     if before + ended.len() < all || ended.contains(&Status::Interrupted) {
-        note(&format!("interrupted: {done} of {all} runs are done; the same command does the rest"));
+        note(&format!("interrupted: {done} of {all} runs are done; repeat the command to continue"));
         ExitStatus::Interrupted
     } else if done < all {
-        note(&format!("{} of {all} runs have no result; the same command tries them again", all - done));
+        note(&format!("{} of {all} runs have no result; repeat the command to retry them", all - done));
         ExitStatus::Failed
     } else {
         ExitStatus::Complete

@@ -1,11 +1,11 @@
-//! `--only`: the part of a sweep that is one task's, of several that share its work.
+//! `--only`: splits a sweep among several tasks.
 
 use std::collections::HashSet;
 use std::str::FromStr;
 
 use super::queue::Job;
 
-/// The `number`th of so many tasks, from 1.
+/// Task `number` (from 1) of `of` tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     number: usize,
@@ -23,33 +23,32 @@ impl FromStr for Share {
             text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
         match parts {
             Some((number, of)) if (1..=of).contains(&number) => Ok(Share { number, of }),
-            _ => Err("use NUMBER/TASKS, such as 1/6 to 6/6, or `slurm` in a task of an array".to_owned()),
+            _ => Err("use NUMBER/TASKS, such as 1/6 to 6/6, or `slurm` in an array task".to_owned()),
         }
     }
 }
 
 impl Share {
-    /// Arrays count from any number in any steps.
+    /// An array's indices may begin at any number and have any stride.
     fn of_slurm(variable: impl Fn(&str) -> Option<String>) -> Result<Share, String> {
         let read = |name: &str| {
-            let value =
-                variable(name).ok_or_else(|| format!("{name} is not set: this is no task of an array"))?;
-            value.parse::<usize>().map_err(|_| format!("{name} is `{value}`, which is no number"))
+            let value = variable(name)
+                .ok_or_else(|| format!("{name} is not set: this is not a task of a Slurm array"))?;
+            value.parse::<usize>().map_err(|_| format!("{name} is `{value}`, not a number"))
         };
         let (id, least, of) =
             (read("SLURM_ARRAY_TASK_ID")?, read("SLURM_ARRAY_TASK_MIN")?, read("SLURM_ARRAY_TASK_COUNT")?);
         let step = variable("SLURM_ARRAY_TASK_STEP").and_then(|step| step.parse().ok()).unwrap_or(1).max(1);
         let number = id.saturating_sub(least) / step + 1;
         if id < least || number > of {
-            return Err(format!("task {id} of an array of {of} that begins with {least} is none of them"));
+            return Err(format!("task {id} is outside its array of {of} tasks from {least} on"));
         }
         Ok(Share { number, of })
     }
 
-    /// Those of all jobs of an experiment's rounds that are this task's: as many as any other's, or one more or less. What
-    /// is compared, a point of the sweep in one round, stays together but where one task's part ends, so that nearly all
-    /// of it is measured by one process in turns. It is the same whatever has a result by now. `strategies` are those of the
-    /// plan's runs.
+    /// This task's share of an experiment's jobs. Shares differ by at most one job. The jobs that are compared with each other,
+    /// one point of the sweep in one round, stay together except at a share's end, so that one process measures nearly all of
+    /// them in turns. Existing results do not change the shares. `strategies` are those of the plan's runs.
     pub(super) fn take(self, strategies: &[&str], jobs: &mut Vec<Job>) {
         let points = points(strategies);
         let mut places: Vec<usize> = (0..jobs.len()).collect();
@@ -62,7 +61,7 @@ impl Share {
     }
 }
 
-/// Which point of the sweep each run is at: at the next one where a strategy comes again.
+/// The index of each run's sweep point: a new point begins where a strategy occurs again.
 fn points(strategies: &[&str]) -> Vec<usize> {
     let (mut point, mut met) = (0, HashSet::new());
     let mut points = Vec::with_capacity(strategies.len());
@@ -90,7 +89,7 @@ mod tests {
         (0..points).flat_map(|_| NAMES[..strategies].iter().copied()).collect()
     }
 
-    /// Every job is of exactly one task, and none has much more than others.
+    /// Every job belongs to exactly one task, and shares differ by at most one job.
     #[test]
     fn tasks_share_all_evenly() {
         for (points, strategies, repeats) in [(2, 3, 4), (1, 1, 1), (3, 5, 6), (1, 7, 1)] {
@@ -110,7 +109,7 @@ mod tests {
         }
     }
 
-    /// What is compared with each other, wherever the numbers allow it.
+    /// Jobs that are compared stay in one share wherever the numbers allow it.
     #[test]
     fn a_round_of_a_point_stays_together() {
         let runs = runs(2, 3);
