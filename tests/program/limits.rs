@@ -175,7 +175,10 @@ fn a_limit_is_not_called_a_smaller_machine_s_where_it_is_none() {
     let first_line =
         |memory| place.run_to_end(&["plan", "--memory", memory]).lines().next().unwrap().to_owned();
     let (small, large) = (first_line("1 GiB"), first_line("1000000 GiB"));
-    assert!(small.ends_with("limited to 1.00 GiB (a smaller device's memory, but this one's speed)"), "{small}");
+    assert!(
+        small.ends_with("limited to 1.00 GiB (a smaller device's memory, but this one's speed)"),
+        "{small}"
+    );
     assert!(large.contains("limited to ") && large.contains(" (not below its own memory, "), "{large}");
 }
 

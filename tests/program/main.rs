@@ -16,6 +16,7 @@ mod external_reading;
 mod failing_calls;
 mod fragmentation;
 mod help;
+mod kernel_sources;
 mod kill;
 mod large;
 mod limits;

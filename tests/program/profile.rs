@@ -125,7 +125,11 @@ fn phases_peak_where_the_row_says() {
 #[test]
 fn without_a_timed_step_it_says_why() {
     let place = place();
-    assert!(place.explain(&[]).ends_with("after `runner sweep tiny.toml`, this also prints the time of each operation\n"));
+    assert!(
+        place
+            .explain(&[])
+            .ends_with("after `runner sweep tiny.toml`, this also prints the time of each operation\n")
+    );
     place.keep(&["--memory", "100 KiB"]);
     let text = place.explain(&["--memory", "100 KiB"]);
     let last = text.lines().last().unwrap();
@@ -143,7 +147,10 @@ fn files_that_are_old_or_missing_are_told_from_broken_ones() {
 
     replace(&whole.replacen("times_per_step", "passes", 1));
     let text = place.explain(&[]);
-    assert!(text.contains("has no times of operations: measure again with `runner sweep --fresh tiny.toml`"), "{text}");
+    assert!(
+        text.contains("has no times of operations: measure again with `runner sweep --fresh tiny.toml`"),
+        "{text}"
+    );
 
     replace(&whole.replacen(",1,", ",once,", 1));
     let output = place.program(&EXPLAIN).output().unwrap();

@@ -96,8 +96,7 @@ fn a_change_from_the_command_line_drops_no_rows() {
         let set = format!("train.seed={seed}");
         let sweep = place.sweep(&[&file, "--set", &set, "--filter", "plain"]).ended_with(0);
         let others = if seed == "1" { 8 } else { 10 };
-        let said =
-            format!("wrote results/tiny.csv; --set kept its {others} other rows");
+        let said = format!("wrote results/tiny.csv; --set kept its {others} other rows");
         assert!(sweep.out.contains(&said), "{}", sweep.out);
         assert_eq!((rows(""), rows(seed)), (8, 2));
     }
