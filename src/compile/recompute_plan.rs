@@ -4,7 +4,7 @@ use std::fmt;
 
 use graph::{Scope, ScopeId};
 use ops::{Op, OpKind};
-use spec::{BlockPart, Budget, Recompute, WordSet, Words as _};
+use spec::{BlockPart, Budget, KeywordEnum as _, KeywordSet, Recompute};
 
 /// By scope of a graph: what of it is computed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub enum RecomputePolicy {
     /// What norms give.
     Norms,
     /// What other operations give than these.
-    AllBut(WordSet<OpKind>),
+    AllBut(KeywordSet<OpKind>),
 }
 
 impl RecomputePolicy {
@@ -76,7 +76,7 @@ impl RecomputePlan {
                         continue;
                     }
                     let part = scope.path[block.path.len()..].strip_prefix('.');
-                    if parts.iter().any(|marked| Some(marked.word()) == part) {
+                    if parts.iter().any(|marked| Some(marked.keyword()) == part) {
                         mark(index, index, RecomputePolicy::All);
                     } else if parts.contains(BlockPart::Norm) {
                         mark(index, index, RecomputePolicy::Norms);
@@ -115,7 +115,7 @@ impl fmt::Display for RecomputePlan {
                 RecomputePolicy::All => f.write_str("all")?,
                 RecomputePolicy::Norms => f.write_str("norms")?,
                 RecomputePolicy::AllBut(saved) => {
-                    saved.iter().try_for_each(|kind| write!(f, "-{}", kind.word()))?;
+                    saved.iter().try_for_each(|kind| write!(f, "-{}", kind.keyword()))?;
                 }
             }
             f.write_str(" ")?;

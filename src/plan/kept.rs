@@ -3,7 +3,7 @@
 
 use super::layers::there_are;
 use graph::Graphs;
-use spec::{Problem, RunConfig, Table, blame};
+use spec::{Problem, RunConfig, Table, attach_span};
 
 /// As errors name it.
 const KEEP: &str = "strategy.keep";
@@ -18,7 +18,7 @@ pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, 
     if let Some(unknown) = names.iter().find(|name| !values.iter().any(|value| graph::goes_by(value, name))) {
         let ends = distinct_ends(&values, unknown.split('.').count());
         let message = format!("keep names `{unknown}`, which is nothing that this model computes");
-        return Err(vec![blame(message, &[KEEP], tree, there_are(&ends, unknown))]);
+        return Err(vec![attach_span(message, &[KEEP], tree, there_are(&ends, unknown))]);
     }
     values.retain(|value| names.iter().any(|name| graph::goes_by(value, name)));
     config.strategy.keep = values;

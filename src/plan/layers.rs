@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ptr;
 
 use graph::{Adaptable, Graph, GraphValue, Graphs, Named, Scope, ScopeId, ValueKind, named};
-use spec::{Group, Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame, group_of};
+use spec::{Group, Home, Lora, Places, Problem, RunConfig, Strategy, Table, attach_span, group_of};
 
 /// As errors name them.
 const FREEZE: &str = "strategy.freeze";
@@ -68,7 +68,7 @@ fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let key = format!("train.optimizer.{}.groups", config.train.optimizer.name());
     let pattern = &named.parameters;
     if names.iter().any(|name| named.matches(name)) {
-        return Err(blame(
+        return Err(attach_span(
             format!("the group of `{pattern}` has nothing left: all that it matches is in groups before it"),
             &[&key],
             tree,
@@ -77,7 +77,7 @@ fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let message = format!("the group of `{pattern}` matches no parameter of this model");
-    Err(blame(message, &[&key], tree, there_are(&names, pattern)))
+    Err(attach_span(message, &[&key], tree, there_are(&names, pattern)))
 }
 
 /// The linear layers of a block that get factors.
@@ -89,7 +89,7 @@ fn adapted(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Prob
     let paths: Vec<&str> = layers.iter().map(|layer| layer.path.as_str()).collect();
     if lora.targets.is_empty() {
         let message = "lora has no targets: there would be nothing to train";
-        return Err(blame(message.to_owned(), &[TARGETS], tree, there_are(&paths, "")));
+        return Err(attach_span(message.to_owned(), &[TARGETS], tree, there_are(&paths, "")));
     }
     let mut targets = lora.targets.clone();
     targets.sort_unstable();
@@ -98,14 +98,14 @@ fn adapted(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Prob
     if let Some(&unknown) = unknown.first() {
         let name = &targets[unknown];
         let message = format!("lora targets `{name}`, which is no linear layer of this model's blocks");
-        return Err(blame(message, &[TARGETS], tree, there_are(&paths, name)));
+        return Err(attach_span(message, &[TARGETS], tree, there_are(&paths, name)));
     }
     let targeted: Vec<&Adaptable> =
         layers.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer).collect();
     let most = |layer: &Adaptable| layer.in_features.min(layer.out_features);
     if let Some(layer) = targeted.iter().find(|layer| most(layer) < lora.rank) {
         let Adaptable { path, in_features, out_features, .. } = layer;
-        return Err(blame(
+        return Err(attach_span(
             format!(
                 "lora.rank = {} is more than `{path}` can have, whose weight is {out_features} by {in_features}",
                 lora.rank
@@ -128,14 +128,14 @@ fn frozen(graph: &Graph, names: &[String], trains: bool, tree: &Table) -> Result
     let mut parameters = (0..graph.values.len()).filter(|&value| is_parameter(graph, value));
     if trains && parameters.all(|value| frozen(graph.values[value].scope)) {
         let message = "freeze leaves nothing to train: every parameter is in one of its layers";
-        return Err(blame(message.to_owned(), &[FREEZE], tree, "leave one of the layers out"));
+        return Err(attach_span(message.to_owned(), &[FREEZE], tree, "leave one of the layers out"));
     }
     for node in graph.nodes.iter().filter(|node| frozen(node.scope)) {
         let mut parameters = node.inputs.iter().filter(|&&input| is_parameter(graph, input));
         let trained = parameters.find(|&&input| !frozen(graph.values[input].scope));
         if let Some(value) = trained.map(|&input| &graph.values[input]) {
             let (layer, owner) = (path(graph, node.scope), path(graph, value.scope));
-            return Err(blame(
+            return Err(attach_span(
                 format!(
                     "`{layer}` cannot be frozen by itself: it is tied to `{owner}.{}`, which is trained",
                     value.name
@@ -160,7 +160,7 @@ fn placed(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Proble
         let Some(&other) = about.iter().find(|&&name| places[name].1 != places[about[0]].1) else { continue };
         let (layer, one, other) = (path(graph, scope), &places[about[0]], &places[other]);
         let word = |(name, home): &(String, Home)| format!("`{name}` on the {}", home.name());
-        return Err(blame(
+        return Err(attach_span(
             format!("place puts `{layer}` in two homes: {} and {}", word(one), word(other)),
             &[PLACE],
             tree,
@@ -173,7 +173,7 @@ fn placed(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Proble
         let parameters = node.inputs.iter().filter(|&&input| is_parameter(graph, input));
         if let Some(value) = parameters.map(|&input| &graph.values[input]).find(elsewhere) {
             let (layer, owner) = (path(graph, node.scope), path(graph, value.scope));
-            return Err(blame(
+            return Err(attach_span(
                 format!(
                     "place has `{owner}` on the {} and `{layer}` on the {}, and `{owner}.{}`, which ties them, cannot \
                      be in two homes",
@@ -207,7 +207,7 @@ fn known(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Nam
     let (name, short) = (&names[unknown], key.trim_start_matches("strategy."));
     let message = format!("{short} names `{name}`, which is no layer of this model");
     let paths: Vec<&str> = graph.scopes.iter().map(|scope| scope.path.as_str()).collect();
-    Err(blame(message, &[key], tree, there_are(&paths, name)))
+    Err(attach_span(message, &[key], tree, there_are(&paths, name)))
 }
 
 /// "there are `blocks.0`, `blocks.1` and 6 others", those first whose names are the nearest.

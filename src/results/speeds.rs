@@ -15,7 +15,7 @@ use device::{Factors, Target};
 use execute::MEMORY_FILE;
 use memory::Load;
 use plan::{Origin, Slowness, Speeds};
-use spec::{Precision, Words as _};
+use spec::{KeywordEnum as _, Precision};
 
 /// Runs whose operations are looked at, at the most: more say the same.
 const MOST_RUNS: usize = 64;
@@ -182,7 +182,7 @@ fn operations(file: &Path) -> Result<Vec<Operation>, ::csv::Error> {
 }
 
 fn precision(row: &Row) -> Option<Precision> {
-    Precision::ALL.iter().copied().find(|precision| precision.word() == row.precision)
+    Precision::ALL.iter().copied().find(|precision| precision.keyword() == row.precision)
 }
 
 fn factors(precision: Precision) -> Factors {

@@ -1,41 +1,42 @@
-//! How what `spec` knows is declared: once, in one place. A table of keys is a struct whose fields each say what they
-//! take and what they are where nothing is said; a choice is an enum of such tables; words are an enum, too. Reading,
-//! writing, defaults and the words of messages all follow from these declarations.
+//! Declarations of keys, each in one place. A table of keys is a struct whose fields declare their parsers and
+//! defaults; a choice is an enum of such tables; keywords are an enum. Readers, writers, defaults and error messages
+//! follow from these declarations.
 
 use std::marker::PhantomData;
 
 use super::hints;
-use super::reader::{Keys, Kind};
-use super::tree::{Entry, Value};
-use super::write::{Form, Lines};
+use super::reader::{Keys, ValueParser};
+use super::tree::{TableEntry, Value};
+use super::write::{TableWriter, WriteMode};
 
-/// A table of keys, as `section!` declares it.
-pub(crate) trait Section: Sized {
+/// A table of keys, as `key_table!` declares it.
+pub(crate) trait KeyTable: Sized {
     const KEYS: &'static [&'static str];
 
-    /// Reads its own keys, leaving others to the caller.
+    /// Reads the declared keys; the caller handles the others.
     fn read(keys: &mut Keys<'_>) -> Option<Self>;
 
-    fn write(&self, lines: &mut Lines);
+    fn write(&self, lines: &mut TableWriter);
 }
 
-/// A table that holds exactly one of several others, as `choice!` declares it.
-pub(crate) trait Choice: Sized + 'static {
-    /// Its name: `train.optimizer`.
+/// A table that contains exactly one of several variant tables, as `choice!` declares it.
+pub(crate) trait ChoiceTable: Sized + 'static {
+    /// Its full name: `train.optimizer`.
     const PATH: &'static str;
+    /// Its header: `[train.optimizer]`.
     const PLACE: &'static str;
     const VARIANTS: &'static [Variant<Self>];
-    /// Variants that the experiment file has words for, but not this version.
+    /// Planned variants, which this version reports as not supported yet.
     const LATER: &'static [&'static str];
 
-    /// Its variant, as a table of its own.
-    fn table(&self, form: Form) -> String;
+    /// The chosen variant as a TOML table.
+    fn table(&self, form: WriteMode) -> String;
 }
 
-/// One of a choice.
+/// A variant of a choice.
 pub(crate) struct Variant<T> {
     pub(crate) key: &'static str,
-    /// Its full name, and what to call its table in messages.
+    /// Its full name, and its table as error messages name it: `[train.optimizer.adamw]`.
     pub(crate) path: &'static str,
     pub(crate) place: &'static str,
     /// The keys of its table.
@@ -43,37 +44,37 @@ pub(crate) struct Variant<T> {
     pub(crate) read: fn(&mut Keys<'_>) -> Option<T>,
 }
 
-/// What a declared key takes: read from an experiment and written to one.
-pub(crate) trait Declared {
+/// Reads the value of a declared key from an experiment and writes it to one.
+pub(crate) trait KeyCodec {
     type Output: PartialEq;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Self::Output>;
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Self::Output>;
 
-    fn write(&self, key: &str, value: &Self::Output, lines: &mut Lines);
+    fn write(&self, key: &str, value: &Self::Output, lines: &mut TableWriter);
 
-    /// How to write a key that is missing.
+    /// An example for the error about a missing key.
     fn example(&self, key: &str) -> String;
 
-    /// What "off" stands for, where that is not the default.
+    /// The meaning of "off", if it is not the default.
     fn off(&self) -> Option<Self::Output> {
         None
     }
 }
 
-/// A kind of value that can be written, too.
-pub(crate) trait Writable: Kind<Output: PartialEq> {
-    /// As TOML writes it.
+/// A value that can also be written.
+pub(crate) trait Writable: ValueParser<Output: PartialEq> {
+    /// The value in TOML.
     fn text(&self, value: &Self::Output) -> String;
 }
 
-impl<K: Writable> Declared for K {
+impl<K: Writable> KeyCodec for K {
     type Output = K::Output;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<K::Output> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<K::Output> {
         keys.parse(entry, self)
     }
 
-    fn write(&self, key: &str, value: &K::Output, lines: &mut Lines) {
+    fn write(&self, key: &str, value: &K::Output, lines: &mut TableWriter) {
         lines.line(key, &self.text(value));
     }
 
@@ -82,25 +83,25 @@ impl<K: Writable> Declared for K {
     }
 
     fn off(&self) -> Option<K::Output> {
-        Kind::off(self)
+        ValueParser::off(self)
     }
 }
 
-/// What can be switched off.
+/// A value that "off" disables.
 pub(crate) struct Optional<K>(pub(crate) K);
 
-impl<K: Declared> Declared for Optional<K> {
+impl<K: KeyCodec> KeyCodec for Optional<K> {
     type Output = Option<K::Output>;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Self::Output> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Self::Output> {
         let read = self.0.read(keys, entry).map(Some);
-        if read.is_none() && hints::is_like_off(&entry.node.value) {
-            keys.reader().advise("\"off\" switches it off");
+        if read.is_none() && hints::means_off(&entry.node.value) {
+            keys.reader().advise("use \"off\" to disable it");
         }
         read
     }
 
-    fn write(&self, key: &str, value: &Self::Output, lines: &mut Lines) {
+    fn write(&self, key: &str, value: &Self::Output, lines: &mut TableWriter) {
         match value {
             Some(value) => self.0.write(key, value, lines),
             None => lines.line(key, "\"off\""),
@@ -116,24 +117,28 @@ impl<K: Declared> Declared for Optional<K> {
     }
 }
 
-/// A table of keys that is written on the line of its own key.
-pub(crate) struct Inline<T> {
+/// A table of keys that is written inline: `key = { ... }`.
+pub(crate) struct InlineTable<T> {
     key: &'static str,
     place: &'static str,
-    /// What to write in it.
+    /// Example keys for messages.
     example: &'static str,
     of: PhantomData<T>,
 }
 
-/// `place` is the key as messages have it: in backticks.
-pub(crate) const fn inline<T>(key: &'static str, place: &'static str, example: &'static str) -> Inline<T> {
-    Inline { key, place, example, of: PhantomData }
+/// `place` is the key as error messages name it, in backticks.
+pub(crate) const fn inline_table<T>(
+    key: &'static str,
+    place: &'static str,
+    example: &'static str,
+) -> InlineTable<T> {
+    InlineTable { key, place, example, of: PhantomData }
 }
 
-impl<T: Section + PartialEq> Declared for Inline<T> {
+impl<T: KeyTable + PartialEq> KeyCodec for InlineTable<T> {
     type Output = T;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<T> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<T> {
         let Some(mut keys) = keys.table_of(entry, self.key, self.place) else {
             keys.reader().advise(&format!("write {}", self.example(self.key)));
             return None;
@@ -143,8 +148,8 @@ impl<T: Section + PartialEq> Declared for Inline<T> {
         table
     }
 
-    fn write(&self, key: &str, value: &T, lines: &mut Lines) {
-        lines.line(key, &Lines::of(value, lines.form()).inline());
+    fn write(&self, key: &str, value: &T, lines: &mut TableWriter) {
+        lines.line(key, &TableWriter::of(value, lines.form()).inline());
     }
 
     fn example(&self, key: &str) -> String {
@@ -159,10 +164,10 @@ pub(crate) const fn one_of<T>() -> OneOf<T> {
     OneOf(PhantomData)
 }
 
-impl<T: Choice + PartialEq> Declared for OneOf<T> {
+impl<T: ChoiceTable + PartialEq> KeyCodec for OneOf<T> {
     type Output = T;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<T> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<T> {
         let table = keys.table_of(entry, T::PATH, T::PLACE);
         if let (None, Value::Text(text)) = (&table, &entry.node.value)
             && let Some(variant) = T::VARIANTS.iter().find(|variant| variant.key == text)
@@ -173,7 +178,7 @@ impl<T: Choice + PartialEq> Declared for OneOf<T> {
         table?.variant(T::VARIANTS)
     }
 
-    fn write(&self, _: &str, value: &T, lines: &mut Lines) {
+    fn write(&self, _: &str, value: &T, lines: &mut TableWriter) {
         lines.table(&value.table(lines.form()));
     }
 
@@ -182,18 +187,18 @@ impl<T: Choice + PartialEq> Declared for OneOf<T> {
     }
 }
 
-/// An enum whose values are words, as `words!` declares it.
-pub trait Words: Copy + PartialEq + 'static {
+/// An enum whose values are keywords, as `keywords!` declares it.
+pub trait KeywordEnum: Copy + PartialEq + 'static {
     const ALL: &'static [Self];
-    /// Words that the experiment file has a meaning for, but not this version.
+    /// Planned keywords, which this version reports as not supported yet.
     const LATER: &'static [&'static str];
 
-    /// As experiments write it.
-    fn word(self) -> &'static str;
+    /// The keyword in experiment files.
+    fn keyword(self) -> &'static str;
 }
 
-/// Declares an enum of words: each value with its word, and words that are to come.
-macro_rules! words {
+/// Declares an enum of keywords: each value with its keyword, and planned keywords.
+macro_rules! keywords {
     (
         $(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $word:literal,)+ }
         $(later $($later:literal),+)?
@@ -204,11 +209,11 @@ macro_rules! words {
             $($(#[$doc])* $value,)+
         }
 
-        impl $crate::declare::Words for $name {
+        impl $crate::declare::KeywordEnum for $name {
             const ALL: &'static [$name] = &[$($name::$value),+];
             const LATER: &'static [&'static str] = &[$($($later),+)?];
 
-            fn word(self) -> &'static str {
+            fn keyword(self) -> &'static str {
                 match self {
                     $($name::$value => $word,)+
                 }
@@ -217,13 +222,13 @@ macro_rules! words {
     };
 }
 
-/// Declares a table of keys: each with its type, what it takes and, unless every run needs it, its default, which may
-/// name keys above it. With `: Default`, a table in which nothing is written is one, too.
-macro_rules! section {
+/// Declares a table of keys: each with its type, its parser and, unless it is required, its default, which may refer to
+/// keys above it. With `: Default`, all keys have defaults, and the empty table is valid.
+macro_rules! key_table {
     ($(#[$meta:meta])* pub struct $name:ident: Default {
         $($(#[$doc:meta])* pub $key:ident: $ty:ty = $kind:expr, default $default:expr;)+
     }) => {
-        section! {
+        key_table! {
             $(#[$meta])*
             pub struct $name {
                 $($(#[$doc])* pub $key: $ty = $kind, default $default;)+
@@ -246,18 +251,18 @@ macro_rules! section {
             $($(#[$doc])* pub $key: $ty,)+
         }
 
-        impl $crate::declare::Section for $name {
+        impl $crate::declare::KeyTable for $name {
             const KEYS: &'static [&'static str] = &[$(stringify!($key)),+];
 
             fn read(keys: &mut $crate::reader::Keys<'_>) -> Option<$name> {
-                $(let $key: Option<$ty> = keys.key(stringify!($key), section!(@ $($default)?), $kind);)+
+                $(let $key: Option<$ty> = keys.key(stringify!($key), key_table!(@ $($default)?), $kind);)+
                 Some($name { $($key: $key?),+ })
             }
 
-            fn write(&self, lines: &mut $crate::write::Lines) {
-                // Owned, since a default may name them.
+            fn write(&self, lines: &mut $crate::write::TableWriter) {
+                // Owned, since a default may refer to them.
                 let $name { $($key),+ } = Clone::clone(self);
-                $(lines.key(stringify!($key), &$key, section!(@ $($default)?), $kind);)+
+                $(lines.key(stringify!($key), &$key, key_table!(@ $($default)?), $kind);)+
             }
         }
     };
@@ -265,8 +270,9 @@ macro_rules! section {
     (@ $default:expr) => { Some($default) };
 }
 
-/// Declares a table that holds exactly one of several others, by the key of each. An answer that differs between them
-/// is a method of the trait after `each`. A variant after `or` is another way to write one of them, which it resolves to.
+/// Declares a table that contains exactly one of several variant tables, each with its key. The variants implement the
+/// trait after the path; `each` returns the chosen one. The variant after `or` is another notation, which resolves to
+/// one of them.
 macro_rules! choice {
     (
         $(#[$meta:meta])* pub enum $name:ident($path:literal): $each:ident {
@@ -288,7 +294,7 @@ macro_rules! choice {
                 }
             }
 
-            #[doc = concat!("The key under `", $path, "` that is chosen.")]
+            #[doc = concat!("The key of the chosen variant of `", $path, "`.")]
             pub fn name(&self) -> &'static str {
                 match self {
                     $($name::$variant(_) => stringify!($key),)+
@@ -296,15 +302,15 @@ macro_rules! choice {
             }
 
             $(
-                #[doc = concat!("What is said of `", $path, ".", stringify!($key), "`, if that is chosen.")]
-                #[allow(irrefutable_let_patterns)] // while there is one
+                #[doc = concat!("The keys of `", $path, ".", stringify!($key), "`, if it is the chosen variant.")]
+                #[allow(irrefutable_let_patterns)] // for a choice with one variant
                 pub fn $key(&self) -> Option<&$variant> {
                     if let $name::$variant(variant) = self { Some(variant) } else { None }
                 }
             )+
         }
 
-        impl $crate::declare::Choice for $name {
+        impl $crate::declare::ChoiceTable for $name {
             const PATH: &'static str = $path;
             const PLACE: &'static str = concat!("[", $path, "]");
             const VARIANTS: &'static [$crate::declare::Variant<$name>] = &[
@@ -312,27 +318,27 @@ macro_rules! choice {
                     key: stringify!($key),
                     path: concat!($path, ".", stringify!($key)),
                     place: concat!("[", $path, ".", stringify!($key), "]"),
-                    keys: <$variant as $crate::declare::Section>::KEYS,
+                    keys: <$variant as $crate::declare::KeyTable>::KEYS,
                     read: |keys| {
-                        <$variant as $crate::declare::Section>::read(keys).map($name::$variant)
+                        <$variant as $crate::declare::KeyTable>::read(keys).map($name::$variant)
                     },
                 },)+
                 $($crate::declare::Variant {
                     key: stringify!($short),
                     path: concat!($path, ".", stringify!($short)),
                     place: concat!("[", $path, ".", stringify!($short), "]"),
-                    keys: <$written as $crate::declare::Section>::KEYS,
+                    keys: <$written as $crate::declare::KeyTable>::KEYS,
                     read: |keys| {
-                        let written = <$written as $crate::declare::Section>::read(keys)?;
+                        let written = <$written as $crate::declare::KeyTable>::read(keys)?;
                         written.resolve(keys).map($name::$meant)
                     },
                 },)?
             ];
             const LATER: &'static [&'static str] = &[$($later),*];
 
-            fn table(&self, form: $crate::write::Form) -> String {
+            fn table(&self, form: $crate::write::WriteMode) -> String {
                 match self {
-                    $($name::$variant(variant) => $crate::write::Lines::of(variant, form)
+                    $($name::$variant(variant) => $crate::write::TableWriter::of(variant, form)
                         .under(concat!($path, ".", stringify!($key))),)+
                 }
             }
@@ -340,4 +346,4 @@ macro_rules! choice {
     };
 }
 
-pub(crate) use {choice, section, words};
+pub(crate) use {choice, key_table, keywords};

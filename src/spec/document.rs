@@ -1,4 +1,4 @@
-//! An experiment, read and checked, from which single runs are resolved.
+//! A validated experiment, from which single runs are resolved.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use super::resolved::RunConfig;
 use super::source::{Sources, Span};
 use super::strategies::{distinct_labels, inherit};
 use super::tree::{Setting, Table, Value};
-use super::written::{self, Axis, Case, Sweep, Written, WrittenStrategy, check_setting};
-use super::{rules, sections};
+use super::written::{self, Axis, Case, ExperimentFile, Sweep, WrittenStrategy, check_setting};
+use super::{rules, run_tables};
 use device::{DeviceKind, Limits};
 
-/// All that the files and the command line say, merged. Its strategies are complete: what they extend is in them.
+/// The merged files and command line of an experiment. Its strategies include the keys that they inherit.
 pub struct Document<'a> {
     pub name: String,
     pub baseline: String,
@@ -35,7 +35,7 @@ pub struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Reads an experiment. Fails with all that is wrong in it, whether a run uses it or not.
+    /// Reads an experiment. Fails with all its problems, also in parts that no run uses.
     pub fn read(
         file: &Path,
         overrides: &[String],
@@ -68,7 +68,7 @@ impl<'a> Document<'a> {
         let mut merged = Table::default();
         for (index, mut layer) in layers.into_iter().enumerate() {
             if index < bases {
-                // Results are filed under a name: each file has its own.
+                // Results are stored under the name: it is not inherited.
                 layer.remove("name");
             }
             merged.merge(layer);
@@ -78,7 +78,7 @@ impl<'a> Document<'a> {
         let written = reader.finish(written)?;
         let name = experiment_name(file, &written);
         let strategies = inherit(&written.strategies)?;
-        few_enough_points(&strategies, &written.sweep)?;
+        check_point_count(&strategies, &written.sweep)?;
         distinct_labels(&strategies)?;
         let baseline = baseline(&written, &strategies);
         let (name, baseline) = match (name, baseline) {
@@ -103,8 +103,8 @@ impl<'a> Document<'a> {
         Ok(document)
     }
 
-    /// Resolves the run with these settings, later ones winning, and the command line's over all. Returns it with where its
-    /// keys were written.
+    /// Resolves the run with these settings; later settings override earlier ones, and the command line overrides all.
+    /// Returns the configuration, and the tree with the spans of its keys.
     pub fn resolve<'s>(
         &self,
         settings: impl IntoIterator<Item = &'s Setting>,
@@ -113,24 +113,24 @@ impl<'a> Document<'a> {
         settings.into_iter().for_each(|setting| tree.set(setting));
         self.overrides.iter().for_each(|setting| tree.set(setting));
         let reader = Reader::complete(&self.sources, self.environment);
-        let config = sections::run(&reader, &tree);
+        let config = run_tables::read_run(&reader, &tree);
         let config = reader.finish(config)?;
         rules::check(&config, &tree)?;
         Ok((config, tree))
     }
 
-    /// What the command line sets in every run.
+    /// The keys that the command line sets in every run.
     pub fn overrides(&self) -> impl Iterator<Item = &Setting> {
         self.overrides.iter()
     }
 
-    /// All axes, with the one strategy that each belongs to if it is not everyone's.
+    /// All axes; the axes of a strategy with that strategy.
     fn axes(&self) -> impl Iterator<Item = (&Axis, Option<&WrittenStrategy>)> {
         let own = self.strategies.iter().flat_map(|s| s.axes.iter().map(move |axis| (axis, Some(s))));
         self.sweep.axes().map(|axis| (axis, None)).chain(own)
     }
 
-    /// No key gets its value from two places, of which one would silently lose.
+    /// Fails if a key gets values from two sources, one of which would be ignored silently.
     fn check_axes(&self) -> Result<(), Vec<Problem>> {
         let mut problems = Vec::new();
         let shared: Vec<&Axis> = self.sweep.axes().collect();
@@ -146,22 +146,22 @@ impl<'a> Document<'a> {
         }
         for strategy in &self.strategies {
             let labels = strategy.labels();
-            let fixed = strategy.settings.iter().map(Fixed::set);
-            for fixed in fixed.chain(strategy.axes.iter().map(Fixed::swept)) {
+            let own = strategy.settings.iter().map(StrategyKey::set);
+            for own in own.chain(strategy.axes.iter().map(StrategyKey::swept)) {
                 let about = |case: &&Case| labels.iter().any(|label| case.selects(&strategy.name, label));
                 let cases = self.sweep.include.iter().filter(about);
                 let included = cases.flat_map(|case| &case.settings).map(|s| (&s.key, s.key_span));
                 let axes = shared.iter().map(|axis| (&axis.key, axis.key_span));
-                if let Some((axis, place)) = axes.chain(included).find(|(axis, _)| fixed.conflicts(axis)) {
-                    problems.push(fixed.problem(axis, place, &strategy.name));
+                if let Some((axis, place)) = axes.chain(included).find(|(axis, _)| own.conflicts(axis)) {
+                    problems.push(own.problem(axis, place, &strategy.name));
                 }
             }
-            problems.extend(own_axes(strategy));
+            problems.extend(axis_conflicts(strategy));
         }
         for setting in &self.overrides {
             if let Some((axis, _)) = self.axes().find(|(axis, _)| axis.key.conflicts(&setting.key)) {
                 problems.push(
-                    Problem::new(format!("`{}` is swept: one value cannot stand for its axis", axis.key))
+                    Problem::new(format!("`{}` is swept: it cannot be set to one value", axis.key))
                         .at(setting.key_span)
                         .at(axis.key_span)
                         .help("override the axis instead, as in --set 'sweep.grid.\"train.batch_size\"=[4]'"),
@@ -189,36 +189,36 @@ impl<'a> Document<'a> {
     }
 }
 
-/// What a strategy both sets and sweeps, or sweeps twice.
-fn own_axes(strategy: &WrittenStrategy) -> Vec<Problem> {
+/// Problems of keys that a strategy both sets and sweeps, or sweeps twice.
+fn axis_conflicts(strategy: &WrittenStrategy) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, axis) in strategy.axes.iter().enumerate() {
-        let set = strategy.settings.iter().map(Fixed::set).find(|set| set.conflicts(&axis.key));
-        let mut before = strategy.axes[..index].iter().map(Fixed::swept);
+        let set = strategy.settings.iter().map(StrategyKey::set).find(|set| set.conflicts(&axis.key));
+        let mut before = strategy.axes[..index].iter().map(StrategyKey::swept);
         let swept = before.find(|swept| swept.conflicts(&axis.key));
-        let fixed = set.into_iter().chain(swept);
-        problems.extend(fixed.map(|fixed| fixed.problem(&axis.key, axis.key_span, &strategy.name)));
+        let own = set.into_iter().chain(swept);
+        problems.extend(own.map(|own| own.problem(&axis.key, axis.key_span, &strategy.name)));
     }
     problems
 }
 
-/// A key that a strategy has a value for, or several.
-struct Fixed<'a> {
+/// A key that a strategy sets or sweeps.
+struct StrategyKey<'a> {
     key: &'a Key,
     span: Span,
     verb: &'static str,
-    /// Whether it is a table with nothing in it, which leaves room for its keys.
+    /// Whether it is an empty table, which does not conflict with axes of its keys.
     is_empty: bool,
 }
 
-impl Fixed<'_> {
-    fn set(setting: &Setting) -> Fixed<'_> {
+impl StrategyKey<'_> {
+    fn set(setting: &Setting) -> StrategyKey<'_> {
         let is_empty = setting.node.table().is_some_and(|table| table.entries.is_empty());
-        Fixed { key: &setting.key, span: setting.key_span, verb: "sets", is_empty }
+        StrategyKey { key: &setting.key, span: setting.key_span, verb: "sets", is_empty }
     }
 
-    fn swept(axis: &Axis) -> Fixed<'_> {
-        Fixed { key: &axis.key, span: axis.key_span, verb: "sweeps", is_empty: false }
+    fn swept(axis: &Axis) -> StrategyKey<'_> {
+        StrategyKey { key: &axis.key, span: axis.key_span, verb: "sweeps", is_empty: false }
     }
 
     fn conflicts(&self, axis: &Key) -> bool {
@@ -226,7 +226,7 @@ impl Fixed<'_> {
     }
 
     fn problem(&self, axis: &Key, place: Span, strategy: &str) -> Problem {
-        let Fixed { verb, .. } = self;
+        let StrategyKey { verb, .. } = self;
         Problem::new(format!("the axis `{axis}` sweeps a key that the strategy `{strategy}` {verb} itself"))
             .at(place)
             .at(self.span)
@@ -255,24 +255,25 @@ fn locate(sources: &mut Sources, setting: &Setting) {
     sources.locate(key, setting.key_span.to(setting.node.span));
 }
 
-/// The file's name without its ending, unless it says another. It names files of results.
-fn experiment_name(file: &Path, written: &Written) -> Result<String, Problem> {
+/// The key `name`, or else the file name without its extension. It names the files of results.
+fn experiment_name(file: &Path, written: &ExperimentFile) -> Result<String, Problem> {
     let (name, span) = match &written.name {
         Some((name, span)) => (name.clone(), Some(*span)),
         None => (file.file_stem().unwrap_or_default().to_string_lossy().into_owned(), None),
     };
     if name.starts_with('.') || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
-        let mut problem =
-            Problem::new(format!("`{name}` cannot name an experiment, whose results go to files"))
-                .help("use letters, digits, `-` and `_`");
+        let mut problem = Problem::new(format!(
+            "`{name}` is not a valid experiment name: it is the name of the result files"
+        ))
+        .help("use letters, digits, `-` and `_`");
         problem.places.extend(span);
         return Err(problem);
     }
     Ok(name)
 }
 
-/// A grid grows fast; one that no one could run is refused before it fills the memory.
-fn few_enough_points(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<(), Problem> {
+/// Fails if the sweep has too many points to run, before they fill the memory.
+fn check_point_count(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<(), Problem> {
     const MOST: u128 = 1_000_000;
     let product = |axes: &[Axis]| -> u128 {
         axes.iter().fold(1, |points: u128, axis| points.saturating_mul(axis.values.len() as u128))
@@ -281,18 +282,18 @@ fn few_enough_points(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<()
     let rows = sweep.zip.iter().filter_map(|group| group.first()).map(|axis| axis.values.len() as u128);
     let points = rows.fold(product(&sweep.grid), u128::saturating_mul).saturating_mul(variants);
     if points <= MOST {
-        return few_enough_cases(points, sweep);
+        return check_case_count(points, sweep);
     }
     let own = strategies.iter().flat_map(|strategy| &strategy.axes);
     let longest = sweep.axes().chain(own).max_by_key(|axis| axis.values.len());
     let mut problem = Problem::new(format!("the sweep has {points} points"));
     problem.places.extend(longest.map(|axis| axis.key_span));
     Err(problem
-        .help(format!("up to {MOST} work; [[sweep.zip]] takes values together instead of combining them")))
+        .help(format!("use at most {MOST}; [[sweep.zip]] takes values together instead of combining them")))
 }
 
-/// Each case is held against every point, those that cases add among them.
-fn few_enough_cases(points: u128, sweep: &Sweep) -> Result<(), Problem> {
+/// Fails if comparing each case with every point, included points among them, would take too long.
+fn check_case_count(points: u128, sweep: &Sweep) -> Result<(), Problem> {
     const MOST: u128 = 20_000_000;
     let cases = (sweep.include.len() + sweep.exclude.len()) as u128;
     if cases.saturating_mul(points.saturating_add(cases)) <= MOST {
@@ -302,11 +303,11 @@ fn few_enough_cases(points: u128, sweep: &Sweep) -> Result<(), Problem> {
         Problem::new(format!("the sweep has {points} points, and {cases} cases to include or exclude"));
     problem.places.extend(sweep.include.iter().chain(&sweep.exclude).map(|case| case.span).next());
     Err(problem.help(format!(
-        "the product of both may be up to {MOST}; a case without some of the keys stands for many points"
+        "reduce the product of both to at most {MOST}; a case without some of the keys selects many points"
     )))
 }
 
-fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String, Problem> {
+fn baseline(written: &ExperimentFile, strategies: &[WrittenStrategy]) -> Result<String, Problem> {
     let Some(first) = strategies.first() else {
         return Err(Problem::new("the experiment has no strategies")
             .help("add at least one, even an empty [strategies.plain]"));

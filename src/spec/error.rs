@@ -1,4 +1,4 @@
-//! What is wrong with an experiment, shown at the line that its reader wrote.
+//! Problems of an experiment, and their rendering with the lines that cause them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use super::source::{Excerpt, Span};
 use base::brief;
 
-/// Something wrong, with its places not yet looked up: a sweep may find thousands that no one will read.
+/// A problem with unresolved spans: a sweep may produce thousands that are never shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     pub(crate) message: String,
-    /// The first is to blame; the others took part.
+    /// The first is the main span; the others are involved.
     pub places: Vec<Span>,
     pub(crate) help: Option<String>,
 }
@@ -30,12 +30,12 @@ impl Problem {
         self
     }
 
-    /// Where it stands: in the order of the texts, what has no place last.
+    /// Sort key: the order of the texts, problems without a span last.
     fn order(&self) -> (bool, usize, usize) {
         self.places.first().map_or((true, 0, 0), |place| (false, place.source, place.start))
     }
 
-    /// The whole of it in one line, for a row of a table.
+    /// Message and hint in one line, for a row of a table.
     pub fn reason(&self) -> String {
         match &self.help {
             Some(help) => format!("{}; {help}", self.message),
@@ -44,7 +44,7 @@ impl Problem {
     }
 }
 
-/// All values, or all that is wrong: who mends the first should not meet the second only then.
+/// All values, or all problems, so that they can be fixed at once.
 pub(crate) fn all<T>(
     results: impl IntoIterator<Item = Result<T, Vec<Problem>>>,
 ) -> Result<Vec<T>, Vec<Problem>> {
@@ -64,7 +64,7 @@ impl From<Problem> for Vec<Problem> {
     }
 }
 
-/// Problems in the order of the file, each once: what is wrong with the model is found again for every strategy.
+/// Problems in the order of the file, without duplicates: a problem of the model is found once per strategy.
 pub(super) fn sorted(problems: &[Problem]) -> Vec<&Problem> {
     let mut sorted: Vec<&Problem> = problems.iter().collect();
     sorted.sort_by_key(|problem| problem.order());
@@ -80,19 +80,18 @@ pub(super) fn sorted(problems: &[Problem]) -> Vec<&Problem> {
     sorted
 }
 
-/// An experiment that cannot be run as written. Displays as the compilers do: message, place, the line with its
-/// culprit marked, and what would work; and so for everything that is wrong.
+/// All problems of an experiment, displayed as compilers do: message, position, the marked line, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rendered}")]
 pub struct Error {
     rendered: String,
 }
 
-/// More than this, nobody mends in one go.
+/// Largest number of problems shown at once.
 pub(super) const MOST_SHOWN: usize = 20;
 
 impl Error {
-    /// Of all that is wrong, each problem with its excerpts.
+    /// Renders problems, each with its excerpts.
     pub(super) fn new<'a>(
         problems: impl ExactSizeIterator<Item = (&'a Problem, Vec<Excerpt<'a>>)>,
         file: Option<&str>,
@@ -136,7 +135,7 @@ fn render(
     margin: usize,
 ) -> std::fmt::Result {
     let number = excerpt.number.map(|number| number.to_string()).unwrap_or_default();
-    let Shown { line, column, width } = shown(excerpt);
+    let ClippedLine { line, column, width } = clip(excerpt);
     let padding: String = line.chars().take(column).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
     write!(out, "\n{:margin$}{arrow} {}", "", excerpt.name)?;
     if let Some(number) = excerpt.number {
@@ -147,28 +146,32 @@ fn render(
     write!(out, "\n{:margin$} | {padding}{}", "", mark.repeat(width))
 }
 
-/// What is shown of a line, and where in that the culprit is.
-struct Shown<'a> {
+/// The shown part of a line, and the position of the marked text in it, in characters.
+struct ClippedLine<'a> {
     line: Cow<'a, str>,
     column: usize,
     width: usize,
 }
 
-/// More of a line than this, in characters, is cut to what is around the culprit.
+/// Lines longer than this, in characters, are cut to the surroundings of the marked text.
 const LONGEST_LINE: usize = 200;
 const AROUND: usize = 60;
 
-fn shown<'a>(excerpt: &Excerpt<'a>) -> Shown<'a> {
+fn clip<'a>(excerpt: &Excerpt<'a>) -> ClippedLine<'a> {
     let Excerpt { line, column, width, .. } = *excerpt;
     if line.chars().nth(LONGEST_LINE).is_none() {
-        return Shown { line: Cow::Borrowed(line), column, width };
+        return ClippedLine { line: Cow::Borrowed(line), column, width };
     }
     let width = width.min(LONGEST_LINE - 2 * AROUND);
     let begin = column.saturating_sub(AROUND);
     let kept: String = line.chars().skip(begin).take(column - begin + width + AROUND).collect();
     let [before, after] = [begin > 0, line.chars().nth(column + width + AROUND).is_some()]
         .map(|cut| if cut { "..." } else { "" });
-    Shown { line: Cow::Owned(format!("{before}{kept}{after}")), column: column - begin + before.len(), width }
+    ClippedLine {
+        line: Cow::Owned(format!("{before}{kept}{after}")),
+        column: column - begin + before.len(),
+        width,
+    }
 }
 
 #[cfg(test)]
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_cut_to_what_is_around_the_culprit() {
+    fn long_lines_are_cut_around_the_marked_text() {
         let short = of("key = 3", 6, 1);
         assert!(short.ends_with("7 | key = 3\n  |       ^"), "{short}");
         let (before, after) = ("b".repeat(1000), "a".repeat(1000));

@@ -1,18 +1,17 @@
-//! What people probably meant by a key or a word that is not there: a slip of the finger, a key of another table, or the
-//! name that other tools have for it.
+//! Hints for unknown keys and keywords: a typing error, a key of another table, or the name of another tool.
 
-use super::declare::{Choice, Section};
+use super::declare::{ChoiceTable, KeyTable};
 use super::key::Key;
 use super::model::Model;
 use super::reader::join;
 use super::resolved::{Evaluation, Measure, Train};
 use super::strategy::STRATEGY_KEYS;
-use super::tree::{Entry, Table, Value};
-use super::written::is_of_experiment;
+use super::tree::{Table, TableEntry, Value};
+use super::written::is_experiment_key;
 use super::{Data, Optimizer, Schedule};
 use ops::Activation;
 
-/// Keys, with a value where one is meant, and what other tools call them.
+/// Keys, with a value where the name implies one, and their names in other tools.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("layers", &["n_layer", "n_layers", "num_layers", "num_hidden_layers", "n_blocks", "depth"]),
     ("d_model", &["n_embd", "hidden_size", "hidden_dim", "embed_dim", "embedding_dim", "dim", "width"]),
@@ -176,8 +175,8 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Words, and what other tools call them.
-const OTHER_WORDS: &[(&str, &[&str])] = &[
+/// Keywords, and their names in other tools.
+const OTHER_KEYWORDS: &[(&str, &[&str])] = &[
     ("fp32", &["f32", "float", "float32", "single", "full"]),
     ("tf32", &["tfloat32"]),
     ("bf16", &["bfloat16"]),
@@ -194,50 +193,50 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("8bit", &["8-bit", "i8", "int8", "u8", "uint8"]),
 ];
 
-/// Words under which people look for a choice's variant.
-const NAMES_OF_VARIANTS: [&str; 4] = ["type", "kind", "name", "class"];
+/// Keys by which other formats select a variant.
+const VARIANT_KEYS: [&str; 4] = ["type", "kind", "name", "class"];
 
-/// A table that a key was looked for in.
-pub(super) struct Here<'a> {
+/// The table of an unknown key.
+pub(super) struct TableKeys<'a> {
     /// Its full name; empty for the experiment and for strategies.
     pub(super) path: &'a str,
-    /// The keys that it has.
+    /// Its known keys.
     pub(super) keys: &'a [&'a str],
 }
 
-/// What would work in place of a key that a table does not have.
-pub(super) fn of_key(here: &Here<'_>, entry: &Entry) -> String {
+/// The hint for an unknown key of a table.
+pub(super) fn for_key(searched: &TableKeys<'_>, entry: &TableEntry) -> String {
     let key = entry.key.as_str();
-    known_here(here, key)
-        .or_else(|| outside_strategies(here, entry))
-        .or_else(|| known_elsewhere(here, entry))
-        .or_else(|| nearest(key, here.keys).map(|near| format!("did you mean `{near}`?")))
+    other_name_in_table(searched, key)
+        .or_else(|| run_key_in_strategy(searched, entry))
+        .or_else(|| key_of_other_table(searched, entry))
+        .or_else(|| nearest(key, searched.keys).map(|near| format!("did you mean `{near}`?")))
         .or_else(|| {
-            let own = nearest(key, STRATEGY_KEYS).filter(|_| here.path.is_empty());
+            let own = nearest(key, STRATEGY_KEYS).filter(|_| searched.path.is_empty());
             own.map(|near| format!("did you mean `{near}`?"))
         })
-        .unwrap_or_else(|| format!("there are {}", list(here.keys)))
+        .unwrap_or_else(|| format!("use {}", list(searched.keys)))
 }
 
-/// What would work in place of a key that a target file does not have.
-pub(super) fn of_target_key(key: &str, known: &[&str]) -> String {
-    let here = Here { path: "", keys: known };
-    known_here(&here, key)
+/// The hint for an unknown key of a target file.
+pub(super) fn for_target_key(key: &str, known: &[&str]) -> String {
+    let searched = TableKeys { path: "", keys: known };
+    other_name_in_table(&searched, key)
         .or_else(|| nearest(key, known).map(|near| format!("did you mean `{near}`?")))
-        .unwrap_or_else(|| format!("there are {}", list(known)))
+        .unwrap_or_else(|| format!("use {}", list(known)))
 }
 
-/// The word that was meant by a value that is none of these.
-pub(super) fn of_word(value: &Value, words: &[&'static str]) -> Option<&'static str> {
+/// The keyword that an invalid value probably means.
+pub(super) fn nearest_keyword(value: &Value, words: &[&'static str]) -> Option<&'static str> {
     match value {
         Value::Text(text) => {
             let lower = text.to_lowercase();
-            let other = OTHER_WORDS.iter().copied().chain(of_activations());
+            let other = OTHER_KEYWORDS.iter().copied().chain(activation_names());
             let other = other.filter(|(_, others)| others.contains(&lower.as_str()));
             let mut other = other.filter_map(|(word, _)| words.iter().copied().find(|known| *known == word));
             other.next().or_else(|| nearest(text, words))
         }
-        // What is switched elsewhere is chosen here.
+        // A boolean for a choice with "none": false means "none", true the first other keyword.
         Value::Boolean(on) if words.contains(&"none") => {
             words.iter().copied().find(|word| (*word != "none") == *on)
         }
@@ -245,15 +244,15 @@ pub(super) fn of_word(value: &Value, words: &[&'static str]) -> Option<&'static 
     }
 }
 
-/// The words of activations, and what other tools call them.
-fn of_activations() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+/// The keywords of activations, and their names in other tools.
+fn activation_names() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let definitions = Activation::ALL.into_iter().map(Activation::definition);
     definitions
         .flat_map(|function| [function.hugging_face, function.elsewhere].map(|names| (function.word, names)))
 }
 
-/// Whether somebody wrote that for "off".
-pub(super) fn is_like_off(value: &Value) -> bool {
+/// Whether a value probably means "off".
+pub(super) fn means_off(value: &Value) -> bool {
     match value {
         Value::Integer(0) | Value::Boolean(false) => true,
         Value::Float(number) => *number == 0.0,
@@ -262,13 +261,13 @@ pub(super) fn is_like_off(value: &Value) -> bool {
     }
 }
 
-/// The key that names a variant of a choice, as in `[model] type = "transformer"`, and what would work.
-pub(super) fn of_choice<'a>(
+/// The key that selects a variant, as in `[model] type = "transformer"`, and the hint.
+pub(super) fn variant_named_by_key<'a>(
     table: &'a Table,
     places: &[(&str, &'static str)],
-) -> Option<(&'a Entry, String)> {
-    let named = |entry: &&Entry| {
-        NAMES_OF_VARIANTS.contains(&entry.key.as_str()) && matches!(entry.node.value, Value::Text(_))
+) -> Option<(&'a TableEntry, String)> {
+    let named = |entry: &&TableEntry| {
+        VARIANT_KEYS.contains(&entry.key.as_str()) && matches!(entry.node.value, Value::Text(_))
     };
     let entry = table.entries.iter().find(named)?;
     let Value::Text(text) = &entry.node.value else { return None };
@@ -280,37 +279,37 @@ pub(super) fn of_choice<'a>(
     Some((entry, format!("write {} on a line of its own, and its keys below it", join(&headers, "or"))))
 }
 
-/// A key of this table by the name that another tool has for it.
-fn known_here(here: &Here<'_>, key: &str) -> Option<String> {
-    // Others' name of a key of schedules is a key of [measure], where it would do something else.
-    if key == "warmup_steps" && here.keys.contains(&"warmup") {
+/// A key of this table, given its name in another tool.
+fn other_name_in_table(searched: &TableKeys<'_>, key: &str) -> Option<String> {
+    // In other tools, `warmup_steps` is a key of schedules; here it is a key of [measure] with another meaning.
+    if key == "warmup_steps" && searched.keys.contains(&"warmup") {
         return Some("did you mean `warmup`?".to_owned());
     }
     let (meant, name) = other_name(key)?;
-    // There, it says whether there is what the configuration has.
-    let is_switch = (here.path, name) == ("model.hf", "dropout");
-    (here.keys.contains(&name) && !is_switch).then(|| format!("did you mean `{meant}`?"))
+    // In [model.hf], `dropout` is a boolean.
+    let is_switch = (searched.path, name) == ("model.hf", "dropout");
+    (searched.keys.contains(&name) && !is_switch).then(|| format!("did you mean `{meant}`?"))
 }
 
-/// A key of a run in a strategy, or a table of such keys.
-fn outside_strategies(here: &Here<'_>, entry: &Entry) -> Option<String> {
-    let in_strategy = here.path.is_empty() && STRATEGY_KEYS.iter().all(|key| here.keys.contains(key));
+/// A key of a run, or a table of such keys, that was written in a strategy.
+fn run_key_in_strategy(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
+    let in_strategy = searched.path.is_empty() && STRATEGY_KEYS.iter().all(|key| searched.keys.contains(key));
     if !in_strategy {
         return None;
     }
     let name = other_name(&entry.key).map_or(entry.key.as_str(), |(_, name)| name);
-    let table = entry.node.table().filter(|_| elsewhere().any(|(table, _)| head(&table) == name));
+    let table = entry.node.table().filter(|_| tables_with_keys().any(|(table, _)| head(&table) == name));
     let paths: Vec<String> = match table.and_then(|table: &Table| table.settings().into_iter().next()) {
         Some(setting) => vec![format!("{}.{}", entry.key, setting.key)],
-        None => places(name).map(|table| format!("{table}.{name}")).collect(),
+        None => tables_with(name).map(|table| format!("{table}.{name}")).collect(),
     };
-    let paths: Vec<String> = paths.into_iter().filter(|path| !is_of_experiment(&Key::new(path))).collect();
+    let paths: Vec<String> = paths.into_iter().filter(|path| !is_experiment_key(&Key::new(path))).collect();
     let written: Vec<String> = paths.iter().map(|path| format!("`set.\"{path}\" = ...`")).collect();
-    (!written.is_empty()).then(|| format!("a strategy changes it with {}", join(&written, "or")))
+    (!written.is_empty()).then(|| format!("in a strategy, use {}", join(&written, "or")))
 }
 
-/// A key of another table, by its own name or that of another tool.
-fn known_elsewhere(here: &Here<'_>, entry: &Entry) -> Option<String> {
+/// A key of another table, given its name here or in another tool.
+fn key_of_other_table(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
     let key = entry.key.as_str();
     let (meant, name) = other_name(key).unwrap_or((key, key));
     let it = if name == key { "it".to_owned() } else { format!("`{meant}`") };
@@ -320,11 +319,11 @@ fn known_elsewhere(here: &Here<'_>, entry: &Entry) -> Option<String> {
             _ => format!("did you mean {it} in [defaults] or in a strategy, [strategies.NAME]?"),
         });
     }
-    let tables: Vec<String> = places(name).filter(|table| *table != here.path).collect();
+    let tables: Vec<String> = tables_with(name).filter(|table| *table != searched.path).collect();
     if tables.is_empty() {
         return None;
     }
-    let is_experiment = here.path.is_empty() && here.keys.contains(&"measure");
+    let is_experiment = searched.path.is_empty() && searched.keys.contains(&"measure");
     if is_experiment {
         let quoted = |table: &String| match entry.node.table() {
             Some(_) => format!("[{table}.{name}]"),
@@ -337,7 +336,7 @@ fn known_elsewhere(here: &Here<'_>, entry: &Entry) -> Option<String> {
     Some(format!("{it} belongs in {}", join(&headers, "or")))
 }
 
-/// What another tool's name for a key is written as here, and the name of that key.
+/// The notation for a key of another tool, and the name of its key.
 fn other_name(key: &str) -> Option<(&'static str, &'static str)> {
     let key = key.to_lowercase().replace('-', "_");
     let (meant, _) = OTHER_NAMES.iter().find(|(_, others)| others.contains(&key.as_str()))?;
@@ -345,13 +344,13 @@ fn other_name(key: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// The tables that have a key of this name.
-fn places(name: &str) -> impl Iterator<Item = String> {
-    elsewhere().filter(move |(_, keys)| keys.contains(&name)).map(|(table, _)| table)
+fn tables_with(name: &str) -> impl Iterator<Item = String> {
+    tables_with_keys().filter(move |(_, keys)| keys.contains(&name)).map(|(table, _)| table)
 }
 
-/// The tables of an experiment that have a place of their own, with their keys.
-fn elsewhere() -> impl Iterator<Item = (String, Vec<&'static str>)> {
-    fn variants<T: Choice>() -> impl Iterator<Item = (String, Vec<&'static str>)> {
+/// The tables of an experiment file outside strategies, with their keys.
+fn tables_with_keys() -> impl Iterator<Item = (String, Vec<&'static str>)> {
+    fn variants<T: ChoiceTable>() -> impl Iterator<Item = (String, Vec<&'static str>)> {
         T::VARIANTS.iter().map(|variant| (variant.path.to_owned(), variant.keys.to_vec()))
     }
     let tables = [
@@ -371,8 +370,8 @@ fn head(path: &str) -> &str {
     path.split('.').next().unwrap_or(path)
 }
 
-/// The known name that was probably meant. None is by what no one types by mistake: comparing takes time and memory by the
-/// product of the lengths.
+/// The nearest known name, if it is near enough. Long names match nothing: a comparison takes time and memory
+/// proportional to the product of the lengths.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 100;
     let distance = |known: &str| strsim::damerau_levenshtein(name, known);
@@ -381,10 +380,10 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
-/// `a`, `b` and `c`
+/// `a`, `b` or `c`
 pub(super) fn list<S: AsRef<str>>(names: &[S]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
-    join(&quoted, "and")
+    join(&quoted, "or")
 }
 
 #[cfg(test)]
@@ -392,18 +391,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_names_lead_to_keys_and_are_none() {
+    fn other_names_map_to_keys_and_are_no_keys() {
         let top = ["model", "data", "train", "evaluation"];
         let is_key = |name: &str| {
-            STRATEGY_KEYS.contains(&name) || top.contains(&name) || places(name).next().is_some()
+            STRATEGY_KEYS.contains(&name) || top.contains(&name) || tables_with(name).next().is_some()
         };
         let mut seen = Vec::new();
         for (meant, others) in OTHER_NAMES {
             let name = meant.split(" = ").next().unwrap_or_default();
-            assert!(is_key(name), "`{name}` is no key");
+            assert!(is_key(name), "`{name}` is not a key");
             for other in *others {
                 assert!(!is_key(other), "`{other}` is a key itself");
-                assert!(!seen.contains(other), "`{other}` is there twice");
+                assert!(!seen.contains(other), "`{other}` is a duplicate");
                 assert_eq!(other_name(other), Some((*meant, name)));
                 seen.push(*other);
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::data::Data;
-use super::declare::Choice;
+use super::declare::ChoiceTable;
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
@@ -17,14 +17,14 @@ pub struct Key {
     segments: Vec<String>,
 }
 
-/// No key is nested deeper. What is has the rest of its name for its last segment, which nobody knows either: tables as
-/// deep as somebody may write a quoted key would be too deep to walk.
+/// Largest number of segments. The last segment of a deeper key is the rest of its name, which is unknown anyway: a
+/// quoted key could otherwise nest tables too deep for recursion.
 const DEEPEST: usize = 16;
 
-/// Keys whose table has names of layers for its keys, dots and all: a layer and a part of it are two of them.
+/// Keys whose table has layer names as keys, dots included: a layer and a part of it are two keys.
 pub(crate) const BY_LAYER: [&str; 1] = ["place"];
 
-/// The table that holds a strategy's own keys within a run.
+/// The table of a strategy's own keys within a run.
 pub(crate) const STRATEGY: &str = "strategy";
 
 impl Key {
@@ -44,13 +44,13 @@ impl Key {
         &self.segments
     }
 
-    /// Whether the other is a table that this one stands in.
+    /// Whether the other key is a table that contains this key.
     pub(crate) fn is_below(&self, other: &Key) -> bool {
         self.segments.len() > other.segments.len() && self.segments.starts_with(&other.segments)
     }
 
-    /// Whether both cannot be set independently: one holds the other, or they belong to different variants of
-    /// one choice.
+    /// Whether both cannot be set independently: one contains the other, or they belong to different variants of one
+    /// choice.
     pub(crate) fn conflicts(&self, other: &Key) -> bool {
         let common = self.segments.iter().zip(&other.segments).take_while(|(a, b)| a == b).count();
         let within = common == self.segments.len() || common == other.segments.len();
@@ -69,13 +69,13 @@ impl fmt::Display for Key {
     }
 }
 
-/// Whether the table at this path holds exactly one of several variants.
+/// Whether the table at this path contains exactly one of several variants.
 pub(crate) fn is_choice(path: &[String]) -> bool {
     const CHOICES: [&str; 4] = [Model::PATH, Data::PATH, Optimizer::PATH, Schedule::PATH];
     CHOICES.iter().any(|choice| choice.split('.').eq(path)) || is_choice_of_a_strategy(path)
 }
 
-/// The same of a strategy's own table, wherever it stands: in the run, in a file's defaults or among its strategies.
+/// The same for `recompute` of a strategy: in a run, in `[defaults]` or in `[strategies.NAME]`.
 fn is_choice_of_a_strategy(path: &[String]) -> bool {
     let names: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(names[..], [STRATEGY | "defaults", "recompute"] | ["strategies", _, "recompute"])
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_kept_however_deep_they_are() {
+    fn deep_keys_keep_their_full_name() {
         let deep = ["train"; 100_000].join(".");
         let key = Key::new(&deep);
         assert_eq!((key.segments().len(), key.to_string()), (DEEPEST, deep));
     }
 
     #[test]
-    fn keys_that_cannot_both_be_set_conflict() {
+    fn keys_conflict_if_nested_or_of_different_variants() {
         let conflict = |a: &str, b: &str| Key::new(a).conflicts(&Key::new(b));
         assert!(conflict("train.seed", "train.seed"));
         assert!(conflict("evaluation", "evaluation.every"));

@@ -1,9 +1,9 @@
-//! What the user wrote, and what it resolves to.
+//! Experiment files: reading, validation, and the resolved configurations of runs.
 //!
-//! A file takes this way: `load` reads it and what it extends into trees that remember where everything stands;
-//! `written` checks each of them and reads the merged one; `document` puts it together, completes its `strategies`, and
-//! resolves runs with `sections`. Every key is declared once, in the macros of `declare`, with its name, type, range and
-//! default: in `resolved`, or in the file of its model, data, optimizer or strategy. Rules between tables are in `rules`.
+//! `load` parses an experiment file and the files that it extends into trees with spans. `written` checks each tree and
+//! reads the merged one. `document` combines the result, completes its `strategies` and resolves runs with
+//! `run_tables`. Every key is declared once, with the macros of `declare`, with its name, type, range and default: in
+//! `resolved`, or in the file of its model, data, optimizer, schedule or strategy. Rules between tables are in `rules`.
 
 mod data;
 mod declare;
@@ -11,32 +11,33 @@ mod document;
 mod error;
 mod hints;
 mod key;
-mod kinds;
+mod keyword_set;
 mod load;
 mod memory;
 mod model;
 mod optimizer;
 mod parse;
+mod parsers;
 mod paths;
 mod reader;
 mod repeats;
 mod resolved;
 mod rules;
+mod run_tables;
 mod schedule;
-mod sections;
 mod source;
 mod strategies;
 mod strategy;
 mod target;
 mod tree;
 mod version;
-mod word_set;
 mod write;
 mod written;
 
 pub use data::*;
-pub use declare::Words;
+pub use declare::KeywordEnum;
 pub use error::Error;
+pub use keyword_set::KeywordSet;
 pub use memory::{Choices, MemoryPart};
 pub use model::*;
 pub use optimizer::*;
@@ -48,21 +49,20 @@ pub use source::Sources;
 pub use source::Span;
 pub use strategy::*;
 pub use target::{Described, read_target};
-pub use word_set::WordSet;
 
 pub use document::Document;
 pub use error::Problem;
 pub use hints::nearest;
-pub use rules::blame;
+pub use rules::attach_span;
 pub use strategies::combinations;
 pub use strategy::STRATEGY_KEYS;
 pub use tree::{Setting, Table};
 pub use written::{Case, WrittenStrategy};
 
-/// The tables of all variants of all choices that runs are written with: what is said of a configuration is written as what
-/// that describes.
+/// The names of all variant tables in which resolved runs are written. `model.hf` is not among them: it is resolved to
+/// `model.transformer`.
 pub fn variants() -> Vec<&'static str> {
-    fn of<T: declare::Choice>() -> impl Iterator<Item = &'static str> {
+    fn of<T: declare::ChoiceTable>() -> impl Iterator<Item = &'static str> {
         T::VARIANTS.iter().map(|variant| variant.path)
     }
     let all = of::<Model>().chain(of::<Data>()).chain(of::<Optimizer>()).chain(of::<Schedule>());

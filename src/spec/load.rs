@@ -1,4 +1,4 @@
-//! Reads an experiment file and those that it extends, and lays the command line's overrides over them.
+//! Reads an experiment file, the files that it extends, and the overrides of the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -7,27 +7,27 @@ use super::key::{BY_LAYER, Key, STRATEGY};
 use super::parse::parse;
 use super::paths::{self, Environment};
 use super::reader::no_strategy;
-use super::source::{Source, Sources, Span};
+use super::source::{SourceText, Sources, Span};
 use super::tree::{Setting, Table, Value};
-use super::written::is_of_experiment;
+use super::written::is_experiment_key;
 use base::regular;
 
-/// Files that extend each other, the experiment's own among them. Nobody can follow that many.
+/// Largest number of files that extend each other, the experiment file included.
 const MOST_FILES: usize = 100;
 
-/// What was read, not looked at yet but for `extends`.
+/// The parsed files and overrides, of which only `extends` was evaluated.
 #[derive(Default)]
 pub(crate) struct Loaded {
-    /// Each file as it was written and, last, the overrides: the lowest first.
+    /// The files, those that others extend first, and last the overrides.
     pub(crate) layers: Vec<Table>,
-    /// How many of the layers are files that the experiment's own file extends.
+    /// Number of layers that are files which the experiment file extends.
     pub(crate) bases: usize,
-    /// Overrides of keys of runs: they win over strategies and defaults too.
+    /// Overrides of keys of runs, which also override strategies and defaults.
     pub(crate) overrides: Vec<Setting>,
 }
 
-/// Reads everything that an experiment is made of into `sources`. Fails where a file cannot be read or is not
-/// TOML, extends itself, or where overrides are not `key=value`.
+/// Reads all texts of an experiment into `sources`. Fails if a file cannot be read, is not TOML or extends itself, or
+/// if an override is not `key=value`.
 pub(crate) fn load(
     file: &Path,
     overrides: &[String],
@@ -46,38 +46,38 @@ pub(crate) fn load(
 struct Loader<'a> {
     sources: &'a mut Sources,
     environment: &'a Environment<'a>,
-    /// Files that are being read, each extending the next: how they are called, and where they really are.
+    /// The chain of files being read, each extending the next: names and canonical paths.
     stack: Vec<(String, PathBuf)>,
 }
 
 impl Loader<'_> {
-    /// Adds a file and then what it extends.
+    /// Adds a file and the files that it extends.
     fn file(&mut self, layers: &mut Vec<Table>, path: &Path, from: Option<Span>) -> Result<(), Vec<Problem>> {
         let name = path.display().to_string();
-        let blame = |message: String| match from {
+        let attach_span = |message: String| match from {
             Some(span) => Problem::new(message).at(span),
             None => Problem::new(message),
         };
-        let failed = |error: std::io::Error| blame(format!("cannot read {name}: {}", reason(&error)));
+        let failed = |error: std::io::Error| attach_span(format!("cannot read {name}: {}", reason(&error)));
         let real = path.canonicalize().map_err(failed)?;
         if self.stack.iter().any(|(_, known)| *known == real) {
             let chain: Vec<&str> = self.stack.iter().map(|(name, _)| name.as_str()).chain([&*name]).collect();
-            return Err(blame(format!("files extend each other in a circle: {}", chain.join(" -> ")))
+            return Err(attach_span(format!("files extend each other in a cycle: {}", chain.join(" -> ")))
                 .help("remove one of the `extends`")
                 .into());
         }
         if self.stack.len() == MOST_FILES {
             let first = &self.stack[0].0;
-            return Err(blame(format!(
+            return Err(attach_span(format!(
                 "{first} extends more than {} files, one through another",
                 MOST_FILES - 1
             ))
-            .help("put what they share into fewer files")
+            .help("merge them into fewer files")
             .into());
         }
         let text = regular::read_to_string(path).map_err(failed)?;
         let directory = real.parent().unwrap_or(Path::new("/")).to_path_buf();
-        let source = self.sources.add(Source { name: name.clone(), directory, text, numbered: true });
+        let source = self.sources.add(SourceText { name: name.clone(), directory, text, numbered: true });
         let mut table = parse(self.sources.text(source), source, 0)?;
         flatten(&mut table);
         let base = self.base(&table, path)?;
@@ -106,15 +106,15 @@ impl Loader<'_> {
         Ok(Some((paths::tidy(&folder.join(written)), span)))
     }
 
-    /// Adds one `key=value`. Keys of runs are kept apart, to be applied last; others change the file.
+    /// Adds one `key=value`. Keys of runs are kept apart and applied last; other keys change the file.
     fn argument(&mut self, loaded: &mut Loaded, argument: &str) -> Result<(), Vec<Problem>> {
         const FLAG: &str = "--set ";
         let directory = std::env::current_dir().map_err(|error| {
-            Problem::new(format!("cannot tell the working directory: {}", reason(&error)))
+            Problem::new(format!("cannot determine the working directory: {}", reason(&error)))
         })?;
         let text = format!("{FLAG}{argument}");
         let name = "the command line".to_string();
-        let source = self.sources.add(Source { name, directory, text, numbered: false });
+        let source = self.sources.add(SourceText { name, directory, text, numbered: false });
         let mut table = self.argument_table(source, argument, FLAG.len())?;
         flatten(&mut table);
         for setting in table.settings() {
@@ -124,20 +124,20 @@ impl Loader<'_> {
                     .help("write a file that extends both")
                     .into());
             }
-            if !is_of_experiment(&setting.key) {
+            if !is_experiment_key(&setting.key) {
                 loaded.overrides.push(setting);
             }
         }
         table.entries.retain(|entry| match entry.node.table() {
             Some(table) if entry.key == "measure" => table.entry("repeats").is_some(),
-            _ => is_of_experiment(&Key::new(&entry.key)),
+            _ => is_experiment_key(&Key::new(&entry.key)),
         });
         strategies_exist(&table, &loaded.layers)?;
         loaded.layers.push(table);
         Ok(())
     }
 
-    /// The value is TOML, or else a bare word.
+    /// Parses an override. A value that is not TOML is read as a string without quotes.
     fn argument_table(&self, source: usize, argument: &str, offset: usize) -> Result<Table, Vec<Problem>> {
         let text = self.sources.text(source);
         let end = text.len();
@@ -166,7 +166,7 @@ impl Loader<'_> {
     }
 }
 
-/// An override changes strategies; a misspelt name must not make another one.
+/// An override only changes existing strategies: a misspelt name must not add one.
 fn strategies_exist(table: &Table, layers: &[Table]) -> Result<(), Vec<Problem>> {
     let strategies = |table: &'_ Table| -> Vec<(String, Span)> {
         let table = table.entry("strategies").and_then(|entry| entry.node.table());
@@ -182,7 +182,7 @@ fn strategies_exist(table: &Table, layers: &[Table]) -> Result<(), Vec<Problem>>
     Ok(())
 }
 
-/// Puts a word where the one value of a table is.
+/// Replaces the only value of a nested table by a string.
 fn fill(table: &mut Table, word: &str, span: Span) {
     for entry in &mut table.entries {
         match &mut entry.node.value {
@@ -195,7 +195,7 @@ fn fill(table: &mut Table, word: &str, span: Span) {
     }
 }
 
-/// Gives keys that may be written nested or quoted one form, so that both merge alike.
+/// Flattens the tables whose keys may be written nested or quoted, so that both notations merge as the same key.
 fn flatten(file: &mut Table) {
     if let Some(grid) = file.table_mut("sweep").and_then(|sweep| sweep.table_mut("grid")) {
         grid.flatten();
@@ -217,10 +217,10 @@ fn flatten(file: &mut Table) {
     }
 }
 
-/// The tree of a run, without what only the experiment as a whole has. Defaults become the strategy's own keys.
+/// The tree of a run, without the keys of the experiment. `[defaults]` become the strategy's own keys.
 pub(crate) fn run_tree(mut file: Table) -> Table {
     let defaults = file.remove("defaults");
-    file.entries.retain(|entry| !is_of_experiment(&Key::new(&entry.key)));
+    file.entries.retain(|entry| !is_experiment_key(&Key::new(&entry.key)));
     if let Some(mut defaults) = defaults {
         defaults.key = STRATEGY.to_string();
         file.entries.push(defaults);
@@ -228,7 +228,7 @@ pub(crate) fn run_tree(mut file: Table) -> Table {
     file
 }
 
-/// What the system says, without its number.
+/// The system's error message, without its number.
 pub(super) fn reason(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such file".to_string(),

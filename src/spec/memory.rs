@@ -1,4 +1,4 @@
-//! What of a run decides its memory.
+//! The part of a run's configuration that determines its memory.
 
 use serde::Serialize;
 
@@ -9,44 +9,44 @@ use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
 use super::strategy::{Allocator, LoadedFrom, Strategy};
 
-/// Runs that are equal here need the same memory, byte for byte.
+/// Runs with equal values need the same memory, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryPart {
     pub model: Model,
     pub batch_size: usize,
-    /// Where what is live grows with every step, or what was freed is kept: how many steps there are, and the evaluations
-    /// between them.
+    /// The numbers of steps and evaluations, if memory depends on them: with a leak, or with an allocator that keeps
+    /// freed memory.
     pub cadence: Option<(Measure, Option<Evaluation>)>,
     pub choices: Choices,
 }
 
-/// What decides a run's program beside its graph: runs that are equal here, and whose graphs differ in sizes alone,
-/// have programs that differ in sizes alone.
+/// The part of a run's configuration that, beside its graph, determines its program. If it is equal and the graphs
+/// differ only in sizes, the programs differ only in sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choices {
-    optimizer: Vec<UpdatedAlike>,
+    optimizer: Vec<UpdateGroupKey>,
     clips: bool,
     evaluates: bool,
     task: Task,
     documents: Documents,
-    /// Whether parameters start from a file.
+    /// Whether parameters are loaded from a file.
     stored: bool,
     strategy: Strategy,
-    /// Of data that is held as a whole.
+    /// Number of tokens of data that is kept in memory as a whole.
     tokens: Option<usize>,
 }
 
-// Whole structs are taken apart here, so that a new key does not go by unseen.
+// Structs are destructured here, so that a new key cannot be forgotten.
 impl RunConfig {
     pub fn memory_part(&self) -> MemoryPart {
         let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _ } = self;
-        // What an allocator that keeps freed memory asks for depends on steps and evaluations, too: how many, how often, of
-        // how many batches. Its program does not, so that they are no choices.
-        let remembers = match strategy.allocator {
+        // With a leak, or an allocator that keeps freed memory, memory also depends on the numbers of steps,
+        // evaluations and evaluation batches. The program does not, so they are not part of `Choices`.
+        let depends_on_steps = match strategy.allocator {
             Allocator::Arena | Allocator::Direct => strategy.leak.is_some(),
             Allocator::Caching(_) => true,
         };
-        let cadence = remembers.then(|| (measure.clone(), evaluation.clone()));
+        let cadence = depends_on_steps.then(|| (measure.clone(), evaluation.clone()));
         MemoryPart { model: model.clone(), batch_size: train.batch_size, cadence, choices: self.choices() }
     }
 
@@ -68,17 +68,17 @@ impl RunConfig {
     }
 }
 
-/// What of a group of parameters has a say in the program.
+/// The part of a parameter group that determines the program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct UpdatedAlike {
+struct UpdateGroupKey {
     named: Option<String>,
     of_matrices: Option<bool>,
     states: Vec<&'static str>,
     iterations: usize,
 }
 
-fn update_group(group: &UpdateGroup) -> UpdatedAlike {
-    UpdatedAlike {
+fn update_group(group: &UpdateGroup) -> UpdateGroupKey {
+    UpdateGroupKey {
         named: group.named.map(|named| named.parameters.clone()),
         of_matrices: group.of_matrices,
         states: group.states(),

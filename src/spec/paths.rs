@@ -1,18 +1,18 @@
-//! Paths as they are written, made absolute.
+//! Paths of experiment files, made absolute.
 
 use std::path::{Component, Path, PathBuf};
 
-use super::declare::Declared;
+use super::declare::KeyCodec;
 use super::error::Problem;
 use super::reader::{Keys, Reader};
-use super::tree::{Entry, Node, Value, quoted};
-use super::write::{Form, Lines};
+use super::tree::{Node, TableEntry, Value, quoted};
+use super::write::{TableWriter, WriteMode};
 
 /// Looks up a variable of the environment.
 pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// Replaces `${VAR}` by the variable's value and `$$` by `$`. Fails where a variable is not set, or a brace not
-/// closed; the error says so and what would work.
+/// Replaces `${VAR}` by the variable's value and `$$` by `$`. Fails with a message and a hint if a variable is not set
+/// or a brace is not closed.
 pub(crate) fn expand_variables(
     text: &str,
     environment: &Environment<'_>,
@@ -50,13 +50,13 @@ pub(crate) fn expand_variables(
     Ok(out)
 }
 
-/// The opposite of [`expand_variables`].
+/// The inverse of [`expand_variables`].
 pub(crate) fn escape_variables(text: &str) -> String {
     text.replace('$', "$$")
 }
 
-/// An absolute path without `.` and `..`. The directory is absolute already; where the path has wildcards, those
-/// that happen to be in the directory's name are made to mean themselves.
+/// An absolute path without `.` and `..`, from an absolute directory. If the path has wildcards, wildcard characters in
+/// the directory's name are escaped.
 pub(crate) fn absolute(directory: &Path, path: &str) -> PathBuf {
     let has_wildcards = path.contains(['*', '?', '[']);
     let directory = match directory.to_str() {
@@ -66,7 +66,7 @@ pub(crate) fn absolute(directory: &Path, path: &str) -> PathBuf {
     joined(directory, path)
 }
 
-/// The path from a directory on, without `.` and `..`.
+/// Joins a directory and a path, without `.` and `..`.
 fn joined(directory: PathBuf, path: &str) -> PathBuf {
     let mut result = directory;
     for component in Path::new(path).components() {
@@ -81,7 +81,7 @@ fn joined(directory: PathBuf, path: &str) -> PathBuf {
     result
 }
 
-/// A path for people: without `.` and without `..` where a name stands before it.
+/// A path for display: without `.`, and without `..` after a name.
 pub(crate) fn tidy(path: &Path) -> PathBuf {
     let mut result = PathBuf::new();
     for component in path.components() {
@@ -97,12 +97,12 @@ pub(crate) fn tidy(path: &Path) -> PathBuf {
 }
 
 /// Paths and globs, at least one.
-pub(super) struct Paths;
+pub(super) struct PathList;
 
-impl Declared for Paths {
+impl KeyCodec for PathList {
     type Output = Vec<PathBuf>;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Vec<PathBuf>> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Vec<PathBuf>> {
         let expected = "a list of paths, such as [\"../src/**/*.rs\"]";
         let name = keys.name(&entry.key);
         let mismatch = |node: &Node| {
@@ -132,9 +132,9 @@ impl Declared for Paths {
         }
     }
 
-    fn write(&self, key: &str, value: &Vec<PathBuf>, lines: &mut Lines) {
-        // Where data lies does not matter, what it is does.
-        if lines.form() == Form::Whole {
+    fn write(&self, key: &str, value: &Vec<PathBuf>, lines: &mut TableWriter) {
+        // The identity of a run contains the digest of its data, not the paths.
+        if lines.form() == WriteMode::Complete {
             let path = |path: &PathBuf| quoted(&escape_variables(&path.to_string_lossy()));
             let paths: Vec<String> = value.iter().map(path).collect();
             lines.line(key, &format!("[{}]", paths.join(", ")));
@@ -147,12 +147,12 @@ impl Declared for Paths {
 }
 
 /// One file, without wildcards, and an example of its name.
-pub(super) struct OneFile(pub(super) &'static str);
+pub(super) struct FilePath(pub(super) &'static str);
 
-impl Declared for OneFile {
+impl KeyCodec for FilePath {
     type Output = PathBuf;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<PathBuf> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<PathBuf> {
         let (name, reader, node) = (keys.name(&entry.key), keys.reader(), &entry.node);
         match &node.value {
             Value::Text(text) if !text.is_empty() => {
@@ -166,9 +166,9 @@ impl Declared for OneFile {
         }
     }
 
-    fn write(&self, key: &str, value: &PathBuf, lines: &mut Lines) {
-        // What it holds matters, as with data.
-        if lines.form() == Form::Whole {
+    fn write(&self, key: &str, value: &PathBuf, lines: &mut TableWriter) {
+        // The identity of a run contains the digest of the file, not its path.
+        if lines.form() == WriteMode::Complete {
             lines.line(key, &quoted(&escape_variables(&value.to_string_lossy())));
         }
     }
@@ -178,11 +178,12 @@ impl Declared for OneFile {
     }
 }
 
-/// The path of a file, its variables replaced, relative to the file that wrote it.
+/// The absolute path of a file: variables are replaced, and relative paths start at the directory of the experiment
+/// file.
 fn file(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem> {
     let expanded = expand_variables(text, reader.environment)
         .map_err(|(message, help)| Problem::new(message).at(node.span).help(help))?;
-    // Whatever characters it has, they mean themselves.
+    // Wildcard characters are literal.
     let path = joined(reader.sources.directory(node.span).to_path_buf(), &expanded);
     if path.to_str().is_none() {
         return Err(Problem::new("the path of the experiment is not UTF-8 text").at(node.span));
@@ -190,7 +191,7 @@ fn file(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem
     Ok(path)
 }
 
-/// A path or glob, its variables replaced, relative to the file that wrote it.
+/// An absolute path or glob: variables are replaced, and relative paths start at the directory of the experiment file.
 fn path(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem> {
     let expanded = expand_variables(text, reader.environment)
         .map_err(|(message, help)| Problem::new(message).at(node.span).help(help))?;
@@ -199,9 +200,9 @@ fn path(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem
         return Err(Problem::new("the path of the experiment is not UTF-8 text").at(node.span));
     }
     glob::Pattern::new(&path.to_string_lossy()).map_err(|error| {
-        Problem::new(format!("`{text}` is not a path with wildcards: {}", error.msg))
+        Problem::new(format!("`{text}` is not a valid path with wildcards: {}", error.msg))
             .at(node.span)
-            .help("`*` stands for part of a name, `**` for any folders, `[ab]` for one of some characters")
+            .help("`*` matches part of a name, `**` any folders, `[ab]` one of several characters")
     })?;
     Ok(path)
 }
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lose_their_dots() {
+    fn paths_are_normalized() {
         assert_eq!(absolute(Path::new("/a/b"), "../c/./d.txt"), Path::new("/a/c/d.txt"));
         assert_eq!(absolute(Path::new("/a/b"), "/c"), Path::new("/c"));
         assert_eq!(absolute(Path::new("/a[1]"), "c"), Path::new("/a[1]/c"));

@@ -1,74 +1,73 @@
-//! Takes keys out of tables one by one. Each key's name, range and default stand together where it is read; keys
-//! that nobody asked for are mistakes.
+//! Reads the keys of tables one by one and collects all problems. Keys that no reader requested are unknown.
 
 use std::cell::RefCell;
 
-use super::declare::{Declared, Variant};
+use super::declare::{KeyCodec, Variant};
 use super::error::{MOST_SHOWN, Problem};
 use super::hints::{self, list};
 use super::paths::Environment;
 use super::source::{Sources, Span};
-use super::tree::{Entry, Node, Table, Value};
+use super::tree::{Node, Table, TableEntry, Value};
 use super::version;
 
-/// What a file says something of.
+/// The kind of file that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub(crate) enum FileKind {
     Experiment,
     Target,
 }
 
-/// Reads tables and keeps what is wrong with them.
+/// Reads tables and collects their problems.
 pub(crate) struct Reader<'a> {
     pub(crate) sources: &'a Sources,
     pub(crate) environment: &'a Environment<'a>,
-    subject: Subject,
-    /// Whether keys may be missing, as in a file that others extend.
+    file: FileKind,
+    /// Whether required keys may be missing, as in a file that others extend.
     partial: bool,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl<'a> Reader<'a> {
-    /// Expects everything that a run needs.
+    /// Reports missing keys that a run requires.
     pub(crate) fn complete(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
-        let subject = Subject::Experiment;
-        Reader { sources, environment, subject, partial: false, problems: RefCell::default() }
+        let file = FileKind::Experiment;
+        Reader { sources, environment, file, partial: false, problems: RefCell::default() }
     }
 
-    /// Expects everything that a target needs.
+    /// Reports missing keys that a target requires.
     pub(crate) fn target(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
-        Reader { subject: Subject::Target, ..Reader::complete(sources, environment) }
+        Reader { file: FileKind::Target, ..Reader::complete(sources, environment) }
     }
 
-    /// Checks what is there.
+    /// Reports no missing keys.
     pub(crate) fn partial(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
         Reader { partial: true, ..Reader::complete(sources, environment) }
     }
 
     /// Reads a table; `path` is its name in messages, empty for a strategy's own keys.
     pub(crate) fn keys(&'a self, table: &'a Table, path: &'a str, place: &'a str) -> Keys<'a> {
-        Keys { reader: self, table, path, place, span: None, asked: Vec::new() }
+        Keys { reader: self, table, path, place, span: None, requested: Vec::new() }
     }
 
     pub(crate) fn problem(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }
 
-    /// Says what would work in place of what was just found wrong.
+    /// Sets the hint of the last problem.
     pub(crate) fn advise(&self, help: &str) {
         if let Some(problem) = self.problems.borrow_mut().last_mut() {
             problem.help = Some(help.to_owned());
         }
     }
 
-    /// What was read, or all that is wrong.
+    /// The value that was read, or all problems.
     pub(crate) fn finish<T>(self, read: Option<T>) -> Result<T, Vec<Problem>> {
         match (self.problems.into_inner(), read) {
             (none, Some(read)) if none.is_empty() => Ok(read),
             (none, None) if none.is_empty() => {
-                let what = match self.subject {
-                    Subject::Experiment => "the experiment",
-                    Subject::Target => "the target",
+                let what = match self.file {
+                    FileKind::Experiment => "the experiment",
+                    FileKind::Target => "the target",
                 };
                 Err(Problem::new(format!("{what} is incomplete")).into())
             }
@@ -76,7 +75,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// All that is wrong, if anything is.
+    /// Fails with all problems, if there are any.
     pub(crate) fn check(self) -> Result<(), Vec<Problem>> {
         self.finish(Some(()))
     }
@@ -86,59 +85,59 @@ impl<'a> Reader<'a> {
 pub(crate) struct Keys<'a> {
     reader: &'a Reader<'a>,
     table: &'a Table,
-    /// What comes before a key's name in messages.
+    /// The prefix of a key's name in messages.
     path: &'a str,
-    /// What to call the table in messages: `[train]`.
+    /// The table's name in messages: `[train]`.
     place: &'a str,
     span: Option<Span>,
-    asked: Vec<&'a str>,
+    requested: Vec<&'a str>,
 }
 
-/// What a key takes: a parser, and words for it.
-pub(crate) trait Kind {
+/// Parses the value of a key, and describes it in error messages.
+pub(crate) trait ValueParser {
     type Output;
     fn parse(&self, value: &Value) -> Option<Self::Output>;
-    /// Completes "must be".
+    /// Completes "must be" in error messages.
     fn expected(&self) -> String;
-    /// The words it takes, if it takes words.
-    fn words(&self) -> Vec<&'static str> {
+    /// The keywords that it accepts, if any.
+    fn keywords(&self) -> Vec<&'static str> {
         Vec::new()
     }
-    /// What somebody means who writes another value, in TOML, where that is known.
+    /// The probable intention of an invalid value, in TOML, for "did you mean".
     fn meant(&self, _value: &Value) -> Option<String> {
         None
     }
-    /// What "off" stands for, where that is not the default.
+    /// The meaning of "off", if it is not the default.
     fn off(&self) -> Option<Self::Output> {
         None
     }
-    /// The words that a later version takes.
-    fn later_words(&self) -> &'static [&'static str] {
+    /// Planned keywords, which this version reports as not supported yet.
+    fn later_keywords(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
 impl<'a> Keys<'a> {
-    /// The same keys, in a table that stands there.
+    /// Sets the span of the table.
     pub(crate) fn at(self, span: Span) -> Keys<'a> {
         Keys { span: Some(span), ..self }
     }
 
-    /// The entry of a key, unless it is missing or switched off.
-    pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a Entry> {
-        if !self.asked.contains(&key) {
-            self.asked.push(key);
+    /// The entry of a key, unless it is missing or "off".
+    pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a TableEntry> {
+        if !self.requested.contains(&key) {
+            self.requested.push(key);
         }
         self.table.entry(key).filter(|entry| !matches!(&entry.node.value, Value::Text(t) if t == "off"))
     }
 
-    /// Whether a key is switched off in so many words.
+    /// Whether the value of a key is "off".
     fn is_off(&self, key: &str) -> bool {
         self.table.entry(key).is_some_and(|entry| matches!(&entry.node.value, Value::Text(t) if t == "off"))
     }
 
-    /// A declared key; every run needs it if it has no default.
-    pub(crate) fn key<D: Declared>(
+    /// The value of a declared key; without a default, the key is required.
+    pub(crate) fn key<D: KeyCodec>(
         &mut self,
         key: &'a str,
         default: Option<D::Output>,
@@ -155,22 +154,22 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A key of the experiment itself that can be switched off, and is unless it is there.
-    pub(crate) fn optional<K: Kind>(&mut self, key: &'a str, kind: K) -> Option<Option<K::Output>> {
+    /// The value of an optional key, `None` by default.
+    pub(crate) fn optional<K: ValueParser>(&mut self, key: &'a str, kind: K) -> Option<Option<K::Output>> {
         match self.entry(key) {
             Some(entry) => self.parse(entry, &kind).map(Some),
             None => Some(None),
         }
     }
 
-    /// A table within this one; `path` is its full name.
+    /// A nested table; `path` is its full name.
     pub(crate) fn table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
         let entry = self.entry(key)?;
         self.table_of(entry, path, place)
     }
 
-    /// The table that an entry of this one must be.
-    pub(crate) fn table_of(&self, entry: &'a Entry, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
+    /// An entry whose value must be a table; `path` is its full name.
+    pub(crate) fn table_of(&self, entry: &'a TableEntry, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
         let Some(table) = entry.node.table() else {
             let found = &entry.node.value;
             self.reader.problem(
@@ -185,7 +184,7 @@ impl<'a> Keys<'a> {
         Some(keys)
     }
 
-    /// A table that every run needs.
+    /// A required table.
     pub(crate) fn required_table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
         let table = self.table(key, path, place);
         if table.is_none() && self.entry(key).is_none() {
@@ -194,7 +193,7 @@ impl<'a> Keys<'a> {
         table
     }
 
-    /// The one variant of a choice that is there.
+    /// Reads the only variant of a choice.
     pub(crate) fn variant<T>(mut self, variants: &[Variant<T>]) -> Option<T> {
         let mut chosen = None;
         for Variant { key, path, place, read, .. } in variants {
@@ -207,7 +206,7 @@ impl<'a> Keys<'a> {
         if let [first, second, ..] = there.collect::<Vec<_>>().as_slice() {
             self.reader.problem(
                 Problem::new(format!(
-                    "{} holds both `{}` and `{}`: choose one",
+                    "{} has both `{}` and `{}`: choose one",
                     self.place, first.key, second.key
                 ))
                 .at(second.key_span)
@@ -222,19 +221,19 @@ impl<'a> Keys<'a> {
         {
             self.reader.problem(
                 Problem::new(format!(
-                    "`{}` is switched off, and nothing is chosen instead",
+                    "`{}` is \"off\", and no other variant is chosen",
                     self.name(&only.key)
                 ))
                 .at(only.span())
                 .help(match known.as_slice() {
-                    [known] => format!("give `{known}` a table, or leave it out"),
-                    known => format!("choose one of {}", list(known)),
+                    [known] => format!("write `{known}` as a table, or remove it"),
+                    known => format!("use {}", list(known)),
                 }),
             );
         }
         let places: Vec<(&str, &str)> = variants.iter().map(|variant| (variant.key, variant.place)).collect();
-        match hints::of_choice(self.table, &places) {
-            // The keys beside it are its own, and right where they belong.
+        match hints::variant_named_by_key(self.table, &places) {
+            // The other keys belong to the variant; they are not reported as unknown.
             Some((entry, help)) => self.reader.problem(self.unknown_key(entry).help(help)),
             None => self.finish(),
         }
@@ -244,31 +243,34 @@ impl<'a> Keys<'a> {
         variant
     }
 
-    /// Reports what nobody asked for.
+    /// Reports all keys that were not requested as unknown.
     pub(crate) fn finish(self) {
-        let unknown = self.table.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str()));
+        let unknown = self.table.entries.iter().filter(|entry| !self.requested.contains(&entry.key.as_str()));
         for (index, entry) in unknown.enumerate() {
-            // What is not shown needs no advice, which takes time to find.
+            // Problems that are not shown need no hint, which takes time to find.
             let is_shown = index < MOST_SHOWN;
             self.reader.problem(if is_shown { self.unknown(entry) } else { self.unknown_key(entry) });
         }
     }
 
-    fn unknown(&self, entry: &Entry) -> Problem {
-        let Entry { key, key_span, .. } = entry;
-        if self.reader.subject == Subject::Target {
-            return self.unknown_key(entry).help(hints::of_target_key(key, &self.asked));
+    fn unknown(&self, entry: &TableEntry) -> Problem {
+        let TableEntry { key, key_span, .. } = entry;
+        if self.reader.file == FileKind::Target {
+            return self.unknown_key(entry).help(hints::for_target_key(key, &self.requested));
         }
         if version::is_later_key(self.path, key) {
-            return Problem::new(format!("`{key}` in {} is not in this version of runner yet", self.place))
-                .at(*key_span)
-                .help(format!("this version has {}", list(&self.asked)));
+            return Problem::new(format!(
+                "`{key}` in {} is not supported by this version of runner",
+                self.place
+            ))
+            .at(*key_span)
+            .help(format!("use {}", list(&self.requested)));
         }
-        let here = hints::Here { path: self.path, keys: &self.asked };
-        self.unknown_key(entry).help(hints::of_key(&here, entry))
+        let table = hints::TableKeys { path: self.path, keys: &self.requested };
+        self.unknown_key(entry).help(hints::for_key(&table, entry))
     }
 
-    fn unknown_key(&self, entry: &Entry) -> Problem {
+    fn unknown_key(&self, entry: &TableEntry) -> Problem {
         Problem::new(format!("unknown key `{}` in {}", entry.key, self.place)).at(entry.key_span)
     }
 
@@ -280,15 +282,14 @@ impl<'a> Keys<'a> {
         if self.reader.partial {
             return;
         }
-        let who = match self.reader.subject {
-            Subject::Experiment => "run",
-            Subject::Target => "target",
+        let who = match self.reader.file {
+            FileKind::Experiment => "run",
+            FileKind::Target => "target",
         };
         let off = self.table.entry(key).map(|entry| entry.span());
         let mut problem = match off {
             Some(span) => {
-                Problem::new(format!("`{}` cannot be switched off: every {who} needs it", self.name(key)))
-                    .at(span)
+                Problem::new(format!("`{}` cannot be \"off\": every {who} needs it", self.name(key))).at(span)
             }
             None => Problem::new(format!("`{}` is missing: every {who} needs it", self.name(key))),
         };
@@ -296,7 +297,7 @@ impl<'a> Keys<'a> {
         self.reader.problem(problem.help(format!("add {write}")));
     }
 
-    pub(crate) fn parse<K: Kind>(&self, entry: &Entry, kind: &K) -> Option<K::Output> {
+    pub(crate) fn parse<K: ValueParser>(&self, entry: &TableEntry, kind: &K) -> Option<K::Output> {
         let parsed = kind.parse(&entry.node.value);
         if parsed.is_none() {
             self.reader.problem(self.mismatch(entry, kind));
@@ -304,23 +305,23 @@ impl<'a> Keys<'a> {
         parsed
     }
 
-    fn mismatch<K: Kind>(&self, entry: &Entry, kind: &K) -> Problem {
+    fn mismatch<K: ValueParser>(&self, entry: &TableEntry, kind: &K) -> Problem {
         let name = self.name(&entry.key);
         let Node { value, span } = &entry.node;
-        let words = kind.words();
+        let words = kind.keywords();
         let later = match value {
-            Value::Text(text) => kind.later_words().contains(&text.as_str()),
+            Value::Text(text) => kind.later_keywords().contains(&text.as_str()),
             _ => false,
         };
         if later {
-            return Problem::new(format!("`{name} = {value}` is not in this version of runner yet"))
+            return Problem::new(format!("`{name} = {value}` is not supported by this version of runner"))
                 .at(*span)
-                .help(format!("this version has {}", kind.expected()));
+                .help(format!("use {}", kind.expected()));
         }
-        // The text says it better than the value, which may have been too large to read.
+        // The text as written: the parsed value may have been clamped.
         let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
         let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
-        let word = || hints::of_word(value, &words).map(|word| format!("\"{word}\""));
+        let word = || hints::nearest_keyword(value, &words).map(|word| format!("\"{word}\""));
         match kind.meant(value).or_else(word) {
             Some(meant) => problem.help(format!("did you mean {meant}?")),
             None => problem,
@@ -341,10 +342,10 @@ pub(crate) fn join(words: &[String], conjunction: &str) -> String {
     }
 }
 
-/// A name that no strategy has.
+/// A problem about an unknown strategy name, with the nearest or all known names as a hint.
 pub(crate) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
     Problem::new(message).at(span).help(match hints::nearest(name, known) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("there are {}", list(known)),
+        None => format!("use {}", list(known)),
     })
 }

@@ -1,37 +1,39 @@
-//! `measure.repeats`: how often each run is measured, in processes of its own.
+//! `measure.repeats`: how many times each run is measured, each time in its own process.
 
-use super::declare::{Section, section};
+use super::declare::{KeyTable, key_table};
 use super::error::Problem;
-use super::kinds::{Count, Number};
-use super::reader::{Keys, Kind};
+use super::parsers::{FloatRange, UsizeRange};
+use super::reader::{Keys, ValueParser};
 use super::tree::Value;
 use base::statistics;
 
-/// How often each run is measured.
+/// The number of measurements of each run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repeats {
     Times(usize),
-    /// Until it is known well how fast it is beside the baseline.
+    /// Until the ratio of its speed to the baseline's is known with the requested precision.
     Until(UntilKnown),
 }
 
-section! {
+key_table! {
+    /// Repeats until the speed ratio to the baseline has the requested precision.
     #[derive(Copy)]
     pub struct UntilKnown {
-        /// Half the width of the interval of the ratio, over the ratio.
+        /// Half the width of the confidence interval of the speed ratio to the baseline, relative to the ratio.
         pub until: f64 = WIDTH;
+        /// Largest number of repeats.
         pub most: usize = MOST, default 20;
     }
 }
 
-const TIMES: Count = Count(1..=1000);
-/// Fewer are never enough to know anything well.
-const MOST: Count = Count(8..=1000);
-const WIDTH: Number =
-    Number { holds: |share| (0.001..=0.5).contains(&share), expected: "a share from 0.001 to 0.5" };
+const TIMES: UsizeRange = UsizeRange(1..=1000);
+/// Fewer repeats never reach the precision.
+const MOST: UsizeRange = UsizeRange(8..=1000);
+const WIDTH: FloatRange =
+    FloatRange { holds: |share| (0.001..=0.5).contains(&share), expected: "a share from 0.001 to 0.5" };
 
 impl Repeats {
-    /// How many there may be.
+    /// The largest number of repeats.
     pub fn most(self) -> usize {
         match self {
             Repeats::Times(times) => times,
@@ -39,7 +41,7 @@ impl Repeats {
         }
     }
 
-    /// After how many rounds it is looked at whether there are more.
+    /// The numbers of rounds after which the precision is checked.
     pub fn looks(self) -> Vec<usize> {
         match self {
             Repeats::Times(times) => vec![times],
@@ -51,13 +53,13 @@ impl Repeats {
         let once = Some(Repeats::Times(1));
         let Some(entry) = keys.entry("repeats") else { return once };
         if entry.node.table().is_none() {
-            return keys.parse(entry, &TimesOrTable);
+            return keys.parse(entry, &RepeatsValue);
         }
         let mut table = keys.table_of(entry, "measure.repeats", "`measure.repeats`")?;
         if table.entry("until").is_none() {
             let problem =
-                Problem::new("`measure.repeats.until` is missing: how well is a speed to be known?");
-            let help = "add until = 0.02: half the interval of its ratio to the baseline's, over the ratio";
+                Problem::new("`measure.repeats.until` is missing: it sets the precision of the speed ratio");
+            let help = "add until = 0.02: half the confidence interval of the speed ratio to the baseline, over the ratio";
             keys.reader().problem(problem.at(entry.span()).help(help));
         }
         let until = UntilKnown::read(&mut table);
@@ -66,9 +68,9 @@ impl Repeats {
     }
 }
 
-struct TimesOrTable;
+struct RepeatsValue;
 
-impl Kind for TimesOrTable {
+impl ValueParser for RepeatsValue {
     type Output = Repeats;
 
     fn parse(&self, value: &Value) -> Option<Repeats> {

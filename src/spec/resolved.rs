@@ -1,18 +1,18 @@
-//! The configuration of one run, complete: every default filled in, every rule between keys checked. It is all that
-//! the floors above ever see. Models, data, optimizers and strategies have files of their own.
+//! The resolved configuration of one run: every default filled in, every rule between keys checked. Later stages see
+//! nothing else. Models, data, optimizers, schedules and strategies have their own files.
 
 use serde::Serialize;
 
 use super::data::Data;
-use super::declare::{Optional, one_of, section, words};
-use super::kinds::{DIMENSION, Flag, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
+use super::declare::{Optional, key_table, keywords, one_of};
 use super::model::Model;
 use super::optimizer::Optimizer;
+use super::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
 use super::schedule::Schedule;
 use super::strategy::{LoadedFrom, Strategy};
 use data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
 
-/// One run: a model on data, trained one way under one choice of memory strategies.
+/// One run: model, data, training and one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunConfig {
     pub model: Model,
@@ -21,39 +21,45 @@ pub struct RunConfig {
     pub evaluation: Option<Evaluation>,
     pub measure: Measure,
     pub strategy: Strategy,
-    /// How many tokens the data has, where they lie in a row: no key, and known once the data was looked at.
+    /// Number of tokens of a data set that is one row of tokens. Not a key: it is known once the data set was opened.
     pub tokens: Option<usize>,
 }
 
-section! {
+key_table! {
+    /// Training: batches, optimizer and schedule.
     pub struct Train {
-        /// Sequences per optimizer step, whatever the micro-batch.
+        /// Sequences per optimizer step: the effective batch size, which `accumulate` splits into micro-batches.
         pub batch_size: usize = DIMENSION;
-        /// Gradients are scaled down to this global norm.
+        /// Largest global norm of the gradients; larger gradients are scaled down (`torch.nn.utils.clip_grad_norm_`).
         pub clip_norm: Option<f64> = Optional(POSITIVE), default None;
-        /// At most 2^63 - 1, as far as integers reach in TOML.
+        /// Seed of initial parameters, sample order, dropout and stochastic rounding. At most 2^63 - 1, the largest
+        /// integer of TOML.
         pub seed: u64 = SEED, default 0;
-        /// Whether samples come in epochs, in each of which all come once; otherwise each is drawn from all.
-        pub shuffle: bool = Flag, default false;
-        /// What becomes of the samples of an epoch that are no whole batch.
-        pub last_batch: LastBatch = word(), default LastBatch::Drop;
+        /// Whether training runs in shuffled epochs that visit every sample once; otherwise samples are drawn with
+        /// replacement. PyTorch: `DataLoader(shuffle=True)`.
+        pub shuffle: bool = Boolean, default false;
+        /// The incomplete last batch of an epoch (PyTorch: `drop_last`): "drop" it, or "keep" it, padded with masked
+        /// samples. Only with `shuffle = true`.
+        pub last_batch: LastBatch = keyword(), default LastBatch::Drop;
+        /// The optimizer: one table with its options.
         pub optimizer: Optimizer = one_of();
-        /// How the learning rate goes over the steps.
+        /// Learning rate schedule, in optimizer steps.
         pub schedule: Schedule = one_of(), default Schedule::default();
     }
 }
 
-words! {
-    /// What becomes of a batch that is not whole.
+keywords! {
+    /// The incomplete last batch of an epoch.
     pub enum LastBatch {
+        /// Not trained on.
         Drop = "drop",
-        /// It is a step of as many samples as there are, which count for as much as those of others.
+        /// Padded to a full batch: missing samples are masked, and the loss is the mean over the samples present.
         Keep = "keep",
     }
 }
 
 impl Train {
-    /// Which samples come when.
+    /// The order of samples.
     pub fn order(&self) -> Order {
         match self.shuffle {
             false => Order::Drawn,
@@ -62,56 +68,60 @@ impl Train {
     }
 }
 
-section! {
+key_table! {
+    /// Evaluation during training.
     #[derive(Eq)]
     pub struct Evaluation {
-        /// Optimizer steps between evaluations; there is one after the last step in any case.
+        /// Optimizer steps between evaluations; the last step is always followed by one.
         pub every: usize = STEPS, default 10;
         /// Batches of `batch_size` sequences per evaluation.
         pub batches: usize = STEPS, default 1;
     }
 }
 
-words! {
-    /// What a step does.
+keywords! {
+    /// The work of a step.
     pub enum Task {
         /// Forward, backward and update.
         Training = "training",
-        /// The forward pass alone: nothing has a gradient, and nothing is kept for one.
+        /// The forward pass only: no gradients, and no values saved for backward.
         Inference = "inference",
     }
 }
 
-words! {
-    /// What repeats of a run begin from.
+keywords! {
+    /// The seeds of the repeats of a run.
     pub enum Seeds {
-        /// All from `train.seed`: they learn the same, and differ in speed alone.
+        /// `train.seed` for all: repeats train identically and differ in speed only.
         Same = "same",
-        /// Each from the next one: how far their losses lie apart is luck.
+        /// Consecutive seeds, starting at `train.seed`: the spread of the losses shows the effect of the seed.
         Vary = "vary",
     }
 }
 
-section! {
+key_table! {
+    /// What is measured, and for how many steps.
     #[derive(Eq)]
     pub struct Measure: Default {
-        pub what: Task = word(), default Task::Training;
-        /// Whether repeats train the same.
-        pub seeds: Seeds = word(), default Seeds::Same;
-        /// Optimizer steps that are not timed.
+        /// What is measured: training steps, or inference (the forward pass only).
+        pub what: Task = keyword(), default Task::Training;
+        /// Whether all repeats use `train.seed`, or each the next seed.
+        pub seeds: Seeds = keyword(), default Seeds::Same;
+        /// Optimizer steps before the timed ones; not timed.
         pub warmup_steps: usize = STEPS_OR_NONE, default 3;
-        /// Optimizer steps that are.
+        /// Timed optimizer steps.
         pub steps: usize = STEPS, default 20;
     }
 }
 
 impl RunConfig {
-    /// Whether there are gradients.
+    /// Whether steps compute gradients.
     pub fn trains(&self) -> bool {
         self.measure.what == Task::Training
     }
 
-    /// How samples are told apart from what they lack: as documents are, where those of a step may be fewer than others have.
+    /// How documents become samples. Joined documents count as padded ones if an epoch keeps an incomplete batch, whose
+    /// missing samples are padding.
     pub fn documents(&self) -> Documents {
         let documents = self.data.documents();
         match (documents, self.train.order()) {
@@ -120,7 +130,7 @@ impl RunConfig {
         }
     }
 
-    /// What is asked for of each sample: what the model needs, and how documents in it are told apart.
+    /// The parts that the program reads of each sample: the model's inputs, and the part that separates documents.
     pub fn sample(&self) -> Sample {
         let mut sample = self.model.sample();
         let context = sample.length.map_or(0, |length| length.count);
@@ -128,8 +138,8 @@ impl RunConfig {
         sample
     }
 
-    /// What is loaded of each sample: the same, but for ids in the type that they are loaded in, or where these lie in a row that
-    /// the device has.
+    /// The parts that are transferred for each sample: as `sample`, with ids in `loader.dtype`; if the data is on the
+    /// device, an offset into it instead of the ids.
     pub fn loaded(&self) -> Vec<Part> {
         let loader = &self.strategy.loader;
         let is_on_device =
@@ -139,34 +149,34 @@ impl RunConfig {
         whole.chain((!cut.is_empty()).then(row::place)).collect()
     }
 
-    /// Memory for as many samples as a step has, or for the share of a rank.
+    /// An empty batch of transferred parts for this number of samples: those of a step, or the share of a rank.
     pub fn empty_batch(&self, samples: usize) -> Batch {
         self.batch_of(&self.loaded(), samples)
     }
 
-    /// The same with all whole numbers as the model takes them.
+    /// An empty batch of the parts that the program reads, with i32 ids.
     pub fn wide_batch(&self, samples: usize) -> Batch {
         self.batch_of(&self.sample().parts, samples)
     }
 
     fn batch_of(&self, parts: &[Part], samples: usize) -> Batch {
         let batch = Batch::new(parts, samples);
-        if self.has_seeds() { batch.with_seeds(samples) } else { batch }
+        if self.has_random_seeds() { batch.with_seeds(samples) } else { batch }
     }
 
-    /// The same in memory that is given for each part.
+    /// An empty batch of transferred parts, in the memory that `memory` returns for each part.
     ///
     /// # Errors
-    /// Those of `memory`.
+    /// The errors of `memory`.
     pub fn batch_within<E>(&self, mut memory: impl FnMut(&Part) -> Result<Memory, E>) -> Result<Batch, E> {
         let parts = self.loaded().into_iter().map(|part| Ok((part, memory(&part)?)));
         let parts = parts.collect::<Result<_, E>>()?;
-        let seeds = self.has_seeds().then(|| memory(&seeds::part())).transpose()?;
+        let seeds = self.has_random_seeds().then(|| memory(&seeds::part())).transpose()?;
         Ok(Batch::within(parts, seeds))
     }
 
-    /// Whether samples have what chance starts from.
-    fn has_seeds(&self) -> bool {
+    /// Whether samples carry random seeds.
+    fn has_random_seeds(&self) -> bool {
         self.trains() && self.model.draws()
     }
 
@@ -175,19 +185,19 @@ impl RunConfig {
         self.measure.warmup_steps + self.measure.steps
     }
 
-    /// The learning rate of step `step`, from 1; steps that were skipped do not count.
+    /// The learning rate of step `step`, from 1; skipped steps do not count.
     pub fn learning_rate(&self, step: usize) -> f32 {
         (self.train.optimizer.learning_rate() * self.train.schedule.share(step, self.steps())) as f32
     }
 
-    /// What the optimizer's updates take as the numbers of that step: those of each group, one after the other.
+    /// The step-dependent scalars of the optimizer's updates: those of each group, one group after the other.
     pub fn numbers(&self, step: usize) -> Vec<f32> {
         let share = self.train.schedule.share(step, self.steps());
         let groups = self.train.optimizer.groups();
         groups.iter().flat_map(|group| group.rule.numbers(step, (group.lr * share) as f32)).collect()
     }
 
-    /// What repeat `repeat`, from 1, trains.
+    /// The configuration of repeat `repeat`, from 1, with its seed.
     pub fn of_repeat(&self, repeat: usize) -> RunConfig {
         let mut config = self.clone();
         if self.measure.seeds == Seeds::Vary {
@@ -198,18 +208,17 @@ impl RunConfig {
         config
     }
 
-    /// Sequences that one forward and backward pass sees; the last of a step may see fewer.
+    /// Sequences per forward and backward pass; the last pass of a step may have fewer.
     pub fn micro_batch(&self) -> usize {
         self.train.batch_size.div_ceil(self.strategy.accumulate)
     }
 
-    /// Forward and backward passes of an optimizer step: as many as `accumulate`, or fewer where fewer of that size are
-    /// the whole batch.
+    /// Forward and backward passes per optimizer step: `accumulate`, or fewer if fewer micro-batches cover the batch.
     pub fn micro_batches(&self) -> usize {
         self.train.batch_size.div_ceil(self.micro_batch())
     }
 
-    /// Sequences that the last pass sees, if they are fewer than those of the others.
+    /// Sequences of the last pass, if it is smaller than the others.
     pub fn tail(&self) -> Option<usize> {
         Some(self.train.batch_size % self.micro_batch()).filter(|samples| *samples > 0)
     }

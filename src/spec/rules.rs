@@ -1,35 +1,35 @@
-//! Rules between keys. Each blames all keys that take part, and names a value that works. Those between keys of one
-//! table stand with it.
+//! Rules between keys of different tables. Each error marks all keys involved and suggests a value. Rules between keys
+//! of one table are in that table's file.
 
-use super::declare::Words as _;
+use super::declare::KeywordEnum as _;
 use super::error::Problem;
 use super::model::decides;
 use super::reader::join;
 use super::resolved::RunConfig;
-use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, LoadedFrom, Loader, Refusal};
+use super::strategy::{CONFLICTS, Conflict, ConflictMessage, LoadedAs, LoadedFrom, Loader};
 use super::tree::Table;
 use data::Documents;
 
-/// Checks a configuration whose keys are each in their range; `tree` is where they were written.
+/// Checks a configuration whose keys are all in range; `tree` has the spans of the keys.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
     let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _ } = config;
     let problems: Vec<Problem> = [
         model.check(tree),
         every_micro_batch_has_a_sequence(config, tree),
         data.check(tree),
-        data_suits_model(config, tree),
-        ids_fit(config, tree),
-        what_is_held_is_a_row(config, tree),
-        what_is_shuffled_has_an_end(config, tree),
-        documents_are_seen_from_the_front(config, tree),
-        if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
+        data_matches_model(config, tree),
+        ids_fit_loader_dtype(config, tree),
+        preloaded_data_is_one_row(config, tree),
+        shuffled_data_is_finite(config, tree),
+        separated_documents_need_causal_attention(config, tree),
+        if evaluation.is_some() { data.has_evaluation_data(tree) } else { Ok(()) },
         train.optimizer.check(tree),
         if config.trains() { train.schedule.check(config.steps(), tree) } else { Ok(()) },
         strategy.segments_have_blocks(model.blocks(), tree),
     ]
     .into_iter()
     .filter_map(Result::err)
-    .chain(forbidden(config, tree))
+    .chain(conflicts(config, tree))
     .collect();
     if !problems.is_empty() {
         return Err(problems);
@@ -37,16 +37,16 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
     Ok(model.sizes_can_be_counted(train.batch_size, tree)?)
 }
 
-/// What does not go together.
-fn forbidden(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> {
-    FORBIDDEN.iter().filter_map(|Forbidden { keys, found }| {
-        let Refusal { why, works } = found(config)?;
-        Some(blame(why, keys, tree, works))
+/// Keys whose values exclude each other.
+fn conflicts(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> {
+    CONFLICTS.iter().filter_map(|Conflict { keys, check }| {
+        let ConflictMessage { reason, remedy } = check(config)?;
+        Some(attach_span(reason, keys, tree, remedy))
     })
 }
 
-/// A problem blamed on those of the keys that were written, or on what was written instead.
-pub fn blame(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
+/// A problem with the spans of those keys that were written, or of the keys of `[model.hf]` that decide them.
+pub fn attach_span(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
     let mut problem = Problem::new(message).help(help);
     let written = |key: &&str| tree.find(key).or_else(|| tree.find(&decides(key)?));
     for entry in keys.iter().filter_map(written) {
@@ -57,86 +57,89 @@ pub fn blame(message: String, keys: &[&str], tree: &Table, help: impl Into<Strin
     problem
 }
 
-/// What is known of data before it is read; the rest is told once it was.
-fn data_suits_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+/// Checks what is known of the data set before it is read; the rest is checked once it was read.
+fn data_matches_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let known = config.data.data_set().check_known(&config.sample());
-    known.map_err(|error| blame(error.to_string(), &error.keys(), tree, error.help()))
+    known.map_err(|error| attach_span(error.to_string(), &error.keys(), tree, error.help()))
 }
 
-/// Ids fit into the type that they are loaded in: those that the data has, if it says so, or else those that the model takes.
-fn ids_fit(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+/// Ids must fit into `loader.dtype`: the ids of the data set if their bound is known, else all ids that the model
+/// accepts.
+fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (Loader { dtype, source, .. }, data_set) = (config.strategy.loader, config.data.data_set());
     for part in config.sample().parts {
         let Some(asked) = part.below else { continue };
-        // On the device, what a sample is missing shows in the place of it.
+        // With data on the device, a missing sample is marked by its offset, not by masked ids.
         let masks = config.documents().mask(part.name) && source != LoadedFrom::Device;
         let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
         if known.count <= dtype.holds(masks) {
             continue;
         }
-        let why = match known.count - 1 {
+        let reason = match known.count - 1 {
             largest if masks => {
                 format!(
-                    "loader.dtype = \"{}\" has no room for ids up to {largest} and one for what is masked",
-                    dtype.word()
+                    "loader.dtype = \"{}\" is too small for ids up to {largest} and one id for masked positions",
+                    dtype.keyword()
                 )
             }
-            largest => format!("loader.dtype = \"{}\" has no room for ids up to {largest}", dtype.word()),
+            largest => format!("loader.dtype = \"{}\" is too small for ids up to {largest}", dtype.keyword()),
         };
         let fits: Vec<String> = LoadedAs::ALL
             .iter()
             .filter(|other| known.count <= other.holds(masks))
-            .map(|other| format!("\"{}\"", other.word()))
+            .map(|other| format!("\"{}\"", other.keyword()))
             .collect();
-        let verb = if fits.len() == 1 { "does" } else { "do" };
-        let help = format!("{} {verb}", join(&fits, "and"));
-        return Err(blame(why, &["strategy.loader.dtype", known.key], tree, help));
+        let help = format!("use {}", join(&fits, "or"));
+        return Err(attach_span(reason, &["strategy.loader.dtype", known.key], tree, help));
     }
     Ok(())
 }
 
-/// Only a row of tokens is held as a whole.
-fn what_is_held_is_a_row(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+/// Only a data set that is one row of tokens can be kept in memory as a whole.
+fn preloaded_data_is_one_row(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (source, data_set) = (config.strategy.loader.source, config.data.data_set());
     if source == LoadedFrom::Stream || data_set.is_row() {
         return Ok(());
     }
     let documents = "data.text.documents";
     let (what, keys, other) = match config.data.documents() {
-        Documents::Joined => {
-            (format!("data.{} makes its own", data_set.name()), ["strategy.loader.source", "data"], "")
-        }
+        Documents::Joined => (
+            format!("data.{} generates its samples", data_set.name()),
+            ["strategy.loader.source", "data"],
+            "",
+        ),
         _ => (
             format!("{documents} keeps documents apart"),
             ["strategy.loader.source", documents],
-            ", or documents = \"joined\"",
+            " or documents = \"joined\"",
         ),
     };
-    let why = format!("loader.source = \"{}\" holds one row of tokens, and {what}", source.word());
-    Err(blame(why, &keys, tree, format!("source = \"stream\" does{other}")))
+    let reason = format!("loader.source = \"{}\" needs data in one row of tokens; {what}", source.keyword());
+    Err(attach_span(reason, &keys, tree, format!("use source = \"stream\"{other}")))
 }
 
-/// Epochs are of data that has an end.
-fn what_is_shuffled_has_an_end(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+/// Shuffling needs epochs, so a finite data set.
+fn shuffled_data_is_finite(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let data_set = config.data.data_set();
     if !config.train.shuffle || data_set.has_epochs() {
         return Ok(());
     }
-    let why = format!("shuffle is of epochs, and data.{} makes samples without end", data_set.name());
-    Err(blame(why, &["train.shuffle", "data"], tree, "shuffle = false does, or other data"))
+    let reason = format!("shuffle needs epochs; data.{} generates samples without end", data_set.name());
+    Err(attach_span(reason, &["train.shuffle", "data"], tree, "use shuffle = false or other data"))
 }
 
-/// Padding comes after a document, and other documents are told from it by where it begins.
-fn documents_are_seen_from_the_front(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+/// Padded and packed documents rely on causal attention: padding follows the document, and each position is masked from
+/// the start of its document only.
+fn separated_documents_need_causal_attention(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let sees_all = config.model.transformer().is_some_and(|model| !model.causal);
     if config.data.documents() == Documents::Joined || !sees_all {
         return Ok(());
     }
     let message =
-        "documents that are padded or packed are seen from their front on, and causal = false sees all"
+        "padded and packed documents need causal attention, and causal = false attends to all positions"
             .to_owned();
     let keys = ["data.text.documents", "model.transformer.causal"];
-    Err(blame(message, &keys, tree, "causal = true does, or documents = \"joined\""))
+    Err(attach_span(message, &keys, tree, "use causal = true or documents = \"joined\""))
 }
 
 fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
@@ -144,17 +147,17 @@ fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<
     if accumulate <= batch {
         return Ok(());
     }
-    Err(blame(
+    Err(attach_span(
         format!(
-            "accumulate = {accumulate} is more than train.batch_size = {batch}: a micro-batch has at least one sequence"
+            "accumulate = {accumulate} exceeds train.batch_size = {batch}: a micro-batch has at least one sequence"
         ),
         &["strategy.accumulate", "train.batch_size"],
         tree,
-        if batch == 1 { "1 does".to_owned() } else { format!("1 to {batch} do") },
+        if batch == 1 { "use 1".to_owned() } else { format!("use 1 to {batch}") },
     ))
 }
 
-/// "1, 2, 4 and 8 do", or where there are many the nearest to what was asked for.
+/// The divisors of a number, as "1, 2, 4 or 8"; if there are more than eight, the two nearest to the requested value.
 pub(super) fn divisors(number: usize, wanted: usize) -> String {
     let mut all: Vec<usize> = Vec::new();
     let mut candidate = 1;
@@ -171,7 +174,6 @@ pub(super) fn divisors(number: usize, wanted: usize) -> String {
         let above = all.partition_point(|divisor| *divisor < wanted);
         all = all[above.saturating_sub(1)..(above + 1).min(all.len())].to_vec();
     }
-    let verb = if all.len() == 1 { "does" } else { "do" };
-    let words: Vec<String> = all.iter().map(usize::to_string).collect();
-    format!("{} {verb}", join(&words, "and"))
+    let divisors: Vec<String> = all.iter().map(usize::to_string).collect();
+    join(&divisors, "or")
 }

@@ -1,4 +1,4 @@
-//! The texts that an experiment was read from, so that a message can point at what its reader wrote.
+//! The texts of an experiment, which error messages quote.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// From the start of this to the end of the other, where both are in one text.
+    /// The span from the start of this to the end of `end`, if both are in one text.
     pub(crate) fn to(self, end: Span) -> Span {
         if self.source == end.source && self.start < end.end { Span { end: end.end, ..self } } else { self }
     }
@@ -24,17 +24,17 @@ impl Span {
 
 /// One text: a file, or an argument of `--set`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Source {
-    /// As a person would write it: relative where the command line was.
+pub(crate) struct SourceText {
+    /// The path as the user wrote it, possibly relative.
     pub(crate) name: String,
-    /// What relative paths in it are relative to; absolute.
+    /// The absolute directory that relative paths in it start from.
     pub(crate) directory: PathBuf,
     pub(crate) text: String,
-    /// The lines of a file have numbers; the command line has none.
+    /// Whether lines have numbers: files do, the command line does not.
     pub(crate) numbered: bool,
 }
 
-/// A line of a text with a part of it marked.
+/// A line of a text with a marked part.
 pub(crate) struct Excerpt<'a> {
     pub(crate) name: &'a str,
     pub(crate) line: &'a str,
@@ -46,16 +46,16 @@ pub(crate) struct Excerpt<'a> {
     pub(crate) width: usize,
 }
 
-/// All texts of an experiment, and where in them each key was written. It lets the floors above blame a key for
-/// what they find out later, such as a data set that is too short.
+/// All texts of an experiment, and the span of each key. Later stages use it to report problems of keys, such as a data
+/// set that is too short.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sources {
-    texts: Vec<Arc<Source>>,
+    texts: Vec<Arc<SourceText>>,
     keys: BTreeMap<String, Span>,
 }
 
 impl Sources {
-    pub(crate) fn add(&mut self, source: Source) -> usize {
+    pub(crate) fn add(&mut self, source: SourceText) -> usize {
         self.texts.push(Arc::new(source));
         self.texts.len() - 1
     }
@@ -64,7 +64,7 @@ impl Sources {
         &self.texts[source].text
     }
 
-    /// What was written there, if it is short enough to repeat.
+    /// The text of a span, if it is short enough to quote.
     pub(crate) fn short(&self, span: Span) -> Option<&str> {
         let text = self.texts[span.source].text.get(span.start..span.end)?;
         (!text.is_empty() && text.len() <= 60 && !text.contains('\n')).then_some(text)
@@ -74,13 +74,13 @@ impl Sources {
         &self.texts[span.source].directory
     }
 
-    /// Remembers where a key was written, unless an earlier call did.
+    /// Records the span of a key, unless an earlier call did.
     pub(crate) fn locate(&mut self, key: String, span: Span) {
         self.keys.entry(key).or_insert(span);
     }
 
-    /// An error about a key, such as `data.text.paths` or, for one element of a list, `data.text.paths[1]`. It
-    /// points at the place where the key was written, or else at the table that would hold it.
+    /// An error about a key, such as `data.text.paths` or, for an element of a list, `data.text.paths[1]`. It marks the
+    /// key, or else the table that would contain it.
     pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
         let mut problem = Problem::new(message);
         if let Some(help) = help {
@@ -105,7 +105,7 @@ impl Sources {
     pub fn error(&self, problems: &[Problem]) -> Error {
         let excerpts = |problem: &Problem| problem.places.iter().map(|span| self.excerpt(*span)).collect();
         let problems = sorted(problems).into_iter().map(|problem| (problem, excerpts(problem)));
-        // What is missing has no line, but it has a file.
+        // A missing key has no line, but a file.
         let file = self.texts.first().map(|source| source.name.as_str());
         Error::new(problems, file)
     }

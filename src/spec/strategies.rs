@@ -1,4 +1,4 @@
-//! From the strategies of a file to those of the table: what they extend, and what sweeps inside them make of them.
+//! Inheritance between strategies, and the variants that their own sweeps produce.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,30 +9,30 @@ use super::source::Span;
 use super::tree::{Setting, Value};
 use super::written::{Axis, WrittenStrategy};
 
-/// Completes strategies with what they extend, each once.
+/// Adds the inherited keys to each strategy.
 pub(crate) fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Vec<Problem>> {
-    let places: HashMap<&str, usize> =
-        written.iter().enumerate().map(|(place, strategy)| (strategy.name.as_str(), place)).collect();
-    bases_exist(written, &places)?;
-    let mut whole: Vec<Option<WrittenStrategy>> = vec![None; written.len()];
+    let indices: HashMap<&str, usize> =
+        written.iter().enumerate().map(|(index, strategy)| (strategy.name.as_str(), index)).collect();
+    bases_exist(written, &indices)?;
+    let mut complete: Vec<Option<WrittenStrategy>> = vec![None; written.len()];
     for first in 0..written.len() {
-        let (chain, mut base) = unfinished(first, written, &places, &whole)?;
-        for place in chain.into_iter().rev() {
-            let strategy = match base.and_then(|base| whole[base].as_ref()) {
-                Some(base) => over(base, &written[place]),
-                None => written[place].clone(),
+        let (chain, mut base) = incomplete_chain(first, written, &indices, &complete)?;
+        for index in chain.into_iter().rev() {
+            let strategy = match base.and_then(|base| complete[base].as_ref()) {
+                Some(base) => inherit_from(base, &written[index]),
+                None => written[index].clone(),
             };
-            whole[place] = Some(strategy);
-            base = Some(place);
+            complete[index] = Some(strategy);
+            base = Some(index);
         }
     }
-    Ok(whole.into_iter().flatten().collect())
+    Ok(complete.into_iter().flatten().collect())
 }
 
-fn bases_exist(written: &[WrittenStrategy], places: &HashMap<&str, usize>) -> Result<(), Vec<Problem>> {
+fn bases_exist(written: &[WrittenStrategy], indices: &HashMap<&str, usize>) -> Result<(), Vec<Problem>> {
     let bases = written.iter().filter_map(|strategy| strategy.extends.as_ref());
     let names: Vec<&str> = written.iter().map(|strategy| strategy.name.as_str()).collect();
-    let missing = bases.filter(|(base, _)| !places.contains_key(base.as_str()));
+    let missing = bases.filter(|(base, _)| !indices.contains_key(base.as_str()));
     let problems: Vec<Problem> = missing
         .map(|(base, span)| {
             no_strategy(&format!("there is no strategy `{base}` to extend"), base, *span, &names)
@@ -41,37 +41,38 @@ fn bases_exist(written: &[WrittenStrategy], places: &HashMap<&str, usize>) -> Re
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// The strategies that one stands on, itself first, as far as they are not whole; and the one that is, if they stand on one.
-fn unfinished(
+/// The chain of strategies to complete before `first`, itself first; and the complete strategy that the chain extends,
+/// if any.
+fn incomplete_chain(
     first: usize,
     written: &[WrittenStrategy],
-    places: &HashMap<&str, usize>,
-    whole: &[Option<WrittenStrategy>],
+    indices: &HashMap<&str, usize>,
+    complete: &[Option<WrittenStrategy>],
 ) -> Result<(Vec<usize>, Option<usize>), Problem> {
     let (mut chain, mut seen) = (Vec::new(), HashSet::new());
-    let mut place = first;
-    while whole[place].is_none() {
-        chain.push(place);
-        seen.insert(place);
-        let Some((base, span)) = &written[place].extends else { return Ok((chain, None)) };
-        let Some(found) = places.get(base.as_str()) else { return Ok((chain, None)) };
+    let mut index = first;
+    while complete[index].is_none() {
+        chain.push(index);
+        seen.insert(index);
+        let Some((base, span)) = &written[index].extends else { return Ok((chain, None)) };
+        let Some(found) = indices.get(base.as_str()) else { return Ok((chain, None)) };
         if seen.contains(found) {
-            let names = chain.iter().chain([found]).map(|place| written[*place].name.as_str());
-            let circle: Vec<&str> = names.collect();
+            let names = chain.iter().chain([found]).map(|index| written[*index].name.as_str());
+            let cycle: Vec<&str> = names.collect();
             return Err(Problem::new(format!(
-                "strategies extend each other in a circle: {}",
-                circle.join(" -> ")
+                "strategies extend each other in a cycle: {}",
+                cycle.join(" -> ")
             ))
             .at(*span)
             .help("remove one of the `extends`"));
         }
-        place = *found;
+        index = *found;
     }
-    Ok((chain, Some(place)))
+    Ok((chain, Some(index)))
 }
 
-/// A strategy with what it does not say itself from the one that it extends.
-fn over(base: &WrittenStrategy, strategy: &WrittenStrategy) -> WrittenStrategy {
+/// A strategy with the keys that it inherits from `base`.
+fn inherit_from(base: &WrittenStrategy, strategy: &WrittenStrategy) -> WrittenStrategy {
     let replaced = |key: &Key| {
         strategy.settings.iter().any(|setting| setting.key.conflicts(key))
             || strategy.axes.iter().any(|axis| axis.key.conflicts(key))
@@ -85,13 +86,13 @@ fn over(base: &WrittenStrategy, strategy: &WrittenStrategy) -> WrittenStrategy {
     }
 }
 
-/// A variant's label may be what another strategy is called.
+/// Labels are unique: a variant's label may equal another strategy's name.
 pub(crate) fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Vec<Problem>> {
     let mut known: BTreeMap<String, Span> = BTreeMap::new();
     let mut problems = Vec::new();
     for strategy in strategies {
         for label in strategy.labels() {
-            let problem = Problem::new(format!("two strategies are called `{label}`"));
+            let problem = Problem::new(format!("duplicate strategy name `{label}`"));
             if let Some(span) = known.insert(label, strategy.span) {
                 problems.push(problem.at(strategy.span).at(span).help("rename one of them"));
             }
@@ -101,7 +102,7 @@ pub(crate) fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Vec<
 }
 
 impl WrittenStrategy {
-    /// One strategy for each combination of the axes inside it, the last axis fastest: its label and what it sets.
+    /// One variant for each combination of the values of its axes, the last axis fastest: its label and its settings.
     pub fn variants(&self) -> Vec<(String, Vec<&Setting>)> {
         let named = |values: &[&Setting]| {
             let words: Vec<String> = values.iter().map(|value| label(value)).collect();
@@ -117,7 +118,7 @@ impl WrittenStrategy {
     }
 }
 
-/// Every value with every value, the last axis fastest.
+/// The Cartesian product of the axes' values, the last axis fastest.
 pub fn combinations(axes: &[Axis]) -> Vec<Vec<&Setting>> {
     let mut points = vec![Vec::new()];
     for axis in axes {
@@ -127,7 +128,7 @@ pub fn combinations(axes: &[Axis]) -> Vec<Vec<&Setting>> {
     points
 }
 
-/// `accumulate=2`, as labels show it.
+/// A setting in a label: `accumulate=2`.
 fn label(setting: &Setting) -> String {
     match &setting.node.value {
         Value::Text(text) => format!("{}={text}", setting.key),

@@ -1,4 +1,4 @@
-//! TOML as it was written: values with their places, tables in the order of the file.
+//! A TOML tree with spans, in the order of the file.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::key::{Key, is_choice};
 use super::source::Span;
 
-/// A value and where it stands.
+/// A value and its span.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub value: Value,
@@ -20,7 +20,7 @@ pub enum Value {
     Integer(i128),
     Float(f64),
     Boolean(bool),
-    /// A date or time, as text: no key wants one.
+    /// A date or time, as text: no key accepts one.
     Date(String),
     List(Vec<Node>),
     Table(Table),
@@ -29,17 +29,17 @@ pub enum Value {
 /// Keys in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<TableEntry>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TableEntry {
     pub(crate) key: String,
     pub(crate) key_span: Span,
     pub(crate) node: Node,
 }
 
-/// One key of a run and what it is set to.
+/// One key of a run and its value.
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub key: Key,
@@ -47,21 +47,21 @@ pub struct Setting {
     pub node: Node,
 }
 
-impl Entry {
-    /// `key = value`, the part of it that is on one line.
+impl TableEntry {
+    /// The span of `key = value`; the key only, if the value is in another text or before it.
     pub fn span(&self) -> Span {
         self.key_span.to(self.node.span)
     }
 
     fn collect_settings(&self, name: String, key_span: Span, settings: &mut Vec<Setting>) {
         match &self.node.value {
-            // Several variants of a choice stay together, so that they are refused: one by one the last would win.
+            // Several variants of a choice stay together, so that they are reported: one by one, the last would win.
             Value::Table(table) if table.entries.len() > 1 && is_choice(Key::new(&name).segments()) => {
                 settings.push(Setting { key: Key::new(&name), key_span, node: self.node.clone() });
             }
             Value::Table(table) if !table.entries.is_empty() => {
                 for entry in &table.entries {
-                    // Dotted keys are blamed whole, keys below a header on their own.
+                    // The span of a dotted key is the whole key; below a header it is the last part.
                     let dotted = entry.key_span.start == key_span.end + 1;
                     let span = if dotted { key_span.to(entry.key_span) } else { entry.key_span };
                     entry.collect_settings(format!("{name}.{}", entry.key), span, settings);
@@ -82,7 +82,7 @@ impl Node {
 }
 
 impl Table {
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&TableEntry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
@@ -95,27 +95,27 @@ impl Table {
     }
 
     /// The entry at a dotted path, such as `train.batch_size`.
-    pub fn find(&self, path: &str) -> Option<&Entry> {
+    pub fn find(&self, path: &str) -> Option<&TableEntry> {
         match path.split_once('.') {
             None => self.entry(path),
             Some((head, rest)) => self.entry(head)?.node.table()?.find(rest),
         }
     }
 
-    /// Takes an entry out.
-    pub(crate) fn remove(&mut self, key: &str) -> Option<Entry> {
+    /// Removes an entry.
+    pub(crate) fn remove(&mut self, key: &str) -> Option<TableEntry> {
         let index = self.entries.iter().position(|entry| entry.key == key)?;
         Some(self.entries.remove(index))
     }
 
-    /// Lays another table over this one: tables merge key by key, values and lists are replaced, and another
-    /// variant of a choice (`optimizer.lion` over `optimizer.adamw`) replaces the whole of it.
+    /// Merges another table over this one: tables merge key by key, values and lists are replaced, and another variant
+    /// of a choice (`optimizer.lion` over `optimizer.adamw`) replaces the whole choice.
     pub(crate) fn merge(&mut self, over: Table) {
         self.merge_at(&mut Vec::new(), over);
     }
 
     fn merge_at(&mut self, path: &mut Vec<String>, over: Table) {
-        let mut places = Places::of(self, over.entries.len());
+        let mut places = KeyIndex::of(self, over.entries.len());
         for entry in over.entries {
             let place = places.place(self, &entry.key);
             let Some(below) = self.entries.get_mut(place) else {
@@ -136,12 +136,12 @@ impl Table {
         }
     }
 
-    /// Sets one key, making the tables above it where they are missing.
+    /// Sets one key, adding missing parent tables.
     pub(crate) fn set(&mut self, setting: &Setting) {
         self.merge(setting.to_table());
     }
 
-    /// All keys below this table that hold no table, named by their dotted paths. A key may be written nested
+    /// All keys below this table whose values are not tables, with their dotted paths. A key may be written nested
     /// (`train.batch_size`) or quoted (`"train.batch_size"`).
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
@@ -151,28 +151,29 @@ impl Table {
         settings
     }
 
-    /// Renames nested keys to their dotted paths, so that both ways of writing them merge alike.
+    /// Renames nested keys to their dotted paths, so that both notations merge as the same key.
     pub(crate) fn flatten(&mut self) {
-        let entry = |Setting { key, key_span, node }| Entry { key: Key::to_string(&key), key_span, node };
+        let entry =
+            |Setting { key, key_span, node }| TableEntry { key: Key::to_string(&key), key_span, node };
         let entries = self.settings().into_iter().map(entry).collect();
         self.entries.clear();
         self.merge(Table { entries });
     }
 }
 
-/// Where the keys of a table stand, for many of them to be found: each alone is found as fast by a look at all.
-struct Places(Option<HashMap<String, usize>>);
+/// The indices of a table's keys, hashed if many keys are looked up; few keys are found as fast by a linear search.
+struct KeyIndex(Option<HashMap<String, usize>>);
 
-impl Places {
+impl KeyIndex {
     const MANY: usize = 16;
 
-    fn of(table: &Table, wanted: usize) -> Places {
+    fn of(table: &Table, wanted: usize) -> KeyIndex {
         let all =
             || table.entries.iter().enumerate().map(|(place, entry)| (entry.key.clone(), place)).collect();
-        Places((wanted >= Places::MANY).then(all))
+        KeyIndex((wanted >= KeyIndex::MANY).then(all))
     }
 
-    /// The place of a key, or the one behind all others, where it will stand.
+    /// The index of a key, or the end of the table, where it will be added.
     fn place(&mut self, table: &Table, key: &str) -> usize {
         let end = table.entries.len();
         match &mut self.0 {
@@ -183,13 +184,13 @@ impl Places {
 }
 
 impl Setting {
-    /// A table, as of a file, with this one key in it.
+    /// A tree with this key only.
     pub(crate) fn to_table(&self) -> Table {
         let mut node = self.node.clone();
         let mut segments = self.key.segments().iter().rev().peekable();
         loop {
             let key = segments.next().cloned().unwrap_or_default();
-            let table = Table { entries: vec![Entry { key, key_span: self.key_span, node }] };
+            let table = Table { entries: vec![TableEntry { key, key_span: self.key_span, node }] };
             if segments.peek().is_none() {
                 return table;
             }
@@ -199,19 +200,19 @@ impl Setting {
 }
 
 impl Value {
-    /// The same number for values that are equal, and hardly ever for others.
+    /// A hash: equal for equal values.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         match self {
             Value::Text(text) | Value::Date(text) => text.hash(&mut hash),
-            // As they are compared with each other; 0 has two signs.
+            // As f64, as equality compares them; adding 0 removes the sign of -0.
             Value::Integer(integer) => (*integer as f64 + 0.0).to_bits().hash(&mut hash),
             Value::Float(float) => (float + 0.0).to_bits().hash(&mut hash),
             Value::Boolean(boolean) => boolean.hash(&mut hash),
             Value::List(nodes) => nodes.iter().for_each(|node| node.value.fingerprint().hash(&mut hash)),
             Value::Table(table) => {
-                // In any order.
-                let entry = |entry: &Entry| {
+                // Independent of the order.
+                let entry = |entry: &TableEntry| {
                     let mut hash = DefaultHasher::new();
                     (&entry.key, entry.node.value.fingerprint()).hash(&mut hash);
                     hash.finish()
@@ -223,7 +224,7 @@ impl Value {
     }
 }
 
-/// Numbers are equal by value, however they are written.
+/// Numbers are equal by value: 1 equals 1.0.
 impl PartialEq for Value {
     fn eq(&self, other: &Value) -> bool {
         match (self, other) {
@@ -247,7 +248,7 @@ impl PartialEq for Value {
     }
 }
 
-/// As TOML, on one line.
+/// TOML on one line.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -291,7 +292,7 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// A TOML key, quoted only where it has to be.
+/// A TOML key, quoted only if necessary.
 pub(crate) fn bare_or_quoted(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if bare { key.to_string() } else { quoted(key) }
@@ -344,23 +345,23 @@ mod tests {
              { a = 1, b = 2.0 }, { b = 2, a = 1 }, { a = 2, b = 1 }]",
         );
         let Value::List(nodes) = &list.entries[0].node.value else { panic!() };
-        let mut told_apart = 0;
+        let mut distinct = 0;
         for (a, b) in nodes.iter().flat_map(|a| nodes.iter().map(move |b| (&a.value, &b.value))) {
             assert!(a != b || a.fingerprint() == b.fingerprint(), "{a} {b}");
-            told_apart += usize::from(a.fingerprint() != b.fingerprint());
+            distinct += usize::from(a.fingerprint() != b.fingerprint());
         }
-        assert_eq!(told_apart, 14 * 14 - 14 - 6 - 2 - 2 - 2);
+        assert_eq!(distinct, 14 * 14 - 14 - 6 - 2 - 2 - 2);
     }
 
     #[test]
-    fn nested_and_quoted_keys_are_one() {
+    fn nested_and_quoted_keys_flatten_to_the_same_key() {
         let mut nested = table("train.seed = 1\n\"train.batch_size\" = 2\nstrategy.accumulate = 3");
         nested.flatten();
         assert_eq!(written(nested), "{ \"train.seed\" = 1, \"train.batch_size\" = 2, accumulate = 3 }");
     }
 
     #[test]
-    fn text_is_quoted_as_toml_wants_it() {
+    fn quoted_text_parses_back() {
         let text = "a\"\\\n\u{7f}é";
         let read = table(&format!("{} = {}", bare_or_quoted(text), quoted(text)));
         assert_eq!(read.entries[0].key, text);

@@ -1,14 +1,13 @@
-//! What the experiment file has words for but this version cannot do: naming it lets a message say so, where a
-//! spelling mistake would be told the nearest key. What is to come (variants, keys, words) is named where that stands
-//! which is here.
+//! Planned keys and variants that this version does not support: the error states that, instead of suggesting the
+//! nearest key. Each is listed beside the supported keys, variants or keywords.
 
 use super::data::Data;
-use super::declare::Choice;
+use super::declare::ChoiceTable;
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::strategy::LATER_KEYS;
 
-/// Variants and keys, by the table that would hold them.
+/// Planned variants by the table that will contain them.
 const VARIANTS: [(&str, &[&str]); 3] =
     [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER), (Optimizer::PATH, Optimizer::LATER)];
 
@@ -16,7 +15,7 @@ pub(crate) fn is_later_strategy_key(key: &str) -> bool {
     LATER_KEYS.contains(&key)
 }
 
-/// Whether a later version knows this key of this table; a strategy's own table is the empty path.
+/// Whether this key of this table is planned; the path of a strategy's own keys is empty.
 pub(crate) fn is_later_key(table: &str, key: &str) -> bool {
     if table.is_empty() {
         return is_later_strategy_key(key);
@@ -29,15 +28,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_both_here_and_later() {
+    fn supported_keys_are_not_listed_as_planned() {
         for key in super::super::strategy::STRATEGY_KEYS {
-            assert!(!is_later_strategy_key(key), "`{key}` is here: take it out of LATER_KEYS");
+            assert!(!is_later_strategy_key(key), "`{key}` is supported: remove it from LATER_KEYS");
         }
-        fn check<T: Choice>() {
+        fn check<T: ChoiceTable>() {
             for variant in T::VARIANTS {
                 assert!(
                     !T::LATER.contains(&variant.key),
-                    "`{}` is here: take it out of `later`",
+                    "`{}` is supported: remove it from `later`",
                     variant.path
                 );
             }

@@ -1,78 +1,78 @@
-//! A run as an experiment of its own, and what makes it the run that it is.
+//! Writes a run as an experiment file, and as the identity that its id hashes.
 
-use super::declare::{Choice, Declared, Section};
+use super::declare::{ChoiceTable, KeyCodec, KeyTable};
 use super::key::STRATEGY;
 use super::resolved::RunConfig;
 use super::tree::{bare_or_quoted, quoted};
 
-/// What is written of a run.
+/// The keys that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Everything.
-    Whole,
-    /// What tells it from others: no key at its default, and not where things lie.
+pub(crate) enum WriteMode {
+    /// All keys.
+    Complete,
+    /// The keys that identify a run: no key at its default, and no paths.
     Identity,
 }
 
 impl RunConfig {
-    /// This run as an experiment file with one strategy: nothing is left to defaults, paths are absolute, and
-    /// numbers are exact. Expanding it gives this configuration again.
+    /// This run as an experiment file with one strategy: all keys are written, paths are absolute, and numbers are
+    /// exact. Expanding the file gives this configuration again.
     pub fn to_toml(&self, name: &str, strategy: &str) -> String {
         let strategy = format!("strategies.{}", bare_or_quoted(strategy));
-        format!("name = {}\n{}", quoted(name), self.tables(Form::Whole, &strategy))
+        format!("name = {}\n{}", quoted(name), self.tables(WriteMode::Complete, &strategy))
     }
 
-    /// Says equal things of equal runs, and others of others, wherever their data lies. Keys at their defaults are
-    /// left out, so that a key that a later version adds changes nothing here.
+    /// A text that is equal for equal runs and only for these, independent of the paths of their data. Keys at their
+    /// defaults are left out, so that keys added by a later version do not change it.
     pub fn identity(&self) -> String {
-        self.tables(Form::Identity, STRATEGY)
+        self.tables(WriteMode::Identity, STRATEGY)
     }
 
-    fn tables(&self, form: Form, strategy_name: &str) -> String {
-        // Taken apart, so that a new table does not go by unwritten.
+    fn tables(&self, form: WriteMode, strategy_name: &str) -> String {
+        // Destructured, so that a new table cannot be forgotten.
         let RunConfig { model, data, train, evaluation, measure, strategy, tokens: _ } = self;
         let evaluation =
-            evaluation.as_ref().map(|evaluation| Lines::of(evaluation, form).under("evaluation"));
+            evaluation.as_ref().map(|evaluation| TableWriter::of(evaluation, form).under("evaluation"));
         [
             model.table(form),
             data.table(form),
-            Lines::of(train, form).under("train"),
+            TableWriter::of(train, form).under("train"),
             evaluation.unwrap_or_default(),
-            Lines::of(measure, form).under_if_any("measure"),
-            Lines::of(strategy, form).under_if_any(strategy_name),
+            TableWriter::of(measure, form).under_if_any("measure"),
+            TableWriter::of(strategy, form).under_if_any(strategy_name),
         ]
         .concat()
     }
 }
 
-/// The keys of a table, as TOML writes them.
-pub(crate) struct Lines {
-    form: Form,
+/// The keys of a table in TOML.
+pub(crate) struct TableWriter {
+    form: WriteMode,
     keys: Vec<String>,
-    /// Tables of their own.
+    /// Nested tables with their own headers.
     below: String,
 }
 
-impl Lines {
-    pub(crate) fn of(section: &impl Section, form: Form) -> Lines {
-        let mut lines = Lines { form, keys: Vec::new(), below: String::new() };
+impl TableWriter {
+    pub(crate) fn of(section: &impl KeyTable, form: WriteMode) -> TableWriter {
+        let mut lines = TableWriter { form, keys: Vec::new(), below: String::new() };
         section.write(&mut lines);
         lines
     }
 
-    pub(crate) fn form(&self) -> Form {
+    pub(crate) fn form(&self) -> WriteMode {
         self.form
     }
 
-    /// One declared key.
-    pub(crate) fn key<D: Declared>(
+    /// Adds a declared key.
+    pub(crate) fn key<D: KeyCodec>(
         &mut self,
         key: &str,
         value: &D::Output,
         default: Option<D::Output>,
         declared: D,
     ) {
-        if self.form == Form::Whole || default.is_none_or(|default| *value != default) {
+        if self.form == WriteMode::Complete || default.is_none_or(|default| *value != default) {
             declared.write(key, value, self);
         }
     }
@@ -85,13 +85,13 @@ impl Lines {
         self.below.push_str(table);
     }
 
-    /// As a table of this name.
+    /// As a table with this name.
     pub(crate) fn under(self, name: &str) -> String {
         let keys: String = self.keys.iter().map(|line| format!("{line}\n")).collect();
         format!("\n[{name}]\n{keys}{}", self.below)
     }
 
-    /// As a table of this name, whose absence says as much as an empty one.
+    /// As a table with this name, or nothing if it is empty.
     fn under_if_any(self, name: &str) -> String {
         if self.keys.is_empty() && self.below.is_empty() { String::new() } else { self.under(name) }
     }

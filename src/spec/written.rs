@@ -1,25 +1,25 @@
-//! One experiment file, or several merged: what it says of all runs, its strategies and its sweep. Read once for
-//! each file, to find mistakes also in what others override, and once for all of them.
+//! The keys of an experiment file that do not belong to single runs, its strategies and its sweep. Each file is read on
+//! its own, to find errors also in overridden keys, and the merged tree once more.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 
 use glob::Pattern;
 
-use super::declare::{Section, Words};
+use super::declare::{KeyTable, KeywordEnum};
 use super::error::Problem;
 use super::key::Key;
-use super::kinds::{Size, Text, word};
+use super::parsers::{NonEmptyText, SizeWithUnit, keyword};
 use super::reader::{Keys, Reader};
 use super::repeats::Repeats;
-use super::sections;
+use super::run_tables;
 use super::source::Span;
 use super::strategy::{STRATEGY_KEYS, Strategy};
-use super::tree::{Entry, Node, Setting, Table, Value};
+use super::tree::{Node, Setting, Table, TableEntry, Value};
 use device::{DeviceKind, Limits};
 
-/// A file as it was written.
-pub(crate) struct Written {
+/// The contents of an experiment file.
+pub(crate) struct ExperimentFile {
     pub(crate) name: Option<(String, Span)>,
     pub(crate) baseline: Option<(String, Span)>,
     pub(crate) requires: Option<DeviceKind>,
@@ -29,13 +29,13 @@ pub(crate) struct Written {
     pub(crate) sweep: Sweep,
 }
 
-/// A strategy as it was written.
+/// A strategy of an experiment file.
 #[derive(Clone, Debug)]
 pub struct WrittenStrategy {
     pub name: String,
     pub(crate) span: Span,
     pub(crate) extends: Option<(String, Span)>,
-    /// Its own keys and those of `set`.
+    /// Its own keys and the keys of `set`.
     pub settings: Vec<Setting>,
     pub axes: Vec<Axis>,
 }
@@ -48,17 +48,17 @@ pub struct Axis {
     pub values: Vec<Setting>,
 }
 
-/// `[sweep]` as it was written.
+/// `[sweep]`.
 #[derive(Clone, Debug, Default)]
 pub struct Sweep {
     pub grid: Vec<Axis>,
-    /// Axes of each group have one length.
+    /// Groups of axes of equal length.
     pub zip: Vec<Vec<Axis>>,
     pub include: Vec<Case>,
     pub exclude: Vec<Case>,
 }
 
-/// Points of a sweep: those of the strategies that match, with these values.
+/// A pattern for points of a sweep: strategies that match, and values of keys.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub(crate) strategy: Option<Pattern>,
@@ -66,11 +66,11 @@ pub struct Case {
     pub settings: Vec<Setting>,
 }
 
-impl Words for DeviceKind {
+impl KeywordEnum for DeviceKind {
     const ALL: &'static [DeviceKind] = &[DeviceKind::Cpu, DeviceKind::Cuda];
     const LATER: &'static [&'static str] = &[];
 
-    fn word(self) -> &'static str {
+    fn keyword(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "cpu",
             DeviceKind::Cuda => "cuda",
@@ -78,17 +78,17 @@ impl Words for DeviceKind {
     }
 }
 
-pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Written> {
+pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<ExperimentFile> {
     let mut keys = reader.keys(file, "", "the experiment");
     let name = spanned_text(&mut keys, "name");
     let baseline = spanned_text(&mut keys, "baseline");
-    // Loading followed it already.
-    keys.optional("extends", Text);
-    let requires = keys.optional("requires", word());
-    let sections = sections::sections(&mut keys);
+    // Its value was used by `load`.
+    keys.optional("extends", NonEmptyText);
+    let requires = keys.optional("requires", keyword());
+    let tables = run_tables::read_tables(&mut keys);
     let limits = match keys.table("target", "target", "[target]") {
         Some(mut keys) => {
-            let limits = [keys.optional("memory", Size), keys.optional("host_memory", Size)];
+            let limits = [keys.optional("memory", SizeWithUnit), keys.optional("host_memory", SizeWithUnit)];
             keys.finish();
             limits
         }
@@ -108,12 +108,12 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Writte
     };
     keys.finish();
     let [memory, host_memory] = limits;
-    Some(Written {
+    Some(ExperimentFile {
         name,
         baseline,
         requires: requires?,
         limits: Limits { memory: memory?, host_memory: host_memory? },
-        repeats: sections.repeats?,
+        repeats: tables.repeats?,
         strategies,
         sweep,
     })
@@ -121,10 +121,10 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Writte
 
 fn spanned_text<'a>(keys: &mut Keys<'a>, key: &'a str) -> Option<(String, Span)> {
     let span = keys.entry(key)?.node.span;
-    Some((keys.optional(key, Text)??, span))
+    Some((keys.optional(key, NonEmptyText)??, span))
 }
 
-fn strategies(reader: &Reader<'_>, entry: &Entry) -> Vec<WrittenStrategy> {
+fn strategies(reader: &Reader<'_>, entry: &TableEntry) -> Vec<WrittenStrategy> {
     let Some(table) = entry.node.table() else {
         reader.problem(
             Problem::new(format!("`strategies` must be a table, not {}", entry.node.value))
@@ -136,8 +136,8 @@ fn strategies(reader: &Reader<'_>, entry: &Entry) -> Vec<WrittenStrategy> {
     table.entries.iter().filter_map(|entry| strategy(reader, entry)).collect()
 }
 
-fn strategy(reader: &Reader<'_>, entry: &Entry) -> Option<WrittenStrategy> {
-    let Entry { key: name, key_span: span, node } = entry;
+fn strategy(reader: &Reader<'_>, entry: &TableEntry) -> Option<WrittenStrategy> {
+    let TableEntry { key: name, key_span: span, node } = entry;
     let place = format!("[strategies.{name}]");
     let Some(table) = node.table() else {
         reader.problem(
@@ -148,27 +148,29 @@ fn strategy(reader: &Reader<'_>, entry: &Entry) -> Option<WrittenStrategy> {
         return None;
     };
     if name.is_empty() || name.chars().any(char::is_control) {
-        reader.problem(Problem::new("a strategy needs a name that can be printed").at(*span));
+        reader.problem(
+            Problem::new("the name of a strategy must not be empty or contain control characters").at(*span),
+        );
     }
     let mut keys = reader.keys(table, "", &place);
     Strategy::read(&mut keys);
     let extends = spanned_text(&mut keys, "extends");
-    // Each key of their tables by itself, so that it alone is replaced, or swept.
-    let own = |entry: &&Entry| STRATEGY_KEYS.contains(&entry.key.as_str());
+    // One setting per key of nested tables, so that each key is replaced or swept on its own.
+    let own = |entry: &&TableEntry| STRATEGY_KEYS.contains(&entry.key.as_str());
     let own = Table { entries: table.entries.iter().filter(own).cloned().collect() };
     let mut settings = own.settings();
     if let Some(set) = sub_table(reader, keys.entry("set"), "set") {
         settings.extend(checked_settings(reader, set));
     }
     let axes = match sub_table(reader, keys.entry("sweep"), "sweep") {
-        Some(table) => distinct_axes(reader, table),
+        Some(table) => grid_axes(reader, table),
         None => Vec::new(),
     };
     keys.finish();
     Some(WrittenStrategy { name: name.clone(), span: *span, extends, settings, axes })
 }
 
-fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> Option<&'a Table> {
+fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a TableEntry>, name: &str) -> Option<&'a Table> {
     let node = &entry?.node;
     if node.table().is_none() {
         reader.problem(
@@ -180,7 +182,7 @@ fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> O
     node.table()
 }
 
-/// The settings of a table that may name any key of a run.
+/// The settings of a table that may contain any key of a run.
 fn checked_settings(reader: &Reader<'_>, table: &Table) -> Vec<Setting> {
     let settings = table.settings();
     for setting in &settings {
@@ -189,27 +191,27 @@ fn checked_settings(reader: &Reader<'_>, table: &Table) -> Vec<Setting> {
     settings
 }
 
-/// Whether there is such a key in a run and it can have this value: what is wrong with it is the reader's.
+/// Whether the key of a setting exists in runs and accepts the value; problems are reported to the reader.
 pub(crate) fn check_setting(reader: &Reader<'_>, setting: &Setting) -> bool {
-    if is_of_experiment(&setting.key) {
+    if is_experiment_key(&setting.key) {
         reader.problem(
-            Problem::new(format!("`{}` holds for the whole experiment, not for single runs", setting.key))
+            Problem::new(format!("`{}` applies to the whole experiment, not to single runs", setting.key))
                 .at(setting.key_span)
-                .help("give it once, at the top of the file or with --set"),
+                .help("set it once, at the top of the file or with --set"),
         );
         return false;
     }
     let tree = setting.to_table();
     let own = Reader::partial(reader.sources, reader.environment);
-    sections::run(&own, &tree);
+    run_tables::read_run(&own, &tree);
     let checked = own.check();
-    let right = checked.is_ok();
+    let valid = checked.is_ok();
     checked.unwrap_or_else(|problems| problems.into_iter().for_each(|problem| reader.problem(problem)));
-    right
+    valid
 }
 
-/// Keys that all runs of an experiment share.
-pub(crate) fn is_of_experiment(key: &Key) -> bool {
+/// Whether a key belongs to the experiment, not to single runs.
+pub(crate) fn is_experiment_key(key: &Key) -> bool {
     const TOP: [&str; 8] =
         ["name", "baseline", "extends", "requires", "target", "defaults", "strategies", "sweep"];
     let segments = key.segments();
@@ -219,7 +221,7 @@ pub(crate) fn is_of_experiment(key: &Key) -> bool {
 
 fn sweep<'a>(reader: &'a Reader<'a>, mut keys: Keys<'a>) -> Sweep {
     let grid = match sub_table(reader, keys.entry("grid"), "sweep.grid") {
-        Some(table) => distinct_axes(reader, table),
+        Some(table) => grid_axes(reader, table),
         None => Vec::new(),
     };
     let zip =
@@ -231,8 +233,8 @@ fn sweep<'a>(reader: &'a Reader<'a>, mut keys: Keys<'a>) -> Sweep {
 }
 
 /// The tables of `[[sweep.NAME]]`.
-fn tables<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> Vec<(Span, &'a Table)> {
-    let Some(Entry { node, .. }) = entry else { return Vec::new() };
+fn tables<'a>(reader: &Reader<'_>, entry: Option<&'a TableEntry>, name: &str) -> Vec<(Span, &'a Table)> {
+    let Some(TableEntry { node, .. }) = entry else { return Vec::new() };
     let mismatch = |node: &Node| {
         reader.problem(
             Problem::new(format!("`sweep.{name}` must be tables, not {}", node.value))
@@ -274,36 +276,36 @@ fn axis(reader: &Reader<'_>, written: Setting) -> Option<Axis> {
         reader.problem(
             Problem::new(format!("the axis `{key}` has no values"))
                 .at(node.span)
-                .help("give it at least one, or remove it"),
+                .help("add at least one, or remove the axis"),
         );
         return None;
     }
     let mut values = Vec::new();
-    let mut right = true;
+    let mut valid = true;
     for node in nodes {
         let span = node.span;
         let value = Setting { key: key.clone(), key_span, node };
-        right &= check_setting(reader, &value);
-        // From here on each value stands for itself, not for the whole axis.
+        valid &= check_setting(reader, &value);
+        // Later errors mark the value, not the key of the axis.
         values.push(Setting { key_span: span, ..value });
     }
-    right.then_some(Axis { key, key_span, values })
+    valid.then_some(Axis { key, key_span, values })
 }
 
-/// Axes whose values are all combined with each other: each value is there once.
-fn distinct_axes(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
+/// Axes whose values are combined with each other. Duplicate values are reported.
+fn grid_axes(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
     let axes = axes(reader, table);
     for axis in &axes {
         for (first, second) in repeated_rows(&[axis]) {
             let (first, second) = (&axis.values[first].node, &axis.values[second].node);
             let message = format!("the axis `{}` has the value {} twice", axis.key, second.value);
-            reader.problem(twice(message, second.span, first.span));
+            reader.problem(duplicate(message, second.span, first.span));
         }
     }
     axes
 }
 
-/// Of axes that take their values together: each row of values that is there before, with the first that is like it.
+/// Zipped axes: each duplicate row of values, as (first row, duplicate row).
 fn repeated_rows(axes: &[impl Borrow<Axis>]) -> Vec<(usize, usize)> {
     let values = |row: usize| axes.iter().map(move |axis| &axis.borrow().values[row].node.value);
     let mut known: HashMap<Vec<u64>, Vec<usize>> = HashMap::new();
@@ -318,20 +320,20 @@ fn repeated_rows(axes: &[impl Borrow<Axis>]) -> Vec<(usize, usize)> {
     repeated
 }
 
-fn twice(message: String, second: Span, first: Span) -> Problem {
+fn duplicate(message: String, second: Span, first: Span) -> Problem {
     Problem::new(message)
         .at(second)
         .at(first)
         .help("remove one of them; `repeats` in [measure] measures a run several times")
 }
 
-/// Axes that take their values together: a value may be there twice, the same of all axes may not.
+/// Zipped axes, which take their values together. Duplicate rows are reported.
 fn zip(reader: &Reader<'_>, span: Span, table: &Table) -> Vec<Axis> {
     if table.entries.is_empty() {
         reader.problem(
             Problem::new("this table has no axes")
                 .at(span)
-                .help("give it keys with lists of as many values each, or remove it"),
+                .help("add keys with lists of equal length, or remove the table"),
         );
     }
     let axes = axes(reader, table);
@@ -339,7 +341,7 @@ fn zip(reader: &Reader<'_>, span: Span, table: &Table) -> Vec<Axis> {
     if let Some(other) = axes.iter().find(|axis| axis.values.len() != first.values.len()) {
         reader.problem(
             Problem::new(format!(
-                "axes that go together need as many values each: `{}` has {}, `{}` has {}",
+                "zipped axes must have equal numbers of values: `{}` has {}, `{}` has {}",
                 first.key,
                 first.values.len(),
                 other.key,
@@ -352,13 +354,13 @@ fn zip(reader: &Reader<'_>, span: Span, table: &Table) -> Vec<Axis> {
         return axes;
     }
     for (earlier, second) in repeated_rows(&axes) {
-        let message = "these axes have the same values together twice".to_string();
-        reader.problem(twice(message, first.values[second].node.span, first.values[earlier].node.span));
+        let message = "duplicate row of values in zipped axes".to_string();
+        reader.problem(duplicate(message, first.values[second].node.span, first.values[earlier].node.span));
     }
     axes
 }
 
-fn cases(reader: &Reader<'_>, entry: Option<&Entry>, name: &str) -> Vec<Case> {
+fn cases(reader: &Reader<'_>, entry: Option<&TableEntry>, name: &str) -> Vec<Case> {
     tables(reader, entry, name).into_iter().filter_map(|(span, table)| case(reader, span, table)).collect()
 }
 
@@ -381,9 +383,9 @@ fn case(reader: &Reader<'_>, span: Span, table: &Table) -> Option<Case> {
     };
     if strategy.is_none() && table.entries.is_empty() {
         reader.problem(
-            Problem::new("this table names no points")
+            Problem::new("this table selects no points")
                 .at(span)
-                .help("give values of axes, a strategy, or both"),
+                .help("add values of axes, a strategy, or both"),
         );
     }
     Some(Case { strategy, span, settings: checked_settings(reader, &table) })
@@ -391,7 +393,7 @@ fn case(reader: &Reader<'_>, span: Span, table: &Table) -> Option<Case> {
 
 fn glob(node: &Node) -> Result<Pattern, Problem> {
     let problem = || {
-        Problem::new(format!("`strategy` must be a strategy's name or a pattern, not {}", node.value))
+        Problem::new(format!("`strategy` must be the name of a strategy or a pattern, not {}", node.value))
             .at(node.span)
             .help("`fp32*` matches all names that begin with fp32")
     };
@@ -409,7 +411,7 @@ impl Sweep {
 }
 
 impl Case {
-    /// Whether it is about this strategy, or this one of its variants.
+    /// Whether it selects this strategy or this variant of it.
     pub fn selects(&self, name: &str, label: &str) -> bool {
         self.strategy.as_ref().is_none_or(|pattern| pattern.matches(name) || pattern.matches(label))
     }

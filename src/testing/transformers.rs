@@ -4,7 +4,8 @@ use proptest::prelude::{Strategy as Any, any};
 use proptest::sample::select;
 
 use spec::{
-    Dropout, Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer, Words,
+    Dropout, KeywordEnum, Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling,
+    Transformer,
 };
 
 /// Any transformer with two to four layers. Sizes are small, so that different dimensions are often equal: a context as

@@ -202,9 +202,7 @@ fn a_point_that_makes_no_sense_is_kept_with_its_reason() {
     let skipped: Vec<_> = experiment.points.iter().filter_map(|point| point.config.as_ref().err()).collect();
     assert_eq!(
         skipped,
-        [
-            "accumulate = 7 is more than train.batch_size = 6: a micro-batch has at least one sequence; 1 to 6 do"
-        ]
+        ["accumulate = 7 exceeds train.batch_size = 6: a micro-batch has at least one sequence; use 1 to 6"]
     );
 }
 
@@ -356,7 +354,7 @@ fn later_floors_can_blame_keys() {
 fn overrides_are_checked_like_files() {
     assert!(error("[strategies.a]", &["extends=b.toml"]).contains("cannot be set on the command line"));
     assert!(error("[strategies.a]", &["strategies.b.accumulate=3"]).contains("no strategy `b` to change"));
-    assert!(error("[strategies.a]", &["=3"]).contains("not TOML"));
+    assert!(error("[strategies.a]", &["=3"]).contains("invalid TOML"));
     assert!(error("[strategies.a]", &["strategies.a.acumulate=3"]).contains("did you mean `accumulate`?"));
 }
 

@@ -77,6 +77,6 @@ fn files_that_extend_each_other() {
                         --> 99.toml:2:11\n  |\n2 | extends = \"100.toml\"\n";
         assert_eq!(code, Some(2));
         assert!(said.starts_with(expected), "{said}");
-        assert!(said.ends_with("= help: put what they share into fewer files\n"), "{said}");
+        assert!(said.ends_with("= help: merge them into fewer files\n"), "{said}");
     }
 }

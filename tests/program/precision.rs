@@ -78,8 +78,8 @@ fn rows_say_what_became_of_the_loss_scale() {
 
     let skipped = &rows["scaled/precision=bf16"];
     assert_eq!(skipped.status, Status::Skipped);
-    let reason = "loss_scale keeps fp16 gradients from vanishing; precision = \"bf16\" has no use for it; \
-                  precision = \"fp16\" has, or loss_scale = \"off\"";
+    let reason = "loss_scale prevents underflow of fp16 gradients; it has no effect with precision = \"bf16\"; \
+                  use precision = \"fp16\" or loss_scale = \"off\"";
     assert_eq!(skipped.message, reason);
 }
 

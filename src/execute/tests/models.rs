@@ -208,7 +208,7 @@ fn norms_anywhere_learn_in_every_type() {
             let unsaid = ["precision", "residual", "gradient_dtype", "loss_scale"];
             let is_said = |line: &&str| !unsaid.iter().any(|key| line.starts_with(&format!("{key} =")));
             let toml: Vec<&str> = toml.lines().filter(is_said).collect();
-            let params = format!("params = \"{}\"", params.word());
+            let params = format!("params = \"{}\"", params.keyword());
             super::trace(&testing::changed(&toml.join("\n"), &[params]).unwrap()).losses
         };
         let plain = losses(StoredIn::Fp32);

@@ -13,7 +13,7 @@ use device::{Phase, Target};
 use graph::Graphs;
 use memory::{RunSchedule, live_bytes, predict};
 use ops::OpKind;
-use spec::{RunConfig, WordSet, Words as _};
+use spec::{KeywordEnum as _, KeywordSet, RunConfig};
 
 /// How many candidates there are of a model of so many blocks: as many as there are choices of scopes in four blocks at the
 /// most, few of a deep one.
@@ -123,7 +123,7 @@ impl Alternative {
         };
         let whole = (0..1usize << OpKind::ALL.len()).map(|bits| {
             let saved = OpKind::ALL.iter().enumerate().filter(|(index, _)| bits >> index & 1 == 1);
-            let saved: WordSet<OpKind> = saved.map(|(_, kind)| *kind).collect();
+            let saved: KeywordSet<OpKind> = saved.map(|(_, kind)| *kind).collect();
             Alternative::Whole(if saved.is_empty() {
                 RecomputePolicy::All
             } else {

@@ -1,4 +1,4 @@
-//! What is learnt from: a file for each kind of data. A new one is its file, and its lines here.
+//! `[data]`: one file for each kind of data set. To add one, add its file and its lines here.
 
 mod synthetic;
 mod text;
@@ -10,7 +10,7 @@ pub use tokens::{TokenFiles, TokenFormat};
 
 use super::declare::choice;
 use super::error::Problem;
-use super::rules::blame;
+use super::rules::attach_span;
 use super::tree::Table;
 use data::{DataSet, Documents};
 
@@ -23,15 +23,15 @@ choice! {
     later "cifar", "csv", "idx"
 }
 
-/// What each kind of data says of itself.
+/// A kind of data set.
 trait DataSource {
-    /// What reads it.
+    /// The reader of the data.
     fn data_set(&self) -> Box<dyn DataSet>;
 
-    /// Refuses to be evaluated on where nothing is left for that.
-    fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem>;
+    /// Fails if `split` leaves no data to evaluate on.
+    fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem>;
 
-    /// How its documents become samples.
+    /// How documents become samples.
     fn documents(&self) -> Documents {
         Documents::Joined
     }
@@ -43,12 +43,12 @@ trait DataSource {
 }
 
 impl Data {
-    /// What reads it.
+    /// The reader of the data.
     pub fn data_set(&self) -> Box<dyn DataSet> {
         self.each().data_set()
     }
 
-    /// How its documents become samples.
+    /// How documents become samples.
     pub fn documents(&self) -> Documents {
         self.each().documents()
     }
@@ -57,16 +57,16 @@ impl Data {
         self.each().check(tree)
     }
 
-    pub(super) fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {
-        self.each().leaves_some_to_evaluate(tree)
+    pub(super) fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().has_evaluation_data(tree)
     }
 }
 
-/// Whether a share from the front leaves something.
-fn something_is_left(split: f64, key: &'static str, tree: &Table) -> Result<(), Problem> {
+/// Fails if the training share is the whole data set.
+fn check_split(split: f64, key: &'static str, tree: &Table) -> Result<(), Problem> {
     if split < 1.0 {
         return Ok(());
     }
-    let message = format!("{key} = 1 leaves nothing to evaluate on");
-    Err(blame(message, &[key, "evaluation"], tree, "0.9 does, or evaluation = \"off\""))
+    let message = format!("{key} = 1 leaves no data to evaluate on");
+    Err(attach_span(message, &[key, "evaluation"], tree, "use 0.9, or evaluation = \"off\""))
 }

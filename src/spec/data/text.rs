@@ -2,43 +2,45 @@
 
 use std::path::PathBuf;
 
-use super::{DataSource, something_is_left};
-use crate::declare::{Declared, Inline, Optional, inline, section, words};
+use super::{DataSource, check_split};
+use crate::declare::{InlineTable, KeyCodec, Optional, inline_table, key_table, keywords};
 use crate::error::Problem;
-use crate::kinds::{Flag, SHARE, Text as Name, word};
-use crate::paths::{OneFile, Paths};
-use crate::reader::{Keys, Kind};
-use crate::tree::{Entry, Table, Value};
-use crate::write::Lines;
+use crate::parsers::{Boolean, NonEmptyText, SHARE, keyword};
+use crate::paths::{FilePath, PathList};
+use crate::reader::{Keys, ValueParser};
+use crate::tree::{Table, TableEntry, Value};
+use crate::write::TableWriter;
 use data::{DataSet, Documents, Encoding, TextSet, TokenizerFile};
 
-section! {
-    /// Files of text, in the order of their sorted paths.
+key_table! {
+    /// Text files, in the order of their sorted paths.
     pub struct Text {
-        /// Absolute paths and globs.
-        pub paths: Vec<PathBuf> = Paths;
-        pub tokens: Tokens = TokensOrTable, default Tokens::Bytes;
-        /// The field that is the text of each line, where lines are objects in JSON.
-        pub jsonl: Option<String> = Optional(Name), default None;
+        /// Paths and globs, relative to the experiment file.
+        pub paths: Vec<PathBuf> = PathList;
+        /// The tokens: bytes of the text, or those of a Hugging Face tokenizer file.
+        pub tokens: Tokens = TokensCodec, default Tokens::Bytes;
+        /// The field that holds the text, for files in which each line is a JSON object (JSON Lines).
+        pub jsonl: Option<String> = Optional(NonEmptyText), default None;
         /// How documents become samples.
-        pub documents: Arrangement = word(), default Arrangement::Joined;
-        /// The share, from the front, that is trained on; the rest is evaluated on.
+        pub documents: Arrangement = keyword(), default Arrangement::Joined;
+        /// Share of the data, from the front, for training; the rest is for evaluation.
         pub split: f64 = SHARE, default 0.9;
     }
 }
 
-words! {
+keywords! {
+    /// How documents become samples.
     pub enum Arrangement {
-        /// Samples are stretches of all documents, one after the other.
+        /// All documents are concatenated; samples are slices of the row of tokens.
         Joined = "joined",
-        /// A sample is one, and padding.
+        /// One document per sample, padded.
         Padded = "padded",
-        /// A sample is as many as it has room for, which see nothing of each other, and padding.
+        /// As many documents per sample as fit, with a block-diagonal attention mask, padded.
         Packed = "packed",
     }
 }
 
-/// What tokens are.
+/// The kind of tokens.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub enum Tokens {
     /// The bytes of the text.
@@ -46,30 +48,32 @@ pub enum Tokens {
     Tokenizer(Tokenizer),
 }
 
-section! {
-    /// What makes tokens of text, as the `tokenizers` library of Hugging Face's writes it.
+key_table! {
+    /// A tokenizer of Hugging Face's `tokenizers` library.
     pub struct Tokenizer {
-        pub file: PathBuf = OneFile("tokenizer.json");
-        /// Whether each document has the tokens that the tokenizer itself puts around a text.
-        pub special: bool = Flag, default true;
-        /// The token that ends each document beside those.
-        pub end: Option<String> = Optional(Name), default None;
+        /// Path of the `tokenizer.json`, relative to the experiment file.
+        pub file: PathBuf = FilePath("tokenizer.json");
+        /// Whether the tokenizer adds its special tokens to each document (`add_special_tokens`).
+        pub special: bool = Boolean, default true;
+        /// Token appended to each document, after the special tokens.
+        pub end: Option<String> = Optional(NonEmptyText), default None;
     }
 }
 
-/// A word, or a table.
-struct TokensOrTable;
+/// A keyword or a table.
+struct TokensCodec;
 
-const TABLE: Inline<Tokenizer> = inline("data.text.tokens", "`tokens`", "file = \"tokenizer.json\"");
+const TABLE: InlineTable<Tokenizer> =
+    inline_table("data.text.tokens", "`tokens`", "file = \"tokenizer.json\"");
 
-impl Declared for TokensOrTable {
+impl KeyCodec for TokensCodec {
     type Output = Tokens;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Tokens> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Tokens> {
         if entry.node.table().is_some() {
             return TABLE.read(keys, entry).map(Tokens::Tokenizer);
         }
-        let read = keys.parse(entry, &NoTable);
+        let read = keys.parse(entry, &TokensKeyword);
         if let (None, Value::Text(text)) = (&read, &entry.node.value)
             && text.ends_with(".json")
         {
@@ -78,7 +82,7 @@ impl Declared for TokensOrTable {
         read
     }
 
-    fn write(&self, key: &str, value: &Tokens, lines: &mut Lines) {
+    fn write(&self, key: &str, value: &Tokens, lines: &mut TableWriter) {
         match value {
             Tokens::Bytes => lines.line(key, "\"bytes\""),
             Tokens::Tokenizer(tokenizer) => TABLE.write(key, tokenizer, lines),
@@ -90,10 +94,10 @@ impl Declared for TokensOrTable {
     }
 }
 
-/// The form that is no table.
-struct NoTable;
+/// The value that is not a table.
+struct TokensKeyword;
 
-impl Kind for NoTable {
+impl ValueParser for TokensKeyword {
     type Output = Tokens;
 
     fn parse(&self, value: &Value) -> Option<Tokens> {
@@ -104,13 +108,13 @@ impl Kind for NoTable {
         "\"bytes\" or { file = \"tokenizer.json\" }".to_owned()
     }
 
-    fn words(&self) -> Vec<&'static str> {
+    fn keywords(&self) -> Vec<&'static str> {
         vec!["bytes"]
     }
 }
 
 impl Text {
-    /// Text of bytes.
+    /// Text with bytes as tokens.
     pub fn new(paths: Vec<PathBuf>, split: f64) -> Text {
         Text { paths, tokens: Tokens::Bytes, jsonl: None, documents: Arrangement::Joined, split }
     }
@@ -137,7 +141,7 @@ impl DataSource for Text {
         }
     }
 
-    fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {
-        something_is_left(self.split, "data.text.split", tree)
+    fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
+        check_split(self.split, "data.text.split", tree)
     }
 }

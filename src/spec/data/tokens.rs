@@ -2,32 +2,33 @@
 
 use std::path::PathBuf;
 
-use super::{DataSource, something_is_left};
-use crate::declare::{section, words};
+use super::{DataSource, check_split};
+use crate::declare::{key_table, keywords};
 use crate::error::Problem;
-use crate::kinds::{Count, SHARE, word};
-use crate::paths::Paths;
+use crate::parsers::{SHARE, UsizeRange, keyword};
+use crate::paths::PathList;
 use crate::tree::Table;
 use data::{DataSet, TokenSet, TokenWidth};
 
-/// Bytes; more than any format has.
-const HEADER: Count = Count(0..=1 << 20);
+/// In bytes; more than any format has.
+const HEADER: UsizeRange = UsizeRange(0..=1 << 20);
 
-section! {
-    /// Flat files of tokens, in the order of their sorted paths.
+key_table! {
+    /// Flat binary files of token ids, concatenated in the order of their sorted paths.
     pub struct TokenFiles {
-        /// Absolute paths and globs.
-        pub paths: Vec<PathBuf> = Paths;
-        pub format: TokenFormat = word(), default TokenFormat::U16;
-        /// Bytes at the front of each file that are no tokens.
+        /// Paths and globs, relative to the experiment file.
+        pub paths: Vec<PathBuf> = PathList;
+        /// Storage format of a token id, little-endian.
+        pub format: TokenFormat = keyword(), default TokenFormat::U16;
+        /// Size of the header of each file in bytes; it is skipped.
         pub header: usize = HEADER, default 0;
-        /// The share, from the front, that is trained on; the rest is evaluated on.
+        /// Share of the tokens, from the front, for training; the rest is for evaluation.
         pub split: f64 = SHARE, default 0.9;
     }
 }
 
-words! {
-    /// What a token is stored as, its least byte first.
+keywords! {
+    /// Storage format of a token id, little-endian.
     pub enum TokenFormat {
         U16 = "u16",
         U32 = "u32",
@@ -43,7 +44,7 @@ impl DataSource for TokenFiles {
         Box::new(TokenSet { paths: self.paths.clone(), width, header: self.header, split: self.split })
     }
 
-    fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {
-        something_is_left(self.split, "data.tokens.split", tree)
+    fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
+        check_split(self.split, "data.tokens.split", tree)
     }
 }

@@ -1,4 +1,4 @@
-//! What learns: a file for each model. A new one is its file, and its lines here.
+//! `[model]`: one file for each model. To add one, add its file and its lines here.
 
 mod hf;
 mod transformer;
@@ -24,60 +24,61 @@ choice! {
     later "mlp", "sequential"
 }
 
-/// What each model says of itself.
+/// A model.
 trait Architecture {
-    /// In a line: what it is and its sizes.
+    /// Its kind and sizes, in one line.
     fn description(&self) -> String;
 
-    /// What it asks for of each sample.
+    /// The parts of each sample that it reads.
     fn sample(&self) -> Sample;
 
-    /// Whether it leaves anything to chance while it learns.
+    /// Whether it draws random numbers in training.
     fn draws(&self) -> bool;
 
-    /// What it is where nothing is learnt: nothing is left to chance.
+    /// The model in evaluation, without dropout.
     fn evaluated(&self) -> Model;
 
-    /// How many blocks it has, and the key that says so.
+    /// The number of its blocks, and the key that sets it.
     fn blocks(&self) -> Given;
 
-    /// The file that its parameters start from, if they do.
+    /// The file of its initial parameters, if there is one.
     fn weights(&self) -> Option<&Path>;
 
-    /// Rules between its own keys.
+    /// Checks rules between its own keys.
     fn check(&self, tree: &Table) -> Result<(), Problem>;
 
-    /// Bytes and operations of a step are counted in 64 bits. The sums are upper bounds, with room for every strategy.
+    /// Fails if bytes or operations of a step exceed 64-bit counters. The sums are upper bounds, with room for every
+    /// strategy.
     fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem>;
 }
 
 impl Model {
-    /// In a line: what it is and its sizes.
+    /// Its kind and sizes, in one line.
     pub fn description(&self) -> String {
         self.each().description()
     }
 
-    /// What it asks for of each sample.
+    /// The parts of each sample that it reads.
     pub fn sample(&self) -> Sample {
         self.each().sample()
     }
 
-    /// Whether it leaves anything to chance while it learns.
+    /// Whether it draws random numbers in training.
     pub fn draws(&self) -> bool {
         self.each().draws()
     }
 
-    /// What it is where nothing is learnt: nothing is left to chance.
+    /// The model in evaluation, without dropout.
     pub fn evaluated(&self) -> Model {
         self.each().evaluated()
     }
 
-    /// How many blocks it has, and the key that says so.
+    /// The number of its blocks, and the key that sets it.
     pub fn blocks(&self) -> Given {
         self.each().blocks()
     }
 
-    /// The file that its parameters start from, if they do.
+    /// The file of its initial parameters, if there is one.
     pub fn weights(&self) -> Option<&Path> {
         self.each().weights()
     }

@@ -1,28 +1,28 @@
-//! `groups`: parameters that an optimizer updates in another way than the rest.
+//! `groups`: parameter groups with their own learning rate or weight decay.
 
 use glob::Pattern;
 
-use crate::declare::{Declared, Section, Writable};
+use crate::declare::{KeyCodec, KeyTable, Writable};
 use crate::error::Problem;
-use crate::kinds::{NOT_NEGATIVE, POSITIVE, Text};
-use crate::reader::{Keys, Kind};
-use crate::tree::{Entry, Value};
-use crate::write::Lines;
+use crate::parsers::{NOT_NEGATIVE, NonEmptyText, POSITIVE};
+use crate::reader::{Keys, ValueParser};
+use crate::tree::{TableEntry, Value};
+use crate::write::TableWriter;
 
-/// Parameters by their names, and what of the optimizer's keys is another for them.
+/// A parameter group (PyTorch: `param_groups`): a pattern of names, and the options that differ.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Group {
-    /// `match`: of parameters, as `blocks.0.mlp.up.bias`, of layers, or a pattern of names. Which there are is known once the
-    /// model is.
+    /// `match`: the name of a parameter such as `blocks.0.mlp.up.bias`, the name of a layer, or a pattern of names.
+    /// Checked once the model is built.
     pub parameters: String,
     pub lr: Option<f64>,
-    /// Of all of them, whatever `decay` says.
+    /// Weight decay of all parameters of the group; `decay` does not apply.
     pub weight_decay: Option<f64>,
 }
 
 impl Group {
-    /// Whether a parameter of this name is one of its own: by its name, by that of a layer around it, or by a pattern of either,
-    /// whose `*` stands for any letters, points among them.
+    /// Whether the group contains a parameter: the pattern matches its name or the name of an enclosing layer. `*`
+    /// matches any characters, dots included.
     pub fn matches(&self, parameter: &str) -> bool {
         let ends = parameter.match_indices('.').map(|(end, _)| end).chain([parameter.len()]);
         let mut names = ends.map(|end| &parameter[..end]);
@@ -30,53 +30,53 @@ impl Group {
     }
 }
 
-/// The name of a parameter or of a layer, or a pattern of names.
-struct Names;
+/// The name of a parameter or layer, or a pattern of names.
+struct ParameterPattern;
 
-impl Kind for Names {
+impl ValueParser for ParameterPattern {
     type Output = String;
 
     fn parse(&self, value: &Value) -> Option<String> {
-        Text.parse(value).filter(|text| Pattern::new(text).is_ok())
+        NonEmptyText.parse(value).filter(|text| Pattern::new(text).is_ok())
     }
 
     fn expected(&self) -> String {
-        "the name of a parameter or of a layer, or a pattern of names, such as \"*.bias\"".to_string()
+        "the name of a parameter or layer, or a pattern of names, such as \"*.bias\"".to_string()
     }
 }
 
-impl Section for Group {
+impl KeyTable for Group {
     const KEYS: &'static [&'static str] = &["match", "lr", "weight_decay"];
 
     fn read(keys: &mut Keys<'_>) -> Option<Group> {
-        let parameters = keys.key("match", None, Names);
+        let parameters = keys.key("match", None, ParameterPattern);
         let (lr, weight_decay) = (keys.optional("lr", POSITIVE), keys.optional("weight_decay", NOT_NEGATIVE));
         Some(Group { parameters: parameters?, lr: lr?, weight_decay: weight_decay? })
     }
 
-    fn write(&self, lines: &mut Lines) {
+    fn write(&self, lines: &mut TableWriter) {
         let Group { parameters, lr, weight_decay } = self;
-        lines.line("match", &Names.text(parameters));
+        lines.line("match", &ParameterPattern.text(parameters));
         lr.iter().for_each(|lr| lines.line("lr", &POSITIVE.text(lr)));
         weight_decay.iter().for_each(|decay| lines.line("weight_decay", &NOT_NEGATIVE.text(decay)));
     }
 }
 
-impl Writable for Names {
+impl Writable for ParameterPattern {
     fn text(&self, value: &String) -> String {
-        Text.text(value)
+        NonEmptyText.text(value)
     }
 }
 
-/// A list of them, each a table.
-pub(super) struct Groups;
+/// A list of tables, one per group.
+pub(super) struct GroupsCodec;
 
 const EXAMPLE: &str = "[{ match = \"*.bias\", weight_decay = 0.0 }]";
 
-impl Declared for Groups {
+impl KeyCodec for GroupsCodec {
     type Output = Vec<Group>;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Vec<Group>> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Vec<Group>> {
         let Value::List(nodes) = &entry.node.value else {
             let found = &entry.node.value;
             let message = format!("`{}` must be a list of tables, not {found}", keys.name(&entry.key));
@@ -106,8 +106,9 @@ impl Declared for Groups {
         groups
     }
 
-    fn write(&self, key: &str, value: &Vec<Group>, lines: &mut Lines) {
-        let groups: Vec<String> = value.iter().map(|group| Lines::of(group, lines.form()).inline()).collect();
+    fn write(&self, key: &str, value: &Vec<Group>, lines: &mut TableWriter) {
+        let groups: Vec<String> =
+            value.iter().map(|group| TableWriter::of(group, lines.form()).inline()).collect();
         lines.line(key, &format!("[{}]", groups.join(", ")));
     }
 

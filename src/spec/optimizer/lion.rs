@@ -1,19 +1,25 @@
 //! `[train.optimizer.lion]`
 
-use super::{Decay, Group, Groups, Shared, UpdateRule};
-use crate::declare::section;
-use crate::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
+use super::{Decay, Group, GroupsCodec, SharedKeys, UpdateRule};
+use crate::declare::key_table;
+use crate::parsers::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, keyword};
 use ops::Rule;
 
-section! {
-    /// The sign of a momentum, with decoupled weight decay.
+key_table! {
+    /// Lion: steps by the sign of a momentum, with decoupled weight decay.
     pub struct Lion {
+        /// Learning rate.
         pub lr: f64 = POSITIVE;
+        /// Weight of the momentum in the direction of the step.
         pub beta1: f64 = DECAY_RATE, default 0.9;
+        /// Decay rate of the momentum.
         pub beta2: f64 = DECAY_RATE, default 0.99;
+        /// Decoupled weight decay.
         pub weight_decay: f64 = NOT_NEGATIVE, default 0.0;
-        pub decay: Decay = word(), default Decay::Matrices;
-        pub groups: Vec<Group> = Groups, default Vec::new();
+        /// Parameters that weight decay applies to.
+        pub decay: Decay = keyword(), default Decay::Matrices;
+        /// Parameter groups with their own learning rate or weight decay.
+        pub groups: Vec<Group> = GroupsCodec, default Vec::new();
     }
 }
 
@@ -23,8 +29,8 @@ impl UpdateRule for Lion {
         Rule::Lion(ops::Lion { beta1, beta2, weight_decay })
     }
 
-    fn shared(&self) -> Shared<'_> {
+    fn shared(&self) -> SharedKeys<'_> {
         let Lion { lr, weight_decay, decay, ref groups, .. } = *self;
-        Shared { lr, weight_decay, decay, groups }
+        SharedKeys { lr, weight_decay, decay, groups }
     }
 }

@@ -1,4 +1,4 @@
-//! What applies gradients: a file for each optimizer. A new one is its file, and its lines here.
+//! Optimizers: one file for each. To add one, add its file and its lines here.
 
 mod adafactor;
 mod adam;
@@ -16,11 +16,11 @@ pub use lion::Lion;
 pub use muon::{Adjust, Muon};
 pub use sgd::Sgd;
 
-use groups::Groups;
+use groups::GroupsCodec;
 
-use super::declare::{choice, words};
+use super::declare::{choice, keywords};
 use super::error::Problem;
-use super::rules::blame;
+use super::rules::attach_span;
 use super::tree::Table;
 use ops::{Rule, StateFormat};
 
@@ -36,40 +36,41 @@ choice! {
     later
 }
 
-/// What each optimizer says of itself.
+/// An optimizer.
 trait UpdateRule {
-    /// How a parameter moves, with that weight decay.
+    /// Its update rule, with this weight decay.
     fn rule(&self, weight_decay: f32) -> Rule;
 
-    fn shared(&self) -> Shared<'_>;
+    fn shared(&self) -> SharedKeys<'_>;
 
-    /// What updates all that it does not, if it updates but matrices between layers.
-    fn beside(&self) -> Option<&dyn UpdateRule> {
+    /// The optimizer of all other parameters, if this one only updates hidden matrices (neither embeddings nor the
+    /// head).
+    fn other_parameters(&self) -> Option<&dyn UpdateRule> {
         None
     }
 
-    /// Rules between its own keys.
+    /// Checks rules between its own keys.
     fn check(&self, _tree: &Table) -> Result<(), Problem> {
         Ok(())
     }
 }
 
-/// The keys that all of them have.
-struct Shared<'a> {
+/// The keys that all optimizers have.
+struct SharedKeys<'a> {
     lr: f64,
     weight_decay: f64,
     decay: Decay,
     groups: &'a [Group],
 }
 
-/// Parameters that are updated alike.
+/// Parameters with the same update rule.
 #[derive(Clone, Debug)]
 pub struct UpdateGroup<'a> {
-    /// What they are named by; of the rest, nothing.
+    /// The group of the experiment file; `None` for the remaining parameters.
     pub named: Option<&'a Group>,
-    /// Whether it is of matrices between layers, or of all else; `None` if that makes no difference.
+    /// Whether it has hidden matrices only, or all other parameters only; `None`: both.
     pub of_matrices: Option<bool>,
-    /// The learning rate that a schedule takes shares of.
+    /// The base learning rate, which the schedule scales.
     pub lr: f64,
     pub rule: Rule,
     decay: Decay,
@@ -81,7 +82,7 @@ impl UpdateGroup<'_> {
         of_matrices: Option<bool>,
         update: &dyn UpdateRule,
     ) -> UpdateGroup<'a> {
-        let Shared { lr, weight_decay, decay, groups: _ } = update.shared();
+        let SharedKeys { lr, weight_decay, decay, groups: _ } = update.shared();
         let own = named.and_then(|group| group.weight_decay);
         UpdateGroup {
             named,
@@ -97,28 +98,29 @@ impl UpdateGroup<'_> {
         self.decay.applies_to(dimensions)
     }
 
-    /// What it keeps of each parameter, by name: of equal names, equal states, if they are stored alike.
+    /// The names of its optimizer states and of its rule. Equal names have equal states if their storage formats are
+    /// equal.
     pub(super) fn states(&self) -> Vec<&'static str> {
         self.rule.states(StateFormat::F32).iter().map(|state| state.name).chain([self.rule.name()]).collect()
     }
 }
 
-/// The first group that a parameter of this name is of, which may be a matrix between layers.
+/// The index of the first group that contains a parameter, given its name and whether it is a hidden matrix.
 pub fn group_of(groups: &[UpdateGroup], parameter: &str, is_matrix: bool) -> usize {
-    let is_of = |group: &UpdateGroup| {
+    let contains = |group: &UpdateGroup| {
         group.of_matrices.is_none_or(|of_matrices| of_matrices == is_matrix)
             && group.named.is_none_or(|named| named.matches(parameter))
     };
-    groups.iter().position(is_of).expect("the last groups are those of the rest")
+    groups.iter().position(contains).expect("the last groups contain all remaining parameters")
 }
 
 impl Optimizer {
-    /// All ways in which it updates: those of the groups, in order, and behind them those of the rest.
+    /// All update groups: the groups of the experiment file in order, then the remaining parameters.
     pub fn groups(&self) -> Vec<UpdateGroup<'_>> {
-        let (own, beside) = (self.each(), self.each().beside());
-        let rules: Vec<(Option<bool>, &dyn UpdateRule)> = match beside {
+        let (own, other_parameters) = (self.each(), self.each().other_parameters());
+        let rules: Vec<(Option<bool>, &dyn UpdateRule)> = match other_parameters {
             None => vec![(None, own)],
-            Some(beside) => vec![(Some(true), own), (Some(false), beside)],
+            Some(other_parameters) => vec![(Some(true), own), (Some(false), other_parameters)],
         };
         let named = own.shared().groups.iter().map(Some).chain([None]);
         named
@@ -126,7 +128,7 @@ impl Optimizer {
             .collect()
     }
 
-    /// The learning rate of all that no group has another for.
+    /// The learning rate of parameters whose group sets none.
     pub(super) fn learning_rate(&self) -> f64 {
         self.each().shared().lr
     }
@@ -134,24 +136,21 @@ impl Optimizer {
     pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
         let groups = self.each().shared().groups;
         if let Some(group) = groups.iter().find(|group| group.lr.is_none() && group.weight_decay.is_none()) {
-            return Err(blame(
-                format!(
-                    "the group of `{}` is updated as the rest is: it says nothing else",
-                    group.parameters
-                ),
+            return Err(attach_span(
+                format!("the group of `{}` sets neither `lr` nor `weight_decay`", group.parameters),
                 &[&format!("train.optimizer.{}.groups", self.name())],
                 tree,
-                "give it `lr` or `weight_decay`, or leave it out",
+                "set one of the two, or remove the group",
             ));
         }
         self.each().check(tree)
     }
 }
 
-words! {
-    /// Which parameters weight decay applies to.
+keywords! {
+    /// The parameters that weight decay applies to.
     pub enum Decay {
-        /// Those with two dimensions: weights and embeddings, not biases and norms.
+        /// Parameters with two dimensions: weights and embeddings, not biases and norms.
         Matrices = "matrices",
         All = "all",
     }

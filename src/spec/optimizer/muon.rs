@@ -1,43 +1,49 @@
 //! `[train.optimizer.muon]`
 
-use super::{AdamW, Decay, Group, Groups, Shared, UpdateRule};
-use crate::declare::{Inline, inline, section, words};
+use super::{AdamW, Decay, Group, GroupsCodec, SharedKeys, UpdateRule};
+use crate::declare::{InlineTable, inline_table, key_table, keywords};
 use crate::error::Problem;
-use crate::kinds::{Count, DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
-use crate::rules::blame;
+use crate::parsers::{Boolean, DECAY_RATE, NOT_NEGATIVE, POSITIVE, UsizeRange, keyword};
+use crate::rules::attach_span;
 use crate::tree::Table;
 use ops::{DType, Rule};
 
-words! {
-    /// What the update of a matrix is multiplied by.
+keywords! {
+    /// Factor of the learning rate, by the shape of a matrix (PyTorch: `adjust_lr_fn`).
     pub enum Adjust {
-        /// The root of rows over columns, where that is more than 1.
+        /// `sqrt(max(1, rows / columns))`.
         Original = "original",
-        /// 0.2 times the root of the longer side: what AdamW's learning rates and weight decays suit.
+        /// `0.2 * sqrt(max(rows, columns))`: suits the learning rates and weight decays of AdamW.
         MatchRmsAdamW = "match_rms_adamw",
     }
 }
 
-const ITERATIONS: Count = Count(1..=64);
+const ITERATIONS: UsizeRange = UsizeRange(1..=64);
 
-const ADAMW: Inline<AdamW> = inline("train.optimizer.muon.adamw", "`adamw`", "lr = 3e-4");
+const ADAMW: InlineTable<AdamW> = inline_table("train.optimizer.muon.adamw", "`adamw`", "lr = 3e-4");
 
-section! {
-    /// Orthogonalized momentum for matrices between layers, as PyTorch has it, and AdamW for all else: biases, norms, embeddings and
-    /// what gives the logits.
+key_table! {
+    /// Muon: orthogonalized momentum for hidden matrices, and AdamW for all other parameters: biases, norms, embeddings
+    /// and the head. PyTorch: `torch.optim.Muon`.
     pub struct Muon {
+        /// Learning rate of hidden matrices.
         pub lr: f64 = POSITIVE;
+        /// AdamW for all other parameters.
         pub adamw: AdamW = ADAMW;
+        /// Momentum.
         pub momentum: f64 = DECAY_RATE, default 0.95;
-        pub nesterov: bool = Flag, default true;
+        /// Whether to use Nesterov momentum.
+        pub nesterov: bool = Boolean, default true;
+        /// Decoupled weight decay of hidden matrices.
         pub weight_decay: f64 = NOT_NEGATIVE, default 0.1;
-        /// Of Newton and Schulz, each three products.
+        /// Newton-Schulz iterations, each of three matmuls.
         pub ns_steps: usize = ITERATIONS, default 5;
-        /// The least that the norm of a momentum counts.
+        /// Lower bound of the norm that the momentum is divided by (`eps`).
         pub epsilon: f64 = POSITIVE, default 1e-7;
-        pub adjust: Adjust = word(), default Adjust::Original;
-        /// Of all parameters, whatever updates them.
-        pub groups: Vec<Group> = Groups, default Vec::new();
+        /// Factor of the learning rate, by the shape of a matrix (`adjust_lr_fn`).
+        pub adjust: Adjust = keyword(), default Adjust::Original;
+        /// Parameter groups with their own learning rate or weight decay, those of AdamW included.
+        pub groups: Vec<Group> = GroupsCodec, default Vec::new();
     }
 }
 
@@ -59,12 +65,12 @@ impl UpdateRule for Muon {
         })
     }
 
-    fn shared(&self) -> Shared<'_> {
+    fn shared(&self) -> SharedKeys<'_> {
         let Muon { lr, weight_decay, ref groups, .. } = *self;
-        Shared { lr, weight_decay, decay: Decay::Matrices, groups }
+        SharedKeys { lr, weight_decay, decay: Decay::Matrices, groups }
     }
 
-    fn beside(&self) -> Option<&dyn UpdateRule> {
+    fn other_parameters(&self) -> Option<&dyn UpdateRule> {
         Some(&self.adamw)
     }
 
@@ -72,12 +78,12 @@ impl UpdateRule for Muon {
         if self.adamw.groups.is_empty() {
             return Ok(());
         }
-        Err(blame(
-            "muon's groups are of all parameters, those that AdamW updates among them: `adamw` has none of its own"
+        Err(attach_span(
+            "the groups of muon cover all parameters, those of AdamW included: `adamw` takes no groups"
                 .to_owned(),
             &["train.optimizer.muon.adamw"],
             tree,
-            "write them as `groups` of muon",
+            "move them to `groups` of muon",
         ))
     }
 }

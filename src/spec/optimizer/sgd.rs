@@ -1,22 +1,28 @@
 //! `[train.optimizer.sgd]`
 
-use super::{Decay, Group, Groups, Shared, UpdateRule};
-use crate::declare::section;
+use super::{Decay, Group, GroupsCodec, SharedKeys, UpdateRule};
+use crate::declare::key_table;
 use crate::error::Problem;
-use crate::kinds::{DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
-use crate::rules::blame;
+use crate::parsers::{Boolean, DECAY_RATE, NOT_NEGATIVE, POSITIVE, keyword};
+use crate::rules::attach_span;
 use crate::tree::Table;
 use ops::Rule;
 
-section! {
-    /// Stochastic gradient descent, as PyTorch has it: weight decay is added to the gradient.
+key_table! {
+    /// Stochastic gradient descent, with weight decay added to the gradient. PyTorch: `torch.optim.SGD`.
     pub struct Sgd {
+        /// Learning rate.
         pub lr: f64 = POSITIVE;
+        /// Momentum; with 0, the optimizer has no state.
         pub momentum: f64 = DECAY_RATE, default 0.0;
-        pub nesterov: bool = Flag, default false;
+        /// Whether to use Nesterov momentum. Needs `momentum` above 0.
+        pub nesterov: bool = Boolean, default false;
+        /// Weight decay, added to the gradient.
         pub weight_decay: f64 = NOT_NEGATIVE, default 0.0;
-        pub decay: Decay = word(), default Decay::Matrices;
-        pub groups: Vec<Group> = Groups, default Vec::new();
+        /// Parameters that weight decay applies to.
+        pub decay: Decay = keyword(), default Decay::Matrices;
+        /// Parameter groups with their own learning rate or weight decay.
+        pub groups: Vec<Group> = GroupsCodec, default Vec::new();
     }
 }
 
@@ -26,20 +32,20 @@ impl UpdateRule for Sgd {
         Rule::Sgd(ops::Sgd { momentum, nesterov: self.nesterov, weight_decay })
     }
 
-    fn shared(&self) -> Shared<'_> {
+    fn shared(&self) -> SharedKeys<'_> {
         let Sgd { lr, weight_decay, decay, ref groups, .. } = *self;
-        Shared { lr, weight_decay, decay, groups }
+        SharedKeys { lr, weight_decay, decay, groups }
     }
 
     fn check(&self, tree: &Table) -> Result<(), Problem> {
         if !self.nesterov || self.momentum as f32 > 0.0 {
             return Ok(());
         }
-        Err(blame(
-            "nesterov = true looks ahead along a momentum, and there is none".to_owned(),
+        Err(attach_span(
+            "nesterov = true needs a momentum, and momentum is 0".to_owned(),
             &["train.optimizer.sgd.nesterov", "train.optimizer.sgd.momentum"],
             tree,
-            "momentum = 0.9 gives it one, or nesterov = false",
+            "use momentum = 0.9 or nesterov = false",
         ))
     }
 }

@@ -1,13 +1,13 @@
 //! `[train.schedule.constant]`
 
 use super::{Curve, warmed_up};
-use crate::declare::section;
-use crate::kinds::LONG_OR_NONE;
+use crate::declare::key_table;
+use crate::parsers::LONG_OR_NONE;
 
-section! {
-    /// The learning rate itself, after a warm-up.
+key_table! {
+    /// A constant learning rate, after a linear warm-up.
     pub struct Constant: Default {
-        /// Steps that the learning rate rises for.
+        /// Steps of linear warm-up.
         pub warmup: usize = LONG_OR_NONE, default 0;
     }
 }

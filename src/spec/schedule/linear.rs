@@ -1,17 +1,17 @@
 //! `[train.schedule.linear]`
 
 use super::{Curve, progress, warmed_up};
-use crate::declare::{Optional, section};
-use crate::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
+use crate::declare::{Optional, key_table};
+use crate::parsers::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
 
-section! {
-    /// A line down to the floor.
+key_table! {
+    /// Linear decay to `floor`.
     pub struct Linear {
-        /// Steps that the learning rate rises for.
+        /// Steps of linear warm-up.
         pub warmup: usize = LONG_OR_NONE, default 0;
-        /// Steps until the floor is reached, warm-up included; as many as the run has, unless it is said.
+        /// Steps until `floor` is reached, warm-up included; by default the steps of the run.
         pub total: Option<usize> = Optional(LONG), default None;
-        /// What is left of the learning rate in the end.
+        /// Final learning rate, as a share of `lr`.
         pub floor: f64 = SHARE_OR_NONE, default 0.0;
     }
 }

@@ -1,4 +1,4 @@
-//! How the learning rate goes over a run: a file for each schedule. A new one is its file, and its line here.
+//! Learning rate schedules: one file for each. To add one, add its file and its line here.
 
 mod constant;
 mod cosine;
@@ -10,10 +10,10 @@ pub use cosine::Cosine;
 pub use linear::Linear;
 pub use warmup_stable_decay::WarmupStableDecay;
 
-use super::declare::{Choice as _, choice};
+use super::declare::{ChoiceTable as _, choice};
 use super::error::Problem;
 use super::reader::join;
-use super::rules::blame;
+use super::rules::attach_span;
 use super::tree::Table;
 
 choice! {
@@ -32,25 +32,25 @@ impl Default for Schedule {
     }
 }
 
-/// What each schedule says of itself.
+/// A learning rate schedule.
 trait Curve {
-    /// How many steps it is long, where that is said and not left to the run.
+    /// Its explicit length in steps; `None`: the length of the run.
     fn total(&self) -> Option<usize>;
 
-    /// Steps that it has parts for, with their keys: it must be longer than all of them.
+    /// The keys and lengths of its phases in steps. The schedule must be longer than their sum.
     fn parts(&self) -> Vec<(&'static str, usize)>;
 
-    /// What share of the learning rate a step takes after as many as `done`, where the schedule is `total` steps long.
+    /// The learning rate after `done` steps of a schedule of `total` steps, as a share of the base learning rate.
     fn share(&self, done: usize, total: usize) -> f64;
 }
 
 impl Schedule {
-    /// What share of the learning rate step `step`, from 1, takes in a run of `run` steps.
+    /// The learning rate of step `step`, from 1, in a run of `run` steps, as a share of the base learning rate.
     pub fn share(&self, step: usize, run: usize) -> f64 {
         self.each().share(step.saturating_sub(1), self.each().total().unwrap_or(run))
     }
 
-    /// Whether its parts are shorter than it is, in a run of `run` steps.
+    /// Fails unless the schedule is longer than its phases, in a run of `run` steps.
     pub(super) fn check(&self, run: usize, tree: &Table) -> Result<(), Problem> {
         let (parts, total) = (self.each().parts(), self.each().total());
         let sum = parts.iter().fold(0, |sum, part| sum + part.1);
@@ -59,34 +59,33 @@ impl Schedule {
         }
         let key = |name: &str| format!("{}.{}.{name}", Schedule::PATH, self.name());
         let mut keys: Vec<String> = parts.iter().map(|part| key(part.0)).collect();
-        let said: Vec<String> = parts.iter().map(|(name, steps)| format!("{name} = {steps}")).collect();
-        let whole = match total {
+        let lengths: Vec<String> = parts.iter().map(|(name, steps)| format!("{name} = {steps}")).collect();
+        let length = match total {
             Some(total) => {
                 keys.push(key("total"));
                 format!("the {total} steps of the schedule")
             }
             None => {
                 keys.extend(["measure.warmup_steps", "measure.steps"].map(str::to_owned));
-                format!("the {run} steps of the run, warm-up before measuring included")
+                format!("the {run} steps of the run, untimed warm-up steps included")
             }
         };
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let verb = if parts.len() > 1 { "leave" } else { "leaves" };
-        let message = format!("{} {verb} nothing of {whole}", join(&said, "and"));
-        let help =
-            format!("`total = {}` says how long it is meant to be, however much of it is measured", 10 * sum);
-        Err(blame(message, &keys, tree, help))
+        let verb = if parts.len() > 1 { "take up" } else { "takes up" };
+        let message = format!("{} {verb} all of {length}", join(&lengths, "and"));
+        let help = format!("set the length of the schedule in steps, as in `total = {}`", 10 * sum);
+        Err(attach_span(message, &keys, tree, help))
     }
 }
 
-/// The share of the way from the first step after `begin` to the end, after as many steps as `done`: 0 before, 1 behind.
+/// Progress after `done` steps on the way from step `begin` to step `total`: 0 before, 1 after.
 fn progress(done: usize, begin: usize, total: usize) -> f64 {
     let (done, length) = (done.saturating_sub(begin), total.saturating_sub(begin));
     if length == 0 { 1.0 } else { (done as f64 / length as f64).min(1.0) }
 }
 
-/// A line from nothing to the whole learning rate, which the last step of a warm-up takes; 1 behind it. The first step is not
-/// lost on a rate of nothing.
+/// Linear warm-up: `1 / warmup` in the first step, so that no step has a learning rate of 0; 1 from the last step of
+/// the warm-up on.
 fn warmed_up(done: usize, warmup: usize) -> f64 {
     if done < warmup { (done + 1) as f64 / warmup as f64 } else { 1.0 }
 }
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn schedules_go_where_they_say() {
+    fn schedules_have_the_expected_shares() {
         assert_near(&shares(Schedule::default(), 3, 3), &[1.0; 3]);
         let constant = Schedule::Constant(Constant { warmup: 4 });
         assert_near(&shares(constant, 5, 6), &[0.25, 0.5, 0.75, 1.0, 1.0, 1.0]);

@@ -1,20 +1,20 @@
 //! `[train.schedule.warmup_stable_decay]`
 
 use super::{Curve, progress, warmed_up};
-use crate::declare::{Optional, section};
-use crate::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
+use crate::declare::{Optional, key_table};
+use crate::parsers::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
 
-section! {
-    /// The learning rate itself, and in the end a line down to the floor (Hu et al. 2024): a run may go on from before its
-    /// decay, whatever its length was meant to be.
+key_table! {
+    /// A constant learning rate with linear warm-up and a linear decay at the end (Hu et al. 2024). Training can be
+    /// continued from before the decay, whatever length was planned.
     pub struct WarmupStableDecay {
-        /// Steps that the learning rate rises for.
+        /// Steps of linear warm-up.
         pub warmup: usize = LONG_OR_NONE, default 0;
-        /// Steps that it falls for, the last ones.
+        /// Steps of linear decay, at the end.
         pub decay: usize = LONG;
-        /// Steps until the floor is reached; as many as the run has, unless it is said.
+        /// Steps until `floor` is reached, warm-up and decay included; by default the steps of the run.
         pub total: Option<usize> = Optional(LONG), default None;
-        /// What is left of the learning rate in the end.
+        /// Final learning rate, as a share of `lr`.
         pub floor: f64 = SHARE_OR_NONE, default 0.0;
     }
 }

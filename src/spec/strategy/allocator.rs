@@ -1,45 +1,46 @@
-//! `allocator`: a word, or a table of what a caching one is told.
+//! `allocator`: a keyword, or a table with the options of the caching allocator.
 
 use serde::Serialize;
 
-use crate::declare::{Declared, Optional, Section, Variant, section};
-use crate::kinds::{Flag, Number, Whole};
-use crate::reader::{Keys, Kind, join};
-use crate::tree::{Entry, Value, quoted};
-use crate::write::Lines;
+use crate::declare::{KeyCodec, KeyTable, Optional, Variant, key_table};
+use crate::parsers::{Boolean, FloatRange, U64Range};
+use crate::reader::{Keys, ValueParser, join};
+use crate::tree::{TableEntry, Value, quoted};
+use crate::write::TableWriter;
 
 /// Where memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Allocator {
-    /// One request for the whole run; values have planned places in it.
+    /// One request for the whole run; values have planned offsets in it.
     Arena,
-    /// One request for each value.
+    /// One request per value.
     Direct,
-    /// Of the device's memory: what is freed is kept, and serves the next request that it is large enough for.
+    /// A caching allocator for device memory: freed blocks are kept, and serve the next request that fits.
     Caching(Caching),
 }
 
-/// MiB. Above the 20 MiB of a segment that smaller requests share; no machine has as much as the most.
-const SPLIT: Whole = Whole(21..=1 << 32);
+/// In MiB. Above the 20 MiB of the segments that small requests share; the upper bound exceeds every machine's memory.
+const SPLIT: U64Range = U64Range(21..=1 << 32);
 
-const SHARE_BELOW_ONE: Number =
-    Number { holds: |share| share > 0.0 && share < 1.0, expected: "a number between 0 and 1" };
+const SHARE_BELOW_ONE: FloatRange =
+    FloatRange { holds: |share| share > 0.0 && share < 1.0, expected: "a number between 0 and 1" };
 
-section! {
-    /// What PyTorch's `PYTORCH_CUDA_ALLOC_CONF` says, under the same names.
+key_table! {
+    /// The options of PyTorch's `PYTORCH_CUDA_ALLOC_CONF`, under the same names.
     #[derive(Copy)]
     pub struct Caching: Default {
-        /// Blocks of this many MiB or more are never split, and serve requests of nearly their size alone.
+        /// Blocks of at least this size, in MiB, are never split and only serve requests of nearly their size.
         pub max_split_size_mb: Option<u64> = Optional(SPLIT), default None;
-        /// Whether segments grow, as memory is put behind addresses that were reserved before.
-        pub expandable_segments: bool = Flag, default false;
-        /// The share of the memory limit above which what has long been unused is given back before more is asked for.
+        /// Whether segments grow: physical memory is mapped behind address ranges that were reserved before.
+        pub expandable_segments: bool = Boolean, default false;
+        /// Share of the memory limit above which segments that were long unused are returned before more memory is
+        /// requested.
         pub garbage_collection_threshold: Option<f64> = Optional(SHARE_BELOW_ONE), default None;
     }
 }
 
 impl Allocator {
-    /// By the word that chooses it.
+    /// The keyword that selects it.
     pub fn name(self) -> &'static str {
         match self {
             Allocator::Arena => "arena",
@@ -53,8 +54,8 @@ impl Allocator {
     }
 }
 
-/// What the key takes.
-pub(super) struct WordOrCaching;
+/// A keyword or `{ caching = { ... } }`.
+pub(super) struct AllocatorCodec;
 
 const TABLES: [Variant<Allocator>; 1] = [Variant {
     key: "caching",
@@ -64,20 +65,20 @@ const TABLES: [Variant<Allocator>; 1] = [Variant {
     read: |keys| Caching::read(keys).map(Allocator::Caching),
 }];
 
-impl Declared for WordOrCaching {
+impl KeyCodec for AllocatorCodec {
     type Output = Allocator;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Allocator> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Allocator> {
         if entry.node.table().is_none_or(|table| table.entry(TABLES[0].key).is_none()) {
-            return keys.parse(entry, &Word);
+            return keys.parse(entry, &AllocatorKeyword);
         }
         keys.table_of(entry, "allocator", "`allocator`")?.variant(&TABLES)
     }
 
-    fn write(&self, key: &str, value: &Allocator, lines: &mut Lines) {
+    fn write(&self, key: &str, value: &Allocator, lines: &mut TableWriter) {
         let text = match value {
             Allocator::Caching(caching) if *caching != Caching::default() => {
-                format!("{{ caching = {} }}", Lines::of(caching, lines.form()).inline())
+                format!("{{ caching = {} }}", TableWriter::of(caching, lines.form()).inline())
             }
             plain => quoted(plain.name()),
         };
@@ -89,10 +90,10 @@ impl Declared for WordOrCaching {
     }
 }
 
-/// The forms that are not tables.
-struct Word;
+/// The values that are not tables.
+struct AllocatorKeyword;
 
-const WORDS: [Allocator; 3] = [
+const KEYWORDS: [Allocator; 3] = [
     Allocator::Arena,
     Allocator::Direct,
     Allocator::Caching(Caching {
@@ -102,20 +103,20 @@ const WORDS: [Allocator; 3] = [
     }),
 ];
 
-impl Kind for Word {
+impl ValueParser for AllocatorKeyword {
     type Output = Allocator;
 
     fn parse(&self, value: &Value) -> Option<Allocator> {
         let Value::Text(text) = value else { return None };
-        WORDS.into_iter().find(|allocator| allocator.name() == text)
+        KEYWORDS.into_iter().find(|allocator| allocator.name() == text)
     }
 
     fn expected(&self) -> String {
-        let words: Vec<String> = self.words().into_iter().map(quoted).collect();
+        let words: Vec<String> = self.keywords().into_iter().map(quoted).collect();
         format!("{}, or {{ caching = {{ max_split_size_mb = 128 }} }}", join(&words, "or"))
     }
 
-    fn words(&self) -> Vec<&'static str> {
-        WORDS.map(Allocator::name).to_vec()
+    fn keywords(&self) -> Vec<&'static str> {
+        KEYWORDS.map(Allocator::name).to_vec()
     }
 }

@@ -1,57 +1,63 @@
-//! `loader`: who assembles batches, how far ahead, and where they wait.
+//! `loader`: the threads that assemble batches, how far ahead, and in which memory.
 
 use std::time::Duration;
 
-use crate::declare::{Inline, Words, inline, section, words};
-use crate::kinds::{Count, Flag, Number, word};
+use crate::declare::{InlineTable, KeywordEnum, inline_table, key_table, keywords};
+use crate::parsers::{Boolean, FloatRange, UsizeRange, keyword};
 use ops::DType;
 
-pub(super) const LOADER: Inline<Loader> = inline("loader", "`loader`", "workers = 2, prefetch = 2");
+pub(super) const LOADER: InlineTable<Loader> =
+    inline_table("loader", "`loader`", "workers = 2, prefetch = 2");
 
-/// Each is a thread of its own.
-const WORKERS: Count = Count(0..=1 << 8);
+/// Each worker is a thread.
+const WORKERS: UsizeRange = UsizeRange(0..=1 << 8);
 
-/// Each is a batch in the host's memory.
-const PREFETCH: Count = Count(0..=1 << 10);
+/// Each prefetched batch takes host memory.
+const PREFETCH: UsizeRange = UsizeRange(0..=1 << 10);
 
-/// Longer ones show nothing more.
-const DELAY: Number = Number {
+/// Longer delays would show nothing more.
+const DELAY: FloatRange = FloatRange {
     holds: |number| (0.0..=60_000.0).contains(&number),
     expected: "a number of milliseconds from 0 to 60000",
 };
 
-section! {
+key_table! {
+    /// How batches are assembled and transferred to the device.
     #[derive(Copy)]
     pub struct Loader: Default {
-        /// Threads that assemble batches, each its share of every batch. With none, the step does so itself.
+        /// Threads that assemble batches, each a share of every batch; with 0, the step assembles them itself. PyTorch:
+        /// `num_workers` (processes).
         pub workers: usize = WORKERS, default 0;
-        /// Batches that are assembled ahead of the one that is trained on.
+        /// Batches assembled ahead of the current one, in total (PyTorch: `prefetch_factor`, per worker). Needs at
+        /// least one worker.
         pub prefetch: usize = PREFETCH, default 0;
-        /// Whether batches lie in memory that copies reach while others compute.
-        pub pinned: bool = Flag, default true;
-        /// Where batches are taken from.
-        pub source: LoadedFrom = word(), default LoadedFrom::Stream;
-        /// What ids are until an operation takes them.
-        pub dtype: LoadedAs = word(), default LoadedAs::I32;
-        /// Milliseconds that each sample of a training step takes longer: what workers are worth where samples are costly.
+        /// Whether batches are assembled in pinned memory, from which copies overlap with compute (PyTorch:
+        /// `pin_memory`).
+        pub pinned: bool = Boolean, default true;
+        /// Where the data set is kept: in its files, in host memory or in device memory. "ram" and "device" need data
+        /// that is one row of tokens.
+        pub source: LoadedFrom = keyword(), default LoadedFrom::Stream;
+        /// Dtype of token ids in host memory and during the transfer; the device casts them to i32.
+        pub dtype: LoadedAs = keyword(), default LoadedAs::I32;
+        /// Extra milliseconds per training sample, to measure what workers gain when samples are costly to prepare.
         pub delay: f64 = DELAY, default 0.0;
     }
 }
 
-words! {
-    /// Where the data lies that batches are taken from.
+keywords! {
+    /// Where the data set is kept.
     pub enum LoadedFrom {
-        /// Where it is, read as it is needed.
+        /// In its files, read as needed.
         Stream = "stream",
-        /// All of it in the host's memory.
+        /// All of it in host memory.
         Ram = "ram",
-        /// All of it in the device's memory, where samples are cut out of it.
+        /// All of it in device memory, where samples are sliced from it.
         Device = "device",
     }
 }
 
-words! {
-    /// What ids are stored as in the host's memory, and come to the device as.
+keywords! {
+    /// Dtype of token ids in host memory and during the transfer to the device.
     pub enum LoadedAs {
         U8 = "u8",
         U16 = "u16",
@@ -62,7 +68,7 @@ words! {
 impl LoadedFrom {
     /// As experiments write it.
     pub fn name(self) -> &'static str {
-        self.word()
+        self.keyword()
     }
 }
 
@@ -75,12 +81,12 @@ impl LoadedAs {
         }
     }
 
-    /// What ids have to be below, where one of them is for what is masked.
+    /// The exclusive upper bound of ids; `masks` reserves one id for masked positions.
     pub fn holds(self, masks: bool) -> usize {
         let all = match self {
             LoadedAs::U8 => 1 << 8,
             LoadedAs::U16 => 1 << 16,
-            // Nothing else than -1 is masked, and all are whole numbers of 31 bits.
+            // The mask is -1, and ids are non-negative numbers of 31 bits.
             LoadedAs::I32 => return 1 << 31,
         };
         all - usize::from(masks)
@@ -88,23 +94,23 @@ impl LoadedAs {
 }
 
 impl Loader {
-    /// Batches that there is room for: the one that is trained on, and those ahead of it.
+    /// Batch slots: one for the current batch, and one for each prefetched batch.
     pub fn slots(&self) -> usize {
         self.prefetch + 1
     }
 
-    /// Whether the device has room for the next batch as well, to be brought there while one is trained on. That of one batch
-    /// ahead is assembled all that while.
+    /// Whether the device has a second batch slot, filled while the current batch is trained on. With one batch ahead,
+    /// that batch is still being assembled during this time.
     pub fn brings_ahead(&self) -> bool {
         self.prefetch > 1
     }
 
-    /// What each sample of a training step takes longer.
+    /// Extra time per training sample.
     pub fn delay(&self) -> Duration {
         Duration::from_secs_f64(self.delay / 1e3)
     }
 
-    /// Whether batches are assembled by the same threads in the same time, wherever they lie.
+    /// Whether both assemble batches with equal threads and delays, whatever the memory.
     pub fn assembles_like(&self, other: &Loader) -> bool {
         (self.workers, self.delay) == (other.workers, other.delay)
     }

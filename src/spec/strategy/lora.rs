@@ -1,52 +1,54 @@
-//! `lora`: low-rank factors that are trained beside a base that is not.
+//! `lora`: low-rank factors trained beside a frozen base model.
 
 use super::StoredIn;
-use crate::declare::{Inline, inline, section, words};
-use crate::kinds::{Count, Flag, POSITIVE, Texts, word};
+use crate::declare::{InlineTable, inline_table, key_table, keywords};
+use crate::parsers::{Boolean, POSITIVE, TextList, UsizeRange, keyword};
 use ops::{CodeFormat, DType, Storage};
 
-pub(super) const LORA: Inline<Lora> =
-    inline("lora", "`lora`", "rank = 8, alpha = 16, targets = [\"attention.qkv\"]");
+pub(super) const LORA: InlineTable<Lora> =
+    inline_table("lora", "`lora`", "rank = 8, alpha = 16, targets = [\"attention.qkv\"]");
 
-/// No layer is wider. How wide those are that it is for is known once the model is.
-const RANK: Count = Count(1..=1 << 24);
+/// No layer is wider. The rank is checked against the target layers once the model is built.
+const RANK: UsizeRange = UsizeRange(1..=1 << 24);
 
-/// Names of linear layers in a block, and patterns of names.
-const TARGETS: Texts = Texts { of: "parts of blocks", example: "attention.qkv" };
+/// Names of linear layers within a block, and patterns of names.
+const TARGETS: TextList = TextList { of: "parts of blocks", example: "attention.qkv" };
 
-section! {
-    /// Low-rank adaptation (Hu et al. 2022). The model itself is the base.
+key_table! {
+    /// Low-rank adaptation (Hu et al. 2022). The frozen base is the model itself.
     pub struct Lora {
-        /// Numbers between a layer's two factors.
+        /// Rank of the factors: the inner dimension of their product (PEFT: `r`).
         pub rank: usize = RANK;
-        /// Over the rank, what the factors' product counts.
+        /// The product of the factors is scaled by `alpha / rank` (PEFT: `lora_alpha`).
         pub alpha: f64 = POSITIVE;
-        /// Linear layers of each block that get factors. Of a run that is planned, each by its name.
+        /// Linear layers of each block that get factors, by name or pattern (PEFT: `target_modules`). A planned run
+        /// lists their full names.
         pub targets: Vec<String> = TARGETS;
-        /// What the linear layers of blocks are stored as.
-        pub base: Base = word(), default Base::Params;
-        /// Whether the scales of nf4 are quantized themselves.
-        pub double_quantization: bool = Flag, default Base::is_quantized_twice(base);
+        /// Storage format of the frozen linear layers of blocks; "params": as `params`.
+        pub base: Base = keyword(), default Base::Params;
+        /// Whether the scales of nf4 are quantized as well, as QLoRA does (default with `base = "nf4"`; no other base
+        /// supports it).
+        pub double_quantization: bool = Boolean, default Base::default_double_quantization(base);
     }
 }
 
-words! {
-    /// What a frozen linear layer's weight is stored as.
+keywords! {
+    /// Storage format of a frozen linear layer's weight.
     pub enum Base {
-        /// As all parameters are.
+        /// As `params`.
         Params = "params",
         Fp32 = "fp32",
         Bf16 = "bf16",
         Fp16 = "fp16",
-        /// A byte for each number, and a scale for each row.
+        /// One byte per element, and a scale per row.
         Int8 = "int8",
-        /// NormalFloat4: half a byte for each number, and a scale for each 64.
+        /// NormalFloat4: four bits per element, and a scale per 64 elements.
         Nf4 = "nf4",
     }
 }
 
 impl Base {
-    /// The one name for what is stored as parameters are.
+    /// Replaces an explicit dtype that equals `params` by `Params`, so that equal choices have one name.
     pub fn beside(self, params: StoredIn) -> Base {
         match (self, params) {
             (Base::Fp32, StoredIn::Fp32) | (Base::Bf16, StoredIn::Bf16) | (Base::Fp16, StoredIn::Fp16) => {
@@ -56,14 +58,14 @@ impl Base {
         }
     }
 
-    /// Whether scales are quantized where nothing is said of it, as QLoRA does; of a base that could not be read, no matter.
-    fn is_quantized_twice(base: impl Into<Option<Base>>) -> bool {
+    /// The default of `double_quantization`: true with nf4, as in QLoRA. `None` is a base that could not be read.
+    fn default_double_quantization(base: impl Into<Option<Base>>) -> bool {
         base.into() == Some(Base::Nf4)
     }
 }
 
 impl Lora {
-    /// How the linear layers of blocks are stored, where parameters are stored so.
+    /// Storage of the linear layers of blocks, given the storage dtype of the parameters.
     pub fn storage(&self, params: StoredIn) -> Storage {
         match self.base.beside(params) {
             Base::Params => Storage::Plain,

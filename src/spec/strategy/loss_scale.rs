@@ -1,30 +1,33 @@
-//! `loss_scale`: a word, a number, or a table.
+//! `loss_scale`: a keyword, a number, or a table.
 
 use serde::Serialize;
 
 use super::Precision;
-use crate::declare::{Declared, Section, Variant, section};
-use crate::kinds::{ABOVE_ONE, BELOW_ONE, SCALE, STEPS};
-use crate::reader::{Keys, Kind};
-use crate::tree::{Entry, Value};
-use crate::write::Lines;
+use crate::declare::{KeyCodec, KeyTable, Variant, key_table};
+use crate::parsers::{ABOVE_ONE, BELOW_ONE, SCALE, STEPS};
+use crate::reader::{Keys, ValueParser};
+use crate::tree::{TableEntry, Value};
+use crate::write::TableWriter;
 
-/// What the loss is multiplied by, so that gradients do not vanish in half precision.
+/// Factor that multiplies the loss so that fp16 gradients do not underflow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum LossScale {
     Static(f64),
     Dynamic(DynamicLossScale),
 }
 
-section! {
-    /// Backs off when a gradient overflows, grows when none has for a while.
+key_table! {
+    /// Dynamic loss scale: backs off when a gradient overflows, grows after a number of steps without overflow.
+    /// PyTorch: `torch.amp.GradScaler`.
     #[derive(Copy)]
     pub struct DynamicLossScale: Default {
+        /// Scale of the first step (`init_scale`).
         pub initial: f64 = SCALE, default 65536.0;
-        /// What the scale is multiplied by after a step that overflowed.
+        /// Factor applied to the scale after a step with an overflow, which is skipped (`backoff_factor`).
         pub backoff: f64 = BELOW_ONE, default 0.5;
-        /// What it is multiplied by after `interval` steps in a row that did not.
+        /// Factor applied to the scale after `interval` consecutive steps without overflow (`growth_factor`).
         pub growth: f64 = ABOVE_ONE, default 2.0;
+        /// Consecutive steps without overflow after which the scale grows (`growth_interval`).
         pub interval: usize = STEPS, default 2000;
     }
 }
@@ -37,15 +40,15 @@ impl LossScale {
         }
     }
 
-    /// What gradients are scaled by where nothing is said of it; `None` where the precision could not be read.
-    pub(super) fn unless_said(precision: impl Into<Option<Precision>>) -> Option<LossScale> {
+    /// The default: dynamic with fp16, else none. `precision` is `None` if it could not be read.
+    pub(super) fn default_for(precision: impl Into<Option<Precision>>) -> Option<LossScale> {
         let needed = precision.into() == Some(Precision::Fp16);
         needed.then(|| LossScale::Dynamic(DynamicLossScale::default()))
     }
 }
 
-/// What the key takes, beside "off".
-pub(super) struct Scale;
+/// A number, "dynamic" or `{ dynamic = { ... } }`; `Optional` adds "off".
+pub(super) struct LossScaleCodec;
 
 const TABLES: [Variant<LossScale>; 1] = [Variant {
     key: "dynamic",
@@ -55,21 +58,21 @@ const TABLES: [Variant<LossScale>; 1] = [Variant {
     read: |keys| DynamicLossScale::read(keys).map(LossScale::Dynamic),
 }];
 
-impl Declared for Scale {
+impl KeyCodec for LossScaleCodec {
     type Output = LossScale;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<LossScale> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<LossScale> {
         if entry.node.table().is_none() {
-            return keys.parse(entry, &WordOrNumber);
+            return keys.parse(entry, &LossScaleValue);
         }
         keys.table_of(entry, "loss_scale", "`loss_scale`")?.variant(&TABLES)
     }
 
-    fn write(&self, key: &str, value: &LossScale, lines: &mut Lines) {
+    fn write(&self, key: &str, value: &LossScale, lines: &mut TableWriter) {
         let text = match value {
             LossScale::Static(scale) => format!("{scale:?}"),
             LossScale::Dynamic(dynamic) => {
-                format!("{{ dynamic = {} }}", Lines::of(dynamic, lines.form()).inline())
+                format!("{{ dynamic = {} }}", TableWriter::of(dynamic, lines.form()).inline())
             }
         };
         lines.line(key, &text);
@@ -80,10 +83,10 @@ impl Declared for Scale {
     }
 }
 
-/// The forms that are not tables.
-struct WordOrNumber;
+/// The values that are not tables.
+struct LossScaleValue;
 
-impl Kind for WordOrNumber {
+impl ValueParser for LossScaleValue {
     type Output = LossScale;
 
     fn parse(&self, value: &Value) -> Option<LossScale> {

@@ -1,7 +1,8 @@
-//! A strategy's own keys: a line each in the table here, and a type where it takes more than a count.
+//! The keys of a strategy: one line each in the table below. A key that takes more than a number has its own file.
 
 mod allocator;
-mod forbidden;
+mod conflicts;
+mod keywords;
 mod loader;
 mod lora;
 mod loss_scale;
@@ -12,9 +13,9 @@ mod precision;
 mod quantize;
 mod recompute;
 mod states;
-mod words;
 
 pub use allocator::{Allocator, Caching};
+pub use keywords::{Attention, EmptyCache, EvaluationPass, Gradients, Init, Leak, Release, Update};
 pub use loader::{LoadedAs, LoadedFrom, Loader};
 pub use lora::{Base, Lora};
 pub use loss_scale::{DynamicLossScale, LossScale};
@@ -25,70 +26,95 @@ pub use precision::Precision;
 pub use quantize::Quantize;
 pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
-pub use words::{Attention, EmptyCache, EvaluationPass, Gradients, Init, Leak, Release, Update};
 
-pub use forbidden::{FORBIDDEN, Forbidden, Refusal};
+pub use conflicts::{CONFLICTS, Conflict, ConflictMessage};
 
-use super::declare::{Optional, Section, section};
-use super::kinds::{Count, DIMENSION, Flag, LAYERS, VALUES, word};
-use loss_scale::Scale;
-use place::LayerHomes;
+use super::declare::{KeyTable, Optional, key_table};
+use super::parsers::{Boolean, DIMENSION, LAYERS, UsizeRange, VALUES, keyword};
+use loss_scale::LossScaleCodec;
+use place::LayerPlacesCodec;
 
-/// Each slice is operations of its own.
-const SLICES: Count = Count(1..=1 << 12);
+/// Each slice adds its own operations to the program.
+const SLICES: UsizeRange = UsizeRange(1..=1 << 12);
 
-section! {
-    /// The memory choices. Other keys than these are set by `set."train.clip_norm"`.
+key_table! {
+    /// The memory choices. A strategy changes keys of other tables with `set`, as in `set."train.clip_norm" = 1.0`.
     pub struct Strategy: Default {
-        /// Micro-batches per optimizer step.
+        /// Micro-batches per optimizer step (gradient accumulation). `train.batch_size` is split among them; the last
+        /// one may be smaller.
         pub accumulate: usize = DIMENSION, default 1;
-        /// What parameters are stored in.
-        pub params: StoredIn = word(), default StoredIn::Fp32;
-        /// Of parameters in 16 bits: whether the optimizer keeps a copy in fp32, which it updates and they are rounded from.
-        pub master_weights: bool = Flag, default true;
-        /// As parameters are, or fp32.
-        pub gradient_dtype: StoredIn = word(), default StoredIn::of_gradients(params);
-        /// What blocks add to, and its gradient: as parameters are, or fp32.
-        pub residual: StoredIn = word(), default StoredIn::of_residual(params, master_weights);
-        pub precision: Precision = word(), default Precision::of(params);
-        /// With fp16 alone.
-        pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
-        pub optimizer_state: OptimizerState = word(), default OptimizerState::Fp32;
-        /// Of which tensors optimizer states are quantized.
+        /// Storage dtype of the parameters, as `model.to(torch.bfloat16)` changes it.
+        pub params: StoredIn = keyword(), default StoredIn::Fp32;
+        /// Whether the optimizer updates an fp32 copy of the parameters and rounds them from it. Only with 16-bit
+        /// `params`.
+        pub master_weights: bool = Boolean, default true;
+        /// Storage dtype of the gradients: that of `params`, or fp32.
+        pub gradient_dtype: StoredIn = keyword(), default StoredIn::default_for_gradients(params);
+        /// Dtype of the residual stream and its gradient: that of `params`, or fp32.
+        pub residual: StoredIn = keyword(), default StoredIn::default_for_residual(params, master_weights);
+        /// Dtype of matmul operands and of the activations saved for backward; norms, softmax, losses and sums stay
+        /// fp32. PyTorch: `torch.autocast` for bf16 and fp16, `torch.backends.cuda.matmul.allow_tf32` for tf32.
+        pub precision: Precision = keyword(), default Precision::default_for(params);
+        /// Factor that multiplies the loss so that fp16 gradients do not underflow (PyTorch: `GradScaler`). Only with
+        /// `precision = "fp16"`.
+        pub loss_scale: Option<LossScale> = Optional(LossScaleCodec), default LossScale::default_for(precision);
+        /// Storage dtype of optimizer states; updates are computed in fp32. "8bit": block-wise quantization, as
+        /// bitsandbytes does it.
+        pub optimizer_state: OptimizerState = keyword(), default OptimizerState::Fp32;
+        /// Tensors whose optimizer states are quantized. Only with `optimizer_state = "8bit"`.
         pub quantize: Quantize = quantize::QUANTIZE, default Quantize::default();
-        /// Of what is stored in 16 bits.
-        pub rounding: Rounding = word(), default Rounding::Nearest;
-        pub recompute: Recompute = recompute::RecomputeParser, default Recompute::None;
-        /// Layers that are not trained. Of a run that is planned, each scope by its name.
+        /// Rounding of the parameters and optimizer states that an update stores in 16 bits. No effect on fp32 storage.
+        pub rounding: Rounding = keyword(), default Rounding::Nearest;
+        /// Activations that backward recomputes instead of keeping them (activation checkpointing,
+        /// `torch.utils.checkpoint`).
+        pub recompute: Recompute = recompute::RecomputeCodec, default Recompute::None;
+        /// Layers that are not trained (`requires_grad_(False)`), by name or pattern. A planned run lists every
+        /// matching scope.
         pub freeze: Vec<String> = LAYERS, default Vec::new();
-        /// Low-rank factors that are trained beside a base that is not.
+        /// Low-rank adaptation: train low-rank factors beside a frozen base model.
         pub lora: Option<Lora> = Optional(lora::LORA), default None;
-        /// Layers that are computed elsewhere than on the device. Of a run that is planned, each scope by its name.
-        pub place: Places = LayerHomes, default Places::new();
-        /// Whether attention stores its scores.
-        pub attention: Attention = word(), default Attention::Fused;
-        /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
+        /// Where layers are computed, by name or pattern: "device" or "host". A planned run lists every matching scope.
+        pub place: Places = LayerPlacesCodec, default Places::new();
+        /// "fused": attention never stores the T x T scores (FlashAttention); "materialized": it stores scores and
+        /// softmax.
+        pub attention: Attention = keyword(), default Attention::Fused;
+        /// Largest number of row slices in which logits, loss and logit gradient are computed one after the other.
         pub loss_chunks: usize = SLICES, default 1;
-        pub release: Release = word(), default Release::Eager;
-        /// Values that something forgotten still refers to until the section ends. Of a run that is planned, each by its full name.
+        /// When memory that is no longer needed is freed: after the last use, or at the end of the layer or the
+        /// section.
+        pub release: Release = keyword(), default Release::Eager;
+        /// Values of the forward pass that stay alive until the section ends, as a forgotten reference would keep them.
+        /// A planned run lists their full names.
         pub keep: Vec<String> = VALUES, default Vec::new();
-        pub leak: Option<Leak> = Optional(word()), default None;
-        pub gradients: Gradients = word(), default Gradients::Free;
-        pub update: Update = word(), default Update::AfterBackward;
-        pub allocator: Allocator = allocator::WordOrCaching, default Allocator::Arena;
-        pub empty_cache: EmptyCache = word(), default EmptyCache::Never;
-        pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
-        pub init: Init = word(), default Init::Device;
-        /// What waits in the host's memory while the device has no use for it.
+        /// What each step leaks: memory that is never freed, as when losses are collected without `.item()`.
+        pub leak: Option<Leak> = Optional(keyword()), default None;
+        /// Gradients between steps: "free" is `zero_grad(set_to_none=True)`, "zero" is `zero_grad(set_to_none=False)`.
+        pub gradients: Gradients = keyword(), default Gradients::Free;
+        /// When gradients are applied: after backward, or each layer's in backward as soon as it is complete (PyTorch:
+        /// `register_post_accumulate_grad_hook`). "in_backward" excludes clipping, loss scale, accumulation and
+        /// `gradients = "zero"`.
+        pub update: Update = keyword(), default Update::AfterBackward;
+        /// Where memory comes from: one planned arena, one request per value, or a caching allocator like PyTorch's.
+        pub allocator: Allocator = allocator::AllocatorCodec, default Allocator::Arena;
+        /// When the caching allocator returns its unused segments to the system (`torch.cuda.empty_cache`). Only with
+        /// `allocator = "caching"`.
+        pub empty_cache: EmptyCache = keyword(), default EmptyCache::Never;
+        /// Whether evaluation keeps the values that a backward pass would need; "no_grad" is `torch.no_grad`.
+        pub evaluation_pass: EvaluationPass = keyword(), default EvaluationPass::NoGrad;
+        /// Where and when parameters are created: on the device, on the host before a copy (`model.to("cuda")`), or
+        /// layer by layer at first use. Affects start-up and the first step only.
+        pub init: Init = keyword(), default Init::Device;
+        /// Data that stays in host memory while the device does not use it (CPU offload).
         pub offload: Offload = offload::OFFLOAD, default Offload::default();
-        /// How batches come to the device.
+        /// How batches are assembled and transferred to the device (PyTorch: `DataLoader`).
         pub loader: Loader = loader::LOADER, default Loader::default();
-        /// Whether stretches of the step are captured and replayed as CUDA graphs.
-        pub graph: bool = Flag, default false;
+        /// Whether static segments of the step are captured once and replayed as CUDA graphs (`torch.cuda.CUDAGraph`).
+        /// Only with `allocator = "arena"`.
+        pub graph: bool = Boolean, default false;
     }
 }
 
 pub const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
-/// Keys that the experiment file has words for, but not this version.
+/// Planned keys, which this version reports as not supported yet.
 pub(super) const LATER_KEYS: &[&str] = &["parallel"];

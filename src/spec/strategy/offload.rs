@@ -1,54 +1,59 @@
-//! `offload`: what waits in the host's memory while the device has no use for it.
+//! `offload`: data that stays in host memory while the device does not use it.
 
 use serde::Serialize;
 
-use crate::declare::{Inline, Writable, inline, section};
-use crate::kinds::{Count, Flag};
-use crate::reader::Kind;
+use crate::declare::{InlineTable, Writable, inline_table, key_table};
+use crate::parsers::{Boolean, UsizeRange};
+use crate::reader::ValueParser;
 use crate::tree::Value;
 use base::units::Bytes;
 
-pub(super) const OFFLOAD: Inline<Offload> = inline("offload", "`offload`", "optimizer = true");
+pub(super) const OFFLOAD: InlineTable<Offload> = inline_table("offload", "`offload`", "optimizer = true");
 
-/// No model has as many layers; keeps sums in range.
-const AHEAD: Count = Count(0..=1 << 24);
+/// More layers than any model has; keeps sums in range.
+const AHEAD: UsizeRange = UsizeRange(0..=1 << 24);
 
-section! {
+key_table! {
+    /// Data that stays in host memory while the device does not use it (CPU offload).
     #[derive(Copy, Eq)]
     pub struct Offload: Default {
-        /// Brought a layer ahead of its use and dropped after it, in forward and again in backward.
-        pub parameters: bool = Flag, default false;
-        /// States and master copies, and gradients as they are made; the host's processor applies them.
-        pub optimizer: bool = Flag, default false;
-        /// What backward needs of the forward pass.
-        pub activations: Spill = SizeOrFlag, default Spill::Nothing;
-        /// Whether what is on the host lies in memory that copies reach while others compute.
-        pub pinned: bool = Flag, default true;
-        /// How many layers before the one that needs it something is brought.
+        /// Keep parameters in host memory: each layer's are prefetched to the device, in forward and again in backward,
+        /// and dropped after use. With `optimizer`, this is what FSDP's `CPUOffload` does.
+        pub parameters: bool = Boolean, default false;
+        /// Keep optimizer states and master weights in host memory, transfer gradients there as they are computed, and
+        /// run the optimizer step on the host's processor (ZeRO-Offload).
+        pub optimizer: bool = Boolean, default false;
+        /// Transfer activations saved for backward to host memory and back: all of them with `true`, or those of at
+        /// least this size. PyTorch: `torch.autograd.graph.save_on_cpu`.
+        pub activations: Spill = SpillValue, default Spill::Nothing;
+        /// Whether offloaded data is in pinned memory, so that transfers overlap with compute. False is an error when
+        /// nothing is offloaded.
+        pub pinned: bool = Boolean, default true;
+        /// Prefetch distance in layers: data is transferred to the device this many layers before its use.
         pub ahead: usize = AHEAD, default 1;
     }
 }
 
-/// Which of the values that backward needs leave the device.
+/// Saved activations that are transferred to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Spill {
     Nothing,
-    /// Those of at least so many bytes.
+    /// Activations of at least this size.
     From(Bytes),
 }
 
 impl Offload {
-    /// Whether anything is.
+    /// Whether anything is offloaded.
     pub fn is_any(&self) -> bool {
         let Offload { parameters, optimizer, activations, pinned: _, ahead: _ } = *self;
         parameters || optimizer || activations != Spill::Nothing
     }
 }
 
-/// A size in bytes with its unit, or whether at all.
-struct SizeOrFlag;
+/// True, false, or the smallest size in bytes, with its unit.
+struct SpillValue;
 
-impl Kind for SizeOrFlag {
+impl ValueParser for SpillValue {
     type Output = Spill;
 
     fn parse(&self, value: &Value) -> Option<Spill> {
@@ -65,7 +70,7 @@ impl Kind for SizeOrFlag {
     }
 }
 
-impl Writable for SizeOrFlag {
+impl Writable for SpillValue {
     fn text(&self, value: &Spill) -> String {
         match value {
             Spill::Nothing => "false".to_owned(),

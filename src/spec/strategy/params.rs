@@ -1,11 +1,11 @@
-//! `params`, and what follows them: `master_weights`, `gradient_dtype`, `residual`.
+//! `params`, and the keys whose defaults depend on it: `master_weights`, `gradient_dtype`, `residual`.
 
 use super::{Precision, Strategy};
-use crate::declare::words;
+use crate::declare::keywords;
 use ops::DType;
 
-words! {
-    /// What numbers are stored in.
+keywords! {
+    /// Storage dtype.
     pub enum StoredIn {
         Fp32 = "fp32",
         Bf16 = "bf16",
@@ -22,14 +22,13 @@ impl StoredIn {
         }
     }
 
-    /// What gradients are stored in where nothing is said of them.
-    pub(super) fn of_gradients(params: impl Into<Option<StoredIn>>) -> StoredIn {
+    /// The default of `gradient_dtype`: that of the parameters.
+    pub(super) fn default_for_gradients(params: impl Into<Option<StoredIn>>) -> StoredIn {
         params.into().unwrap_or(StoredIn::Fp32)
     }
 
-    /// What the residual stream is stored in where nothing is said of it: what trains without a copy of its parameters in
-    /// fp32 has nothing else in fp32 either.
-    pub(super) fn of_residual(
+    /// The default of `residual`: fp32, or the parameters' dtype if they have no fp32 master copy.
+    pub(super) fn default_for_residual(
         params: impl Into<Option<StoredIn>>,
         master_weights: impl Into<Option<bool>>,
     ) -> StoredIn {
@@ -41,8 +40,8 @@ impl StoredIn {
 }
 
 impl Precision {
-    /// Where nothing is said of it: that of parameters in 16 bits.
-    pub(super) fn of(params: impl Into<Option<StoredIn>>) -> Precision {
+    /// The default of `precision`: that of 16-bit parameters, else fp32.
+    pub(super) fn default_for(params: impl Into<Option<StoredIn>>) -> Precision {
         match params.into() {
             Some(StoredIn::Bf16) => Precision::Bf16,
             Some(StoredIn::Fp16) => Precision::Fp16,
@@ -52,7 +51,7 @@ impl Precision {
 }
 
 impl Strategy {
-    /// Whether the optimizer keeps a copy of the parameters in fp32.
+    /// Whether the optimizer keeps an fp32 copy of the parameters.
     pub fn has_master_weights(&self) -> bool {
         self.params != StoredIn::Fp32 && self.master_weights
     }

@@ -1,27 +1,27 @@
 //! `place`: a table of layers.
 
-use crate::declare::{Declared, Words, words};
-use crate::kinds::word;
-use crate::reader::{Keys, Kind};
-use crate::tree::{Entry, Table, Value, bare_or_quoted};
-use crate::write::Lines;
+use crate::declare::{KeyCodec, KeywordEnum, keywords};
+use crate::parsers::keyword;
+use crate::reader::{Keys, ValueParser};
+use crate::tree::{Table, TableEntry, Value, bare_or_quoted};
+use crate::write::TableWriter;
 use device::Pool;
 
-words! {
-    /// Whose processor computes a layer, in whose memory.
+keywords! {
+    /// The processor that computes a layer, in its own memory.
     pub enum Home {
         Device = "device",
         Host = "host",
     }
 }
 
-/// Names of layers, and patterns of names, each with its home.
+/// Layer names or patterns of names, each with the processor that computes them.
 pub type Places = Vec<(String, Home)>;
 
 impl Home {
-    /// As experiments write it.
+    /// The keyword in experiment files.
     pub fn name(self) -> &'static str {
-        self.word()
+        self.keyword()
     }
 
     pub fn pool(self) -> Pool {
@@ -32,29 +32,29 @@ impl Home {
     }
 }
 
-/// What the key takes: `"blocks.0" = "host"`, which may as well be written `blocks.0 = "host"`.
-pub(super) struct LayerHomes;
+/// Entries such as `"blocks.0" = "host"`; `blocks.0 = "host"` is the same.
+pub(super) struct LayerPlacesCodec;
 
-impl Declared for LayerHomes {
+impl KeyCodec for LayerPlacesCodec {
     type Output = Places;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Places> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Places> {
         let Some(table) = entry.node.table() else {
-            return keys.parse(entry, &NoTable);
+            return keys.parse(entry, &InvalidPlaces);
         };
         let keys = keys.table_of(entry, "place", "`place`")?;
         let homes: Vec<Option<(String, Home)>> = leaves("", table)
             .into_iter()
-            // What is switched off is where it is anyway.
+            // "off" leaves the layer on its default processor.
             .filter(|layer| !matches!(&layer.node.value, Value::Text(text) if text == "off"))
-            .map(|layer| Some((layer.key.clone(), keys.parse(&layer, &word())?)))
+            .map(|layer| Some((layer.key.clone(), keys.parse(&layer, &keyword())?)))
             .collect();
         homes.into_iter().collect()
     }
 
-    fn write(&self, key: &str, value: &Places, lines: &mut Lines) {
+    fn write(&self, key: &str, value: &Places, lines: &mut TableWriter) {
         let homes =
-            value.iter().map(|(layer, home)| format!("{} = \"{}\"", bare_or_quoted(layer), home.word()));
+            value.iter().map(|(layer, home)| format!("{} = \"{}\"", bare_or_quoted(layer), home.keyword()));
         let homes = homes.collect::<Vec<_>>().join(", ");
         lines.line(key, &if homes.is_empty() { "{}".to_owned() } else { format!("{{ {homes} }}") });
     }
@@ -64,22 +64,22 @@ impl Declared for LayerHomes {
     }
 }
 
-/// All that holds no table, by its dotted path.
-fn leaves(prefix: &str, table: &Table) -> Vec<Entry> {
-    let leaf = |entry: &Entry| {
+/// All entries that are not tables, with their dotted paths as keys.
+fn leaves(prefix: &str, table: &Table) -> Vec<TableEntry> {
+    let leaf = |entry: &TableEntry| {
         let key = format!("{prefix}{}", entry.key);
         match entry.node.table() {
             Some(table) => leaves(&format!("{key}."), table),
-            None => vec![Entry { key, ..entry.clone() }],
+            None => vec![TableEntry { key, ..entry.clone() }],
         }
     };
     table.entries.iter().flat_map(leaf).collect()
 }
 
-/// The form that everything else lacks.
-struct NoTable;
+/// Rejects values that are not tables.
+struct InvalidPlaces;
 
-impl Kind for NoTable {
+impl ValueParser for InvalidPlaces {
     type Output = Places;
 
     fn parse(&self, _value: &Value) -> Option<Places> {

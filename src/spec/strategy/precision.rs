@@ -1,14 +1,14 @@
 //! `precision`
 
-use crate::declare::{Words, words};
+use crate::declare::{KeywordEnum, keywords};
 use ops::DType;
 
-words! {
-    /// What matrix work is done in, and what is kept of it for backward. Norms, softmax, losses and all sums are fp32,
-    /// as are parameters and what the optimizer does.
+keywords! {
+    /// Dtype of matmul operands and of the activations saved for backward. Norms, softmax, losses, sums and optimizer
+    /// arithmetic are fp32.
     pub enum Precision {
         Fp32 = "fp32",
-        /// fp32 whose products a card rounds to 11 bits of significand.
+        /// fp32 whose matmul operands a GPU rounds to 11 significant bits.
         Tf32 = "tf32",
         Bf16 = "bf16",
         Fp16 = "fp16",
@@ -16,12 +16,12 @@ words! {
 }
 
 impl Precision {
-    /// As experiments write it.
+    /// The keyword in experiment files.
     pub fn name(self) -> &'static str {
-        self.word()
+        self.keyword()
     }
 
-    /// The type of the operands of matrix work.
+    /// The dtype of matmul operands in memory.
     pub fn dtype(self) -> DType {
         match self {
             Precision::Fp32 | Precision::Tf32 => DType::F32,

@@ -1,28 +1,30 @@
-//! `quantize`: of which tensors the optimizer's states are in 8 bits.
+//! `quantize`: the tensors whose optimizer states are stored in 8 bits.
 
-use crate::declare::{Inline, inline, section};
-use crate::kinds::{Count, Flag};
+use crate::declare::{InlineTable, inline_table, key_table};
+use crate::parsers::{Boolean, UsizeRange};
 use ops::Shape;
 
-pub(super) const QUANTIZE: Inline<Quantize> =
-    inline("quantize", "`quantize`", "from = 4096, embeddings = true");
+pub(super) const QUANTIZE: InlineTable<Quantize> =
+    inline_table("quantize", "`quantize`", "from = 4096, embeddings = true");
 
-/// Numbers of a tensor. No tensor has as many as the most.
-const NUMBERS: Count = Count(0..=1 << 48);
+/// Elements of a tensor. The upper bound exceeds every tensor.
+const NUMBERS: UsizeRange = UsizeRange(0..=1 << 48);
 
-section! {
-    /// What is not quantized is in fp32.
+key_table! {
+    /// Tensors whose optimizer states are quantized to 8 bits; the others stay in fp32.
     #[derive(Copy, Eq)]
     pub struct Quantize: Default {
-        /// Numbers of the smallest tensor: those of fewer take little memory, and norms and biases little error.
+        /// Elements of the smallest quantized tensor; smaller tensors take little memory, and norms and biases tolerate
+        /// little error. bitsandbytes: `min_8bit_size`.
         pub from: usize = NUMBERS, default 4096;
-        /// Whether tables are whose rows are looked up: most gradients of these are zero in a step, and the others large.
-        pub embeddings: bool = Flag, default false;
+        /// Whether embedding tables are quantized as well. In each step most of their gradients are zero and the others
+        /// large.
+        pub embeddings: bool = Boolean, default false;
     }
 }
 
 impl Quantize {
-    /// Whether a tensor is; its rows may be looked up by their numbers.
+    /// Whether a tensor is quantized; `looked_up`: it is an embedding table.
     pub fn includes(&self, shape: &Shape, looked_up: bool) -> bool {
         shape.elements() >= self.from && (self.embeddings || !looked_up)
     }

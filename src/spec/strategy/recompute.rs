@@ -1,18 +1,19 @@
-//! `recompute`: what is computed again in backward instead of kept. A word, a list of parts of blocks, or a table.
+//! `recompute`: the activations that backward recomputes instead of keeping them. A keyword, a list of block parts, or
+//! a table.
 
 use std::fmt;
 
 use serde::Serialize;
 
 use super::Strategy;
-use crate::declare::{Declared, Words, Writable, words};
+use crate::declare::{KeyCodec, KeywordEnum, Writable, keywords};
 use crate::error::Problem;
-use crate::kinds::{Count, SHARE, Size};
-use crate::reader::{Keys, Kind};
-use crate::rules::blame;
-use crate::tree::{Entry, Table, Value, quoted};
-use crate::word_set::{ListOf, WordSet, list_of};
-use crate::write::Lines;
+use crate::keyword_set::{KeywordList, KeywordSet, keyword_list};
+use crate::parsers::{SHARE, SizeWithUnit, UsizeRange};
+use crate::reader::{Keys, ValueParser};
+use crate::rules::attach_span;
+use crate::tree::{Table, TableEntry, Value, quoted};
+use crate::write::TableWriter;
 use base::units::Bytes;
 use data::Given;
 use ops::OpKind;
@@ -21,54 +22,55 @@ const NONE: &str = "none";
 const BLOCK: &str = "block";
 const AUTO: &str = "auto";
 
-/// The keys of a table, of which it has one.
+/// The keys of the table form, which takes exactly one of them.
 const FORMS: [&str; 4] = ["every", "segments", "save", "budget"];
 
-/// No model has more of them.
-const BLOCKS: Count = Count(1..=1 << 24);
+/// More blocks than any model has.
+const BLOCKS: UsizeRange = UsizeRange(1..=1 << 24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Recompute {
     None,
-    /// All of every block but its input.
+    /// Recompute every block from its input.
     Block,
-    /// These parts of every block, each but for its input; there are some.
-    Parts(WordSet<BlockPart>),
-    /// The first of so many blocks in a row.
+    /// Recompute these parts of every block, each from its input. Not empty.
+    Parts(KeywordSet<BlockPart>),
+    /// Recompute the first of every n blocks.
     Every(usize),
-    /// So many stretches of equally many blocks, but for the last one, each but for its input.
+    /// Recompute n segments of equally many blocks, except the last one, each from its input (`checkpoint_sequential`).
     Segments(usize),
-    /// All of every block but its input and what these operations give.
-    Save(WordSet<OpKind>),
-    /// What costs the least time of all that meets it.
+    /// Recompute every block from its input, but save the results of these operations (selective activation
+    /// checkpointing).
+    Save(KeywordSet<OpKind>),
+    /// The fastest recompute plan whose peak fits the budget.
     Budget(Budget),
 }
 
-/// The most that the device's pool may ever take of its memory, start-up and update included.
+/// Upper bound of the device pool's peak memory, start-up and update included.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 pub enum Budget {
     Bytes(Bytes),
-    /// A share of what it takes where nothing is computed again.
+    /// A share of the peak without recomputation.
     Share(f64),
-    /// As much as there is.
+    /// The memory limit.
     Memory,
 }
 
-words! {
-    /// What a block has.
+keywords! {
+    /// Parts of a block that can be recomputed.
     pub enum BlockPart {
         Attention = "attention",
         Mlp = "mlp",
-        /// What norms give alone: it takes as much as a block's input, and little to compute.
+        /// The results of norms only: each is as large as a block's input and cheap to compute.
         Norm = "norm",
     }
 }
 
-impl Words for OpKind {
+impl KeywordEnum for OpKind {
     const ALL: &'static [OpKind] = &[OpKind::Linear, OpKind::Attention, OpKind::Norm];
     const LATER: &'static [&'static str] = &[];
 
-    fn word(self) -> &'static str {
+    fn keyword(self) -> &'static str {
         match self {
             OpKind::Linear => "linear",
             OpKind::Attention => "attention",
@@ -77,23 +79,23 @@ impl Words for OpKind {
     }
 }
 
-/// One name for each choice.
+/// Constructors that map equivalent choices to one value.
 impl Recompute {
     fn every(blocks: usize) -> Recompute {
         if blocks == 1 { Recompute::Block } else { Recompute::Every(blocks) }
     }
 
-    /// The last of them is kept whole.
+    /// The last segment is never recomputed.
     fn segments(count: usize) -> Recompute {
         if count == 1 { Recompute::None } else { Recompute::Segments(count) }
     }
 
-    fn but_for(saved: WordSet<OpKind>) -> Recompute {
+    fn saving(saved: KeywordSet<OpKind>) -> Recompute {
         if saved.is_empty() { Recompute::Block } else { Recompute::Save(saved) }
     }
 
-    /// Norms are part of attention and mlp.
-    fn of_parts(parts: WordSet<BlockPart>) -> Recompute {
+    /// `Attention` and `Mlp` include their norms.
+    fn parts(parts: KeywordSet<BlockPart>) -> Recompute {
         let whole = [BlockPart::Attention, BlockPart::Mlp];
         if parts.is_empty() {
             Recompute::None
@@ -106,53 +108,53 @@ impl Recompute {
 }
 
 impl Strategy {
-    /// A segment has a block at least.
+    /// Fails if there are more segments than blocks.
     pub(crate) fn segments_have_blocks(&self, blocks: Given, tree: &Table) -> Result<(), Problem> {
         let Given { key, count } = blocks;
         match self.recompute {
-            Recompute::Segments(segments) if segments > count => Err(blame(
-                format!("recompute.segments = {segments} is more than there are blocks, {key} = {count}"),
+            Recompute::Segments(segments) if segments > count => Err(attach_span(
+                format!("recompute.segments = {segments} exceeds the number of blocks, {key} = {count}"),
                 &["strategy.recompute.segments", key],
                 tree,
-                if count == 1 { "1 does".to_owned() } else { format!("1 to {count} do") },
+                if count == 1 { "use 1".to_owned() } else { format!("use 1 to {count}") },
             )),
             _ => Ok(()),
         }
     }
 }
 
-/// As files have it.
+/// As experiment files write it.
 impl fmt::Display for Recompute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Recompute::None => f.write_str(&quoted(NONE)),
             Recompute::Block => f.write_str(&quoted(BLOCK)),
-            Recompute::Parts(parts) => f.write_str(&list_of().text(parts)),
+            Recompute::Parts(parts) => f.write_str(&keyword_list().text(parts)),
             Recompute::Every(blocks) => write!(f, "{{ every = {blocks} }}"),
             Recompute::Segments(segments) => write!(f, "{{ segments = {segments} }}"),
-            Recompute::Save(kinds) => write!(f, "{{ save = {} }}", list_of().text(kinds)),
+            Recompute::Save(kinds) => write!(f, "{{ save = {} }}", keyword_list().text(kinds)),
             Recompute::Budget(Budget::Memory) => f.write_str(&quoted(AUTO)),
-            Recompute::Budget(budget) => write!(f, "{{ budget = {} }}", SizeOrShare.text(budget)),
+            Recompute::Budget(budget) => write!(f, "{{ budget = {} }}", BudgetValue.text(budget)),
         }
     }
 }
 
-/// What the key takes.
-pub(super) struct RecomputeParser;
+/// A keyword, a list of block parts, or a table with one key.
+pub(super) struct RecomputeCodec;
 
-impl Declared for RecomputeParser {
+impl KeyCodec for RecomputeCodec {
     type Output = Recompute;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Recompute> {
-        let Some(table) = entry.node.table() else { return keys.parse(entry, &WordOrList) };
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Recompute> {
+        let Some(table) = entry.node.table() else { return keys.parse(entry, &RecomputeValue) };
         let mut keys = keys.table_of(entry, "recompute", "`recompute`")?;
-        let said: Vec<&str> = table.entries.iter().map(|entry| entry.key.as_str()).collect();
-        let read = match said[..] {
+        let names: Vec<&str> = table.entries.iter().map(|entry| entry.key.as_str()).collect();
+        let read = match names[..] {
             ["every"] => keys.key("every", None, BLOCKS).map(Recompute::every),
             ["segments"] => keys.key("segments", None, BLOCKS).map(Recompute::segments),
-            ["save"] => keys.key("save", None, list_of()).map(Recompute::but_for),
-            ["budget"] => keys.key("budget", None, SizeOrShare).map(Recompute::Budget),
-            // What is not known is told with what is.
+            ["save"] => keys.key("save", None, keyword_list()).map(Recompute::saving),
+            ["budget"] => keys.key("budget", None, BudgetValue).map(Recompute::Budget),
+            // Request all keys, so that an unknown one is reported with the list of known ones.
             _ => {
                 for form in FORMS {
                     let _ = keys.entry(form);
@@ -162,18 +164,18 @@ impl Declared for RecomputeParser {
         };
         let reader = keys.reader();
         keys.finish();
-        // What is unknown has been told already.
-        if read.is_none() && said.len() != 1 && said.iter().all(|key| FORMS.contains(key)) {
+        // `finish` has reported unknown keys already.
+        if read.is_none() && names.len() != 1 && names.iter().all(|key| FORMS.contains(key)) {
             reader.problem(
                 Problem::new("`recompute` takes one of `every`, `segments`, `save` and `budget`")
                     .at(entry.node.span)
-                    .help(format!("it can be {}", WordOrList.expected())),
+                    .help(format!("use {}", RecomputeValue.expected())),
             );
         }
         read
     }
 
-    fn write(&self, key: &str, value: &Recompute, lines: &mut Lines) {
+    fn write(&self, key: &str, value: &Recompute, lines: &mut TableWriter) {
         lines.line(key, &value.to_string());
     }
 
@@ -182,24 +184,24 @@ impl Declared for RecomputeParser {
     }
 }
 
-/// The forms that are no tables.
-struct WordOrList;
+/// The values that are not tables.
+struct RecomputeValue;
 
-impl Kind for WordOrList {
+impl ValueParser for RecomputeValue {
     type Output = Recompute;
 
     fn parse(&self, value: &Value) -> Option<Recompute> {
-        let parts: ListOf<BlockPart> = list_of();
+        let parts: KeywordList<BlockPart> = keyword_list();
         match value {
             Value::Text(text) if text == NONE => Some(Recompute::None),
             Value::Text(text) if text == BLOCK => Some(Recompute::Block),
             Value::Text(text) if text == AUTO => Some(Recompute::Budget(Budget::Memory)),
-            value => parts.parse(value).map(Recompute::of_parts),
+            value => parts.parse(value).map(Recompute::parts),
         }
     }
 
     fn expected(&self) -> String {
-        let parts: ListOf<BlockPart> = list_of();
+        let parts: KeywordList<BlockPart> = keyword_list();
         format!(
             "\"none\", \"block\", \"auto\", {}, or a table: {{ every = 2 }}, {{ segments = 4 }}, {{ save = [\"linear\"] }} or \
              {{ budget = 0.5 }}",
@@ -207,45 +209,45 @@ impl Kind for WordOrList {
         )
     }
 
-    fn words(&self) -> Vec<&'static str> {
+    fn keywords(&self) -> Vec<&'static str> {
         vec![NONE, BLOCK, AUTO]
     }
 
-    /// What stands without its brackets or braces.
+    /// A list element without its brackets, or a budget without its table.
     fn meant(&self, value: &Value) -> Option<String> {
         let part = match value {
-            Value::Text(text) => BlockPart::ALL.iter().find(|part| part.word() == text),
+            Value::Text(text) => BlockPart::ALL.iter().find(|part| part.keyword() == text),
             _ => None,
         };
         match part {
-            Some(part) => Some(format!("[{}]", quoted(part.word()))),
-            // A whole number is no share of anything.
+            Some(part) => Some(format!("[{}]", quoted(part.keyword()))),
+            // An integer is never a share.
             None if matches!(value, Value::Integer(_)) => None,
-            None => SizeOrShare.parse(value).map(|budget| Recompute::Budget(budget).to_string()),
+            None => BudgetValue.parse(value).map(|budget| Recompute::Budget(budget).to_string()),
         }
     }
 }
 
-/// A size in bytes with its unit, or a share.
-struct SizeOrShare;
+/// A size in bytes with its unit, or a share of the peak without recomputation.
+struct BudgetValue;
 
-impl Kind for SizeOrShare {
+impl ValueParser for BudgetValue {
     type Output = Budget;
 
     fn parse(&self, value: &Value) -> Option<Budget> {
         match value {
-            Value::Text(_) => Size.parse(value).map(Budget::Bytes),
+            Value::Text(_) => SizeWithUnit.parse(value).map(Budget::Bytes),
             _ => SHARE.parse(value).map(Budget::Share),
         }
     }
 
     fn expected(&self) -> String {
-        "a size with its unit, such as \"4 GiB\", or a share of what is needed with \"none\", such as 0.5"
+        "a size with its unit, such as \"4 GiB\", or a share of the peak with recompute = \"none\", such as 0.5"
             .to_owned()
     }
 }
 
-impl Writable for SizeOrShare {
+impl Writable for BudgetValue {
     fn text(&self, budget: &Budget) -> String {
         match budget {
             Budget::Bytes(bytes) => quoted(&bytes.exact()),

@@ -1,31 +1,32 @@
 //! `optimizer_state` and `rounding`
 
 use super::{StoredIn, Strategy};
-use crate::declare::words;
+use crate::declare::keywords;
 use crate::resolved::RunConfig;
 use ops::{Rule, Shape, StateFormat, UpdateFormat, WeightFormat};
 
-words! {
-    /// What the optimizer's numbers for each parameter are stored as. Updates are computed in fp32.
+keywords! {
+    /// Storage dtype of optimizer states. Updates are computed in fp32.
     pub enum OptimizerState {
         Fp32 = "fp32",
         Bf16 = "bf16",
-        /// Codes of 8 bits in blocks that share a scale, of the tensors that `quantize` says.
+        /// 8-bit codes with one scale per block, for the tensors that `quantize` selects.
         EightBit = "8bit",
     }
 }
 
-words! {
-    /// How numbers are stored in 16 bits.
+keywords! {
+    /// Rounding to 16 bits.
     pub enum Rounding {
         Nearest = "nearest",
-        /// Up or down, by chance and so that the mean is right.
+        /// Up or down at random, with probabilities that make the mean exact.
         Stochastic = "stochastic",
     }
 }
 
 impl RunConfig {
-    /// How a trained parameter of a shape and what a rule keeps of it are stored; its rows may be looked up by their numbers.
+    /// The storage of a trained parameter and its optimizer states, given its rule, its shape and whether it is an
+    /// embedding table.
     pub fn update_format(&self) -> impl Fn(&Rule, &Shape, bool) -> UpdateFormat {
         let Strategy { optimizer_state, quantize, rounding, params, .. } = self.strategy;
         let rounding = match rounding {

@@ -1,7 +1,7 @@
 use super::*;
 use testing::target;
 
-/// What is read of a file with this text, or all that is wrong with it.
+/// Reads a target file with this text; fails with its error message.
 fn described(text: &str) -> Result<Described, String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("target.toml");
@@ -9,8 +9,8 @@ fn described(text: &str) -> Result<Described, String> {
     read_target(&file).map_err(|error| error.to_string().replace(file.to_str().unwrap(), "FILE"))
 }
 
-/// What is said of the test target with some of its keys changed.
-fn said_of(change: impl FnOnce(&mut Target)) -> String {
+/// The error message for the test target with some keys changed; empty if it is valid.
+fn error_of(change: impl FnOnce(&mut Target)) -> String {
     let mut target = Target { kind: DeviceKind::Cpu, ..target() };
     change(&mut target);
     match described(&toml::to_string(&target).unwrap()) {
@@ -18,20 +18,20 @@ fn said_of(change: impl FnOnce(&mut Target)) -> String {
             assert_eq!(read, Described { target, filled_in: Vec::new() });
             String::new()
         }
-        Err(said) => said,
+        Err(error) => error,
     }
 }
 
-/// The message of one mistake on a line.
-fn first_lines(said: &str) -> String {
-    said.lines().take(2).collect::<Vec<_>>().join("\n")
+/// The message and the position of an error.
+fn first_lines(error: &str) -> String {
+    error.lines().take(2).collect::<Vec<_>>().join("\n")
 }
 
 const CARD: &str = "name = \"my card\"\nkind = \"cuda\"\nmemory = \"24 GiB\"\n";
 
 #[test]
-fn what_the_program_wrote_is_read_as_it_was() {
-    assert_eq!(said_of(|_| ()), "");
+fn written_targets_read_back_unchanged() {
+    assert_eq!(error_of(|_| ()), "");
     let everything = |target: &mut Target| {
         target.kind = DeviceKind::Cuda;
         target.capability = Some("12.0".to_owned());
@@ -40,16 +40,16 @@ fn what_the_program_wrote_is_read_as_it_was() {
         target.host_memory = Some(Bytes(1));
         target.figures = Figures::Assumed;
     };
-    assert_eq!(said_of(everything), "");
+    assert_eq!(error_of(everything), "");
     for figures in Figures::ALL {
-        assert_eq!(said_of(|target| target.figures = *figures), "");
+        assert_eq!(error_of(|target| target.figures = *figures), "");
     }
     let here = device::cpu_target(Some(Bytes(1 << 30))).unwrap().unwrap();
     assert_eq!(described(&toml::to_string(&here).unwrap()).unwrap().target, here);
 }
 
 #[test]
-fn few_keys_are_enough() {
+fn missing_keys_are_filled_in() {
     let card = described(&format!("{CARD}capability = \"8.9\"\n")).unwrap();
     let known = device::described_card("my card", Some("8.9".into()), Bytes(24 << 30), ASSUMED_CONTEXT);
     assert_eq!(card.target, Target { figures: Figures::Assumed, ..known });
@@ -66,15 +66,18 @@ fn few_keys_are_enough() {
     assert_eq!(processor, device::described_processor("mine", 8, Bytes(1_000_000)));
     let without = described(cpu).unwrap_err();
     assert!(without.starts_with("`threads` is missing: every target needs it\n --> FILE"), "{without}");
-    assert!(without.contains("= help: add how many it computes with, as `threads = 8`"), "{without}");
+    assert!(
+        without.contains("= help: add the number of compute threads, such as `threads = 8`"),
+        "{without}"
+    );
 }
 
 #[test]
-fn all_mistakes_are_shown_at_once() {
-    let said = described(
+fn all_problems_are_reported_at_once() {
+    let error = described(
         "nam = \"my card\"\nkind = \"gpu\"\nvram = \"24 GiB\"\nmemory = \"24\"\ncapability = 8.9\npage = 96\n",
     );
-    let said = said.unwrap_err();
+    let error = error.unwrap_err();
     let expected = "\
 unknown key `nam` in a target file
  --> FILE:1:1
@@ -97,7 +100,7 @@ error: unknown key `vram` in a target file
   | ^^^^
   = help: did you mean `memory`?
 
-error: `memory` must be a size above nothing, as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of bytes, \
+error: `memory` must be a size above 0, such as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of bytes, \
 not \"24\"
  --> FILE:4:10
   |
@@ -105,14 +108,14 @@ not \"24\"
   |          ^^^^
   = help: did you mean 24?
 
-error: `capability` must be a compute capability of at least 8.0, which kernels need, in quotes, not 8.9
+error: `capability` must be a compute capability of at least 8.0, the oldest with kernels, in quotes, not 8.9
  --> FILE:5:14
   |
 5 | capability = 8.9
   |              ^^^
   = help: did you mean \"8.9\"?
 
-error: `page` must be a power of two of at most 1 GiB, as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of \
+error: `page` must be a power of two of at most 1 GiB, such as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of \
 bytes, not 96
  --> FILE:6:8
   |
@@ -121,52 +124,52 @@ bytes, not 96
 
 error: `name` is missing: every target needs it
  --> FILE
-  = help: add the device's name, as `name = \"my card\"`";
-    assert_eq!(said, expected);
+  = help: add the device's name, such as `name = \"my card\"`";
+    assert_eq!(error, expected);
 }
 
 #[test]
-fn a_key_of_an_experiment_is_none_of_a_target() {
-    let said = described(&format!("{CARD}precision = \"bf16\"\n")).unwrap_err();
-    assert!(said.starts_with("unknown key `precision` in a target file"), "{said}");
-    assert!(said.contains("help: there are `name`, `kind`, `memory`"), "{said}");
+fn experiment_keys_are_unknown_in_a_target() {
+    let error = described(&format!("{CARD}precision = \"bf16\"\n")).unwrap_err();
+    assert!(error.starts_with("unknown key `precision` in a target file"), "{error}");
+    assert!(error.contains("help: use `name`, `kind`, `memory`"), "{error}");
 }
 
 #[test]
-fn values_that_cannot_be_are_blamed_where_they_stand() {
+fn values_out_of_range_are_reported_at_their_spans() {
     let step = "must be a power of two of at most 1 GiB";
-    let of_threads = said_of(|target| target.threads = 0);
+    let of_threads = error_of(|target| target.threads = 0);
     let threads = "`threads` must be a whole number from 1 to 65536, not 0\n --> FILE:3:11";
     assert_eq!(first_lines(&of_threads), threads);
     for wrong in [0, 96, 2 << 30] {
-        assert!(said_of(|target| target.page = Bytes(wrong)).starts_with(&format!("`page` {step}")));
+        assert!(error_of(|target| target.page = Bytes(wrong)).starts_with(&format!("`page` {step}")));
     }
     for wrong in [0, 32, 96, 2 << 30] {
-        let said = said_of(|target| target.alignment = Bytes(wrong));
-        assert!(said.starts_with("`alignment` must be a power of two from 64 B"), "{said}");
+        let error = error_of(|target| target.alignment = Bytes(wrong));
+        assert!(error.starts_with("`alignment` must be a power of two from 64 B"), "{error}");
     }
     let too_little = Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD - 1);
-    let said = said_of(|target| target.product_workspace = too_little);
-    assert!(said.starts_with("`product_workspace` must be a size from 192 KiB"), "{said}");
-    assert_eq!(Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD).exact(), "192 KiB", "as the message says");
-    assert_eq!(OPERAND_ALIGNMENT, 64, "as the message says");
+    let error = error_of(|target| target.product_workspace = too_little);
+    assert!(error.starts_with("`product_workspace` must be a size from 192 KiB"), "{error}");
+    assert_eq!(Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD).exact(), "192 KiB", "as in the error message");
+    assert_eq!(OPERAND_ALIGNMENT, 64, "as in the error message");
     let card = |target: &mut Target| {
         target.kind = DeviceKind::Cuda;
         target.product_workspace = Bytes(0);
     };
-    assert_eq!(said_of(card), "", "a card packs nothing");
-    assert!(said_of(|target| target.memory = Bytes(0)).starts_with("`memory` must be a size above nothing"));
+    assert_eq!(error_of(card), "", "a GPU needs no workspace for packing");
+    assert!(error_of(|target| target.memory = Bytes(0)).starts_with("`memory` must be a size above 0"));
     assert!(
-        said_of(|target| target.host_memory = Some(Bytes(0))).starts_with("`host_memory` must be a size")
+        error_of(|target| target.host_memory = Some(Bytes(0))).starts_with("`host_memory` must be a size")
     );
     for capability in ["7.5", "9", "9.", "9.00", "+9.0", "x"] {
-        let said = said_of(|target| target.capability = Some(capability.to_owned()));
-        assert!(said.starts_with("`capability` must be a compute capability of at least 8.0"), "{said}");
+        let error = error_of(|target| target.capability = Some(capability.to_owned()));
+        assert!(error.starts_with("`capability` must be a compute capability of at least 8.0"), "{error}");
     }
 }
 
 #[test]
-fn a_file_that_is_none_says_so() {
+fn unreadable_files_are_reported() {
     assert!(described("name = ").unwrap_err().contains("FILE:1:"));
     let error = read_target(Path::new("/nowhere/card.toml")).unwrap_err().to_string();
     assert_eq!(error, "cannot read the target file /nowhere/card.toml: there is no such file");

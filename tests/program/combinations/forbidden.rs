@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use spec::FORBIDDEN;
+use spec::CONFLICTS;
 
 use testing::{changed, small};
 
@@ -46,7 +46,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
 
 #[test]
 fn each_refuses_what_it_is_for_and_says_why() {
-    assert_eq!(EXAMPLES.len(), FORBIDDEN.len(), "an example for each");
+    assert_eq!(EXAMPLES.len(), CONFLICTS.len(), "an example for each");
     let toml = small().to_toml("run", "plain");
     // What follows other keys is not to be said.
     let follows = ["precision", "gradient_dtype", "residual", "loss_scale"];
@@ -54,7 +54,7 @@ fn each_refuses_what_it_is_for_and_says_why() {
     let toml: Vec<&str> = toml.lines().filter(said).collect();
     let toml = toml.join("\n");
     let mut reasons = BTreeSet::new();
-    for ((forbidden, (refused, works)), number) in FORBIDDEN.iter().zip(EXAMPLES).zip(0..) {
+    for ((conflict, (refused, works)), number) in CONFLICTS.iter().zip(EXAMPLES).zip(0..) {
         let settings: Vec<String> = refused.iter().map(|&setting| setting.to_owned()).collect();
         let error = changed(&toml, &settings).err().unwrap_or_else(|| panic!("nothing refuses {refused:?}"));
         let error = error.to_string();
@@ -64,17 +64,17 @@ fn each_refuses_what_it_is_for_and_says_why() {
         let marked: BTreeSet<&str> = marked.map(|(_, setting)| setting).collect();
         let is_of = |setting: &&&str| {
             let name = setting.split(" = ").next().unwrap_or_default();
-            forbidden.keys.iter().any(|key| key.contains(name) || name.contains(key))
+            conflict.keys.iter().any(|key| key.contains(name) || name.contains(key))
         };
         let blamed: BTreeSet<&str> = refused.iter().filter(is_of).copied().collect();
-        assert_eq!(marked, blamed, "{number} {:?}: {error}", forbidden.keys);
+        assert_eq!(marked, blamed, "{number} {:?}: {error}", conflict.keys);
         let key = |setting: &str| setting.split(" = ").next().unwrap_or_default().to_owned();
         let kept = settings.into_iter().filter(|setting| key(setting) != key(works));
         let settings: Vec<String> = kept.chain([(*works).to_owned()]).collect();
         let config = changed(&toml, &settings).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-        let refusals = FORBIDDEN.iter().filter_map(|forbidden| (forbidden.found)(&config));
+        let refusals = CONFLICTS.iter().filter_map(|conflict| (conflict.check)(&config));
         assert_eq!(refusals.count(), 0, "{settings:?}");
         reasons.insert(error);
     }
-    assert_eq!(reasons.len(), FORBIDDEN.len(), "each has a reason of its own");
+    assert_eq!(reasons.len(), CONFLICTS.len(), "each has a reason of its own");
 }

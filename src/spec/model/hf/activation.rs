@@ -1,16 +1,16 @@
-//! What configurations say of activations.
+//! Activations of configurations.
 
-use super::fields::{Fields, Mistake};
+use super::fields::{ConfigError, ConfigFields};
 use crate::model::MlpActivation;
 use ops::Activation;
 
-/// The activation that a field names, which the family has by itself or as a gate.
+/// The activation in a field; `of` makes it elementwise or a gate, as the family uses it.
 pub(super) fn read(
-    fields: &Fields,
+    fields: &ConfigFields,
     field: &str,
     default: &str,
     of: fn(Activation) -> MlpActivation,
-) -> Result<MlpActivation, Mistake> {
+) -> Result<MlpActivation, ConfigError> {
     let names = |function: Activation| {
         function.definition().hugging_face.iter().map(move |name| (*name, of(function)))
     };

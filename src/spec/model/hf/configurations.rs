@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// With fields changed, or taken out where they are null.
+/// A configuration with changed fields; null stands for a missing field.
 pub(crate) fn with(config: &Value, changes: &Value) -> Value {
     let mut config = config.clone();
     for (field, value) in changes.as_object().unwrap() {

@@ -3,23 +3,23 @@
 use serde_json::Value;
 
 use super::Hf;
-use super::fields::{Fields, Mistake};
+use super::fields::{ConfigError, ConfigFields};
 use super::{activation, llama, windows};
 use crate::model::{MlpActivation, Norm, NormPlacement, Transformer};
 
-pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
-    let absent = llama::Absent { kv_heads: Some(4), head_dim: Some(256) };
+pub(super) fn read(fields: &ConfigFields, hf: &Hf) -> Result<Transformer, ConfigError> {
+    let absent = llama::FamilyDefaults { kv_heads: Some(4), head_dim: Some(256) };
     let model = llama::shared(fields, hf, absent)?;
-    // Not what is used, whatever it says.
-    fields.pass_over(&["hidden_act"]);
+    // The library ignores it in favour of `hidden_activation`.
+    fields.ignore(&["hidden_act"]);
     let no = Value::from(false);
-    fields.is_just("attention_bias", &no)?;
-    fields.is_just("use_bidirectional_attention", &no)?;
+    fields.require("attention_bias", &no)?;
+    fields.require("use_bidirectional_attention", &no)?;
     let listed = windows::listed(fields, model.layers)?;
     let slides = listed.unwrap_or_else(|| (0..model.layers).map(|layer| layer.is_multiple_of(2)).collect());
     let window = fields.optional_size("sliding_window")?.or(Some(4096));
     let (window, global_every) = windows::regular(fields, "layer_types", window, &slides)?;
-    // Written as a whole number as a rule.
+    // Usually written as an integer.
     let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
     Ok(Transformer {
         embedding_scale: Some((model.d_model as f64).sqrt()),

@@ -2,34 +2,32 @@
 
 use serde_json::Value;
 
-use super::fields::{Fields, Mistake};
+use super::fields::{ConfigError, ConfigFields};
 use super::{Hf, activation};
 use crate::model::{Dropout, MlpActivation, Transformer};
 
-pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
+pub(super) fn read(fields: &ConfigFields, hf: &Hf) -> Result<Transformer, ConfigError> {
     let (layers, d_model, heads) =
         (fields.layers("n_layer")?, fields.size("n_embd")?, fields.size("n_head")?);
     let positions = fields.size("n_positions")?;
     let context = hf.context.unwrap_or(positions);
     if context > positions {
-        return Err(Mistake {
+        return Err(ConfigError {
             field: Some("n_positions".to_owned()),
-            message: format!(
-                "the table of positions has `n_positions` = {positions} of them, and context = {context}"
-            ),
-            help: format!("a context of up to {positions} does"),
+            message: format!("context = {context} exceeds the position table, `n_positions` = {positions}"),
+            help: format!("use a context of at most {positions}"),
         });
     }
-    // Summaries are of other heads, `n_ctx` of older versions.
-    fields.pass_over(&["n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels"]);
-    fields.pass_over(&["summary_type", "summary_use_proj"]);
-    fields.is_just("scale_attn_by_inverse_layer_idx", &Value::from(false))?;
-    fields.is_just("add_cross_attention", &Value::from(false))?;
-    fields.is_just("is_encoder_decoder", &Value::from(false))?;
-    // The same in another order.
+    // `summary_*` belong to other heads, `n_ctx` to older versions.
+    fields.ignore(&["n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels"]);
+    fields.ignore(&["summary_type", "summary_use_proj"]);
+    fields.require("scale_attn_by_inverse_layer_idx", &Value::from(false))?;
+    fields.require("add_cross_attention", &Value::from(false))?;
+    fields.require("is_encoder_decoder", &Value::from(false))?;
+    // It only changes the order of operations.
     fields.flag("reorder_and_upcast_attn")?;
     let [embedding, attention, residual] =
-        ["embd_pdrop", "attn_pdrop", "resid_pdrop"].map(|field| fields.chance(field, 0.1, hf));
+        ["embd_pdrop", "attn_pdrop", "resid_pdrop"].map(|field| fields.dropout_rate(field, 0.1, hf));
     let dropout = Dropout { embedding: embedding?, attention: attention?, residual: residual? };
     let model = Transformer::new(layers, d_model, heads, context);
     Ok(Transformer {

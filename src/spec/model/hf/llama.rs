@@ -1,26 +1,26 @@
-//! The configurations of Llama, and of Mistral and Qwen, which are called alike.
+//! The configurations of Llama, Mistral and Qwen, which share their field names.
 
 use serde_json::Value;
 
 use super::Hf;
-use super::fields::{Fields, Mistake};
+use super::fields::{ConfigError, ConfigFields};
 use super::{activation, rotary, windows};
-use crate::kinds::Count;
 use crate::model::{Dropout, MlpActivation, Norm, Positions, Transformer};
+use crate::parsers::UsizeRange;
 
-pub(super) fn read(fields: &Fields, hf: &Hf, family: &str) -> Result<Transformer, Mistake> {
-    let (window, global_every) = seen(fields, family)?;
+pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: &str) -> Result<Transformer, ConfigError> {
+    let (window, global_every) = windows_of(fields, family)?;
     let (kv_heads, head_dim) = match family {
         "mistral" => (Some(8), None),
         "qwen2" => (Some(32), None),
         "qwen3" => (Some(32), Some(128)),
         _ => (None, None),
     };
-    let absent = Absent { kv_heads, head_dim };
-    // Qwen 2 has biases of queries, keys and values without a word of it.
+    let absent = FamilyDefaults { kv_heads, head_dim };
+    // Qwen 2 has biases of queries, keys and values without a field for them.
     let no = Value::from(false);
-    fields.is_just("mlp_bias", &no)?;
-    fields.is_just("attention_bias", &no)?;
+    fields.require("mlp_bias", &no)?;
+    fields.require("attention_bias", &no)?;
     Ok(Transformer {
         window,
         global_every,
@@ -32,20 +32,25 @@ pub(super) fn read(fields: &Fields, hf: &Hf, family: &str) -> Result<Transformer
     })
 }
 
-/// What the library takes where a field is not there, if it is not what follows from others.
-pub(super) struct Absent {
+/// The library's defaults for missing fields; `None` if the default is derived from other fields.
+pub(super) struct FamilyDefaults {
     pub(super) kv_heads: Option<usize>,
     pub(super) head_dim: Option<usize>,
 }
 
-/// What all of them have, and Gemma.
-pub(super) fn shared(fields: &Fields, hf: &Hf, absent: Absent) -> Result<Transformer, Mistake> {
+/// The fields that these families and Gemma share.
+pub(super) fn shared(
+    fields: &ConfigFields,
+    hf: &Hf,
+    absent: FamilyDefaults,
+) -> Result<Transformer, ConfigError> {
     let layers = fields.layers("num_hidden_layers")?;
     let (d_model, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let positions = fields.size("max_position_embeddings")?;
-    fields.is_just("add_cross_attention", &Value::from(false))?;
-    fields.is_just("is_encoder_decoder", &Value::from(false))?;
-    let dropout = Dropout { attention: fields.chance("attention_dropout", 0.0, hf)?, ..Dropout::default() };
+    fields.require("add_cross_attention", &Value::from(false))?;
+    fields.require("is_encoder_decoder", &Value::from(false))?;
+    let dropout =
+        Dropout { attention: fields.dropout_rate("attention_dropout", 0.0, hf)?, ..Dropout::default() };
     let model = Transformer::new(layers, d_model, heads, hf.context.unwrap_or(positions));
     Ok(Transformer {
         vocabulary: fields.size("vocab_size")?,
@@ -65,20 +70,20 @@ pub(super) fn shared(fields: &Fields, hf: &Hf, absent: Absent) -> Result<Transfo
 }
 
 /// `window` and `global_every`.
-fn seen(fields: &Fields, family: &str) -> Result<(Option<usize>, Option<usize>), Mistake> {
+fn windows_of(fields: &ConfigFields, family: &str) -> Result<(Option<usize>, Option<usize>), ConfigError> {
     let layers = fields.layers("num_hidden_layers")?;
     let listed = windows::listed(fields, layers)?;
     let (field, slides) = match family {
         "qwen2" | "qwen3" => {
-            // The first so many blocks see all.
-            let first = fields.whole("max_window_layers", Count(0..=usize::MAX))?.unwrap_or(28);
+            // The first `max_window_layers` blocks attend to the full context.
+            let first = fields.integer("max_window_layers", UsizeRange(0..=usize::MAX))?.unwrap_or(28);
             let slides = fields.flag("use_sliding_window")?.unwrap_or(false);
             ("max_window_layers", (0..layers).map(|layer| slides && layer >= first).collect())
         }
         "mistral" => ("sliding_window", vec![!fields.is_null("sliding_window"); layers]),
         _ => ("layer_types", vec![false; layers]),
     };
-    // Llama has no windows: where it says something of them, that is not known.
+    // Llama has no windows: the field is left unread, so that it is reported as unknown.
     let window = if family == "llama" { None } else { fields.optional_size("sliding_window")? };
     let window = if family == "mistral" { window.or(Some(4096)) } else { window };
     match listed {

@@ -1,4 +1,4 @@
-//! `[model.hf]`: a transformer as Hugging Face's `config.json` describes it, read as the `[model.transformer]` that it is.
+//! `[model.hf]`: a transformer described by a Hugging Face `config.json`, resolved to `[model.transformer]`.
 
 mod activation;
 mod fields;
@@ -10,27 +10,29 @@ mod windows;
 
 use std::path::{Path, PathBuf};
 
-use fields::{Fields, Mistake};
+use fields::{ConfigError, ConfigFields};
 
 use super::Transformer;
-use crate::declare::{Optional, section};
+use crate::declare::{Optional, key_table};
 use crate::error::Problem;
-use crate::kinds::{DIMENSION, Flag};
 use crate::load::reason;
-use crate::paths::OneFile;
+use crate::parsers::{Boolean, DIMENSION};
+use crate::paths::FilePath;
 use crate::reader::Keys;
 use base::regular;
 
-section! {
-    /// What is said of a configuration beside what is in it.
+key_table! {
+    /// A Hugging Face model configuration, and the keys that override it.
     pub struct Hf {
-        pub config: PathBuf = OneFile("config.json");
-        /// Positions in a sequence, if not all that the configuration has.
+        /// Path of the `config.json`, relative to the experiment file.
+        pub config: PathBuf = FilePath("config.json");
+        /// Context length in tokens; by default the number of positions of the configuration.
         pub context: Option<usize> = Optional(DIMENSION), default None;
-        /// Whether there is what the configuration has of dropout.
-        pub dropout: bool = Flag, default true;
-        /// A safetensors file that parameters start from, or the index of several.
-        pub weights: Option<PathBuf> = Optional(OneFile("model.safetensors")), default None;
+        /// Whether to use the dropout probabilities of the configuration; false: no dropout.
+        pub dropout: bool = Boolean, default true;
+        /// Safetensors file with the initial parameters, or the index of several; by default, parameters are
+        /// initialized randomly.
+        pub weights: Option<PathBuf> = Optional(FilePath("model.safetensors")), default None;
     }
 }
 
@@ -44,7 +46,7 @@ pub(crate) fn decides(key: &str) -> Option<String> {
 }
 
 impl Hf {
-    /// What the configuration describes; what is wrong with it is told as a problem of its key.
+    /// The described model. Problems of the configuration are reported at the key `config`.
     pub(super) fn resolve(self, keys: &mut Keys<'_>) -> Option<Transformer> {
         let problem = match self.read() {
             Ok(model) => return Some(model),
@@ -59,40 +61,39 @@ impl Hf {
         let file = self.config.display();
         let text = regular::read_to_string(&self.config).map_err(|error| {
             Problem::new(format!("cannot read {file}: {}", reason(&error)))
-                .help("name the config.json of a model; relative paths start at the folder of the experiment")
+                .help("use the path of a model's config.json; relative paths start at the folder of the experiment file")
         })?;
-        let fields = Fields::parse(&text).map_err(|problem| {
-            Problem::new(format!("{file} is no configuration: {problem}"))
-                .help("name the config.json of a model")
+        let fields = ConfigFields::parse(&text).map_err(|problem| {
+            Problem::new(format!("{file} is not a model configuration: {problem}"))
+                .help("use the path of a model's config.json")
         })?;
-        transformer(&fields, self).map_err(|Mistake { field, message, help }| {
+        transformer(&fields, self).map_err(|ConfigError { field, message, help }| {
             let place = place(&self.config, &text, field.as_deref());
             Problem::new(format!("{place}: {message}")).help(help)
         })
     }
 }
 
-fn transformer(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
-    let family = fields.word("model_type")?.unwrap_or_default();
+fn transformer(fields: &ConfigFields, hf: &Hf) -> Result<Transformer, ConfigError> {
+    let family = fields.string("model_type")?.unwrap_or_default();
     let model = match family.as_str() {
         "gpt2" => gpt2::read(fields, hf),
         "llama" | "mistral" | "qwen2" | "qwen3" => llama::read(fields, hf, &family),
         "gemma2" => gemma::read(fields, hf),
         "" => Err(fields.missing("model_type")),
-        _ => Err(Mistake {
+        _ => Err(ConfigError {
             field: Some("model_type".to_owned()),
-            message: format!("`model_type` is \"{family}\", which runner does not know"),
-            help: "of models of Hugging Face's, it knows gpt2, llama, mistral, qwen2, qwen3 and gemma2; others may be described \
-                   in [model.transformer]"
+            message: format!("`model_type` is \"{family}\", which runner does not support"),
+            help: "use gpt2, llama, mistral, qwen2, qwen3 or gemma2, or describe the model in [model.transformer]"
                 .to_owned(),
         }),
     }?;
-    fields.starts_as(model.weights.is_some())?;
-    fields.are_all_known(&family)?;
+    fields.check_initialization(model.weights.is_some())?;
+    fields.check_unknown(&family)?;
     Ok(model)
 }
 
-/// The file and, if the field is written in it, its line.
+/// The file and, if it contains the field, its line.
 fn place(file: &Path, text: &str, field: Option<&str>) -> String {
     let at = field.and_then(|field| text.find(&format!("\"{field}\"")));
     match at {

@@ -10,12 +10,12 @@ fn hf() -> Hf {
 }
 
 fn read(config: &Value, hf: &Hf) -> Result<Transformer, String> {
-    let fields = Fields::parse(&config.to_string()).unwrap();
+    let fields = ConfigFields::parse(&config.to_string()).unwrap();
     transformer(&fields, hf).map_err(|mistake| mistake.message)
 }
 
 #[test]
-fn gpt2_is_what_nothing_is_said_of() {
+fn gpt2_equals_the_default_transformer() {
     let expected = Transformer { vocabulary: 50257, ..Transformer::new(12, 768, 12, 1024) };
     assert_eq!(read(&gpt2(), &hf()), Ok(expected.clone()));
     let short = Hf { context: Some(256), ..hf() };
@@ -25,7 +25,7 @@ fn gpt2_is_what_nothing_is_said_of() {
 }
 
 #[test]
-fn llama_3_is_read_as_it_was_published_and_as_it_is_saved_today() {
+fn llama_3_is_read_in_the_old_and_the_new_format() {
     let expected = Transformer {
         vocabulary: 128_256,
         kv_heads: 8,
@@ -49,7 +49,7 @@ fn llama_3_is_read_as_it_was_published_and_as_it_is_saved_today() {
 }
 
 #[test]
-fn gemma_2_has_what_is_its_own() {
+fn gemma_2_has_its_caps_scales_and_windows() {
     let model = read(&gemma2(), &Hf { context: Some(4096), ..hf() }).unwrap();
     assert_eq!(model.embedding_scale, Some(48.0));
     assert_eq!((model.window, model.global_every), (Some(4096), Some(2)));
@@ -65,12 +65,12 @@ fn gemma_2_has_what_is_its_own() {
 }
 
 #[test]
-fn windows_are_those_of_the_family() {
+fn windows_follow_the_family() {
     let seen = |config: &Value, changes: Value| {
         read(&with(config, &changes), &hf()).map(|model| (model.window, model.global_every))
     };
     let base = |family: &str| with(&llama(), &json!({ "model_type": family, "num_hidden_layers": 4 }));
-    // As long as nothing is said of it.
+    // The default of Mistral.
     assert_eq!(seen(&base("mistral"), json!({})), Ok((Some(4096), None)));
     assert_eq!(seen(&base("mistral"), json!({ "sliding_window": null })), Ok((None, None)));
     assert_eq!(seen(&base("mistral"), json!({ "sliding_window": 7 })), Ok((Some(7), None)));
@@ -99,9 +99,8 @@ fn qwen_has_its_biases_and_norms() {
     assert!(!of("qwen3").qkv_bias && of("qwen3").qk_norm);
 }
 
-/// Whatever changes the computation and is not known is named.
 #[test]
-fn what_is_not_known_is_an_error_that_names_it() {
+fn unsupported_fields_and_values_are_errors() {
     let cases = [
         (gpt2(), json!({ "model_type": "t5" }), "`model_type` is \"t5\""),
         (gpt2(), json!({ "model_type": null }), "`model_type` is missing"),
@@ -114,16 +113,16 @@ fn what_is_not_known_is_an_error_that_names_it() {
         (gpt2(), json!({ "n_embd": 7.5 }), "`n_embd` must be a whole number"),
         (gpt2(), json!({ "n_layer": null }), "`n_layer` is missing"),
         (gpt2(), json!({ "n_layer": 1 << 20 }), "`n_layer` must be a whole number from 1 to 16384"),
-        (
-            gpt2(),
-            json!({ "initializer_range": 0.1 }),
-            "parameters are drawn with `initializer_range` = 0.02 alone",
-        ),
+        (gpt2(), json!({ "initializer_range": 0.1 }), "`initializer_range` must be 0.02"),
         (llama(), json!({ "attention_bias": true }), "`attention_bias` is true"),
         (llama(), json!({ "hidden_act": "quick_gelu" }), "`hidden_act` is \"quick_gelu\""),
-        (llama(), json!({ "sliding_window": 4096 }), "`sliding_window` is no field of llama"),
-        (llama(), json!({ "num_experts": 8, "moe": 1 }), "`moe`, `num_experts` are no fields of llama"),
-        (llama(), json!({ "quantization_config": { "bits": 4 } }), "`quantization_config` is no field"),
+        (llama(), json!({ "sliding_window": 4096 }), "`sliding_window` is an unknown field of llama"),
+        (llama(), json!({ "num_experts": 8, "moe": 1 }), "`moe`, `num_experts` are unknown fields of llama"),
+        (
+            llama(),
+            json!({ "quantization_config": { "bits": 4 } }),
+            "`quantization_config` is an unknown field",
+        ),
         (
             llama(),
             json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }),
@@ -133,7 +132,7 @@ fn what_is_not_known_is_an_error_that_names_it() {
         (
             llama(),
             json!({ "rope_parameters": { "rope_type": "default", "x": 1 } }),
-            "`rope_parameters.x` is no field",
+            "`rope_parameters.x` is an unknown field",
         ),
         (llama(), json!({ "partial_rotary_factor": 0.5 }), "`partial_rotary_factor` is 0.5"),
         (llama(), json!({ "rms_norm_eps": 0 }), "`rms_norm_eps` must be a number above 0"),
@@ -147,9 +146,9 @@ fn what_is_not_known_is_an_error_that_names_it() {
     read(&with(&gpt2(), &json!({ "initializer_range": 0.1 })), &stored).unwrap();
 }
 
-/// As the library's own classes have it.
+/// As in the library's configuration classes.
 #[test]
-fn what_is_not_said_is_what_the_library_takes() {
+fn missing_fields_have_the_library_defaults() {
     let without = |config: &Value, family: &str| {
         let mut config =
             with(config, &json!({ "model_type": family, "num_attention_heads": 64, "hidden_size": 4096 }));
@@ -168,7 +167,7 @@ fn what_is_not_said_is_what_the_library_takes() {
 }
 
 #[test]
-fn what_is_dropped_is_dropped_where_the_library_drops_it() {
+fn dropout_is_read_as_the_library_applies_it() {
     let dropping = Hf { dropout: true, ..hf() };
     let config = with(&gpt2(), &json!({ "embd_pdrop": 0.2, "resid_pdrop": 0.3 }));
     let expected = Dropout { embedding: 0.2, attention: 0.1, residual: 0.3 };
@@ -184,7 +183,7 @@ fn what_is_dropped_is_dropped_where_the_library_drops_it() {
     let expected = Dropout { attention: 0.25, ..Dropout::default() };
     assert_eq!(read(&config, &dropping).unwrap().dropout, expected);
     let wrong = with(&config, &json!({ "attention_dropout": 1.0 }));
-    assert!(read(&wrong, &hf()).is_ok(), "what is not there may say anything");
+    assert!(read(&wrong, &hf()).is_ok(), "disabled dropout is not checked");
     let wrong = read(&wrong, &dropping).unwrap_err();
-    assert_eq!(wrong, "`attention_dropout` must be a chance from 0 to 0.9999, not 1.0");
+    assert_eq!(wrong, "`attention_dropout` must be a probability from 0 to 0.9999, not 1.0");
 }

@@ -1,28 +1,29 @@
-//! Which blocks see all and which a window: by a list of all blocks.
+//! Attention windows: which blocks attend to a window and which to the full context.
 
-use super::fields::{Fields, Mistake};
+use super::fields::{ConfigError, ConfigFields};
 
 const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
 
-/// Whether each block sees a window alone, if that is listed.
-pub(super) fn listed(fields: &Fields, layers: usize) -> Result<Option<Vec<bool>>, Mistake> {
-    let Some(words) = fields.words("layer_types")? else { return Ok(None) };
+/// For each block whether it attends to a window, if the configuration lists it.
+pub(super) fn listed(fields: &ConfigFields, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+    let Some(words) = fields.strings("layer_types")? else { return Ok(None) };
     let known = words.len() == layers && words.iter().all(|word| [SLIDING, FULL].contains(&word.as_str()));
     if !known {
         let expected = format!("a list of \"{SLIDING}\" and \"{FULL}\", one for each of the {layers} layers");
-        return Err(fields.refuse("layer_types", &expected));
+        return Err(fields.unsupported("layer_types", &expected));
     }
     Ok(Some(words.iter().map(|word| word == SLIDING).collect()))
 }
 
-/// `window` and `global_every` of blocks that each see so many positions alone, or all.
+/// `window` and `global_every`, given for each block whether it attends to the window. Fails unless every n-th block,
+/// and no other, attends to the full context.
 pub(super) fn regular(
-    fields: &Fields,
+    fields: &ConfigFields,
     field: &str,
     window: Option<usize>,
     slides: &[bool],
-) -> Result<(Option<usize>, Option<usize>), Mistake> {
+) -> Result<(Option<usize>, Option<usize>), ConfigError> {
     if !slides.contains(&true) {
         return Ok((None, None));
     }
@@ -34,6 +35,6 @@ pub(super) fn regular(
         slides.iter().zip(1..).all(|(slides, number): (_, usize)| *slides != number.is_multiple_of(*every))
     };
     let every = (2..=slides.len()).find(fits);
-    let expected = "blocks of which the last of so many sees all, and the others a window";
-    every.map(|every| (Some(window), Some(every))).ok_or_else(|| fields.refuse(field, expected))
+    let expected = "full attention in every n-th block and windows in all others";
+    every.map(|every| (Some(window), Some(every))).ok_or_else(|| fields.unsupported(field, expected))
 }

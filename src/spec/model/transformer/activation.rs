@@ -1,15 +1,16 @@
-//! What is between the products of a feed-forward layer: every activation that there is, by itself and as a gate.
+//! The activation between the matmuls of a feed-forward layer: each function of `ops`, elementwise or as a gate.
 
 use serde::{Serialize, Serializer};
 
-use crate::declare::Words;
+use crate::declare::KeywordEnum;
 use ops::Activation;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MlpActivation {
     /// A function of each element.
     Plain(Activation),
-    /// A gate through that function. The first product makes gate and values, so that there are three weights in all.
+    /// A gated linear unit with that function. The first matmul computes gate and values, so there are three weights in
+    /// all.
     Gate(Activation),
 }
 
@@ -24,11 +25,11 @@ const ALL: [MlpActivation; 2 * Activation::ALL.len()] = {
     all
 };
 
-impl Words for MlpActivation {
+impl KeywordEnum for MlpActivation {
     const ALL: &'static [MlpActivation] = &ALL;
     const LATER: &'static [&'static str] = &[];
 
-    fn word(self) -> &'static str {
+    fn keyword(self) -> &'static str {
         match self {
             MlpActivation::Plain(function) => function.definition().word,
             MlpActivation::Gate(function) => function.definition().gate,
@@ -38,7 +39,7 @@ impl Words for MlpActivation {
 
 impl Serialize for MlpActivation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.word())
+        serializer.serialize_str(self.keyword())
     }
 }
 
@@ -55,8 +56,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_activation_and_each_gate_has_a_word_of_its_own() {
-        let words: BTreeSet<&str> = MlpActivation::ALL.iter().map(|activation| activation.word()).collect();
+    fn activations_and_gates_have_distinct_keywords() {
+        let words: BTreeSet<&str> =
+            MlpActivation::ALL.iter().map(|activation| activation.keyword()).collect();
         assert_eq!(words.len(), 2 * Activation::ALL.len(), "{words:?}");
     }
 }

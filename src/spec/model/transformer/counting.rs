@@ -1,8 +1,8 @@
-//! Bytes and operations of a step are counted in 64 bits.
+//! Size limits: bytes and operations of a step are counted in 64 bits.
 
 use super::Transformer;
 use crate::error::Problem;
-use crate::rules::blame;
+use crate::rules::attach_span;
 use crate::tree::Table;
 
 const KEYS: [&str; 7] = [
@@ -16,7 +16,7 @@ const KEYS: [&str; 7] = [
 ];
 
 impl Transformer {
-    /// The sums are upper bounds, with room for every choice of blocks and every strategy.
+    /// The sums are upper bounds, with room for every kind of block and every strategy.
     pub(super) fn check_counts(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
         let wide = |size: usize| size as u128;
         let Transformer { layers, d_model, heads, head_dim, context, vocabulary, d_ff, .. } = *self;
@@ -26,11 +26,11 @@ impl Transformer {
         let block = channels * (4 * of_heads + 3 * width + 8) + 3 * of_heads + 2 * width;
         let parameters = channels * (2 * vocabulary + context + 2) + layers * block;
         if parameters > 1 << 40 {
-            return Err(blame(
+            return Err(attach_span(
                 format!("the model would have up to {parameters} parameters"),
                 &KEYS,
                 tree,
-                "up to 2^40, about 10^12, work",
+                "use at most 2^40 (about 10^12)",
             ));
         }
         let tokens = wide(batch_size) * context;
@@ -38,8 +38,8 @@ impl Transformer {
         let activations = tokens * (layers * of_block + 4 * vocabulary);
         let work = 16 * tokens * (parameters + layers * context * of_heads);
         if activations > 1 << 57 || work > 1 << 62 {
-            return Err(blame(
-                format!("one step of {tokens} tokens would be more than can be counted"),
+            return Err(attach_span(
+                format!("one step of {tokens} tokens exceeds the counters of 64 bits"),
                 &["train.batch_size", "model.transformer.context"],
                 tree,
                 "use smaller batches, shorter sequences or a smaller model",

@@ -1,53 +1,54 @@
-//! `dropout`: what is left out by chance while a model learns.
+//! `dropout`: probabilities with which elements are dropped in training.
 
-use crate::declare::{Declared, Inline, Writable, inline, section};
-use crate::kinds::Number;
-use crate::reader::{Keys, Kind};
-use crate::tree::{Entry, Value};
-use crate::write::Lines;
+use crate::declare::{InlineTable, KeyCodec, Writable, inline_table, key_table};
+use crate::parsers::FloatRange;
+use crate::reader::{Keys, ValueParser};
+use crate::tree::{TableEntry, Value};
+use crate::write::TableWriter;
 
-section! {
-    /// Chances of each element to be dropped: to become 0, while the others grow so that sums stay on average what they are.
+key_table! {
+    /// Dropout probabilities. Dropped elements become 0, and the others are scaled so that the expected sum stays the
+    /// same.
     #[derive(Copy)]
     pub struct Dropout: Default {
-        /// Of the residual stream where it begins.
+        /// Dropout of the embeddings, where the residual stream begins.
         pub embedding: f64 = RATE, default 0.0;
-        /// Of the weights of attention, after their softmax.
+        /// Dropout of the attention weights, after the softmax.
         pub attention: f64 = RATE, default 0.0;
-        /// Of what each part of a block adds to the residual stream.
+        /// Dropout of what attention and feed-forward layers add to the residual stream.
         pub residual: f64 = RATE, default 0.0;
     }
 }
 
-pub(in crate::model) const RATE: Number =
-    Number { holds: |rate| (0.0..=0.9999).contains(&rate), expected: "a chance from 0 to 0.9999" };
+pub(in crate::model) const RATE: FloatRange =
+    FloatRange { holds: |rate| (0.0..=0.9999).contains(&rate), expected: "a probability from 0 to 0.9999" };
 
-const TABLE: Inline<Dropout> =
-    inline("dropout", "`dropout`", "embedding = 0.1, attention = 0.1, residual = 0.1");
+const TABLE: InlineTable<Dropout> =
+    inline_table("dropout", "`dropout`", "embedding = 0.1, attention = 0.1, residual = 0.1");
 
 impl Dropout {
     pub fn is_any(&self) -> bool {
         *self != Dropout::default()
     }
 
-    /// The same everywhere.
-    fn of_all(rate: f64) -> Dropout {
+    /// One rate for all three.
+    fn uniform(rate: f64) -> Dropout {
         Dropout { embedding: rate, attention: rate, residual: rate }
     }
 }
 
-/// One chance for all places, or a table of them.
-pub(super) struct Rates;
+/// One probability for all places, or a table with one per place.
+pub(super) struct DropoutCodec;
 
-impl Declared for Rates {
+impl KeyCodec for DropoutCodec {
     type Output = Dropout;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Dropout> {
-        if entry.node.table().is_some() { TABLE.read(keys, entry) } else { keys.parse(entry, &OneRate) }
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Dropout> {
+        if entry.node.table().is_some() { TABLE.read(keys, entry) } else { keys.parse(entry, &UniformRate) }
     }
 
-    fn write(&self, key: &str, value: &Dropout, lines: &mut Lines) {
-        if *value == Dropout::of_all(value.residual) {
+    fn write(&self, key: &str, value: &Dropout, lines: &mut TableWriter) {
+        if *value == Dropout::uniform(value.residual) {
             lines.line(key, &RATE.text(&value.residual));
         } else {
             TABLE.write(key, value, lines);
@@ -59,17 +60,17 @@ impl Declared for Rates {
     }
 }
 
-struct OneRate;
+struct UniformRate;
 
-impl Kind for OneRate {
+impl ValueParser for UniformRate {
     type Output = Dropout;
 
     fn parse(&self, value: &Value) -> Option<Dropout> {
-        RATE.parse(value).map(Dropout::of_all)
+        RATE.parse(value).map(Dropout::uniform)
     }
 
     fn expected(&self) -> String {
-        let Number { expected, .. } = RATE;
+        let FloatRange { expected, .. } = RATE;
         format!("{expected} for all places, or {}", TABLE.example("dropout"))
     }
 }

@@ -1,5 +1,5 @@
-//! `[model.transformer]`: its keys. The shape of a decoder's blocks is put together from choices that are independent of each
-//! other; as they stand where nothing is said, they are GPT-2's.
+//! `[model.transformer]`: the keys of a decoder. Its blocks are composed of independent choices, whose defaults are
+//! GPT-2's.
 
 mod activation;
 mod choices;
@@ -13,96 +13,105 @@ use std::path::{Path, PathBuf};
 pub use activation::MlpActivation;
 pub use choices::{Norm, NormPlacement, Positions};
 pub use dropout::Dropout;
+use dropout::DropoutCodec;
 pub(super) use dropout::RATE;
-use dropout::Rates;
 pub use rotary::{Rotary, RotaryScaling};
 
 use super::{Architecture, Model};
-use crate::declare::{Optional, section};
+use crate::declare::{Optional, key_table};
 use crate::error::Problem;
-use crate::kinds::{Count, DIMENSION, Flag, POSITIVE, word};
-use crate::paths::OneFile;
+use crate::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange, keyword};
+use crate::paths::FilePath;
 use crate::tree::Table;
 use data::{Given, Part, Sample};
 use ops::{Activation, TensorType};
 
-/// With the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near them.
-pub(super) const LAYERS: Count = Count(1..=1 << 14);
+/// Together with the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near it.
+pub(super) const LAYERS: UsizeRange = UsizeRange(1..=1 << 14);
 
-/// What a byte can be.
+/// Number of byte values.
 const BYTES: usize = 256;
 
-/// PyTorch's.
+/// PyTorch's default.
 const NORM_EPSILON: f64 = 1e-5;
 
-section! {
+key_table! {
     /// A decoder: blocks of attention and a feed-forward layer.
     pub struct Transformer {
+        /// Number of blocks.
         pub layers: usize = LAYERS;
+        /// Channels of the residual stream.
         pub d_model: usize = DIMENSION;
-        /// Of queries.
+        /// Query heads of attention.
         pub heads: usize = DIMENSION;
-        /// Positions in a sequence.
+        /// Context length in tokens: the positions of a sequence.
         pub context: usize = DIMENSION;
-        /// Rows of the token embedding: at least as many as the data has tokens.
+        /// Rows of the token embedding; at least the number of distinct tokens of the data.
         pub vocabulary: usize = DIMENSION, default BYTES;
-        /// What rows of the token embedding are multiplied by where they begin the residual stream.
+        /// Factor that multiplies the token embeddings where they enter the residual stream (Gemma).
         pub embedding_scale: Option<f64> = Optional(POSITIVE), default None;
-        /// Of keys and values: as many heads of queries in a row share one.
-        pub kv_heads: usize = DIMENSION, default as_many(heads);
-        /// Channels of a head; 0 where nothing is said of it and the model's cannot be divided among them.
-        pub head_dim: usize = DIMENSION, default share_of(d_model, heads);
-        /// Whether a position sees no later ones.
-        pub causal: bool = Flag, default true;
-        /// How many positions one sees at most, its own and those right before it.
+        /// Key and value heads; `heads / kv_heads` consecutive query heads share one (grouped-query attention).
+        pub kv_heads: usize = DIMENSION, default same_number(heads);
+        /// Channels per head; by default `d_model / heads`.
+        pub head_dim: usize = DIMENSION, default head_dim_of(d_model, heads);
+        /// Whether attention is causal: positions do not attend to later ones.
+        pub causal: bool = Boolean, default true;
+        /// Sliding window: the number of positions that each position attends to, its own included. Needs `causal =
+        /// true`.
         pub window: Option<usize> = Optional(DIMENSION), default None;
-        /// The last of so many blocks sees beyond the window.
+        /// Every n-th block attends to the full context instead of the window. Needs `window`.
         pub global_every: Option<usize> = Optional(LAYERS), default None;
-        /// What queries' products with keys are multiplied by, if not by one over the root of their channels.
+        /// Factor of the attention scores; by default one over the square root of `head_dim`.
         pub attention_scale: Option<f64> = Optional(POSITIVE), default None;
-        /// How far from 0 scores get, by `cap tanh(score / cap)`.
+        /// Soft cap of attention scores: `cap * tanh(score / cap)` (Gemma 2).
         pub attention_softcap: Option<f64> = Optional(POSITIVE), default None;
-        /// Whether heads of queries and of keys are normalised, by the root of their mean squares.
-        pub qk_norm: bool = Flag, default false;
+        /// Whether each query and key head is normalized by RMS norm (Qwen 3).
+        pub qk_norm: bool = Boolean, default false;
         /// Width of the feed-forward layer.
         pub d_ff: usize = DIMENSION, default four_times(d_model);
-        pub activation: MlpActivation = word(), default MlpActivation::Plain(Activation::GeluTanh);
-        pub norm: Norm = word(), default Norm::Layer;
+        /// Activation of the feed-forward layer, elementwise or as a gated linear unit.
+        pub activation: MlpActivation = keyword(), default MlpActivation::Plain(Activation::GeluTanh);
+        /// Normalization: layer norm or RMS norm.
+        pub norm: Norm = keyword(), default Norm::Layer;
+        /// Added to the variance, or to the mean square, before its square root (`eps`).
         pub norm_epsilon: f64 = POSITIVE, default NORM_EPSILON;
-        pub norm_placement: NormPlacement = word(), default NormPlacement::Pre;
-        pub positions: Positions = word(), default Positions::Learned;
-        /// How queries and keys are rotated, if they are.
+        /// Norms before each part of a block, after it, or both.
+        pub norm_placement: NormPlacement = keyword(), default NormPlacement::Pre;
+        /// Position encoding.
+        pub positions: Positions = keyword(), default Positions::Learned;
+        /// Rotary position embedding. Only with `positions = "rotary"`.
         pub rotary: Rotary = rotary::ROTARY, default Rotary::default();
-        /// Whether linear layers have one. The head has none.
-        pub bias: bool = Flag, default true;
-        /// Whether the layer that makes queries, keys and values has one.
-        pub qkv_bias: bool = Flag, default as_others(bias);
-        /// Whether the head's weight is the token embedding.
-        pub tied: bool = Flag, default true;
-        /// How far logits get from 0, by `cap tanh(logit / cap)`.
+        /// Whether linear layers have biases. The head has none.
+        pub bias: bool = Boolean, default true;
+        /// Whether the linear layer that computes queries, keys and values has a bias; by default as `bias`.
+        pub qkv_bias: bool = Boolean, default same_flag(bias);
+        /// Whether the head shares its weight with the token embedding (weight tying).
+        pub tied: bool = Boolean, default true;
+        /// Soft cap of logits: `cap * tanh(logit / cap)` (Gemma 2).
         pub logit_softcap: Option<f64> = Optional(POSITIVE), default None;
-        /// What is left out by chance while it learns.
-        pub dropout: Dropout = Rates, default Dropout::default();
-        /// A safetensors file that parameters start from, by an absolute path.
-        pub weights: Option<PathBuf> = Optional(OneFile("final.safetensors")), default None;
+        /// Dropout probabilities: one number for all places, or a table. No effect in evaluation.
+        pub dropout: Dropout = DropoutCodec, default Dropout::default();
+        /// Safetensors file with the initial parameters; a relative path starts at the folder of the file that writes
+        /// it.
+        pub weights: Option<PathBuf> = Optional(FilePath("final.safetensors")), default None;
     }
 }
 
-/// As wide as feed-forward layers have been since the first; of a width that could not be read, no matter.
+/// The default width of the original transformer. `None` is a width that could not be read: any value serves.
 fn four_times(d_model: impl Into<Option<usize>>) -> usize {
     4 * d_model.into().unwrap_or_default()
 }
 
-fn as_many(heads: impl Into<Option<usize>>) -> usize {
+fn same_number(heads: impl Into<Option<usize>>) -> usize {
     heads.into().unwrap_or_default()
 }
 
-fn as_others(bias: impl Into<Option<bool>>) -> bool {
+fn same_flag(bias: impl Into<Option<bool>>) -> bool {
     bias.into().unwrap_or_default()
 }
 
-/// Nothing, where there is no such share.
-fn share_of(d_model: impl Into<Option<usize>>, heads: impl Into<Option<usize>>) -> usize {
+/// 0 if `heads` does not divide `d_model`, which `heads_divide_d_model` reports.
+fn head_dim_of(d_model: impl Into<Option<usize>>, heads: impl Into<Option<usize>>) -> usize {
     let (d_model, heads) = (d_model.into().unwrap_or_default(), heads.into().unwrap_or_default());
     if d_model.is_multiple_of(heads) { d_model / heads.max(1) } else { 0 }
 }
@@ -118,7 +127,7 @@ impl Transformer {
             vocabulary: BYTES,
             embedding_scale: None,
             kv_heads: heads,
-            head_dim: share_of(d_model, heads),
+            head_dim: head_dim_of(d_model, heads),
             causal: true,
             window: None,
             global_every: None,
@@ -141,13 +150,13 @@ impl Transformer {
         }
     }
 
-    /// How many positions one sees at most in a block, if there is a limit.
+    /// The attention window of a block in positions, its own included; `None` if it attends to the full context.
     pub fn window_of(&self, block: usize) -> Option<usize> {
         let is_global = self.global_every.is_some_and(|every| (block + 1).is_multiple_of(every));
         self.window.filter(|_| !is_global)
     }
 
-    /// Tokens in a row, and what should follow each of them.
+    /// The tokens of a sample and their targets, i32[T] each.
     pub fn parts(&self) -> [Part; 2] {
         let below = Some(Given { key: "model.transformer.vocabulary", count: self.vocabulary });
         ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[self.context]), below })
@@ -159,7 +168,7 @@ impl Architecture for Transformer {
         let Transformer { layers, d_model, heads, kv_heads, context, vocabulary, .. } = self;
         let heads = if kv_heads == heads { heads.to_string() } else { format!("{heads}:{kv_heads}") };
         let sizes = format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}");
-        [vec![sizes], self.unlike_gpt2()].concat().join(" ")
+        [vec![sizes], self.differences_to_gpt2()].concat().join(" ")
     }
 
     fn sample(&self) -> Sample {

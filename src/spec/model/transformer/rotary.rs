@@ -1,38 +1,40 @@
-//! `rotary`: positions as rotations of queries and keys.
+//! `rotary`: rotary position embeddings (RoPE) of queries and keys.
 
-use crate::declare::{Inline, Optional, inline, section};
-use crate::kinds::{DIMENSION, Number, POSITIVE};
+use crate::declare::{InlineTable, Optional, inline_table, key_table};
+use crate::parsers::{DIMENSION, FloatRange, POSITIVE};
 use ops::{Frequencies, Scaling};
 
-pub(super) const ROTARY: Inline<Rotary> = inline("rotary", "`rotary`", "base = 500000.0");
+pub(super) const ROTARY: InlineTable<Rotary> = inline_table("rotary", "`rotary`", "base = 500000.0");
 
-const SCALING: Inline<RotaryScaling> = inline("scaling", "`scaling`", "factor = 8.0, original = 8192");
+const SCALING: InlineTable<RotaryScaling> =
+    inline_table("scaling", "`scaling`", "factor = 8.0, original = 8192");
 
-const FACTOR: Number = Number {
+const FACTOR: FloatRange = FloatRange {
     holds: |number| number >= 1.0 && (number as f32).is_finite(),
     expected: "a number of at least 1 that an f32 can hold",
 };
 
-section! {
-    /// How fast pairs of channels turn from one position to the next.
+key_table! {
+    /// The angle by which each pair of channels is rotated from one position to the next.
     pub struct Rotary: Default {
-        /// Pair i of D / 2 turns by `base^(-2i/D)`.
+        /// Base of the frequencies (`rope_theta`): pair i of D / 2 is rotated by `base^(-2i/D)` per position.
         pub base: f64 = POSITIVE, default 10_000.0;
-        /// Slower, for a longer context than was trained.
+        /// Lower frequencies, for a longer context than the model was trained on (`rope_scaling`).
         pub scaling: Option<RotaryScaling> = Optional(SCALING), default None;
     }
 }
 
-section! {
-    /// Llama 3's: pairs that turn often in the original context stay as they are, those that hardly do turn slower by the
-    /// factor, those between by a part of it.
+key_table! {
+    /// Llama 3's scaling: high frequencies stay unchanged, low frequencies are divided by `factor`, and frequencies
+    /// between are interpolated.
     pub struct RotaryScaling {
+        /// Divisor of low frequencies.
         pub factor: f64 = FACTOR;
-        /// Up to so many turns in the original context, it is slower by the whole factor.
+        /// Pairs with at most this many turns in the original context are divided by `factor` (`low_freq_factor`).
         pub low: f64 = POSITIVE, default 1.0;
-        /// From so many on, it is not.
+        /// Pairs with at least this many turns in the original context stay unchanged (`high_freq_factor`).
         pub high: f64 = POSITIVE, default 4.0;
-        /// Positions that were trained.
+        /// Context that the model was trained on, in positions (`original_max_position_embeddings`).
         pub original: usize = DIMENSION;
     }
 }

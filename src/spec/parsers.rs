@@ -1,107 +1,109 @@
-//! What keys take.
+//! Parsers of the values of keys.
 
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
-use super::declare::{Words, Writable};
-use super::reader::{Kind, join};
+use super::declare::{KeywordEnum, Writable};
+use super::reader::{ValueParser, join};
 use super::tree::{Value, quoted};
 use base::units::Bytes;
 use device::{OLDEST_CARD, Version};
 
-/// A whole number in a range.
-pub(crate) struct Whole(pub(crate) RangeInclusive<u64>);
+/// An integer in a range, as u64.
+pub(crate) struct U64Range(pub(crate) RangeInclusive<u64>);
 
-/// A count in a range.
-pub(crate) struct Count(pub(crate) RangeInclusive<usize>);
+/// An integer in a range, as usize.
+pub(crate) struct UsizeRange(pub(crate) RangeInclusive<usize>);
 
-/// A number with a condition on it, in words.
-pub(crate) struct Number {
+/// A number that satisfies a condition; `expected` describes it in error messages.
+pub(crate) struct FloatRange {
     pub(crate) holds: fn(f64) -> bool,
     pub(crate) expected: &'static str,
 }
 
-/// A word out of those of an enum.
-pub(crate) struct Word<T>(PhantomData<T>);
+/// A keyword of an enum.
+pub(crate) struct Keyword<T>(PhantomData<T>);
 
-pub(crate) const fn word<T>() -> Word<T> {
-    Word(PhantomData)
+pub(crate) const fn keyword<T>() -> Keyword<T> {
+    Keyword(PhantomData)
 }
 
-/// True or false.
-pub(crate) struct Flag;
+/// `true` or `false`.
+pub(crate) struct Boolean;
 
-/// Any text but the empty one.
-pub(crate) struct Text;
+/// A non-empty string.
+pub(crate) struct NonEmptyText;
 
-/// A list of texts, none of them empty, and an example of one.
-pub(crate) struct Texts {
+/// A list of non-empty strings: what they are, and an example.
+pub(crate) struct TextList {
     pub(crate) of: &'static str,
     pub(crate) example: &'static str,
 }
 
-/// Names of a model's layers, and patterns of names. Which there are is known once the model is.
-pub(crate) const LAYERS: Texts = Texts { of: "layers", example: "embedding" };
+/// Names of a model's layers, or patterns of names. Checked once the model is built.
+pub(crate) const LAYERS: TextList = TextList { of: "layers", example: "embedding" };
 
-/// Names of values of a model's forward pass, and patterns of names.
-pub(crate) const VALUES: Texts = Texts { of: "values", example: "logits" };
+/// Names of values of a model's forward pass, or patterns of names.
+pub(crate) const VALUES: TextList = TextList { of: "values", example: "logits" };
 
-/// A size in bytes, with its unit.
-pub(crate) struct Size;
+/// A size in bytes, with its unit: "24 GiB".
+pub(crate) struct SizeWithUnit;
 
-/// A size in bytes, with its unit or as a plain number, with a condition on it, in words.
-pub(crate) struct Amount {
+/// A size in bytes, with its unit or as a plain number, that satisfies a condition; `expected` describes it in error
+/// messages.
+pub(crate) struct ByteSize {
     pub(crate) holds: fn(u64) -> bool,
     pub(crate) expected: &'static str,
 }
 
-/// A card's compute capability: `9.0`.
-pub(crate) struct Capability;
+/// The compute capability of a GPU: "9.0".
+pub(crate) struct ComputeCapability;
 
 /// Bounds that keep products of sizes within 64 bits; no machine comes near them.
-pub(crate) const DIMENSION: Count = Count(1..=1 << 24);
-pub(crate) const STEPS: Count = Count(1..=1 << 17);
-pub(crate) const STEPS_OR_NONE: Count = Count(0..=1 << 17);
-/// Of a training that may be longer than what is measured of it.
-pub(crate) const LONG: Count = Count(1..=1 << 32);
-pub(crate) const LONG_OR_NONE: Count = Count(0..=1 << 32);
-/// What TOML integers reach.
-pub(crate) const SEED: Whole = Whole(0..=i64::MAX as u64);
+pub(crate) const DIMENSION: UsizeRange = UsizeRange(1..=1 << 24);
+pub(crate) const STEPS: UsizeRange = UsizeRange(1..=1 << 17);
+pub(crate) const STEPS_OR_NONE: UsizeRange = UsizeRange(0..=1 << 17);
+/// Steps of a training, which may be longer than the measured part.
+pub(crate) const LONG: UsizeRange = UsizeRange(1..=1 << 32);
+pub(crate) const LONG_OR_NONE: UsizeRange = UsizeRange(0..=1 << 32);
+/// The non-negative integers of TOML.
+pub(crate) const SEED: U64Range = U64Range(0..=i64::MAX as u64);
 
-/// What devices have in f32, where it must not become 0 or infinite.
-pub(crate) const POSITIVE: Number = Number {
+/// Devices store these numbers in f32, where they must not become 0 or infinite.
+pub(crate) const POSITIVE: FloatRange = FloatRange {
     holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
     expected: "a number above 0 that an f32 can hold",
 };
-pub(crate) const NOT_NEGATIVE: Number = Number {
+pub(crate) const NOT_NEGATIVE: FloatRange = FloatRange {
     holds: |number| number >= 0.0 && (number as f32).is_finite(),
     expected: "a number of at least 0 that an f32 can hold",
 };
-/// Of moments that decay: 1, which numbers near it are in f32, would never forget.
-pub(crate) const DECAY_RATE: Number = Number {
+/// Decay rates of moments. Numbers that round to 1 in f32 are excluded: such a moment would never decay.
+pub(crate) const DECAY_RATE: FloatRange = FloatRange {
     holds: |number| number >= 0.0 && (number as f32) < 1.0,
-    expected: "a number from 0 to below 1 that an f32 tells from 1",
+    expected: "a number from 0 to below 1 that does not round to 1 in f32",
 };
-pub(crate) const SHARE: Number =
-    Number { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
-pub(crate) const SHARE_OR_NONE: Number =
-    Number { holds: |number| (0.0..=1.0).contains(&number), expected: "a number from 0 to 1" };
+pub(crate) const SHARE: FloatRange =
+    FloatRange { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
+pub(crate) const SHARE_OR_NONE: FloatRange =
+    FloatRange { holds: |number| (0.0..=1.0).contains(&number), expected: "a number from 0 to 1" };
 
-/// A scale, what shrinks it, and what grows it: devices have them in f32, where they must not become 0, 1 or infinite.
-pub(crate) const SCALE: Number = Number {
+/// A loss scale, its backoff and its growth factor: devices store them in f32, where they must not become 0, 1 or
+/// infinite.
+pub(crate) const SCALE: FloatRange = FloatRange {
     holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
     expected: "a number above 0 and up to 3.4e38",
 };
-pub(crate) const BELOW_ONE: Number = Number {
+pub(crate) const BELOW_ONE: FloatRange = FloatRange {
     holds: |number| number as f32 > 0.0 && (number as f32) < 1.0,
-    expected: "a number between 0 and 1 that an f32 tells from both",
+    expected: "a number between 0 and 1 that rounds to neither in f32",
 };
-pub(crate) const ABOVE_ONE: Number = Number {
+pub(crate) const ABOVE_ONE: FloatRange = FloatRange {
     holds: |number| number as f32 > 1.0 && number as f32 <= 65536.0,
     expected: "a number above 1 and up to 65536",
 };
 
-impl Kind for Flag {
+impl ValueParser for Boolean {
     type Output = bool;
 
     fn parse(&self, value: &Value) -> Option<bool> {
@@ -115,13 +117,13 @@ impl Kind for Flag {
         "true or false".to_string()
     }
 
-    /// Whatever is true where nothing is said.
+    /// False, even if the default is true.
     fn off(&self) -> Option<bool> {
         Some(false)
     }
 }
 
-impl Kind for Whole {
+impl ValueParser for U64Range {
     type Output = u64;
 
     fn parse(&self, value: &Value) -> Option<u64> {
@@ -134,7 +136,7 @@ impl Kind for Whole {
     }
 }
 
-impl Kind for Count {
+impl ValueParser for UsizeRange {
     type Output = usize;
 
     fn parse(&self, value: &Value) -> Option<usize> {
@@ -147,7 +149,7 @@ impl Kind for Count {
     }
 }
 
-impl Kind for Number {
+impl ValueParser for FloatRange {
     type Output = f64;
 
     fn parse(&self, value: &Value) -> Option<f64> {
@@ -164,29 +166,29 @@ impl Kind for Number {
     }
 }
 
-impl<T: Words> Kind for Word<T> {
+impl<T: KeywordEnum> ValueParser for Keyword<T> {
     type Output = T;
 
     fn parse(&self, value: &Value) -> Option<T> {
         let Value::Text(text) = value else { return None };
-        T::ALL.iter().copied().find(|meaning| meaning.word() == text)
+        T::ALL.iter().copied().find(|meaning| meaning.keyword() == text)
     }
 
     fn expected(&self) -> String {
-        let words: Vec<String> = self.words().into_iter().map(quoted).collect();
+        let words: Vec<String> = self.keywords().into_iter().map(quoted).collect();
         join(&words, "or")
     }
 
-    fn words(&self) -> Vec<&'static str> {
-        T::ALL.iter().map(|meaning| meaning.word()).collect()
+    fn keywords(&self) -> Vec<&'static str> {
+        T::ALL.iter().map(|meaning| meaning.keyword()).collect()
     }
 
-    fn later_words(&self) -> &'static [&'static str] {
+    fn later_keywords(&self) -> &'static [&'static str] {
         T::LATER
     }
 }
 
-impl Kind for Text {
+impl ValueParser for NonEmptyText {
     type Output = String;
 
     fn parse(&self, value: &Value) -> Option<String> {
@@ -201,12 +203,12 @@ impl Kind for Text {
     }
 }
 
-impl Kind for Texts {
+impl ValueParser for TextList {
     type Output = Vec<String>;
 
     fn parse(&self, value: &Value) -> Option<Vec<String>> {
         let Value::List(nodes) = value else { return None };
-        nodes.iter().map(|node| Text.parse(&node.value)).collect()
+        nodes.iter().map(|node| NonEmptyText.parse(&node.value)).collect()
     }
 
     fn expected(&self) -> String {
@@ -214,7 +216,7 @@ impl Kind for Texts {
     }
 }
 
-impl Kind for Size {
+impl ValueParser for SizeWithUnit {
     type Output = Bytes;
 
     fn parse(&self, value: &Value) -> Option<Bytes> {
@@ -229,7 +231,7 @@ impl Kind for Size {
     }
 }
 
-impl Kind for Amount {
+impl ValueParser for ByteSize {
     type Output = Bytes;
 
     fn parse(&self, value: &Value) -> Option<Bytes> {
@@ -242,7 +244,10 @@ impl Kind for Amount {
     }
 
     fn expected(&self) -> String {
-        format!("{}, as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of bytes", self.expected)
+        format!(
+            "{}, such as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of bytes",
+            self.expected
+        )
     }
 
     fn meant(&self, value: &Value) -> Option<String> {
@@ -253,7 +258,7 @@ impl Kind for Amount {
     }
 }
 
-impl Kind for Capability {
+impl ValueParser for ComputeCapability {
     type Output = String;
 
     fn parse(&self, value: &Value) -> Option<String> {
@@ -265,7 +270,7 @@ impl Kind for Capability {
     }
 
     fn expected(&self) -> String {
-        format!("a compute capability of at least {OLDEST_CARD}, which kernels need, in quotes")
+        format!("a compute capability of at least {OLDEST_CARD}, the oldest with kernels, in quotes")
     }
 
     fn meant(&self, value: &Value) -> Option<String> {
@@ -274,46 +279,46 @@ impl Kind for Capability {
     }
 }
 
-impl Writable for Flag {
+impl Writable for Boolean {
     fn text(&self, value: &bool) -> String {
         value.to_string()
     }
 }
 
-impl Writable for Whole {
+impl Writable for U64Range {
     fn text(&self, value: &u64) -> String {
         value.to_string()
     }
 }
 
-impl Writable for Count {
+impl Writable for UsizeRange {
     fn text(&self, value: &usize) -> String {
         value.to_string()
     }
 }
 
-impl Writable for Number {
-    /// Exact.
+impl Writable for FloatRange {
+    /// The shortest text that reads back as the same number.
     fn text(&self, value: &f64) -> String {
         format!("{value:?}")
     }
 }
 
-impl Writable for Text {
+impl Writable for NonEmptyText {
     fn text(&self, value: &String) -> String {
         quoted(value)
     }
 }
 
-impl Writable for Texts {
+impl Writable for TextList {
     fn text(&self, value: &Vec<String>) -> String {
         let texts: Vec<String> = value.iter().map(|text| quoted(text)).collect();
         format!("[{}]", texts.join(", "))
     }
 }
 
-impl<T: Words> Writable for Word<T> {
+impl<T: KeywordEnum> Writable for Keyword<T> {
     fn text(&self, value: &T) -> String {
-        quoted(value.word())
+        quoted(value.keyword())
     }
 }
