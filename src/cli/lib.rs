@@ -15,6 +15,7 @@ mod failure;
 mod files;
 mod filter;
 mod inputs;
+mod keys;
 mod manual;
 mod output;
 mod plan;
@@ -57,6 +58,8 @@ enum Command {
     Compare(compare::Args),
     /// Describe the columns of result tables
     Columns(columns::Args),
+    /// Describe the keys of experiment files
+    Keys(keys::Args),
     /// Validate experiments and check that their data exists, without training
     Check(check::Args),
     /// Explain a run: values live at its peak, what would lower it, and where time goes
@@ -90,6 +93,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Columns(args) => columns::run(args),
+        Command::Keys(args) => keys::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Devices(args) => devices::run(args),

@@ -6,17 +6,22 @@ use std::marker::PhantomData;
 
 use super::hints;
 use super::reader::{Keys, ValueParser};
+use super::reference::{Accepts, DeclaredKey};
 use super::tree::{TableEntry, Value};
 use super::write::{TableWriter, WriteMode};
 
 /// A table of keys, as `key_table!` declares it.
 pub(crate) trait KeyTable: Sized {
     const KEYS: &'static [&'static str];
+    /// Its doc comment.
+    const DOC: &'static str;
 
     /// Reads the declared keys; the caller handles the others.
     fn read(keys: &mut Keys<'_>) -> Option<Self>;
 
     fn write(&self, lines: &mut TableWriter);
+
+    fn reference() -> Vec<DeclaredKey>;
 }
 
 /// A table that contains exactly one of several variant tables, as `choice!` declares it.
@@ -36,11 +41,13 @@ pub(crate) trait ChoiceTable: Sized + 'static {
 /// A variant of a choice.
 pub(crate) struct Variant<T> {
     pub(crate) key: &'static str,
+    pub(crate) doc: &'static str,
     /// Its full name, and its table as error messages name it: `[train.optimizer.adamw]`.
     pub(crate) path: &'static str,
     pub(crate) place: &'static str,
     /// The keys of its table.
     pub(crate) keys: &'static [&'static str],
+    pub(crate) reference: fn() -> Vec<DeclaredKey>,
     pub(crate) read: fn(&mut Keys<'_>) -> Option<T>,
 }
 
@@ -54,6 +61,9 @@ pub(crate) trait KeyCodec {
 
     /// An example for the error about a missing key.
     fn example(&self, key: &str) -> String;
+
+    /// The accepted values, for the reference of keys.
+    fn accepts(&self) -> Accepts;
 
     /// The meaning of "off", if it is not the default.
     fn off(&self) -> Option<Self::Output> {
@@ -80,6 +90,10 @@ impl<K: Writable> KeyCodec for K {
 
     fn example(&self, key: &str) -> String {
         format!("{key} = ..., which must be {}", self.expected())
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value(self.expected())
     }
 
     fn off(&self) -> Option<K::Output> {
@@ -110,6 +124,10 @@ impl<K: KeyCodec> KeyCodec for Optional<K> {
 
     fn example(&self, key: &str) -> String {
         self.0.example(key)
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.0.accepts().or("\"off\"")
     }
 
     fn off(&self) -> Option<Self::Output> {
@@ -155,6 +173,10 @@ impl<T: KeyTable + PartialEq> KeyCodec for InlineTable<T> {
     fn example(&self, key: &str) -> String {
         format!("{key} = {{ {} }}", self.example)
     }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::table::<T>()
+    }
 }
 
 /// One of the variants of a choice.
@@ -184,6 +206,10 @@ impl<T: ChoiceTable + PartialEq> KeyCodec for OneOf<T> {
 
     fn example(&self, _: &str) -> String {
         T::VARIANTS[0].place.to_owned()
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::one_of::<T>()
     }
 }
 
@@ -225,13 +251,14 @@ macro_rules! keywords {
 /// Declares a table of keys: each with its type, its parser and, unless it is required, its default, which may refer to
 /// keys above it. With `: Default`, all keys have defaults, and the empty table is valid.
 macro_rules! key_table {
-    ($(#[$meta:meta])* pub struct $name:ident: Default {
-        $($(#[$doc:meta])* pub $key:ident: $ty:ty = $kind:expr, default $default:expr;)+
+    ($(#[doc = $table:literal])+ $(#[derive($($derive:ident),+)])? pub struct $name:ident: Default {
+        $($(#[doc = $doc:literal])+ pub $key:ident: $ty:ty = $kind:expr, default $default:expr;)+
     }) => {
         key_table! {
-            $(#[$meta])*
+            $(#[doc = $table])+
+            $(#[derive($($derive),+)])?
             pub struct $name {
-                $($(#[$doc])* pub $key: $ty = $kind, default $default;)+
+                $($(#[doc = $doc])+ pub $key: $ty = $kind, default $default;)+
             }
         }
 
@@ -242,17 +269,19 @@ macro_rules! key_table {
             }
         }
     };
-    ($(#[$meta:meta])* pub struct $name:ident {
-        $($(#[$doc:meta])* pub $key:ident: $ty:ty = $kind:expr $(, default $default:expr)?;)+
+    ($(#[doc = $table:literal])+ $(#[derive($($derive:ident),+)])? pub struct $name:ident {
+        $($(#[doc = $doc:literal])+ pub $key:ident: $ty:ty = $kind:expr $(, default $default:expr)?;)+
     }) => {
-        $(#[$meta])*
+        $(#[doc = $table])+
+        $(#[derive($($derive),+)])?
         #[derive(Clone, Debug, PartialEq, serde::Serialize)]
         pub struct $name {
-            $($(#[$doc])* pub $key: $ty,)+
+            $($(#[doc = $doc])+ pub $key: $ty,)+
         }
 
         impl $crate::declare::KeyTable for $name {
             const KEYS: &'static [&'static str] = &[$(stringify!($key)),+];
+            const DOC: &'static str = concat!($($table),+);
 
             fn read(keys: &mut $crate::reader::Keys<'_>) -> Option<$name> {
                 $(let $key: Option<$ty> = keys.key(stringify!($key), key_table!(@ $($default)?), $kind);)+
@@ -263,6 +292,18 @@ macro_rules! key_table {
                 // Owned, since a default may refer to them.
                 let $name { $($key),+ } = Clone::clone(self);
                 $(lines.key(stringify!($key), &$key, key_table!(@ $($default)?), $kind);)+
+            }
+
+            fn reference() -> Vec<$crate::reference::DeclaredKey> {
+                let mut keys = Vec::new();
+                $(
+                    let $key: Option<$ty> = key_table!(@ $($default)?);
+                    let key = $crate::reference::declared(
+                        (stringify!($key), concat!($($doc),+)), $kind, $key.clone(), stringify!($($default)?), &keys,
+                    );
+                    keys.push(key);
+                )+
+                keys
             }
         }
     };
@@ -316,18 +357,22 @@ macro_rules! choice {
             const VARIANTS: &'static [$crate::declare::Variant<$name>] = &[
                 $($crate::declare::Variant {
                     key: stringify!($key),
+                    doc: <$variant as $crate::declare::KeyTable>::DOC,
                     path: concat!($path, ".", stringify!($key)),
                     place: concat!("[", $path, ".", stringify!($key), "]"),
                     keys: <$variant as $crate::declare::KeyTable>::KEYS,
+                    reference: <$variant as $crate::declare::KeyTable>::reference,
                     read: |keys| {
                         <$variant as $crate::declare::KeyTable>::read(keys).map($name::$variant)
                     },
                 },)+
                 $($crate::declare::Variant {
                     key: stringify!($short),
+                    doc: <$written as $crate::declare::KeyTable>::DOC,
                     path: concat!($path, ".", stringify!($short)),
                     place: concat!("[", $path, ".", stringify!($short), "]"),
                     keys: <$written as $crate::declare::KeyTable>::KEYS,
+                    reference: <$written as $crate::declare::KeyTable>::reference,
                     read: |keys| {
                         let written = <$written as $crate::declare::KeyTable>::read(keys)?;
                         written.resolve(keys).map($name::$meant)

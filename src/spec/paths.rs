@@ -1,5 +1,6 @@
 //! Paths of experiment files, made absolute.
 
+use crate::reference::Accepts;
 use std::path::{Component, Path, PathBuf};
 
 use super::declare::KeyCodec;
@@ -144,6 +145,10 @@ impl KeyCodec for PathList {
     fn example(&self, key: &str) -> String {
         format!("{key} = [\"../src/**/*.rs\"]")
     }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value("a path or glob, or a list of them; relative to the file; ${VARIABLE} is expanded")
+    }
 }
 
 /// One file, without wildcards, and an example of its name.
@@ -175,6 +180,10 @@ impl KeyCodec for FilePath {
 
     fn example(&self, key: &str) -> String {
         format!("{key} = \"{}\"", self.0)
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value("a path, relative to the file; ${VARIABLE} is expanded")
     }
 }
 

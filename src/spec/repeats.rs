@@ -4,6 +4,7 @@ use super::declare::{KeyTable, key_table};
 use super::error::Problem;
 use super::parsers::{FloatRange, UsizeRange};
 use super::reader::{Keys, ValueParser};
+use super::reference::{Accepts, DeclaredKey};
 use super::tree::Value;
 use base::statistics;
 
@@ -66,6 +67,12 @@ impl Repeats {
         table.finish();
         until.map(Repeats::Until)
     }
+}
+
+/// `measure.repeats` is read by hand: a number or a table.
+pub(super) fn reference() -> DeclaredKey {
+    let doc = "Measurements of each run, each in its own process; or until the speed ratio to the baseline is precise enough.";
+    DeclaredKey::new("repeats", doc, Accepts::table::<UntilKnown>().or(&TIMES.expected()), Some("`1`"))
 }
 
 struct RepeatsValue;

@@ -55,9 +55,19 @@ pub(crate) struct TableWriter {
 
 impl TableWriter {
     pub(crate) fn of(section: &impl KeyTable, form: WriteMode) -> TableWriter {
-        let mut lines = TableWriter { form, keys: Vec::new(), below: String::new() };
+        let mut lines = TableWriter::empty(form);
         section.write(&mut lines);
         lines
+    }
+
+    pub(crate) fn empty(form: WriteMode) -> TableWriter {
+        TableWriter { form, keys: Vec::new(), below: String::new() }
+    }
+
+    /// The value of the only key, or the header of its table.
+    pub(crate) fn default_text(&self, key: &str) -> String {
+        let line = self.keys.first().and_then(|line| line.strip_prefix(&format!("{key} = ")));
+        line.or_else(|| self.below.trim().lines().next()).unwrap_or_default().to_owned()
     }
 
     pub(crate) fn form(&self) -> WriteMode {

@@ -8,6 +8,11 @@ fn columns_page_is_generated() {
     is_generated("columns");
 }
 
+#[test]
+fn keys_page_is_generated() {
+    is_generated("keys");
+}
+
 fn is_generated(command: &str) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_runner")).args([command, "--format", "markdown"]).output().unwrap();

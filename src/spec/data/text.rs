@@ -1,5 +1,6 @@
 //! `[data.text]`
 
+use crate::reference::Accepts;
 use std::path::PathBuf;
 
 use super::{DataSource, check_split};
@@ -91,6 +92,10 @@ impl KeyCodec for TokensCodec {
 
     fn example(&self, key: &str) -> String {
         TABLE.example(key)
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::table::<Tokenizer>().or("\"bytes\"")
     }
 }
 

@@ -1,5 +1,6 @@
 //! `groups`: parameter groups with their own learning rate or weight decay.
 
+use crate::reference::{Accepts, DeclaredKey};
 use glob::Pattern;
 
 use crate::declare::{KeyCodec, KeyTable, Writable};
@@ -47,6 +48,7 @@ impl ValueParser for ParameterPattern {
 
 impl KeyTable for Group {
     const KEYS: &'static [&'static str] = &["match", "lr", "weight_decay"];
+    const DOC: &'static str = "A group of parameters (PyTorch: parameter groups).";
 
     fn read(keys: &mut Keys<'_>) -> Option<Group> {
         let parameters = keys.key("match", None, ParameterPattern);
@@ -59,6 +61,25 @@ impl KeyTable for Group {
         lines.line("match", &ParameterPattern.text(parameters));
         lr.iter().for_each(|lr| lines.line("lr", &POSITIVE.text(lr)));
         weight_decay.iter().for_each(|decay| lines.line("weight_decay", &NOT_NEGATIVE.text(decay)));
+    }
+
+    fn reference() -> Vec<DeclaredKey> {
+        let key = |key, doc, accepts, default| DeclaredKey::new(key, doc, accepts, default);
+        vec![
+            key(
+                "match",
+                "The group's parameters. A parameter belongs to the first group that matches it.",
+                ParameterPattern.accepts(),
+                None,
+            ),
+            key("lr", "Learning rate of the group.", POSITIVE.accepts(), Some("the optimizer's")),
+            key(
+                "weight_decay",
+                "Weight decay of the group.",
+                NOT_NEGATIVE.accepts(),
+                Some("the optimizer's"),
+            ),
+        ]
     }
 }
 
@@ -114,5 +135,9 @@ impl KeyCodec for GroupsCodec {
 
     fn example(&self, key: &str) -> String {
         format!("{key} = {EXAMPLE}")
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::table::<Group>().listed()
     }
 }

@@ -1,5 +1,6 @@
 //! `allocator`: a keyword, or a table with the options of the caching allocator.
 
+use crate::reference::Accepts;
 use serde::Serialize;
 
 use crate::declare::{KeyCodec, KeyTable, Optional, Variant, key_table};
@@ -61,7 +62,9 @@ const TABLES: [Variant<Allocator>; 1] = [Variant {
     key: "caching",
     path: "allocator.caching",
     place: "`allocator.caching`",
+    doc: Caching::DOC,
     keys: Caching::KEYS,
+    reference: Caching::reference,
     read: |keys| Caching::read(keys).map(Allocator::Caching),
 }];
 
@@ -87,6 +90,10 @@ impl KeyCodec for AllocatorCodec {
 
     fn example(&self, key: &str) -> String {
         format!("{key} = \"caching\"")
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value(AllocatorKeyword.expected()).or_tables(&TABLES)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `loss_scale`: a keyword, a number, or a table.
 
+use crate::reference::Accepts;
 use serde::Serialize;
 
 use super::Precision;
@@ -54,7 +55,9 @@ const TABLES: [Variant<LossScale>; 1] = [Variant {
     key: "dynamic",
     path: "loss_scale.dynamic",
     place: "`loss_scale.dynamic`",
+    doc: DynamicLossScale::DOC,
     keys: DynamicLossScale::KEYS,
+    reference: DynamicLossScale::reference,
     read: |keys| DynamicLossScale::read(keys).map(LossScale::Dynamic),
 }];
 
@@ -80,6 +83,10 @@ impl KeyCodec for LossScaleCodec {
 
     fn example(&self, key: &str) -> String {
         format!("{key} = \"dynamic\"")
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value(LossScaleValue.expected()).or_tables(&TABLES)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::declare::{KeyCodec, KeywordEnum, keywords};
 use crate::parsers::keyword;
 use crate::reader::{Keys, ValueParser};
+use crate::reference::Accepts;
 use crate::tree::{Table, TableEntry, Value, bare_or_quoted};
 use crate::write::TableWriter;
 use device::Pool;
@@ -61,6 +62,10 @@ impl KeyCodec for LayerPlacesCodec {
 
     fn example(&self, key: &str) -> String {
         format!("{key} = {{ embedding = \"host\" }}")
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value(InvalidPlaces.expected())
     }
 }
 

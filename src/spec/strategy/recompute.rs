@@ -1,6 +1,7 @@
 //! `recompute`: the activations that backward recomputes instead of keeping them. A keyword, a list of block parts, or
 //! a table.
 
+use crate::reference::Accepts;
 use std::fmt;
 
 use serde::Serialize;
@@ -181,6 +182,10 @@ impl KeyCodec for RecomputeCodec {
 
     fn example(&self, key: &str) -> String {
         format!("{key} = \"block\"")
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value(RecomputeValue.expected())
     }
 }
 

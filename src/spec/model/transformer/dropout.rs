@@ -3,6 +3,7 @@
 use crate::declare::{InlineTable, KeyCodec, Writable, inline_table, key_table};
 use crate::parsers::FloatRange;
 use crate::reader::{Keys, ValueParser};
+use crate::reference::Accepts;
 use crate::tree::{TableEntry, Value};
 use crate::write::TableWriter;
 
@@ -57,6 +58,10 @@ impl KeyCodec for DropoutCodec {
 
     fn example(&self, key: &str) -> String {
         TABLE.example(key)
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::table::<Dropout>().or(RATE.expected)
     }
 }
 
