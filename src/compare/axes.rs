@@ -1,7 +1,7 @@
-//! Swept keys: those of the experiment make groups, those inside a strategy are part of its name.
+//! Swept keys: the experiment's keys define groups, those inside a strategy are part of its label.
 
 use super::CompareError;
-use super::entry::Entry;
+use super::entry::TableEntry;
 use plan::{Axis, Label};
 use results::Row;
 
@@ -9,7 +9,7 @@ fn label(row: &Row) -> Label<'_> {
     Label::of(&row.strategy, &row.axes)
 }
 
-/// The strategy's label without what it says of some keys: `bf16/accumulate=2` becomes `bf16`.
+/// The strategy's label without the keys that `left_out` selects: `bf16/accumulate=2` becomes `bf16`.
 pub(super) fn label_without(row: &Row, left_out: impl Fn(&str) -> bool) -> String {
     let Label { name, parts, .. } = label(row);
     let others: Vec<&str> =
@@ -17,8 +17,8 @@ pub(super) fn label_without(row: &Row, left_out: impl Fn(&str) -> bool) -> Strin
     if others.is_empty() { name.to_string() } else { format!("{name}/{}", others.join(",")) }
 }
 
-/// The keys that are swept inside strategies, and so are part of their labels.
-pub(super) fn inner(entries: &[&Entry]) -> Vec<String> {
+/// The keys swept inside strategies, which are part of their labels.
+pub(super) fn inner(entries: &[&TableEntry]) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for (_, (key, _)) in entries.iter().flat_map(|entry| label(&entry.row).parts) {
         if !keys.contains(key) {
@@ -28,19 +28,19 @@ pub(super) fn inner(entries: &[&Entry]) -> Vec<String> {
     keys
 }
 
-/// The value of a key that is swept inside the row's strategy.
+/// The value of a key swept inside the row's strategy.
 pub(super) fn inner_value(row: &Row, key: &str) -> Option<String> {
     let parts = label(row).parts;
     let (_, (_, value)) = parts.into_iter().find(|(_, (of, _))| of == key)?;
     Some(value.trim_matches('"').to_owned())
 }
 
-/// The swept keys that group a row.
+/// The row's swept keys outside its strategy: its axis point.
 pub(super) fn outer(row: &Row) -> Vec<&Axis> {
     label(row).shared
 }
 
-/// The last word of a key; the whole key where another one ends in the same word.
+/// The last word of a key, or the whole key if another one ends in the same word.
 pub(super) fn short<'a>(key: &'a str, all: &[String]) -> &'a str {
     let last = |key: &'a str| key.rsplit('.').next().unwrap_or(key);
     let word = last(key);
@@ -55,8 +55,8 @@ pub(super) fn point(key: &str, value: &str, all: &[String]) -> String {
     format!("{} {}", short(key, all), value.trim_matches('"'))
 }
 
-/// All swept keys, in the order in which rows have them.
-pub(super) fn all(entries: &[Entry]) -> Vec<String> {
+/// All swept keys, in order of appearance.
+pub(super) fn all(entries: &[TableEntry]) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for (key, _) in entries.iter().flat_map(|entry| &entry.row.axes) {
         if !keys.contains(key) {
@@ -66,8 +66,8 @@ pub(super) fn all(entries: &[Entry]) -> Vec<String> {
     keys
 }
 
-/// The swept key that a user means: the key, or its short name.
-pub(super) fn resolve(experiment: &str, entries: &[Entry], name: &str) -> Result<String, CompareError> {
+/// Resolves a user's key or short name to a swept key.
+pub(super) fn resolve(experiment: &str, entries: &[TableEntry], name: &str) -> Result<String, CompareError> {
     let known = all(entries);
     let means =
         |key: &&String| *key == name || short(key, &known) == name || key.rsplit('.').next() == Some(name);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_tells_which_keys_are_its_own() {
+    fn label_splits_inner_and_outer_keys() {
         let row = swept(
             "bf16/accumulate=2,seed=1",
             &[("train.batch_size", "2"), ("accumulate", "2"), ("train.seed", "1")],
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn values_may_hold_what_separates_them() {
+    fn values_may_contain_separators() {
         let row = swept(
             "a/b/recompute=[\"mlp\", \"norm\"],init=lazy",
             &[("init", "\"lazy\""), ("recompute", "[\"mlp\", \"norm\"]")],
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_stay_clear() {
+    fn short_names_are_unambiguous() {
         let keys = ["train.batch_size".to_string(), "a.seed".to_string(), "b.seed".to_string()];
         assert_eq!(point("train.batch_size", "16", &keys), "batch 16");
         assert_eq!(point("a.seed", "\"x\"", &keys), "a.seed x");

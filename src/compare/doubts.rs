@@ -1,26 +1,27 @@
-//! What is doubtful about the speeds, and what would settle it, by the spread that was seen.
+//! Doubts about the speeds and their remedies, derived from the observed spread.
 
 use super::Comparison;
-use super::entry::{Entry, NOISY};
+use super::entry::{NOISY, TableEntry};
 use super::numbers::{count, list, percent};
 use super::verdict::names;
 use base::statistics::{self, BY_FAR, Difference, FEWEST_ROUNDS, Ratio};
 
-/// Fewer timed steps than this say little, and so do steps that together take no longer.
+/// Fewer timed steps than this are too few.
 const FEW_STEPS: usize = 10;
+/// Timed steps of a shorter total are too few.
 const SHORT_MS: f64 = 200.0;
-/// A difference that people may want to know of.
+/// The smallest relative difference worth detecting.
 const OF_INTEREST: f64 = 0.02;
-/// More repeats than this settle nothing that a quieter machine would not settle sooner.
+/// Beyond this number of repeats, a quieter machine is the better remedy.
 const MOST_REPEATS: usize = 40;
-/// Where the steps of a process make up more of the spread than this, more of them are the remedy.
-const OF_STEPS: f64 = 0.5;
+/// More steps are advised if the spread within a process exceeds this share of [`NOISY`].
+const STEP_SPREAD_SHARE: f64 = 0.5;
 
 pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
-    let measured: Vec<&Entry> = comparison.entries().filter(|entry| entry.speed.len() > 0).collect();
+    let measured: Vec<&TableEntry> = comparison.entries().filter(|entry| entry.speed.len() > 0).collect();
     let mut out: Vec<String> = Vec::new();
     if measured.len() > 1 {
-        out.extend(apart(comparison));
+        out.extend(not_interleaved(comparison));
         out.extend(noisy(comparison).or_else(|| too_few(comparison, &measured)));
     }
     out.extend(disturbed(comparison));
@@ -28,24 +29,24 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     out
 }
 
-/// What was not measured in turns with its baseline.
-fn apart(comparison: &Comparison) -> Option<String> {
-    let apart = pairs(comparison).filter(|(entry, base)| entry.speed.ratios(&base.speed).is_empty());
-    // What another program measured is not measured again.
-    let ours = apart.filter(|(entry, base)| !entry.row.run_id.is_empty() && !base.row.run_id.is_empty());
+/// Entries that share no round with their baseline.
+fn not_interleaved(comparison: &Comparison) -> Option<String> {
+    let unpaired = pairs(comparison).filter(|(entry, base)| entry.speed.ratios(&base.speed).is_empty());
+    // Rows of other programs have no run id and cannot be measured here.
+    let ours = unpaired.filter(|(entry, base)| !entry.row.run_id.is_empty() && !base.row.run_id.is_empty());
     let names: Vec<String> = ours.map(|(entry, _)| entry.label.clone()).collect();
     let was = if names.len() == 1 { "was" } else { "were" };
     (!names.is_empty()).then(|| {
         format!(
-            "{} {was} not measured in turns with what the speed is compared to, but by another sweep: `--fresh` measures \
-             both together.",
+            "{} {was} not interleaved with the baseline, but measured by another sweep: `--fresh` measures both \
+             together.",
             list(&names)
         )
     })
 }
 
-/// Entries with the baselines of their groups, where both have speeds.
-fn pairs(comparison: &Comparison) -> impl Iterator<Item = (&Entry, &Entry)> + Clone {
+/// Candidates paired with the baselines of their groups, if both have speeds.
+fn pairs(comparison: &Comparison) -> impl Iterator<Item = (&TableEntry, &TableEntry)> + Clone {
     comparison.groups.iter().flat_map(|group| {
         let base = group.base().filter(|base| base.speed.len() > 0);
         base.into_iter().flat_map(move |base| {
@@ -67,67 +68,69 @@ fn noisy(comparison: &Comparison) -> Option<String> {
     }
     let verb = if noisy.len() == 1 { "is" } else { "are" };
     let spread = pairs(comparison).filter(|(entry, _)| entry.is_noisy());
-    let there = spread.clone().map(|(entry, _)| entry.speed.len()).max();
-    let remedy = match enough(spread).filter(|repeats| Some(*repeats) > there) {
+    let existing = spread.clone().map(|(entry, _)| entry.speed.len()).max();
+    let remedy = match sufficient_repeats(spread).filter(|repeats| Some(*repeats) > existing) {
         Some(repeats) => format!("close other programs, or sweep with `--repeats {repeats}`"),
         None => "close other programs, and sweep with `--fresh`".to_owned(),
     };
     Some(format!("{} {verb} noisy: {remedy}.", list(&noisy)))
 }
 
-/// How many repeats would tell the differences that were seen, of all these pairs.
-fn enough<'a>(pairs: impl Iterator<Item = (&'a Entry, &'a Entry)>) -> Option<usize> {
-    let needed = |(entry, base): (&Entry, &Entry)| {
+/// The number of repeats that would establish the observed differences of all pairs, at most [`MOST_REPEATS`].
+fn sufficient_repeats<'a>(pairs: impl Iterator<Item = (&'a TableEntry, &'a TableEntry)>) -> Option<usize> {
+    let needed = |(entry, base): (&TableEntry, &TableEntry)| {
         statistics::rounds_to_tell(&entry.speed.ratios(&base.speed), OF_INTEREST, MOST_REPEATS)
     };
     pairs.map(needed).try_fold(0, |most, needed| Some(most.max(needed?))).filter(|repeats| *repeats > 0)
 }
 
-fn too_few(comparison: &Comparison, measured: &[&Entry]) -> Option<String> {
-    let unknown = |(entry, base): &(&Entry, &Entry)| {
+fn too_few(comparison: &Comparison, measured: &[&TableEntry]) -> Option<String> {
+    let unknown = |(entry, base): &(&TableEntry, &TableEntry)| {
         entry.difference(base) == Difference::Unknown && !entry.speed.ratios(&base.speed).is_empty()
     };
-    let unknown: Vec<(&Entry, &Entry)> = pairs(comparison).filter(unknown).collect();
+    let unknown: Vec<(&TableEntry, &TableEntry)> = pairs(comparison).filter(unknown).collect();
     let rounds = unknown.iter().map(|(entry, base)| entry.speed.ratios(&base.speed).len()).max()?;
     let times = BY_FAR;
     let ranks = if rounds == 1 {
-        format!("Each ran once, which ranks no speeds that are within {times} times of each other: ")
+        format!("One repeat cannot rank speeds within a factor of {times}: ")
     } else {
-        format!("{rounds} repeats rank no speeds that are within {times} times of each other: ")
+        format!("{rounds} repeats cannot rank speeds within a factor of {times}: ")
     };
-    let remedy = match enough(unknown.into_iter()) {
-        Some(repeats) => format!("by their spread `--repeats {repeats}` would."),
-        None if rounds == 1 => format!("`--repeats {FEWEST_ROUNDS}` is the least that does."),
+    let remedy = match sufficient_repeats(unknown.into_iter()) {
+        Some(repeats) => format!("judging by the spread, `--repeats {repeats}` would."),
+        None if rounds == 1 => format!("use at least `--repeats {FEWEST_ROUNDS}`."),
         None => {
-            format!("by their spread `--repeats {MOST_REPEATS}` would not either, but a quieter machine may.")
+            format!(
+                "judging by the spread, `--repeats {MOST_REPEATS}` would not either, but a quieter machine may."
+            )
         }
     };
     Some(format!("{ranks}{remedy}{}", more_steps(measured).unwrap_or_default()))
 }
 
-/// The spread of the steps within one process is much of what is seen between processes.
-fn more_steps(measured: &[&Entry]) -> Option<String> {
-    let timed_ms = |entry: &&Entry| Some(entry.row.step_ms_median? * entry.row.steps? as f64);
+/// Advises more steps if they are short in total, or if their spread within a process is a large part of the noise.
+fn more_steps(measured: &[&TableEntry]) -> Option<String> {
+    let timed_ms = |entry: &&TableEntry| Some(entry.row.step_ms_median? * entry.row.steps? as f64);
     let shortest = measured.iter().filter_map(timed_ms).min_by(f64::total_cmp)?;
-    let spread = |entry: &&Entry| Some(entry.row.step_ms_ci95? / entry.row.step_ms_median?);
+    let spread = |entry: &&TableEntry| Some(entry.row.step_ms_ci95? / entry.row.step_ms_median?);
     let widest = measured.iter().filter_map(spread).max_by(f64::total_cmp).unwrap_or(0.0);
     let disturbed = measured.iter().any(|entry| entry.is_disturbed());
-    if disturbed || shortest >= SHORT_MS && widest <= OF_STEPS * NOISY {
+    if disturbed || shortest >= SHORT_MS && widest <= STEP_SPREAD_SHARE * NOISY {
         return None;
     }
     let steps = measured.iter().filter_map(|entry| entry.row.steps).min()?;
-    let longer = (SHORT_MS / shortest.max(1e-3)).max((widest / (OF_STEPS * NOISY)).powi(2));
+    let longer = (SHORT_MS / shortest.max(1e-3)).max((widest / (STEP_SPREAD_SHARE * NOISY)).powi(2));
     let enough = (steps as f64 * longer).ceil().min(1e6) as usize;
-    Some(format!(" More steps would help, too: `--set measure.steps={}`.", enough.next_multiple_of(10)))
+    Some(format!(" More steps would also help: `--set measure.steps={}`.", enough.next_multiple_of(10)))
 }
 
-/// Speeds that something else had a part in.
+/// Speeds disturbed by other programs, clock changes or outliers.
 fn disturbed(comparison: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
     let busy = names(comparison, |entry| entry.crowded().map(|share| format!("{}%", percent(share))));
     if !busy.is_empty() {
         out.push(format!(
-            "Other programs had the processors for so much of the time of {}: close them, and sweep with `--fresh`.",
+            "Other programs used the processors for part of the time of {}: close them, and sweep with `--fresh`.",
             list(&busy)
         ));
     }
@@ -141,12 +144,12 @@ fn disturbed(comparison: &Comparison) -> Vec<String> {
         (outliers > 0).then(|| format!("{outliers} of {}", entry.repeats))
     });
     if !outlying.is_empty() {
-        out.push(format!("Some repeats lie far from the others: {}. Medians bear a few.", list(&outlying)));
+        out.push(format!("Some repeats are outliers: {}. Medians tolerate a few.", list(&outlying)));
     }
     out
 }
 
-fn few_steps(measured: &[&Entry]) -> Option<String> {
+fn few_steps(measured: &[&TableEntry]) -> Option<String> {
     let steps =
         measured.iter().filter_map(|entry| entry.row.steps).min().filter(|steps| *steps < FEW_STEPS)?;
     let were = if steps == 1 { "was" } else { "were" };

@@ -1,4 +1,4 @@
-//! One strategy at one axis point: its repeats merged.
+//! One strategy at one axis point, with its repeats merged.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,175 +8,177 @@ use base::statistics::{self, Difference, Ratio};
 use device::Role;
 use results::{Row, Status};
 
-/// Above this half-width, relative to the median, the ratio of a speed to the baseline's is called noisy.
+/// Above this relative half-width of its confidence interval, a speed ratio is noisy.
 pub(super) const NOISY: f64 = 0.05;
-/// Above this share of parameters that never change, little is learnt.
-const MOSTLY: f64 = 0.5;
-/// Above this share of the step, waiting for data is worth a column.
+/// Above this share of parameters that never change, updates count as lost.
+const LOST_UPDATES: f64 = 0.5;
+/// Above this share of the step, the data wait gets a column.
 pub(super) const WAITS: f64 = 0.02;
 
-/// Above this share of the time for which others had the processors, a speed is not the run's own.
+/// Above this share of time spent waiting for processors, a speed is disturbed by other programs.
 const CROWDED: f64 = 0.03;
+/// Above this relative change of the clock, a speed is disturbed.
 const CLOCK_CHANGED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    /// What the table calls it.
+pub(super) struct TableEntry {
+    /// Its name in the table.
     pub(super) label: String,
-    /// How it ended: with figures if any repeat has them.
+    /// The merged status: with measurements, if any repeat has them.
     pub(super) status: Status,
-    /// Stands for all repeats in what they have in common.
+    /// One row for all repeats, see [`merged`].
     pub(super) row: Row,
-    /// Repeats with figures.
+    /// Repeats with measurements.
     pub(super) repeats: usize,
-    /// Repeats without: of something that worked at other times.
+    /// Repeats without measurements, if others have them.
     pub(super) lost: usize,
     pub(super) versions: Vec<String>,
-    /// Measured, or predicted where it ran out of memory or was only planned.
+    /// Peak in bytes: measured, or predicted if it ran out of memory or was only planned.
     pub(super) memory: Option<u64>,
-    /// Tokens or samples a second.
+    /// Tokens or samples per second.
     pub(super) speed: Rounds,
-    pub(super) loss: Option<Loss>,
-    /// Share of the step.
+    pub(super) loss: Option<RepeatedLoss>,
+    /// Data wait as a share of the step.
     pub(super) wait: Option<f64>,
-    /// For processors that others had: a share of the time.
+    /// Wait for processors that other programs used, as a share of the time.
     pub(super) cpu_wait: Option<f64>,
-    /// Between the highest and the lowest of its repeats, over the highest.
+    /// (highest - lowest) / highest clock over all repeats.
     pub(super) clock_change: Option<f64>,
-    /// Against the baseline of its group.
+    /// Ratios to the baseline of its group.
     pub(super) relative: Relative,
 }
 
-/// Losses of one kind alone can be compared.
+/// The losses of all repeats. Only losses of the same source are compared.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Loss {
-    pub(super) of: LossOf,
+pub(super) struct RepeatedLoss {
+    pub(super) source: LossSource,
     pub(super) values: Rounds,
-    /// Whether repeats have seeds of their own: their losses then show how much of a difference is luck.
+    /// Whether repeats have different seeds, so that their spread covers the randomness of training.
     pub(super) seeds_vary: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LossOf {
+pub(super) enum LossSource {
     /// The evaluation split, after the last step.
     Evaluation,
-    /// The last step's batch, where nothing is evaluated.
+    /// The last step's batch, if there is no evaluation.
     Training,
 }
 
-impl LossOf {
+impl LossSource {
     pub(super) fn name(self) -> &'static str {
         match self {
-            LossOf::Evaluation => "evaluation",
-            LossOf::Training => "training",
+            LossSource::Evaluation => "evaluation",
+            LossSource::Training => "training",
         }
     }
 }
 
-/// What an entry is worth in its group.
+/// An entry relative to its group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Relative {
     pub(super) is_baseline: bool,
     pub(super) memory: Option<f64>,
     pub(super) speed: Option<Ratio>,
-    /// Of the loss, where losses of one kind were measured in both.
+    /// Ratio of the losses, if both have losses of the same source.
     pub(super) loss: Option<Ratio>,
-    /// The start-up peak decides what the baseline needs, and is lower here.
+    /// The baseline's start-up peak exceeds its training peak, and this start-up peak is lower.
     pub(super) less_to_start: bool,
-    /// The first step, with what comes before it, takes longer or shorter than the baseline's.
+    /// Start-up and first step take noticeably longer or shorter than the baseline's.
     pub(super) other_start_time: bool,
+    /// Whether it is on the Pareto front of speed against memory.
     pub(super) pareto: bool,
-    /// Rounds whose ratio of speeds lies far from the others'.
+    /// Number of rounds whose speed ratio is an outlier.
     pub(super) outliers: usize,
-    /// It trains nothing where the baseline does, or the other way round; or it leaves ever more behind, and the baseline does not.
+    /// Not comparable with the baseline: only one of the two trains parameters, or only this one leaks memory.
     pub(super) no_alternative: bool,
-    /// Another entry is the same without keys that change nothing: what differs in speed is noise.
+    /// Equal to another entry apart from keys without effect: a difference in speed is noise.
     pub(super) idle: bool,
-    /// The strategy in whose name this run was measured.
+    /// The strategy that is listed for this run, if another shares it.
     pub(super) same_as: Option<String>,
 }
 
-impl Entry {
-    /// Milliseconds that each sample of a step is estimated to take, which is what strategies of other batches are compared by.
+impl TableEntry {
+    /// Estimated milliseconds per sample, comparable across batch sizes.
     pub(super) fn estimated_pace(&self) -> Option<f64> {
         Some(self.row.estimated_step_ms? / self.row.batch_size? as f64)
     }
 
-    /// Ran to the end: what something can be said of.
+    /// Whether it finished and its peak is known.
     pub(super) fn is_usable(&self) -> bool {
         self.status == Status::Ok && self.memory.is_some()
     }
 
-    /// An alternative of its own, not another name for one or something else: what a recommendation can be made of.
+    /// Whether it can be recommended: usable, a run of its own and comparable with the baseline.
     pub(super) fn is_candidate(&self) -> bool {
         self.is_usable() && self.relative.same_as.is_none() && !self.relative.no_alternative
     }
 
-    /// Whether its memory grows with every step.
+    /// Whether every step leaks memory.
     pub(super) fn leaks(&self) -> bool {
         self.row.leaked_bytes.is_some_and(|bytes| bytes > 0)
     }
 
-    /// Whether any of its parameters are trained.
+    /// Whether it trains any parameters.
     pub(super) fn trains(&self) -> bool {
         self.row.trainable_parameters != Some(0)
     }
 
-    /// Whether its speed beside the baseline's is known badly.
+    /// Whether the confidence interval of its speed ratio is wide.
     pub(super) fn is_noisy(&self) -> bool {
         self.relative.speed.as_ref().and_then(Ratio::half_width).is_some_and(|half| half > NOISY)
     }
 
-    /// Whether its speed is not to be trusted.
+    /// Whether its speed is noisy or disturbed.
     pub(super) fn is_doubtful(&self) -> bool {
         self.is_noisy() || self.is_disturbed()
     }
 
-    /// Whether its speed is not the strategy's own doing.
+    /// Whether other programs, clock changes or outliers affected its speed.
     pub(super) fn is_disturbed(&self) -> bool {
         self.crowded().is_some() || self.clock_changed().is_some() || self.relative.outliers > 0
     }
 
-    /// The share of the time in which others had the processors, where it is not small.
+    /// The share of time spent waiting for processors, if above [`CROWDED`].
     pub(super) fn crowded(&self) -> Option<f64> {
         self.cpu_wait.filter(|share| *share > CROWDED)
     }
 
-    /// How much the processor's clock changed, where it is not little.
+    /// The relative change of the processor's clock, if above [`CLOCK_CHANGED`].
     pub(super) fn clock_changed(&self) -> Option<f64> {
         self.clock_change.filter(|change| *change > CLOCK_CHANGED)
     }
 
-    /// The loss beside the baseline's, where it is not by luck what it is: a share of the baseline's.
+    /// The difference to the baseline's loss, as a share of it.
     pub(super) fn loss_change(&self) -> Option<f64> {
         Some(self.relative.loss?.median - 1.0)
     }
 
-    /// Whether losses of several seeds show no difference from the baseline's.
+    /// Whether losses of different seeds show no difference from the baseline's.
     pub(super) fn same_loss(&self) -> bool {
         let seeds_vary = self.loss.as_ref().is_some_and(|loss| loss.seeds_vary);
         seeds_vary && self.relative.loss.is_some_and(|ratio| ratio.difference == Difference::None)
     }
 
-    /// Whether its speed cannot be told from the baseline's.
+    /// Whether its speed is not measurably different from the baseline's.
     pub(super) fn same_speed(&self) -> bool {
         !self.relative.is_baseline
             && self.relative.speed.is_some_and(|ratio| ratio.difference == Difference::None)
     }
 
-    /// The share of parameters that no step changed for good, where that is most of them.
+    /// The share of parameters that no step changed, if above [`LOST_UPDATES`].
     pub(super) fn lost_updates(&self) -> Option<f64> {
-        self.row.unchanged_parameters.filter(|share| *share > MOSTLY)
+        self.row.unchanged_parameters.filter(|share| *share > LOST_UPDATES)
     }
 
-    /// Keys of the strategy that changed nothing.
+    /// Keys of the strategy without effect.
     pub(super) fn no_effect(&self) -> Vec<String> {
         self.row.no_effect.split_whitespace().map(str::to_string).collect()
     }
 
-    /// Whether keys that change nothing are all that it has beyond the other, by everything that is predicted.
-    pub(super) fn is_idle_beside(&self, other: &Entry) -> bool {
-        let predicted = |entry: &Entry| {
+    /// Whether it differs from `other` only in keys without effect, judging by all predicted figures.
+    pub(super) fn is_idle_beside(&self, other: &TableEntry) -> bool {
+        let predicted = |entry: &TableEntry| {
             let row = &entry.row;
             let memory = (row.predicted_peak_bytes, row.predicted_reserved_peak_bytes);
             (memory, row.model_flops, row.hardware_flops, row.micro_batch, row.precision.clone())
@@ -187,17 +189,17 @@ impl Entry {
             && predicted(self) == predicted(other)
     }
 
-    /// How much faster it is than another.
-    pub(super) fn speed_beside(&self, other: &Entry) -> Option<Ratio> {
+    /// The ratio of its speed to another's.
+    pub(super) fn speed_over(&self, other: &TableEntry) -> Option<Ratio> {
         self.speed.over(&other.speed)
     }
 
-    /// What is known of that: nothing where either has no speed.
-    pub(super) fn difference(&self, other: &Entry) -> Difference {
-        self.speed_beside(other).map_or(Difference::Unknown, |ratio| ratio.difference)
+    /// The established difference in speed; unknown if either has no speed.
+    pub(super) fn difference(&self, other: &TableEntry) -> Difference {
+        self.speed_over(other).map_or(Difference::Unknown, |ratio| ratio.difference)
     }
 
-    /// Whether a step is several micro-batches.
+    /// Whether a step has several micro-batches.
     pub(super) fn accumulates(&self) -> bool {
         self.micro_batches() > Some(1)
     }
@@ -206,29 +208,29 @@ impl Entry {
         Some(self.row.batch_size?.div_ceil(self.row.micro_batch.filter(|rows| *rows > 0)?))
     }
 
-    /// The largest batch of one step that the limit allows, in as many micro-batches as now.
+    /// The largest batch of a step within the memory limit, with the same number of micro-batches.
     pub(super) fn fits_batch(&self) -> Option<usize> {
         self.row.fits_micro_batch?.checked_mul(self.micro_batches()?)
     }
 
-    /// What is computed again, over what the model needs.
+    /// Recomputed FLOPs over the model's FLOPs.
     pub(super) fn flops_added(&self) -> Option<f64> {
         let model = self.row.model_flops.filter(|flops| *flops > 0)?;
         Some(self.row.recompute_flops? as f64 / model as f64)
     }
 
-    /// What leaves the device in a step, and what comes back.
+    /// Bytes transferred per step, in both directions.
     pub(super) fn moved_bytes(&self) -> Option<u64> {
         self.row.to_host_bytes?.checked_add(self.row.to_device_bytes?)
     }
 
-    /// Training peak, where the phases are known.
+    /// The peak of forward, backward and update, if the phases are known.
     pub(super) fn training_peak(&self) -> Option<u64> {
         let row = &self.row;
         [row.forward_peak_bytes, row.backward_peak_bytes, row.update_peak_bytes].into_iter().flatten().max()
     }
 
-    /// What the first step took beyond the others, start-up included.
+    /// The time of start-up and first step beyond a median step.
     pub(super) fn start_ms(&self) -> Option<f64> {
         let row = &self.row;
         Some((row.first_step_ms? - row.step_ms_median?).max(0.0)).filter(|_| self.is_usable())
@@ -238,7 +240,7 @@ impl Entry {
         self.is_usable() && self.row.start_peak_bytes > self.memory
     }
 
-    /// Parameters that training keeps on the device are made later.
+    /// Whether the start-up peak is below the parameters' size: some are allocated later.
     pub(super) fn starts_without_parameters(&self) -> bool {
         self.is_usable()
             && self.row.start_peak_bytes.is_some_and(|start| Some(start) < self.row.live[Role::Parameter])
@@ -257,59 +259,59 @@ impl Entry {
             && row.peak_bytes.zip(row.predicted_peak_bytes).is_some_and(|(peak, predicted)| peak != predicted)
     }
 
-    /// How far the witness is from the bytes asked of the system, where the two do not agree.
+    /// External reading minus reserved bytes, if they differ beyond the tolerance.
     pub(super) fn uncounted(&self) -> Option<i128> {
         let row = &self.row;
         if !self.is_usable() {
             return None;
         }
         let device = row.reserved_peak_bytes.or(row.predicted_reserved_peak_bytes)?;
-        let witnessed = row.external_peak_bytes?;
-        // A card's driver counts the card's memory alone, the resident set both pools.
+        let external = row.external_peak_bytes?;
+        // The GPU driver counts device memory alone, the resident set both pools.
         let (reserved, agrees) = match row.context_bytes {
             Some(_) => {
                 let step = row.external_step_bytes.unwrap_or(0);
-                (device, execute::driver_agrees(device, witnessed, step))
+                (device, execute::driver_agrees(device, external, step))
             }
             None => {
-                // What is older than the column has each at its own time.
+                // Older rows have no joint peak: add the peaks of both pools.
                 let each = device.saturating_add(row.host_reserved_peak_bytes.unwrap_or(0));
                 let both = row.all_reserved_peak_bytes.unwrap_or(each);
-                (both, execute::agrees(both, witnessed))
+                (both, execute::agrees(both, external))
             }
         };
-        (!agrees).then(|| i128::from(witnessed) - i128::from(reserved))
+        (!agrees).then(|| i128::from(external) - i128::from(reserved))
     }
 }
 
-/// What repeats of one run have in common.
-fn run(row: &Row) -> (&str, &str, &str, &[(String, String)]) {
+/// Equal for repeats of one run.
+fn run_key(row: &Row) -> (&str, &str, &str, &[(String, String)]) {
     (&row.run_id, &row.strategy, &row.device, &row.axes)
 }
 
-/// Repeats become entries, in the order in which the rows first name them.
-pub(super) fn merge(rows: &[Row], in_tokens: bool, basis: Basis) -> Vec<Entry> {
+/// Merges repeats into entries, in the order of their first rows.
+pub(super) fn merge(rows: &[Row], in_tokens: bool, basis: Basis) -> Vec<TableEntry> {
     let mut runs: Vec<Vec<&Row>> = Vec::new();
-    let mut places = HashMap::new();
-    let mut known: HashMap<(usize, usize), Vec<&Row>> = HashMap::new();
+    let mut indices = HashMap::new();
+    let mut seen: HashMap<(usize, usize), Vec<&Row>> = HashMap::new();
     for row in rows {
-        let place = *places.entry(run(row)).or_insert(runs.len());
-        if place == runs.len() {
+        let index = *indices.entry(run_key(row)).or_insert(runs.len());
+        if index == runs.len() {
             runs.push(Vec::new());
         }
-        // A file that is named twice says nothing new.
-        let known = known.entry((place, row.repeat)).or_default();
-        if !known.contains(&row) {
-            known.push(row);
-            runs[place].push(row);
+        // Skip duplicate rows: the same file may be given twice.
+        let seen = seen.entry((index, row.repeat)).or_default();
+        if !seen.contains(&row) {
+            seen.push(row);
+            runs[index].push(row);
         }
     }
-    runs.iter().map(|repeats| of_repeats(repeats, in_tokens, basis)).collect()
+    runs.iter().map(|repeats| merge_repeats(repeats, in_tokens, basis)).collect()
 }
 
-fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
+fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry {
     let rank = |status: Status| match status {
-        Status::Diverged => 0, // one repeat that diverged is a reason not to trust the others
+        Status::Diverged => 0, // one diverged repeat makes the whole run suspect
         Status::Ok => 1,
         Status::Oom => 2,
         Status::Skipped => 3,
@@ -327,7 +329,7 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
     versions.dedup();
     let speed = |row: &Row| if in_tokens { row.tokens_per_s } else { row.samples_per_s };
     let waits = |row: &Row| Some(row.data_wait_ms? / row.step_ms_median.filter(|ms| *ms > 0.0)?);
-    Entry {
+    TableEntry {
         label: first.strategy.clone(),
         status,
         row: merged(first, &measured),
@@ -341,8 +343,8 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
         },
         speed: Rounds::of(&measured, speed),
         loss: loss(&measured),
-        wait: middle(&measured, waits),
-        cpu_wait: middle(&measured, |row| row.cpu_wait),
+        wait: median_of(&measured, waits),
+        cpu_wait: median_of(&measured, |row| row.cpu_wait),
         clock_change: clock_change(&measured),
         relative: Relative::default(),
     }
@@ -354,23 +356,24 @@ fn clock_change(measured: &[&Row]) -> Option<f64> {
     Some(1.0 - clocks().min_by(f64::total_cmp)? / highest)
 }
 
-fn loss(measured: &[&Row]) -> Option<Loss> {
+fn loss(measured: &[&Row]) -> Option<RepeatedLoss> {
     let seeds: HashSet<Option<u64>> = measured.iter().map(|row| row.seed).collect();
-    let loss = |of, value: fn(&Row) -> Option<f64>| {
+    let loss = |source, value: fn(&Row) -> Option<f64>| {
         let values = Rounds::of(measured, value);
-        values.median().map(|_| Loss { of, values, seeds_vary: seeds.len() > 1 })
+        values.median().map(|_| RepeatedLoss { source, values, seeds_vary: seeds.len() > 1 })
     };
-    loss(LossOf::Evaluation, |row| row.loss_eval).or_else(|| loss(LossOf::Training, |row| row.loss_last))
+    loss(LossSource::Evaluation, |row| row.loss_eval)
+        .or_else(|| loss(LossSource::Training, |row| row.loss_last))
 }
 
-/// A row for all repeats: bytes are the same in all of them or, if not, the most; speeds are the medians.
+/// One row for all repeats: peaks are the maxima, times and speeds the medians, the rest is the first row's.
 fn merged(first: &Row, measured: &[&Row]) -> Row {
     let most = |bytes: fn(&Row) -> Option<u64>| measured.iter().filter_map(|row| bytes(row)).max();
     let mut row = first.clone();
-    row.tokens_per_s = middle(measured, |row| row.tokens_per_s.filter(|speed| positive(*speed)));
-    row.first_step_ms = middle(measured, |row| row.first_step_ms);
-    row.step_ms_median = middle(measured, |row| row.step_ms_median);
-    row.samples_per_s = middle(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
+    row.tokens_per_s = median_of(measured, |row| row.tokens_per_s.filter(|speed| positive(*speed)));
+    row.first_step_ms = median_of(measured, |row| row.first_step_ms);
+    row.step_ms_median = median_of(measured, |row| row.step_ms_median);
+    row.samples_per_s = median_of(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
     if !measured.is_empty() {
         row.peak_bytes = most(|row| row.peak_bytes);
         row.external_peak_bytes = most(|row| row.external_peak_bytes);
@@ -382,7 +385,7 @@ fn positive(value: f64) -> bool {
     value.is_finite() && value > 0.0
 }
 
-fn middle(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
+fn median_of(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
     let values: Vec<f64> = rows.iter().filter_map(|row| value(row)).filter(|v| v.is_finite()).collect();
     statistics::median(&values)
 }

@@ -1,10 +1,10 @@
-//! The comparison for programs: bytes exact, ratios unrounded, one object per strategy and axis point.
+//! The comparison as CSV and JSON: exact bytes, unrounded ratios, one object per strategy and axis point.
 
 use serde::{Deserialize, Serialize};
 
 use super::Comparison;
-use super::entry::Entry;
-use super::group::Group;
+use super::entry::TableEntry;
+use super::group::TableGroup;
 use base::statistics::Difference;
 use results::{Status, csv};
 
@@ -15,7 +15,7 @@ struct Figures {
     strategy: String,
     run_id: String,
     status: Status,
-    /// Repeats with figures, merged here.
+    /// Number of merged repeats with measurements.
     repeats: usize,
     device: String,
     model: String,
@@ -26,18 +26,18 @@ struct Figures {
     reserved_peak_bytes: Option<u64>,
     external_peak_bytes: Option<u64>,
     start_peak_bytes: Option<u64>,
-    /// Over the baseline's.
+    /// Peak memory over the baseline's.
     memory_ratio: Option<f64>,
     tokens_per_s: Option<f64>,
     samples_per_s: Option<f64>,
-    /// Over the baseline's: the median of the rounds that measured both, and its 95 % interval.
+    /// Speed over the baseline's: the median of the rounds that measured both, and its 95 % confidence interval.
     speed_ratio: Option<f64>,
     speed_ratio_low: Option<f64>,
     speed_ratio_high: Option<f64>,
-    /// Whether the rounds show no difference in speed from the baseline; unknown where they are too few to show one.
+    /// Whether the speed is not measurably different from the baseline's; unknown with too few rounds.
     same_speed: Option<bool>,
     loss: Option<f64>,
-    /// Relative to the baseline's.
+    /// Difference to the baseline's loss, as a share of it.
     loss_change: Option<f64>,
     fits_micro_batch: Option<usize>,
     limit_bytes: Option<u64>,
@@ -51,15 +51,15 @@ struct Figures {
     effects: String,
     message: String,
     version: String,
-    /// `evaluation`, or `training` where nothing is evaluated.
+    /// `evaluation`, or `training` if there is no evaluation.
     loss_of: Option<String>,
     host_limit_bytes: Option<u64>,
     oom_pool: Option<String>,
     oom_other_short_bytes: Option<u64>,
     unchanged_parameters: Option<f64>,
-    /// What is to be said of a machine that was predicted for.
+    /// Warning about the assumed properties of the predicted machine.
     caution: Option<String>,
-    /// By a roofline over the step's operations, where rates are known.
+    /// From a roofline over the step's operations, if device rates are known.
     estimated_step_ms: Option<f64>,
     parameters: Option<u64>,
     hardware_flops: Option<u64>,
@@ -103,13 +103,13 @@ pub(super) fn csv(comparisons: &[Comparison]) -> String {
 }
 
 fn figures(comparison: &Comparison) -> Vec<Figures> {
-    let of = |group: &Group| {
-        group.entries.iter().map(|entry| of_entry(entry, group, comparison.caution)).collect::<Vec<_>>()
+    let of_group = |group: &TableGroup| {
+        group.entries.iter().map(|entry| entry_figures(entry, group, comparison.caution)).collect::<Vec<_>>()
     };
-    comparison.groups.iter().flat_map(of).collect()
+    comparison.groups.iter().flat_map(of_group).collect()
 }
 
-fn of_entry(entry: &Entry, group: &Group, caution: Option<&str>) -> Figures {
+fn entry_figures(entry: &TableEntry, group: &TableGroup, caution: Option<&str>) -> Figures {
     let row = entry.row.clone();
     let measured = row.measured;
     let relative = entry.relative.clone();
@@ -154,7 +154,7 @@ fn of_entry(entry: &Entry, group: &Group, caution: Option<&str>) -> Figures {
         effects: measured.effects,
         message: row.message,
         version: entry.versions.join(" "),
-        loss_of: entry.loss.as_ref().map(|loss| loss.of.name().to_owned()),
+        loss_of: entry.loss.as_ref().map(|loss| loss.source.name().to_owned()),
         host_limit_bytes: row.host_limit_bytes,
         oom_pool: measured.oom_pool,
         oom_other_short_bytes: measured.oom_other_short_bytes,

@@ -1,55 +1,55 @@
-//! Entries that may be compared: same machine, same axis point.
+//! Groups of comparable entries: same machine, same axis point.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use super::axes;
-use super::entry::{Entry, NOISY, Relative};
+use super::entry::{NOISY, Relative, TableEntry};
 use super::numbers::size;
 use super::{Basis, CompareError, Sort};
 use base::statistics::{self, Difference};
 use results::Row;
 
 #[derive(Debug)]
-pub(super) struct Group {
-    /// `batch 16`; empty if there is nothing to tell it from other groups.
+pub(super) struct TableGroup {
+    /// `batch 16`; empty for a single group.
     pub(super) heading: String,
-    pub(super) entries: Vec<Entry>,
-    /// What the ratios of this group are against.
+    pub(super) entries: Vec<TableEntry>,
+    /// Index of the baseline.
     pub(super) baseline: Option<usize>,
 }
 
-impl Group {
-    /// ` at batch 16`, to end a sentence with.
-    pub(super) fn place(&self) -> String {
+impl TableGroup {
+    /// ` at batch 16`, for sentences.
+    pub(super) fn at_heading(&self) -> String {
         if self.heading.is_empty() { String::new() } else { format!(" at {}", self.heading) }
     }
 
-    pub(super) fn base(&self) -> Option<&Entry> {
+    pub(super) fn base(&self) -> Option<&TableEntry> {
         self.baseline.map(|at| &self.entries[at])
     }
 }
 
-/// The label that ratios are against: the one asked for, or else the file's, or the first where no row is of that.
+/// The baseline's label: the requested one, else the experiment's, else the first entry's.
 pub(super) fn baseline(
     experiment: &str,
-    entries: &[Entry],
-    asked: Option<&str>,
+    entries: &[TableEntry],
+    requested: Option<&str>,
 ) -> Result<String, CompareError> {
     let find = |name: &str| {
         let swept_inside = format!("{name}/");
         let found = entries.iter().find(|entry| entry.label == name);
         found.or_else(|| entries.iter().find(|entry| entry.label.starts_with(&swept_inside)))
     };
-    let Some(asked) = asked else {
-        let named = |entry: &&Entry| !entry.row.baseline.is_empty();
+    let Some(requested) = requested else {
+        let named = |entry: &&TableEntry| !entry.row.baseline.is_empty();
         let mut seen = HashSet::new();
         let baselines = entries.iter().filter(named).map(|entry| entry.row.baseline.as_str());
         let found = baselines.filter(|name| seen.insert(*name)).find_map(find);
         let label = found.or(entries.first()).map(|entry| entry.label.clone());
         return Ok(label.unwrap_or_default());
     };
-    find(asked).map(|entry| entry.label.clone()).ok_or_else(|| {
+    find(requested).map(|entry| entry.label.clone()).ok_or_else(|| {
         let mut known: Vec<&str> = Vec::new();
         for entry in entries {
             if !known.contains(&entry.label.as_str()) {
@@ -58,24 +58,24 @@ pub(super) fn baseline(
         }
         CompareError::UnknownBaseline {
             experiment: experiment.to_string(),
-            name: asked.to_string(),
+            name: requested.to_string(),
             known: known.join(", "),
         }
     })
 }
 
-/// Groups in the order of the rows, and how many entries do not lie on the axis `by`.
+/// Groups in the order of the rows, and the number of entries without a value of the key `by`.
 pub(super) fn split(
-    entries: Vec<Entry>,
+    entries: Vec<TableEntry>,
     baseline: &str,
     by: Option<&str>,
     sort: Sort,
     basis: Basis,
-) -> (Vec<Group>, usize) {
+) -> (Vec<TableGroup>, usize) {
     let keys = axes::all(&entries);
     let machines = machines(&entries);
-    let mut groups: Vec<Group> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut groups: Vec<TableGroup> = Vec::new();
+    let mut indices: HashMap<String, usize> = HashMap::new();
     let mut left_out = 0;
     for mut entry in entries {
         let mut parts: Vec<String> = Vec::new();
@@ -93,22 +93,22 @@ pub(super) fn split(
         let outer = axes::outer(&entry.row).into_iter().filter(|(key, _)| Some(key.as_str()) != by);
         parts.extend(outer.map(|(key, value)| axes::point(key, value, &keys)));
         let heading = parts.join(", ");
-        let place = *places.entry(heading.clone()).or_insert(groups.len());
-        match groups.get_mut(place) {
+        let index = *indices.entry(heading.clone()).or_insert(groups.len());
+        match groups.get_mut(index) {
             Some(group) => group.entries.push(entry),
-            None => groups.push(Group { heading, entries: vec![entry], baseline: None }),
+            None => groups.push(TableGroup { heading, entries: vec![entry], baseline: None }),
         }
     }
     for group in &mut groups {
-        tell_apart(&mut group.entries);
+        distinguish(&mut group.entries);
         group.sort(sort, if by.is_some() { None } else { Some(baseline) });
         group.relate(basis);
     }
     (groups, left_out)
 }
 
-/// Every machine that a row comes from. Rows that never reached one do not count.
-pub(super) fn machines<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<String> {
+/// All machines of the rows. Rows that never reached a machine are ignored.
+pub(super) fn machines<'a>(entries: impl IntoIterator<Item = &'a TableEntry>) -> Vec<String> {
     let mut machines: Vec<String> = Vec::new();
     for machine in entries.into_iter().filter(|entry| !entry.row.device.is_empty()).map(machine) {
         if !machines.contains(&machine) {
@@ -118,46 +118,46 @@ pub(super) fn machines<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<
     machines
 }
 
-/// The device, and the limits that it and its host were asked to keep to.
-pub(super) fn machine(entry: &Entry) -> String {
+/// The device, with the requested limits of its and the host's memory.
+pub(super) fn machine(entry: &TableEntry) -> String {
     let Row { device, limited, limit_bytes, host_limit_bytes, .. } = &entry.row;
     let own = limit_bytes.filter(|_| *limited).map(|limit| format!(" limited to {}", size(limit)));
     let host = host_limit_bytes.map(|limit| format!(", its host to {}", size(limit)));
     format!("{device}{}{}", own.unwrap_or_default(), host.unwrap_or_default())
 }
 
-/// Equal for strategies that are one run. Without its data a run has no id.
+/// Equal for strategies that share a run. If the data set is missing, a run has no id.
 fn identity(row: &Row) -> &str {
     if row.run_id.is_empty() { &row.configuration } else { &row.run_id }
 }
 
-/// The same strategy twice at one point: other data, another number of threads. Its run tells which.
-fn tell_apart(entries: &mut [Entry]) {
-    let mut times: HashMap<String, usize> = HashMap::new();
+/// Adds the run id to equal labels within a group: runs with other data or another number of threads.
+fn distinguish(entries: &mut [TableEntry]) {
+    let mut counts: HashMap<String, usize> = HashMap::new();
     for entry in entries.iter() {
-        *times.entry(entry.label.clone()).or_default() += 1;
+        *counts.entry(entry.label.clone()).or_default() += 1;
     }
     for entry in entries {
-        if times[&entry.label] > 1 && !entry.row.run_id.is_empty() {
+        if counts[&entry.label] > 1 && !entry.row.run_id.is_empty() {
             let id: String = entry.row.run_id.chars().take(6).collect();
             entry.label = format!("{} [{id}]", entry.label);
         }
     }
 }
 
-impl Group {
-    /// Sorts, and finds the baseline: by its label, or the first in the order of the file.
+impl TableGroup {
+    /// Sorts, and finds the baseline: by its label, else the first in the order of the file.
     fn sort(&mut self, sort: Sort, baseline: Option<&str>) {
-        let is_baseline = |entry: &Entry| baseline.is_some_and(|name| entry.row.strategy == name);
-        // A repeated strategy has its baseline in the run that has figures.
+        let is_baseline = |entry: &TableEntry| baseline.is_some_and(|name| entry.row.strategy == name);
+        // Of several runs of the baseline strategy, prefer one with a known peak.
         let candidates =
             (0..self.entries.len()).filter(|at| baseline.is_none() || is_baseline(&self.entries[*at]));
         if let Some(at) = candidates.min_by_key(|at| (self.entries[*at].memory.is_none(), *at)) {
             self.entries[at].relative.is_baseline = true;
         }
-        // What was not measured is in the order of its estimate.
-        let estimate = |entry: &Entry| entry.estimated_pace().map(f64::recip);
-        let speed = |entry: &Entry| entry.speed.median().or_else(|| estimate(entry));
+        // Entries without measured speed are sorted by their estimate.
+        let estimate = |entry: &TableEntry| entry.estimated_pace().map(f64::recip);
+        let speed = |entry: &TableEntry| entry.speed.median().or_else(|| estimate(entry));
         self.entries.sort_by(|a, b| match sort {
             Sort::File => Ordering::Equal,
             Sort::Name => a.label.cmp(&b.label),
@@ -167,14 +167,14 @@ impl Group {
         self.baseline = self.entries.iter().position(|entry| entry.relative.is_baseline);
     }
 
-    /// Fills in what each entry is worth beside the others.
+    /// Sets each entry's `relative`.
     fn relate(&mut self, basis: Basis) {
         let base = self.base().cloned();
         let owners = self.owners();
         let related: Vec<Relative> = (0..self.entries.len())
             .map(|at| {
                 let entry = &self.entries[at];
-                let mut relative = base.as_ref().map(|base| against(entry, base)).unwrap_or_default();
+                let mut relative = base.as_ref().map(|base| relative_to(base, entry)).unwrap_or_default();
                 relative.is_baseline = Some(at) == self.baseline;
                 let owner = owners.get(identity(&entry.row)).filter(|owner| **owner != at);
                 relative.same_as = owner.map(|owner| self.entries[*owner].label.clone());
@@ -184,7 +184,7 @@ impl Group {
         for (entry, relative) in self.entries.iter_mut().zip(related) {
             entry.relative = relative;
         }
-        let is_idle = |entry: &Entry| {
+        let is_idle = |entry: &TableEntry| {
             !entry.row.no_effect.is_empty() && self.entries.iter().any(|other| entry.is_idle_beside(other))
         };
         let idle: Vec<bool> = self.entries.iter().map(is_idle).collect();
@@ -199,17 +199,17 @@ impl Group {
         }
     }
 
-    /// Whether enough is known of the speeds to say which alternatives are worth considering.
+    /// Whether the differences in speed of all candidates are established, so that there is a Pareto front.
     fn is_ranked(&self) -> bool {
-        let measured = |entry: &&Entry| entry.is_candidate() && !entry.relative.idle && entry.speed.len() > 0;
-        let compared: Vec<&Entry> = self.entries.iter().filter(measured).collect();
+        let measured =
+            |entry: &&TableEntry| entry.is_candidate() && !entry.relative.idle && entry.speed.len() > 0;
+        let compared: Vec<&TableEntry> = self.entries.iter().filter(measured).collect();
         compared.iter().enumerate().all(|(at, one)| {
             compared[at + 1..].iter().all(|other| one.difference(other) != Difference::Unknown)
         })
     }
 
-    /// Which entry each run belongs to: the first of the strategies that are one run, or the baseline, wherever
-    /// sorting put it.
+    /// The entry that represents each run: the baseline if it shares the run, else the first entry.
     fn owners(&self) -> HashMap<String, usize> {
         let mut owners = HashMap::new();
         for (at, entry) in
@@ -223,15 +223,15 @@ impl Group {
         owners
     }
 
-    /// Nothing else needs less memory without being slower, or is faster without needing more.
+    /// Whether no other entry needs less memory without being slower, or is faster without needing more memory.
     fn is_on_front(&self, at: usize) -> bool {
         let entry = &self.entries[at];
-        // Of alternatives that cannot be told apart, the front shows the first that does something.
-        let stands_for = |other_at: usize, other: &Entry| {
-            let idle = |entry: &Entry| !entry.row.no_effect.is_empty();
+        // Of equal alternatives, the front shows the first, preferring those whose keys all have an effect.
+        let represents = |other_at: usize, other: &TableEntry| {
+            let has_idle_keys = |entry: &TableEntry| !entry.row.no_effect.is_empty();
             other.memory == entry.memory
                 && other.difference(entry) == Difference::None
-                && (idle(other), other_at) < (idle(entry), at)
+                && (has_idle_keys(other), other_at) < (has_idle_keys(entry), at)
         };
         entry.is_candidate()
             && !entry.relative.idle
@@ -239,50 +239,55 @@ impl Group {
             && !self.entries.iter().enumerate().any(|(other_at, other)| {
                 other.is_candidate()
                     && !other.relative.idle
-                    && (beats(other, entry) || stands_for(other_at, other))
+                    && (dominates(other, entry) || represents(other_at, other))
             })
     }
 }
 
-fn beats(a: &Entry, b: &Entry) -> bool {
-    let Some(((a_bytes, b_bytes), speed)) = a.memory.zip(b.memory).zip(a.speed_beside(b)) else {
+fn dominates(a: &TableEntry, b: &TableEntry) -> bool {
+    let Some(((a_bytes, b_bytes), speed)) = a.memory.zip(b.memory).zip(a.speed_over(b)) else {
         return false;
     };
     match speed.difference {
         Difference::More => a_bytes <= b_bytes,
-        // Noise must not let a row beat all that its wide interval touches.
+        // A noisy row must not dominate all rows that its wide interval covers.
         Difference::None => a_bytes < b_bytes && speed.half_width().is_some_and(|half| half <= NOISY),
         Difference::Less | Difference::Unknown => false,
     }
 }
 
-fn against(entry: &Entry, base: &Entry) -> Relative {
+fn relative_to(base: &TableEntry, entry: &TableEntry) -> Relative {
     let share =
         |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
     let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
     let other_task = entry.trains() != base.trains();
-    let losses = entry.loss.as_ref().zip(base.loss.as_ref()).filter(|(a, b)| a.of == b.of && !other_task);
+    let losses =
+        entry.loss.as_ref().zip(base.loss.as_ref()).filter(|(a, b)| a.source == b.source && !other_task);
     Relative {
         memory,
-        speed: entry.speed_beside(base),
+        speed: entry.speed_over(base),
         outliers: outliers(&entry.speed.ratios(&base.speed)),
         loss: losses.and_then(|(a, b)| a.values.over(&b.values)),
         no_alternative: other_task || entry.leaks() && !base.leaks(),
-        other_start_time: entry.start_ms().zip(base.start_ms()).is_some_and(|(a, b)| takes_other_time(a, b)),
+        other_start_time: entry
+            .start_ms()
+            .zip(base.start_ms())
+            .is_some_and(|(a, b)| differs_noticeably(a, b)),
         less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
         ..Relative::default()
     }
 }
 
-/// Rounds that are far from the others, both beside these and in what it would mean.
+/// The number of outliers that also differ from the median by more than [`NOISY`].
 fn outliers(ratios: &[f64]) -> usize {
     let Some(center) = statistics::median(ratios) else { return 0 };
-    let is_much = |at: &usize| (ratios[*at] / center - 1.0).abs() > NOISY;
-    statistics::outliers(ratios).into_iter().filter(is_much).count()
+    let is_large = |at: &usize| (ratios[*at] / center - 1.0).abs() > NOISY;
+    statistics::outliers(ratios).into_iter().filter(is_large).count()
 }
 
-/// By half of the shorter, and so much that nothing else a process does at first may be the reason.
-fn takes_other_time(a: f64, b: f64) -> bool {
+/// Whether two times differ by more than half of the shorter one, and by more than other work of a starting process
+/// would explain.
+fn differs_noticeably(a: f64, b: f64) -> bool {
     const NOTICED_MS: f64 = 100.0;
     (a - b).abs() > NOTICED_MS.max(a.min(b) / 2.0)
 }

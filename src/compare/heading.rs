@@ -1,30 +1,30 @@
-//! What a table is about.
+//! The heading of a table.
 
-use super::entry::Entry;
+use super::entry::TableEntry;
 use super::text::{one_line, pack};
 use super::{Basis, Comparison, group};
 use results::Row;
 
-/// Experiment, machine, repeats and baseline; broken between its parts where it is too long for a line.
+/// Experiment, machine, repeats and baseline, wrapped between these parts.
 pub(super) fn lines(comparison: &Comparison, width: usize) -> Vec<String> {
     pack(&parts(comparison), " | ", width)
 }
 
-/// The same on one line.
+/// The heading on one line.
 pub(super) fn title(comparison: &Comparison) -> String {
     parts(comparison).join(" | ")
 }
 
 fn parts(comparison: &Comparison) -> Vec<String> {
-    let entries: Vec<&Entry> = comparison.entries().collect();
+    let entries: Vec<&TableEntry> = comparison.entries().collect();
     let mut first = vec![comparison.experiment.clone()];
-    // Of what was skipped neither is known.
+    // Skipped rows may have no model and no batch size.
     let models: Vec<_> =
         entries.iter().map(|entry| &entry.row.model).filter(|model| !model.is_empty()).collect();
-    first.extend(only(&models).cloned());
+    first.extend(common(&models).cloned());
     let batches: Vec<_> = entries.iter().filter_map(|entry| entry.row.batch_size).collect();
     let swept = entries.iter().any(|entry| entry.row.axes.iter().any(|(key, _)| key.ends_with("batch_size")));
-    if let (false, Some(batch)) = (swept, only(&batches)) {
+    if let (false, Some(batch)) = (swept, common(&batches)) {
         first.push(format!("batch {batch}"));
     }
     let machines = group::machines(entries.iter().copied());
@@ -38,7 +38,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
         first.iter().map(|word| one_line(word)).filter(|word| !word.is_empty()).collect();
     let mut parts = vec![words.join("  "), one_line(&machine)];
     let threads: Vec<_> = entries.iter().filter_map(|entry| entry.row.threads).collect();
-    if let Some(threads) = only(&threads).filter(|threads| *threads > 1) {
+    if let Some(threads) = common(&threads).filter(|threads| *threads > 1) {
         parts.push(format!("{threads} threads"));
     }
     parts.push(match comparison.basis {
@@ -56,7 +56,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
     parts
 }
 
-fn is_limited(entry: &&Entry) -> bool {
+fn is_limited(entry: &&TableEntry) -> bool {
     let Row { limited, limit_bytes, .. } = &entry.row;
     *limited && limit_bytes.is_some()
 }
@@ -70,8 +70,8 @@ fn repeats(counts: &[usize]) -> String {
     }
 }
 
-/// What all have in common.
-fn only<T: PartialEq + Clone>(values: &[T]) -> Option<T> {
+/// The value, if all are equal.
+fn common<T: PartialEq + Clone>(values: &[T]) -> Option<T> {
     let first = values.first()?;
     values.iter().all(|value| value == first).then(|| first.clone())
 }

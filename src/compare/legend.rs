@@ -1,4 +1,4 @@
-//! Explains the marks and columns that occur in a table, and no others.
+//! The legend of the marks and columns that occur in a table.
 
 use super::columns::mark;
 use super::numbers::percent;
@@ -6,7 +6,7 @@ use super::text::one_line;
 use super::{Basis, Comparison, columns, entry};
 use results::Status;
 
-/// One explanation each. `dropped` are the columns that found no room.
+/// One explanation per part. `dropped`: titles of columns that did not fit.
 pub(super) fn parts(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
     let mut parts = marks(comparison);
     parts.extend(titles(comparison, dropped));
@@ -27,10 +27,10 @@ fn marks(comparison: &Comparison) -> Vec<String> {
         parts.push("* Pareto front: nothing needs less memory without being slower".to_string());
     }
     if occurs('!') {
-        parts.push("! a key changes nothing".to_string());
+        parts.push("! a key has no effect".to_string());
     }
     if occurs('~') {
-        parts.push(format!("~ speed known to no better than {}%, or disturbed", percent(entry::NOISY)));
+        parts.push(format!("~ speed uncertain by more than {}%, or disturbed", percent(entry::NOISY)));
     }
     if occurs('x') {
         let name = |status| match status {

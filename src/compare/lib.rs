@@ -1,4 +1,4 @@
-//! Rows of several strategies side by side: what each saves, what it costs, and which one to use.
+//! Compares strategies: memory saved, cost in speed and loss, and which one to use.
 //!
 //! Rows become [`entry`]s (repeats merged), entries become [`group`]s (one per axis point, ratios against the
 //! baseline), groups become a [`table`] and a [`verdict`].
@@ -24,47 +24,47 @@ use std::fmt::Write as _;
 
 use base::statistics::Ratio;
 use columns::TableColumn;
-use entry::Entry;
-use group::Group;
+use entry::TableEntry;
+use group::TableGroup;
 use results::Row;
 pub use styled::{Styled, Tone};
 pub use text::wrap;
 
-/// No line of a table is wider where nothing says how wide it may be, and no sentence is anywhere.
+/// Maximum width of table lines if the terminal's width is unknown, and of sentences always.
 pub const WIDTH: usize = 100;
-/// Tables are made for no narrower place.
+/// Minimum table width, also on narrower terminals.
 pub const LEAST_WIDTH: usize = 80;
 
-/// What is compared with what, and in which order.
+/// Baseline, layout and order of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The strategy that ratios are against; the first of the rows if none is named.
+    /// The baseline of all ratios. Default: the experiment's baseline, else the first strategy.
     pub baseline: Option<String>,
-    /// Put the values of this swept key beside each other instead of the strategies.
+    /// Compare the values of this swept key instead of the strategies.
     pub by: Option<String>,
     pub sort: Sort,
-    /// Show these columns, by their names, instead of those that have something to say.
+    /// Names of the columns to show. Default: the columns that are relevant to these rows.
     pub columns: Option<Vec<String>>,
-    /// No line of a table is wider: [`WIDTH`] if it is not known.
+    /// Maximum width of table lines; [`WIDTH`] if unknown.
     pub width: Option<usize>,
-    /// What is to be said of the figures of the machine that is predicted for.
+    /// Warning about the assumed properties of the predicted machine.
     pub caution: Option<&'static str>,
 }
 
 /// The order of the rows within a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// Least first
+    /// Smallest peak first
     Memory,
     /// Fastest first
     Speed,
     Name,
-    /// As the experiment file has them
+    /// Order of the experiment file
     #[default]
     File,
 }
 
-/// How a comparison is written.
+/// Output format of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For a terminal, at most 100 columns wide
@@ -78,7 +78,7 @@ pub enum Format {
     Json,
 }
 
-/// Why rows cannot be compared as asked.
+/// Invalid options, or no rows.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum CompareError {
     #[error("there are no rows to compare")]
@@ -87,7 +87,7 @@ pub enum CompareError {
     UnknownBaseline { experiment: String, name: String, known: String },
     #[error("`{experiment}` does not sweep `{name}`; {}", advice_on_axes(known))]
     UnknownAxis { experiment: String, name: String, known: Vec<String> },
-    #[error("there is no column `{name}`; there are: {known}")]
+    #[error("unknown column `{name}`; the columns are: {known}")]
     UnknownColumn { name: String, known: String },
 }
 
@@ -95,7 +95,7 @@ fn advice_on_axes(known: &[String]) -> String {
     if known.is_empty() { "it sweeps no key".into() } else { format!("it sweeps: {}", known.join(", ")) }
 }
 
-/// Whether the rows are results or promises.
+/// Whether rows hold measurements or predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Basis {
     Measured,
@@ -108,15 +108,15 @@ pub struct Comparison {
     basis: Basis,
     experiment: String,
     baseline: String,
-    /// Whether rows are values of a swept key, each group with a baseline of its own: its first row.
+    /// The swept key whose values are compared. Each group's baseline is then its first row.
     by: Option<String>,
-    /// What the speed counts: `tok/s` or, for models without tokens, `smp/s`.
+    /// `tok/s` or, for models without tokens, `smp/s`.
     speed_unit: &'static str,
-    groups: Vec<Group>,
-    /// Those that were asked for.
+    groups: Vec<TableGroup>,
+    /// The requested columns.
     columns: Option<Vec<&'static TableColumn>>,
     width: usize,
-    /// Entries that `by` cannot place, for they do not lie on that axis.
+    /// Number of entries without a value of the key `by`.
     left_out: usize,
     caution: Option<&'static str>,
 }
@@ -129,7 +129,7 @@ impl Comparison {
 
     fn build(rows: &[Row], options: &Options, basis: Basis) -> Result<Comparison, CompareError> {
         let experiment = rows.first().ok_or(CompareError::NoRows)?.experiment.clone();
-        // What a row without tokens counts has to be said of all, for them to be compared.
+        // One unit for all rows: samples, if any row has no tokens.
         let in_tokens = rows.iter().all(|row| row.tokens_per_s.is_some() || row.samples_per_s.is_none());
         let entries = entry::merge(rows, in_tokens, basis);
         let baseline = group::baseline(&experiment, &entries, options.baseline.as_deref())?;
@@ -138,7 +138,7 @@ impl Comparison {
             None => None,
         };
         let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, basis);
-        let columns = options.columns.as_deref().map(|names| asked(names)).transpose()?;
+        let columns = options.columns.as_deref().map(|names| find_columns(names)).transpose()?;
         let caution = options.caution;
         let width = options.width.unwrap_or(WIDTH).max(LEAST_WIDTH);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
@@ -156,7 +156,7 @@ impl Comparison {
         })
     }
 
-    /// The table with its heading, its legend and the verdict.
+    /// The table with heading, legend and verdict.
     pub fn table(&self) -> Styled {
         let table = columns::table(self);
         let sentences_end = self.width.min(WIDTH);
@@ -174,7 +174,7 @@ impl Comparison {
         out
     }
 
-    /// The same for GitHub, with nothing shortened.
+    /// The same as GitHub Markdown, without shortened names.
     pub fn markdown(&self) -> String {
         let mut out = format!("**{}**\n\n{}\n", heading::title(self), columns::table(self).markdown());
         let _ = writeln!(out, "\n{}\n", text::markdown(&legend::parts(self, &[]).join("; ")));
@@ -184,27 +184,30 @@ impl Comparison {
         out
     }
 
-    /// A few sentences: what to use, what to drop, what is doubtful and how to settle it.
+    /// A few sentences: strategies to use, to drop and in doubt, and how to settle the doubts.
     pub fn verdict(&self) -> Vec<String> {
         verdict::sentences(self)
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
+    fn entries(&self) -> impl Iterator<Item = &TableEntry> {
         self.groups.iter().flat_map(|group| &group.entries)
     }
 }
 
-/// Whether there is a column of this name.
+/// Checks a column name.
+///
+/// # Errors
+/// [`CompareError::UnknownColumn`].
 pub fn check_column(name: &str) -> Result<(), CompareError> {
-    asked(&[name.to_owned()]).map(|_| ())
+    find_columns(&[name.to_owned()]).map(|_| ())
 }
 
-/// Whether rows can be compared like this, before there is anything to compare.
+/// Checks the options against planned rows, before any row is measured.
 pub fn check(rows: &[Row], options: &Options) -> Result<(), CompareError> {
     each_experiment(rows, options, Basis::Predicted).map(|_| ())
 }
 
-fn asked(names: &[String]) -> Result<Vec<&'static TableColumn>, CompareError> {
+fn find_columns(names: &[String]) -> Result<Vec<&'static TableColumn>, CompareError> {
     let find = |name: &String| {
         columns::find(name).ok_or_else(|| CompareError::UnknownColumn {
             name: name.clone(),
@@ -214,17 +217,17 @@ fn asked(names: &[String]) -> Result<Vec<&'static TableColumn>, CompareError> {
     names.iter().map(find).collect()
 }
 
-/// Compares rows of one experiment or several, each with a table of its own.
+/// Compares rows of one or more experiments, with one table per experiment.
 pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<Styled, CompareError> {
-    written(&each_experiment(rows, options, Basis::Measured)?, format)
+    format_all(&each_experiment(rows, options, Basis::Measured)?, format)
 }
 
-/// The same for rows that were planned but not run: their memory, no speed.
+/// The same for planned rows: predicted memory, no measured speed.
 pub fn render_planned(rows: &[Row], options: &Options, format: Format) -> Result<Styled, CompareError> {
-    written(&each_experiment(rows, options, Basis::Predicted)?, format)
+    format_all(&each_experiment(rows, options, Basis::Predicted)?, format)
 }
 
-fn written(comparisons: &[Comparison], format: Format) -> Result<Styled, CompareError> {
+fn format_all(comparisons: &[Comparison], format: Format) -> Result<Styled, CompareError> {
     Ok(match format {
         Format::Table => {
             let mut out = Styled::default();
@@ -242,8 +245,9 @@ fn written(comparisons: &[Comparison], format: Format) -> Result<Styled, Compare
     })
 }
 
-/// The runs of one experiment whose speeds, beside their baselines', are not known to `half_width` of them, and these
-/// baselines. Where there is none to compare with it is the speed itself.
+/// Ids of the runs of one experiment whose speed ratio to the baseline has a confidence interval wider than
+/// +-`half_width` (relative), or none, and of their baselines. In groups without a measured baseline, the interval is
+/// that of the speed itself.
 pub fn unsettled(rows: &[Row], half_width: f64) -> HashSet<String> {
     let Ok(comparison) = Comparison::build(rows, &Options::default(), Basis::Measured) else {
         return HashSet::new();
@@ -251,16 +255,16 @@ pub fn unsettled(rows: &[Row], half_width: f64) -> HashSet<String> {
     let mut unsettled = HashSet::new();
     for group in &comparison.groups {
         let base = group.base().filter(|base| base.speed.len() > 0);
-        let is_known = |entry: &&Entry| {
-            let known = match base {
+        let is_settled = |entry: &&TableEntry| {
+            let half = match base {
                 Some(_) => entry.relative.speed.as_ref().and_then(Ratio::half_width),
                 None => entry.speed.half_width(),
             };
-            known.is_some_and(|known| known <= half_width)
+            half.is_some_and(|half| half <= half_width)
         };
         let measured =
             group.entries.iter().filter(|entry| entry.speed.len() > 0 && !entry.relative.is_baseline);
-        let mut open = measured.filter(|entry| !is_known(entry)).peekable();
+        let mut open = measured.filter(|entry| !is_settled(entry)).peekable();
         if open.peek().is_some() {
             unsettled.extend(base.map(|base| base.row.run_id.clone()));
         }
@@ -271,10 +275,10 @@ pub fn unsettled(rows: &[Row], half_width: f64) -> HashSet<String> {
 
 fn each_experiment(rows: &[Row], options: &Options, basis: Basis) -> Result<Vec<Comparison>, CompareError> {
     let mut experiments: Vec<Vec<Row>> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut indices: HashMap<&str, usize> = HashMap::new();
     for row in rows {
-        let place = *places.entry(&row.experiment).or_insert(experiments.len());
-        match experiments.get_mut(place) {
+        let index = *indices.entry(&row.experiment).or_insert(experiments.len());
+        match experiments.get_mut(index) {
             Some(rows) => rows.push(row.clone()),
             None => experiments.push(vec![row.clone()]),
         }

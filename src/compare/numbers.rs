@@ -1,8 +1,8 @@
-//! Numbers as a table shows them: short, and never wider than a column can bear.
+//! Formatting of numbers for tables and sentences: short, of bounded width.
 
 use base::units::Bytes;
 
-/// The unit of all sizes in a table, so that they can be compared at a glance.
+/// The common unit of all sizes in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Unit {
     pub(super) name: &'static str,
@@ -11,8 +11,8 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// The largest unit that leaves something to see of the smallest size.
-    pub(super) fn of(sizes: impl Iterator<Item = u64>) -> Unit {
+    /// The largest unit that still shows the smallest size.
+    pub(super) fn for_sizes(sizes: impl Iterator<Item = u64>) -> Unit {
         let (mut least, mut most) = (u64::MAX, 0);
         for size in sizes.filter(|size| *size > 0) {
             least = least.min(size);
@@ -50,7 +50,7 @@ pub(super) fn size(bytes: u64) -> String {
     }
 }
 
-/// Times the baseline: `0.57`, `7.92`, `412`.
+/// A ratio to the baseline: `0.57`, `7.92`, `412`.
 pub(super) fn ratio(value: f64) -> String {
     match value.abs() {
         a if a >= 1e5 => format!("{value:.0e}"),
@@ -70,7 +70,7 @@ pub(super) fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// Something per second: `523`, `5.2k`, `412k`, `1.2M`.
+/// A rate per second: `523`, `5.2k`, `412k`, `1.2M`.
 pub(super) fn rate(value: f64) -> String {
     for (scale, unit) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
         let scaled = value / scale;
@@ -84,7 +84,7 @@ pub(super) fn rate(value: f64) -> String {
     if value >= 9.95 || value == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-/// A share as whole percent, and the first decimal below one.
+/// A share in whole percent; below 1 % with one decimal.
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         p if p >= 1e4 => format!("{p:.0e}"),
@@ -104,12 +104,12 @@ pub(super) fn change(share: f64) -> String {
     }
 }
 
-/// `one thing`, `3 things`
+/// `1 thing`, `3 things`
 pub(super) fn count(n: usize, thing: &str) -> String {
     if n == 1 { format!("1 {thing}") } else { format!("{n} {thing}s") }
 }
 
-/// `a`, `a and b`, `a, b and c`; long lists end in a number.
+/// `a`, `a and b`, `a, b and c`; long lists end in `and 7 others`.
 pub(super) fn list(names: &[String]) -> String {
     const MOST: usize = 5;
     match names {
@@ -125,14 +125,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_unit_shows_all_sizes() {
+    fn unit_suits_smallest_and_largest_size() {
         let gib = |x: f64| (x * (1u64 << 30) as f64) as u64;
-        let unit = Unit::of([gib(13.5), gib(3.5)].into_iter());
+        let unit = Unit::for_sizes([gib(13.5), gib(3.5)].into_iter());
         assert_eq!((unit.name, unit.show(gib(13.5)).as_str()), ("GiB", "13.5"));
-        let unit = Unit::of([gib(1.5), gib(0.1)].into_iter());
+        let unit = Unit::for_sizes([gib(1.5), gib(0.1)].into_iter());
         assert_eq!((unit.name, unit.show(gib(1.5)).as_str()), ("MiB", "1536"));
-        assert_eq!(Unit::of([300, 2000].into_iter()).show(300), "300");
-        assert_eq!(Unit::of(std::iter::empty()).name, "MiB");
+        assert_eq!(Unit::for_sizes([300, 2000].into_iter()).show(300), "300");
+        assert_eq!(Unit::for_sizes(std::iter::empty()).name, "MiB");
     }
 
     #[test]

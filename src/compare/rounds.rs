@@ -1,18 +1,18 @@
-//! A figure in each of the rounds that measured it. Figures of one round can be compared: what drifts has not gone far.
+//! Measurements by round. Values of the same round are compared, since drift within a round is small.
 
 use base::statistics::{self, Ratio};
 use results::Row;
 
-/// Positive figures, at most one a round.
+/// Positive values, at most one per round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rounds {
-    /// In the order of rounds.
+    /// Sorted by round.
     figures: Vec<(Round, f64)>,
-    /// How often it was looked at whether these are enough.
+    /// Number of interim tests for a sufficient number of repeats; each widens the confidence interval.
     looks: usize,
 }
 
-/// The process that measured all runs in turns, and how often it had done so.
+/// Id of the sweep that interleaved all runs, and number of the repeat.
 type Round = (String, usize);
 
 impl Rounds {
@@ -33,27 +33,27 @@ impl Rounds {
         statistics::median(&values)
     }
 
-    /// How well it is known by itself: half the width of its interval, over the median.
+    /// Half-width of the median's confidence interval, over the median.
     pub(super) fn half_width(&self) -> Option<f64> {
         let center = self.median()?;
-        let beside: Vec<f64> = self.figures.iter().map(|(_, value)| value / center).collect();
-        Ratio::of(&beside, self.looks)?.half_width()
+        let relative: Vec<f64> = self.figures.iter().map(|(_, value)| value / center).collect();
+        Ratio::of(&relative, self.looks)?.half_width()
     }
 
     pub(super) fn len(&self) -> usize {
         self.figures.len()
     }
 
-    /// This over the other, in each round that has both.
+    /// The ratios to `other`, one per round that has both.
     pub(super) fn ratios(&self, other: &Rounds) -> Vec<f64> {
-        let beside = |round: &Round| {
+        let same_round = |round: &Round| {
             let at = other.figures.partition_point(|(theirs, _)| theirs < round);
             other.figures.get(at).filter(|(theirs, _)| theirs == round)
         };
-        self.figures.iter().filter_map(|(round, value)| Some(value / beside(round)?.1)).collect()
+        self.figures.iter().filter_map(|(round, value)| Some(value / same_round(round)?.1)).collect()
     }
 
-    /// How many times the other this is. Where no round has both, their medians say it, and nothing how sure that is.
+    /// The ratio to `other` by paired rounds. Without a common round: the ratio of the medians, of unknown confidence.
     pub(super) fn over(&self, other: &Rounds) -> Option<Ratio> {
         Ratio::of(&self.ratios(other), self.looks.max(other.looks))
             .or_else(|| Some(Ratio::unpaired(self.median()? / other.median()?)))

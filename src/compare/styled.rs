@@ -1,24 +1,24 @@
-//! Lines for a terminal, with what each is, so that it may show them in colours.
+//! Lines with tones, which a terminal shows as colours.
 
 use std::fmt;
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     Plain,
-    /// Of a table or of a group.
+    /// The title of a table or group.
     Title,
-    /// Explains others.
+    /// Explains marks and columns.
     Legend,
-    /// A row worth considering.
+    /// A row on the Pareto front.
     Good,
-    /// A row that is not to be trusted, or does nothing.
+    /// A noisy or disturbed row, or one with a key without effect.
     Doubtful,
     /// A row without a result.
     Bad,
 }
 
-/// Lines, each ended.
+/// Lines without their line ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Styled {
     pub lines: Vec<(Tone, String)>,

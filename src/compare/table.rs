@@ -1,4 +1,4 @@
-//! A table of rows in groups, as lines of a fixed width or as Markdown.
+//! Layout of a table with grouped rows, as lines of limited width or as Markdown.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -6,29 +6,29 @@ use std::ops::Range;
 use super::styled::Tone;
 use super::text::{cut, cut_middle, markdown, pad_left, pad_right, width};
 
-/// What separates columns.
+/// Spaces between columns.
 const GAP: usize = 2;
-/// What names and notes are not shortened below, if numbers can be left out instead.
+/// Names and notes are not shortened below these widths as long as numeric columns can be dropped instead.
 const LEAST_NAME: usize = 16;
 const LEAST_NOTE: usize = 24;
 
-/// Numbers, one per row.
+/// A numeric column: one cell per row.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) title: String,
     pub(super) cells: Vec<String>,
-    /// Where there is no room, the highest goes first; 0 stays.
+    /// If the table is too wide, columns of the highest rank are dropped first; 0 is never dropped.
     pub(super) rank: u8,
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct TableLine {
     pub(super) mark: String,
     pub(super) name: String,
     pub(super) note: String,
 }
 
-impl Line {
+impl TableLine {
     fn tone(&self) -> Tone {
         match self.mark.chars().last() {
             Some('*') => Tone::Good,
@@ -41,23 +41,24 @@ impl Line {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Title of the names.
+    /// Title of the column of names.
     pub(super) name: String,
+    /// Title of the column of notes.
     pub(super) note: String,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<TableLine>,
     pub(super) columns: Vec<Column>,
-    /// Headings, each before the line with this number.
+    /// Headings, each with the index of the line that follows.
     pub(super) headings: Vec<(usize, String)>,
 }
 
 impl Table {
-    /// The lines, each at most `most` wide, and the titles of the columns that found no room.
+    /// The lines, at most `most` wide, and the titles of the dropped columns.
     pub(super) fn lines(&self, most: usize) -> (Vec<(Tone, String)>, Vec<String>) {
         let widest =
             |cells: &mut dyn Iterator<Item = &String>| cells.map(|cell| width(cell)).max().unwrap_or(0);
         let mark = widest(&mut self.lines.iter().map(|line| &line.mark)).max(1);
         let name = widest(&mut self.lines.iter().map(|line| &line.name)).max(width(&self.name));
-        // The title needs its room too, even over notes that are shorter or none at all.
+        // The title may be wider than all notes.
         let note = widest(&mut self.lines.iter().map(|line| &line.note)).max(width(&self.note));
         let widths: Vec<usize> =
             self.columns.iter().map(|c| widest(&mut c.cells.iter()).max(width(&c.title))).collect();
@@ -69,7 +70,7 @@ impl Table {
         };
         let for_note = if note == 0 { 0 } else { GAP + note.min(LEAST_NOTE) };
         let has_room = room(&kept) >= name + for_note;
-        let least_name = if has_room { name.min(LEAST_NAME) } else { self.telling_width(name) };
+        let least_name = if has_room { name.min(LEAST_NAME) } else { self.distinct_width(name) };
         let least = least_name + for_note;
         while room(&kept) < least {
             let last = kept.iter().copied().max_by_key(|at| self.columns[*at].rank);
@@ -78,7 +79,7 @@ impl Table {
             dropped.push(self.columns[last].title.clone());
         }
         let room = room(&kept);
-        // Names before notes, as long as a note can still say something.
+        // Names have priority over notes, except for the notes' minimum width.
         let for_name = room.saturating_sub(for_note).max(least_name.min(room));
         let name = name.min(for_name.max(LEAST_NAME));
         let note = room.saturating_sub(name + GAP);
@@ -115,19 +116,19 @@ impl Table {
         begins.zip(ends).map(|(begin, end)| begin..end)
     }
 
-    /// The least width that names can be shortened to and still be told apart, if there is any below the `widest`.
-    fn telling_width(&self, widest: usize) -> usize {
-        let tells = |width: usize| {
+    /// The smallest width to which names can be shortened and stay distinct within their groups; else `widest`.
+    fn distinct_width(&self, widest: usize) -> usize {
+        let distinct = |width: usize| {
             self.groups().all(|group| {
                 let names: HashSet<&str> = self.lines[group].iter().map(|line| line.name.as_str()).collect();
                 let cut: HashSet<String> = names.iter().map(|name| cut_middle(name, width)).collect();
                 cut.len() == names.len()
             })
         };
-        (LEAST_NAME..widest).find(|width| tells(*width)).unwrap_or(widest)
+        (LEAST_NAME..widest).find(|width| distinct(*width)).unwrap_or(widest)
     }
 
-    /// Names of at most `most` columns. Where shortening makes two of a group alike, they end in their numbers within it.
+    /// Names shortened to `most` columns. Names of a group that become equal end in `#1`, `#2`, ...
     fn short_names(&self, most: usize) -> Vec<String> {
         let mut names: Vec<String> = self.lines.iter().map(|line| cut_middle(&line.name, most)).collect();
         for group in self.groups() {
@@ -145,7 +146,7 @@ impl Table {
         names
     }
 
-    /// A Markdown table with everything in it; headings become rows.
+    /// The complete table as Markdown; headings become rows.
     pub(super) fn markdown(&self) -> String {
         let row = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
         let titles = self.columns.iter().map(|column| markdown(&column.title));
@@ -176,8 +177,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_title_over_no_notes_has_room() {
-        let line = |name: &str, note: &str| Line { mark: "*".into(), name: name.into(), note: note.into() };
+    fn note_title_fits_over_short_notes() {
+        let line =
+            |name: &str, note: &str| TableLine { mark: "*".into(), name: name.into(), note: note.into() };
         for note in ["", "x", "ab"] {
             let table = Table {
                 name: "strategy".into(),

@@ -2,18 +2,18 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Columns that a terminal gives to the text.
+/// Width in terminal columns.
 pub(super) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// On one line: names and messages come from files and may hold anything.
+/// Replaces control characters and line breaks: names and messages come from files.
 pub(super) fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().map(visible).collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// At most `columns` wide; what does not fit is cut from the end.
+/// Shortened to `columns` at the end.
 pub(super) fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_string();
@@ -21,7 +21,7 @@ pub(super) fn cut(text: &str, columns: usize) -> String {
     format!("{}…", head(text, columns.saturating_sub(1)).trim_end())
 }
 
-/// At most `columns` wide; what does not fit is cut from the middle, for names differ at their ends.
+/// Shortened to `columns` in the middle, since names differ at their ends.
 pub(super) fn cut_middle(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_string();
@@ -50,7 +50,7 @@ pub(super) fn pad_right(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// Broken between words; further lines are indented. Nothing in it controls the terminal.
+/// Wraps between words, indents continuation lines and replaces control characters.
 pub fn wrap(text: &str, columns: usize) -> String {
     let mut lines = vec![String::new()];
     for word in one_line(text).split_whitespace() {
@@ -68,7 +68,7 @@ pub fn wrap(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// Several pieces on as few lines as they need, broken between pieces where that is possible.
+/// Joins pieces into as few lines as possible, wrapped between pieces.
 pub(super) fn pack(pieces: &[String], separator: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in pieces {
@@ -84,13 +84,13 @@ pub(super) fn pack(pieces: &[String], separator: &str, columns: usize) -> Vec<St
     lines
 }
 
-/// As GitHub shows it unchanged.
+/// Escapes text for GitHub Markdown.
 pub(super) fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut code = false;
     for c in text.chars() {
         code ^= c == '`';
-        // A bar ends a cell even inside code.
+        // A `|` ends a table cell even inside code.
         if c == '|' || !code && matches!(c, '\\' | '*' | '_' | '<' | '>' | '~' | '[' | ']' | '#') {
             out.push('\\');
         }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_keep_both_ends() {
+    fn cut_middle_keeps_both_ends() {
         assert_eq!(cut_middle("bf16-recompute/accumulate=4", 14), "bf16-re…late=4");
         assert_eq!(cut("a long story", 7), "a long…");
         assert_eq!(cut("界界界", 5), "界界…");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_break_between_words() {
+    fn wrap_breaks_between_words_and_removes_controls() {
         assert_eq!(wrap("one two three", 8), "one two\n  three");
         assert_eq!(one_line(" a\n\tb\u{7} c "), "a b c");
         assert_eq!(wrap("a\u{1b}[2J", 8), "a [2J");

@@ -1,10 +1,10 @@
-//! What the figures say, in sentences. Nothing is claimed that noise could have made.
+//! The verdict in sentences. It makes no claim that noise could explain.
 
 use std::collections::HashMap;
 
 use super::columns;
-use super::entry::{Entry, LossOf, WAITS};
-use super::group::Group;
+use super::entry::{LossSource, TableEntry, WAITS};
+use super::group::TableGroup;
 use super::numbers::{change, list, percent, rate, ratio, size};
 use super::text::one_line;
 use super::{Basis, Comparison, advice, doubts};
@@ -12,25 +12,27 @@ use base::statistics::{Difference, Ratio};
 use memory::Pieces;
 use results::Status;
 
-/// A loss this much above the baseline's is worth a warning.
+/// Warn about losses that exceed the baseline's by more than this share.
 const WORSE_LOSS: f64 = 0.01;
-/// Sentences of one kind, before the rest is only counted.
+/// Maximum number of sentences of one kind; the rest is counted.
 const MOST: usize = 4;
 
 pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     let groups = comparison.groups.iter();
     let mut out = match comparison.basis {
-        Basis::Measured => first_few(groups.filter_map(|group| use_what(comparison, group))),
+        Basis::Measured => first_few(groups.filter_map(|group| recommendation(comparison, group))),
         Basis::Predicted => first_few(groups.filter_map(advice::sentence)),
     };
-    out.extend(first_few(comparison.groups.iter().filter_map(|group| without_base(comparison, group))));
-    out.extend(drop_what(comparison));
-    out.extend(first_few(each_entry(comparison, |entry, group| ran_out(comparison.basis, entry, group))));
+    out.extend(first_few(comparison.groups.iter().filter_map(|group| missing_baseline(comparison, group))));
+    out.extend(to_drop(comparison));
+    out.extend(first_few(each_entry(comparison, |entry, group| {
+        out_of_memory(comparison.basis, entry, group)
+    })));
     out.extend(first_few(each_entry(comparison, unfinished)));
     if comparison.basis == Basis::Measured {
-        out.extend(learns_nothing(comparison));
-        out.extend(learns_less(comparison));
-        out.extend(waits(comparison));
+        out.extend(lost_updates(comparison));
+        out.extend(higher_loss(comparison));
+        out.extend(data_wait(comparison));
         out.extend(disagreements(comparison));
         out.extend(doubts::sentences(comparison));
     }
@@ -38,20 +40,20 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     out.iter().map(|sentence| one_line(sentence)).collect()
 }
 
-/// Sentences of one kind; of very many only the number.
+/// The first sentences of one kind, and the number of the others.
 fn first_few(sentences: impl Iterator<Item = String>) -> Vec<String> {
     let mut all: Vec<String> = sentences.collect();
     if all.len() > MOST + 1 {
         let rest = all.len() - MOST;
         all.truncate(MOST);
-        all.push(format!("... and {rest} more like these."));
+        all.push(format!("... and {rest} more."));
     }
     all
 }
 
 fn each_entry(
     comparison: &Comparison,
-    sentence: impl Fn(&Entry, &Group) -> Option<String>,
+    sentence: impl Fn(&TableEntry, &TableGroup) -> Option<String>,
 ) -> impl Iterator<Item = String> {
     comparison
         .groups
@@ -60,8 +62,8 @@ fn each_entry(
         .filter_map(move |(entry, group)| sentence(entry, group))
 }
 
-/// A sentence about one group, which it names if there are several. Names of strategies keep their case.
-pub(super) fn subject(group: &Group, sentence: &str) -> String {
+/// Prefixes the group's heading or else capitalises the sentence, unless it begins with the name of a strategy.
+pub(super) fn subject(group: &TableGroup, sentence: &str) -> String {
     if !group.heading.is_empty() {
         return format!("{}: {sentence}", group.heading);
     }
@@ -72,25 +74,25 @@ pub(super) fn subject(group: &Group, sentence: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// The fastest, the smallest, and the best trade of the two.
-fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
+/// The fastest strategy, the one with the least memory, and the best trade-off.
+fn recommendation(comparison: &Comparison, group: &TableGroup) -> Option<String> {
     let by_axis = comparison.by.is_some();
-    let usable: Vec<&Entry> = group
+    let usable: Vec<&TableEntry> = group
         .entries
         .iter()
         .filter(|entry| entry.is_candidate() && entry.speed.len() > 0)
         .filter(|entry| by_axis || !entry.relative.idle)
-        // With a key that does nothing it is another entry under another name.
+        // An entry with a key without effect duplicates another entry.
         .filter(|entry| by_axis || entry.relative.pareto || entry.row.no_effect.is_empty())
         .collect();
     let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
     let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
-    let slower = |entry: &&Entry| entry.difference(top) == Difference::Less;
-    let tied: Vec<&Entry> = usable.iter().copied().filter(|entry| !slower(entry)).collect();
-    let unknown = tied.iter().any(|entry| !is(top, entry) && entry.difference(top) == Difference::Unknown);
-    // Of those that may be equally fast, the ones that need the least.
+    let slower = |entry: &&TableEntry| entry.difference(top) == Difference::Less;
+    let tied: Vec<&TableEntry> = usable.iter().copied().filter(|entry| !slower(entry)).collect();
+    let unknown = tied.iter().any(|entry| !same(top, entry) && entry.difference(top) == Difference::Unknown);
+    // Of the possibly equally fast entries, those with the least memory.
     let least = tied.iter().filter_map(|entry| entry.memory).min()?;
-    let frugal: Vec<&Entry> = tied.iter().copied().filter(|entry| entry.memory == Some(least)).collect();
+    let frugal: Vec<&TableEntry> = tied.iter().copied().filter(|entry| entry.memory == Some(least)).collect();
     let fastest = frugal.iter().copied().find(|entry| entry.relative.is_baseline).unwrap_or(frugal[0]);
     let smallest = usable.iter().copied().min_by_key(|entry| entry.memory)?;
 
@@ -100,15 +102,17 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
     let with_speed = group.entries.iter().filter(|entry| entry.is_usable() && entry.speed.len() > 0).count();
     let mut text = match tied.len() {
         _ if usable.len() == 1 && with_speed == 1 => {
-            format!("only {} gave figures ({figures}).", fastest.label)
+            format!("only {} has a measured speed ({figures}).", fastest.label)
         }
-        _ if usable.len() == 1 => format!("nothing differs from {} ({figures}).", fastest.label),
+        _ if usable.len() == 1 => format!("no strategy differs from {} ({figures}).", fastest.label),
         1 => format!("{} is the fastest ({figures}).", fastest.label),
         _ if unknown => format!(
             "the speeds of {tied_names} cannot be ranked; of these {frugal_names} {need} the least memory ({}).",
             size(least)
         ),
-        n if n == frugal.len() => format!("{tied_names} are equally fast in the same memory ({figures})."),
+        n if n == frugal.len() => {
+            format!("{tied_names} are equally fast and need the same memory ({figures}).")
+        }
         n if n == usable.len() => {
             format!("no measurable difference in speed; {frugal_names} {need} the least memory ({figures}).")
         }
@@ -119,27 +123,27 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
     };
     if smallest.memory < fastest.memory {
         text.push_str(&format!(" {}", least_memory(group, smallest, fastest)?));
-        text.push_str(&best_trade(&usable, fastest, smallest).unwrap_or_default());
+        text.push_str(&best_trade_off(&usable, fastest, smallest).unwrap_or_default());
     } else if tied.len() < usable.len() {
-        text.push_str(" Nothing needs less memory.");
+        text.push_str(" No strategy needs less memory.");
     }
     Some(subject(group, &text))
 }
 
-fn is(one: &Entry, other: &Entry) -> bool {
+fn same(one: &TableEntry, other: &TableEntry) -> bool {
     std::ptr::eq(one, other)
 }
 
-fn median(entry: &Entry) -> f64 {
+fn median(entry: &TableEntry) -> f64 {
     entry.speed.median().unwrap_or(0.0)
 }
 
-fn names_of(entries: &[&Entry]) -> String {
+fn names_of(entries: &[&TableEntry]) -> String {
     list(&entries.iter().map(|entry| entry.label.clone()).collect::<Vec<_>>())
 }
 
 /// `412k tok/s, 7.92 times fp32, in 7.7 GiB`
-fn figures(comparison: &Comparison, group: &Group, entry: &Entry) -> Option<String> {
+fn figures(comparison: &Comparison, group: &TableGroup, entry: &TableEntry) -> Option<String> {
     let relative = &entry.relative;
     let times = match (relative.speed, group.base()) {
         (Some(speed), Some(base)) if is_known(speed) && !relative.is_baseline => {
@@ -154,55 +158,56 @@ fn is_known(speed: Ratio) -> bool {
     matches!(speed.difference, Difference::Less | Difference::More)
 }
 
-fn least_memory(group: &Group, smallest: &Entry, fastest: &Entry) -> Option<String> {
+fn least_memory(group: &TableGroup, smallest: &TableEntry, fastest: &TableEntry) -> Option<String> {
     let of_base = match (smallest.relative.memory, group.base()) {
         (Some(memory), Some(base)) if !smallest.relative.is_baseline => {
             format!(", {} of {}", ratio(memory), base.label)
         }
         _ => String::new(),
     };
-    let speed = smallest.speed_beside(fastest).filter(|speed| is_known(*speed));
+    let speed = smallest.speed_over(fastest).filter(|speed| is_known(*speed));
     let speed = speed.map(|speed| format!(" at {} of that speed", ratio(speed.median))).unwrap_or_default();
     Some(format!("{} needs the least memory ({}{of_base}){speed}.", smallest.label, size(smallest.memory?)))
 }
 
-/// The most speed per byte, where that is neither end of the front.
-fn best_trade(usable: &[&Entry], fastest: &Entry, smallest: &Entry) -> Option<String> {
-    let worth = |entry: &Entry| Some(entry.speed.median()? / entry.memory.filter(|bytes| *bytes > 0)? as f64);
+/// The entry of the Pareto front with the highest speed per byte, unless it is the fastest or the smallest.
+fn best_trade_off(usable: &[&TableEntry], fastest: &TableEntry, smallest: &TableEntry) -> Option<String> {
+    let speed_per_byte =
+        |entry: &TableEntry| Some(entry.speed.median()? / entry.memory.filter(|bytes| *bytes > 0)? as f64);
     let best = usable
         .iter()
         .copied()
         .filter(|entry| entry.relative.pareto)
-        .filter_map(|entry| Some((worth(entry)?, entry)))
+        .filter_map(|entry| Some((speed_per_byte(entry)?, entry)))
         .max_by(|a, b| a.0.total_cmp(&b.0))?
         .1;
     if best.label == fastest.label || best.label == smallest.label {
         return None;
     }
     let less = 1.0 - best.memory? as f64 / fastest.memory? as f64;
-    let speed = best.speed_beside(fastest)?;
-    let slower = match speed.difference {
+    let speed = best.speed_over(fastest)?;
+    let cost = match speed.difference {
         Difference::Unknown => return None,
-        Difference::None => "no measurable part".to_owned(),
-        _ => format!("{}%", percent((1.0 - speed.median).max(0.0))),
+        Difference::None => "no measurable loss of speed".to_owned(),
+        _ => format!("{}% of its speed", percent((1.0 - speed.median).max(0.0))),
     };
     Some(format!(
-        " In between, {} saves {}% of the memory of {} for {slower} of its speed.",
+        " In between, {} saves {}% of the memory of {} for {cost}.",
         best.label,
         percent(less.max(0.0)),
         fastest.label,
     ))
 }
 
-fn without_base(comparison: &Comparison, group: &Group) -> Option<String> {
+fn missing_baseline(comparison: &Comparison, group: &TableGroup) -> Option<String> {
     group
         .baseline
         .is_none()
-        .then(|| format!("There is no {}{} to compare with.", comparison.baseline, group.place()))
+        .then(|| format!("The baseline {} is missing{}.", comparison.baseline, group.at_heading()))
 }
 
-/// Strategies that cost nothing less than the baseline anywhere, and keys that do nothing.
-fn drop_what(comparison: &Comparison) -> Vec<String> {
+/// Keys without effect, and strategies that save neither memory nor time at any axis point.
+fn to_drop(comparison: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
     let mut useless: Vec<String> = Vec::new();
     for (name, entries) in by_strategy(comparison) {
@@ -211,8 +216,8 @@ fn drop_what(comparison: &Comparison) -> Vec<String> {
             let mut others = entries.iter().filter(|other| other.status != Status::Skipped);
             if others.all(|other| other.row.no_effect == idle.row.no_effect) {
                 let keys = idle.no_effect();
-                let changes = if keys.len() == 1 { "it changes" } else { "they change" };
-                out.push(format!("Drop {} from {name}: {changes} nothing here.", list(&keys)));
+                let has = if keys.len() == 1 { "it has" } else { "they have" };
+                out.push(format!("Drop {} from {name}: {has} no effect here.", list(&keys)));
             }
         } else if comparison.by.is_none()
             && comparison.basis == Basis::Measured
@@ -222,9 +227,9 @@ fn drop_what(comparison: &Comparison) -> Vec<String> {
         }
     }
     if !useless.is_empty() {
-        let verb = if useless.len() == 1 { "saves" } else { "save" };
+        let (verb, them) = if useless.len() == 1 { ("saves", "it") } else { ("save", "them") };
         out.push(format!(
-            "{} {verb} neither memory nor time against {}: drop.",
+            "{} {verb} neither memory nor time compared with {}: drop {them}.",
             list(&useless),
             comparison.baseline
         ));
@@ -232,14 +237,14 @@ fn drop_what(comparison: &Comparison) -> Vec<String> {
     out
 }
 
-/// The entries of each strategy, in the order of the table.
-fn by_strategy(comparison: &Comparison) -> Vec<(&str, Vec<&Entry>)> {
-    let mut strategies: Vec<(&str, Vec<&Entry>)> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
+/// The entries by strategy, in the order of the table.
+fn by_strategy(comparison: &Comparison) -> Vec<(&str, Vec<&TableEntry>)> {
+    let mut strategies: Vec<(&str, Vec<&TableEntry>)> = Vec::new();
+    let mut indices: HashMap<&str, usize> = HashMap::new();
     for entry in comparison.entries() {
         let name = entry.row.strategy.as_str();
-        let place = *places.entry(name).or_insert(strategies.len());
-        match strategies.get_mut(place) {
+        let index = *indices.entry(name).or_insert(strategies.len());
+        match strategies.get_mut(index) {
             Some((_, entries)) => entries.push(entry),
             None => strategies.push((name, vec![entry])),
         }
@@ -247,7 +252,7 @@ fn by_strategy(comparison: &Comparison) -> Vec<(&str, Vec<&Entry>)> {
     strategies
 }
 
-fn saves_nothing(entry: &Entry) -> bool {
+fn saves_nothing(entry: &TableEntry) -> bool {
     let relative = &entry.relative;
     !relative.is_baseline
         && entry.is_candidate()
@@ -256,9 +261,9 @@ fn saves_nothing(entry: &Entry) -> bool {
         && !relative.less_to_start
 }
 
-/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.` Where steps leave something behind,
-/// `ran out of memory at batch 16 after 40 steps`.
-fn ran_out(basis: Basis, entry: &Entry, group: &Group) -> Option<String> {
+/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.`; if steps leak memory,
+/// `ran out of memory at batch 16 after 40 steps: ...`.
+fn out_of_memory(basis: Basis, entry: &TableEntry, group: &TableGroup) -> Option<String> {
     let row = &entry.row;
     if entry.status != Status::Oom {
         return None;
@@ -273,11 +278,11 @@ fn ran_out(basis: Basis, entry: &Entry, group: &Group) -> Option<String> {
     let bytes = row.oom_in_pieces_bytes.unwrap_or(0);
     let pieces = Pieces { bytes, largest: row.oom_largest_piece_bytes.unwrap_or(0) };
     let pieces = execute::in_pieces(pieces).map(|pieces| format!("; {pieces}")).unwrap_or_default();
-    Some(format!("{} {verb}{}{after}{short}{what}{phase}{pieces}.", entry.label, group.place()))
+    Some(format!("{} {verb}{}{after}{short}{what}{phase}{pieces}.", entry.label, group.at_heading()))
 }
 
-/// Why there are no figures, in full: the table has no room for long reasons.
-fn unfinished(entry: &Entry, group: &Group) -> Option<String> {
+/// The full reason for missing measurements, which the table may shorten.
+fn unfinished(entry: &TableEntry, group: &TableGroup) -> Option<String> {
     let what = match entry.status {
         Status::Skipped => "was skipped",
         Status::Timeout => "timed out",
@@ -288,19 +293,19 @@ fn unfinished(entry: &Entry, group: &Group) -> Option<String> {
     };
     let message = entry.row.message.trim().trim_end_matches('.');
     let why = if message.is_empty() { String::new() } else { format!(": {message}") };
-    let next = if entry.status.is_final() { "" } else { " The next sweep tries it again." };
-    Some(format!("{} {what}{}{why}.{next}", entry.label, group.place()))
+    let next = if entry.status.is_final() { "" } else { " The next sweep retries it." };
+    Some(format!("{} {what}{}{why}.{next}", entry.label, group.at_heading()))
 }
 
-/// The alternatives that something is true of, each with what `more` says of it.
-pub(super) fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Vec<String> {
+/// The names of all candidates for which `detail` is `Some`, with that detail in parentheses.
+pub(super) fn names(comparison: &Comparison, detail: impl Fn(&TableEntry) -> Option<String>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for group in &comparison.groups {
-        let place = if comparison.groups.len() > 1 { group.place() } else { String::new() };
+        let at = if comparison.groups.len() > 1 { group.at_heading() } else { String::new() };
         for entry in group.entries.iter().filter(|entry| entry.is_candidate()) {
-            match more(entry) {
-                Some(more) if more.is_empty() => names.push(format!("{}{place}", entry.label)),
-                Some(more) => names.push(format!("{}{place} ({more})", entry.label)),
+            match detail(entry) {
+                Some(detail) if detail.is_empty() => names.push(format!("{}{at}", entry.label)),
+                Some(detail) => names.push(format!("{}{at} ({detail})", entry.label)),
                 None => {}
             }
         }
@@ -308,37 +313,37 @@ pub(super) fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<Str
     names
 }
 
-/// Parameters in 16 bits that are as they were: what steps would change of them is rounded away.
-fn learns_nothing(comparison: &Comparison) -> Option<String> {
-    let lost = |entry: &Entry| {
-        entry.lost_updates().map(|share| format!("{}% of weights stayed as they were", percent(share)))
+/// 16-bit parameters whose updates are rounded away.
+fn lost_updates(comparison: &Comparison) -> Option<String> {
+    let lost = |entry: &TableEntry| {
+        entry.lost_updates().map(|share| format!("{}% of weights unchanged", percent(share)))
     };
     let names = names(comparison, lost);
     let learn = if names.len() == 1 { "learns" } else { "learn" };
     (!names.is_empty()).then(|| {
         format!(
-            "{} {learn} next to nothing: what an update changes by less than half of a last place is rounded away, and in \
-             fp16 small gradients as well. rounding = \"stochastic\" or master_weights = true keeps it.",
+            "{} {learn} next to nothing: updates smaller than half a ULP are rounded away, and small gradients in \
+             fp16 as well. Use rounding = \"stochastic\" or master_weights = true.",
             list(&names)
         )
     })
 }
 
-fn learns_less(comparison: &Comparison) -> Option<String> {
-    let worse = |entry: &Entry| {
+fn higher_loss(comparison: &Comparison) -> Option<String> {
+    let worse = |entry: &TableEntry| {
         let change = change(entry.loss_change().filter(|loss| *loss > WORSE_LOSS && !entry.same_loss())?);
-        match entry.loss.as_ref()?.of {
-            LossOf::Evaluation => Some(change),
-            LossOf::Training => Some(format!("{change} in training")),
+        match entry.loss.as_ref()?.source {
+            LossSource::Evaluation => Some(change),
+            LossSource::Training => Some(format!("{change} in training")),
         }
     };
     let names = names(comparison, worse);
     (comparison.by.is_none() && !names.is_empty())
-        .then(|| format!("Check what still learns: the loss of {} is above the base's.", list(&names)))
+        .then(|| format!("Check convergence: the loss of {} is above the baseline's.", list(&names)))
 }
 
-fn waits(comparison: &Comparison) -> Option<String> {
-    let share = |entry: &Entry| entry.wait.filter(|share| *share > WAITS);
+fn data_wait(comparison: &Comparison) -> Option<String> {
+    let share = |entry: &TableEntry| entry.wait.filter(|share| *share > WAITS);
     let names =
         names(comparison, |entry| share(entry).map(|share| format!("{}% of the step", percent(share))));
     let verb = if names.len() == 1 { "waits" } else { "wait" };
@@ -352,17 +357,17 @@ fn disagreements(comparison: &Comparison) -> Vec<String> {
         entry.prediction_missed().then(|| format!("{} predicted, {} measured", size(predicted), size(peak)))
     });
     if !missed.is_empty() {
-        out.push(format!("The prediction missed the peak of {}: please report it.", list(&missed)));
+        out.push(format!("The predicted peak of {} is wrong: please report it.", list(&missed)));
     }
-    let off = names(comparison, |entry| {
+    let uncounted = names(comparison, |entry| {
         let off = entry.uncounted()?;
         let bytes = size(u64::try_from(off.unsigned_abs()).unwrap_or(u64::MAX));
         Some(format!("{bytes} {}", if off > 0 { "more" } else { "less" }))
     });
-    if !off.is_empty() {
+    if !uncounted.is_empty() {
         out.push(format!(
-            "The system's figure is not what was counted for {}: trust neither yet.",
-            list(&off)
+            "The external reading disagrees with the counted bytes of {}: trust neither yet.",
+            list(&uncounted)
         ));
     }
     let emulated = names(comparison, |entry| entry.row.emulated.then(String::new));

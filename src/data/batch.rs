@@ -1,4 +1,4 @@
-//! Batches: of each sample, the named and typed parts that a model asks for.
+//! Batches: the named, typed parts that a model requests of each sample.
 
 use std::fmt;
 use std::ops::DerefMut;
@@ -8,43 +8,43 @@ use super::row::{PLACE, WEIGHTS, is_missing};
 use super::seeds;
 use ops::{DType, Shape, TensorType};
 
-/// What a model asks for of each sample.
+/// The parts that a model requests of each sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub parts: Vec<Part>,
-    /// How long it is, if it is a stretch of something longer.
+    /// The length, if samples are slices of a longer sequence.
     pub length: Option<Given>,
-    /// How many tokens it has, if the model works on tokens: what its speed is counted in.
+    /// Tokens per sample, if the model works on tokens; the unit of its speed.
     pub tokens: Option<usize>,
 }
 
 #[cfg(test)]
 impl Sample {
-    /// For data that does not ask what it is for.
+    /// For data sets that ignore the sample.
     pub(crate) const NONE: Sample = Sample { parts: Vec::new(), length: None, tokens: None };
 }
 
-/// One of the things that a sample consists of.
+/// A named tensor of each sample, such as `tokens` or `targets`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     pub name: &'static str,
-    /// Of one sample: `[T]` of a sequence, `[]` of a class, up to three dimensions.
+    /// The type for one sample: `[T]` for a sequence, `[]` for a class, up to three dimensions.
     pub ty: TensorType,
-    /// Of whole numbers that tell things apart: all are from 0 to below this. Data that does not say it may have any.
+    /// For ids: all are in `0..below`. `None`: not ids, or unbounded.
     pub below: Option<Given>,
 }
 
-/// A count, and the key of the experiment that decides it: of the model for what is asked for, of the data for what is
-/// found.
+/// A count, and the key of the experiment that sets it: a key of the model for requested parts, of the data set for
+/// provided parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// In full: `model.transformer.context`.
+    /// The full key: `model.transformer.context`.
     pub key: &'static str,
     pub count: usize,
 }
 
 impl Part {
-    /// As it is loaded where ids are loaded in some type: these are what is below something.
+    /// The part with its ids loaded in `dtype`; unchanged if it does not hold ids.
     #[must_use]
     pub fn loaded_as(self, dtype: DType) -> Part {
         match self.below {
@@ -53,28 +53,28 @@ impl Part {
         }
     }
 
-    /// The part of this many samples, one after the other.
+    /// The type of the part for a batch of samples: `[samples, ...]`.
     pub fn of_samples(&self, samples: usize) -> TensorType {
         let dims = [&[samples], self.ty.shape.dims()].concat();
         TensorType { dtype: self.ty.dtype, shape: Shape::new(&dims) }
     }
 }
 
-/// Where a part lies: memory of this process, or what a device lends.
+/// The memory of a part: this process's own, or a device's.
 pub type Memory = Box<dyn DerefMut<Target = [u8]> + Send>;
 
-/// Some samples in the host's memory, part by part.
+/// Samples in host memory, part by part.
 #[derive(Debug)]
 pub struct Batch {
     parts: Vec<Filled>,
-    /// What chance starts from, if a model leaves anything to it: no data has it.
+    /// Random seeds per sample, if the model uses randomness. Not part of any data set.
     seeds: Option<Filled>,
 }
 
-/// A part of all samples of a batch.
+/// One part of all samples of a batch.
 pub struct Filled {
     pub part: Part,
-    /// Sample after sample, in the machine's byte order.
+    /// The samples in order, in native byte order.
     pub bytes: Memory,
 }
 
@@ -85,13 +85,12 @@ impl fmt::Debug for Filled {
 }
 
 impl Batch {
-    /// Memory of this process for this many samples, as yet without anything that makes sense.
+    /// Allocates a batch, with arbitrary contents.
     pub fn new(parts: &[Part], samples: usize) -> Batch {
         Batch { parts: parts.iter().map(|part| Filled::new(*part, samples)).collect(), seeds: None }
     }
 
-    /// In memory of another's, which is as large as each part of the samples is; with what chance starts from, where there is
-    /// memory for that.
+    /// Makes a batch of existing memory, which has the size of each part, and of optional memory for random seeds.
     pub fn within(parts: Vec<(Part, Memory)>, seeds: Option<Memory>) -> Batch {
         let filled = |(part, bytes)| Filled { part, bytes };
         Batch {
@@ -100,13 +99,13 @@ impl Batch {
         }
     }
 
-    /// With memory for what chance starts from, too.
+    /// Adds memory for random seeds.
     #[must_use]
     pub fn with_seeds(self, samples: usize) -> Batch {
         Batch { seeds: Some(Filled::new(seeds::part(), samples)), ..self }
     }
 
-    /// What data has.
+    /// The parts from the data set, without the random seeds.
     pub fn parts(&self) -> &[Filled] {
         &self.parts
     }
@@ -115,12 +114,12 @@ impl Batch {
         &mut self.parts
     }
 
-    /// What chance starts from.
+    /// The random seeds.
     pub(super) fn seeds_mut(&mut self) -> Option<&mut Filled> {
         self.seeds.as_mut()
     }
 
-    /// All that there is.
+    /// All parts, random seeds included.
     pub fn all(&self) -> impl Iterator<Item = &Filled> {
         self.parts.iter().chain(&self.seeds)
     }
@@ -129,9 +128,9 @@ impl Batch {
         self.all().find(|filled| filled.part.name == name)
     }
 
-    /// With the elements of a part, from the first sample's to the last one's; ids may be i32 whatever they are loaded in.
+    /// Sets the elements of a part, in the order of samples. Ids may be given as i32 for any loaded type.
     ///
-    /// Panics if there is no such part, or not as many elements of that size.
+    /// Panics if there is no such part, or if the number or size of elements differs.
     #[must_use]
     pub fn with<const SIZE: usize>(
         mut self,
@@ -154,24 +153,25 @@ impl Batch {
     }
 }
 
-/// What a target is that nothing is told from.
+/// The target of padding tokens, which the loss ignores.
 pub(super) const MASKED: i32 = -1;
 
 impl Batch {
-    /// How many of its tokens are padding, and how many it has, each sample `context`; if some may be.
+    /// Number of padding tokens and of all tokens, with `context` tokens per sample. `None` if the batch has no
+    /// padding.
     pub fn padding(&self, context: usize) -> Option<[u64; 2]> {
         self.part(WEIGHTS)?;
-        if let Some(places) = self.part(PLACE) {
-            let places = places.bytes.chunks_exact(places.part.ty.bytes() as usize);
-            let all = places.len();
+        if let Some(offsets) = self.part(PLACE) {
+            let offsets = offsets.bytes.chunks_exact(offsets.part.ty.bytes() as usize);
+            let all = offsets.len();
             return Some(
-                [places.filter(|place| is_missing(place)).count(), all].map(|n| (n * context) as u64),
+                [offsets.filter(|offset| is_missing(offset)).count(), all].map(|n| (n * context) as u64),
             );
         }
         let targets = self.part("targets")?;
         let targets = targets.bytes.chunks_exact(targets.part.ty.dtype.bytes() as usize);
         let all = targets.len() as u64;
-        // The bits of -1, and of the largest number that stands for it, are ones.
+        // All bits of -1 are ones, as are those of the largest unsigned number that represents it.
         let masked = targets.filter(|target| target.iter().all(|byte| *byte == u8::MAX)).count();
         Some([masked as u64, all])
     }
@@ -179,11 +179,11 @@ impl Batch {
 
 impl Filled {
     fn new(part: Part, samples: usize) -> Filled {
-        // Not zeros, which the system would hand out without making them resident.
+        // Zeroed pages would not be resident until first written.
         Filled { part, bytes: Box::new(vec![1; part.of_samples(samples).bytes() as usize]) }
     }
 
-    /// The same number in each element, of a part of f32.
+    /// Fills an f32 part with one number.
     pub(super) fn fill_with(&mut self, number: f32) {
         self.bytes.as_chunks_mut().0.fill(number.to_ne_bytes());
     }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_have_their_types_and_their_samples_in_order() {
+    fn batch_stores_typed_parts_with_samples_in_order() {
         let image = Part { name: "image", ty: TensorType::f32(&[2, 3]), below: None };
         let class = Part { name: "class", ty: TensorType::i32(&[]), below: None };
         assert_eq!(image.of_samples(4), TensorType::f32(&[4, 2, 3]));

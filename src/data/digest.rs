@@ -1,4 +1,4 @@
-//! Digests of data: what makes two data sets the same.
+//! Digests of data: equal digests mean the same data.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -14,32 +14,31 @@ use super::{DataError, TokenWidth};
 use base::units::Bytes;
 use base::{regular, temporary};
 
-/// A file that changed this recently may change again without its time moving on.
+/// A file that changed this recently may change again without a new timestamp.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Of what is kept of them: some hundred thousand.
+/// Maximum size of a cache file: a few hundred thousand digests.
 const LARGEST: Bytes = Bytes(64 << 20);
 
-/// Digests of files, kept by path and by what no other contents have had there, so that a large corpus is not read again for every
-/// sweep.
+/// Digests of files, cached by path and file version, so that a large corpus is not read again for every sweep.
 #[derive(Debug, Default)]
 pub struct DigestCache {
     file: Option<PathBuf>,
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, CachedDigest>,
     changed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Known {
+struct CachedDigest {
     version: Version,
     sha256: String,
-    /// Of files of tokens.
+    /// The largest token, for files of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     largest: Option<u32>,
 }
 
-/// Equal for two looks at a file between which nobody wrote to it or put another in its place. Who copies a file may
-/// set its size and the time of its modification, but neither its inode nor the time of its change.
+/// Identifies the contents of a path: equal only if the file was neither written to nor replaced. Copying a file can
+/// preserve its size and modification time, but neither its inode nor its change time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Version {
     bytes: u64,
@@ -59,7 +58,7 @@ impl Version {
         }
     }
 
-    /// Whether it is so old that another one will be told from it.
+    /// Whether it is old enough that a later change would get another timestamp.
     fn is_settled(&self, now: SystemTime) -> bool {
         let settled = self.modified.0.max(self.changed.0).saturating_add(SETTLED.as_secs() as i64);
         let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
@@ -67,10 +66,10 @@ impl Version {
     }
 }
 
-/// What files are now.
+/// The current versions of files.
 ///
 /// # Errors
-/// One that cannot be looked at.
+/// A file's metadata is unreadable.
 pub(super) fn versions(paths: &[PathBuf]) -> Result<Vec<Version>, DataError> {
     let version = |path: &PathBuf| {
         let metadata = fs::metadata(path);
@@ -87,15 +86,15 @@ pub(super) struct FileDigest {
     pub(super) sha256: String,
 }
 
-/// What is known of a file of tokens.
+/// The digest and the largest token of a file of tokens.
 pub(super) struct TokensDigest {
     pub(super) digest: FileDigest,
-    /// 0 where there is none.
+    /// 0 without tokens.
     pub(super) largest: u32,
 }
 
 impl DigestCache {
-    /// What is kept in the file. One that is missing or makes no sense is an empty cache: all it costs is time.
+    /// Reads a cache file. A missing or invalid file is an empty cache, which only costs time.
     pub fn read(file: &Path) -> DigestCache {
         let known = regular::read(file, LARGEST)
             .ok()
@@ -104,7 +103,7 @@ impl DigestCache {
         DigestCache { file: Some(file.to_path_buf()), known, changed: false }
     }
 
-    /// Keeps what was learnt, if it came from a file. Whole or not at all: another sweep may be reading.
+    /// Writes new digests back to the cache file, if there is one. Atomic, since another sweep may be reading.
     ///
     /// # Errors
     ///
@@ -123,7 +122,7 @@ impl DigestCache {
         self.of_file_at(path, SystemTime::now())
     }
 
-    /// The digest of a file's contents, and the largest of the tokens behind its header.
+    /// The digest of a file's contents, and the largest token after its header.
     pub(super) fn of_tokens(
         &mut self,
         path: &Path,
@@ -131,8 +130,8 @@ impl DigestCache {
         header: usize,
     ) -> io::Result<TokensDigest> {
         let name = format!("{} as {} behind {header}", path.display(), width.name());
-        self.look(name, path, SystemTime::now(), || {
-            let mut largest = Largest { width, header, begun: Vec::new(), number: 0 };
+        self.cached_or(name, path, SystemTime::now(), || {
+            let mut largest = LargestToken { width, header, partial: Vec::new(), number: 0 };
             let digest = hash_file(path, |bytes| largest.add(bytes))?;
             Ok(TokensDigest { digest, largest: largest.number })
         })
@@ -141,11 +140,11 @@ impl DigestCache {
     fn of_file_at(&mut self, path: &Path, now: SystemTime) -> io::Result<FileDigest> {
         let name = path.to_string_lossy().into_owned();
         let read = || Ok(TokensDigest { digest: hash_file(path, |_| ())?, largest: 0 });
-        Ok(self.look(name, path, now, read)?.digest)
+        Ok(self.cached_or(name, path, now, read)?.digest)
     }
 
-    /// What is known by a name, or else is found out now.
-    fn look(
+    /// The cached digest of this name, or else that which `read` computes.
+    fn cached_or(
         &mut self,
         name: String,
         path: &Path,
@@ -160,48 +159,48 @@ impl DigestCache {
         let found = read()?;
         if version.is_settled(now) && found.digest.bytes == version.bytes {
             let largest = Some(found.largest).filter(|largest| *largest > 0);
-            self.known.insert(name, Known { version, sha256: found.digest.sha256.clone(), largest });
+            self.known.insert(name, CachedDigest { version, sha256: found.digest.sha256.clone(), largest });
             self.changed = true;
         }
         Ok(found)
     }
 }
 
-/// The largest of the tokens that pass by, piece by piece.
-struct Largest {
+/// The largest token of a file that is read in chunks.
+struct LargestToken {
     width: TokenWidth,
-    /// Bytes that are still to be passed over.
+    /// Remaining bytes of the header.
     header: usize,
-    /// The first bytes of a number whose last are in the next piece.
-    begun: Vec<u8>,
+    /// The first bytes of a token that continues in the next chunk.
+    partial: Vec<u8>,
     number: u32,
 }
 
-impl Largest {
+impl LargestToken {
     fn add(&mut self, bytes: &[u8]) {
-        let passed = self.header.min(bytes.len());
-        self.header -= passed;
-        let mut bytes = &bytes[passed..];
-        while !self.begun.is_empty() && self.begun.len() < self.width.bytes() && !bytes.is_empty() {
-            self.begun.push(bytes[0]);
+        let skipped = self.header.min(bytes.len());
+        self.header -= skipped;
+        let mut bytes = &bytes[skipped..];
+        while !self.partial.is_empty() && self.partial.len() < self.width.bytes() && !bytes.is_empty() {
+            self.partial.push(bytes[0]);
             bytes = &bytes[1..];
         }
-        if self.begun.len() == self.width.bytes() {
-            let begun = std::mem::take(&mut self.begun);
-            self.take(&begun);
+        if self.partial.len() == self.width.bytes() {
+            let token = std::mem::take(&mut self.partial);
+            self.add_tokens(&token);
         }
         let whole = bytes.len() - bytes.len() % self.width.bytes();
-        self.take(&bytes[..whole]);
-        self.begun.extend_from_slice(&bytes[whole..]);
+        self.add_tokens(&bytes[..whole]);
+        self.partial.extend_from_slice(&bytes[whole..]);
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    fn add_tokens(&mut self, bytes: &[u8]) {
         self.number = self.width.numbers(bytes).fold(self.number, u32::max);
     }
 }
 
-/// Shows each piece as well.
-fn hash_file(path: &Path, mut show: impl FnMut(&[u8])) -> io::Result<FileDigest> {
+/// Hashes a file in chunks and passes each chunk to `visit`.
+fn hash_file(path: &Path, mut visit: impl FnMut(&[u8])) -> io::Result<FileDigest> {
     let mut file = regular::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
@@ -215,7 +214,7 @@ fn hash_file(path: &Path, mut show: impl FnMut(&[u8])) -> io::Result<FileDigest>
             return Ok(FileDigest { bytes, sha256: hex(&hash.finalize()) });
         }
         hash.update(&buffer[..count]);
-        show(&buffer[..count]);
+        visit(&buffer[..count]);
         bytes += count as u64;
     }
 }
@@ -225,8 +224,7 @@ pub(super) fn of_bytes(text: &[u8]) -> FileDigest {
     FileDigest { bytes: text.len() as u64, sha256: hex(&Sha256::digest(text)) }
 }
 
-/// The digest of files in their order. Where they lie is not part of it, so that a copy elsewhere is the same
-/// data.
+/// The digest of files in their order. Paths are not part of it, so that a copy elsewhere is the same data.
 pub(super) fn combine(files: &[FileDigest]) -> String {
     let mut hash = Sha256::new();
     for file in files {
@@ -246,13 +244,13 @@ mod tests {
 
     use super::*;
 
-    /// When what was just written has settled.
+    /// A time when a file that was just written has settled.
     fn later() -> SystemTime {
         SystemTime::now() + 2 * SETTLED
     }
 
-    /// A file and the cache that has its digest.
-    fn kept(text: &Path) -> DigestCache {
+    /// Writes a file and returns a cache with its digest.
+    fn cached(text: &Path) -> DigestCache {
         fs::write(text, "one").unwrap();
         let mut cache = DigestCache::default();
         assert_eq!(cache.of_file_at(text, later()).unwrap().sha256, of_bytes(b"one").sha256);
@@ -260,12 +258,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_once_until_it_changes() {
+    fn file_is_read_once_until_it_changes() {
         let folder = tempfile::tempdir().unwrap();
         let (text, file) = (folder.path().join("text"), folder.path().join("digests.json"));
-        DigestCache { file: Some(file.clone()), ..kept(&text) }.write().unwrap();
+        DigestCache { file: Some(file.clone()), ..cached(&text) }.write().unwrap();
 
-        // Nothing has changed: taken from the cache, which the marker proves.
+        // Unchanged: taken from the cache, as the marker proves.
         let marked = fs::read_to_string(&file).unwrap().replace(&of_bytes(b"one").sha256, "marker");
         fs::write(&file, marked).unwrap();
         assert_eq!(DigestCache::read(&file).of_file(&text).unwrap().sha256, "marker");
@@ -274,9 +272,9 @@ mod tests {
         assert_eq!(DigestCache::read(&file).of_file(&text).unwrap().sha256, of_bytes(b"three").sha256);
     }
 
-    /// Other contents of the same size, with the time of their modification set to what it was.
+    /// Other contents of the same size, with the old modification time.
     #[test]
-    fn no_other_contents_are_taken_for_those_that_were() {
+    fn changed_contents_are_detected_despite_equal_size_and_mtime() {
         let folder = tempfile::tempdir().unwrap();
         let (text, other) = (folder.path().join("text"), folder.path().join("other"));
         let changes: [&dyn Fn(); 2] = [&|| fs::write(&text, "two").unwrap(), &|| {
@@ -284,7 +282,7 @@ mod tests {
             fs::rename(&other, &text).unwrap();
         }];
         for change in changes {
-            let mut cache = kept(&text);
+            let mut cache = cached(&text);
             let modified = fs::metadata(&text).unwrap().modified().unwrap();
             change();
             File::options().write(true).open(&text).unwrap().set_modified(modified).unwrap();
@@ -293,9 +291,9 @@ mod tests {
         }
     }
 
-    /// Their times are the same, of modification and of change.
+    /// Two files with equal modification and change times.
     #[test]
-    fn files_of_one_moment_are_told_apart() {
+    fn files_with_equal_times_differ_by_inode() {
         let folder = tempfile::tempdir().unwrap();
         let made = |name: String| {
             let file = folder.path().join(name);
@@ -303,16 +301,18 @@ mod tests {
             Version::of(&fs::metadata(file).unwrap())
         };
         let mut pairs = (0..10_000).map(|number| (made(format!("a{number}")), made(format!("b{number}"))));
-        let (a, b) = pairs.find(|(a, b)| Version { inode: b.inode, ..a.clone() } == *b).expect("a moment");
+        let (a, b) = pairs
+            .find(|(a, b)| Version { inode: b.inode, ..a.clone() } == *b)
+            .expect("two files with equal times");
         assert_ne!(a, b);
     }
 
     #[test]
-    fn a_file_that_just_changed_is_not_kept() {
+    fn recently_changed_file_is_not_cached() {
         let folder = tempfile::tempdir().unwrap();
         let (text, kept) = (folder.path().join("text"), folder.path().join("digests.json"));
         fs::write(&text, "one").unwrap();
-        // Long ago, as it says itself.
+        // Its modification time is long ago.
         let modified = SystemTime::now() - 100 * SETTLED;
         File::options().write(true).open(&text).unwrap().set_modified(modified).unwrap();
         let mut cache = DigestCache::read(&kept);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_cache_is_an_empty_one() {
+    fn invalid_cache_file_is_an_empty_cache() {
         let folder = tempfile::tempdir().unwrap();
         let kept = folder.path().join("digests.json");
         fs::write(&kept, "{ not json").unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn order_lengths_and_contents_count() {
+    fn combined_digest_depends_on_order_lengths_and_contents() {
         let (a, b) = (|| of_bytes(b"ab"), || of_bytes(b"c"));
         assert_ne!(combine(&[a(), b()]), combine(&[b(), a()]));
         assert_ne!(combine(&[a(), b()]), combine(&[of_bytes(b"a"), of_bytes(b"bc")]));

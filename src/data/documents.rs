@@ -1,7 +1,7 @@
-//! Samples that keep documents apart: each has one, or as many as there is room for.
+//! Samples that separate documents: one document per sample (padded), or several (packed).
 //!
-//! Of a document of n tokens, n - 1 are seen, each with what follows it as its target; of one that is longer than a sample,
-//! parts are, each as a document of its own. What is left of a sample is padding: tokens of 0 whose targets are -1.
+//! A document of n tokens gives n - 1 pairs of token and target, the next token. A document longer than a sample is cut
+//! into several documents. The rest of a sample is padding: tokens 0 with targets -1.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -9,18 +9,18 @@ use std::iter;
 use std::ops::Range;
 
 use super::row::{WEIGHTS, weights};
-use super::stretches::Row;
+use super::slices::ReadTokens;
 use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep};
 use ops::TensorType;
 
 /// How documents become samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub enum Documents {
-    /// Samples are stretches of all of them, one after the other.
+    /// All documents are concatenated; samples are slices of the whole.
     Joined,
-    /// A sample has one.
+    /// One document per sample, with padding.
     Padded,
-    /// A sample has several, which see nothing of each other.
+    /// Several documents per sample, separated by a block-diagonal attention mask.
     Packed,
 }
 
@@ -28,15 +28,16 @@ const PADDED: &[&str] = &["tokens", "targets", "weights"];
 const PACKED: &[&str] = &["tokens", "targets", "weights", "starts"];
 
 impl Documents {
-    /// What a sample of so many tokens has beside them and their targets: what its targets count for, f32[], so that all of
-    /// a step's count for as much as all tokens would; and of each token where its document begins, i32[T].
+    /// The parts of a sample beside tokens and targets, for samples of `context` = T tokens: `weights`, f32[], scales
+    /// the loss of its targets so that a step's targets together weigh as much as all its tokens; `starts`, i32[T], is
+    /// the position where each token's document begins.
     pub fn parts(self, context: usize) -> Vec<Part> {
         let names = &self.names()[2..];
         let starts = |name| Part { name, ty: TensorType::i32(&[context]), below: None };
         names.iter().map(|&name| if name == WEIGHTS { weights() } else { starts(name) }).collect()
     }
 
-    /// Whether some of a part may be masked: what nothing is told from.
+    /// Whether a part may hold masked elements, which the loss ignores.
     pub fn mask(self, part: &str) -> bool {
         self != Documents::Joined && part == "targets"
     }
@@ -50,76 +51,76 @@ impl Documents {
     }
 }
 
-/// What is known of documents that lie in a row.
+/// The documents of a token row, without the tokens.
 #[derive(Clone, Debug)]
-pub(super) struct Described {
+pub(super) struct DocumentSet {
     pub(super) digest: String,
-    /// What their tokens are all below.
+    /// All tokens are below this count.
     pub(super) below: Given,
-    /// Never joined.
+    /// Padded or packed.
     pub(super) documents: Documents,
-    /// Where each ends.
+    /// End of each document in the row.
     pub(super) ends: Vec<u64>,
-    /// How many of them, from the front, are trained on.
+    /// Number of documents in the training split, which comes first.
     pub(super) training: usize,
 }
 
-/// Documents in samples of one length.
+/// Documents arranged in samples of `context` tokens.
 #[derive(Debug)]
-pub(super) struct Arranged<R> {
+pub(super) struct DocumentSamples<R> {
     row: R,
-    contents: Described,
+    contents: DocumentSet,
     context: usize,
-    training: Samples,
-    evaluation: Samples,
+    training: SampleLayout,
+    evaluation: SampleLayout,
 }
 
-/// A stretch of the row.
+/// A slice of the token row, from one document.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Piece {
+struct DocumentSlice {
     first: usize,
     len: usize,
 }
 
-/// What samples are made of.
+/// The slices of each sample.
 #[derive(Debug, Default, PartialEq)]
-struct Samples {
-    /// Sample after sample.
-    pieces: Vec<Piece>,
-    /// Where the pieces of each sample end.
+struct SampleLayout {
+    /// In the order of samples.
+    pieces: Vec<DocumentSlice>,
+    /// End of each sample's slices in `pieces`.
     ends: Vec<usize>,
 }
 
-impl Described {
-    /// Of some documents: the row's places of each.
-    fn places(&self, documents: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+impl DocumentSet {
+    /// The ranges of documents in the row.
+    fn ranges(&self, documents: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let begin =
             move |document: usize| document.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         documents.map(move |document| begin(document)..self.ends[document] as usize)
     }
 
-    /// Those from which there is something to learn.
-    fn counted(&self, documents: Range<usize>) -> usize {
-        self.places(documents).filter(|places| places.len() > 1).count()
+    /// Number of documents with at least one target.
+    fn count_with_targets(&self, documents: Range<usize>) -> usize {
+        self.ranges(documents).filter(|range| range.len() > 1).count()
     }
 
-    fn arranged(&self, documents: Range<usize>, context: usize) -> Samples {
-        let pieces = self.places(documents).flat_map(|places| {
-            let last = places.start.max(places.end.saturating_sub(1));
-            (places.start..last)
+    fn arrange(&self, documents: Range<usize>, context: usize) -> SampleLayout {
+        let pieces = self.ranges(documents).flat_map(|range| {
+            let last = range.start.max(range.end.saturating_sub(1));
+            (range.start..last)
                 .step_by(context)
-                .map(move |first| Piece { first, len: context.min(last - first) })
+                .map(move |first| DocumentSlice { first, len: context.min(last - first) })
         });
         match self.documents {
-            Documents::Packed => Samples::packed(pieces, context),
-            _ => Samples::of(pieces.map(|piece| vec![piece])),
+            Documents::Packed => SampleLayout::packed(pieces, context),
+            _ => SampleLayout::of(pieces.map(|piece| vec![piece])),
         }
     }
 }
 
-impl Samples {
-    fn of(samples: impl Iterator<Item = Vec<Piece>>) -> Samples {
-        let mut all = Samples::default();
+impl SampleLayout {
+    fn of(samples: impl Iterator<Item = Vec<DocumentSlice>>) -> SampleLayout {
+        let mut all = SampleLayout::default();
         for pieces in samples {
             all.pieces.extend(pieces);
             all.ends.push(all.pieces.len());
@@ -127,10 +128,10 @@ impl Samples {
         all
     }
 
-    /// Each piece where it leaves the least room, as they come; of samples with as much, in the first.
-    fn packed(pieces: impl Iterator<Item = Piece>, context: usize) -> Samples {
-        let mut samples: Vec<Vec<Piece>> = Vec::new();
-        // With the room that there is in each, if there is any.
+    /// Best-fit packing in the order of pieces; of equally full samples, the first is taken.
+    fn packed(pieces: impl Iterator<Item = DocumentSlice>, context: usize) -> SampleLayout {
+        let mut samples: Vec<Vec<DocumentSlice>> = Vec::new();
+        // (room, sample) of all samples with room.
         let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
         for piece in pieces {
             let tightest = open.range((piece.len, 0)..).next().copied();
@@ -144,21 +145,21 @@ impl Samples {
                 open.insert((room - piece.len, sample));
             }
         }
-        Samples::of(samples.into_iter())
+        SampleLayout::of(samples.into_iter())
     }
 
     fn count(&self) -> u64 {
         self.ends.len() as u64
     }
 
-    /// None of one that is missing.
-    fn pieces(&self, sample: Option<u64>) -> &[Piece] {
+    /// The pieces of a sample; empty for a missing sample.
+    fn pieces(&self, sample: Option<u64>) -> &[DocumentSlice] {
         let Some(sample) = sample.map(|sample| sample as usize) else { return &[] };
         let begin = sample.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.pieces[begin..self.ends[sample]]
     }
 
-    /// What each target counts for if all of these samples together are to count for as many as there are tokens.
+    /// The loss weight per target: tokens over targets of these samples.
     fn weight(&self, samples: impl Iterator<Item = Option<u64>>, context: usize) -> f32 {
         let (mut tokens, mut targets) = (0, 0);
         for sample in samples {
@@ -169,29 +170,31 @@ impl Samples {
     }
 }
 
-impl Contents for Described {
+impl Contents for DocumentSet {
     fn digest(&self) -> &str {
         &self.digest
     }
 
     fn samples(&self, sample: &Sample) -> u64 {
-        self.arranged(0..self.training, context(sample)).count()
+        self.arrange(0..self.training, context(sample)).count()
     }
 
     fn parts(&self) -> &'static [&'static str] {
         self.documents.names()
     }
 
-    fn part(&self, asked: &Part) -> Option<Part> {
-        let tokens = TensorType::i32(&[asked.ty.elements()]);
-        let known = match asked.name {
+    fn part(&self, requested: &Part) -> Option<Part> {
+        let tokens = TensorType::i32(&[requested.ty.elements()]);
+        let provided = match requested.name {
             name @ ("tokens" | "targets") => Part { name, ty: tokens, below: Some(self.below) },
-            name => self.documents.parts(asked.ty.elements()).into_iter().find(|part| part.name == name)?,
+            name => {
+                self.documents.parts(requested.ty.elements()).into_iter().find(|part| part.name == name)?
+            }
         };
-        Some(known)
+        Some(provided)
     }
 
-    /// A document has a sample if there are two tokens of it.
+    /// A document needs two tokens to give a sample.
     fn check_size(&self, _sample: &Sample, evaluates: bool) -> Result<(), DataError> {
         let too_few = |split| DataError::TooShort {
             split,
@@ -202,35 +205,35 @@ impl Contents for Described {
             length: None,
             largest_split: None,
         };
-        if self.counted(0..self.training) == 0 {
+        if self.count_with_targets(0..self.training) == 0 {
             return Err(too_few(Split::Training));
         }
-        if evaluates && self.counted(self.training..self.ends.len()) == 0 {
+        if evaluates && self.count_with_targets(self.training..self.ends.len()) == 0 {
             return Err(too_few(Split::Evaluation));
         }
         Ok(())
     }
 }
 
-/// Tokens of a sample.
+/// Tokens per sample.
 fn context(sample: &Sample) -> usize {
     sample.parts.iter().map(|part| part.ty.elements()).max().unwrap_or(0).max(1)
 }
 
-impl<R: Row> Arranged<R> {
-    pub(super) fn new(row: R, contents: Described, sample: &Sample) -> Arranged<R> {
+impl<R: ReadTokens> DocumentSamples<R> {
+    pub(super) fn new(row: R, contents: DocumentSet, sample: &Sample) -> DocumentSamples<R> {
         let context = context(sample);
-        let training = contents.arranged(0..contents.training, context);
-        let evaluation = contents.arranged(contents.training..contents.ends.len(), context);
-        Arranged { row, contents, context, training, evaluation }
+        let training = contents.arrange(0..contents.training, context);
+        let evaluation = contents.arrange(contents.training..contents.ends.len(), context);
+        DocumentSamples { row, contents, context, training, evaluation }
     }
 
-    /// A part of each of these samples.
+    /// Fills one part of these samples.
     fn fill<'a>(
         &'a self,
         filled: &mut Filled,
         weight: f32,
-        samples: impl Iterator<Item = &'a [Piece]>,
+        samples: impl Iterator<Item = &'a [DocumentSlice]>,
     ) -> Result<(), DataError> {
         let name = filled.part.name;
         if name == WEIGHTS {
@@ -238,27 +241,27 @@ impl<R: Row> Arranged<R> {
             return Ok(());
         }
         for (pieces, mut rest) in samples.zip(filled.ids_mut()) {
-            let mut place = 0;
+            let mut position = 0;
             for piece in pieces {
-                let (mut numbers, later) = rest.split_at(piece.len);
+                let (mut numbers, remaining) = rest.split_at(piece.len);
                 match name {
                     "tokens" => self.row.read(piece.first, numbers)?,
                     "targets" => self.row.read(piece.first + 1, numbers)?,
-                    _ => numbers.put(iter::repeat(place as u32)),
+                    _ => numbers.put(iter::repeat(position as u32)),
                 }
-                (rest, place) = (later, place + piece.len);
+                (rest, position) = (remaining, position + piece.len);
             }
             match name {
                 "tokens" => rest.put(iter::repeat(0)),
                 "targets" => rest.mask(),
-                _ => rest.put(iter::repeat(place as u32)),
+                _ => rest.put(iter::repeat(position as u32)),
             }
         }
         Ok(())
     }
 }
 
-impl<R: Row> Source for Arranged<R> {
+impl<R: ReadTokens> Source for DocumentSamples<R> {
     fn contents(&self) -> &dyn Contents {
         &self.contents
     }
@@ -269,18 +272,18 @@ impl<R: Row> Source for Arranged<R> {
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
-        let chosen = |sample| step.chosen(sample, self.training.count());
-        let weight = self.training.weight((0..step.samples).map(chosen), self.context);
+        let index = |sample| step.sample_index(sample, self.training.count());
+        let weight = self.training.weight((0..step.samples).map(index), self.context);
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, weight, samples.clone().map(|sample| self.training.pieces(chosen(sample))))
+            self.fill(filled, weight, samples.clone().map(|sample| self.training.pieces(index(sample))))
         })
     }
 
     fn fill_evaluation(&self, of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
-        let kept = |sample| Some(sample % self.evaluation.count());
-        let weight = self.evaluation.weight((0..of).map(kept), self.context);
+        let index = |sample| Some(sample % self.evaluation.count());
+        let weight = self.evaluation.weight((0..of).map(index), self.context);
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, weight, samples.clone().map(|sample| self.evaluation.pieces(kept(sample))))
+            self.fill(filled, weight, samples.clone().map(|sample| self.evaluation.pieces(index(sample))))
         })
     }
 }

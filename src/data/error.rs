@@ -1,4 +1,4 @@
-//! Why a data set cannot be used, and what would work.
+//! Errors of data sets, with help.
 
 use std::fmt;
 use std::io;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::Given;
 use base::units::Bytes;
 
-/// Each says what was found; [`DataError::help`] says what would work, and [`DataError::blame`] which key of the
-/// experiment is to blame.
+/// An unusable data set. [`DataError::help`] suggests a fix, and [`DataError::blame`] is the key of the experiment that
+/// causes it.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("no paths are given")]
@@ -22,42 +22,42 @@ pub enum DataError {
     Folder { path: PathBuf },
     #[error("cannot read {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
-    #[error("the {} there {} empty", count(*files as u64, "file"), if *files == 1 { "is" } else { "are" })]
+    #[error("the {} found {} empty", count(*files as u64, "file"), if *files == 1 { "is" } else { "are" })]
     Empty { files: usize },
-    #[error("{} has {}, which are no whole number of {format}", path.display(), count(*bytes, "byte"))]
+    #[error("{} has {} of tokens, not a multiple of the size of {format}", path.display(), count(*bytes, "byte"))]
     OddLength { path: PathBuf, bytes: u64, format: &'static str },
-    #[error("{} begins with a header of llm.c's of 1,024 bytes, and header = {header}", path.display())]
+    #[error("{} begins with llm.c's header of 1,024 bytes, but header = {header}", path.display())]
     Header { path: PathBuf, header: usize },
-    #[error("{} has changed while it was trained on", path.display())]
+    #[error("{} changed during the run", path.display())]
     Changed { path: PathBuf },
     #[error("line {line} of {}: {message}", path.display())]
     Line { path: PathBuf, line: usize, message: String, help: String },
-    #[error("{} is no text in UTF-8 from byte {at} on", path.display())]
+    #[error("{} is not UTF-8 text: the first invalid byte is {at}", path.display())]
     NotText { path: PathBuf, at: usize },
     #[error("cannot encode {}{}: {message}", line.map_or(String::new(), |line| format!("line {line} of ")), path.display())]
     NotEncoded { path: PathBuf, line: Option<usize>, message: String },
     #[error(
-        "{}{} is one document of {bytes}, and at most {most} are encoded as one",
+        "{}{} is a document of {bytes}; the maximum is {most}",
         line.map_or(String::new(), |line| format!("line {line} of ")),
         path.display()
     )]
     TooLong { path: PathBuf, line: Option<usize>, bytes: Bytes, most: Bytes },
     #[error("cannot read {}: {error}", path.display())]
     NoTokenizer { path: PathBuf, error: io::Error },
-    #[error("{} is no tokenizer: {message}", path.display())]
+    #[error("{} is not a tokenizer: {message}", path.display())]
     BadTokenizer { path: PathBuf, message: String },
     #[error("{} has no token `{token}`", path.display())]
     NoSuchToken {
         path: PathBuf,
         token: String,
-        /// Those that it has beside words.
+        /// The tokenizer's special tokens.
         special: Vec<String>,
     },
-    #[error("there is no folder for encoded text: neither RUNNER_CACHE_DIR nor HOME is set")]
+    #[error("no cache folder for encoded text: neither RUNNER_CACHE_DIR nor HOME is set")]
     NoCache,
-    #[error("cannot keep encoded text in {}: {error}", folder.display())]
+    #[error("cannot store encoded text in {}: {error}", folder.display())]
     Uncached { folder: PathBuf, error: io::Error },
-    #[error("split = {split} is not a share of the data")]
+    #[error("split = {split} is not a fraction of the data")]
     BadSplit { split: f64 },
     #[error(
         "the {split} split has {}; {} needs at least {}",
@@ -69,58 +69,58 @@ pub enum DataError {
         split: Split,
         found: u64,
         least: u64,
-        /// What they count.
+        /// The unit of `found` and `least`.
         unit: &'static str,
-        /// What there should be more of.
+        /// The material that is too short, such as text.
         material: &'static str,
-        /// What the model says of how long samples are.
+        /// The model's key for the length of samples.
         length: Option<Given>,
-        /// The largest split, to a hundredth, that leaves both sides enough, where it is to blame.
+        /// If the split is the cause: the largest split, in hundredths, that leaves enough on both sides.
         largest_split: Option<f64>,
     },
     #[error(
-        "an epoch of the training split is {}, fewer than a batch: train.batch_size = {batch_size}",
+        "an epoch of the training split has {}, fewer than a batch: train.batch_size = {batch_size}",
         count(*samples, "sample")
     )]
     NoWholeBatch { samples: u64, batch_size: usize },
     #[error(
-        "the model asks for `{part}`, which data.{data} does not have: its samples have {}",
-        in_words(parts)
+        "the model needs `{part}`, which data.{data} does not provide: its samples have {}",
+        quoted_list(parts)
     )]
     NoPart { data: &'static str, part: &'static str, parts: &'static [&'static str] },
-    #[error("the model asks for `{part}` as {asked}, and data.{data} has it as {found}")]
+    #[error("the model needs `{part}` as {asked}, but data.{data} provides it as {found}")]
     OtherType {
         data: &'static str,
         part: &'static str,
-        /// Types.
+        /// Tensor types.
         asked: String,
         found: String,
     },
-    #[error("{} = {} is less than {}", asked.key, asked.count, in_data(*found, part, data))]
+    #[error("{} = {} is less than {}", asked.key, asked.count, describe_bound(*found, part, data))]
     OutOfBounds {
         data: &'static str,
         part: &'static str,
-        /// What the model takes.
+        /// The model's bound on the ids.
         asked: Given,
         found: Option<Given>,
     },
 }
 
-/// What samples are for.
+/// The purpose of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     Training,
     Evaluation,
 }
 
-/// The key that an error is about.
+/// The key that causes an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// In full.
+    /// The full key.
     Key(&'static str),
-    /// One of the data set's.
+    /// A key of the data set's table.
     Data(&'static str),
-    /// No single key: the data set as a whole.
+    /// The data set as a whole.
     DataSet,
 }
 
@@ -134,41 +134,38 @@ impl fmt::Display for Split {
 }
 
 impl DataError {
-    /// What would work.
+    /// How to fix it.
     pub fn help(&self) -> String {
         match self {
-            DataError::NoPaths => "name at least one file or glob".into(),
-            DataError::NoMatch { .. } => {
-                "relative paths start at the folder of the file that they are written in".into()
-            }
-            DataError::BadGlob { .. } => "write `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
+            DataError::NoPaths => "list at least one file or glob".into(),
+            DataError::NoMatch { .. } => "relative paths are relative to the file that contains them".into(),
+            DataError::BadGlob { .. } => "use `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
             DataError::Folder { path } => format!("to read all files in it, write `{}/**/*`", path.display()),
-            DataError::Unreadable { .. } => "check that the file is there and may be read".into(),
-            DataError::Empty { .. } => "name at least one file with something in it".into(),
+            DataError::Unreadable { .. } => "check that the file exists and is readable".into(),
+            DataError::Empty { .. } => "list at least one file that is not empty".into(),
             DataError::OddLength { .. } => {
-                "name another format, or as header how many bytes come before the tokens".into()
+                "use another format, or set header to the number of bytes before the tokens".into()
             }
             DataError::Header { .. } => "write header = 1024".into(),
-            DataError::Changed { .. } => "sweep again, and leave data alone that is trained on".into(),
+            DataError::Changed { .. } => "sweep again, and do not change the data during a run".into(),
             DataError::Line { help, .. } => help.clone(),
             DataError::TooLong { .. } => {
-                "split it into files, or write what belongs together as lines of JSON, and name their field as jsonl".into()
+                "split it into files, or write one JSON object per line and document, and set jsonl to its field".into()
             }
-            DataError::NotText { .. } => "tokens = \"bytes\" takes any file".into(),
+            DataError::NotText { .. } => "tokens = \"bytes\" accepts any file".into(),
             DataError::NotEncoded { .. } => "use a tokenizer that has tokens for any text".into(),
             DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => {
-                "name the tokenizer.json of a model; relative paths start at the folder of the file that they are written in"
-                    .into()
+                "use the tokenizer.json of a model; relative paths are relative to the file that contains them".into()
             }
             DataError::NoSuchToken { special, .. } if special.is_empty() => {
-                "name one that it has, or leave `end` out".into()
+                "use one of its tokens, or omit `end`".into()
             }
             DataError::NoSuchToken { special, .. } => {
                 let some: Vec<_> = special.iter().take(5).map(|token| Some(format!("`{token}`"))).collect();
-                format!("it has {}", either(some))
+                format!("use {}", either(some))
             }
             DataError::NoCache | DataError::Uncached { .. } => {
-                "set RUNNER_CACHE_DIR to a folder that can be written to".into()
+                "set RUNNER_CACHE_DIR to a writable folder".into()
             }
             DataError::BadSplit { .. } => "use a number above 0, up to 1".into(),
             DataError::TooShort { material, length, largest_split, .. } => {
@@ -178,16 +175,16 @@ impl DataError {
                 format!("use {}", either([split, length, material]))
             }
             DataError::NoWholeBatch { samples, .. } => {
-                format!("a batch_size of at most {samples} has whole batches, or last_batch = \"keep\" keeps this one")
+                format!("use a batch_size of at most {samples}, or last_batch = \"keep\"")
             }
-            DataError::OutOfBounds { found: Some(found), .. } => format!("{} and more work", found.count),
+            DataError::OutOfBounds { found: Some(found), .. } => format!("use at least {}", found.count),
             DataError::NoPart { .. } | DataError::OtherType { .. } | DataError::OutOfBounds { .. } => {
-                "use data that is made for the model, or another model".into()
+                "use data that suits the model, or another model".into()
             }
         }
     }
 
-    /// Whether the data is not here, and nothing else is wrong.
+    /// Whether the only problem is that the data does not exist on this machine.
     pub fn is_absence(&self) -> bool {
         match self {
             DataError::NoMatch { .. } => true,
@@ -198,7 +195,7 @@ impl DataError {
         }
     }
 
-    /// The path or glob that the error is about, as it was given, if it is one of them.
+    /// The path or glob that the error concerns, as given in the experiment.
     pub fn path(&self) -> Option<&Path> {
         match self {
             DataError::NoMatch { pattern } | DataError::BadGlob { pattern, .. } => Some(Path::new(pattern)),
@@ -216,7 +213,7 @@ impl DataError {
         }
     }
 
-    /// The keys, in full, that do not go together, those that are known.
+    /// The full keys whose values conflict, as far as they are known.
     pub fn keys(&self) -> Vec<&'static str> {
         match self {
             DataError::OutOfBounds { asked, found, .. } => {
@@ -226,7 +223,7 @@ impl DataError {
         }
     }
 
-    /// The key that the error is about.
+    /// The key that causes the error.
     pub fn blame(&self) -> Blame {
         match self {
             DataError::TooShort { largest_split: Some(_), .. } | DataError::BadSplit { .. } => {
@@ -259,7 +256,7 @@ impl DataError {
 }
 
 /// "`tokens` and `targets`"
-fn in_words(names: &[&str]) -> String {
+fn quoted_list(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     match quoted.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
@@ -269,19 +266,19 @@ fn in_words(names: &[&str]) -> String {
 }
 
 /// "the 256 tokens of data.text"
-fn in_data(found: Option<Given>, part: &str, data: &str) -> String {
+fn describe_bound(found: Option<Given>, part: &str, data: &str) -> String {
     match found {
         Some(found) => format!("the {} {part} of data.{data}", found.count),
-        None => format!("what data.{data} may have as `{part}`"),
+        None => format!("the unbounded `{part}` of data.{data}"),
     }
 }
 
-/// "a, b or c" of those that there are.
-fn either(ways: impl IntoIterator<Item = Option<String>>) -> String {
-    let ways: Vec<String> = ways.into_iter().flatten().collect();
-    match ways.split_last() {
+/// "a, b or c" of the options that are `Some`.
+fn either(options: impl IntoIterator<Item = Option<String>>) -> String {
+    let options: Vec<String> = options.into_iter().flatten().collect();
+    match options.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-        _ => ways.concat(),
+        _ => options.concat(),
     }
 }
 
@@ -314,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_say_what_was_found_and_what_would_work() {
+    fn messages_report_counts_and_help() {
         let too_short = |split, found, context, largest_split| DataError::TooShort {
             split,
             found,
@@ -335,8 +332,8 @@ mod tests {
         assert_eq!(error.to_string(), "the evaluation split has 1 byte; context = 64 needs at least 65");
         assert_eq!(error.help(), "use a split of at most 0.93, a shorter context or more text");
 
-        assert_eq!(DataError::Empty { files: 1 }.to_string(), "the 1 file there is empty");
-        assert_eq!(DataError::Empty { files: 2 }.to_string(), "the 2 files there are empty");
+        assert_eq!(DataError::Empty { files: 1 }.to_string(), "the 1 file found is empty");
+        assert_eq!(DataError::Empty { files: 2 }.to_string(), "the 2 files found are empty");
     }
 
     #[test]

@@ -1,16 +1,15 @@
-//! From paths and globs to the list of files.
+//! Resolves paths and globs to a list of files.
 
 use std::path::{Path, PathBuf};
 
 use super::DataError;
 use base::regular;
 
-/// The files that the paths and globs name, sorted and each once. A path that exists is taken as it is, whatever
-/// characters it has; all others are globs.
+/// The files of paths and globs, sorted, without duplicates. An existing path is taken literally; all others are globs.
 ///
 /// # Errors
 ///
-/// All globs that match no file, folders, paths that cannot be looked at.
+/// All globs without a match, folders and unreadable paths.
 pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Vec<DataError>> {
     if paths.is_empty() {
         return Err(vec![DataError::NoPaths]);
@@ -46,7 +45,7 @@ fn matches(path: &Path) -> Result<Vec<PathBuf>, DataError> {
             path: error.path().to_path_buf(),
             error: error.into(),
         })?;
-        // One that cannot be looked at may be data, and is not left out.
+        // An unreadable path may be data: report it instead of skipping it.
         match regular::is_file(&file) {
             Ok(true) => files.push(file),
             Ok(false) => {}
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_sorted_and_named_once() {
+    fn files_are_sorted_without_duplicates() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["b.txt", "a.txt", "c.rs", "odd[1].txt"] {
             std::fs::write(folder.path().join(name), name).unwrap();
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matches_nothing_is_named() {
+    fn unmatched_paths_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let glob = folder.path().join("*.txt");
         let one = |paths: &[PathBuf]| find(paths).unwrap_err().remove(0);
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_match_a_glob_are_no_files() {
+    fn globs_skip_folders() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("inner")).unwrap();
         let errors = find(&[folder.path().join("*")]).unwrap_err();

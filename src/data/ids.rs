@@ -1,9 +1,9 @@
-//! Whole numbers of a sample, in the type that they are loaded in.
+//! Ids of a sample, in the type that they are loaded in.
 
 use super::batch::MASKED;
 use ops::DType;
 
-/// Memory of whole numbers in the machine's byte order: in as few bits as hold them all.
+/// Memory of ids in native byte order, in the narrowest type that holds them all.
 #[derive(Debug)]
 pub(super) enum Ids<'a> {
     U8(&'a mut [u8]),
@@ -12,7 +12,7 @@ pub(super) enum Ids<'a> {
 }
 
 impl<'a> Ids<'a> {
-    /// Panics for a type that ids are never loaded in.
+    /// Panics for types other than u8, u16 and i32.
     pub(super) fn of(dtype: DType, memory: &'a mut [u8]) -> Ids<'a> {
         match dtype {
             DType::U8 => Ids::U8(memory),
@@ -30,25 +30,24 @@ impl<'a> Ids<'a> {
         }
     }
 
-    /// Those before a place, and those from it on.
-    pub(super) fn split_at(self, place: usize) -> (Ids<'a>, Ids<'a>) {
+    pub(super) fn split_at(self, index: usize) -> (Ids<'a>, Ids<'a>) {
         match self {
             Ids::U8(memory) => {
-                let (before, behind) = memory.split_at_mut(place);
-                (Ids::U8(before), Ids::U8(behind))
+                let (before, after) = memory.split_at_mut(index);
+                (Ids::U8(before), Ids::U8(after))
             }
             Ids::U16(memory) => {
-                let (before, behind) = memory.split_at_mut(place);
-                (Ids::U16(before), Ids::U16(behind))
+                let (before, after) = memory.split_at_mut(index);
+                (Ids::U16(before), Ids::U16(after))
             }
             Ids::I32(memory) => {
-                let (before, behind) = memory.split_at_mut(place);
-                (Ids::I32(before), Ids::I32(behind))
+                let (before, after) = memory.split_at_mut(index);
+                (Ids::I32(before), Ids::I32(after))
             }
         }
     }
 
-    /// Puts numbers into it, as many as both have. Which type holds them all was checked before.
+    /// Stores numbers, until either side ends. They are known to fit the type.
     pub(super) fn put(&mut self, numbers: impl Iterator<Item = u32>) {
         match self {
             Ids::U8(memory) => memory.iter_mut().zip(numbers).for_each(|(id, number)| *id = number as u8),
@@ -61,7 +60,7 @@ impl<'a> Ids<'a> {
         }
     }
 
-    /// Lets nothing be told from any of it: the type's largest number stands for that, or -1.
+    /// Masks all elements: -1, or the largest number of an unsigned type.
     pub(super) fn mask(&mut self) {
         let len = self.len();
         self.put(std::iter::repeat_n(MASKED.cast_unsigned(), len));
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_lie_in_the_bits_of_their_type() {
+    fn ids_are_stored_in_their_type() {
         for (dtype, largest) in [(DType::U8, 254), (DType::U16, 65_534), (DType::I32, 1 << 30)] {
             let mut memory = vec![7; 4 * dtype.bytes() as usize];
             let (mut two, mut others) = Ids::of(dtype, &mut memory).split_at(2);
@@ -84,7 +83,7 @@ mod tests {
             let number = |at: usize| -> u32 {
                 let mut bytes = [0; 4];
                 bytes[..size].copy_from_slice(&memory[at * size..][..size]);
-                // The order of x86-64 and aarch64.
+                // x86-64 and aarch64 are little-endian.
                 u32::from_le_bytes(bytes)
             };
             assert_eq!([number(0), number(1)], [3, largest]);

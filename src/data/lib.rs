@@ -1,4 +1,4 @@
-//! Data sets: what a run is fed, and how a batch is drawn from it.
+//! Data sets, batches and checkpoint files: the inputs of a run.
 
 mod batch;
 mod digest;
@@ -10,8 +10,8 @@ mod order;
 pub mod row;
 mod sampling;
 pub mod seeds;
+mod slices;
 mod source;
-mod stretches;
 mod synthetic;
 mod text;
 mod token_files;

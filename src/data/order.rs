@@ -1,33 +1,33 @@
-//! Which of the data a training step sees: samples that are drawn each on its own, or epochs, in each of which all come once.
+//! The order of training samples: drawn with replacement, or shuffled epochs.
 
 use super::TrainingStep;
 use super::sampling::{draw, start};
 
-/// Epochs are shuffled by a site of their own: no other draw of a run may repeat them.
+/// The site of the draws that shuffle epochs, so that they are independent of all other draws of a run.
 const SITE: u64 = 0x6570_6f63_6873_2e2e;
 
-/// As many as make of any numbers any order: four are enough for what looks random (Luby and Rackoff 1988).
+/// Rounds of the Feistel network; four give a pseudorandom permutation (Luby and Rackoff 1988).
 const ROUNDS: u64 = 6;
 
-/// Which samples come when.
+/// The order of training samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each is drawn from all: one may come again before another has come.
+    /// Drawn with replacement.
     Drawn,
-    /// In epochs, in each of which all come once, in an order of its own.
+    /// Epochs that visit every sample once, each in its own random order.
     Shuffled {
-        /// Whether an epoch ends with a step of fewer samples, where they are no whole number of batches. Otherwise those are
-        /// left out of it.
+        /// Whether an epoch ends with an incomplete batch if its samples are not a multiple of the batch. Otherwise
+        /// those samples are dropped.
         keeps_last: bool,
     },
 }
 
 impl TrainingStep {
-    /// Which of so many samples one of the step is; none where the last step of an epoch has no more. A pure function of its
-    /// arguments: no order is kept anywhere.
+    /// The index, below `count`, of the step's sample with this number; `None` if the last batch of an epoch has fewer
+    /// samples. A pure function of its arguments: no order is stored.
     ///
-    /// There is at least one sample, and a whole batch of them unless the last step of an epoch is kept.
-    pub(super) fn chosen(&self, sample: u64, count: u64) -> Option<u64> {
+    /// `count` is at least 1, and at least a batch unless incomplete batches are kept.
+    pub(super) fn sample_index(&self, sample: u64, count: u64) -> Option<u64> {
         let Order::Shuffled { keeps_last } = self.order else {
             return Some(start(self.seed, self.number, sample, count));
         };
@@ -36,7 +36,7 @@ impl TrainingStep {
         (index < count).then(|| shuffled(self.seed, epoch, index, count))
     }
 
-    /// How many samples it has of so many.
+    /// Number of samples of the step, if the data set has `count`.
     pub(super) fn present(&self, count: u64) -> u64 {
         match self.order {
             Order::Drawn => self.samples,
@@ -47,15 +47,15 @@ impl TrainingStep {
         }
     }
 
-    /// Which epoch it is in, and which of its steps it is.
+    /// The step's epoch, and its number within the epoch.
     fn within_epoch(&self, count: u64, keeps_last: bool) -> (u64, u64) {
         let steps = if keeps_last { count.div_ceil(self.samples) } else { count / self.samples };
         (self.number / steps, self.number % steps)
     }
 }
 
-/// Where a number below `count` comes in an epoch's order: a Feistel network over the next power of four, gone through again
-/// until it gives a number that there is (Black and Rogaway 2002). It gives each once.
+/// A random permutation of `0..count`: a Feistel network over the next power of four, with cycle walking until the
+/// result is below `count` (Black and Rogaway 2002).
 fn shuffled(seed: u64, epoch: u64, index: u64, count: u64) -> u64 {
     let bits = (64 - (count - 1).leading_zeros()).max(2);
     let half = bits.div_ceil(2);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn each_comes_once_in_an_epoch_whatever_their_number() {
+    fn epoch_visits_every_sample_once() {
         for count in (1..300).chain([1023, 1024, 1025, 4097]) {
             let order = |seed, epoch| -> Vec<u64> {
                 (0..count).map(|index| shuffled(seed, epoch, index, count)).collect()
@@ -93,13 +93,13 @@ mod tests {
             assert!(first.iter().all(|number| *number < count));
             assert_eq!(first.iter().collect::<HashSet<_>>().len() as u64, count, "{count}");
             if count > 20 {
-                assert_ne!(first, order(7, 1), "each epoch has an order of its own");
-                assert_ne!(first, order(8, 0), "and so has each seed");
+                assert_ne!(first, order(7, 1), "each epoch has its own order");
+                assert_ne!(first, order(8, 0), "each seed has its own order");
             }
         }
     }
 
-    /// Where the first number of many orders goes: everywhere as often.
+    /// Over many epochs, the first index maps to every sample equally often.
     #[test]
     fn orders_are_uniform() {
         let mut counts = [0; 10];
@@ -109,22 +109,22 @@ mod tests {
     }
 
     #[test]
-    fn the_last_step_of_an_epoch_is_left_out_or_has_fewer_samples() {
+    fn last_incomplete_batch_is_dropped_or_kept() {
         let of = |number, order| -> Vec<Option<u64>> {
-            (0..4).map(|sample| step(number, 4, order).chosen(sample, 10)).collect()
+            (0..4).map(|sample| step(number, 4, order).sample_index(sample, 10)).collect()
         };
         let keep = Order::Shuffled { keeps_last: true };
         let drop = Order::Shuffled { keeps_last: false };
         for epoch in 0..3 {
             let kept: Vec<u64> = (0..3).flat_map(|at| of(3 * epoch + at, keep)).flatten().collect();
-            assert_eq!(kept.iter().collect::<HashSet<_>>().len(), 10, "all of them");
+            assert_eq!(kept.iter().collect::<HashSet<_>>().len(), 10, "all samples");
             let present = |at| step(3 * epoch + at, 4, keep).present(10);
             assert_eq!([present(0), present(1), present(2)], [4, 4, 2]);
             assert_eq!(of(3 * epoch + 2, keep)[2..], [None, None]);
 
             let dropped: Vec<u64> = (0..2).flat_map(|at| of(2 * epoch + at, drop)).flatten().collect();
             assert_eq!(dropped.iter().collect::<HashSet<_>>().len(), 8, "whole batches");
-            assert_eq!(dropped, kept[..8], "in the same order");
+            assert_eq!(dropped, kept[..8], "same order");
         }
     }
 }

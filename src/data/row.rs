@@ -1,64 +1,63 @@
-//! Data whose samples are stretches of one row of tokens: for who holds the row and takes the samples out of it.
+//! Token rows: data whose samples are slices of one row of tokens. A device that holds the row gathers samples itself.
 
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::stretches::PARTS;
+use super::slices::PARTS;
 use super::{Batch, DataError, Part, TrainingStep};
 use ops::{DType, TensorType};
 
-/// A row of tokens, and where in it samples begin.
+/// A row of tokens, and the offsets of samples in it.
 pub trait TokenRow: Debug + Send + Sync {
-    /// Fills memory with the tokens from a place on, in the type that they are loaded in.
+    /// Fills memory with the tokens from offset `first` on, in the type that they are loaded in.
     ///
     /// # Errors
-    /// They lie in a file that cannot be read any more, or has changed.
+    /// A file has become unreadable, or has changed.
     fn tokens(&self, first: usize, dtype: DType, memory: &mut [u8]) -> Result<(), DataError>;
 
-    /// Where a sample of a training step begins, of so many tokens; none where it is missing.
+    /// The offset of a training sample of `context` tokens; `None` if the step has fewer samples.
     fn training_start(&self, step: &TrainingStep, sample: u64, context: usize) -> Option<usize>;
 
-    /// What the targets of each sample of the step count for, so that all count for as much as those of a whole batch.
+    /// The loss weight of the step's targets, with which an incomplete batch weighs as much as a complete one.
     fn weight(&self, step: &TrainingStep, context: usize) -> f32;
 
-    /// Where a sample of the evaluation split does.
+    /// The offset of a sample of the evaluation split.
     fn evaluation_start(&self, sample: u64, context: usize) -> usize;
 }
 
-/// How many places later in the row than its sample a part begins, if it is a stretch of the row.
+/// The offset of a part relative to its sample, if the part is a slice of the row.
 pub fn places_later(part: &str) -> Option<usize> {
     PARTS.iter().position(|name| *name == part)
 }
 
 pub(super) const PLACE: &str = "place";
 
-/// Where a sample begins, in the place of what it has of the row: the lower and the upper half of a number.
+/// The part that replaces slices of the row: a sample's offset as two u32, lower half first; i32[2].
 pub fn place() -> Part {
     Part { name: PLACE, ty: TensorType::i32(&[2]), below: None }
 }
 
-/// What the targets of a sample count for.
 pub(super) const WEIGHTS: &str = "weights";
 
-/// The same as a part: f32[].
+/// The loss weight of a sample's targets: f32[].
 pub fn weights() -> Part {
     Part { name: WEIGHTS, ty: TensorType::f32(&[]), below: None }
 }
 
-/// What the place of a sample that is missing has beside where it may as well begin.
+/// The bit that marks the offset of a missing sample.
 const MISSING: u64 = 1 << 63;
 
-/// Whether that stands in a place.
-pub(super) fn is_missing(place: &[u8]) -> bool {
+/// Whether an offset is that of a missing sample.
+pub(super) fn is_missing(offset: &[u8]) -> bool {
     // The upper half comes last.
-    place.last_chunk().is_some_and(|upper| (u64::from(u32::from_ne_bytes(*upper)) << 32) & MISSING != 0)
+    offset.last_chunk().is_some_and(|upper| (u64::from(u32::from_ne_bytes(*upper)) << 32) & MISSING != 0)
 }
 
-/// Fills in samples that begin where `start` says, or are missing: what they have of the row is read from a place on, in the type
-/// that the batch has it in; or else they have the place.
+/// Fills samples that begin at the offset `start`, or are missing (`None`). `read` reads slices of the row in the
+/// batch's type; if the batch has offsets instead, these are stored.
 ///
 /// # Errors
-/// What is read cannot be.
+/// The errors of `read`.
 pub fn fill_in(
     weight: f32,
     samples: Range<u64>,
@@ -74,12 +73,12 @@ pub fn fill_in(
         }
         for (sample, memory) in samples.clone().zip(filled.samples_mut()) {
             match (places_later(name), start(sample)) {
-                (Some(later), Some(start)) => read(start + later, dtype, memory)?,
-                // Tokens of 0, and targets that are masked: the bits of these are ones, whatever their type.
-                (Some(later), None) => memory.fill(if later > 0 { u8::MAX } else { 0 }),
+                (Some(shift), Some(start)) => read(start + shift, dtype, memory)?,
+                // Tokens 0 and masked targets, whose bits are all ones in any type.
+                (Some(shift), None) => memory.fill(if shift > 0 { u8::MAX } else { 0 }),
                 (None, start) => {
-                    let place = start.map_or(MISSING, |start| start as u64);
-                    let halves = [place as u32, (place >> 32) as u32].map(u32::to_ne_bytes);
+                    let offset = start.map_or(MISSING, |start| start as u64);
+                    let halves = [offset as u32, (offset >> 32) as u32].map(u32::to_ne_bytes);
                     memory.copy_from_slice(halves.as_flattened());
                 }
             }

@@ -1,6 +1,6 @@
-//! Where samples begin.
+//! Random draws, and the offsets of drawn samples.
 
-/// The draws of samples are a site of their own: no other draw of a run may repeat them.
+/// The site of sample draws, so that they are independent of all other draws of a run.
 const SITE: u64 = 0x7361_6d70_6c65_7273;
 
 /// The start of a sample of a step, uniform over `0..starts`. A pure function of its arguments, so that splitting
@@ -8,16 +8,16 @@ const SITE: u64 = 0x7361_6d70_6c65_7273;
 ///
 /// `starts` is not zero.
 pub(super) fn start(seed: u64, step: u64, sample: u64, starts: u64) -> u64 {
-    part_of(draw(seed, SITE, step, sample), starts)
+    scale(draw(seed, SITE, step, sample), starts)
 }
 
-/// Any of 2^64 numbers, of its own for each seed, site, step and sample.
+/// A random u64, a pure function of seed, site, step and sample.
 pub(super) fn draw(seed: u64, site: u64, step: u64, sample: u64) -> u64 {
     mix(mix(mix(mix(site) ^ seed) ^ step) ^ sample)
 }
 
-/// Such a number as one below this, each as likely to within count / 2^64.
-pub(super) fn part_of(draw: u64, count: u64) -> u64 {
+/// Maps a draw to `0..count`, uniform to within count / 2^64.
+pub(super) fn scale(draw: u64, count: u64) -> u64 {
     // The high half of the product.
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generator_is_the_published_one() {
+    fn generator_matches_reference_implementation() {
         // The first output for seed 0 of the reference implementation.
         assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
     }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_step_and_sample_count() {
+    fn draws_depend_on_seed_step_and_sample() {
         let starts = 1 << 40;
         let first = start(0, 0, 0, starts);
         assert_ne!(first, start(1, 0, 0, starts));

@@ -1,20 +1,20 @@
-//! What chance starts from in each sample, where a model leaves anything to it.
+//! Random seeds per sample, for models that use randomness such as dropout.
 
 use std::ops::Range;
 
 use super::{Batch, Part, TrainingStep, sampling};
 use ops::TensorType;
 
-/// Of a sample: two words.
+/// A sample's seed: i32[2].
 pub fn part() -> Part {
     Part { name: "seeds", ty: TensorType::i32(&[2]), below: None }
 }
 
-/// Seeds are a site of their own: no other draw of a run may repeat them.
+/// The site of these seeds, so that they are independent of all other draws of a run.
 const SITE: u64 = 0x6472_6f70_2d6f_7574;
 
-/// Fills in the seeds of these samples of a training step, if the batch has any. A sample's is a pure function of the run's
-/// seed, the step, and its number within that: any range of samples has those that it has in any other range.
+/// Fills the seeds of a range of a step's samples, if the batch has any. A sample's seed is a pure function of the
+/// run's seed, the step and the sample's number in the step, whatever the range.
 pub fn fill(step: &TrainingStep, samples: Range<u64>, batch: &mut Batch) {
     let Some(filled) = batch.seeds_mut() else { return };
     for (sample, memory) in samples.zip(filled.samples_mut()) {
@@ -37,12 +37,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_its_seed_in_whatever_part_of_its_step() {
+    fn seeds_do_not_depend_on_sample_range() {
         let step = TrainingStep { seed: 3, number: 5, samples: 6, order: Order::Drawn };
         let whole = seeds(step, 0..6);
         assert_eq!(whole, [seeds(step, 0..4), seeds(step, 4..6)].concat());
         let (all, _) = whole.as_chunks::<8>();
-        assert!((1..6).all(|sample| !all[..sample].contains(&all[sample])), "each has its own");
+        assert!((1..6).all(|sample| !all[..sample].contains(&all[sample])), "each sample has its own seed");
         assert_ne!(whole, seeds(TrainingStep { number: 6, ..step }, 0..6));
         assert_ne!(whole, seeds(TrainingStep { seed: 4, ..step }, 0..6));
     }

@@ -1,4 +1,4 @@
-//! What a data set is to the rest of the program, whatever it is made of.
+//! The interface of data sets.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -6,89 +6,89 @@ use std::path::PathBuf;
 
 use super::{Batch, DataError, DigestCache, Given, Order, Part, Sample, TokenRow};
 
-/// What was found in a data set, or all that is wrong with it.
+/// The contents of a data set, or all its errors.
 pub type Inspected = Result<Box<dyn Contents>, Vec<DataError>>;
 
-/// A data set as an experiment names it. Nothing of it has been read yet.
+/// A data set as declared in an experiment, not yet read.
 pub trait DataSet: Debug {
     /// The name of its table in an experiment: `text` for `data.text`.
     fn name(&self) -> &'static str;
 
-    /// The paths and globs that it was named by.
+    /// The declared paths and globs.
     fn paths(&self) -> &[PathBuf];
 
-    /// Whether all that a plan needs of it is known before anything is read: the parts of its samples, and what their numbers are
-    /// below. Only its samples and their number are not.
+    /// Whether a plan needs nothing from the files: the parts of samples and the bounds of ids are known. Only the
+    /// samples and their number are not.
     fn is_known_unread(&self) -> bool {
         false
     }
 
-    /// Whether its samples are stretches of one row of tokens.
+    /// Whether samples are slices of one row of tokens.
     fn is_row(&self) -> bool {
         false
     }
 
-    /// Whether there is an end to its samples, so that all of them are an epoch.
+    /// Whether the number of samples is finite, so that there are epochs.
     fn has_epochs(&self) -> bool {
         true
     }
 
-    /// Looks at it without keeping it; what was digested before is not read again.
+    /// Reads and digests the data without keeping it. Files with a cached digest are not read.
     ///
     /// # Errors
-    /// All that cannot be read, or makes no sense as data of this kind.
+    /// All unreadable or invalid files.
     fn inspect(&self, cache: &mut DigestCache) -> Inspected;
 
-    /// Reads it, or makes ready to, for samples of which these parts are asked for; what was digested before is not read as
-    /// a whole.
+    /// Opens the data for samples with these parts. Files with a cached digest are not read completely.
     ///
     /// # Errors
-    /// The first of those of [`DataSet::inspect`].
+    /// The first error of [`DataSet::inspect`].
     fn open(&self, sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError>;
 
-    /// The loss, in nats, that no model of it is below but by chance, where that is known.
+    /// The lowest expected loss of any model, in nats, if known: the entropy of the data.
     fn least_loss(&self) -> Option<f64> {
         None
     }
 
-    /// What the numbers of a part are all below, where that is known before anything is read.
+    /// The bound of a part's ids, if known before reading.
     fn below(&self, _part: &str) -> Option<Given> {
         None
     }
 
-    /// Whether what is known before anything is read suits a model.
+    /// Checks the bounds that are known before reading against a model.
     ///
     /// # Errors
-    /// A part whose numbers go beyond what the model asks for.
+    /// The ids of a part exceed the model's bound.
     fn check_known(&self, sample: &Sample) -> Result<(), DataError> {
-        let mut known = sample.parts.iter().filter_map(|asked| Some((asked, self.below(asked.name)?)));
-        known.try_for_each(|(asked, found)| within(asked, Some(found), self.name()))
+        let mut known =
+            sample.parts.iter().filter_map(|requested| Some((requested, self.below(requested.name)?)));
+        known.try_for_each(|(requested, found)| check_bound(requested, Some(found), self.name()))
     }
 
-    /// Whether what was found in it has the parts that a model asks for, and samples enough.
+    /// Checks that the contents have the requested parts and enough samples.
     ///
     /// # Errors
-    /// The first thing that is missing.
+    /// The first problem.
     fn check(&self, found: &dyn Contents, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
-        for asked in &sample.parts {
-            let (data, part) = (self.name(), asked.name);
-            match found.part(asked) {
+        for requested in &sample.parts {
+            let (data, part) = (self.name(), requested.name);
+            match found.part(requested) {
                 None => return Err(DataError::NoPart { data, part, parts: found.parts() }),
-                Some(found) if found.ty != asked.ty => {
-                    let (asked, found) = (asked.ty.to_string(), found.ty.to_string());
+                Some(found) if found.ty != requested.ty => {
+                    let (asked, found) = (requested.ty.to_string(), found.ty.to_string());
                     return Err(DataError::OtherType { data, part, asked, found });
                 }
-                Some(found) => within(asked, found.below, data)?,
+                Some(found) => check_bound(requested, found.below, data)?,
             }
         }
         found.check_size(sample, evaluates)
     }
 }
 
-/// Whether an epoch of what was found has a step, in this order of samples.
+/// Checks that an epoch has at least one step in this order of samples.
 ///
 /// # Errors
-/// There is no whole batch, and no other is kept.
+/// An epoch has less than a batch, and incomplete batches are dropped.
 pub fn check_order(
     found: &dyn Contents,
     sample: &Sample,
@@ -100,64 +100,64 @@ pub fn check_order(
     if samples < batch_size as u64 { Err(DataError::NoWholeBatch { samples, batch_size }) } else { Ok(()) }
 }
 
-/// Whether the numbers of a part are all below what the model asks for, if it does.
-fn within(asked: &Part, found: Option<Given>, data: &'static str) -> Result<(), DataError> {
-    match (asked.below, found) {
+/// Checks that the ids of a part are below the model's bound, if it has one.
+fn check_bound(requested: &Part, found: Option<Given>, data: &'static str) -> Result<(), DataError> {
+    match (requested.below, found) {
         (None, _) => Ok(()),
         (Some(most), Some(found)) if found.count <= most.count => Ok(()),
-        (Some(most), found) => Err(DataError::OutOfBounds { data, part: asked.name, asked: most, found }),
+        (Some(most), found) => Err(DataError::OutOfBounds { data, part: requested.name, asked: most, found }),
     }
 }
 
-/// What is known of a data set without its samples.
+/// The properties of a data set, without its samples.
 pub trait Contents: Debug + Send + Sync {
-    /// Names the data: the same wherever it lies.
+    /// The digest of the data, independent of its location.
     fn digest(&self) -> &str;
 
-    /// How many tokens there are, where samples are stretches of one row of them.
+    /// The number of tokens, if samples are slices of one row.
     fn tokens(&self) -> Option<usize> {
         None
     }
 
-    /// How many samples an epoch has; none of data that has none.
+    /// The number of samples per epoch; 0 without epochs.
     fn samples(&self, _sample: &Sample) -> u64 {
         0
     }
 
-    /// The names of the parts that a sample has.
+    /// The names of a sample's parts.
     fn parts(&self) -> &'static [&'static str];
 
-    /// The part that is asked for as samples have it; shaped as asked where the data leaves that open. `None` if they have
-    /// no such part.
-    fn part(&self, asked: &Part) -> Option<Part>;
+    /// The requested part as the data provides it, in the requested shape if the data allows any. `None` if there is no
+    /// such part.
+    fn part(&self, requested: &Part) -> Option<Part>;
 
-    /// Whether there is at least one sample to train on and, if wanted, one to evaluate on.
+    /// Checks that there is at least one training sample and, if `evaluates`, one evaluation sample.
     ///
     /// # Errors
-    /// What there is too little of.
+    /// A split is too short.
     fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError>;
 }
 
-/// A step of the optimizer, as data knows it.
+/// An optimizer step, as far as it determines the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainingStep {
-    /// The run's.
+    /// The run's seed.
     pub seed: u64,
     /// Counted from 0.
     pub number: u64,
-    /// How many it has; of the last one of an epoch, how many the others have.
+    /// The batch size, also for the smaller last batch of an epoch.
     pub samples: u64,
     pub order: Order,
 }
 
-/// A data set that batches are made from. All of a sample is a pure function of the arguments that name it: any range of
-/// samples is what it is in any other range, so that micro-batches, workers and ranks may share a step.
+/// An opened data set that fills batches. A sample is a pure function of step and number, whatever the range, so that
+/// micro-batches, workers and ranks can share a step.
 ///
-/// What is asked for is what [`DataSet::check`] found there.
+/// Batches have only parts that [`DataSet::check`] accepted.
 pub trait Source: Debug + Send + Sync {
     fn contents(&self) -> &dyn Contents;
 
-    /// The row that its samples are stretches of, if they are.
+    /// The token row, if samples are slices of one.
     fn row(&self) -> Option<&dyn TokenRow> {
         None
     }
@@ -165,7 +165,7 @@ pub trait Source: Debug + Send + Sync {
     /// Fills a batch with these samples of a training step, numbered within the step.
     ///
     /// # Errors
-    /// What is read as it is needed cannot be, or has changed.
+    /// A file has become unreadable, or has changed.
     fn fill_training(
         &self,
         step: &TrainingStep,
@@ -173,8 +173,8 @@ pub trait Source: Debug + Send + Sync {
         batch: &mut Batch,
     ) -> Result<(), DataError>;
 
-    /// Fills a batch with these samples of so many of the evaluation split, numbered from its front and again from there
-    /// after the last.
+    /// Fills a batch with these of the `of` samples of an evaluation. Sample numbers wrap around at the end of the
+    /// evaluation split.
     ///
     /// # Errors
     /// Those of [`Source::fill_training`].

@@ -1,59 +1,58 @@
-//! Tokens that a Markov chain makes: how much of them is chance is known, so that a loss has a floor to reach.
+//! Tokens from a Markov chain of known entropy, which is the lowest reachable loss.
 
 use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::stretches::PARTS;
+use super::slices::PARTS;
 use super::{
     Batch, Contents, DataError, DataSet, DigestCache, Filled, Given, Part, Sample, Source, TrainingStep,
     digest, sampling,
 };
 use ops::TensorType;
 
-/// What each token is followed by: one of as many others, the first of them twice as often as the second, three times as
-/// often as the third, and so on.
+/// A Markov chain: each token has `successors` possible next tokens, with probabilities proportional to 1, 1/2, 1/3,
+/// ...
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticSet {
-    /// How many tokens there are.
+    /// Size of the vocabulary.
     pub tokens: usize,
-    /// Of each of them; no more than there are tokens.
+    /// Number of possible next tokens per token, at most `tokens`.
     pub successors: usize,
     pub seed: u64,
 }
 
-/// Draws that have nothing to do with each other.
+/// Independent sites of random draws.
 #[derive(Clone, Copy)]
-enum Of {
+enum Site {
     Successors,
     Training,
     Evaluation,
 }
 
-impl Of {
-    fn site(self) -> u64 {
+impl Site {
+    fn number(self) -> u64 {
         match self {
-            Of::Successors => 0x7375_6363_6573_736f,
-            Of::Training => 0x7472_6169_6e69_6e67,
-            Of::Evaluation => 0x6576_616c_7561_7465,
+            Site::Successors => 0x7375_6363_6573_736f,
+            Site::Training => 0x7472_6169_6e69_6e67,
+            Site::Evaluation => 0x6576_616c_7561_7465,
         }
     }
 }
 
-/// The chain.
 #[derive(Debug)]
 struct Chain {
     set: SyntheticSet,
-    /// Of each token.
+    /// [tokens, successors]
     successors: Vec<u32>,
-    /// The share of draws, of 2^64, that are below the end of each successor.
+    /// Cumulative probabilities of the successors, times 2^64.
     bounds: Vec<u64>,
-    contents: Described,
+    contents: ChainContents,
 }
 
-/// What is known of it unmade.
+/// The properties of the chain.
 #[derive(Debug)]
-struct Described {
+struct ChainContents {
     digest: String,
     below: Given,
 }
@@ -63,13 +62,13 @@ impl SyntheticSet {
         Given { key: "data.synthetic.tokens", count: self.tokens }
     }
 
-    fn described(&self) -> Described {
+    fn chain_contents(&self) -> ChainContents {
         let SyntheticSet { tokens, successors, seed } = self;
         let text = format!("a Markov chain of {tokens} tokens, {successors} successors, seed {seed}");
-        Described { digest: digest::combine(&[digest::of_bytes(text.as_bytes())]), below: self.below() }
+        ChainContents { digest: digest::combine(&[digest::of_bytes(text.as_bytes())]), below: self.below() }
     }
 
-    /// How often each successor comes, in their order.
+    /// The probabilities of the successors, in their order.
     fn shares(&self) -> impl Iterator<Item = f64> {
         let weights = |rank: usize| 1.0 / (rank + 1) as f64;
         let sum: f64 = (0..self.successors).map(weights).sum();
@@ -80,11 +79,10 @@ impl SyntheticSet {
         let mut successors = Vec::with_capacity(self.tokens * self.successors);
         for token in 0..self.tokens as u64 {
             let begin = successors.len();
-            let mut draws = (0..).map(|draw| self.draw(Of::Successors, [token, draw, 0]));
+            let mut draws = (0..).map(|draw| self.draw(Site::Successors, [token, draw, 0]));
             while successors.len() < begin + self.successors {
-                // One that is there already is drawn again, so that all are others.
-                let next =
-                    sampling::part_of(draws.next().expect("there is no end of draws"), self.tokens as u64);
+                // Duplicates are drawn again, so that all successors differ.
+                let next = sampling::scale(draws.next().expect("the draws are infinite"), self.tokens as u64);
                 if !successors[begin..].contains(&(next as u32)) {
                     successors.push(next as u32);
                 }
@@ -96,31 +94,31 @@ impl SyntheticSet {
             (sum * 2f64.powi(64)) as u64
         });
         let bounds = bounds.collect();
-        Chain { successors, bounds, contents: self.described(), set: self.clone() }
+        Chain { successors, bounds, contents: self.chain_contents(), set: self.clone() }
     }
 
-    fn draw(&self, of: Of, [a, b, c]: [u64; 3]) -> u64 {
-        sampling::draw(sampling::draw(self.seed, of.site(), a, b), of.site(), c, 0)
+    fn draw(&self, site: Site, [a, b, c]: [u64; 3]) -> u64 {
+        sampling::draw(sampling::draw(self.seed, site.number(), a, b), site.number(), c, 0)
     }
 }
 
 impl Chain {
-    /// The part of each sample of a chain that `draw` decides, place by place.
+    /// Fills one part of the samples with chains; `draw(sample, position)` decides each token.
     fn fill(&self, filled: &mut Filled, samples: Range<u64>, draw: impl Fn(u64, u64) -> u64) {
-        let later = PARTS.iter().position(|name| *name == filled.part.name);
-        let later = later.expect("checked: a part there is");
+        let shift = PARTS.iter().position(|name| *name == filled.part.name);
+        let shift = shift.expect("`check` accepted only parts of the chain");
         for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
-            let first = sampling::part_of(draw(sample, 0), self.set.tokens as u64) as usize;
-            let after = |&(token, place): &(usize, u64)| {
-                Some((self.after(token, draw(sample, place + 1)), place + 1))
+            let first = sampling::scale(draw(sample, 0), self.set.tokens as u64) as usize;
+            let next = |&(token, position): &(usize, u64)| {
+                Some((self.next_token(token, draw(sample, position + 1)), position + 1))
             };
-            let chain = iter::successors(Some((first, 0)), after);
-            tokens.put(chain.skip(later).map(|(token, _)| token as u32));
+            let chain = iter::successors(Some((first, 0)), next);
+            tokens.put(chain.skip(shift).map(|(token, _)| token as u32));
         }
     }
 
-    fn after(&self, token: usize, draw: u64) -> usize {
-        // Rounded down, the last bound may be less than a draw.
+    fn next_token(&self, token: usize, draw: u64) -> usize {
+        // The last bound is rounded down, so a draw may exceed it.
         let rank = self.bounds.partition_point(|bound| *bound <= draw).min(self.bounds.len() - 1);
         self.successors[token * self.set.successors + rank] as usize
     }
@@ -148,20 +146,20 @@ impl DataSet for SyntheticSet {
     }
 
     fn inspect(&self, _cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
-        Ok(Box::new(self.described()))
+        Ok(Box::new(self.chain_contents()))
     }
 
     fn open(&self, _sample: &Sample, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         Ok(Box::new(self.chain()))
     }
 
-    /// The entropy of what follows a token, which is the same of each: a chain remembers no more.
+    /// The entropy of the next token, which is the same for every token.
     fn least_loss(&self) -> Option<f64> {
         Some(self.shares().map(|share| share * share.recip().ln()).sum())
     }
 }
 
-impl Contents for Described {
+impl Contents for ChainContents {
     fn digest(&self) -> &str {
         &self.digest
     }
@@ -170,12 +168,12 @@ impl Contents for Described {
         PARTS
     }
 
-    fn part(&self, asked: &Part) -> Option<Part> {
-        let ty = TensorType::i32(&[asked.ty.elements()]);
-        PARTS.contains(&asked.name).then_some(Part { name: asked.name, ty, below: Some(self.below) })
+    fn part(&self, requested: &Part) -> Option<Part> {
+        let ty = TensorType::i32(&[requested.ty.elements()]);
+        PARTS.contains(&requested.name).then_some(Part { name: requested.name, ty, below: Some(self.below) })
     }
 
-    /// There is no end of it.
+    /// Never fails: the chain is infinite.
     fn check_size(&self, _sample: &Sample, _evaluates: bool) -> Result<(), DataError> {
         Ok(())
     }
@@ -192,11 +190,11 @@ impl Source for Chain {
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
-        // The run's seed decides which samples there are, the chain's what they are made by.
-        let of_step = sampling::draw(step.seed, Of::Training.site(), step.number, 0);
+        // The run's seed selects the samples; the chain's seed defines the chain.
+        let step_draw = sampling::draw(step.seed, Site::Training.number(), step.number, 0);
         for filled in batch.parts_mut() {
-            self.fill(filled, samples.clone(), |sample, place| {
-                self.set.draw(Of::Training, [of_step, sample, place])
+            self.fill(filled, samples.clone(), |sample, position| {
+                self.set.draw(Site::Training, [step_draw, sample, position])
             });
         }
         Ok(())
@@ -204,8 +202,8 @@ impl Source for Chain {
 
     fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
         for filled in batch.parts_mut() {
-            self.fill(filled, samples.clone(), |sample, place| {
-                self.set.draw(Of::Evaluation, [0, sample, place])
+            self.fill(filled, samples.clone(), |sample, position| {
+                self.set.draw(Site::Evaluation, [0, sample, position])
             });
         }
         Ok(())
@@ -246,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn any_range_of_samples_is_what_it_is_in_the_whole() {
+    fn sample_ranges_match_the_whole_step() {
         let source = SET.open(&Sample::NONE, &mut DigestCache::default()).unwrap();
         let [tokens, targets] = training(&*source, [3, 5], 0..8);
         assert!(
@@ -263,10 +261,9 @@ mod tests {
         }
     }
 
-    /// What comes after a token, counted, has the entropy that is said, in training and in evaluation, and each of the chains
-    /// another.
+    /// For training and evaluation samples, and for several chains.
     #[test]
-    fn so_much_of_it_is_chance_as_is_said() {
+    fn entropy_of_samples_matches_least_loss() {
         for (successors, expected) in [(1, 0.0), (2, 0.636_514), (3, 0.994_924)] {
             let set = SyntheticSet { successors, ..SET };
             assert!((set.least_loss().unwrap() - expected).abs() < 1e-5, "{successors}");
@@ -290,19 +287,19 @@ mod tests {
                     .chunks(50)
                     .map(|counts| {
                         let sum: f64 = counts.iter().sum();
-                        let there = counts.iter().filter(|count| **count > 0.0);
-                        assert!(there.clone().count() <= successors);
-                        there.map(|count| -count * (count / sum).ln()).sum::<f64>()
+                        let seen = counts.iter().filter(|count| **count > 0.0);
+                        assert!(seen.clone().count() <= successors);
+                        seen.map(|count| -count * (count / sum).ln()).sum::<f64>()
                     })
                     .sum();
-                // Of 100,000 tokens, a hundred numbers were fitted, which is a thousandth at the most.
+                // 100,000 tokens estimate about a hundred probabilities: a bias of about a thousandth.
                 assert!((entropy / tokens.len() as f64 - expected).abs() < 5e-3, "{successors}: {entropy}");
             }
         }
     }
 
     #[test]
-    fn another_chain_has_another_digest() {
+    fn different_chains_have_different_digests() {
         let digest = |set: &SyntheticSet| {
             let contents = set.inspect(&mut DigestCache::default()).unwrap();
             let source = set.open(&Sample::NONE, &mut DigestCache::default()).unwrap();

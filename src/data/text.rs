@@ -1,4 +1,4 @@
-//! Text: its bytes are its tokens, or a tokenizer makes them.
+//! Text data sets. Tokens are bytes or the ids of a tokenizer.
 
 mod documents;
 mod encoded;
@@ -11,72 +11,71 @@ use encoder::Encoder;
 pub use encoder::{Encoding, TokenizerFile};
 
 use super::digest::FileDigest;
-use super::documents::{Arranged, Described};
-use super::stretches::{PARTS, Splits, Stretches, Summary};
-use super::token_files::Files;
+use super::documents::{DocumentSamples, DocumentSet};
+use super::slices::{PARTS, RowSlices, RowSummary, Splits};
+use super::token_files::TokenFiles;
 use super::{
     Contents, DataError, DataSet, DigestCache, Documents, Given, Sample, Source, TokenWidth, digest, files,
 };
 use base::user_cache;
 
-/// What a byte can be.
+/// The bound of byte tokens.
 const BYTES: Given = Given { key: "data.text.tokens", count: 256 };
 
-/// What there is of it.
+/// Unit and material, for error messages.
 const UNITS: [&str; 2] = ["byte", "text"];
 
-/// Files of text in the order of their sorted paths, one after the other.
+/// Text files, concatenated in the order of their sorted paths.
 #[derive(Debug)]
 pub struct TextSet {
     /// Absolute paths and globs.
     pub paths: Vec<PathBuf>,
     pub encoding: Encoding,
-    /// The field that is the text of each line, where lines are objects in JSON.
+    /// For files in JSON Lines: the field with the text.
     pub jsonl: Option<String>,
-    /// How they become samples.
+    /// How documents become samples.
     pub documents: Documents,
-    /// The share, from the front, that is trained on; the rest is evaluated on.
+    /// The fraction of the training split, which comes first; the rest is the evaluation split.
     pub split: f64,
 }
 
-/// An encoded text, its digest, and what its tokens are below.
-type InCache = (Encoded, String, Given);
+/// An encoded text in the cache, its digest, and the bound of its tokens.
+type CachedText = (Encoded, String, Given);
 
 /// The files of a text and their digests.
 type Digested = Vec<(PathBuf, FileDigest)>;
 
 impl TextSet {
-    /// Whether tokens are the text as it lies there.
+    /// Whether tokens are the unchanged bytes of the files.
     fn is_plain(&self) -> bool {
         self.encoding == Encoding::Bytes && self.jsonl.is_none() && self.documents == Documents::Joined
     }
 
-    /// The files, each byte of which is a token.
-    fn files(&self, cache: &mut DigestCache) -> Result<Stretches<Files>, DataError> {
-        // Before they are digested: what was written since then is told from what was.
+    /// Opens the files as a row of byte tokens.
+    fn files(&self, cache: &mut DigestCache) -> Result<RowSlices<TokenFiles>, DataError> {
+        // Taken before digesting, so that later changes are detected.
         let versions = digest::versions(&files::find(&self.paths).map_err(first)?)?;
         let digested = self.digested(cache).map_err(first)?;
         let counts = digested.iter().map(|(path, digest)| (path.clone(), digest.bytes as usize)).collect();
         let digests: Vec<FileDigest> = digested.into_iter().map(|(_, digest)| digest).collect();
         let bytes: u64 = digests.iter().map(|digest| digest.bytes).sum();
         let contents = self.summary(digest::combine(&digests), bytes as usize, digests.len())?;
-        let row = Files::open(counts, versions, (TokenWidth::U8, 0, BYTES.count))?;
-        Ok(Stretches { row, contents })
+        let row = TokenFiles::open(counts, versions, (TokenWidth::U8, 0, BYTES.count))?;
+        Ok(RowSlices { row, contents })
     }
 
-    fn summarise(&self, cache: &mut DigestCache) -> Result<Summary, Vec<DataError>> {
+    fn summarise(&self, cache: &mut DigestCache) -> Result<RowSummary, Vec<DataError>> {
         let files: Vec<FileDigest> = self.digested(cache)?.into_iter().map(|(_, digest)| digest).collect();
         let bytes: u64 = files.iter().map(|digest| digest.bytes).sum();
         self.summary(digest::combine(&files), bytes as usize, files.len()).map_err(|error| vec![error])
     }
 
-    /// What is known of so much of it.
-    fn summary(&self, digest: String, bytes: usize, files: usize) -> Result<Summary, DataError> {
+    fn summary(&self, digest: String, bytes: usize, files: usize) -> Result<RowSummary, DataError> {
         if bytes == 0 {
             return Err(DataError::Empty { files });
         }
         let splits = Splits::of(bytes, self.split, UNITS)?;
-        Ok(Summary { digest, splits, below: BYTES })
+        Ok(RowSummary { digest, splits, below: BYTES })
     }
 
     fn digested(&self, cache: &mut DigestCache) -> Result<Digested, Vec<DataError>> {
@@ -91,13 +90,13 @@ impl TextSet {
         if errors.is_empty() { Ok(digested) } else { Err(errors) }
     }
 
-    /// Encodes it, unless that was done before.
-    fn encoded(&self, cache: &mut DigestCache) -> Result<InCache, Vec<DataError>> {
+    /// The encoded text from the user's cache; encodes it if it is not cached.
+    fn encoded(&self, cache: &mut DigestCache) -> Result<CachedText, Vec<DataError>> {
         let folder = user_cache::folder().ok_or_else(|| vec![DataError::NoCache])?;
         self.encoded_in(&folder.join("tokens"), cache)
     }
 
-    fn encoded_in(&self, folder: &Path, cache: &mut DigestCache) -> Result<InCache, Vec<DataError>> {
+    fn encoded_in(&self, folder: &Path, cache: &mut DigestCache) -> Result<CachedText, Vec<DataError>> {
         let digested = self.digested(cache)?;
         let one = |error| vec![error];
         let digest = self.digest_of_encoded(&digested, cache).map_err(one)?;
@@ -111,21 +110,21 @@ impl TextSet {
         Ok((found, digest, below))
     }
 
-    /// The whole of it in one row.
-    fn joined(&self, (found, digest, below): InCache) -> Result<Stretches<Files>, DataError> {
+    /// All documents as one row.
+    fn joined(&self, (found, digest, below): CachedText) -> Result<RowSlices<TokenFiles>, DataError> {
         let splits = Splits::of(found.tokens, self.split, ["token", "text"])?;
-        Ok(Stretches { row: row(found, below), contents: Summary { digest, splits, below } })
+        Ok(RowSlices { row: row(found, below), contents: RowSummary { digest, splits, below } })
     }
 
-    /// Its documents, that lie one after the other.
-    fn apart(&self, (found, digest, below): &InCache) -> Result<Described, DataError> {
+    /// The documents, for samples that separate them.
+    fn separated(&self, (found, digest, below): &CachedText) -> Result<DocumentSet, DataError> {
         let ends = found.ends()?;
         let Splits { training, .. } = Splits::of(ends.len(), self.split, ["document", "documents"])?;
         let (digest, below, documents) = (digest.clone(), *below, self.documents);
-        Ok(Described { digest, below, documents, ends, training })
+        Ok(DocumentSet { digest, below, documents, ends, training })
     }
 
-    /// Of all that decides which tokens there are.
+    /// The digest of everything that determines the tokens.
     fn digest_of_encoded(&self, files: &Digested, cache: &mut DigestCache) -> Result<String, DataError> {
         let mut parts: Vec<FileDigest> = files.iter().map(|(_, digest)| digest.clone()).collect();
         let mut how = format!("encoded, jsonl {:?}", self.jsonl);
@@ -140,8 +139,8 @@ impl TextSet {
     }
 }
 
-fn row(found: Encoded, below: Given) -> Files {
-    Files::one(found.path, found.file, encoded::WIDTH, below.count)
+fn row(found: Encoded, below: Given) -> TokenFiles {
+    TokenFiles::one(found.path, found.file, encoded::WIDTH, below.count)
 }
 
 fn first(errors: Vec<DataError>) -> DataError {
@@ -176,7 +175,7 @@ impl DataSet for TextSet {
         let encoded = self.encoded(cache)?;
         let contents: Result<Box<dyn Contents>, DataError> = match self.documents {
             Documents::Joined => self.joined(encoded).map(|joined| Box::new(joined.contents) as _),
-            _ => self.apart(&encoded).map(|documents| Box::new(documents) as _),
+            _ => self.separated(&encoded).map(|documents| Box::new(documents) as _),
         };
         contents.map_err(|error| vec![error])
     }
@@ -189,10 +188,10 @@ impl DataSet for TextSet {
         if self.documents == Documents::Joined {
             return Ok(Box::new(self.joined(encoded)?));
         }
-        let contents = self.apart(&encoded)?;
+        let contents = self.separated(&encoded)?;
         contents.check_size(sample, false)?;
         let (found, _, below) = encoded;
-        Ok(Box::new(Arranged::new(row(found, below), contents, sample)))
+        Ok(Box::new(DocumentSamples::new(row(found, below), contents, sample)))
     }
 }
 

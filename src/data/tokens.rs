@@ -1,26 +1,26 @@
-//! Tokens as they were encoded once: flat files of whole numbers, which stay where they are.
+//! Data sets of pre-encoded tokens: flat binary files of integers, which are read in place.
 
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::digest::{TokensDigest, versions};
-use super::stretches::{Splits, Stretches, Summary};
-use super::token_files::Files;
+use super::slices::{RowSlices, RowSummary, Splits};
+use super::token_files::TokenFiles;
 use super::{Contents, DataError, DataSet, DigestCache, Given, Sample, Source, digest, files};
 use base::regular;
 
-/// What there is of it.
+/// Unit and material, for error messages.
 const UNITS: [&str; 2] = ["token", "tokens"];
 
-/// The first number in files of llm.c's, as i32, and the bytes before their tokens.
+/// The first i32 of llm.c's token files, and the size of their header in bytes.
 const HEADER_BEGINS: u32 = 20_240_520;
 const HEADER: usize = 1024;
 
-/// How a token is stored, in the order of bytes that most machines have: the least first.
+/// The integer type of stored tokens, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenWidth {
-    /// As text is.
+    /// Bytes of text.
     U8,
     U16,
     U32,
@@ -43,7 +43,7 @@ impl TokenWidth {
         }
     }
 
-    /// The numbers of so many bytes.
+    /// Decodes tokens.
     pub(super) fn numbers(self, bytes: &[u8]) -> impl Iterator<Item = u32> {
         bytes.chunks_exact(self.bytes()).map(move |number| match self {
             TokenWidth::U8 => u32::from(number[0]),
@@ -53,31 +53,31 @@ impl TokenWidth {
     }
 }
 
-/// Files of tokens in the order of their sorted paths, one after the other.
+/// Files of tokens, concatenated in the order of their sorted paths.
 #[derive(Debug)]
 pub struct TokenSet {
     /// Absolute paths and globs.
     pub paths: Vec<PathBuf>,
     pub width: TokenWidth,
-    /// Bytes at the front of each file that are none.
+    /// Size of each file's header in bytes.
     pub header: usize,
-    /// The share, from the front, that is trained on; the rest is evaluated on.
+    /// The fraction of the training split, which comes first; the rest is the evaluation split.
     pub split: f64,
 }
 
-/// What files hold, and how many tokens each has.
-struct Found {
-    contents: Summary,
+/// The properties of all files, and the number of tokens in each.
+struct FileSummary {
+    contents: RowSummary,
     counts: Vec<(PathBuf, usize)>,
 }
 
 impl TokenSet {
-    fn summarise(&self, cache: &mut DigestCache) -> Result<Found, Vec<DataError>> {
+    fn summarise(&self, cache: &mut DigestCache) -> Result<FileSummary, Vec<DataError>> {
         let files = files::find(&self.paths)?;
         let (mut digests, mut counts, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         let mut largest = 0;
         for path in files {
-            match self.look(&path, cache) {
+            match self.digest_file(&path, cache) {
                 Ok(found) => {
                     largest = largest.max(found.largest);
                     let bytes = (found.digest.bytes as usize).saturating_sub(self.header);
@@ -96,12 +96,12 @@ impl TokenSet {
         }
         let splits = Splits::of(tokens, self.split, UNITS).map_err(|error| vec![error])?;
         let below = Given { key: "data.tokens.paths", count: largest as usize + 1 };
-        Ok(Found { contents: Summary { digest: digest::combine(&digests), splits, below }, counts })
+        Ok(FileSummary { contents: RowSummary { digest: digest::combine(&digests), splits, below }, counts })
     }
 
-    fn look(&self, path: &Path, cache: &mut DigestCache) -> Result<TokensDigest, DataError> {
+    fn digest_file(&self, path: &Path, cache: &mut DigestCache) -> Result<TokensDigest, DataError> {
         let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
-        if self.header != HEADER && begins_with_a_header(path).map_err(unreadable)? {
+        if self.header != HEADER && has_llmc_header(path).map_err(unreadable)? {
             return Err(DataError::Header { path: path.to_owned(), header: self.header });
         }
         let found = cache.of_tokens(path, self.width, self.header).map_err(unreadable)?;
@@ -113,18 +113,18 @@ impl TokenSet {
         Ok(found)
     }
 
-    fn files(&self, cache: &mut DigestCache) -> Result<Stretches<Files>, DataError> {
+    fn files(&self, cache: &mut DigestCache) -> Result<RowSlices<TokenFiles>, DataError> {
         let first = |errors: Vec<DataError>| errors.into_iter().next().unwrap_or(DataError::NoPaths);
-        // Before they are digested: what was written since then is told from what was.
+        // Taken before digesting, so that later changes are detected.
         let versions = versions(&files::find(&self.paths).map_err(first)?)?;
-        let Found { contents, counts } = self.summarise(cache).map_err(first)?;
-        let how = (self.width, self.header, contents.below.count);
-        Ok(Stretches { row: Files::open(counts, versions, how)?, contents })
+        let FileSummary { contents, counts } = self.summarise(cache).map_err(first)?;
+        let format = (self.width, self.header, contents.below.count);
+        Ok(RowSlices { row: TokenFiles::open(counts, versions, format)?, contents })
     }
 }
 
-/// Whether a file has what llm.c writes before tokens.
-fn begins_with_a_header(path: &Path) -> io::Result<bool> {
+/// Whether a file begins with llm.c's header.
+fn has_llmc_header(path: &Path) -> io::Result<bool> {
     let mut first = [0; 4];
     let read = regular::open(path)?.read_at(&mut first, 0)?;
     Ok(read == first.len() && u32::from_le_bytes(first) == HEADER_BEGINS)
@@ -139,7 +139,7 @@ impl DataSet for TokenSet {
         &self.paths
     }
 
-    /// But for how many tokens there are, which a plan does not need.
+    /// Only the number of tokens is unknown, which a plan does not need.
     fn is_known_unread(&self) -> bool {
         true
     }

@@ -1,17 +1,17 @@
-//! A cell of a CSV as serde sees it: text, or a missing value if it is empty.
+//! A serde deserializer for one CSV cell: text, or a missing value if it is empty.
 //!
-//! The `csv` crate can deserialize structs as well, but it does not say which column an error is about, nor
-//! which column is missing in a form that a program can use.
+//! The `csv` crate deserializes structs as well, but its errors do not report the column, nor a missing column, in a
+//! form that a program can use.
 
 use std::fmt;
 
 use serde::de::value::StrDeserializer;
 use serde::de::{self, IntoDeserializer, Visitor};
 
-/// What is wrong with a record.
+/// An invalid record.
 #[derive(Debug, PartialEq)]
 pub(super) enum CellError {
-    /// No such column, and it cannot be empty.
+    /// A required column is missing.
     Missing(&'static str),
     Problem(String),
 }

@@ -1,7 +1,7 @@
-//! The columns of a row: its own fields, those of what was measured, and one for each role of memory.
+//! The columns of a row: the fields of [`Row`], those of [`Measured`], and one per memory role.
 //!
-//! The program has them in structs of their own; what is written is flat. Serde's `flatten` keeps no order of this kind,
-//! refuses no unknown column and reads no numbers from cells of text.
+//! The structs are nested, the written record is flat. Serde's `flatten` cannot be used: it does not keep this column
+//! order, does not reject unknown columns and does not parse numbers from text cells.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,15 +17,15 @@ use super::Row;
 use device::Role;
 use execute::Measured;
 
-/// The field that holds the swept keys: no column of its own, but one per key.
+/// The field with the swept keys, each of which becomes a column.
 pub(super) const AXES: &str = "axes";
-/// Fields that are structs, whose own fields are columns.
+/// Nested structs, whose fields become columns.
 const MEASURED: &str = "measured";
 const LIVE: &str = "live";
 
-/// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
-/// that follow it in its struct.
-const STRETCHES: [&str; 24] = [
+/// The first column of each block, in column order. A block continues with the fields that follow in the same struct.
+/// Blocks keep the order in which columns were added to the table, since scripts rely on it.
+const BLOCKS: [&str; 24] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -52,23 +52,23 @@ const STRETCHES: [&str; 24] = [
     "padding",
 ];
 
-/// All columns but the swept keys, in their order.
+/// All columns except swept keys, in column order.
 pub(super) static COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let own = fields(Row::deserialize).iter().filter(|field| **field != AXES);
-    let mut stretch = 0;
-    let place = |column: String| {
-        stretch = STRETCHES.iter().position(|first| *first == column).unwrap_or(stretch);
-        (stretch, column)
+    let mut block = 0;
+    let with_block = |column: String| {
+        block = BLOCKS.iter().position(|first| *first == column).unwrap_or(block);
+        (block, column)
     };
     let columns = own.map(|field| (*field).to_owned()).chain(MEASURED_COLUMNS.iter().cloned());
-    let mut columns: Vec<(usize, String)> = columns.map(place).collect();
-    columns.sort_by_key(|(stretch, _)| *stretch);
+    let mut columns: Vec<(usize, String)> = columns.map(with_block).collect();
+    columns.sort_by_key(|(block, _)| *block);
     columns.into_iter().map(|(_, column)| column).collect()
 });
 
-/// All columns of the CSV and what they mean, in its order. The swept keys follow, under names of their own.
+/// All columns of the CSV with their descriptions, in column order. In a CSV, swept keys follow as further columns.
 pub fn documented() -> impl Iterator<Item = (&'static str, String)> {
-    let roles = Role::ALL.map(|role| (role.column(), format!(" Of `peak_bytes`: {}.", role.what())));
+    let roles = Role::ALL.map(|role| (role.column(), format!(" Part of `peak_bytes`: {}.", role.what())));
     let texts: BTreeMap<String, String> = Row::DOCUMENTED
         .iter()
         .chain(Measured::DOCUMENTED)
@@ -115,13 +115,13 @@ impl<'de> Deserialize<'de> for Row {
     }
 }
 
-/// What is wrong with a row, and with which of its columns if it is one.
+/// An invalid row, with the column if the error concerns one.
 pub(super) struct ColumnError<E> {
     pub(super) column: Option<String>,
     pub(super) source: E,
 }
 
-/// A row from its columns and their values, in whatever these are written.
+/// Builds a row from columns and values of any format.
 pub(super) fn row<'de, V, E>(columns: impl IntoIterator<Item = (String, V)>) -> Result<Row, ColumnError<E>>
 where
     V: IntoDeserializer<'de, E>,
@@ -134,20 +134,20 @@ where
         } else if MEASURED_COLUMNS.contains(&column) {
             &mut measured
         } else {
-            // Which refuses what is no column.
+            // `Row::deserialize` rejects unknown columns.
             &mut own
         };
         part.push((column, value));
     }
-    let mut row = part(own, |own| Row::deserialize(own))?;
-    row.measured = part(measured, |measured| Measured::deserialize(measured))?;
-    row.measured.live = part(live, |live| Deserialize::deserialize(live))?;
+    let mut row = read_struct(own, |own| Row::deserialize(own))?;
+    row.measured = read_struct(measured, |measured| Measured::deserialize(measured))?;
+    row.measured.live = read_struct(live, |live| Deserialize::deserialize(live))?;
     Ok(row)
 }
 
 type Columns<'de, V, E> = MapDeserializer<'de, std::vec::IntoIter<(String, V)>, E>;
 
-fn part<'de, V, E, T>(
+fn read_struct<'de, V, E, T>(
     columns: Vec<(String, V)>,
     read: impl FnOnce(serde_path_to_error::Deserializer<'_, '_, Columns<'de, V, E>>) -> Result<T, E>,
 ) -> Result<T, ColumnError<E>>
@@ -163,12 +163,12 @@ where
     })
 }
 
-/// The names of a struct's fields in their order, given how it is deserialized.
+/// The names of a struct's fields in their order, captured from its `deserialize` function.
 pub fn fields<T>(read: impl FnOnce(Probe) -> Result<T, Fields>) -> &'static [&'static str] {
     read(Probe).map_or_else(|Fields(names)| names, |_| &[])
 }
 
-/// Asked for a struct, it has none to give, but answers with the names of its fields.
+/// A deserializer that returns the requested struct's field names as its error.
 pub struct Probe;
 
 #[derive(Debug, thiserror::Error)]

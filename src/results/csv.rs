@@ -1,5 +1,5 @@
-//! Rows as CSV. [`Row`] is the only schema: header and cells are derived from it through serde, and each swept
-//! key is one more column behind them.
+//! Rows as CSV. [`Row`] is the only schema: header and cells are derived from it through serde, followed by one column
+//! per swept key.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use super::foreign::Foreign;
 use base::units::Bytes;
 use base::{regular, temporary};
 
-/// Stands before a swept key that is also the name of a column, such as `precision`.
+/// The prefix of a swept key that is also the name of a column, such as `precision`.
 const SWEPT: &str = "sweep.";
 
-/// More than anybody's results take, and more columns than there are keys to sweep.
+/// Limits that no table of results reaches.
 const LARGEST: Bytes = Bytes(1 << 30);
 const MOST_COLUMNS: usize = 1000;
 
-/// What is wrong with a file of results.
+/// An unreadable, unwritable or invalid CSV file.
 #[derive(Debug, thiserror::Error)]
 pub enum CsvError {
     #[error("cannot read {}: {source}", file.display())]
@@ -32,28 +32,28 @@ pub enum CsvError {
     Syntax { file: PathBuf, line: u64, problem: String },
     #[error("{} is not a table of results: the column `{column}` is missing", file.display())]
     MissingColumn { file: PathBuf, column: String },
-    #[error("{}, line 1: the column `{column}` is there twice", file.display())]
+    #[error("{}, line 1: duplicate column `{column}`", file.display())]
     RepeatedColumn { file: PathBuf, column: String },
     #[error("{}, line {line}, column `{column}`: {problem}", file.display())]
     Cell { file: PathBuf, line: u64, column: String, problem: String },
 }
 
-/// Writes the rows under a header; `axes` says in which order the swept keys follow the fixed columns. A cell
-/// is empty where the value is unknown, or the row does not lie on that axis. Numbers that are not finite
-/// cannot be told from unknown ones, as in JSON.
+/// Writes a header and the rows. `axes` is the order of the swept keys after the fixed columns. A cell is empty if the
+/// value is unknown or the row has no value of that swept key. Non-finite numbers become empty cells, as they become
+/// null in JSON.
 pub fn write(rows: &[Row], axes: &[String], to: impl Write) -> io::Result<()> {
     write_records(rows, &COLUMNS, axes, to)
 }
 
-/// Replaces the file by these rows: whoever reads it sees the old table or the new one, never half of one.
+/// Replaces the file atomically by a table of these rows.
 pub fn write_file(file: &Path, rows: &[Row], axes: &[String]) -> Result<(), CsvError> {
     temporary::replace(file, |to| write(rows, axes, to))
         .map_err(|source| CsvError::Write { file: file.to_path_buf(), source })
 }
 
-/// Reads rows back. Columns that [`Row`] does not have are swept keys. A table of another program needs no more than the column
-/// `strategy` and a figure, such as `peak_bytes` or `tokens_per_s`: the rows of a strategy are its repeats, and they have no
-/// experiment and no run.
+/// Reads rows. Columns that [`Row`] does not have are swept keys. A table of another program needs only the column
+/// `strategy` and one measurement, such as `peak_bytes` or `tokens_per_s`. Its rows of one strategy are repeats,
+/// without experiment and run id.
 pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
     let text = regular::open_up_to(file, LARGEST)
         .map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
@@ -61,7 +61,7 @@ pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
     let at = |error: csv::Error| syntax(file, error);
     let columns = reader.headers().map_err(at)?;
     if columns.len() > MOST_COLUMNS {
-        let problem = format!("{} columns; no table of results has more than {MOST_COLUMNS}", columns.len());
+        let problem = format!("{} columns; the maximum is {MOST_COLUMNS}", columns.len());
         return Err(CsvError::Syntax { file: file.to_path_buf(), line: 1, problem });
     }
     let header: Vec<String> = columns.iter().map(str::to_string).collect();
@@ -72,17 +72,17 @@ pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
         let column = COLUMNS[0].clone();
         return Err(CsvError::MissingColumn { file: file.to_path_buf(), column });
     }
-    let mut foreign = Foreign::has_made(&header).then(Foreign::default);
+    let mut foreign = Foreign::matches(&header).then(Foreign::default);
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(at)?;
         let line = record.position().map_or(0, csv::Position::line);
-        let given: Vec<&str> = record.iter().map(plain).collect();
-        let lacking = foreign.as_mut().map(|foreign| foreign.lacking(&header, &given)).unwrap_or_default();
+        let cells: Vec<&str> = record.iter().map(unescape).collect();
+        let missing = foreign.as_mut().map(|foreign| foreign.missing(&header, &cells)).unwrap_or_default();
         let (fixed, swept): (Vec<_>, Vec<_>) =
-            header.iter().zip(given).partition(|(column, _)| COLUMNS.contains(column));
+            header.iter().zip(cells).partition(|(column, _)| COLUMNS.contains(column));
         let cells = fixed.into_iter().map(|(column, text)| (column.clone(), Cell(text)));
-        let cells = cells.chain(lacking.iter().map(|(column, text)| (column.clone(), Cell(text))));
+        let cells = cells.chain(missing.iter().map(|(column, text)| (column.clone(), Cell(text))));
         let mut row = columns::row(cells).map_err(|error| match error.source {
             CellError::Missing(column) => {
                 CsvError::MissingColumn { file: file.to_path_buf(), column: column.to_string() }
@@ -110,14 +110,16 @@ fn syntax(file: &Path, error: csv::Error) -> CsvError {
         csv::ErrorKind::Utf8 { .. } => {
             CsvError::Syntax { file, line, problem: "the text is not UTF-8".into() }
         }
-        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            CsvError::Syntax { file, line, problem: format!("{len} cells under a header of {expected_len}") }
-        }
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => CsvError::Syntax {
+            file,
+            line,
+            problem: format!("{len} cells, but the header has {expected_len}"),
+        },
         other => CsvError::Syntax { file, line, problem: format!("{other:?}") },
     }
 }
 
-/// Anything with these columns whose field `axes` holds swept keys, as CSV.
+/// Writes records with these columns as CSV. Their field `axes`, if present, holds swept keys.
 pub fn write_records<T: Serialize>(
     records: &[T],
     fixed: &[String],
@@ -147,32 +149,28 @@ pub fn write_records<T: Serialize>(
     for (fields, swept) in &cells {
         let fixed = fixed.iter().map(|column| text(fields.get(column).unwrap_or(&Value::Null)));
         let swept = axes.iter().map(|axis| {
-            swept.iter().find(|(key, _)| key == axis).map(|(_, value)| inert(value)).unwrap_or_default()
+            swept.iter().find(|(key, _)| key == axis).map(|(_, value)| escape(value)).unwrap_or_default()
         });
         writer.write_record(fixed.chain(swept))?;
     }
     writer.flush()
 }
 
-/// Stands before text that a spreadsheet would take for a formula, or for text that is marked like this.
+/// The escape before text that a spreadsheet would read as a formula, or as escaped text.
 const MARK: char = '\'';
 
-fn is_taken_for_more(text: &str) -> bool {
+fn needs_escape(text: &str) -> bool {
     text.starts_with(['=', '+', '-', '@', '\t', '\r', MARK])
 }
 
-/// A cell that every program takes for what it says. Numbers do so.
-fn inert(text: &str) -> String {
-    if is_taken_for_more(text) && text.parse::<f64>().is_err() {
-        format!("{MARK}{text}")
-    } else {
-        text.to_owned()
-    }
+/// Escapes a cell against interpretation as a formula. Numbers need no escape.
+fn escape(text: &str) -> String {
+    if needs_escape(text) && text.parse::<f64>().is_err() { format!("{MARK}{text}") } else { text.to_owned() }
 }
 
-/// What was written as an inert cell.
-fn plain(cell: &str) -> &str {
-    cell.strip_prefix(MARK).filter(|text| is_taken_for_more(text)).unwrap_or(cell)
+/// The inverse of [`escape`].
+fn unescape(cell: &str) -> &str {
+    cell.strip_prefix(MARK).filter(|text| needs_escape(text)).unwrap_or(cell)
 }
 
 fn swept_column(axis: &str, fixed: &[String]) -> String {
@@ -186,7 +184,7 @@ fn swept_column(axis: &str, fixed: &[String]) -> String {
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => inert(text),
+        Value::String(text) => escape(text),
         other => other.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! What runs leave behind.
+//! Results: rows, their columns, CSV files and the crash-safe store.
 
 mod cell;
 mod columns;

@@ -1,4 +1,4 @@
-//! One run's result.
+//! The result of one repeat of a run.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use base::documented;
 use execute::Measured;
 
-/// How a run ended.
+/// The outcome of a repeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -15,9 +15,9 @@ pub enum Status {
     Ok,
     /// Ran out of memory.
     Oom,
-    /// The loss stopped being finite.
+    /// The loss became infinite or NaN.
     Diverged,
-    /// The combination makes no sense, or not on this device.
+    /// Invalid combination of keys, or unsupported on this device.
     Skipped,
     Timeout,
     Failed,
@@ -25,105 +25,106 @@ pub enum Status {
 }
 
 impl Status {
-    /// Final results are not tried again.
+    /// Whether the next sweep keeps the result; others are retried.
     pub fn is_final(self) -> bool {
         matches!(self, Status::Ok | Status::Oom | Status::Diverged | Status::Skipped)
     }
 }
 
 documented! {
-    /// What is known of a run before it starts, and [`Measured`]. Written down, in `result.json` and in the CSV, all
-    /// fields of both are columns of one flat record, in the order that [`columns`](super::columns) gives them.
+    /// The planned properties of a run, and [`Measured`]. In `result.json` and in the CSV, all fields of both are
+    /// columns of one flat record, in the order of [`columns`](super::columns).
     ///
-    /// Columns carry their units in their names. What is unknown is `None`, an empty cell.
+    /// Column names carry units. Unknown values are `None`: an empty cell.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields, remote = "Self")] // `columns` makes it flat
     pub struct Row {
-        /// The experiment's name, as its file says.
+        /// Name of the experiment.
         pub experiment: String,
-        /// Digest of configuration, target and data: names the run's folder. Runs that are equal share it.
+        /// Digest of configuration, target and data; the name of the run's folder. Equal runs share it.
         pub run_id: String,
-        /// The strategy's name, with what is swept inside it: `lean/accumulate=2`.
+        /// Name of the strategy, with the keys swept inside it: `lean/accumulate=2`.
         pub strategy: String,
-        /// The repeat's number, from 1. Repeats of one number were measured in turns.
+        /// Number of the repeat, from 1. Runs are interleaved within a repeat.
         pub repeat: usize,
-        /// How it ended: ok, oom, diverged, skipped, timeout, failed or interrupted. `compare` ranks those that are ok.
+        /// Outcome: ok, oom, diverged, skipped, timeout, failed or interrupted. `compare` ranks only ok rows.
         pub status: Status,
-        /// The target's name.
+        /// Name of the target.
         pub device: String,
-        /// The model in words, with its sizes.
+        /// Description of the model, with its sizes.
         pub model: String,
-        /// How many numbers the model has.
+        /// Number of the model's parameters.
         pub parameters: Option<u64>,
-        /// Samples of one optimizer step, whatever the micro-batches.
+        /// Samples per optimizer step, over all micro-batches.
         pub batch_size: Option<usize>,
-        /// Samples of one forward and backward pass.
+        /// Samples per forward and backward pass.
         pub micro_batch: Option<usize>,
-        /// Precision of matrix work: fp32, tf32, bf16 or fp16.
+        /// Precision of matmuls: fp32, tf32, bf16 or fp16.
         pub precision: String,
-        /// What was predicted of `peak_bytes` before the run.
+        /// Prediction of `peak_bytes` before the run.
         pub predicted_peak_bytes: Option<u64>,
-        /// Strategy keys that changed nothing, separated by spaces.
+        /// Strategy keys without effect, separated by spaces.
         pub no_effect: String,
-        /// Why it ended as it did, or what else there is to say.
+        /// Reason of the outcome, or another remark.
         pub message: String,
-        /// The program's version.
+        /// Version of the program.
         pub version: String,
-        /// Steps before those that are timed.
+        /// Number of warm-up steps, which are not timed.
         pub warmup_steps: Option<usize>,
-        /// Steps that are timed.
+        /// Number of timed steps.
         pub steps: Option<usize>,
-        /// What was predicted of `reserved_peak_bytes` before the run.
+        /// Prediction of `reserved_peak_bytes` before the run.
         pub predicted_reserved_peak_bytes: Option<u64>,
-        /// The memory limit that the run kept to.
+        /// Memory limit of the run.
         pub limit_bytes: Option<u64>,
-        /// Whether the limit was asked for, not the machine's own.
+        /// Whether the limit was requested (true) or is the machine's own.
         pub limited: bool,
-        /// The largest micro-batch that the limit allows, predicted; 0 if none does.
+        /// Predicted largest micro-batch within the memory limit; 0 if none fits.
         pub fits_micro_batch: Option<usize>,
-        /// FLOPs of one step, without what is computed again.
+        /// FLOPs of one step, without recomputation.
         pub model_flops: Option<u64>,
-        /// Threads that compute.
+        /// Number of compute threads.
         pub threads: Option<usize>,
-        /// Digest of the configuration and the data, without the target: what the run is, wherever it ran.
+        /// Digest of configuration and data, without the target: equal on all machines.
         pub configuration: String,
-        /// What a card took for itself before the run's first allocation.
+        /// Memory of the GPU context before the run's first allocation.
         pub context_bytes: Option<u64>,
-        /// The strategy that the experiment's ratios are against. Unknown in tables of older versions.
+        /// Baseline strategy of the experiment. Unknown in tables of older versions.
         #[serde(default)]
         pub baseline: String,
-        /// How many of the model's parameters are trained. Unknown in tables of older versions.
+        /// Number of trained parameters. Unknown in tables of older versions.
         #[serde(default)]
         pub trainable_parameters: Option<u64>,
-        /// The limit on the host's memory, where one was asked for.
+        /// Requested limit of host memory.
         #[serde(default)]
         pub host_limit_bytes: Option<u64>,
-        /// Where steps leave something behind: how many the limit has room for, predicted.
+        /// If steps leak memory: predicted number of steps until out of memory.
         #[serde(default)]
         pub steps_until_oom: Option<u64>,
-        /// What all of its parameters and batches are drawn from.
+        /// Seed of parameters and batches.
         #[serde(default)]
         pub seed: Option<u64>,
-        /// The sweep that measured it, by a random name: it measured all runs of a repeat in turns. Unknown in tables of
+        /// Random id of the sweep that measured the row. A sweep interleaves all runs of a repeat. Unknown in tables of
         /// older versions.
         #[serde(default)]
         pub sweep: String,
-        /// How often it was looked at whether its repeats are enough, where that decides how many there are.
+        /// Number of planned interim tests of whether the repeats suffice, if these decide how many there are.
         #[serde(default)]
         pub looks: Option<usize>,
-        /// In a table of predictions: what a step would take, by a roofline over its operations. An estimate, where rates are known.
-    #[serde(default)]
-    pub estimated_step_ms: Option<f64>,
-    /// Value of a swept key, in the order of the axes: each is a column of its own.
+        /// Estimated time of a step from a roofline over its operations; only in predictions, if device rates are
+        /// known.
+        #[serde(default)]
+        pub estimated_step_ms: Option<f64>,
+        /// Swept keys with their values, in the order of the axes. Each key is a column.
         #[serde(default)]
         pub axes: Vec<(String, String)>,
-        /// In a table of predictions: what is predicted of it.
+        /// Measurements; in predictions, the predicted values.
         #[serde(skip_deserializing)]
         pub measured: Measured,
     }
 }
 
-/// The columns of a row are read alike, whichever part fills them in.
+/// Gives access to measured columns as if they were fields of the row.
 impl Deref for Row {
     type Target = Measured;
 

@@ -7,7 +7,7 @@ use memory::Prediction;
 use plan::{Plan, PlannedRun, Speeds};
 use spec::RunConfig;
 
-/// Everything known of a run before it starts. Its status is what is predicted.
+/// The row of a run before it starts, with its predicted status.
 pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     let mut row = empty_row(plan, run, repeat);
     match &run.config {
@@ -23,7 +23,7 @@ pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     row
 }
 
-/// The row of a run that was executed: what was predicted of it gives way to what was measured.
+/// The row of an executed run: measurements replace predictions.
 pub fn measured_row(planned: Row, outcome: Outcome) -> Row {
     let Outcome { ended, message, measured } = outcome;
     let status = match ended {
@@ -81,8 +81,7 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     }
 }
 
-/// A row whose memory columns are the predicted ones: what `plan` shows. What a step would take is estimated where speeds are
-/// known.
+/// The row that `plan` shows: predicted memory, and an estimated step time if device rates are known.
 pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
     let mut row = planned_row(plan, run, 0);
     if let Some(prediction) = &run.prediction {
@@ -102,8 +101,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
         row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target);
     }
     if let Ok(config) = &run.config {
-        let (count, asked) = (config.micro_batches(), config.strategy.accumulate);
-        effects.extend((count < asked).then(|| execute::micro_batches_of(count, asked)));
+        let (count, requested) = (config.micro_batches(), config.strategy.accumulate);
+        effects.extend((count < requested).then(|| execute::micro_batches_of(count, requested)));
     }
     if let Some(prediction) = &run.prediction {
         let untrained = prediction.parameters - prediction.trainable_parameters;
@@ -111,8 +110,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
             .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
         let leaked = prediction.leaked_bytes;
         effects.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
-        let (again, all) = (prediction.recompute_flops, prediction.hardware_flops);
-        effects.extend((again > 0).then(|| execute::more_flops(again, all - again)));
+        let (recomputed, all) = (prediction.recompute_flops, prediction.hardware_flops);
+        effects.extend((recomputed > 0).then(|| execute::more_flops(recomputed, all - recomputed)));
     }
     row.measured.effects = effects.join(", ");
     row

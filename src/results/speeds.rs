@@ -1,4 +1,4 @@
-//! How fast a device is, by what was measured on it.
+//! Device rates from the results of earlier runs on the same device.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -17,13 +17,13 @@ use memory::Load;
 use plan::{Origin, Slowness, Speeds};
 use spec::{KeywordEnum as _, Precision};
 
-/// Runs whose operations are looked at, at the most: more say the same.
+/// Maximum number of runs whose operations are read: more add little.
 const MOST_RUNS: usize = 64;
 
-/// Of a table of operations: some million lines.
+/// Maximum size of a table of operations: a few million lines.
 const LARGEST: Bytes = Bytes(256 << 20);
 
-/// A line of `memory.csv`, as far as it is needed here.
+/// The columns of `memory.csv` that rates are derived from.
 #[derive(Debug, Deserialize)]
 struct Operation {
     operation: String,
@@ -31,24 +31,24 @@ struct Operation {
     times_per_step: u64,
     flops: u64,
     moved_bytes: u64,
-    /// Afterwards.
+    /// Live bytes after the operation.
     live_bytes: u64,
 }
 
-/// What the tables in a folder of results say of a device, and what is wrong with those that cannot be read. Without any run of it
-/// nothing is known.
+/// Rates of the target from the tables in a folder of results, and the errors of unreadable tables. Without a run on
+/// this target, the rates are unknown.
 pub fn learned(out: &Path, target: &Target) -> (Speeds, Vec<CsvError>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     for table in tables(out) {
         match csv::read(&table) {
-            Ok(read) => rows.extend(read.into_iter().filter(|row| is_of(row, target))),
+            Ok(read) => rows.extend(read.into_iter().filter(|row| ran_on(row, target))),
             Err(error) => errors.push(error),
         }
     }
-    (of_rows(out, &rows), errors)
+    (from_rows(out, &rows), errors)
 }
 
-/// The tables of experiments, in the order of their names.
+/// The tables of experiments, sorted by name.
 fn tables(out: &Path) -> Vec<PathBuf> {
     let entries = out.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let mut tables: Vec<PathBuf> =
@@ -57,14 +57,14 @@ fn tables(out: &Path) -> Vec<PathBuf> {
     tables
 }
 
-fn is_of(row: &Row, target: &Target) -> bool {
+fn ran_on(row: &Row, target: &Target) -> bool {
     row.device == target.name
         && row.threads == Some(target.threads)
         && row.status == Status::Ok
         && !row.run_id.is_empty()
 }
 
-fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
+fn from_rows(out: &Path, rows: &[Row]) -> Speeds {
     let mut products: HashMap<Factors, Vec<f64>> = HashMap::new();
     for row in rows {
         if let (Some(precision), Some(rate)) = (precision(row), row.product_flops_per_s.filter(is_positive)) {
@@ -81,7 +81,7 @@ fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
     }
     let mut runs: Vec<&Row> = Vec::new();
     for row in rows {
-        // Of repeats one is enough.
+        // One repeat per run is enough.
         if !runs.iter().any(|known| known.run_id == row.run_id) {
             runs.push(row);
         }
@@ -92,39 +92,39 @@ fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
         origin: Origin::Runs(runs.len()),
         ..Speeds::default()
     };
-    let apart = runs.len().div_ceil(MOST_RUNS).max(1);
-    let mut times = Times::default();
-    for row in runs.into_iter().step_by(apart) {
+    let stride = runs.len().div_ceil(MOST_RUNS).max(1);
+    let mut times = OperationTimes::default();
+    for row in runs.into_iter().step_by(stride) {
         let folder = Store::at(out, &row.experiment).repeat_folder(&row.run_id, row.repeat);
-        // Who keeps results for their figures may have thrown it away, or another version may have written it.
+        // Skip files that were removed, or written by another version.
         if let (Some(precision), Ok(lines)) = (precision(row), operations(&folder.join(MEMORY_FILE))) {
             times.add(row, lines, precision, &speeds);
         }
     }
-    times.give(&mut speeds);
+    times.write_to(&mut speeds);
     speeds
 }
 
-/// A table may hold any numbers.
+/// Filters zeros, negative and non-finite numbers, which a table may hold.
 fn is_positive(number: &f64) -> bool {
     number.is_finite() && *number > 0.0
 }
 
 type ByOperation = HashMap<(String, Precision), BTreeMap<Load, [f64; 2]>>;
 
-/// What operations took, and what the rates allow them, in seconds.
+/// Measured and roofline seconds of operations.
 #[derive(Default)]
-struct Times {
+struct OperationTimes {
     all: ByOperation,
     by_model: HashMap<String, ByOperation>,
-    /// Of each run: what it paid for a byte of memory that it asked for.
-    per_asked_byte: Vec<f64>,
+    /// For each run, seconds of allocating and freeing per allocated byte.
+    per_allocated_byte: Vec<f64>,
 }
 
-impl Times {
+impl OperationTimes {
     fn add(&mut self, row: &Row, lines: Vec<Operation>, precision: Precision, speeds: &Speeds) {
         let of_model = self.by_model.entry(row.model.clone()).or_default();
-        let (mut asking, mut asked, mut live_before) = (0.0, 0, 0);
+        let (mut allocator_seconds, mut allocated, mut live_before) = (0.0, 0, 0);
         for line in lines {
             let Operation { operation, ms, times_per_step, flops, moved_bytes, live_bytes } = line;
             let (took, times) = (times_per_step as f64 * ms / 1e3, times_per_step as f64);
@@ -132,48 +132,49 @@ impl Times {
             live_before = live_bytes;
             match operation.as_str() {
                 "allocate" => {
-                    asking += took;
-                    asked = times_per_step.saturating_mul(grown).saturating_add(asked);
+                    allocator_seconds += took;
+                    allocated = times_per_step.saturating_mul(grown).saturating_add(allocated);
                 }
-                "free" => asking += took,
+                "free" => allocator_seconds += took,
                 _ => {
                     let dtype = precision.dtype();
-                    let at_best = speeds.roofline_seconds(dtype, flops, moved_bytes, precision);
+                    let roofline = speeds.roofline_seconds(dtype, flops, moved_bytes, precision);
                     let name = operation.strip_suffix(" again").unwrap_or(&operation).to_owned();
-                    for of in [&mut self.all, &mut *of_model] {
-                        let by_load = of.entry((name.clone(), precision)).or_default();
-                        let [all_took, allowed] = by_load.entry(Load::of(flops, moved_bytes)).or_default();
-                        *all_took += took;
-                        *allowed += times * at_best.unwrap_or(0.0);
+                    for by_operation in [&mut self.all, &mut *of_model] {
+                        let by_load = by_operation.entry((name.clone(), precision)).or_default();
+                        let [measured, bound] = by_load.entry(Load::of(flops, moved_bytes)).or_default();
+                        *measured += took;
+                        *bound += times * roofline.unwrap_or(0.0);
                     }
                 }
             }
         }
-        self.per_asked_byte.push(asking / asked as f64);
+        self.per_allocated_byte.push(allocator_seconds / allocated as f64);
     }
 
-    fn give(self, speeds: &mut Speeds) {
+    fn write_to(self, speeds: &mut Speeds) {
         speeds.slowness = slowness(self.all);
-        speeds.of_model = self.by_model.into_iter().map(|(model, of)| (model, slowness(of))).collect();
-        speeds.seconds_per_asked_byte = of_the_system(self.per_asked_byte);
+        speeds.of_model = self.by_model.into_iter().map(|(model, times)| (model, slowness(times))).collect();
+        speeds.seconds_per_asked_byte = direct_allocation_cost(self.per_allocated_byte);
     }
 }
 
-/// What it takes to ask the system for each value: most runs ask it once for all, and pay next to nothing for a value.
-fn of_the_system(mut per_byte: Vec<f64>) -> f64 {
-    const NEXT_TO_NOTHING: f64 = 0.4;
+/// The cost per byte, in seconds, of allocating each value from the system. Only runs that do so count: those with at
+/// least 0.4 of the highest cost. Most runs allocate one arena, at almost no cost per value.
+fn direct_allocation_cost(mut per_byte: Vec<f64>) -> f64 {
+    const LEAST_SHARE: f64 = 0.4;
     per_byte.retain(is_positive);
     let most = per_byte.iter().copied().fold(0.0, f64::max);
-    per_byte.retain(|cost| *cost >= NEXT_TO_NOTHING * most);
+    per_byte.retain(|cost| *cost >= LEAST_SHARE * most);
     statistics::median(&per_byte).unwrap_or(0.0)
 }
 
 fn slowness(times: ByOperation) -> Slowness {
-    let of_operation = |by_load: BTreeMap<Load, [f64; 2]>| {
+    let ratios = |by_load: BTreeMap<Load, [f64; 2]>| {
         let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
-        known.map(|(load, [took, allowed])| (load, took / allowed)).collect()
+        known.map(|(load, [measured, bound])| (load, measured / bound)).collect()
     };
-    times.into_iter().map(|(operation, by_load)| (operation, of_operation(by_load))).collect()
+    times.into_iter().map(|(operation, by_load)| (operation, ratios(by_load))).collect()
 }
 
 fn operations(file: &Path) -> Result<Vec<Operation>, ::csv::Error> {
@@ -227,11 +228,12 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_held_to_the_rates() {
+    fn operation_times_are_relative_to_roofline() {
         let out = folder(&[row("one", "fp32", Some(1e9))]);
         let run = out.path().join("a/one/1");
         fs::create_dir_all(&run).unwrap();
-        // A product of 4 ms at best, twice a step; a norm of 1 ms; a request of 1000 bytes. The last is part of no step.
+        // Roofline times: 4 ms for each of two matmuls, 1 ms for the norm. One allocation of 1000 bytes. `normal` is
+        // part of no step.
         let lines = "operation,ms,times_per_step,flops,moved_bytes,live_bytes\n\
                      allocate,0.25,1,0,0,1000\n\
                      linear,6,1,4000000,1024,1000\n\
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_this_device_s_and_medians() {
+    fn rates_are_medians_of_runs_on_same_device() {
         let mut other = row("four", "fp32", Some(9e9));
         other.device = "another".into();
         let mut threads = row("five", "fp32", Some(9e9));
@@ -271,13 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn asking_costs_what_runs_pay_that_ask_for_each_value() {
-        assert_eq!(of_the_system(vec![1e-12, 4e-10, f64::NAN, 5e-10, 9e-10, 0.0, 3e-10]), 5e-10);
-        assert_eq!(of_the_system(Vec::new()), 0.0);
+    fn allocation_cost_ignores_runs_with_one_arena() {
+        assert_eq!(direct_allocation_cost(vec![1e-12, 4e-10, f64::NAN, 5e-10, 9e-10, 0.0, 3e-10]), 5e-10);
+        assert_eq!(direct_allocation_cost(Vec::new()), 0.0);
     }
 
     #[test]
-    fn a_table_that_cannot_be_read_is_named() {
+    fn unreadable_table_is_reported() {
         let out = folder(&[row("one", "fp32", Some(1e9))]);
         fs::write(out.path().join("b.csv"), "what\n").unwrap();
         let (speeds, errors) = learned(out.path(), &target());

@@ -18,7 +18,7 @@ pub const LONGEST: usize = 64 << 10;
 
 /// Errors without a line number: about missing parts, the whole file, a tensor, or the recursion limit.
 const WITHOUT_LOCATION: [&str; 11] = [
-    "is no safetensors file",
+    "is not a safetensors file",
     "which the model",
     "the model needs it",
     "is missing",

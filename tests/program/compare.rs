@@ -340,7 +340,7 @@ fn a_drivers_figure_may_be_off_by_its_step() {
         row.reserved_peak_bytes = Some(reserved);
         row.external_step_bytes = Some(step);
         row.external_peak_bytes = Some(reserved + reserved / 50 + off);
-        table(&[row]).contains("The system's figure is not what was counted for plain")
+        table(&[row]).contains("The external reading disagrees with the counted bytes of plain")
     };
     for step in [2 * MIB, 32 * MIB] {
         assert!(!said_off(step, step), "within a step of {step}");
@@ -382,17 +382,17 @@ fn predictions_say_what_to_take() {
     let said = |rows: &[Row]| planned(rows).replace("\n  ", " ");
     let all = said(&[fp32.clone(), bf16.clone(), lean.clone(), leaner.clone()]);
     for sentence in [
-        "Leaner needs the least, 200 MiB, 0.49 of fp32.",
-        "Of what fits, lean loses the least time by estimate (15.0 ms a step, 0.80 of fp32's speed, which does not fit) in 240 MiB.",
+        "Leaner needs the least memory: 200 MiB, 0.49 of fp32.",
+        "The fastest strategy that fits, by estimate, is lean (15.0 ms per step, 0.80 of fp32's speed, which does not fit) in 240 MiB.",
         "With 20 MiB more, bf16 would fit, 2.50 times as fast.",
-        "The smallest limit that any runs in is 200 MiB (leaner).",
+        "The smallest sufficient limit is 200 MiB (leaner).",
     ] {
         assert!(all.to_lowercase().contains(&sentence.to_lowercase()), "{sentence}: {all}");
     }
     // A step of more samples may take longer.
     let double = |row: &Row| Row { batch_size: row.batch_size.map(|size| 2 * size), ..row.clone() };
     let doubled = said(&[fp32.clone(), bf16.clone(), lean.clone(), double(&leaner)]);
-    let sentence = "leaner loses the least time by estimate (20.0 ms a step, 1.20 times fp32's speed, which does not fit)";
+    let sentence = "by estimate, is leaner (20.0 ms per step, 1.20 times fp32's speed, which does not fit)";
     assert!(doubled.contains(sentence), "{doubled}");
     // What would be slower is not worth more memory.
     let slow = Row { estimated_step_ms: Some(30.0), ..bf16.clone() };
@@ -504,7 +504,7 @@ fn what_is_not_there_cannot_be_compared() {
 fn a_group_without_the_baseline_says_so() {
     let rows = [at_batch(8, "plain", 300.0, 4000.0), at_batch(16, "recompute", 300.0, 3000.0)];
     let table = table(&rows);
-    assert!(table.contains("There is no plain at batch 16 to compare with."), "{table}");
+    assert!(table.contains("The baseline plain is missing at batch 16."), "{table}");
 }
 
 #[test]

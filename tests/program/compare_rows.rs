@@ -115,7 +115,7 @@ fn a_loss_of_training_is_called_that() {
         (row.loss_eval, row.loss_last) = (evaluation, Some(training));
         row
     };
-    let told = "dloss: of the last training step, where nothing is evaluated";
+    let told = "dloss: of the last training step, if there is no evaluation";
     let evaluated = [of("plain", Some(3.0), 2.0), of("lean", Some(3.3), 2.0)];
     let table = rendered(&evaluated, Format::Table);
     assert!(table.contains("+10.0%") && !table.contains(told) && !table.contains("in training"), "{table}");

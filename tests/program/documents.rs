@@ -105,6 +105,6 @@ fn documents_are_encoded_once_and_trained_on_as_predicted() {
     let output = command.env("RUNNER_CACHE_DIR", place.path("no folder")).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).replace(place.path("").to_str().unwrap(), "PLACE/");
     assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.starts_with("error: cannot keep encoded text in PLACE/no folder/tokens: "), "{told}");
-    assert!(told.contains("set RUNNER_CACHE_DIR to a folder that can be written to"), "{told}");
+    assert!(told.starts_with("error: cannot store encoded text in PLACE/no folder/tokens: "), "{told}");
+    assert!(told.contains("set RUNNER_CACHE_DIR to a writable folder"), "{told}");
 }

@@ -256,7 +256,7 @@ fn a_folder_that_cannot_be_made_is_refused_before_anything_runs() {
     let place = place(1);
     place.write("a-file", "");
     let said = place.dump_sweep(&["--dump", "a-file"], 2);
-    assert!(said.contains("cannot make the folder a-file") && said.contains("with --dump"), "{said}");
+    assert!(said.contains("cannot create the folder a-file") && said.contains("with --dump"), "{said}");
     assert!(place.find("results/tiny/*/*").is_empty());
     assert_eq!(fs::read(place.path("a-file")).unwrap(), b"");
 }
@@ -286,7 +286,7 @@ fn the_dump_of_another_result_is_not_taken_for_this_one() {
     place.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 0);
     place.forge_digest();
     let said = place.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 1);
-    assert!(said.contains("not dumped: dumps/") && said.contains("is no dump of this result"), "{said}");
+    assert!(said.contains("not dumped: dumps/") && said.contains("is not a dump of this result"), "{said}");
 }
 
 #[test]

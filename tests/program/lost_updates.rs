@@ -63,7 +63,7 @@ fn a_run_whose_updates_round_away_is_named() {
     }
     let verdict = table.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        verdict.contains("learn next to nothing: what an update changes by less than half of a last place"),
+        verdict.contains("learn next to nothing: updates smaller than half a ULP are rounded away"),
         "{table}"
     );
 }

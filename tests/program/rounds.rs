@@ -56,7 +56,7 @@ fn rows_name_the_sweep_that_measured_them() {
     };
     assert_eq!((of("plain").len(), of("accumulate").len()), (1, 1));
     assert_ne!(of("plain"), of("accumulate"));
-    assert!(sweep.out.contains("accumulate was not measured in turns"), "{}", sweep.out);
+    assert!(sweep.out.contains("accumulate was not interleaved with the baseline"), "{}", sweep.out);
     assert!(values(&place, "looks").contains(""), "there was nothing to look at");
 }
 
@@ -142,7 +142,7 @@ fn filters_are_names_points_and_ids() {
     );
     refused(&["--filter", "plain", "--filter", "again"], &["no run matches every --filter"]);
     refused(&["--run", "zzzz"], &["no run's id begins with zzzz"]);
-    refused(&["--columns", "sped"], &["there is no column `sped`", "speed"]);
+    refused(&["--columns", "sped"], &["unknown column `sped`", "speed"]);
 }
 
 /// Tasks at the same time: each does its part, whoever is last writes all of the table, and nothing is left or done twice.

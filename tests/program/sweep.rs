@@ -298,7 +298,7 @@ fn results_that_cannot_be_written_are_refused() {
     let file = place.experiment("tiny", 1);
     place.write("results-file", "");
     let sweep = place.sweep(&[&file, "--out", "results-file"]).ended_with(2);
-    assert!(sweep.err.contains("cannot make the folder results-file"), "{}", sweep.err);
+    assert!(sweep.err.contains("cannot create the folder results-file"), "{}", sweep.err);
     assert_eq!(fs::read(place.path("results-file")).unwrap(), b"");
 }
 

@@ -1,37 +1,37 @@
-//! What the columns of a comparison are, and what stands in them.
+//! The columns of a comparison and their cells.
 
-mod known;
+mod definitions;
 mod note;
 
-pub(super) use known::{TableColumn, find, names};
+pub(super) use definitions::{TableColumn, find, names};
 pub(super) use note::{mark, short, steps};
 
-use super::entry::Entry;
+use super::entry::TableEntry;
 use super::numbers::Unit;
-use super::table::{Column, Line, Table};
+use super::table::{Column, Table, TableLine};
 use super::text::one_line;
 use super::{Basis, Comparison, axes};
 
-/// Nothing to say.
+/// An empty cell.
 const NONE: &str = "-";
 
-/// What columns are chosen by and filled from.
-pub(super) struct View<'a> {
-    entries: Vec<&'a Entry>,
+/// The entries and units from which columns are chosen and filled.
+pub(super) struct TableView<'a> {
+    entries: Vec<&'a TableEntry>,
     basis: Basis,
-    /// Of all sizes.
+    /// The unit of all sizes.
     unit: Unit,
-    /// What the speed counts: `tok/s` or, for models without tokens, `smp/s`.
+    /// `tok/s` or, for models without tokens, `smp/s`.
     speed_unit: &'static str,
 }
 
-impl View<'_> {
-    fn any(&self, holds: impl Fn(&Entry) -> bool) -> bool {
+impl TableView<'_> {
+    fn any(&self, holds: impl Fn(&TableEntry) -> bool) -> bool {
         self.entries.iter().any(|entry| holds(entry))
     }
 
-    /// Whether the external reading is a card's driver's.
-    fn on_a_card(&self) -> bool {
+    /// Whether the external reading is the GPU driver's.
+    fn on_gpu(&self) -> bool {
         self.any(|entry| entry.row.context_bytes.is_some())
     }
 
@@ -39,23 +39,23 @@ impl View<'_> {
         bytes.map(|bytes| self.unit.show(bytes))
     }
 
-    fn column(&self, title: String, rank: u8, cell: impl Fn(&Entry) -> Option<String>) -> Column {
-        let cell = |entry: &&Entry| cell(entry).unwrap_or_else(|| NONE.into());
+    fn column(&self, title: String, rank: u8, cell: impl Fn(&TableEntry) -> Option<String>) -> Column {
+        let cell = |entry: &&TableEntry| cell(entry).unwrap_or_else(|| NONE.into());
         Column { title, rank, cells: self.entries.iter().map(cell).collect() }
     }
 }
 
-pub(super) fn view(comparison: &Comparison) -> View<'_> {
-    let entries: Vec<&Entry> = comparison.entries().collect();
-    let unit = Unit::of(entries.iter().filter_map(|entry| entry.memory));
-    View { entries, basis: comparison.basis, unit, speed_unit: comparison.speed_unit }
+pub(super) fn view(comparison: &Comparison) -> TableView<'_> {
+    let entries: Vec<&TableEntry> = comparison.entries().collect();
+    let unit = Unit::for_sizes(entries.iter().filter_map(|entry| entry.memory));
+    TableView { entries, basis: comparison.basis, unit, speed_unit: comparison.speed_unit }
 }
 
-/// The columns that were asked for or, where none were, all that have something to say.
-pub(super) fn shown(comparison: &Comparison, view: &View<'_>) -> Vec<&'static TableColumn> {
+/// The requested columns; by default, all that are relevant to these entries.
+pub(super) fn shown(comparison: &Comparison, view: &TableView<'_>) -> Vec<&'static TableColumn> {
     match &comparison.columns {
-        Some(asked) => asked.clone(),
-        None => known::ALL.iter().filter(|column| column.is_shown(view)).collect(),
+        Some(requested) => requested.clone(),
+        None => definitions::ALL.iter().filter(|column| column.is_shown(view)).collect(),
     }
 }
 
@@ -83,12 +83,12 @@ pub(super) fn table(comparison: &Comparison) -> Table {
         }
         before += group.entries.len();
     }
-    let name = |entry: &Entry| match entry.label.strip_prefix(&entry.row.strategy) {
-        // What tells it from others of its name stays.
+    let name = |entry: &TableEntry| match entry.label.strip_prefix(&entry.row.strategy) {
+        // Keep the `[run id]` that distinguishes runs of the same label.
         Some(more) if in_columns => axes::label_without(&entry.row, |_| true) + more,
         _ => entry.label.clone(),
     };
-    let line = |entry: &&Entry| Line {
+    let line = |entry: &&TableEntry| TableLine {
         mark: mark(entry),
         name: one_line(&name(entry)),
         note: one_line(&note::note(entry)),
@@ -102,5 +102,5 @@ pub(super) fn table(comparison: &Comparison) -> Table {
     }
 }
 
-/// Keys swept inside strategies that have columns of their own; more of them stay in the names.
+/// Up to this number, keys swept inside strategies get their own columns; more stay in the names.
 const MOST_AXES: usize = 2;

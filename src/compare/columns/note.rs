@@ -1,12 +1,12 @@
-//! What a line says beside its numbers: a mark before its name, and what the run did.
+//! The mark before a row's name, and the effects after its numbers.
 
-use crate::entry::Entry;
+use crate::entry::TableEntry;
 use crate::numbers::{percent, size};
 use device::Pool;
 use results::{Row, Status};
 
-/// `*` on the front, `!` a key without effect, `~` noisy, `x` no result to use, `-` skipped.
-pub(crate) fn mark(entry: &Entry) -> String {
+/// `*` on the Pareto front, `!` a key without effect, `~` noisy or disturbed, `x` no usable result, `-` skipped.
+pub(crate) fn mark(entry: &TableEntry) -> String {
     match entry.status {
         Status::Ok => {}
         Status::Skipped => return "-".into(),
@@ -17,20 +17,20 @@ pub(crate) fn mark(entry: &Entry) -> String {
     marks.into_iter().filter(|(set, _)| *set).map(|(_, mark)| mark).collect()
 }
 
-/// What a run did, most important first.
-pub(super) fn note(entry: &Entry) -> String {
+/// Status, warnings and effects of a run, most important first.
+pub(super) fn note(entry: &TableEntry) -> String {
     let row = &entry.row;
     let mut parts: Vec<String> = Vec::new();
-    let named =
+    let with_message =
         |what: &str| if row.message.is_empty() { what.into() } else { format!("{what}: {}", row.message) };
     match entry.status {
         Status::Ok => {}
         Status::Oom => parts.push(out_of_memory(row)),
-        Status::Skipped => parts.push(named("SKIPPED")),
-        Status::Timeout => parts.push(named("TIMEOUT")),
-        Status::Failed => parts.push(named("FAILED")),
-        Status::Interrupted => parts.push(named("INTERRUPTED")),
-        Status::Diverged => parts.push(named("DIVERGED")),
+        Status::Skipped => parts.push(with_message("SKIPPED")),
+        Status::Timeout => parts.push(with_message("TIMEOUT")),
+        Status::Failed => parts.push(with_message("FAILED")),
+        Status::Interrupted => parts.push(with_message("INTERRUPTED")),
+        Status::Diverged => parts.push(with_message("DIVERGED")),
     }
     if let Some(owner) = &entry.relative.same_as {
         parts.push(format!("same as {owner}"));
@@ -39,7 +39,7 @@ pub(super) fn note(entry: &Entry) -> String {
         parts.push(format!("NO EFFECT: {}", entry.no_effect().join(", ")));
     }
     if let Some(share) = entry.lost_updates() {
-        parts.push(format!("UPDATES LOST: {}% of weights stayed as they were", percent(share)));
+        parts.push(format!("UPDATES LOST: {}% of weights unchanged", percent(share)));
     }
     if row.emulated && entry.relative.same_as.is_none() {
         parts.push("emulated".into());
@@ -64,10 +64,10 @@ pub(super) fn note(entry: &Entry) -> String {
     parts.join("; ")
 }
 
-/// `2.1 GiB short`, or `2.1 GiB of host memory short`: what the limit lacks that was passed.
+/// Bytes missing at the failed allocation: `2.1 GiB short`, or `2.1 GiB of host memory short`.
 pub(crate) fn short(row: &Row) -> Option<String> {
-    let is_of_device = row.oom_pool.as_ref().is_none_or(|pool| pool == Pool::Device.name());
-    let of = if is_of_device { "" } else { " of host memory" };
+    let on_device = row.oom_pool.as_ref().is_none_or(|pool| pool == Pool::Device.name());
+    let of = if on_device { "" } else { " of host memory" };
     row.oom_short_bytes.map(|bytes| format!("{}{of} short", size(bytes)))
 }
 
@@ -79,17 +79,17 @@ pub(crate) fn steps(count: u64) -> String {
 /// `2.1 GiB short: logits, forward`, or `after 40 steps 2.1 GiB short: logits, forward`
 fn out_of_memory(row: &Row) -> String {
     let after = row.steps_until_oom.map(|count| format!("after {} ", steps(count)));
-    after.unwrap_or_default() + &what_is_short(row)
+    after.unwrap_or_default() + &failed_allocation(row)
 }
 
-fn what_is_short(row: &Row) -> String {
+fn failed_allocation(row: &Row) -> String {
     let short = short(row);
     let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
-    let place: Vec<&str> = what.into_iter().chain(&row.oom_phase).map(String::as_str).collect();
-    match (short, place.join(", ")) {
-        (Some(short), place) if place.is_empty() => short,
-        (Some(short), place) => format!("{short}: {place}"),
-        (None, place) if !place.is_empty() => format!("out of memory: {place}"),
+    let value_and_phase: Vec<&str> = what.into_iter().chain(&row.oom_phase).map(String::as_str).collect();
+    match (short, value_and_phase.join(", ")) {
+        (Some(short), detail) if detail.is_empty() => short,
+        (Some(short), detail) => format!("{short}: {detail}"),
+        (None, detail) if !detail.is_empty() => format!("out of memory: {detail}"),
         _ if !row.message.is_empty() => row.message.clone(),
         _ => "out of memory".into(),
     }

@@ -4,11 +4,11 @@ use crate::batch::MASKED;
 use crate::ids::Ids;
 use ops::DType;
 
-/// Tokens that say where they are, in documents of these lengths.
+/// A row whose tokens are their own positions.
 #[derive(Debug)]
 struct Counting;
 
-impl Row for Counting {
+impl ReadTokens for Counting {
     fn read(&self, first: usize, mut tokens: Ids<'_>) -> Result<(), DataError> {
         tokens.put(first as u32..);
         Ok(())
@@ -17,13 +17,13 @@ impl Row for Counting {
 
 const CONTEXT: usize = 8;
 
-fn described(documents: Documents, lengths: &[u64], training: usize) -> Described {
+fn document_set(documents: Documents, lengths: &[u64], training: usize) -> DocumentSet {
     let ends = lengths.iter().scan(0, |end, len| {
         *end += len;
         Some(*end)
     });
     let below = Given { key: "data.text.tokens", count: 1 << 20 };
-    Described { digest: String::new(), below, documents, ends: ends.collect(), training }
+    DocumentSet { digest: String::new(), below, documents, ends: ends.collect(), training }
 }
 
 fn sample(documents: Documents) -> Sample {
@@ -33,11 +33,11 @@ fn sample(documents: Documents) -> Sample {
     Sample { parts, length: None, tokens: Some(CONTEXT) }
 }
 
-fn arranged(documents: Documents, lengths: &[u64], training: usize) -> Arranged<Counting> {
-    Arranged::new(Counting, described(documents, lengths, training), &sample(documents))
+fn document_samples(documents: Documents, lengths: &[u64], training: usize) -> DocumentSamples<Counting> {
+    DocumentSamples::new(Counting, document_set(documents, lengths, training), &sample(documents))
 }
 
-/// A part of some samples.
+/// The elements of a part, by sample.
 fn numbers(batch: &Batch, name: &str) -> Vec<Vec<i32>> {
     let filled = batch.part(name).unwrap();
     let numbers: Vec<i32> =
@@ -49,14 +49,14 @@ fn weights(batch: &Batch) -> Vec<f32> {
     numbers(batch, "weights").concat().into_iter().map(|bits| f32::from_bits(bits as u32)).collect()
 }
 
-fn evaluated(data: &Arranged<Counting>, of: u64, samples: Range<u64>) -> Batch {
+fn evaluated(data: &DocumentSamples<Counting>, of: u64, samples: Range<u64>) -> Batch {
     let mut batch =
         Batch::new(&sample(data.contents.documents).parts, (samples.end - samples.start) as usize);
     data.fill_evaluation(of, samples, &mut batch).unwrap();
     batch
 }
 
-fn trained(data: &Arranged<Counting>, step: u64, samples: Range<u64>) -> Batch {
+fn trained(data: &DocumentSamples<Counting>, step: u64, samples: Range<u64>) -> Batch {
     let mut batch =
         Batch::new(&sample(data.contents.documents).parts, (samples.end - samples.start) as usize);
     data.fill_training(
@@ -68,11 +68,10 @@ fn trained(data: &Arranged<Counting>, step: u64, samples: Range<u64>) -> Batch {
     batch
 }
 
-/// One of a single token, from which nothing is learnt, one as long as a sample and its last target, and one of two and a
-/// bit.
+/// Documents of a single token (no target), of one sample plus its last target, and of two samples and a part.
 #[test]
-fn a_padded_sample_is_a_document_or_a_part_of_one() {
-    let data = arranged(Documents::Padded, &[1, 4, 9, 1, 20], 0);
+fn padded_samples_are_documents_or_parts_of_documents() {
+    let data = document_samples(Documents::Padded, &[1, 4, 9, 1, 20], 0);
     let batch = evaluated(&data, 5, 0..6);
     let expected_tokens = [
         [1, 2, 3, 0, 0, 0, 0, 0],
@@ -90,7 +89,7 @@ fn a_padded_sample_is_a_document_or_a_part_of_one() {
     ];
     assert_eq!(numbers(&batch, "tokens")[..5], expected_tokens);
     assert_eq!(numbers(&batch, "targets")[..5], expected_targets);
-    assert_eq!(numbers(&batch, "tokens")[5], expected_tokens[0], "from the front again");
+    assert_eq!(numbers(&batch, "tokens")[5], expected_tokens[0], "evaluation wraps around");
     let mut narrow = sample(Documents::Padded).parts;
     for part in narrow.iter_mut().filter(|part| part.ty.dtype == DType::I32) {
         part.ty.dtype = DType::U16;
@@ -99,7 +98,7 @@ fn a_padded_sample_is_a_document_or_a_part_of_one() {
     data.fill_evaluation(5, 0..5, &mut narrow).unwrap();
     for (name, expected) in [("tokens", expected_tokens), ("targets", expected_targets)] {
         let found = narrow.part(name).unwrap().bytes.as_chunks().0.iter().map(|id| u16::from_ne_bytes(*id));
-        // Of -1 all bits are ones.
+        // All bits of -1 are ones.
         assert!(found.eq(expected.as_flattened().iter().map(|&id| id as u16)), "{name}");
     }
     // 3 + 8 + 8 + 8 + 3 of 40 tokens have a target.
@@ -108,9 +107,9 @@ fn a_padded_sample_is_a_document_or_a_part_of_one() {
 }
 
 #[test]
-fn a_packed_sample_is_filled_as_tightly_as_documents_come() {
-    // 5, 4, 3, 4, 2 and 1 places: the third goes beside the first, the fourth beside the second, and so on.
-    let data = arranged(Documents::Packed, &[6, 5, 4, 5, 3, 2], 0);
+fn documents_are_packed_by_best_fit() {
+    // Lengths 5, 4, 3, 4, 2 and 1: the third joins the first, the fourth the second, and so on.
+    let data = document_samples(Documents::Packed, &[6, 5, 4, 5, 3, 2], 0);
     let batch = evaluated(&data, 3, 0..3);
     let expected = [
         ([0, 1, 2, 3, 4, 11, 12, 13], [1, 2, 3, 4, 5, 12, 13, 14], [0, 0, 0, 0, 0, 5, 5, 5]),
@@ -125,18 +124,18 @@ fn a_packed_sample_is_filled_as_tightly_as_documents_come() {
     assert_eq!(weights(&batch), [24.0 / 19.0; 3]);
 }
 
-/// Whatever share of a step somebody fills: what targets count for is decided by the whole of it.
+/// Loss weights depend on the whole step, not on the range that is filled.
 #[test]
-fn any_range_of_samples_is_what_it_is_in_the_whole() {
+fn sample_ranges_match_the_whole_step() {
     let lengths: Vec<u64> = (0..40).map(|document| document * 7 % 23).collect();
     for documents in [Documents::Padded, Documents::Packed] {
-        let data = arranged(documents, &lengths, 30);
+        let data = document_samples(documents, &lengths, 30);
         let (whole, evaluation) = (trained(&data, 5, 0..16), evaluated(&data, 16, 0..16));
         let targets = numbers(&whole, "targets").concat();
         let counted = targets.iter().filter(|target| **target >= 0).count();
         let sum: f32 = weights(&whole)[0] * counted as f32;
-        assert!((sum - 128.0).abs() < 1e-3, "all together count for as much as all tokens would");
-        // Packed ones are as good as full.
+        assert!((sum - 128.0).abs() < 1e-3, "all targets together weigh as much as all tokens");
+        // Packed samples are almost full, so their weights may be equal.
         let other = weights(&trained(&data, 6, 0..16))[0];
         assert!(documents == Documents::Packed || weights(&whole)[0] != other, "{other} of another step");
         for range in [0..1, 2..5, 7..8, 3..16] {
@@ -153,7 +152,7 @@ fn any_range_of_samples_is_what_it_is_in_the_whole() {
                 }
             }
         }
-        // What is trained on comes from the front.
+        // The training split comes first.
         let border = lengths[..30].iter().sum::<u64>() as i32;
         assert!(targets.iter().all(|target| *target < border));
         let evaluated = numbers(&evaluation, "targets").concat();
@@ -162,10 +161,10 @@ fn any_range_of_samples_is_what_it_is_in_the_whole() {
 }
 
 #[test]
-fn however_documents_are_arranged_the_same_targets_are_learnt() {
+fn padded_and_packed_samples_have_the_same_targets() {
     let lengths: Vec<u64> = (0..100).map(|document| document * 11 % 31).collect();
     let all = |documents| {
-        let data = arranged(documents, &lengths, 0);
+        let data = document_samples(documents, &lengths, 0);
         let samples = data.evaluation.count();
         let batch = evaluated(&data, samples, 0..samples);
         let pairs = numbers(&batch, "tokens").concat().into_iter().zip(numbers(&batch, "targets").concat());
@@ -176,19 +175,19 @@ fn however_documents_are_arranged_the_same_targets_are_learnt() {
     let ((padded, pairs), (packed, same)) = (all(Documents::Padded), all(Documents::Packed));
     assert_eq!(pairs, same);
     assert_eq!(pairs.len() as u64, lengths.iter().map(|len| len.saturating_sub(1)).sum::<u64>());
-    // No fewer would hold them.
+    // A lower bound on the number of samples.
     let least = (pairs.len() as u64).div_ceil(CONTEXT as u64);
     assert!(
         packed <= least + 2 && packed < padded,
-        "{packed} samples for {padded}, where {least} are the least"
+        "{packed} packed samples, {padded} padded, at least {least}"
     );
 }
 
 #[test]
-fn documents_of_one_token_are_no_samples() {
+fn documents_of_one_token_give_no_samples() {
     let check = |lengths: &[u64], training| {
-        let described = described(Documents::Padded, lengths, training);
-        described.check_size(&sample(Documents::Padded), true).map_err(|error| error.to_string())
+        let set = document_set(Documents::Padded, lengths, training);
+        set.check_size(&sample(Documents::Padded), true).map_err(|error| error.to_string())
     };
     assert!(check(&[2, 2], 1).is_ok());
     let expected = "the training split has 0 documents of two tokens or more; a sample needs at least 1";
@@ -197,10 +196,10 @@ fn documents_of_one_token_are_no_samples() {
     assert_eq!(check(&[2, 1], 1), Err(expected.to_owned()));
 }
 
-/// Each of them comes once in an epoch; what its last batch lacks is padding, and the others count for it.
+/// Missing samples of the last batch are padding, and the loss weights compensate for them.
 #[test]
-fn epochs_have_every_document_once() {
-    let data = arranged(Documents::Padded, &[5, 9, 4, 6, 3], 5);
+fn epoch_visits_every_document_once() {
+    let data = document_samples(Documents::Padded, &[5, 9, 4, 6, 3], 5);
     let order = Order::Shuffled { keeps_last: true };
     let of_step = |number: u64| {
         let sample = sample(Documents::Padded);

@@ -1,4 +1,4 @@
-//! The documents of files: each file is one, or each of its lines.
+//! Reads documents: one per file, or one per line of JSON Lines.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,19 +11,18 @@ use crate::digest::{self, FileDigest};
 use base::regular;
 use base::units::Bytes;
 
-/// A text that belongs together.
 pub(super) struct Document<'a> {
     pub(super) path: &'a Path,
-    /// Where it is one of several in its file, counted from 1.
+    /// Its line, from 1, in JSON Lines.
     pub(super) line: Option<usize>,
     pub(super) text: Vec<u8>,
 }
 
-/// Hands on the documents of a file, which holds what it was digested as.
+/// Passes the documents of a file to `each`, and checks the file against its digest.
 ///
 /// # Errors
-/// The file cannot be read or is another by now, a line is no object with that field, or what `each` says.
-pub(super) fn of_file<'a>(
+/// The file is unreadable or has changed, a line is not a JSON object with that field, or `each` fails.
+pub(super) fn read_file<'a>(
     path: &'a Path,
     digest: &FileDigest,
     jsonl: Option<&str>,
@@ -49,7 +48,7 @@ pub(super) fn of_file<'a>(
                 hash.update(&text);
                 bytes += read as u64;
                 if !text.trim_ascii().is_empty() {
-                    let text = field_of(&text, field).map_err(|(message, help)| DataError::Line {
+                    let text = text_field(&text, field).map_err(|(message, help)| DataError::Line {
                         path: path.to_owned(),
                         line,
                         message,
@@ -64,17 +63,17 @@ pub(super) fn of_file<'a>(
     if found == *digest { Ok(()) } else { Err(DataError::Changed { path: path.to_owned() }) }
 }
 
-/// The text in a field of an object in JSON; what is wrong, and what would work, where there is none.
-fn field_of(line: &[u8], field: &str) -> Result<String, (String, String)> {
+/// The text in a field of a JSON object, or an error message with its help.
+fn text_field(line: &[u8], field: &str) -> Result<String, (String, String)> {
     let mut object: Map<String, Value> = serde_json::from_slice(line).map_err(|error| {
         let help =
-            "each line is to be an object such as {\"text\": \"...\"}; without jsonl, a file is one text";
-        (format!("it is no object in JSON: {error}"), help.to_owned())
+            "each line must be an object such as {\"text\": \"...\"}; without jsonl, a file is one text";
+        (format!("it is not a JSON object: {error}"), help.to_owned())
     })?;
     match object.remove(field) {
         Some(Value::String(text)) => Ok(text),
         Some(other) => {
-            let texts: Vec<&str> = texts_of(&object).collect();
+            let texts: Vec<&str> = text_fields(&object).collect();
             let kind = match other {
                 Value::Null => "null",
                 Value::Bool(_) => "true or false",
@@ -82,22 +81,22 @@ fn field_of(line: &[u8], field: &str) -> Result<String, (String, String)> {
                 Value::Array(_) => "a list",
                 _ => "an object",
             };
-            Err((format!("its `{field}` is {kind}, not text"), name_one_of(&texts)))
+            Err((format!("its `{field}` is {kind}, not text"), help_with_fields(&texts)))
         }
         None => {
-            let texts: Vec<&str> = texts_of(&object).collect();
-            Err((format!("it has no `{field}`"), name_one_of(&texts)))
+            let texts: Vec<&str> = text_fields(&object).collect();
+            Err((format!("it has no field `{field}`"), help_with_fields(&texts)))
         }
     }
 }
 
-fn texts_of(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
+fn text_fields(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
     object.iter().filter(|(_, value)| value.is_string()).map(|(name, _)| name.as_str())
 }
 
-fn name_one_of(texts: &[&str]) -> String {
+fn help_with_fields(texts: &[&str]) -> String {
     match texts {
-        [] => "name a field that has text in every line".to_owned(),
-        texts => format!("fields with text there are `{}`", texts.join("`, `")),
+        [] => "use a field that has text in every line".to_owned(),
+        texts => format!("its fields with text are `{}`", texts.join("`, `")),
     }
 }

@@ -1,5 +1,5 @@
-//! Encoded text, kept in the user's cache: the tokens of all documents one after the other, then where each document ends,
-//! then how much there is of both.
+//! Encoded text in the user's cache. File format: the tokens of all documents (u32), the end of each document (u64),
+//! and a tail with the counts.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, BufWriter, Write};
@@ -13,13 +13,13 @@ use crate::{DataError, TokenWidth};
 use base::temporary::TemporaryFile;
 use base::{parallel, regular};
 
-/// What ends every such file. Another form of it, or other tokens for the same text, need another number.
+/// The end of every such file. Change its number with the file format or with the tokens of the same text.
 const MARK: &[u8; 16] = b"runner tokens 1\n";
 
-/// Tokens, documents, largest token, mark.
+/// Number of tokens, number of documents, largest token (u64 each), mark.
 const TAIL: u64 = 8 + 8 + 8 + MARK.len() as u64;
 
-/// Bytes of text that are encoded at a time, or one document.
+/// Bytes of text to encode at a time, unless one document is longer.
 const AT_ONCE: usize = 1 << 20;
 
 /// An encoded text.
@@ -29,23 +29,23 @@ pub(super) struct Encoded {
     pub(super) file: File,
     pub(super) tokens: usize,
     documents: usize,
-    /// 0 where there is none.
+    /// The largest token; 0 without tokens.
     pub(super) largest: u32,
 }
 
-/// What there is of it.
+/// Totals of the documents written so far.
 #[derive(Default)]
-struct Sums {
+struct Totals {
     tokens: u64,
     ends: Vec<u64>,
     largest: u32,
 }
 
 impl Encoded {
-    /// The text that lies there; encoded now, if it does not.
+    /// Opens the encoded text at `path`; encodes it first if there is none.
     ///
     /// # Errors
-    /// Those of [`Encoder::open`] and [`Encoder::encode`], and a cache that cannot be used.
+    /// Those of [`Encoder::open`] and [`Encoder::encode`], and an unusable cache.
     pub(super) fn open(
         path: &Path,
         files: &[(PathBuf, FileDigest)],
@@ -60,26 +60,27 @@ impl Encoded {
         let encoder = encoder()?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(uncached)?;
         let temporary = TemporaryFile::beside(path).map_err(uncached)?;
-        let mut to = Writer { to: BufWriter::new(temporary.file()), sums: Sums::default() };
+        let mut to = Writer { to: BufWriter::new(temporary.file()), totals: Totals::default() };
         for (file, digest) in files {
-            let mut waiting = Waiting { encoder: &encoder, documents: Vec::new(), bytes: 0 };
-            documents::of_file(file, digest, jsonl, |document| {
-                waiting.documents.push(document);
-                waiting.bytes += waiting.documents.last().map_or(0, |document| document.text.len());
-                if waiting.bytes < AT_ONCE {
+            let mut pending = PendingDocuments { encoder: &encoder, documents: Vec::new(), bytes: 0 };
+            documents::read_file(file, digest, jsonl, |document| {
+                pending.documents.push(document);
+                pending.bytes += pending.documents.last().map_or(0, |document| document.text.len());
+                if pending.bytes < AT_ONCE {
                     Ok(())
                 } else {
-                    waiting.encode(&mut to).map_err(|error| error.of(uncached))
+                    pending.encode(&mut to).map_err(|error| error.into_data_error(uncached))
                 }
             })?;
-            waiting.encode(&mut to).map_err(|error| error.of(uncached))?;
+            pending.encode(&mut to).map_err(|error| error.into_data_error(uncached))?;
         }
         to.finish().map_err(uncached)?;
         temporary.replace(path).map_err(uncached)?;
-        Encoded::read(path).ok_or_else(|| uncached(io::Error::other("what was written is not there")))
+        Encoded::read(path)
+            .ok_or_else(|| uncached(io::Error::other("the file that was just written is missing")))
     }
 
-    /// What lies there, if it is whole.
+    /// Opens an existing file, if it is complete.
     fn read(path: &Path) -> Option<Encoded> {
         let file = regular::open(path).ok()?;
         let length = file.metadata().ok()?.len();
@@ -100,33 +101,33 @@ impl Encoded {
         })
     }
 
-    /// Where each document ends.
+    /// The end of each document, in tokens.
     pub(super) fn ends(&self) -> Result<Vec<u64>, DataError> {
         let mut bytes = vec![0; 8 * self.documents];
         self.file
             .read_exact_at(&mut bytes, 4 * self.tokens as u64)
             .map_err(|error| DataError::Unreadable { path: self.path.clone(), error })?;
         let ends: Vec<u64> = bytes.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
-        let are_in_order = ends.is_sorted() && ends.last().is_none_or(|last| *last == self.tokens as u64);
-        are_in_order.then_some(ends).ok_or_else(|| DataError::Changed { path: self.path.clone() })
+        let valid = ends.is_sorted() && ends.last().is_none_or(|last| *last == self.tokens as u64);
+        valid.then_some(ends).ok_or_else(|| DataError::Changed { path: self.path.clone() })
     }
 }
 
-/// Documents that are to be encoded together.
-struct Waiting<'a> {
+/// Documents to encode in parallel.
+struct PendingDocuments<'a> {
     encoder: &'a Encoder,
     documents: Vec<Document<'a>>,
     bytes: usize,
 }
 
-/// What went wrong with text, or with the file of its tokens.
+/// An error in the text, or in writing its tokens.
 enum Failure {
     Text(DataError),
     File(io::Error),
 }
 
 impl Failure {
-    fn of(self, uncached: impl Fn(io::Error) -> DataError) -> DataError {
+    fn into_data_error(self, uncached: impl Fn(io::Error) -> DataError) -> DataError {
         match self {
             Failure::Text(error) => error,
             Failure::File(error) => uncached(error),
@@ -134,7 +135,7 @@ impl Failure {
     }
 }
 
-impl Waiting<'_> {
+impl PendingDocuments<'_> {
     fn encode(&mut self, to: &mut Writer<'_>) -> Result<(), Failure> {
         self.bytes = 0;
         let documents = std::mem::take(&mut self.documents);
@@ -145,27 +146,27 @@ impl Waiting<'_> {
     }
 }
 
-/// A file of tokens that is being written.
+/// Writes a file of encoded text.
 struct Writer<'a> {
     to: BufWriter<&'a File>,
-    sums: Sums,
+    totals: Totals,
 }
 
 impl Writer<'_> {
-    /// One without tokens is none.
+    /// Appends a document; ignores documents without tokens.
     fn document(&mut self, tokens: &[u32]) -> io::Result<()> {
         if tokens.is_empty() {
             return Ok(());
         }
-        let Sums { tokens: sum, ends, largest } = &mut self.sums;
-        *sum += tokens.len() as u64;
-        ends.push(*sum);
+        let Totals { tokens: total, ends, largest } = &mut self.totals;
+        *total += tokens.len() as u64;
+        ends.push(*total);
         *largest = tokens.iter().copied().fold(*largest, u32::max);
         tokens.iter().try_for_each(|token| self.to.write_all(&token.to_le_bytes()))
     }
 
     fn finish(mut self) -> io::Result<()> {
-        let Sums { tokens, ends, largest } = &self.sums;
+        let Totals { tokens, ends, largest } = &self.totals;
         let counts = [*tokens, ends.len() as u64, u64::from(*largest)];
         ends.iter().chain(&counts).try_for_each(|number| self.to.write_all(&number.to_le_bytes()))?;
         self.to.write_all(MARK)?;
@@ -174,5 +175,5 @@ impl Writer<'_> {
     }
 }
 
-/// How tokens lie in such a file.
+/// The width of tokens in such a file.
 pub(super) const WIDTH: TokenWidth = TokenWidth::U32;

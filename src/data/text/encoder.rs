@@ -1,4 +1,4 @@
-//! From text to tokens.
+//! Encodes text as tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ use crate::DataError;
 use base::regular;
 use base::units::Bytes;
 
-/// Some are of tens of MiB.
+/// Maximum size of a tokenizer file; some have tens of MiB.
 const LARGEST: Bytes = Bytes(1 << 30);
 
-/// The longest document: while it is encoded, it takes some two hundred times its size.
+/// Maximum size of a document, since encoding takes about 200 times its size in memory.
 const LONGEST: usize = 16 << 20;
 
-/// What tokens are.
+/// The encoding of text as tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Encoding {
     /// The bytes of the text.
@@ -23,17 +23,17 @@ pub enum Encoding {
     Tokenizer(TokenizerFile),
 }
 
-/// A tokenizer as the `tokenizers` library of Hugging Face's writes it.
+/// A tokenizer file of Hugging Face's `tokenizers` library.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenizerFile {
     pub file: PathBuf,
-    /// Whether each document has the tokens that the tokenizer itself puts around a text.
+    /// Whether to add the tokenizer's own special tokens to each document.
     pub special: bool,
-    /// The token that ends each document beside those.
+    /// An additional token at the end of each document.
     pub end: Option<String>,
 }
 
-/// What turns documents into tokens.
+/// A loaded encoding.
 pub(super) enum Encoder {
     Bytes,
     Tokenizer { tokenizer: Box<Tokenizer>, special: bool, end: Option<u32> },
@@ -41,7 +41,7 @@ pub(super) enum Encoder {
 
 impl Encoder {
     /// # Errors
-    /// There is no such tokenizer, or it has no such token.
+    /// The tokenizer is missing or invalid, or has no such end token.
     pub(super) fn open(encoding: &Encoding) -> Result<Encoder, DataError> {
         let Encoding::Tokenizer(TokenizerFile { file, special, end }) = encoding else {
             return Ok(Encoder::Bytes);
@@ -53,15 +53,15 @@ impl Encoder {
             message: error.to_string(),
         };
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(bad)?;
-        // A document is all of its tokens, and no more.
+        // Documents are neither padded nor truncated.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(bad)?;
-        let end = end.as_ref().map(|end| number_of(end, &tokenizer, file)).transpose()?;
+        let end = end.as_ref().map(|end| token_id(end, &tokenizer, file)).transpose()?;
         Ok(Encoder::Tokenizer { tokenizer: Box::new(tokenizer), special: *special, end })
     }
 
     /// # Errors
-    /// The text is none, or the tokenizer has no token for a part of it.
+    /// The text is not UTF-8 or too long, or the tokenizer has no token for a part of it.
     pub(super) fn encode(&self, document: &Document<'_>) -> Result<Vec<u32>, DataError> {
         let Encoder::Tokenizer { tokenizer, special, end } = self else {
             return Ok(document.text.iter().map(|byte| u32::from(*byte)).collect());
@@ -82,7 +82,7 @@ impl Encoder {
     }
 }
 
-fn number_of(token: &str, tokenizer: &Tokenizer, file: &Path) -> Result<u32, DataError> {
+fn token_id(token: &str, tokenizer: &Tokenizer, file: &Path) -> Result<u32, DataError> {
     tokenizer.token_to_id(token).ok_or_else(|| {
         let added = tokenizer.get_added_tokens_decoder();
         let mut special: Vec<(u32, String)> = added

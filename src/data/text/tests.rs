@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::ids::Ids;
-use crate::stretches::Row;
+use crate::slices::ReadTokens;
 use crate::{Batch, Blame, Order, Part, Sample, Split, TrainingStep};
 use ops::TensorType;
 
@@ -15,19 +15,19 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 #[derive(Debug)]
 struct Text(Vec<u8>);
 
-impl Row for Text {
+impl ReadTokens for Text {
     fn read(&self, first: usize, mut tokens: Ids<'_>) -> Result<(), DataError> {
         tokens.put(self.0[first..].iter().map(|byte| u32::from(*byte)));
         Ok(())
     }
 }
 
-/// Text in which every byte says where it is.
-fn counting(bytes: u8, split: f64) -> Stretches<Text> {
+/// Text in which every byte is its own position.
+fn counting(bytes: u8, split: f64) -> RowSlices<Text> {
     let text: Vec<u8> = (0..bytes).collect();
     let splits = Splits::of(text.len(), split, UNITS).unwrap();
-    let contents = Summary { digest: String::new(), splits, below: BYTES };
-    Stretches { row: Text(text), contents }
+    let contents = RowSummary { digest: String::new(), splits, below: BYTES };
+    RowSlices { row: Text(text), contents }
 }
 
 fn given(key: &'static str, count: usize) -> Given {
@@ -40,7 +40,7 @@ fn sample(context: usize) -> Sample {
     Sample { parts, length: Some(given("context", context)), tokens: Some(context) }
 }
 
-/// The tokens and targets of as many samples as are filled in.
+/// The tokens and targets of a filled batch.
 fn filled(samples: usize, context: usize, fill: impl FnOnce(&mut Batch)) -> (Vec<i32>, Vec<i32>) {
     let mut batch = Batch::new(&sample(context).parts, samples);
     fill(&mut batch);
@@ -51,7 +51,7 @@ fn filled(samples: usize, context: usize, fill: impl FnOnce(&mut Batch)) -> (Vec
     (numbers("tokens"), numbers("targets"))
 }
 
-fn training(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+fn training(data: &RowSlices<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
     filled((samples.end - samples.start) as usize, context, |batch| {
         data.fill_training(
             &TrainingStep { seed: 3, number: 5, samples: 8, order: Order::Drawn },
@@ -62,7 +62,7 @@ fn training(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec
     })
 }
 
-fn evaluation(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+fn evaluation(data: &RowSlices<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
     filled((samples.end - samples.start) as usize, context, |batch| {
         data.fill_evaluation(8, samples, batch).unwrap();
     })
@@ -76,9 +76,9 @@ fn targets_are_the_next_tokens() {
     assert!(targets.iter().all(|target| (1..90).contains(target)));
 }
 
-/// Ranks and workers could share a batch, and micro-batches do.
+/// Micro-batches, ranks and workers share a step.
 #[test]
-fn any_range_of_samples_is_what_it_is_in_the_whole() {
+fn sample_ranges_match_the_whole_step() {
     let data = counting(200, 0.6);
     for draw in [training, evaluation] {
         let whole = draw(&data, 0..8, 16);
@@ -92,7 +92,7 @@ fn any_range_of_samples_is_what_it_is_in_the_whole() {
 }
 
 #[test]
-fn the_shortest_text_has_one_sample() {
+fn shortest_text_has_one_sample() {
     let data = counting(9, 1.0);
     assert!(data.contents.splits.check(&sample(8), false).is_ok());
     assert_eq!(training(&data, 0..1, 8).0, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -126,7 +126,7 @@ fn evaluation_windows_follow_each_other_and_wrap() {
 }
 
 #[test]
-fn an_evaluation_split_that_is_too_short_says_which_would_do() {
+fn short_evaluation_split_suggests_the_largest_split() {
     let splits = Splits::of(1000, 0.95, UNITS).unwrap();
     let error = splits.check(&sample(64), true).unwrap_err();
     assert!(
@@ -146,7 +146,7 @@ fn an_evaluation_split_that_is_too_short_says_which_would_do() {
 }
 
 #[test]
-fn splits_are_shares() {
+fn split_must_be_above_zero_and_at_most_one() {
     let whole = Splits::of(10, 1.0, UNITS).unwrap();
     assert_eq!((whole.training, whole.evaluation), (10, 0));
     for split in [0.0, -0.5, 1.5, f64::NAN] {
@@ -155,7 +155,7 @@ fn splits_are_shares() {
 }
 
 #[test]
-fn the_parent_sees_what_the_child_reads() {
+fn inspected_and_opened_text_are_equal() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("b.txt"), "world").unwrap();
     fs::write(folder.path().join("a.txt"), "hello ").unwrap();
@@ -178,9 +178,9 @@ fn the_parent_sees_what_the_child_reads() {
     assert_ne!(read(&[copy.path().join("*")]).contents.digest, data.contents.digest);
 }
 
-/// More than stay open: others are opened for each sample, and must then be what they were.
+/// More files than are kept open: the others are reopened for each sample and checked for changes.
 #[test]
-fn any_number_of_files_is_one_text() {
+fn many_files_are_one_text() {
     let folder = tempfile::tempdir().unwrap();
     let path = |file: usize| folder.path().join(format!("{file:03}.txt"));
     let of = |file: usize| format!("{file} and ").repeat(1 + file % 3);
@@ -198,7 +198,7 @@ fn any_number_of_files_is_one_text() {
 }
 
 #[test]
-fn empty_files_are_no_data() {
+fn empty_files_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("empty");
     fs::write(&path, "").unwrap();
@@ -212,7 +212,7 @@ fn empty_files_are_no_data() {
 }
 
 #[test]
-fn a_byte_is_below_256_before_and_after_it_was_read() {
+fn bytes_are_below_256_before_and_after_reading() {
     let (set, data) = (plain(&[], 0.9), counting(100, 0.9));
     let mut sample = sample(8);
     for (vocabulary, suits) in [(256, true), (255, false)] {
@@ -227,9 +227,9 @@ fn a_byte_is_below_256_before_and_after_it_was_read() {
     }
 }
 
-/// A model for pictures, one that has half as many targets, one that counts tokens in f32.
+/// A part that is missing, and parts of another type or shape.
 #[test]
-fn a_model_that_asks_for_other_parts_is_told_both_sides() {
+fn mismatched_parts_are_reported_with_both_types() {
     let (set, data) = (plain(&[], 0.9), counting(100, 0.9));
     let check =
         |parts: Vec<Part>| set.check(data.contents(), &Sample { parts, length: None, tokens: None }, true);
@@ -238,13 +238,13 @@ fn a_model_that_asks_for_other_parts_is_told_both_sides() {
     let tokens = sample(8).parts[0];
     let image = Part { name: "image", ty: TensorType::f32(&[28, 28]), below: None };
     let error = check(vec![tokens, image]).unwrap_err();
-    let expected = "the model asks for `image`, which data.text does not have: its samples have `tokens` and \
+    let expected = "the model needs `image`, which data.text does not provide: its samples have `tokens` and \
                     `targets`";
     assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
 
     let floats = Part { ty: TensorType::f32(&[8]), ..tokens };
     let error = check(vec![floats]).unwrap_err();
-    let expected = "the model asks for `tokens` as f32[8], and data.text has it as i32[8]";
+    let expected = "the model needs `tokens` as f32[8], but data.text provides it as i32[8]";
     assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
 
     let square = Part { ty: TensorType::i32(&[4, 4]), ..tokens };
@@ -256,7 +256,7 @@ fn a_model_that_asks_for_other_parts_is_told_both_sides() {
     assert_eq!(error.help(), "use more text");
 }
 
-/// What is read as its bytes.
+/// A set whose tokens are bytes.
 fn plain(paths: &[PathBuf], split: f64) -> TextSet {
     TextSet {
         paths: paths.to_vec(),
@@ -267,7 +267,7 @@ fn plain(paths: &[PathBuf], split: f64) -> TextSet {
     }
 }
 
-/// What the library of Hugging Face's itself makes of texts (tests/reference/tokenizer/make.py).
+/// Texts encoded by Hugging Face's Python library (tests/reference/tokenizer/make.py).
 #[derive(serde::Deserialize)]
 struct Reference {
     texts: Vec<String>,
@@ -290,20 +290,20 @@ impl Reference {
     }
 }
 
-/// Files in a folder of their own, and one for a cache.
-struct Place {
+/// A temporary folder with text files and a cache.
+struct TestFolder {
     folder: tempfile::TempDir,
     digests: DigestCache,
 }
 
-impl Place {
-    fn with(files: &[(&str, &[u8])]) -> Place {
-        let place = Place { folder: tempfile::tempdir().unwrap(), digests: DigestCache::default() };
-        fs::create_dir(place.folder.path().join("texts")).unwrap();
+impl TestFolder {
+    fn with(files: &[(&str, &[u8])]) -> TestFolder {
+        let folder = TestFolder { folder: tempfile::tempdir().unwrap(), digests: DigestCache::default() };
+        fs::create_dir(folder.folder.path().join("texts")).unwrap();
         for (name, contents) in files {
-            fs::write(place.text(name), contents).unwrap();
+            fs::write(folder.text(name), contents).unwrap();
         }
-        place
+        folder
     }
 
     fn text(&self, name: &str) -> PathBuf {
@@ -315,7 +315,7 @@ impl Place {
         TextSet { paths, encoding, jsonl: jsonl.map(str::to_owned), documents: Documents::Joined, split: 1.0 }
     }
 
-    /// All tokens of a set, in their order.
+    /// All tokens of a set.
     fn row(&mut self, set: &TextSet) -> Result<Vec<i32>, DataError> {
         let cache = self.folder.path().join("cache");
         let data = set.joined(set.encoded_in(&cache, &mut self.digests).map_err(first)?)?;
@@ -333,7 +333,7 @@ impl Place {
 }
 
 #[test]
-fn documents_become_the_tokens_that_the_library_makes_of_them() {
+fn encoded_documents_match_reference_library() {
     let reference = Reference::read();
     let files: Vec<(String, &[u8])> =
         reference.texts.iter().enumerate().map(|(n, text)| (format!("{n}.txt"), text.as_bytes())).collect();
@@ -344,7 +344,7 @@ fn documents_become_the_tokens_that_the_library_makes_of_them() {
         .map(|text| serde_json::json!({ "id": 7, "body": text }).to_string() + "\n\n")
         .collect();
     let (mut files, mut lines) =
-        (Place::with(&files), Place::with(&[("a.jsonl", lines.concat().as_bytes())]));
+        (TestFolder::with(&files), TestFolder::with(&[("a.jsonl", lines.concat().as_bytes())]));
     let ended: Vec<i32> = reference.plain.iter().flat_map(|ids| ids.iter().copied().chain([1])).collect();
     for (special, end, expected) in [
         (true, None, reference.special.concat()),
@@ -355,112 +355,113 @@ fn documents_become_the_tokens_that_the_library_makes_of_them() {
         assert_eq!(files.row(&files.set(encoding(), None)).unwrap(), expected);
         assert_eq!(lines.row(&lines.set(encoding(), Some("body"))).unwrap(), expected);
     }
-    // Bytes of fields are tokens, too.
+    // The bytes of fields as tokens.
     let bytes: Vec<i32> = reference.texts.concat().bytes().map(i32::from).collect();
     assert_eq!(lines.row(&lines.set(Encoding::Bytes, Some("body"))).unwrap(), bytes);
 }
 
 #[test]
 fn text_is_encoded_once() {
-    let mut place = Place::with(&[("a.txt", b"one sheep"), ("b.txt", b"two sheep")]);
-    let set = |place: &Place| place.set(Reference::tokenizer(true, None), None);
-    let row = place.row(&set(&place)).unwrap();
-    assert_eq!(place.cached(), 1);
-    // What lies there is taken, which the marker proves.
-    let kept = fs::read_dir(place.folder.path().join("cache")).unwrap().next().unwrap().unwrap().path();
-    let mut bytes = fs::read(&kept).unwrap();
+    let mut folder = TestFolder::with(&[("a.txt", b"one sheep"), ("b.txt", b"two sheep")]);
+    let set = |folder: &TestFolder| folder.set(Reference::tokenizer(true, None), None);
+    let row = folder.row(&set(&folder)).unwrap();
+    assert_eq!(folder.cached(), 1);
+    // Read from the cache, as the marker proves.
+    let cached = fs::read_dir(folder.folder.path().join("cache")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&cached).unwrap();
     bytes[0] = 5;
-    fs::write(&kept, &bytes).unwrap();
-    let marked = place.row(&set(&place)).unwrap();
+    fs::write(&cached, &bytes).unwrap();
+    let marked = folder.row(&set(&folder)).unwrap();
     assert_eq!((marked[0], &marked[1..]), (5, &row[1..]));
-    // But not if some of it is missing.
-    fs::write(&kept, &bytes[4..]).unwrap();
-    assert_eq!(place.row(&set(&place)).unwrap(), row);
+    // An incomplete file is not used.
+    fs::write(&cached, &bytes[4..]).unwrap();
+    assert_eq!(folder.row(&set(&folder)).unwrap(), row);
 
-    // Whatever decides which tokens there are makes it another.
-    let other = |place: &Place, encoding| place.set(encoding, None);
-    place.row(&other(&place, Reference::tokenizer(false, None))).unwrap();
-    place.row(&other(&place, Reference::tokenizer(true, Some("<end>")))).unwrap();
-    assert_eq!(place.cached(), 3);
-    fs::write(place.text("b.txt"), "other sheep").unwrap();
-    let changed = place.row(&set(&place)).unwrap();
+    // Everything that determines the tokens changes the digest.
+    let other = |folder: &TestFolder, encoding| folder.set(encoding, None);
+    folder.row(&other(&folder, Reference::tokenizer(false, None))).unwrap();
+    folder.row(&other(&folder, Reference::tokenizer(true, Some("<end>")))).unwrap();
+    assert_eq!(folder.cached(), 3);
+    fs::write(folder.text("b.txt"), "other sheep").unwrap();
+    let changed = folder.row(&set(&folder)).unwrap();
     assert_ne!(changed, row);
-    assert_eq!(place.cached(), 4);
+    assert_eq!(folder.cached(), 4);
 }
 
 #[test]
-fn what_cannot_be_encoded_is_told() {
-    let mut place = Place::with(&[("a.txt", b"good"), ("b.txt", b"good \xff bad")]);
-    let mut told = |encoding, text: &str, help: &str, blame| {
-        let error = place.row(&place.set(encoding, None)).unwrap_err();
-        let found = error.to_string().replace(&place.folder.path().display().to_string(), "");
+fn encoding_errors_are_reported_with_help() {
+    let mut folder = TestFolder::with(&[("a.txt", b"good"), ("b.txt", b"good \xff bad")]);
+    let mut check = |encoding, text: &str, help: &str, blame| {
+        let error = folder.row(&folder.set(encoding, None)).unwrap_err();
+        let found = error.to_string().replace(&folder.folder.path().display().to_string(), "");
         let found = found.replace(ROOT, "");
         assert_eq!((found.as_str(), error.help().as_str(), error.blame()), (text, help, blame));
     };
     let paths = Blame::Data("paths");
-    let text = "/texts/b.txt is no text in UTF-8 from byte 5 on";
-    told(Reference::tokenizer(true, None), text, "tokens = \"bytes\" takes any file", paths);
+    let text = "/texts/b.txt is not UTF-8 text: the first invalid byte is 5";
+    check(Reference::tokenizer(true, None), text, "tokens = \"bytes\" accepts any file", paths);
     let text = "/tests/reference/tokenizer/tokenizer.json has no token `<eos>`";
-    let help = "it has `<begin>` or `<end>`";
-    told(Reference::tokenizer(true, Some("<eos>")), text, help, Blame::Data("tokens.end"));
+    let help = "use `<begin>` or `<end>`";
+    check(Reference::tokenizer(true, Some("<eos>")), text, help, Blame::Data("tokens.end"));
     let other = |file: PathBuf| Encoding::Tokenizer(TokenizerFile { file, special: true, end: None });
-    let help = "name the tokenizer.json of a model; relative paths start at the folder of the file that they are written in";
+    let help =
+        "use the tokenizer.json of a model; relative paths are relative to the file that contains them";
     let (text, blame) =
         ("cannot read /none: No such file or directory (os error 2)", Blame::Data("tokens.file"));
-    told(other("/none".into()), text, help, blame);
+    check(other("/none".into()), text, help, blame);
     let file = Reference::folder().join("encoded.json");
     let text =
-        "/tests/reference/tokenizer/encoded.json is no tokenizer: expected `,` or `}` at line 2 column 8";
-    told(other(file), text, help, blame);
+        "/tests/reference/tokenizer/encoded.json is not a tokenizer: expected `,` or `}` at line 2 column 8";
+    check(other(file), text, help, blame);
 }
 
 #[test]
-fn no_document_is_encoded_that_would_take_all_memory() {
+fn too_long_documents_are_not_encoded() {
     let text = "sheep ".repeat(3 << 20);
-    let mut place = Place::with(&[("a.txt", text.as_bytes())]);
-    let error = place.row(&place.set(Reference::tokenizer(true, None), None)).unwrap_err();
-    let found = error.to_string().replace(&place.text("a.txt").display().to_string(), "FILE");
-    assert_eq!(found, "FILE is one document of 18.0 MiB, and at most 16.0 MiB are encoded as one");
+    let mut folder = TestFolder::with(&[("a.txt", text.as_bytes())]);
+    let error = folder.row(&folder.set(Reference::tokenizer(true, None), None)).unwrap_err();
+    let found = error.to_string().replace(&folder.text("a.txt").display().to_string(), "FILE");
+    assert_eq!(found, "FILE is a document of 18.0 MiB; the maximum is 16.0 MiB");
     assert_eq!(error.blame(), Blame::Data("paths"));
-    // Bytes are no more than they are.
-    assert_eq!(place.row(&place.set(Encoding::Bytes, None)).unwrap().len(), text.len());
+    // Bytes have no such limit.
+    assert_eq!(folder.row(&folder.set(Encoding::Bytes, None)).unwrap().len(), text.len());
 }
 
 #[test]
-fn lines_that_are_no_objects_with_text_are_told() {
+fn invalid_json_lines_are_reported() {
     for (lines, problem, help) in [
         (
             "{\"text\": \"a\"}\n\n{\"text\": 5, \"body\": \"b\"}",
             "line 3 of FILE: its `text` is a number, not text",
-            "fields with text there are `body`",
+            "its fields with text are `body`",
         ),
         (
             "{\"body\": \"b\", \"title\": \"c\"}",
-            "line 1 of FILE: it has no `text`",
-            "fields with text there are `body`, `title`",
+            "line 1 of FILE: it has no field `text`",
+            "its fields with text are `body`, `title`",
         ),
-        ("{}", "line 1 of FILE: it has no `text`", "name a field that has text in every line"),
+        ("{}", "line 1 of FILE: it has no field `text`", "use a field that has text in every line"),
         (
             "plain text",
-            "line 1 of FILE: it is no object in JSON: expected value at line 1 column 1",
-            "each line is to be an object such as {\"text\": \"...\"}; without jsonl, a file is one text",
+            "line 1 of FILE: it is not a JSON object: expected value at line 1 column 1",
+            "each line must be an object such as {\"text\": \"...\"}; without jsonl, a file is one text",
         ),
     ] {
-        let mut place = Place::with(&[("a.jsonl", lines.as_bytes())]);
-        let error = place.row(&place.set(Encoding::Bytes, Some("text"))).unwrap_err();
-        let file = place.text("a.jsonl").display().to_string();
+        let mut folder = TestFolder::with(&[("a.jsonl", lines.as_bytes())]);
+        let error = folder.row(&folder.set(Encoding::Bytes, Some("text"))).unwrap_err();
+        let file = folder.text("a.jsonl").display().to_string();
         assert_eq!(
             (error.to_string().replace(&file, "FILE").as_str(), error.help().as_str()),
             (problem, help)
         );
         assert_eq!(
             (error.blame(), error.path()),
-            (Blame::Data("paths"), Some(place.text("a.jsonl").as_path()))
+            (Blame::Data("paths"), Some(folder.text("a.jsonl").as_path()))
         );
     }
-    let mut place = Place::with(&[("a.jsonl", b"\n{\"text\": \"\"}\n")]);
+    let mut folder = TestFolder::with(&[("a.jsonl", b"\n{\"text\": \"\"}\n")]);
     assert!(matches!(
-        place.row(&place.set(Encoding::Bytes, Some("text"))),
+        folder.row(&folder.set(Encoding::Bytes, Some("text"))),
         Err(DataError::Empty { files: 1 })
     ));
 }

@@ -30,12 +30,12 @@ fn evaluated(source: &dyn Source, samples: u64, context: usize) -> Result<[Vec<i
     }))
 }
 
-/// In one row over the borders of files, whatever comes before it in each.
+/// Across the boundaries of files, with and without headers.
 #[test]
 fn files_are_one_row_of_tokens() {
     let folder = tempfile::tempdir().unwrap();
     for (width, header) in [(TokenWidth::U16, 0), (TokenWidth::U32, 0), (TokenWidth::U16, 5)] {
-        // More than is read at a time; one that has none; of the last, what is evaluated begins within it.
+        // Files larger than one read, and an empty one; the evaluation split begins within the last.
         let bounds = [0, 7, 7, 3000, 9000, 20_000];
         for (number, bounds) in bounds.windows(2).enumerate() {
             let path = folder.path().join(format!("{number}.bin"));
@@ -63,9 +63,9 @@ fn files_are_one_row_of_tokens() {
     }
 }
 
-/// What is told before anything runs: the parent's digest is the child's, and the largest token is known to both.
+/// Inspected and opened data have the same digest and largest token.
 #[test]
-fn the_largest_token_decides_which_models_suit() {
+fn vocabulary_must_exceed_the_largest_token() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.bin");
     write(&path, TokenWidth::U32, &[], (0..100).map(|number| if number == 50 { 70_000 } else { number }));
@@ -80,11 +80,11 @@ fn the_largest_token_decides_which_models_suit() {
         assert!(error.to_string().ends_with(expected), "{error}, {cached}");
         let source = set.open(&Sample::NONE, &mut cache).unwrap();
         assert_eq!(source.contents().digest(), contents.digest());
-        // What is evaluated on is there, and too short for this.
+        // Both splits are too short for this context.
         let error = set.check(&*contents, &sample(50, 70_001), true).unwrap_err();
         assert_eq!(error.to_string(), "the training split has 50 tokens; a sample needs at least 51");
     }
-    // A number that lies in two pieces of what is read at a time counts too.
+    // A token that crosses the boundary of two chunks.
     let numbers = (0..600_000).map(|number| if number == (1 << 18) - 1 { 5_000 } else { 7 });
     write(&path, TokenWidth::U32, &[0], numbers);
     let set = TokenSet { header: 1, ..set };
@@ -94,7 +94,7 @@ fn the_largest_token_decides_which_models_suit() {
 }
 
 #[test]
-fn what_is_no_row_of_tokens_is_told() {
+fn invalid_token_files_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.bin");
     let said = |set: &TokenSet| {
@@ -106,17 +106,17 @@ fn what_is_no_row_of_tokens_is_told() {
     };
     let of = |width| set(folder.path(), width);
     fs::write(&path, [0; 7]).unwrap();
-    assert_eq!(said(&of(TokenWidth::U16)), "a.bin has 7 bytes, which are no whole number of u16");
+    assert_eq!(said(&of(TokenWidth::U16)), "a.bin has 7 bytes of tokens, not a multiple of the size of u16");
     assert_eq!(
         said(&TokenSet { header: 1, ..of(TokenWidth::U32) }),
-        "a.bin has 6 bytes, which are no whole number of u32"
+        "a.bin has 6 bytes of tokens, not a multiple of the size of u32"
     );
     fs::write(&path, []).unwrap();
-    assert_eq!(said(&of(TokenWidth::U16)), "the 1 file there is empty");
+    assert_eq!(said(&of(TokenWidth::U16)), "the 1 file found is empty");
     let header: Vec<u8> =
         [20_240_520u32, 1, 4].into_iter().flat_map(u32::to_le_bytes).chain([0; 1012]).collect();
     write(&path, TokenWidth::U16, &header, 0..4);
-    let expected = "a.bin begins with a header of llm.c's of 1,024 bytes, and header = 0";
+    let expected = "a.bin begins with llm.c's header of 1,024 bytes, but header = 0";
     assert_eq!(said(&of(TokenWidth::U16)), expected);
     let set = TokenSet { header: 1024, ..of(TokenWidth::U16) };
     assert_eq!(
@@ -125,9 +125,9 @@ fn what_is_no_row_of_tokens_is_told() {
     );
 }
 
-/// A table has no row for a token that nobody saw when it was looked at.
+/// The embedding table has no row for a token above the inspected largest token.
 #[test]
-fn what_changes_while_it_is_read_is_an_error() {
+fn changed_file_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.bin");
     let open = || {

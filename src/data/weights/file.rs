@@ -12,10 +12,10 @@ use safetensors::tensor::Metadata;
 use super::{WeightsError, number};
 use base::{brief, regular};
 
-/// As the format has it.
+/// Maximum length of a header, as the format defines it.
 const LONGEST_HEADER: u64 = 100_000_000;
 
-/// Bytes of the file that are read at a time where its numbers become others: what the process has resident is the run's.
+/// Bytes to read at a time for conversion; small, since resident memory is measured as the run's.
 const PIECE: usize = 16 << 10;
 
 /// A file whose header has been read.
@@ -24,24 +24,24 @@ pub(super) struct TensorFile {
     path: PathBuf,
     file: File,
     tensors: Metadata,
-    /// Where behind the header the numbers begin.
+    /// Offset of the data, after the header.
     begin: u64,
 }
 
-/// What a file says of a tensor: `f32[256, 128]`.
-pub(super) struct Found {
+/// The type of a stored tensor: `f32[256, 128]`.
+pub(super) struct StoredType {
     pub(super) dtype: Dtype,
     pub(super) dims: Vec<usize>,
 }
 
-impl Found {
-    /// Whether a parameter can be made of it.
-    pub(super) fn is_numbers(&self) -> bool {
+impl StoredType {
+    /// Whether it has a floating-point type, which parameters need.
+    pub(super) fn is_float(&self) -> bool {
         number::width(self.dtype).is_some()
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for StoredType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims: Vec<String> = self.dims.iter().map(usize::to_string).collect();
         write!(f, "{}[{}]", format!("{:?}", self.dtype).to_lowercase(), dims.join(", "))
@@ -49,10 +49,10 @@ impl fmt::Display for Found {
 }
 
 impl TensorFile {
-    /// Reads what the file says it holds.
+    /// Reads the header.
     ///
     /// # Errors
-    /// It cannot be read, or is no file of tensors.
+    /// The file is unreadable, or not a safetensors file.
     pub(super) fn open(path: &Path) -> Result<TensorFile, WeightsError> {
         let unreadable = |error| WeightsError::Unreadable { path: path.to_owned(), error };
         let broken = |problem: String| WeightsError::NotTensors { path: path.to_owned(), problem };
@@ -60,20 +60,20 @@ impl TensorFile {
         let bytes = file.metadata().map_err(unreadable)?.len();
         let mut length = [0; 8];
         if bytes < length.len() as u64 {
-            return Err(broken(format!("it holds {bytes} bytes")));
+            return Err(broken(format!("it has only {bytes} bytes")));
         }
         file.read_exact(&mut length).map_err(unreadable)?;
         let length = u64::from_le_bytes(length);
         let begin = length.saturating_add(8);
         if length > LONGEST_HEADER || begin > bytes {
-            return Err(broken(format!("its header would have {length} bytes, and the file has {bytes}")));
+            return Err(broken(format!("its header declares {length} bytes, but the file has {bytes}")));
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(unreadable)?;
         let tensors: Metadata =
             serde_json::from_slice(&header).map_err(|error| broken(format!("its header: {error}")))?;
         let file = TensorFile { path: path.to_owned(), file, tensors, begin };
-        file.lie_within(bytes - begin).map_err(broken)?;
+        file.check_sizes(bytes - begin).map_err(broken)?;
         Ok(file)
     }
 
@@ -81,30 +81,30 @@ impl TensorFile {
         &self.path
     }
 
-    /// Of all its tensors.
+    /// The names of all tensors.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         self.tensors.offset_keys().into_iter()
     }
 
-    /// Of a tensor that is there.
-    pub(super) fn tensor(&self, name: &str) -> Found {
-        let info = self.tensors.info(name).expect("a tensor that is there");
-        Found { dtype: info.dtype, dims: info.shape.clone() }
+    /// The type of an existing tensor.
+    pub(super) fn tensor(&self, name: &str) -> StoredType {
+        let info = self.tensors.info(name).expect("the tensor exists");
+        StoredType { dtype: info.dtype, dims: info.shape.clone() }
     }
 
-    /// The numbers of a tensor that numbers can be made of, from this one on, as f32.
+    /// Reads elements of a floating-point tensor, from index `first` on, as f32.
     ///
     /// # Errors
-    /// The file has become unreadable, or shorter.
+    /// The file has become unreadable or shorter.
     pub(super) fn read(&self, name: &str, first: usize, numbers: &mut [[u8; 4]]) -> Result<(), WeightsError> {
-        let info = self.tensors.info(name).expect("a tensor that is there");
-        let width = number::width(info.dtype).expect("numbers");
+        let info = self.tensors.info(name).expect("the tensor exists");
+        let width = number::width(info.dtype).expect("a floating-point type");
         let begin = self.begin + info.data_offsets.0 as u64 + (first * width) as u64;
         let read =
             |part: &mut [u8], at| self.file.read_exact_at(part, at).map_err(|error| self.unreadable(error));
         if info.dtype == Dtype::F32 {
             read(numbers.as_flattened_mut(), begin)?;
-            // Little-endian in the file, as the machine has them in memory.
+            // From little-endian to native byte order.
             numbers.iter_mut().for_each(|number| *number = f32::from_le_bytes(*number).to_ne_bytes());
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl TensorFile {
             let piece = &mut piece[..numbers.len() * width];
             read(piece, begin + (index * PIECE) as u64)?;
             for (number, stored) in numbers.iter_mut().zip(piece.chunks_exact(width)) {
-                *number = number::widened(info.dtype, stored).to_ne_bytes();
+                *number = number::to_f32(info.dtype, stored).to_ne_bytes();
             }
         }
         Ok(())
@@ -123,15 +123,15 @@ impl TensorFile {
         WeightsError::Unreadable { path: self.path.clone(), error }
     }
 
-    /// All tensors, in this many bytes behind the header.
-    fn lie_within(&self, bytes: u64) -> Result<(), String> {
+    /// Checks that all tensors have the sizes of their types and lie within the data, of this many bytes.
+    fn check_sizes(&self, bytes: u64) -> Result<(), String> {
         for (name, info) in self.tensors.tensors() {
             let elements = info.shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
             let bits = elements.and_then(|elements| elements.checked_mul(info.dtype.bitsize()));
             let (start, end) = info.data_offsets;
             if end as u64 > bytes || bits.map(|bits| bits.div_ceil(8)) != end.checked_sub(start) {
                 let found = self.tensor(&name);
-                return Err(format!("`{}`, {found}, is not all there", brief::line(&name)));
+                return Err(format!("the data of `{}`, {found}, is incomplete", brief::line(&name)));
             }
         }
         Ok(())

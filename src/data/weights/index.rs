@@ -1,4 +1,4 @@
-//! The index of a model whose tensors are in several files: `model.safetensors.index.json`.
+//! The index of a sharded checkpoint: `model.safetensors.index.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -11,16 +11,16 @@ use base::brief;
 use base::regular;
 use base::units::Bytes;
 
-/// Names of a million tensors are less.
+/// Maximum size of an index; a million tensors need less.
 const LONGEST: Bytes = Bytes(64 << 20);
 
 #[derive(Deserialize)]
 struct Index {
-    /// The name of a tensor, and the file beside the index that it is in.
+    /// Name of each tensor to name of its file, in the folder of the index.
     weight_map: BTreeMap<String, String>,
 }
 
-/// The files, and which of them each tensor is in.
+/// Opens the files; returns them with the index of each tensor's file.
 pub(super) fn open(path: &Path) -> Result<(Vec<TensorFile>, BTreeMap<String, usize>), WeightsError> {
     let broken = |problem: String| WeightsError::NotIndex { path: path.to_owned(), problem };
     let text = regular::read(path, LONGEST)
@@ -28,32 +28,32 @@ pub(super) fn open(path: &Path) -> Result<(Vec<TensorFile>, BTreeMap<String, usi
     let index: Index = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let (mut files, mut numbers) = (Vec::new(), BTreeMap::new());
-    let mut places = BTreeMap::new();
+    let mut tensors = BTreeMap::new();
     for (tensor, name) in index.weight_map {
         let number = match numbers.get(&name) {
             Some(number) => *number,
             None => {
-                let is_beside = matches!(
+                let is_file_name = matches!(
                     Path::new(&name).components().collect::<Vec<_>>().as_slice(),
                     [Component::Normal(_)]
                 );
-                if !is_beside {
-                    return Err(broken(format!("`{}` is no name of a file beside it", brief::line(&name))));
+                if !is_file_name {
+                    return Err(broken(format!("`{}` is not a file name", brief::line(&name))));
                 }
                 files.push(TensorFile::open(&folder.join(&name))?);
                 numbers.insert(name.clone(), files.len() - 1);
                 files.len() - 1
             }
         };
-        places.insert(tensor, number);
+        tensors.insert(tensor, number);
     }
     for (number, file) in files.iter().enumerate() {
         let names: BTreeSet<String> = file.names().collect();
-        let lacks = places.iter().find(|(tensor, place)| **place == number && !names.contains(*tensor));
-        if let Some((tensor, _)) = lacks {
+        let missing = tensors.iter().find(|(tensor, file)| **file == number && !names.contains(*tensor));
+        if let Some((tensor, _)) = missing {
             let file = file.path().display();
-            return Err(broken(format!("it has `{}` in {file}, which has not", brief::line(tensor))));
+            return Err(broken(format!("it lists `{}` in {file}, which lacks it", brief::line(tensor))));
         }
     }
-    Ok((files, places))
+    Ok((files, tensors))
 }

@@ -1,5 +1,5 @@
-//! A model's parameters in safetensors files, such as a dump leaves or Hugging Face's models come in: looked at as a whole, and
-//! read a piece at a time.
+//! Model parameters in safetensors files, written by a dump or published on Hugging Face: checked as a whole, read in
+//! pieces.
 
 mod file;
 mod index;
@@ -20,56 +20,56 @@ use base::brief;
 use file::TensorFile;
 use ops::TensorType;
 
-/// Files whose headers have been read.
+/// A checkpoint whose headers have been read.
 #[derive(Debug)]
 pub struct Weights {
-    /// What was named: the one file, or the index of all.
+    /// The declared path: a single file, or an index.
     path: PathBuf,
     files: Vec<TensorFile>,
-    /// By the names that `naming` has for them: which file each is in, and its name there.
+    /// By name without prefix: the index of the tensor's file, and its full name.
     tensors: BTreeMap<String, (usize, String)>,
     naming: Naming,
 }
 
-/// Where all parameters of a model are.
+/// The checkpoint tensors of all parameters of a model.
 #[derive(Debug)]
 pub struct StoredParameters {
     weights: Weights,
-    parameters: BTreeMap<String, Vec<Part>>,
+    parameters: BTreeMap<String, Vec<RowBlock>>,
 }
 
-/// Some rows of a parameter.
+/// Consecutive rows of a parameter, from one tensor.
 #[derive(Debug)]
-struct Part {
+struct RowBlock {
     file: usize,
     tensor: String,
-    /// Elements of a row.
+    /// Elements per row.
     columns: usize,
     rows: usize,
     is_transposed: bool,
 }
 
-/// Why a model cannot start from a file.
+/// An unreadable checkpoint, or one that does not match the model.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     #[error("cannot read {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
-    #[error("{} is no safetensors file: {problem}", path.display())]
+    #[error("{} is not a safetensors file: {problem}", path.display())]
     NotTensors { path: PathBuf, problem: String },
-    #[error("{} is no index of safetensors files: {problem}", path.display())]
+    #[error("{} is not an index of safetensors files: {problem}", path.display())]
     NotIndex { path: PathBuf, problem: String },
     #[error("{} has no `{tensor}`, which the model needs as {needed}", path.display())]
     Missing { path: PathBuf, tensor: String, needed: TensorType },
     #[error("{} has `{tensor}` as {found}; the model needs it as {needed}", path.display())]
     Other { path: PathBuf, tensor: String, found: String, needed: String },
-    #[error("{} has {}, which the model does not", path.display(), some(tensors))]
+    #[error("{} has {}, which the model does not", path.display(), first_names(tensors))]
     Unknown { path: PathBuf, tensors: Vec<String> },
 }
 
-/// How many of several names a message has.
+/// Maximum number of names in a message.
 const MOST_NAMED: usize = 4;
 
-fn some(names: &[String]) -> String {
+fn first_names(names: &[String]) -> String {
     let shown: Vec<String> =
         names.iter().take(MOST_NAMED).map(|name| format!("`{}`", brief::line(name))).collect();
     match names.len() - shown.len() {
@@ -79,58 +79,57 @@ fn some(names: &[String]) -> String {
 }
 
 impl WeightsError {
-    /// Whether the file is not here, and nothing else is wrong.
+    /// Whether the only problem is that the file does not exist on this machine.
     pub fn is_absence(&self) -> bool {
         matches!(self, WeightsError::Unreadable { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// What would work.
+    /// How to fix it.
     pub fn help(&self) -> &'static str {
         match self {
             WeightsError::Unreadable { .. } => {
-                "relative paths start at the folder of the file that they are written in; check that it is there and may be \
-                 read"
+                "check that the file exists and is readable; relative paths are relative to the file that contains them"
             }
             WeightsError::NotTensors { .. } => {
-                "name what `sweep --dump` wrote, such as final.safetensors, or a model's model.safetensors"
+                "use a file of `sweep --dump`, such as final.safetensors, or a model's model.safetensors"
             }
             WeightsError::NotIndex { .. } => {
-                "name a model's model.safetensors.index.json, with its files beside it"
+                "use a model's model.safetensors.index.json, with its files in the same folder"
             }
             WeightsError::Other { found, .. }
                 if !number::NAMES.iter().any(|name| found.starts_with(name)) =>
             {
-                "write it in numbers with a point: f64, f32, bf16, f16, f8_e4m3 or f8_e5m2"
+                "convert it to a floating-point type: f64, f32, bf16, f16, f8_e4m3 or f8_e5m2"
             }
             WeightsError::Missing { .. } | WeightsError::Other { .. } | WeightsError::Unknown { .. } => {
-                "name a file that a model of the same sizes left, or give the model the sizes of the file"
+                "use the file of a model with the same sizes, or set the model's sizes to those of the file"
             }
         }
     }
 }
 
 impl Weights {
-    /// Reads what a file, or each that an index names, says it holds.
+    /// Reads the header of a file, or of each file that an index lists.
     ///
     /// # Errors
-    /// One cannot be read, or is no file of tensors.
+    /// A file is unreadable, or not a safetensors file.
     pub fn open(path: &Path) -> Result<Weights, WeightsError> {
-        let (files, places) = if path.extension().is_some_and(|extension| extension == "json") {
+        let (files, names) = if path.extension().is_some_and(|extension| extension == "json") {
             index::open(path)?
         } else {
             let file = TensorFile::open(path)?;
-            let places = file.names().map(|name| (name, 0)).collect();
-            (vec![file], places)
+            let names = file.names().map(|name| (name, 0)).collect();
+            (vec![file], names)
         };
-        let naming = Naming::of(places.keys().map(String::as_str));
-        let tensors = places.into_iter().map(|(name, file)| (naming.strip(&name).to_owned(), (file, name)));
+        let naming = Naming::of(names.keys().map(String::as_str));
+        let tensors = names.into_iter().map(|(name, file)| (naming.strip(&name).to_owned(), (file, name)));
         Ok(Weights { path: path.to_owned(), files, tensors: tensors.collect(), naming })
     }
 
-    /// Names what it holds, wherever it lies; what was digested before is not read again.
+    /// The digest of the contents, independent of their location. Files with a cached digest are not read.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// A file is unreadable.
     pub fn digest(&self, cache: &mut DigestCache) -> Result<String, WeightsError> {
         let of = |file: &TensorFile| {
             let digest = cache.of_file(file.path()).map_err(|error| file.unreadable(error))?;
@@ -143,36 +142,36 @@ impl Weights {
         })
     }
 
-    /// Whether it has what a model needs, and no more: what is left over would be of another model.
+    /// Checks that the checkpoint has exactly the parameters of a model. Further ones would belong to another model.
     ///
     /// # Errors
-    /// The first parameter that it lacks or has otherwise, or what it has too much.
+    /// The first parameter that is missing or differs in shape or type, or all superfluous tensors.
     pub fn check(&self, needed: &[Needed]) -> Result<(), WeightsError> {
-        self.places(needed).map(|_| ())
+        self.match_tensors(needed).map(|_| ())
     }
 
-    /// All of it that a model needs.
+    /// Matches the tensors to the parameters of a model.
     ///
     /// # Errors
     /// Those of [`Weights::check`].
     pub fn matched(self, needed: &[Needed]) -> Result<StoredParameters, WeightsError> {
-        let parameters = self.places(needed)?;
+        let parameters = self.match_tensors(needed)?;
         Ok(StoredParameters { weights: self, parameters })
     }
 
-    fn places(&self, needed: &[Needed]) -> Result<BTreeMap<String, Vec<Part>>, WeightsError> {
+    fn match_tensors(&self, needed: &[Needed]) -> Result<BTreeMap<String, Vec<RowBlock>>, WeightsError> {
         let mut used = BTreeSet::new();
         let mut parameters = BTreeMap::new();
         for needed in needed {
-            let mut parts = Vec::new();
+            let mut blocks = Vec::new();
             for stored in needed.stored(self.naming) {
-                let (part, name) = self.part(needed, &stored)?;
-                parts.push(part);
+                let (block, name) = self.match_tensor(needed, &stored)?;
+                blocks.push(block);
                 used.insert(name);
             }
-            parameters.insert(needed.name.clone(), parts);
+            parameters.insert(needed.name.clone(), blocks);
         }
-        let is_unknown = |name: &&String| !used.contains(*name) && !self.naming.is_no_parameter(name);
+        let is_unknown = |name: &&String| !used.contains(*name) && !self.naming.is_ignored(name);
         let tensors: Vec<String> = self
             .tensors
             .iter()
@@ -185,8 +184,12 @@ impl Weights {
         Ok(parameters)
     }
 
-    /// Where some rows of a parameter are, and what they are called there.
-    fn part(&self, needed: &Needed, stored: &CheckpointTensor) -> Result<(Part, String), WeightsError> {
+    /// The rows of a parameter that a tensor provides, and the tensor's name without prefix.
+    fn match_tensor(
+        &self,
+        needed: &Needed,
+        stored: &CheckpointTensor,
+    ) -> Result<(RowBlock, String), WeightsError> {
         let (path, tensor) = (self.path.clone(), stored.tensor.clone());
         let (rows, rest) = (stored.rows, &needed.shape.dims()[1..]);
         let columns = rest.iter().product();
@@ -198,56 +201,61 @@ impl Weights {
             return Err(WeightsError::Missing { path, tensor, needed: TensorType::f32(&dims) });
         };
         let found = self.files[*file].tensor(name);
-        let suits = match stored.form {
+        let has_shape = match stored.form {
             Form::Plain | Form::Transposed => found.dims == dims,
             Form::FirstRows => {
                 found.dims.first().is_some_and(|first| *first >= rows) && found.dims[1..] == dims[1..]
             }
         };
-        if !suits || !found.is_numbers() {
+        if !has_shape || !found.is_float() {
             let or_more = if stored.form == Form::FirstRows { " or with more rows" } else { "" };
             let needed = format!("{}{or_more}", TensorType::f32(&dims));
             return Err(WeightsError::Other { path, tensor: name.clone(), found: found.to_string(), needed });
         }
         let is_transposed = stored.form == Form::Transposed;
-        Ok((Part { file: *file, tensor: name.clone(), columns, rows, is_transposed }, tensor))
+        Ok((RowBlock { file: *file, tensor: name.clone(), columns, rows, is_transposed }, tensor))
     }
 }
 
 impl StoredParameters {
-    /// The numbers of a parameter, from this one on, as f32.
+    /// Reads elements of a parameter, from index `first` on, as f32.
     ///
     /// # Errors
-    /// A file has become unreadable, or shorter.
+    /// A file has become unreadable or shorter.
     pub fn read(&self, parameter: &str, first: u64, mut numbers: &mut [[u8; 4]]) -> Result<(), WeightsError> {
         let mut first = first as usize;
-        for part in &self.parameters[parameter] {
-            let len = (part.rows * part.columns).saturating_sub(first).min(numbers.len());
-            let (here, rest) = numbers.split_at_mut(len);
-            self.read_part(part, first, here)?;
-            first = (first + len).saturating_sub(part.rows * part.columns);
+        for block in &self.parameters[parameter] {
+            let len = (block.rows * block.columns).saturating_sub(first).min(numbers.len());
+            let (numbers_of_block, rest) = numbers.split_at_mut(len);
+            self.read_block(block, first, numbers_of_block)?;
+            first = (first + len).saturating_sub(block.rows * block.columns);
             numbers = rest;
         }
         Ok(())
     }
 
-    fn read_part(&self, part: &Part, first: usize, numbers: &mut [[u8; 4]]) -> Result<(), WeightsError> {
-        let file = &self.weights.files[part.file];
+    fn read_block(
+        &self,
+        block: &RowBlock,
+        first: usize,
+        numbers: &mut [[u8; 4]],
+    ) -> Result<(), WeightsError> {
+        let file = &self.weights.files[block.file];
         if numbers.is_empty() {
             return Ok(());
         }
-        if !part.is_transposed {
-            return file.read(&part.tensor, first, numbers);
+        if !block.is_transposed {
+            return file.read(&block.tensor, first, numbers);
         }
-        // A run of each of the tensor's rows, which are the parameter's columns.
-        let rows = first / part.columns..(first + numbers.len()).div_ceil(part.columns);
-        let mut run = vec![[0; 4]; rows.len()];
-        for column in 0..part.columns {
-            file.read(&part.tensor, column * part.rows + rows.start, &mut run)?;
-            for (row, number) in rows.clone().zip(&run) {
-                let place = (row * part.columns + column).checked_sub(first);
-                if let Some(place) = place.and_then(|place| numbers.get_mut(place)) {
-                    *place = *number;
+        // Transpose: a slice of each of the tensor's rows, which are the parameter's columns.
+        let rows = first / block.columns..(first + numbers.len()).div_ceil(block.columns);
+        let mut slice = vec![[0; 4]; rows.len()];
+        for column in 0..block.columns {
+            file.read(&block.tensor, column * block.rows + rows.start, &mut slice)?;
+            for (row, number) in rows.clone().zip(&slice) {
+                let index = (row * block.columns + column).checked_sub(first);
+                if let Some(element) = index.and_then(|index| numbers.get_mut(index)) {
+                    *element = *number;
                 }
             }
         }
@@ -255,7 +263,7 @@ impl StoredParameters {
     }
 }
 
-/// What makes data and weights those that a run was planned with: the data's own digest where there are no others.
+/// The digest of a run's inputs: that of the data, and that of the weights if there are any.
 pub fn digest_of_both(data: &str, weights: Option<&str>) -> String {
     weights.map_or_else(|| data.to_owned(), |weights| format!("{data} {weights}"))
 }

@@ -1,15 +1,15 @@
-//! How files call what they hold.
+//! Tensor names in checkpoints.
 
 use ops::Shape;
 
-/// A family of names.
+/// A naming scheme of checkpoint tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// Those of a dump.
+    /// The names of a dump.
     Own,
-    /// Hugging Face's of GPT-2.
+    /// Hugging Face's names for GPT-2.
     Gpt2,
-    /// Hugging Face's of Llama, and of models that came after it.
+    /// Hugging Face's names for Llama and its successors.
     Llama,
 }
 
@@ -18,30 +18,32 @@ pub enum Naming {
 pub struct Needed {
     pub name: String,
     pub shape: Shape,
-    /// What it is made of in files of others, where they have it.
+    /// The tensors that it consists of, by foreign naming scheme.
     pub elsewhere: Vec<(Naming, Vec<CheckpointTensor>)>,
 }
 
-/// A tensor of a file that has some rows of a parameter, or all.
+/// A checkpoint tensor with some or all rows of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointTensor {
-    /// Without what all names of a file may begin with: `layers.0.mlp.up_proj.weight`.
+    /// The name without the checkpoint's common prefix: `layers.0.mlp.up_proj.weight`.
     pub tensor: String,
+    /// Number of the parameter's rows in this tensor.
     pub rows: usize,
     pub form: Form,
 }
 
+/// The layout of a parameter's rows in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Plain,
-    /// Rows are the tensor's columns.
+    /// The parameter's rows are the tensor's columns.
     Transposed,
-    /// The tensor may have more, which are left out.
+    /// The tensor may have further rows, which are ignored.
     FirstRows,
 }
 
 impl Naming {
-    /// Of a file that has these tensors.
+    /// Detects the scheme from the names of a checkpoint's tensors.
     pub(super) fn of<'a>(tensors: impl Iterator<Item = &'a str>) -> Naming {
         let known = |name: &str| match name {
             "wte.weight" | "transformer.wte.weight" => Some(Naming::Gpt2),
@@ -51,7 +53,7 @@ impl Naming {
         tensors.filter_map(known).next().unwrap_or(Naming::Own)
     }
 
-    /// A name without what names begin with where the model is a part of a larger one: beside a head, for one.
+    /// A name without the prefix that it has if the model is part of a larger one, for example with a head.
     pub(super) fn strip(self, name: &str) -> &str {
         let prefix = match self {
             Naming::Own => None,
@@ -61,9 +63,8 @@ impl Naming {
         prefix.unwrap_or(name)
     }
 
-    /// Whether a tensor that a model does not need is none of its parameters either: a constant, or the token embedding once
-    /// more where the head is tied to it.
-    pub(super) fn is_no_parameter(self, name: &str) -> bool {
+    /// Whether a tensor can be ignored: a constant, or a copy of the token embedding for a tied head.
+    pub(super) fn is_ignored(self, name: &str) -> bool {
         match self {
             Naming::Own => false,
             Naming::Gpt2 => {
@@ -77,12 +78,12 @@ impl Naming {
 }
 
 impl Needed {
-    /// One that has a name of its own alone.
+    /// A parameter without foreign names.
     pub fn own(name: String, shape: Shape) -> Needed {
         Needed { name, shape, elsewhere: Vec::new() }
     }
 
-    /// What it is made of. What files of these names do not have, they would have by its own.
+    /// The tensors that it consists of under a naming scheme; by default, one tensor with its own name.
     pub(super) fn stored(&self, naming: Naming) -> Vec<CheckpointTensor> {
         let own = || {
             vec![CheckpointTensor {

@@ -19,21 +19,21 @@ fn written(folder: &Path, tensors: &[Tensor]) -> PathBuf {
 }
 
 /// A name and dimensions.
-type Entry<'a> = (&'a str, &'a [usize]);
+type NamedDims<'a> = (&'a str, &'a [usize]);
 
-fn needed(tensors: &[Entry]) -> Vec<Needed> {
+fn needed(tensors: &[NamedDims]) -> Vec<Needed> {
     tensors.iter().map(|(name, dims)| Needed::own((*name).to_owned(), Shape::new(dims))).collect()
 }
 
 #[test]
-fn numbers_are_read_from_anywhere_as_f32() {
+fn elements_are_read_from_any_index_as_f32() {
     let folder = tempfile::tempdir().unwrap();
     let count = 3 * (16 << 10) / 2 + 5;
     let numbers: Vec<f32> = (0..count).map(|number| (number % 256) as f32 - 100.0).collect();
     let f32s: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let bf16s: Vec<u8> =
         numbers.iter().flat_map(|number| ((number.to_bits() >> 16) as u16).to_le_bytes()).collect();
-    // 1, -2, the least subnormal and the greatest number.
+    // 1, -2, the smallest subnormal and the largest number.
     let f16s: Vec<u8> =
         [0x3C00u16, 0xC000, 0x0001, 0x7BFF].iter().flat_map(|bits| bits.to_le_bytes()).collect();
     let tensors: [Tensor; 3] = [
@@ -56,28 +56,28 @@ fn numbers_are_read_from_anywhere_as_f32() {
 }
 
 #[test]
-fn what_is_missing_or_otherwise_or_too_much_is_named() {
+fn missing_mismatched_and_superfluous_tensors_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let tensors: [Tensor; 2] = [("a", Dtype::F32, &[2, 1], &[0; 8]), ("b", Dtype::I32, &[1], &[0; 4])];
     let path = written(folder.path(), &tensors);
     let weights = Weights::open(&path).unwrap();
-    let said = |tensors: &[Entry]| {
+    let message = |tensors: &[NamedDims]| {
         let error = weights.check(&needed(tensors)).unwrap_err();
         error.to_string().replace(&path.display().to_string(), "a.safetensors")
     };
-    let cases: [(&[Entry], &str); 4] = [
+    let cases: [(&[NamedDims], &str); 4] = [
         (&[("x", &[3])], "a.safetensors has no `x`, which the model needs as f32[3]"),
         (&[("a", &[1, 2])], "a.safetensors has `a` as f32[2, 1]; the model needs it as f32[1, 2]"),
         (&[("b", &[1])], "a.safetensors has `b` as i32[1]; the model needs it as f32[1]"),
         (&[("a", &[2, 1])], "a.safetensors has `b`, which the model does not"),
     ];
     for (tensors, expected) in cases {
-        assert_eq!(said(tensors), expected);
+        assert_eq!(message(tensors), expected);
     }
 }
 
 #[test]
-fn a_file_that_is_cut_anywhere_is_no_file_of_tensors() {
+fn truncated_file_is_an_error_at_any_length() {
     let folder = tempfile::tempdir().unwrap();
     let path = written(folder.path(), &[("a", Dtype::F32, &[2], &[0; 8])]);
     let whole = std::fs::read(&path).unwrap();
@@ -90,14 +90,14 @@ fn a_file_that_is_cut_anywhere_is_no_file_of_tensors() {
     assert!(matches!(missing, Err(WeightsError::Unreadable { .. })));
 }
 
-/// What is said of a file that a model cannot start from.
-fn said(file: &Path, needed: &[Needed]) -> String {
+/// The error of a checkpoint that does not match.
+fn error_message(file: &Path, needed: &[Needed]) -> String {
     let error = Weights::open(file).and_then(|weights| weights.matched(needed)).unwrap_err();
     error.to_string().replace(&format!("{}/", file.parent().unwrap().display()), "")
 }
 
-/// A parameter of three rows of two, made of these.
-fn made_of(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed> {
+/// Parameters with an `a` of shape [3, 2] that consists of these tensors.
+fn parameters_from(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed> {
     let stored =
         stored.iter().map(|&(tensor, rows, form)| CheckpointTensor { tensor: tensor.to_owned(), rows, form });
     let needed = |name: &str, dims: &[usize], stored| Needed {
@@ -113,7 +113,7 @@ fn made_of(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed> {
     vec![needed("table", &[1], vec![table]), needed("a", &[3, 2], stored.collect())]
 }
 
-/// All of parameter a, read at once, and from each place on.
+/// Parameter `a`, read at once and in all ranges.
 fn all(file: &Path, needed: &[Needed]) -> Vec<f32> {
     let stored = Weights::open(file).unwrap().matched(needed).unwrap();
     let read = |first: usize, count: usize| {
@@ -133,7 +133,7 @@ fn f32s(numbers: &[f32]) -> Vec<u8> {
 }
 
 #[test]
-fn parameters_are_put_together_from_what_others_store() {
+fn parameters_are_assembled_from_foreign_tensors() {
     let folder = tempfile::tempdir().unwrap();
     let six = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let eight = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
@@ -149,7 +149,7 @@ fn parameters_are_put_together_from_what_others_store() {
                 ("model.embed_tokens.weight", f32, dims, &table),
                 ("model.q", f32, &[1, 2], &six[..8]),
                 ("model.k", f32, &[2, 2], &six[8..]),
-                // The table once more.
+                // A copy of the table.
                 ("lm_head.weight", f32, dims, &table),
             ],
             whole,
@@ -176,18 +176,18 @@ fn parameters_are_put_together_from_what_others_store() {
     ];
     for (naming, stored, tensors, expected) in cases {
         let file = written(folder.path(), &tensors);
-        assert_eq!(all(&file, &made_of(naming, stored)), expected, "{stored:?}");
+        assert_eq!(all(&file, &parameters_from(naming, stored)), expected, "{stored:?}");
     }
 }
 
 #[test]
-fn what_is_otherwise_in_files_of_others_is_named() {
+fn mismatched_foreign_tensors_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (table, six) = (f32s(&[0.0]), f32s(&[0.0; 6]));
     let of = |tensors: &[Tensor], stored: &[(&str, usize, Form)]| {
         let table: Tensor = ("wte.weight", Dtype::F32, &[1], &table);
         let file = written(folder.path(), &[&[table], tensors].concat());
-        said(&file, &made_of(Naming::Gpt2, stored))
+        error_message(&file, &parameters_from(Naming::Gpt2, stored))
     };
     let c = |dims: &'static [usize]| -> Tensor { ("c", Dtype::F32, dims, &six) };
     let turned = [("c", 3, Form::Transposed)];
@@ -206,7 +206,7 @@ fn what_is_otherwise_in_files_of_others_is_named() {
 }
 
 #[test]
-fn several_files_are_one_by_their_index() {
+fn index_joins_several_files() {
     let folder = tempfile::tempdir().unwrap();
     let (table, six) = (f32s(&[0.0]), f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
     let shard = |name: &str, tensors: &[Tensor]| {
@@ -217,10 +217,10 @@ fn several_files_are_one_by_their_index() {
     let index = folder.path().join("model.safetensors.index.json");
     let write =
         |map: &str| fs::write(&index, format!("{{\"metadata\": {{}}, \"weight_map\": {map}}}")).unwrap();
-    let needed = made_of(Naming::Llama, &[("q", 3, Form::Plain)]);
+    let needed = parameters_from(Naming::Llama, &[("q", 3, Form::Plain)]);
     write("{\"model.embed_tokens.weight\": \"1.safetensors\", \"model.q\": \"2.safetensors\"}");
     assert_eq!(all(&index, &needed), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    // As another file makes another model.
+    // Another shard changes the digest.
     let digest =
         || Weights::open(&index).unwrap().digest(&mut DigestCache::read(Path::new("/nowhere"))).unwrap();
     let before = digest();
@@ -230,20 +230,20 @@ fn several_files_are_one_by_their_index() {
     let mistakes = [
         (
             "{\"model.q\": \"1.safetensors\"}",
-            "is no index of safetensors files: it has `model.q` in 1.safetensors, which has not",
+            "is not an index of safetensors files: it lists `model.q` in 1.safetensors, which lacks it",
         ),
         (
             "{\"model.q\": \"../1.safetensors\"}",
-            "is no index of safetensors files: `../1.safetensors` is no name of a file beside it",
+            "is not an index of safetensors files: `../1.safetensors` is not a file name",
         ),
-        ("[]", "is no index of safetensors files: invalid type"),
+        ("[]", "is not an index of safetensors files: invalid type"),
         ("{\"model.q\": \"2.safetensors\"}", "has no `table`, which the model needs as f32[1]"),
     ];
     for (map, expected) in mistakes {
         write(map);
-        let message = said(&index, &needed);
+        let message = error_message(&index, &needed);
         assert!(message.starts_with(&format!("model.safetensors.index.json {expected}")), "{message}");
     }
     write("{\"model.q\": \"3.safetensors\"}");
-    assert!(said(&index, &needed).starts_with("cannot read 3.safetensors"));
+    assert!(error_message(&index, &needed).starts_with("cannot read 3.safetensors"));
 }

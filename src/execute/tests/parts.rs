@@ -198,6 +198,6 @@ fn a_model_that_tells_fewer_classes_apart_than_there_are_is_refused() {
     let error = Rows.check(&Rows, &features, true).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "model.linear.features = 10 is less than what data.rows may have as `features`"
+        "model.linear.features = 10 is less than the unbounded `features` of data.rows"
     );
 }

@@ -1,4 +1,4 @@
-//! The folder that runs are dumped in: `<folder>/<run id>/`, each written in private and renamed into place whole.
+//! The folder of dumped runs, `<folder>/<run id>/`: each is written in a private folder, then renamed into place.
 
 use std::fs;
 use std::io;
@@ -13,11 +13,12 @@ use execute::DUMP_FILES;
 /// The option that names the folder.
 const OPTION: &str = "--dump";
 
-/// The file with the digest of the result that a dump repeats: the same run may end in other bits with another version
-/// of the program.
+/// The file with the digest of the dumped result: with another version of the program, the same run may end in
+/// different bits.
 const DIGEST_FILE: &str = "result.digest";
 
-/// What runs start from, learn from and end with, for others to repeat.
+/// Dumps of runs, from which other programs can reproduce them: initial parameters, batches,
+/// gradients, final parameters and steps.
 #[derive(Debug)]
 pub struct Dumps {
     folder: PathBuf,
@@ -25,67 +26,67 @@ pub struct Dumps {
 }
 
 impl Dumps {
-    /// Makes the folder and proves that it can be written to.
+    /// Creates the folder and checks that it is writable.
     ///
     /// # Errors
     ///
-    /// A path that cannot be made or written to, a disk without room.
+    /// The path cannot be created or written to, or the disk is full.
     pub fn open(folder: &Path) -> Result<Dumps, StoreError> {
         let in_doubt = private::clean(folder);
-        probe::prove(folder, folder).map_err(|error| error.of_option(OPTION))?;
+        probe::check_writable(folder, folder).map_err(|error| error.of_option(OPTION))?;
         Ok(Dumps { folder: folder.to_path_buf(), in_doubt })
     }
 
-    /// What may be left behind by sweeps that ended before their time and could not be removed.
+    /// Possible leftovers of killed sweeps that could not be removed.
     pub fn in_doubt(&self) -> &[InDoubt] {
         &self.in_doubt
     }
 
-    /// Where a run's dump is once it is committed.
+    /// The path of a run's committed dump.
     pub fn place(&self, run_id: &str) -> PathBuf {
         self.folder.join(run_id)
     }
 
-    /// Whether a run is dumped, as it ended in the result with this digest.
+    /// Whether there is a dump of the run with this result digest.
     ///
     /// # Errors
     ///
-    /// Something else is in its place: the dump of another result, or what is no whole dump.
+    /// The path is taken by the dump of another result or by an incomplete dump.
     pub fn has(&self, run_id: &str, digest: &str) -> Result<bool, StoreError> {
         let place = self.place(run_id);
         if !place.try_exists().map_err(StoreError::read(&place))? {
             return Ok(false);
         }
         let file = place.join(DIGEST_FILE);
-        let of = match regular::read_to_string(&file) {
+        let found = match regular::read_to_string(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            of => of.map_err(StoreError::read(&file))?,
+            found => found.map_err(StoreError::read(&file))?,
         };
-        let mut whole = true;
+        let mut complete = true;
         for file in DUMP_FILES.map(|name| place.join(name)) {
-            whole &= regular::is_file(&file).map_err(StoreError::read(&file))?;
+            complete &= regular::is_file(&file).map_err(StoreError::read(&file))?;
         }
-        if whole && of.trim() == digest {
+        if complete && found.trim() == digest {
             Ok(true)
         } else {
             Err(StoreError::InTheWay { path: place, option: OPTION })
         }
     }
 
-    /// Makes a folder to dump a run into.
+    /// Creates a private folder for a run's dump.
     ///
     /// # Errors
     ///
-    /// It cannot be made.
+    /// The folder cannot be created.
     pub fn begin(&self, run_id: &str) -> Result<PrivateFolder, StoreError> {
         Ok(PrivateFolder::create(&self.folder, run_id, OPTION)?.without_parent())
     }
 
-    /// Makes a private folder, complete, the dump of a run that ended in the result with this digest.
+    /// Commits a complete private folder as the dump of a run with this result digest.
     ///
     /// # Errors
     ///
-    /// The disk is full or fails, or something else is in its place.
+    /// The disk is full or fails, or the path is taken by something else.
     pub fn commit(
         &self,
         private: PrivateFolder,
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_is_there_whole_or_not_at_all() {
+    fn dump_is_committed_completely_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
         let private = filled(&dumps, "first");
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_that_the_user_named_stays() {
+    fn folder_of_user_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
         drop(filled(&dumps, "given up"));
@@ -146,12 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_stays_and_is_named() {
+    fn other_contents_at_path_are_kept_and_reported() {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
         let refused = |error: StoreError| {
             let place = dumps.place("a").display().to_string();
-            assert!(error.to_string().starts_with(&format!("{place} is no dump of this result")), "{error}");
+            assert!(
+                error.to_string().starts_with(&format!("{place} is not a dump of this result")),
+                "{error}"
+            );
         };
         fs::create_dir(dumps.place("a")).unwrap();
         fs::write(dumps.place("a").join("mine"), "").unwrap();
@@ -169,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_before_its_time_is_removed() {
+    fn leftovers_of_killed_sweeps_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
         let (alive, killed) = (filled(&dumps, ""), filled(&dumps, ""));
@@ -180,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_blamed_on_its_option() {
+    fn error_of_uncreatable_folder_mentions_its_option() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         let error = Dumps::open(&file).unwrap_err().to_string();
-        assert!(error.starts_with("cannot make the folder ") && error.ends_with("with --dump"), "{error}");
+        assert!(error.starts_with("cannot create the folder ") && error.ends_with("with --dump"), "{error}");
     }
 }

@@ -1,11 +1,11 @@
-//! Why results cannot be kept or read.
+//! Errors of storing and reading results.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("cannot make the folder {path}: {error}: choose another with {option}", path = path.display())]
+    #[error("cannot create the folder {path}: {error}: choose another with {option}", path = path.display())]
     Make { path: PathBuf, error: io::Error, option: &'static str },
     #[error("cannot write to {path}: {error}: choose another folder with {option}", path = path.display())]
     NotWritable { path: PathBuf, error: io::Error, option: &'static str },
@@ -13,7 +13,7 @@ pub enum StoreError {
     NoRoom { path: PathBuf, error: io::Error, option: &'static str },
     #[error("cannot write {path}: {error}", path = path.display())]
     Write { path: PathBuf, error: io::Error },
-    #[error("{path} is no dump of this result: move it away, or choose another folder with {option}", path = path.display())]
+    #[error("{path} is not a dump of this result: move it away, or choose another folder with {option}", path = path.display())]
     InTheWay { path: PathBuf, option: &'static str },
     #[error("cannot read {path}: {error}", path = path.display())]
     Read { path: PathBuf, error: io::Error },
@@ -24,18 +24,18 @@ pub enum StoreError {
     )]
     Corrupt { file: PathBuf, folder: PathBuf, problem: String },
     #[error(
-        "{file} is the result of {result}: remove {folder} to measure the run whose place that is",
+        "{file} is the result of {result}: remove {folder} to measure the run that belongs there",
         file = file.display(),
         folder = folder.display()
     )]
     OfAnother { file: PathBuf, folder: PathBuf, result: String },
 }
 
-/// The option that names the folder for results.
+/// The option for the folder of results.
 pub(super) const OUT: &str = "--out";
 
 impl StoreError {
-    /// The same of a folder that another option names.
+    /// The same error, for a folder given by another option.
     pub(super) fn of_option(self, option: &'static str) -> StoreError {
         match self {
             StoreError::Make { path, error, .. } => StoreError::Make { path, error, option },
@@ -73,7 +73,7 @@ impl StoreError {
     }
 }
 
-/// Whether it was room that was missing.
+/// Whether the disk or quota is full.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

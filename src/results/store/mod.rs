@@ -1,7 +1,7 @@
-//! The folders that results live in: `<out>/<experiment>/<run id>/<repeat>/`.
+//! The store of results: `<out>/<experiment>/<run id>/<repeat>/`.
 //!
-//! A repeat is committed whole or not at all: written in a private folder, synced, renamed into place. The first
-//! to commit wins, so that many processes on a shared file system never write one file.
+//! A repeat is committed completely or not at all: written in a private folder, synced, renamed into place. The first
+//! commit wins, so that processes on a shared file system never write the same file.
 
 mod dumps;
 mod error;
@@ -26,10 +26,10 @@ use base::temporary::InDoubt;
 use base::units::Bytes;
 use plan::{Plan, PlannedRun};
 
-/// The file that makes a folder a result.
+/// The file with the row of a result.
 pub const RESULT_FILE: &str = "result.json";
 
-/// Of the files of a result that are read whole.
+/// Maximum size of files that are read at once.
 const LARGEST: Bytes = Bytes(16 << 20);
 
 /// An experiment's results.
@@ -37,69 +37,68 @@ const LARGEST: Bytes = Bytes(16 << 20);
 pub struct Store {
     out: PathBuf,
     folder: PathBuf,
-    /// Final results never change, so each is read once.
-    read: HashMap<(String, usize), Row>,
+    /// Cache of final results, which never change.
+    cache: HashMap<(String, usize), Row>,
     in_doubt: Vec<InDoubt>,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// It is the result.
+    /// This process's result was committed.
     Ours,
-    /// Another process had committed a final result, which is kept.
+    /// Another process committed a final result first, which is kept.
     Theirs,
 }
 
 impl Store {
-    /// Looks at the results of an experiment, if there are any, and writes nothing.
+    /// Opens the results of an experiment for reading, if there are any.
     pub fn at(out: &Path, experiment: &str) -> Store {
         let folder = out.join(experiment);
-        Store { out: out.to_path_buf(), folder, read: HashMap::new(), in_doubt: Vec::new() }
+        Store { out: out.to_path_buf(), folder, cache: HashMap::new(), in_doubt: Vec::new() }
     }
 
-    /// Makes the folders and proves that results can be written to them.
+    /// Creates the folders and checks that they are writable.
     ///
     /// # Errors
     ///
-    /// A path that cannot be made or written to, a disk without room.
+    /// A path cannot be created or written to, or the disk is full.
     pub fn open(out: &Path, experiment: &str) -> Result<Store, StoreError> {
         let mut store = Store::at(out, experiment);
         store.clean();
-        probe::prove(&store.out, &store.folder)?;
+        probe::check_writable(&store.out, &store.folder)?;
         private::sync_folder(out)?;
         Ok(store)
     }
 
-    /// Removes what sweeps that were killed have left behind. A child of theirs may take a while to end, and owns its
-    /// folder until then.
+    /// Removes leftovers of killed sweeps. Their children own their folders until they end.
     pub fn clean(&mut self) {
         self.in_doubt = private::clean(&self.out);
         self.in_doubt.extend(private::clean_runs(&self.folder));
     }
 
-    /// What may be left behind by sweeps that ended before their time and could not be removed.
+    /// Possible leftovers of killed sweeps that could not be removed.
     pub fn in_doubt(&self) -> &[InDoubt] {
         &self.in_doubt
     }
 
-    /// The table of all results.
+    /// The path of the table of all results.
     pub fn csv(&self) -> PathBuf {
         let mut name = self.folder.clone().into_os_string();
         name.push(".csv");
         PathBuf::from(name)
     }
 
-    /// Where a repeat's files are once it is committed.
+    /// The folder of a committed repeat.
     pub fn repeat_folder(&self, run_id: &str, repeat: usize) -> PathBuf {
         self.folder.join(run_id).join(repeat.to_string())
     }
 
-    /// The result of a repeat, if it is final; others are tried again.
+    /// The result of a repeat, if it is final; others are retried.
     ///
     /// # Errors
     ///
-    /// A result that cannot be read or makes no sense.
+    /// A result is unreadable or invalid.
     pub fn finished(&mut self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
         Ok(self.result(run_id, repeat)?.filter(|row| row.status.is_final()))
     }
@@ -108,18 +107,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// A result that cannot be read or makes no sense.
+    /// A result is unreadable or invalid.
     pub fn finished_repeats(&mut self, run_id: &str) -> Result<Vec<Row>, StoreError> {
         let repeats = repeats(&self.folder.join(run_id))?;
         let rows = repeats.into_iter().map(|repeat| self.finished(run_id, repeat));
         rows.filter_map(Result::transpose).collect()
     }
 
-    /// A file of a run's first final result, if it has it.
+    /// The contents of a file of a run's first final result, if the file exists.
     ///
     /// # Errors
     ///
-    /// A result that cannot be read or makes no sense, or the file.
+    /// A result is unreadable or invalid, or the file is unreadable.
     pub fn file_of_first(&mut self, run_id: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(first) = self.finished_repeats(run_id)?.into_iter().next() else { return Ok(None) };
         let file = self.repeat_folder(run_id, first.repeat).join(name);
@@ -130,17 +129,17 @@ impl Store {
         }
     }
 
-    /// Makes a folder to write a repeat into.
+    /// Creates a private folder for a repeat.
     pub fn begin(&self, run_id: &str, repeat: usize) -> Result<PrivateFolder, StoreError> {
         PrivateFolder::create(&self.folder.join(run_id), repeat, error::OUT)
     }
 
-    /// Makes a private folder, complete with its row, the result of its repeat. An older result that is not final
-    /// is replaced.
+    /// Writes the row into the private folder and commits it as the result of its repeat. An older result that is not
+    /// final is replaced.
     ///
     /// # Errors
     ///
-    /// The disk is full or fails. Nothing half-written is left in place.
+    /// The disk is full or fails. No partial result is left in place.
     pub fn commit(&mut self, private: PrivateFolder, row: &Row) -> Result<Committed, StoreError> {
         let text = serde_json::to_vec_pretty(row)
             .map_err(|error| StoreError::write(&private.path().join(RESULT_FILE))(error.into()))?;
@@ -153,45 +152,41 @@ impl Store {
                 Err(error) if is_taken(&error) => {}
                 Err(error) => return Err(StoreError::write(&place)(error)),
             }
-            if !step_aside(&place)? {
+            if !move_aside(&place)? {
                 return Ok(Committed::Theirs);
             }
         }
         private.committed();
         private::sync_folder(&self.folder.join(&row.run_id))?;
-        // It may be the run's first.
+        // The run's folder may be new.
         private::sync_folder(&self.folder)?;
         Ok(Committed::Ours)
     }
 
-    /// Removes the results of a run, all repeats, but nothing that a process is writing now.
+    /// Removes all results of a run, except repeats that a process is writing now.
     pub fn forget(&mut self, run_id: &str) -> Result<(), StoreError> {
         for repeat in repeats(&self.folder.join(run_id))? {
             // Removed on drop.
             PrivateFolder::take_away(&self.repeat_folder(run_id, repeat), || Ok(true))?;
         }
-        self.read.retain(|(id, _), _| id != run_id);
+        self.cache.retain(|(id, _), _| id != run_id);
         Ok(())
     }
 
-    /// Every result that belongs to the plan as it stands now, whatever its target, in the plan's order. Labels
-    /// are not part of a run's identity: names, axes and what has no effect come from the plan, and so do the rows
-    /// of what makes no sense, which are `skipped`.
+    /// All results, on any target, that belong to the current plan, in the plan's order. Labels are not part of a run's
+    /// identity: names, axes and keys without effect come from the plan, and so do the `skipped` rows of invalid
+    /// combinations.
     ///
     /// # Errors
     ///
-    /// A result that cannot be read or makes no sense.
+    /// A result is unreadable or invalid.
     pub fn rows(&mut self, plan: &Plan) -> Result<Vec<Row>, StoreError> {
         let mut found: HashMap<String, Vec<Row>> = HashMap::new();
         for run_id in run_ids(&self.folder)? {
             for repeat in repeats(&self.folder.join(&run_id))? {
                 if let Some(row) = self.result(&run_id, repeat)? {
-                    let is_place = |run: &&PlannedRun| run.id == run_id;
-                    if plan
-                        .runs
-                        .iter()
-                        .find(is_place)
-                        .is_some_and(|run| run.configuration != row.configuration)
+                    let has_id = |run: &&PlannedRun| run.id == run_id;
+                    if plan.runs.iter().find(has_id).is_some_and(|run| run.configuration != row.configuration)
                     {
                         let result = format!("another configuration, {}", row.configuration);
                         return Err(self.of_another(&run_id, repeat, result));
@@ -203,25 +198,25 @@ impl Store {
         let mut rows = Vec::new();
         for run in &plan.runs {
             if run.config.is_err() {
-                // There is nothing to run and nothing to keep.
+                // An invalid combination has no results.
                 rows.push(planned_row(plan, run, 1));
                 continue;
             }
             let mut of_run = found.get(&run.configuration).cloned().unwrap_or_default();
-            // This target's own results come first.
+            // Results on this target come first.
             of_run.sort_by_key(|row| (row.run_id != run.id, row.run_id.clone(), row.repeat));
             rows.extend(of_run.into_iter().map(|row| labelled(row, plan, run)));
         }
         Ok(rows)
     }
 
-    /// A table's rows, as they are called there, and after them those of a sweep that are not among them. These have the
-    /// overrides of their runs as further axes, which tell them from the others, if there are others. A row stays for as
-    /// long as it has a result.
+    /// Merges a sweep with overrides (`--set`) into an existing table: the table's rows with their labels, then the
+    /// sweep's rows that are missing. If the table has other rows, the sweep's rows get the overrides as additional
+    /// axes. Rows of the table without a result are dropped.
     ///
     /// # Errors
     ///
-    /// A result that cannot be read or makes no sense.
+    /// A result is unreadable or invalid.
     pub fn beside(
         &mut self,
         table: Vec<Row>,
@@ -239,19 +234,19 @@ impl Store {
         }
         let overridden = |row: &Row| Row { axes: [&row.axes, overrides].concat(), ..row.clone() };
         let own: HashSet<_> =
-            of_sweep.iter().flat_map(|row| [name_in_table(row), name_in_table(&overridden(row))]).collect();
-        if rows.iter().all(|row| own.contains(&name_in_table(row))) {
+            of_sweep.iter().flat_map(|row| [table_key(row), table_key(&overridden(row))]).collect();
+        if rows.iter().all(|row| own.contains(&table_key(row))) {
             return Ok(of_sweep.to_vec());
         }
-        let known: HashSet<_> = rows.iter().map(name_in_table).collect();
-        let new = of_sweep.iter().filter(|row| !known.contains(&name_in_table(row))).map(overridden);
-        rows.extend(new.filter(|row| !known.contains(&name_in_table(row))));
+        let known: HashSet<_> = rows.iter().map(table_key).collect();
+        let new = of_sweep.iter().filter(|row| !known.contains(&table_key(row))).map(overridden);
+        rows.extend(new.filter(|row| !known.contains(&table_key(row))));
         Ok(rows)
     }
 
     fn result(&mut self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
         let key = (run_id.to_string(), repeat);
-        if let Some(row) = self.read.get(&key) {
+        if let Some(row) = self.cache.get(&key) {
             return Ok(Some(row.clone()));
         }
         let folder = self.repeat_folder(run_id, repeat);
@@ -265,7 +260,7 @@ impl Store {
             ));
         }
         if let Some(row) = row.as_ref().filter(|row| row.status.is_final()) {
-            self.read.insert(key, row.clone());
+            self.cache.insert(key, row.clone());
         }
         Ok(row)
     }
@@ -276,8 +271,8 @@ impl Store {
     }
 }
 
-/// What tells a row from others. A table has its columns in an order of its own.
-fn name_in_table(row: &Row) -> (String, String, usize, Vec<(String, String)>) {
+/// The identity of a row in a table. Axes are sorted, since tables order them differently.
+fn table_key(row: &Row) -> (String, String, usize, Vec<(String, String)>) {
     let mut axes = row.axes.clone();
     axes.sort();
     (row.run_id.clone(), row.strategy.clone(), row.repeat, axes)
@@ -295,26 +290,26 @@ fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
     }
 }
 
-/// Moves a result that is in the way aside, unless it is final. Returns whether the place may be free now.
-fn step_aside(place: &Path) -> Result<bool, StoreError> {
+/// Moves an existing result aside unless it is final. Returns whether the path may be free now.
+fn move_aside(place: &Path) -> Result<bool, StoreError> {
     let unwanted = || is_final(place).map(|is_final| !is_final);
     let Some(aside) = PrivateFolder::take_away(place, unwanted)? else { return unwanted() };
     if !is_final(aside.path())? {
         return Ok(true);
     }
-    // Where there are no locks, another process may have replaced it by a final one between the look and the move: back
-    // it goes. If yet another has taken the place in between, then that is the first now.
+    // On file systems without locks, another process may have replaced it by a final result before the move: move that
+    // back. If yet another process has committed in the meantime, that result is now the first.
     match fs::rename(aside.path(), place) {
         Err(error) if !is_taken(&error) => Err(StoreError::write(place)(error)),
         _ => Ok(false),
     }
 }
 
-/// A result that makes no sense is not final: it is in the way of one that does.
+/// Whether a folder holds a final result. An invalid result is not final: a valid one replaces it.
 ///
 /// # Errors
 ///
-/// One that cannot be read, which may be final.
+/// The result is unreadable, and may be final.
 fn is_final(folder: &Path) -> Result<bool, StoreError> {
     match read_result(folder) {
         Ok(row) => Ok(row.is_some_and(|row| row.status.is_final())),
@@ -323,7 +318,7 @@ fn is_final(folder: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// What renaming a folder onto one that is not empty says.
+/// Whether renaming failed because the destination folder exists and is not empty.
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists)
 }
@@ -336,37 +331,37 @@ fn read_result(folder: &Path) -> Result<Option<Row>, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::Read { path: file, error }),
     };
-    match row_of(&text) {
+    match parse_row(&text) {
         Ok(row) => Ok(Some(row)),
         Err(problem) => Err(StoreError::Corrupt { file, folder: folder.to_path_buf(), problem }),
     }
 }
 
-/// The row that a result is, or what is wrong with it and in which line.
-fn row_of(text: &[u8]) -> Result<Row, String> {
+/// Parses a result; errors mention the column and line.
+fn parse_row(text: &[u8]) -> Result<Row, String> {
     let fields: BTreeMap<String, Value> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let placed = |column: &str, problem: &str| match line_of(column, text) {
+    let with_line = |column: &str, problem: &str| match line_of(column, text) {
         Some(line) => format!("`{column}`: {problem} at line {line}"),
         None => format!("`{column}`: {problem}"),
     };
     if let Some(unknown) = fields.keys().find(|key| *key != AXES && !COLUMNS.contains(key)) {
-        return Err(placed(unknown, "there is no such column"));
+        return Err(with_line(unknown, "unknown column"));
     }
     columns::row(fields).map_err(|ColumnError { column, source }: ColumnError<serde_json::Error>| {
-        column.map_or(source.to_string(), |column| placed(&column, &source.to_string()))
+        column.map_or(source.to_string(), |column| with_line(&column, &source.to_string()))
     })
 }
 
-/// Where a column stands, or that of a part such as `axes[0]`, if it is there.
-fn line_of(part: &str, text: &[u8]) -> Option<usize> {
+/// The line of a column, or of the column of an element such as `axes[0]`.
+fn line_of(path: &str, text: &[u8]) -> Option<usize> {
     let text = str::from_utf8(text).ok()?;
-    let column = part.split('[').next()?;
-    let at = key(part, text).or_else(|| key(column, text))?;
+    let column = path.split('[').next()?;
+    let at = find_key(path, text).or_else(|| find_key(column, text))?;
     Some(text[..at].matches('\n').count() + 1)
 }
 
-/// Where a key begins. Inside of text its quotes would have backslashes.
-fn key(name: &str, text: &str) -> Option<usize> {
+/// The offset of a JSON key. Inside strings, its quotes would be escaped.
+fn find_key(name: &str, text: &str) -> Option<usize> {
     let quoted = Value::from(name).to_string();
     let is_key = |at: &usize| text[at + quoted.len()..].trim_start().starts_with(':');
     text.match_indices(&quoted).map(|(at, _)| at).find(is_key)

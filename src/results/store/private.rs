@@ -1,4 +1,4 @@
-//! Folders that one process writes and no other reads.
+//! Private folders: written by one process, not read by others.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -10,15 +10,15 @@ use super::error::OUT;
 use base::temporary::{self, InDoubt};
 use execute::LOG_FILE;
 
-/// A folder under a name of its own, next to where it is to be. Whoever has the lock on its log owns it: the process that
-/// made it and then, as the log is its standard error, its child. Removed when it is dropped, unless it was committed.
+/// A folder with a unique temporary name beside its final path. The holder of the lock on its log owns it: the process
+/// that created it and its child, whose standard error is the log. Removed on drop unless committed.
 #[derive(Debug)]
 pub struct PrivateFolder {
     path: PathBuf,
     log: File,
-    /// The option that says where it lies, for advice.
+    /// The option for its location, for error messages.
     option: &'static str,
-    /// Whether the folder around it, where nothing else is in it, is removed as well.
+    /// Whether the parent folder, if empty, is removed as well.
     with_parent: bool,
     committed: bool,
 }
@@ -31,7 +31,7 @@ impl PrivateFolder {
     ) -> Result<PrivateFolder, StoreError> {
         let make = |name: &str| {
             let path = parent.join(name);
-            // Another process may remove the parent, empty, between its making and ours in it.
+            // May fail if another process removes the empty parent at the same time.
             fs::create_dir_all(&path)?;
             let log = temporary::create_locked(&path.join(LOG_FILE)).inspect_err(|_| {
                 let _ = fs::remove_dir(&path);
@@ -43,7 +43,7 @@ impl PrivateFolder {
         Ok(PrivateFolder { path, log, option, with_parent: true, committed: false })
     }
 
-    /// Moves a folder that is not private out of its place, if it is there and `unwanted` once nobody else can move it.
+    /// Moves a committed folder to a private name, if it exists and is `unwanted`; that is evaluated under the lock.
     pub(super) fn take_away(
         place: &Path,
         unwanted: impl FnOnce() -> Result<bool, StoreError>,
@@ -64,14 +64,14 @@ impl PrivateFolder {
         }
     }
 
-    /// The folder around it is the user's.
+    /// Keeps the parent folder, which belongs to the user.
     pub(super) fn without_parent(self) -> PrivateFolder {
         let mut private = self;
         private.with_parent = false;
         private
     }
 
-    /// What its child writes to its standard error.
+    /// The log: the child's standard error.
     pub fn log(&self) -> &File {
         &self.log
     }
@@ -80,14 +80,13 @@ impl PrivateFolder {
         &self.path
     }
 
-    /// Writes a file.
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<(), StoreError> {
         let path = self.path.join(name);
         let write = || File::create(&path)?.write_all(contents);
         write().map_err(|error| StoreError::write(&path)(error).of_option(self.option))
     }
 
-    /// Everything in it is on the disk, or it is an error.
+    /// Syncs all files and the folder to disk.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         for name in names(&self.path)? {
             let path = self.path.join(name);
@@ -97,10 +96,10 @@ impl PrivateFolder {
         sync_folder(&self.path).map_err(|error| error.of_option(self.option))
     }
 
-    /// It has another name now, and is not private any more.
+    /// Marks the folder as renamed into place: it is no longer removed on drop.
     pub(super) fn committed(mut self) {
         self.committed = true;
-        // What a child has left behind, and holds the log open, does not keep others from the result.
+        // Descendants of the child may still hold the log open; they must not block other processes.
         let _ = self.log.unlock();
     }
 }
@@ -108,34 +107,34 @@ impl PrivateFolder {
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
         if !self.committed {
-            // What cannot be removed now is stale and removed by a later sweep.
+            // If this fails, a later sweep removes the stale folder.
             let _ = fs::remove_dir_all(&self.path);
             if self.with_parent {
-                // Fails if anything else is in it.
+                // Fails if the parent is not empty.
                 let _ = self.path.parent().map(fs::remove_dir);
             }
         }
     }
 }
 
-/// Removes what processes that ended before their time have left in the folder of an experiment and in those of its runs.
+/// Removes leftovers of killed processes in an experiment's folder and in those of its runs.
 pub(super) fn clean_runs(folder: &Path) -> Vec<InDoubt> {
     let mut in_doubt = clean(folder);
     let runs = names(folder).unwrap_or_default();
     for run_folder in runs.iter().map(|name| folder.join(name)).filter(|path| path.is_dir()) {
         in_doubt.extend(clean(&run_folder));
-        // Succeeds only if nothing is in it.
+        // Succeeds only if the folder is empty.
         let _ = fs::remove_dir(&run_folder);
     }
     in_doubt
 }
 
-/// Removes what processes that ended before their time have left in a folder.
+/// Removes leftovers of killed processes in a folder.
 pub(super) fn clean(folder: &Path) -> Vec<InDoubt> {
     temporary::clean(folder, LOG_FILE)
 }
 
-/// The names in a folder; none if it is not there.
+/// The names in a folder; none if the folder does not exist.
 pub(super) fn names(folder: &Path) -> Result<Vec<String>, StoreError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -150,7 +149,7 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// New names in a folder are on the disk.
+/// Syncs a folder's entries to disk.
 pub(super) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(StoreError::write(folder))
 }

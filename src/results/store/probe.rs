@@ -1,4 +1,4 @@
-//! Proof that results can be written, before anything is trained for them.
+//! Check before training that results can be written.
 
 use std::fs;
 use std::io::{self, Write};
@@ -7,11 +7,11 @@ use std::path::Path;
 use super::{StoreError, error};
 use base::temporary::TemporaryFile;
 
-/// More than the files of a run take.
+/// More than the size of a run's files.
 const ROOM: usize = 4 << 20;
 
-/// Makes both folders, and writes to both: the table lies in one, the runs in the other.
-pub(super) fn prove(out: &Path, folder: &Path) -> Result<(), StoreError> {
+/// Creates both folders and writes to them: `out` holds the table, `folder` the runs.
+pub(super) fn check_writable(out: &Path, folder: &Path) -> Result<(), StoreError> {
     for (path, bytes) in [(out, 1), (folder, ROOM)] {
         fs::create_dir_all(path).map_err(StoreError::make(path))?;
         write(&path.join("probe"), bytes).map_err(|error| {
@@ -29,7 +29,7 @@ pub(super) fn prove(out: &Path, folder: &Path) -> Result<(), StoreError> {
 fn write(path: &Path, bytes: usize) -> io::Result<()> {
     let temporary = TemporaryFile::beside(path)?;
     let mut file = temporary.file();
-    // Not zeros, and not the same twice: a file system that compresses must find the room too.
+    // An incompressible pattern: file systems with compression must find the space as well.
     let numbers =
         (0..bytes.div_ceil(8) as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23));
     let pattern: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();

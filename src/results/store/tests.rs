@@ -28,7 +28,7 @@ fn commit(store: &mut Store, row: &Row) -> Committed {
 }
 
 #[test]
-fn what_is_committed_is_found_by_the_next_sweep() {
+fn committed_result_is_found_by_next_sweep() {
     let out = tempfile::tempdir().unwrap();
     let mut first = store(out.path());
     assert_eq!(first.finished("a", 1).unwrap(), None);
@@ -42,7 +42,7 @@ fn what_is_committed_is_found_by_the_next_sweep() {
 }
 
 #[test]
-fn only_final_results_are_done() {
+fn only_final_results_count_as_finished() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     for status in [Status::Failed, Status::Timeout, Status::Interrupted] {
@@ -56,7 +56,7 @@ fn only_final_results_are_done() {
 }
 
 #[test]
-fn the_first_final_result_stays() {
+fn first_final_result_is_kept() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     commit(&mut store, &row("a", 1, Status::Failed));
@@ -70,7 +70,7 @@ fn the_first_final_result_stays() {
 }
 
 #[test]
-fn two_sweeps_at_once_both_end_well() {
+fn concurrent_sweeps_commit_each_repeat_once() {
     let out = tempfile::tempdir().unwrap();
     let sweep = |name: usize| {
         let mut store = store(out.path());
@@ -94,7 +94,7 @@ fn two_sweeps_at_once_both_end_well() {
 }
 
 #[test]
-fn a_sweep_that_is_dropped_leaves_nothing() {
+fn dropped_private_folder_is_removed() {
     let out = tempfile::tempdir().unwrap();
     let store = store(out.path());
     let private = store.begin("a", 1).unwrap();
@@ -104,7 +104,7 @@ fn a_sweep_that_is_dropped_leaves_nothing() {
 }
 
 #[test]
-fn a_sweep_that_was_killed_leaves_what_the_next_one_removes() {
+fn leftovers_of_killed_sweep_are_removed_by_next_sweep() {
     let out = tempfile::tempdir().unwrap();
     let run = out.path().join("test/a");
     let first = store(out.path());
@@ -130,7 +130,7 @@ fn a_sweep_that_was_killed_leaves_what_the_next_one_removes() {
 }
 
 #[test]
-fn what_cannot_be_judged_stays_and_is_told() {
+fn leftover_of_unknown_owner_is_kept_and_reported() {
     let out = tempfile::tempdir().unwrap();
     let first = store(out.path());
     let private = first.begin("a", 1).unwrap();
@@ -148,7 +148,7 @@ fn what_cannot_be_judged_stays_and_is_told() {
 }
 
 #[test]
-fn a_result_that_cannot_be_read_is_not_replaced() {
+fn unreadable_result_is_not_replaced() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     commit(&mut store, &row("a", 1, Status::Failed));
@@ -162,7 +162,7 @@ fn a_result_that_cannot_be_read_is_not_replaced() {
 }
 
 #[test]
-fn a_result_that_another_process_holds_is_waited_for() {
+fn commit_waits_for_lock_of_another_process() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     commit(&mut store, &row("a", 1, Status::Failed));
@@ -172,8 +172,8 @@ fn a_result_that_another_process_holds_is_waited_for() {
     std::thread::scope(|scope| {
         let replaced = scope.spawn(|| commit(&mut self::store(out.path()), &row("a", 1, Status::Ok)));
         std::thread::sleep(std::time::Duration::from_millis(100));
-        assert!(!replaced.is_finished() && !is_final(&place).unwrap(), "it moved what another may be moving");
-        // Meanwhile that one has made it final.
+        assert!(!replaced.is_finished() && !is_final(&place).unwrap(), "it moved a locked result");
+        // Meanwhile, the other process commits a final result.
         let text = serde_json::to_vec(&row("a", 1, Status::Oom)).unwrap();
         fs::write(place.join(RESULT_FILE), text).unwrap();
         drop(log);
@@ -183,7 +183,7 @@ fn a_result_that_another_process_holds_is_waited_for() {
 }
 
 #[test]
-fn a_corrupt_result_is_named() {
+fn corrupt_result_is_reported_and_replaced() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     commit(&mut store, &row("a", 1, Status::Ok));
@@ -193,12 +193,12 @@ fn a_corrupt_result_is_named() {
     let error = next.finished("a", 1).unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { .. }));
     assert!(error.to_string().starts_with(&format!("{} is not a result", file.display())), "{error}");
-    // It gives way to one that makes sense.
+    // A valid result replaces it.
     assert_eq!(commit(&mut next, &row("a", 1, Status::Ok)), Committed::Ours);
 }
 
 #[test]
-fn forgotten_runs_are_measured_again() {
+fn forget_removes_all_repeats_of_one_run() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     commit(&mut store, &row("a", 1, Status::Ok));
@@ -209,11 +209,11 @@ fn forgotten_runs_are_measured_again() {
     store.forget("never was").unwrap();
     assert_eq!(store.finished("a", 1).unwrap(), None);
     assert!(store.finished("b", 1).unwrap().is_some());
-    assert!(writing.path().exists(), "what another process writes is not touched");
+    assert!(writing.path().exists(), "a private folder of another process is kept");
 }
 
 #[test]
-fn rows_are_those_of_the_plan_on_any_target() {
+fn rows_include_all_targets_in_order_of_plan() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     let of = |run_id: &str, configuration: &str, repeat| Row {
@@ -250,7 +250,7 @@ fn rows_are_those_of_the_plan_on_any_target() {
 }
 
 #[test]
-fn a_table_keeps_its_rows_beside_those_of_changed_runs() {
+fn overridden_sweep_keeps_rows_of_table() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
     let changed = [("train.seed".to_owned(), "1".to_owned())];
@@ -262,17 +262,17 @@ fn a_table_keeps_its_rows_beside_those_of_changed_runs() {
     let new = row("new", 1, Status::Ok);
     commit(&mut store, &new);
     let marked = Row { axes: changed.to_vec(), ..new.clone() };
-    // What was changed to what it is has a row already.
+    // An override to the existing value adds no row.
     let rows = [old.clone(), new.clone()];
     assert_eq!(
         store.beside(Vec::new(), &rows, &changed).unwrap(),
         rows,
-        "there is nothing to tell them from"
+        "an empty table needs no additional axes"
     );
     assert_eq!(store.beside(vec![new.clone()], &rows, &changed).unwrap(), rows);
     let merged = store.beside(table, &rows, &changed).unwrap();
     assert_eq!(merged, [old.clone(), skipped.clone(), marked.clone()]);
-    // The next time, and by a sweep of other changes.
+    // Repeated, and with other overrides.
     assert_eq!(store.beside(merged.clone(), &rows, &changed).unwrap(), merged);
     let other = [("train.seed".to_owned(), "2".to_owned())];
     let next = row("next", 1, Status::Ok);
@@ -282,7 +282,7 @@ fn a_table_keeps_its_rows_beside_those_of_changed_runs() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named() {
+fn uncreatable_folder_is_reported() {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("file");
     fs::write(&file, "").unwrap();
@@ -290,17 +290,17 @@ fn a_folder_that_cannot_be_made_is_named() {
     assert!(matches!(error, StoreError::Make { .. }), "{error}");
     assert!(error.to_string().contains("choose another with --out"), "{error}");
 
-    // Looking makes nothing.
+    // `Store::at` creates nothing.
     let mut store = Store::at(&out.path().join("none"), "test");
     assert_eq!(store.finished("a", 1).unwrap(), None);
     assert!(!out.path().join("none").exists());
 }
 
-/// Set where the test below runs again, with a small disk to fill.
+/// Set when the test below runs itself again, on a small disk.
 const SMALL_DISK: &str = "RUNNER_TEST_SMALL_DISK";
 
 #[test]
-fn a_full_disk_is_an_error_before_training() {
+fn full_disk_is_an_error_before_training() {
     if let Some(disk) = std::env::var_os(SMALL_DISK) {
         return fill(Path::new(&disk));
     }
@@ -310,10 +310,7 @@ fn a_full_disk_is_an_error_before_training() {
         .args(["--map-root-user", "--mount", "sh", "-c", mount])
         .arg(disk.path())
         .arg(std::env::current_exe().unwrap())
-        .arg(format!(
-            "{}::a_full_disk_is_an_error_before_training",
-            module_path!().split_once("::").unwrap().1
-        ))
+        .arg(format!("{}::full_disk_is_an_error_before_training", module_path!().split_once("::").unwrap().1))
         .env(SMALL_DISK, disk.path())
         .output();
     let ran = output.as_ref().is_ok_and(|output| output.stdout.windows(9).any(|text| text == b"1 passed;"));
@@ -332,7 +329,7 @@ fn fill(disk: &Path) {
     assert!(error.to_string().contains("no room for results"), "{error}");
     assert!(!private::names(disk).unwrap().iter().any(|name| name.contains("probe")));
 
-    // Full in the middle: an error, and nothing half-written in place.
+    // Disk full during a commit: an error, and no partial result in place.
     let rest = fs::File::create(disk.join("rest")).unwrap();
     let _ = std::io::copy(&mut std::io::repeat(1), &mut &rest);
     let error = store.commit(private, &row("a", 1, Status::Ok)).unwrap_err();
@@ -411,7 +408,7 @@ fn config() -> RunConfig {
 }
 
 #[test]
-fn a_file_is_that_of_the_first_final_repeat() {
+fn file_of_first_is_from_first_final_repeat() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = store(folder.path());
     let mut commit = |repeat, status, contents: Option<&str>| {
@@ -425,5 +422,5 @@ fn a_file_is_that_of_the_first_final_repeat() {
     assert_eq!(commit(1, Status::Failed, Some("of a failure")), None);
     assert_eq!(commit(3, Status::Ok, Some("third")).as_deref(), Some("third"));
     assert_eq!(commit(2, Status::Oom, Some("second")).as_deref(), Some("second"));
-    assert_eq!(commit(1, Status::Ok, None), None, "no other stands in for it");
+    assert_eq!(commit(1, Status::Ok, None), None, "no fallback to another repeat");
 }

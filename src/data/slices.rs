@@ -1,6 +1,6 @@
-//! Stretches of one long row of tokens, as language models learn from.
+//! Samples that are slices of one long row of tokens.
 //!
-//! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
+//! A sample is a slice of T tokens (the context): `tokens`, and as `targets` the next token of each.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -12,40 +12,40 @@ use super::{
 };
 use ops::{DType, TensorType};
 
-/// The parts of a sample. Of number n, all tokens lie n places later in the row than those of number 0.
+/// The parts of a sample. Part n is shifted by n tokens in the row.
 pub(super) const PARTS: &[&str] = &["tokens", "targets"];
 
-/// All tokens, one after the other.
-pub(super) trait Row: Debug + Send + Sync {
-    /// Takes as many from this place on.
+/// Storage of a row of tokens.
+pub(super) trait ReadTokens: Debug + Send + Sync {
+    /// Reads tokens from offset `first` on.
     ///
     /// # Errors
-    /// They lie in a file that cannot be read any more.
+    /// A file has become unreadable, or has changed.
     fn read(&self, first: usize, tokens: Ids<'_>) -> Result<(), DataError>;
 }
 
-/// A row that samples are taken from.
+/// A token row with its splits.
 #[derive(Debug)]
-pub(super) struct Stretches<R> {
+pub(super) struct RowSlices<R> {
     pub(super) row: R,
-    pub(super) contents: Summary,
+    pub(super) contents: RowSummary,
 }
 
-/// What is known of a row without keeping it.
+/// The properties of a row, without its tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Summary {
+pub(super) struct RowSummary {
     pub(super) digest: String,
     pub(super) splits: Splits,
-    /// What its tokens are all below.
+    /// All tokens are below this count.
     pub(super) below: Given,
 }
 
-/// Tokens to train on, from the front, and to evaluate on.
+/// The sizes of the training split, which comes first, and the evaluation split, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Splits {
     pub(super) training: usize,
     pub(super) evaluation: usize,
-    /// What a token is, and what the row is made of.
+    /// For error messages: a token (`byte`), and the row (`text`).
     pub(super) unit: &'static str,
     pub(super) material: &'static str,
 }
@@ -53,7 +53,7 @@ pub(super) struct Splits {
 impl Splits {
     /// # Errors
     ///
-    /// A share that is none.
+    /// `split` is not in (0, 1].
     pub(super) fn of(
         tokens: usize,
         split: f64,
@@ -66,7 +66,7 @@ impl Splits {
         Ok(Splits { training, evaluation: tokens - training, unit, material })
     }
 
-    /// Whether a sample fits: it needs one token more than its length, the last target.
+    /// Checks that a sample fits: it needs one token more than its length, for the last target.
     pub(super) fn check(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
         let context = context(sample.parts.iter());
         let too_short = |split: Split, tokens: usize, largest_split: Option<f64>| DataError::TooShort {
@@ -87,7 +87,7 @@ impl Splits {
         Ok(())
     }
 
-    /// Stretches of the training split without overlap.
+    /// Number of windows without overlap in the training split.
     fn windows(&self, context: usize) -> u64 {
         (self.training.saturating_sub(1) / context.max(1)) as u64
     }
@@ -102,7 +102,7 @@ impl Splits {
     }
 }
 
-impl Contents for Summary {
+impl Contents for RowSummary {
     fn digest(&self) -> &str {
         &self.digest
     }
@@ -111,7 +111,7 @@ impl Contents for Summary {
         Some(self.splits.training + self.splits.evaluation)
     }
 
-    /// Stretches without overlap.
+    /// Number of windows without overlap.
     fn samples(&self, sample: &Sample) -> u64 {
         self.splits.windows(context(sample.parts.iter()))
     }
@@ -120,13 +120,13 @@ impl Contents for Summary {
         PARTS
     }
 
-    /// Tokens in a row, as many as are asked for; and what those of a sample count for.
-    fn part(&self, asked: &Part) -> Option<Part> {
-        if asked.name == WEIGHTS {
+    /// Tokens or targets of the requested length, or the loss weights.
+    fn part(&self, requested: &Part) -> Option<Part> {
+        if requested.name == WEIGHTS {
             return Some(row::weights());
         }
-        let ty = TensorType::i32(&[asked.ty.elements()]);
-        PARTS.contains(&asked.name).then_some(Part { name: asked.name, ty, below: Some(self.below) })
+        let ty = TensorType::i32(&[requested.ty.elements()]);
+        PARTS.contains(&requested.name).then_some(Part { name: requested.name, ty, below: Some(self.below) })
     }
 
     fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
@@ -134,12 +134,12 @@ impl Contents for Summary {
     }
 }
 
-/// Places in the row that a sample takes, the last target apart.
+/// Tokens per sample, without the last target.
 fn context<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
     parts.map(|part| part.ty.elements()).max().unwrap_or(0)
 }
 
-impl<R: Row> Source for Stretches<R> {
+impl<R: ReadTokens> Source for RowSlices<R> {
     fn contents(&self) -> &dyn Contents {
         &self.contents
     }
@@ -171,20 +171,20 @@ impl<R: Row> Source for Stretches<R> {
     }
 }
 
-impl<R: Row> TokenRow for Stretches<R> {
+impl<R: ReadTokens> TokenRow for RowSlices<R> {
     fn tokens(&self, first: usize, dtype: DType, memory: &mut [u8]) -> Result<(), DataError> {
         self.row.read(first, Ids::of(dtype, memory))
     }
 
-    /// Anywhere, or of an epoch's stretches without overlap.
+    /// Any offset if samples are drawn; a multiple of `context` in epochs.
     fn training_start(&self, step: &TrainingStep, sample: u64, context: usize) -> Option<usize> {
         let splits = &self.contents.splits;
         match step.order {
             Order::Drawn => {
-                step.chosen(sample, (splits.training - context) as u64).map(|start| start as usize)
+                step.sample_index(sample, (splits.training - context) as u64).map(|start| start as usize)
             }
             Order::Shuffled { .. } => {
-                let window = step.chosen(sample, splits.windows(context))?;
+                let window = step.sample_index(sample, splits.windows(context))?;
                 Some(window as usize * context)
             }
         }
@@ -195,7 +195,7 @@ impl<R: Row> TokenRow for Stretches<R> {
         (step.samples as f64 / present as f64) as f32
     }
 
-    /// Windows one after the other without overlap.
+    /// Consecutive windows without overlap.
     fn evaluation_start(&self, sample: u64, context: usize) -> usize {
         let Splits { training, evaluation, .. } = self.contents.splits;
         let windows = ((evaluation - 1) / context) as u64;
@@ -203,8 +203,7 @@ impl<R: Row> TokenRow for Stretches<R> {
     }
 }
 
-impl<R: Row> Stretches<R> {
-    /// What takes tokens out of the row.
+impl<R: ReadTokens> RowSlices<R> {
     fn reader(&self) -> impl Fn(usize, DType, &mut [u8]) -> Result<(), DataError> {
         |first, dtype, memory| self.row.read(first, Ids::of(dtype, memory))
     }

@@ -1,78 +1,79 @@
-//! All columns there are.
+//! Definitions of all table columns.
 
-use super::View;
+use super::TableView;
 use crate::Basis;
-use crate::entry::{Entry, LossOf, WAITS};
+use crate::entry::{LossSource, TableEntry, WAITS};
 use crate::numbers::{change, milliseconds, percent, rate, ratio};
 use base::units::Count;
 use device::Role;
 use plan::LARGEST_BATCH;
 use results::Status;
 
-/// Less than this in the host's memory is no choice of a strategy.
-const MUCH: u64 = 1 << 20;
+/// Host memory below this (bytes) does not come from a strategy.
+const HOST_MEMORY_SHOWN: u64 = 1 << 20;
 
-/// A column: what `--columns` calls it, when it is there without having been asked for, and what stands in it.
+/// A column: its name for `--columns`, when it is shown by default, and its cells.
 #[derive(Debug)]
 pub(crate) struct TableColumn {
     pub(crate) name: &'static str,
-    title: Title,
-    /// Where there is no room, the highest goes first; 0 stays.
+    title: ColumnTitle,
+    /// If the table is too wide, columns of the highest rank are dropped first; 0 is never dropped.
     pub(super) rank: u8,
-    measured: Shown,
-    predicted: Shown,
-    pub(super) cell: fn(&View<'_>, &Entry) -> Option<String>,
-    /// What it means, where its title does not say that.
-    explanation: fn(&View<'_>) -> &'static str,
+    measured: Visibility,
+    predicted: Visibility,
+    pub(super) cell: fn(&TableView<'_>, &TableEntry) -> Option<String>,
+    /// The text of the legend; empty if the title suffices.
+    explanation: fn(&TableView<'_>) -> &'static str,
 }
 
 #[derive(Debug)]
-enum Title {
-    Is(&'static str),
-    /// The unit of all sizes.
+enum ColumnTitle {
+    Fixed(&'static str),
+    /// The unit of all sizes in the table.
     Unit,
-    /// Tokens or samples a second.
+    /// `tok/s` or `smp/s`.
     Speed,
-    /// `driver` on a card, `rss` on a CPU.
+    /// `driver` on a GPU, `rss` on a CPU.
     External,
 }
 
 #[derive(Debug)]
-enum Shown {
+enum Visibility {
     Always,
-    /// Where any row has something to say.
+    /// If any row has a value.
     IfKnown,
-    When(fn(&View<'_>) -> bool),
-    IfAsked,
+    When(fn(&TableView<'_>) -> bool),
+    /// Only if listed in `--columns`.
+    OnRequest,
 }
 
-use Shown::{Always, IfAsked, IfKnown, When};
-use Title::Is;
+use ColumnTitle::Fixed;
+use Visibility::{Always, IfKnown, OnRequest, When};
 
-/// The column of this name, or the one that is headed by it.
+/// The column with this name or heading.
 pub(crate) fn find(name: &str) -> Option<&'static TableColumn> {
-    let is_headed = |title: &Title| match title {
-        Is(title) => *title == name,
-        Title::External => ["driver", "rss"].contains(&name),
-        Title::Unit | Title::Speed => false,
+    let has_heading = |title: &ColumnTitle| match title {
+        Fixed(title) => *title == name,
+        ColumnTitle::External => ["driver", "rss"].contains(&name),
+        ColumnTitle::Unit | ColumnTitle::Speed => false,
     };
-    let is_called = |column: &&TableColumn| column.name == name || is_headed(&column.title);
-    ALL.iter().find(is_called)
+    let matches = |column: &&TableColumn| column.name == name || has_heading(&column.title);
+    ALL.iter().find(matches)
 }
 
-/// What all of them are called.
+/// The names of all columns.
 pub(crate) fn names() -> Vec<&'static str> {
     ALL.iter().map(|column| column.name).collect()
 }
 
 impl TableColumn {
-    pub(crate) fn title(&self, view: &View<'_>) -> String {
+    pub(crate) fn title(&self, view: &TableView<'_>) -> String {
         match self.title {
-            Is(title) => title,
-            Title::Unit => view.unit.name,
-            Title::Speed => view.speed_unit,
-            Title::External => {
-                if view.on_a_card() {
+            Fixed(title) => title,
+            ColumnTitle::Unit => view.unit.name,
+            ColumnTitle::Speed => view.speed_unit,
+            ColumnTitle::External => {
+                if view.on_gpu() {
                     "driver"
                 } else {
                     "rss"
@@ -82,7 +83,7 @@ impl TableColumn {
         .to_owned()
     }
 
-    pub(super) fn is_shown(&self, view: &View<'_>) -> bool {
+    pub(super) fn is_shown(&self, view: &TableView<'_>) -> bool {
         let shown = match view.basis {
             Basis::Measured => &self.measured,
             Basis::Predicted => &self.predicted,
@@ -91,22 +92,22 @@ impl TableColumn {
             Always => true,
             IfKnown => view.any(|entry| (self.cell)(view, entry).is_some()),
             When(holds) => holds(view),
-            IfAsked => false,
+            OnRequest => false,
         }
     }
 
     /// `rss: growth of the process's resident set`
-    pub(crate) fn explained(&self, view: &View<'_>) -> Option<String> {
+    pub(crate) fn explained(&self, view: &TableView<'_>) -> Option<String> {
         let explanation = (self.explanation)(view);
         (!explanation.is_empty()).then(|| format!("{}: {explanation}", self.title(view)))
     }
 }
 
-/// In the order of the table. Scripts choose them by name.
+/// In the order of the table.
 pub(super) static ALL: [TableColumn; 30] = [
     TableColumn {
         name: "memory",
-        title: Title::Unit,
+        title: ColumnTitle::Unit,
         rank: 0,
         measured: Always,
         predicted: Always,
@@ -115,19 +116,19 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "external",
-        title: Title::External,
+        title: ColumnTitle::External,
         rank: 7,
         measured: IfKnown,
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |view, entry| view.bytes(entry.row.external_peak_bytes.filter(|_| entry.repeats > 0)),
-        explanation: |view| match view.on_a_card() {
-            true => "memory used, by the driver's count",
+        explanation: |view| match view.on_gpu() {
+            true => "memory used, as reported by the driver",
             false => "growth of the process's resident set",
         },
     },
     TableColumn {
         name: "xmem",
-        title: Is("xmem"),
+        title: Fixed("xmem"),
         rank: 2,
         measured: Always,
         predicted: Always,
@@ -136,10 +137,10 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "speed",
-        title: Title::Speed,
+        title: ColumnTitle::Speed,
         rank: 1,
         measured: Always,
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |_, entry| match entry.status {
             Status::Oom => Some("OOM".into()),
             _ => entry.speed.median().map(rate),
@@ -148,10 +149,10 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "xspeed",
-        title: Is("xspeed"),
+        title: Fixed("xspeed"),
         rank: 3,
         measured: Always,
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |_, entry| match entry.relative.speed {
             Some(_) if entry.same_speed() => Some("=".into()),
             speed => speed.map(|speed| ratio(speed.median)),
@@ -160,104 +161,104 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "estimate",
-        title: Is("est ms"),
+        title: Fixed("est ms"),
         rank: 3,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: IfKnown,
         cell: |_, entry| entry.row.estimated_step_ms.map(milliseconds),
-        explanation: |_| "a step's time by roofline, an estimate",
+        explanation: |_| "estimated step time (roofline)",
     },
     TableColumn {
         name: "interval",
-        title: Is("+-%"),
+        title: Fixed("+-%"),
         rank: 5,
         measured: IfKnown,
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |_, entry| {
             let half = entry.relative.speed?.half_width()?;
             (!entry.relative.is_baseline).then(|| percent(half))
         },
-        explanation: |_| "half the 95% interval of xspeed",
+        explanation: |_| "half-width of xspeed's 95% confidence interval",
     },
     TableColumn {
         name: "dloss",
-        title: Is("dloss"),
+        title: Fixed("dloss"),
         rank: 4,
         measured: IfKnown,
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |_, entry| match entry.loss_change() {
             _ if entry.relative.is_baseline => None,
             Some(_) if entry.same_loss() => Some("=".into()),
             share => share.map(change),
         },
         explanation: |view| {
-            let of_training = |entry: &Entry| {
-                let loss = entry.loss.as_ref().is_some_and(|loss| loss.of == LossOf::Training);
+            let of_training = |entry: &TableEntry| {
+                let loss = entry.loss.as_ref().is_some_and(|loss| loss.source == LossSource::Training);
                 loss && entry.relative.loss.is_some()
             };
-            if view.any(of_training) { "of the last training step, where nothing is evaluated" } else { "" }
+            if view.any(of_training) { "of the last training step, if there is no evaluation" } else { "" }
         },
     },
     TableColumn {
         name: "loss",
-        title: Is("loss"),
+        title: Fixed("loss"),
         rank: 4,
-        measured: IfAsked,
-        predicted: IfAsked,
+        measured: OnRequest,
+        predicted: OnRequest,
         cell: |_, entry| Some(format!("{:.4}", entry.loss.as_ref()?.values.median()?)),
-        explanation: |_| "after the last step: of the evaluation, where there is one",
+        explanation: |_| "after the last step; evaluation loss, if there is one",
     },
     TableColumn {
         name: "param",
-        title: Is("param"),
+        title: Fixed("param"),
         rank: 7,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Parameter]),
         explanation: |_| "",
     },
     TableColumn {
         name: "cast",
-        title: Is("cast"),
+        title: Fixed("cast"),
         rank: 8,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: IfKnown,
-        // Where nothing is cast there is no such column.
+        // 0 counts as no value: without casts the column is not shown.
         cell: |view, entry| view.bytes(entry.row.live[Role::Cast].filter(|bytes| *bytes > 0)),
         explanation: |_| "16-bit copies of parameters",
     },
     TableColumn {
         name: "grad",
-        title: Is("grad"),
+        title: Fixed("grad"),
         rank: 9,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Gradient]),
         explanation: |_| "",
     },
     TableColumn {
         name: "opt",
-        title: Is("opt"),
+        title: Fixed("opt"),
         rank: 10,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Optimizer]),
         explanation: |_| "",
     },
     TableColumn {
         name: "act",
-        title: Is("act"),
+        title: Fixed("act"),
         rank: 5,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Activation]),
         explanation: |_| "",
     },
     TableColumn {
         name: "other",
-        title: Is("other"),
+        title: Fixed("other"),
         rank: 11,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| {
             const SHOWN: [Role; 5] =
@@ -269,7 +270,7 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "start",
-        title: Is("start"),
+        title: Fixed("start"),
         rank: 12,
         measured: When(|view| {
             view.any(|entry| entry.start_above_training() || entry.starts_without_parameters())
@@ -278,33 +279,33 @@ pub(super) static ALL: [TableColumn; 30] = [
         cell: |view, entry| view.bytes(entry.row.start_peak_bytes),
         explanation: |view| match view.basis {
             Basis::Predicted => "",
-            Basis::Measured if view.any(Entry::start_above_training) => {
-                "peak before the first step, above training's"
+            Basis::Measured if view.any(TableEntry::start_above_training) => {
+                "peak before the first step, above the training peak"
             }
             Basis::Measured => "peak before the first step",
         },
     },
     TableColumn {
         name: "fits",
-        title: Is("fits"),
+        title: Fixed("fits"),
         rank: 6,
         measured: IfKnown,
         predicted: IfKnown,
         cell: |_, entry| Some(at_most(entry.row.fits_micro_batch?, LARGEST_BATCH)),
-        explanation: |_| "the largest micro-batch within the limit",
+        explanation: |_| "largest micro-batch within the memory limit",
     },
     TableColumn {
         name: "batch",
-        title: Is("batch"),
+        title: Fixed("batch"),
         rank: 7,
-        measured: When(|view| view.any(Entry::accumulates)),
-        predicted: When(|view| view.any(Entry::accumulates)),
+        measured: When(|view| view.any(TableEntry::accumulates)),
+        predicted: When(|view| view.any(TableEntry::accumulates)),
         cell: |_, entry| Some(entry.fits_batch()?.to_string()),
-        explanation: |_| "the largest batch, in as many of them as now",
+        explanation: |_| "largest batch with the same number of micro-batches",
     },
     TableColumn {
         name: "host",
-        title: Is("host"),
+        title: Fixed("host"),
         rank: 8,
         measured: When(holds_much_on_the_host),
         predicted: When(holds_much_on_the_host),
@@ -313,27 +314,27 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "added",
-        title: Is("+FLOP%"),
+        title: Fixed("+FLOP%"),
         rank: 15,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: When(|view| view.any(|entry| entry.flops_added().is_some_and(|share| share > 0.0))),
         cell: |_, entry| entry.flops_added().map(percent),
-        explanation: |_| "computed again",
+        explanation: |_| "recomputed FLOPs, relative to the model's",
     },
     TableColumn {
         name: "moved",
-        title: Is("moved"),
+        title: Fixed("moved"),
         rank: 9,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: When(|view| view.any(|entry| entry.moved_bytes().is_some_and(|bytes| bytes > 0))),
         cell: |view, entry| view.bytes(entry.moved_bytes()),
-        explanation: |_| "to the host and back in a step",
+        explanation: |_| "transfers to the host and back per step",
     },
     TableColumn {
         name: "params",
-        title: Is("params"),
+        title: Fixed("params"),
         rank: 14,
-        measured: IfAsked,
+        measured: OnRequest,
         predicted: When(|view| {
             let mut counts = view.entries.iter().filter_map(|entry| entry.row.parameters);
             counts.next().is_some_and(|first| counts.any(|other| other != first))
@@ -343,7 +344,7 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "trained",
-        title: Is("trained"),
+        title: Fixed("trained"),
         rank: 13,
         measured: When(trains_a_part),
         predicted: When(trains_a_part),
@@ -352,81 +353,81 @@ pub(super) static ALL: [TableColumn; 30] = [
     },
     TableColumn {
         name: "wait",
-        title: Is("wait%"),
+        title: Fixed("wait%"),
         rank: 8,
         measured: When(|view| view.any(|entry| entry.wait.is_some_and(|share| share > WAITS))),
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |_, entry| entry.wait.map(percent),
-        explanation: |_| "of the step, for data",
+        explanation: |_| "share of the step spent waiting for data",
     },
     TableColumn {
         name: "first",
-        title: Is("first ms"),
+        title: Fixed("first ms"),
         rank: 14,
         measured: When(|view| view.any(|entry| entry.relative.other_start_time)),
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |_, entry| entry.row.first_step_ms.map(|ms| format!("{ms:.0}")),
-        explanation: |_| "from asking for memory to the end of the first step",
+        explanation: |_| "from allocation to the end of the first step",
     },
     TableColumn {
         name: "eval",
-        title: Is("eval"),
+        title: Fixed("eval"),
         rank: 10,
-        measured: When(|view| view.any(Entry::evaluation_above_training)),
-        predicted: IfAsked,
+        measured: When(|view| view.any(TableEntry::evaluation_above_training)),
+        predicted: OnRequest,
         cell: |view, entry| view.bytes(entry.row.evaluation_peak_bytes),
-        explanation: |_| "peak of the evaluation, above training's",
+        explanation: |_| "evaluation peak, above the training peak",
     },
     TableColumn {
         name: "predicted",
-        title: Is("pred"),
+        title: Fixed("pred"),
         rank: 11,
-        measured: When(|view| view.any(Entry::prediction_missed)),
-        predicted: IfAsked,
+        measured: When(|view| view.any(TableEntry::prediction_missed)),
+        predicted: OnRequest,
         cell: |view, entry| view.bytes(entry.row.predicted_peak_bytes),
-        explanation: |_| "predicted peak, not what was measured",
+        explanation: |_| "predicted peak, different from the measured one",
     },
     TableColumn {
         name: "uncounted",
-        title: Is("uncounted"),
+        title: Fixed("uncounted"),
         rank: 12,
         measured: When(|view| view.any(|entry| entry.uncounted().is_some())),
-        predicted: IfAsked,
+        predicted: OnRequest,
         cell: |view, entry| entry.uncounted().map(|off| view.unit.show_change(off)),
         explanation: |_| "external reading minus counted bytes",
     },
     TableColumn {
         name: "repeats",
-        title: Is("n"),
+        title: Fixed("n"),
         rank: 9,
-        measured: IfAsked,
-        predicted: IfAsked,
+        measured: OnRequest,
+        predicted: OnRequest,
         cell: |_, entry| (entry.repeats > 0).then(|| entry.repeats.to_string()),
-        explanation: |_| "repeats with figures",
+        explanation: |_| "repeats with measurements",
     },
     TableColumn {
         name: "step",
-        title: Is("ms/step"),
+        title: Fixed("ms/step"),
         rank: 9,
-        measured: IfAsked,
-        predicted: IfAsked,
+        measured: OnRequest,
+        predicted: OnRequest,
         cell: |_, entry| entry.row.step_ms_median.map(|ms| format!("{ms:.1}")),
         explanation: |_| "",
     },
 ];
 
-/// What is looked for no further than to the most.
+/// `29`, or `>1048575` if the search ended at its upper bound `most`.
 fn at_most(found: usize, most: usize) -> String {
     if found < most { found.to_string() } else { format!(">{}", most - 1) }
 }
 
-/// The host's memory holds more than batches and what a step tells.
-fn holds_much_on_the_host(view: &View<'_>) -> bool {
-    let host = |entry: &Entry| entry.row.host_reserved_peak_bytes;
-    view.any(|entry| host(entry) > Some(MUCH).max(entry.memory.map(|bytes| bytes / 10)))
+/// Whether any entry's host memory exceeds 1 MiB and a tenth of its device peak.
+fn holds_much_on_the_host(view: &TableView<'_>) -> bool {
+    let host = |entry: &TableEntry| entry.row.host_reserved_peak_bytes;
+    view.any(|entry| host(entry) > Some(HOST_MEMORY_SHOWN).max(entry.memory.map(|bytes| bytes / 10)))
 }
 
-/// Somewhere not all parameters are trained.
-fn trains_a_part(view: &View<'_>) -> bool {
+/// Whether any entry freezes parameters.
+fn trains_a_part(view: &TableView<'_>) -> bool {
     view.any(|entry| entry.row.trainable_parameters.is_some_and(|n| Some(n) != entry.row.parameters))
 }
