@@ -1,38 +1,37 @@
-//! One program for many runs.
+//! Reuses one program for many runs.
 //!
-//! A planner asks for thousands of runs that differ in sizes alone. A program says of each of its values what that is
-//! like at any size, so that the graph of another run gives it the sizes of that run. That the result is what
-//! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
+//! A planner needs thousands of programs that differ in sizes alone. Each value of a program has a shape source, so
+//! that the graph of another run can resize the program. A test over random runs checks that resizing and compiling
+//! give the same program; builds with debug assertions verify every resized program.
 
 use super::build::{Layout, layouts};
 use super::instruction::Action;
-use super::program::{Parameter, Program, Section, SectionKind, Sliced, Spillable, Types};
-use super::value::{Like, Value};
+use super::program::{LossSlices, Offloadable, OperandTypes, Parameter, Program, Section, SectionKind};
+use super::value::{ShapeSource, Value};
 use super::verify::{Violation, verify};
-use super::{RecomputePlan, compile, copies, of_rank, place, slices, workspaces};
+use super::{RecomputePlan, compile, copies, offsets, rank_config, slices, workspaces};
 use device::Target;
 use graph::{Graphs, Pass};
 use ops::{Members, Shape, Sizes};
 use spec::{Choices, RunConfig, Spill};
 
-/// Compiles one run after the other for a target.
+/// Compiles runs for a target, one after the other, and resizes the last program where possible.
 #[derive(Clone, Debug)]
 pub struct Compiler<'a> {
     target: &'a Target,
     /// Whether programs are verified after every pass.
     verified: bool,
-    /// With the sizes of the run that was asked for last.
+    /// The last run's program.
     last: Option<Compiled>,
 }
 
-/// A run's program, and what it was compiled from.
+/// A run's program and its inputs.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     pub program: Program,
-    /// The run's, but for sizes.
+    /// The graphs of the run that it was compiled for: the same structure, possibly other sizes.
     pub graphs: Graphs,
     choices: Choices,
-    /// What is computed again.
     pub recompute_plan: RecomputePlan,
 }
 
@@ -45,8 +44,8 @@ impl<'a> Compiler<'a> {
         self.target
     }
 
-    /// Compiles a run, whose forward passes are given ([`rank_graphs`](super::rank_graphs)), with a recompute plan. What
-    /// memory does not depend on (rates, seeds) may be that of a run before.
+    /// Compiles a run with its forward passes ([`rank_graphs`](super::rank_graphs)) and a recompute plan. Properties
+    /// that do not affect memory (learning rates, seeds) may be those of an earlier run.
     ///
     /// # Errors
     /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
@@ -59,7 +58,7 @@ impl<'a> Compiler<'a> {
         let target = self.target;
         let (compiled, resized) = self.sized(config, graphs, recompute_plan)?;
         if resized {
-            place::place_anew(&mut compiled.program, target);
+            offsets::reassign(&mut compiled.program, target);
             if cfg!(debug_assertions) {
                 verify(&compiled.program).map_err(|violation| violation.after("resize"))?;
             }
@@ -67,7 +66,8 @@ impl<'a> Compiler<'a> {
         Ok(compiled)
     }
 
-    /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
+    /// Like [`compile`](Compiler::compile), but without planning arena offsets, which may be stale: live bytes are
+    /// right, positions are not.
     ///
     /// # Errors
     /// As from `compile`.
@@ -80,7 +80,7 @@ impl<'a> Compiler<'a> {
         Ok(self.sized(config, graphs, recompute_plan)?.0)
     }
 
-    /// A program of the run's sizes, and whether its places are those of a run before.
+    /// A program of the run's sizes, and whether it was resized, so that its arena offsets are stale.
     fn sized(
         &mut self,
         config: &RunConfig,
@@ -102,23 +102,23 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Gives a program the sizes of a run whose graphs have the same structure. Places stay as they are. False if only
-/// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes, or where there
-/// are more slices of rows, sections, buckets, or values that leave the device, at one of them.
+/// Resizes a program to a run whose graphs have the same structure. Arena offsets are not updated. Returns false if
+/// the run must be compiled anew, because the sizes change the structure: an operation needs a workspace at one of
+/// the sizes only, or the number of slices, the sections, the buckets or the offloaded values differ.
 #[must_use]
 fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &Target) -> bool {
     let shape = |pass, value: usize| graphs.get(pass).values[value].ty.shape;
-    let slices = |sliced: &Sliced| slices::count(config, shape(sliced.pass, sliced.value).rows());
-    if program.slices.iter().any(|sliced| slices(sliced) != sliced.count) {
+    let slices = |sliced: &LossSlices| slices::count(config, shape(sliced.pass, sliced.value).rows());
+    if program.loss_slices.iter().any(|sliced| slices(sliced) != sliced.count) {
         return false;
     }
-    let own = of_rank(config, target);
-    let further = Section::new(SectionKind::Micro, &own).times > 0;
+    let own = rank_config(config, target);
+    let further = Section::new(SectionKind::Micro, &own).repeat_count > 0;
     if further != program.section(SectionKind::Micro).is_some() {
         return false;
     }
     let layouts: Vec<Layout> = layouts(&graphs.full, config).collect();
-    if !have_buckets(program, &layouts) {
+    if !same_buckets(program, &layouts) {
         return false;
     }
     (program.batch_size, program.samples) = (config.train.batch_size, own.train.batch_size);
@@ -145,25 +145,27 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
         scales.push(of_scales);
     }
     for index in 0..program.values.len() {
-        let shape = match program.values[index].like {
-            Like::Fixed | Like::Workspace => continue,
-            Like::Graph(pass, index) => shape(pass, index),
-            Like::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
-            Like::Batch(batches, index) => {
-                shape(Pass::FULL, index).with_first(program.samples * program.batches(batches))
+        let shape = match program.values[index].shape_source {
+            ShapeSource::Fixed | ShapeSource::Workspace => continue,
+            ShapeSource::Graph(pass, index) => shape(pass, index),
+            ShapeSource::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
+            ShapeSource::Batch(buffer, index) => {
+                shape(Pass::FULL, index).with_first(program.samples * program.batch_slots(buffer))
             }
-            Like::PlacesOfBatch(batches) => Shape::new(&[program.samples * program.batches(batches), 2]),
-            Like::PlacesOf(pass, value) => Shape::new(&[shape(pass, value).dims()[0], 2]),
-            Like::Bucket(bucket) => buckets[bucket][0],
-            Like::State(bucket, state) => buckets[bucket][1 + state],
-            Like::Scales(bucket, index) => scales[bucket][index],
-            Like::ScalesOf(bucket, index, member) => {
+            ShapeSource::BatchOffsets(buffer) => {
+                Shape::new(&[program.samples * program.batch_slots(buffer), 2])
+            }
+            ShapeSource::SampleOffsets(pass, value) => Shape::new(&[shape(pass, value).dims()[0], 2]),
+            ShapeSource::Bucket(bucket) => buckets[bucket][0],
+            ShapeSource::State(bucket, state) => buckets[bucket][1 + state],
+            ShapeSource::Scales(bucket, index) => scales[bucket][index],
+            ShapeSource::MemberScales(bucket, index, member) => {
                 program.buckets[bucket].scales[index].members[member].shape
             }
         };
         program.values[index].ty.shape = shape;
         let Value { view, previous, .. } = program.values[index];
-        // A version lies where the one before it does.
+        // A version has the offset of the version before it.
         program.values[index].offset = match (previous, view) {
             (Some(previous), _) => program.value(previous).offset,
             (None, Some(view)) => program.view_offset(view),
@@ -171,17 +173,18 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
         };
     }
     if let Spill::From(least) = config.strategy.offload.activations {
-        let is_spilled = |spillable: &Spillable| copies::is_spilled(program.ty(spillable.value), least.0);
-        if program.spillable.iter().any(|spillable| is_spilled(spillable) != spillable.is_spilled) {
+        let is_offloaded =
+            |offloadable: &Offloadable| copies::is_offloaded(program.ty(offloadable.value), least.0);
+        if program.offloadable.iter().any(|offloadable| is_offloaded(offloadable) != offloadable.is_offloaded)
+        {
             return false;
         }
     }
     resize_operations(program, target)
 }
 
-/// Whether parameters lie in the program's buckets at the sizes of the layouts, too: some strategies treat small ones
-/// differently.
-fn have_buckets(program: &Program, layouts: &[Layout]) -> bool {
+/// Whether the layouts put parameters into the program's buckets: some strategies treat small parameters differently.
+fn same_buckets(program: &Program, layouts: &[Layout]) -> bool {
     let sites = layouts.iter().enumerate().flat_map(|(bucket, layout)| {
         let dtype = layout.group.format.states;
         layout.members.iter().map(move |member| (bucket, member.site, dtype))
@@ -192,33 +195,33 @@ fn have_buckets(program: &Program, layouts: &[Layout]) -> bool {
     sites.eq(program.parameters.iter().map(of))
 }
 
-/// Operations, their scratch memory and FLOPs, over values that have their sizes.
+/// Resizes operations, their workspaces and FLOPs, after the values.
 fn resize_operations(program: &mut Program, target: &Target) -> bool {
     let Program { values, sections, buckets, batch_size, .. } = program;
-    let mut types = Types::default();
+    let mut types = OperandTypes::default();
     for section in sections {
         let share = section.share(*batch_size);
         section.model_flops = 0;
         for instruction in &mut section.code {
             let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
-            let Types { inputs: ins, outputs: outs } = types.of(values, inputs, outputs);
-            let members = inputs.iter().filter_map(|id| match values[id.index()].like {
-                Like::Bucket(bucket) => Some(buckets[bucket].members.clone()),
+            let OperandTypes { inputs: ins, outputs: outs } = types.of(values, inputs, outputs);
+            let members = inputs.iter().filter_map(|id| match values[id.index()].shape_source {
+                ShapeSource::Bucket(bucket) => Some(buckets[bucket].members.clone()),
                 _ => None,
             });
             let members: Vec<Members> = members.collect();
             op.resize(&Sizes { inputs: ins, outputs: outs, buckets: &members });
-            if let Some(loss) = op.as_loss().filter(|_| section.kind.is_of_step()) {
+            if let Some(loss) = op.as_loss().filter(|_| section.kind.is_in_step()) {
                 *op = loss.of_share(share);
             }
-            let bytes = op.workspace(ins, outs, &target.workspace_limits(instruction.home));
+            let bytes = op.workspace(ins, outs, &target.workspace_limits(instruction.device));
             match workspace {
                 Some(id) if bytes > 0 => values[id.index()].ty = workspaces::ty(bytes),
                 None if bytes == 0 => {}
                 _ => return false,
             }
             let flops = op.flops(ins, outs);
-            section.model_flops += if instruction.is_of_model() { flops } else { 0 };
+            section.model_flops += if instruction.is_model_work() { flops } else { 0 };
         }
     }
     true
@@ -234,7 +237,7 @@ mod tests {
     use spec::Train;
     use testing::{any_config, any_target, as_deep, full, random_cases};
 
-    /// Where two programs differ first, by the name of the operation or the value.
+    /// The first difference between two programs, by the name of the operation or the value.
     fn difference(found: &Program, expected: &Program) -> Option<String> {
         for (a, b) in found.sections.iter().zip(&expected.sections) {
             for (a, b) in a.code.iter().zip(&b.code) {
@@ -249,18 +252,18 @@ mod tests {
                 return Some(format!("{name}: {a:?} instead of {b:?}"));
             }
         }
-        (found != expected).then(|| "what is neither code nor values differs".to_owned())
+        (found != expected).then(|| "something other than code and values differs".to_owned())
     }
 
     proptest! {
         #![proptest_config(random_cases(if full() { 128 } else { 32 }))]
 
-        /// Whatever sizes the program had before; so is then all that is predicted of it.
+        /// Holds for any sizes that the program had before; all predictions then agree as well.
         #[test]
-        fn a_resized_program_is_the_compiled_one(
+        fn resized_program_equals_compiled_program(
             config in any_config(), other in any_config(), target in any_target(), more in 0..=18usize,
         ) {
-            // The same choices at other sizes, of a model as deep.
+            // The same choices at other sizes, of a model of equal depth.
             let batch_size = config.strategy.accumulate + more;
             let other = RunConfig {
                 model: as_deep(other.model, &config.model),
@@ -270,14 +273,14 @@ mod tests {
             let structure = |config: &RunConfig| {
                 let Graphs { full, tail, .. } = Graphs::of(config);
                 let slices = |graph: &Graph| slices::count(config, graph.values[0].ty.elements());
-                let further = Section::new(SectionKind::Micro, config).times > 0;
+                let further = Section::new(SectionKind::Micro, config).repeat_count > 0;
                 let program = compile_run(config, &target).unwrap();
-                let spilled: Vec<bool> = program.spillable.iter().map(|value| value.is_spilled).collect();
+                let offloaded: Vec<bool> = program.offloadable.iter().map(|value| value.is_offloaded).collect();
                 let formats: Vec<_> = layouts(&full, config)
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
                 let recompute_plan = recompute_plan_of(config, &Graphs::of(config));
-                (slices(&full), tail.as_ref().map(slices), further, spilled, formats, recompute_plan)
+                (slices(&full), tail.as_ref().map(slices), further, offloaded, formats, recompute_plan)
             };
             let mut compiler = Compiler::new(&target, true);
             let compile = |compiler: &mut Compiler<'_>, config: &RunConfig| {

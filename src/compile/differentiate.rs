@@ -1,4 +1,4 @@
-//! Appends the backward pass to each forward pass of a step, computing again what is marked instead of keeping it.
+//! Appends the backward pass to each forward pass of a step, with recomputation of the marked regions.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -7,7 +7,7 @@ use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind, Stage};
 use super::recompute_plan::{RecomputePolicy, RecomputeRegion};
-use super::value::{Form, Value, View};
+use super::value::{Value, Variant, View};
 use super::{Annotations, Draft};
 use device::{Phase, Role};
 use graph::ScopeId;
@@ -16,23 +16,23 @@ use ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
 pub(super) fn differentiate(draft: &mut Draft) {
     add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, &draft.annotations);
     for at in 0..draft.program.sections.len() {
-        if draft.program.sections[at].kind.is_of_step() {
+        if draft.program.sections[at].kind.is_in_step() {
             differentiate_section(draft, at);
         }
     }
     draft.program.stage = Stage::Differentiated;
 }
 
-/// Adds the backward pass to a section, if anything is trained. It leaves its loss and the gradients.
+/// Adds the backward pass to a section, if anything is trained. The loss and the gradients become live-out.
 fn differentiate_section(draft: &mut Draft, at: usize) {
     let loss = match draft.program.trains() {
         true => add_backward(draft, at),
         false => first_loss(&draft.program.sections[at].code),
     };
     let Program { sections, buckets, .. } = &mut draft.program;
-    let Section { kind, exit, .. } = &mut sections[at];
-    exit.extend(buckets.iter().filter_map(|bucket| bucket.gradients));
-    exit.push(loss);
+    let Section { kind, live_out, .. } = &mut sections[at];
+    live_out.extend(buckets.iter().filter_map(|bucket| bucket.gradients));
+    live_out.push(loss);
     if *kind == SectionKind::First {
         draft.program.loss = Some(loss);
     }
@@ -42,27 +42,28 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
 fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
     let program = &mut draft.program;
     let mut code = std::mem::take(&mut program.sections[at].code);
-    give_losses_gradients(program, &mut code);
+    fuse_loss_gradients(program, &mut code);
     let loss = first_loss(&code);
 
     let gradients = Dtypes::of(draft.config).gradients;
     let mut backward = Backward::new(program, &draft.annotations, gradients, &code);
     let mut all = Vec::with_capacity(code.len() * 3);
-    // The slices of a loss take their gradients with them, so that no two of them are there at a time.
-    for stretch in code.chunk_by(|a, b| a.slice == b.slice) {
-        all.extend_from_slice(stretch);
-        if stretch[0].slice.is_some() {
-            stretch.iter().rev().for_each(|instruction| backward.instruction(instruction));
-            backward.emitted.iter_mut().for_each(|instruction| instruction.slice = stretch[0].slice);
+    // The backward of each loss slice follows its forward, so that the logits of one slice at most are in memory.
+    for range_code in code.chunk_by(|a, b| a.slice == b.slice) {
+        all.extend_from_slice(range_code);
+        if range_code[0].slice.is_some() {
+            range_code.iter().rev().for_each(|instruction| backward.instruction(instruction));
+            backward.emitted.iter_mut().for_each(|instruction| instruction.slice = range_code[0].slice);
             all.append(&mut backward.emitted);
         }
     }
     let recompute_plan = draft.annotations.recompute.outermost(&backward.program.scopes);
-    for range in stretches_from_the_end(&recompute_plan, &code) {
-        let unit = recompute_plan[code[range.start].scope.index()];
-        let recomputation =
-            |unit: RecomputeRegion| Recomputation::new(backward.program, &code[range.clone()], unit.again);
-        backward.recomputation = unit.map(recomputation);
+    for range in ranges_from_the_end(&recompute_plan, &code) {
+        let region = recompute_plan[code[range.start].scope.index()];
+        let recomputation = |region: RecomputeRegion| {
+            Recomputation::new(backward.program, &code[range.clone()], region.policy)
+        };
+        backward.recomputation = region.map(recomputation);
         for instruction in code[range.clone()].iter().rev() {
             backward.instruction(instruction);
         }
@@ -71,7 +72,7 @@ fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
         }
         all.append(&mut backward.emitted);
     }
-    let model_flops = program.flops_of(all.iter().filter(|instruction| instruction.is_of_model()));
+    let model_flops = program.flops_of(all.iter().filter(|instruction| instruction.is_model_work()));
     let section = &mut program.sections[at];
     (section.code, section.model_flops) = (all, model_flops);
     loss
@@ -83,111 +84,112 @@ fn first_loss(code: &[Instruction]) -> ValueId {
     first.expect("a model has a loss").action.writes()[0]
 }
 
-/// One bucket of gradients for each bucket of parameters, and a view for each parameter.
+/// Adds a gradient bucket for each trainable parameter bucket, and a view of it for each parameter.
 fn add_gradient_buckets(program: &mut Program, dtype: DType, annotations: &Annotations) {
     for index in program.trained() {
         let of = program.buckets[index].parameters;
         let parameters = program.value(of).clone();
         let ty = TensorType { dtype, ..parameters.ty };
-        let pool = annotations.beside(of, annotations.gradients);
-        let gradients = Value { form: Form::Gradient, role: Role::Gradient, ty, pool, ..parameters };
+        let pool = annotations.bucket_pool(of, annotations.gradients);
+        let gradients = Value { variant: Variant::Gradient, role: Role::Gradient, ty, pool, ..parameters };
         let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);
     }
     for index in 0..program.parameters.len() {
         let parameter = &program.parameters[index];
         let Some(bucket) = program.buckets[parameter.bucket].gradients else { continue };
-        let View { part, .. } = program.value(parameter.value).view.expect("parameters lie in buckets");
-        let gradient = program.add_view_like(parameter.value, part, bucket);
+        let View { range, .. } = program.value(parameter.value).view.expect("parameters lie in buckets");
+        let gradient = program.add_view_like(parameter.value, range, bucket);
         program.parameters[index].gradient = Some(gradient);
     }
 }
 
-/// Lets each loss write the gradient of what it is computed from in the same pass.
-fn give_losses_gradients(program: &mut Program, code: &mut [Instruction]) {
+/// Makes each loss write the gradient of its input in the same launch.
+fn fuse_loss_gradients(program: &mut Program, code: &mut [Instruction]) {
     for instruction in code {
         let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action else { continue };
         let Some(loss) = op.as_loss() else { continue };
         *op = loss.with_gradient();
         let source = program.value(inputs[0]).clone();
-        outputs.push(program.add_like(Value { form: Form::Gradient, ..source }));
+        outputs.push(program.add_like(Value { variant: Variant::Gradient, ..source }));
     }
 }
 
-/// Stretches of code that are computed again as a whole or not at all, last first, but for slices of losses.
-fn stretches_from_the_end(
+/// Ranges of code that are recomputed as a whole or not at all, last first, without the slices of losses.
+fn ranges_from_the_end(
     recompute_plan: &[Option<RecomputeRegion>],
     code: &[Instruction],
 ) -> Vec<Range<usize>> {
-    let unit = |instruction: &Instruction| (recompute_plan[instruction.scope.index()], instruction.slice);
-    let mut stretches = Vec::new();
+    let region = |instruction: &Instruction| (recompute_plan[instruction.scope.index()], instruction.slice);
+    let mut ranges = Vec::new();
     let mut start = 0;
-    for stretch in code.chunk_by(|a, b| unit(a) == unit(b)) {
-        if stretch[0].slice.is_none() {
-            stretches.push(start..start + stretch.len());
+    for range_code in code.chunk_by(|a, b| region(a) == region(b)) {
+        if range_code[0].slice.is_none() {
+            ranges.push(start..start + range_code.len());
         }
-        start += stretch.len();
+        start += range_code.len();
     }
-    stretches.reverse();
-    stretches
+    ranges.reverse();
+    ranges
 }
 
-/// Whether it puts parameters into the dtype of matrix work: their gradient is that of the parameter itself.
+/// Whether it casts parameters to the dtype of matmuls: cast and parameter share one gradient.
 fn casts_parameters(program: &Program, action: &Action) -> bool {
     action.is_cast() && action.reads().iter().all(|&id| program.value(id).role == Role::Parameter)
 }
 
-/// A stretch that is computed again: its values' stand-ins, made as backward asks for them.
+/// The recomputation of a range of code: backward requests the values that it needs.
 struct Recomputation {
-    made_here: HashSet<ValueId>,
-    stand_ins: HashMap<ValueId, ValueId>,
+    recomputed_outputs: HashSet<ValueId>,
+    recomputed: HashMap<ValueId, ValueId>,
 }
 
 impl Recomputation {
-    fn new(program: &Program, layer: &[Instruction], again: RecomputePolicy) -> Recomputation {
-        // Casts of parameters are there until backward has read them but for those of stored ones, and losses have given
-        // their gradient already.
-        let is_kept = |action: &Action| casts_parameters(program, action) && !program.brings_stored(action);
-        let mut made_here: HashSet<ValueId> = HashSet::new();
+    fn new(program: &Program, layer: &[Instruction], policy: RecomputePolicy) -> Recomputation {
+        // Casts of parameters stay live until backward has read them, except decoded parameters. Losses have already
+        // given their gradient.
+        let is_kept =
+            |action: &Action| casts_parameters(program, action) && !program.decodes_parameter(action);
+        let mut recomputed_outputs: HashSet<ValueId> = HashSet::new();
         for action in layer.iter().map(|instruction| &instruction.action) {
             let Action::Launch { op, outputs, .. } = action else { continue };
-            if !is_kept(action) && !action.is_loss() && again.is_of(op) {
-                made_here.extend(outputs);
+            if !is_kept(action) && !action.is_loss() && policy.recomputes(op) {
+                recomputed_outputs.extend(outputs);
             }
         }
-        Recomputation { made_here, stand_ins: HashMap::new() }
+        Recomputation { recomputed_outputs, recomputed: HashMap::new() }
     }
 
-    /// The value itself, if it was made outside of the layer.
-    fn stand_in(&mut self, program: &mut Program, id: ValueId) -> ValueId {
-        if let Some(&stand_in) = self.stand_ins.get(&id) {
-            return stand_in;
+    /// The value that backward reads: recomputed if the range computes it, otherwise the value itself.
+    fn recomputed_value(&mut self, program: &mut Program, id: ValueId) -> ValueId {
+        if let Some(&recomputed_value) = self.recomputed.get(&id) {
+            return recomputed_value;
         }
-        let stand_in = match program.value(id).view {
-            Some(View { of, part }) => match self.stand_in(program, of) {
+        let recomputed_value = match program.value(id).view {
+            Some(View { of, range }) => match self.recomputed_value(program, of) {
                 same if same == of => return id,
-                parent => program.add_view_like(id, part, parent),
+                parent => program.add_view_like(id, range, parent),
             },
-            None if self.made_here.contains(&id) => {
+            None if self.recomputed_outputs.contains(&id) => {
                 let value = program.value(id).clone();
-                program.add_like(Value { form: Form::Recomputed, ..value })
+                program.add_like(Value { variant: Variant::Recomputed, ..value })
             }
             None => return id,
         };
-        self.stand_ins.insert(id, stand_in);
-        stand_in
+        self.recomputed.insert(id, recomputed_value);
+        recomputed_value
     }
 
-    /// The part of the layer's forward pass that backward asked for.
+    /// The part of the range's forward pass that computes the requested values.
     fn emit(mut self, program: &mut Program, layer: &[Instruction]) -> Vec<Instruction> {
         let mut repeated = Vec::new();
         for instruction in layer.iter().rev() {
             let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
-            if !outputs.iter().any(|output| self.stand_ins.contains_key(output)) {
+            if !outputs.iter().any(|output| self.recomputed.contains_key(output)) {
                 continue;
             }
-            let outputs = outputs.iter().map(|&output| self.stand_in(program, output)).collect();
-            let inputs = inputs.iter().map(|&input| self.stand_in(program, input)).collect();
+            let outputs = outputs.iter().map(|&output| self.recomputed_value(program, output)).collect();
+            let inputs = inputs.iter().map(|&input| self.recomputed_value(program, input)).collect();
             let action = Action::Launch { op: op.clone(), inputs, outputs, workspace: *workspace };
             let instruction = Instruction::new(action, instruction.scope, Phase::Backward);
             repeated.push(Instruction { recompute: true, ..instruction });
@@ -197,26 +199,26 @@ impl Recomputation {
     }
 }
 
-/// The tape: emits the backward of one instruction after the other.
+/// The tape: emits the backward of one instruction after another.
 struct Backward<'a> {
     program: &'a mut Program,
     annotations: &'a Annotations,
-    /// By value: whether the loss depends on it through something trainable.
+    /// By value: whether the loss depends on trainable parameters through it.
     wanted: Vec<bool>,
-    /// By value of the forward pass: its gradient so far.
+    /// By value of the forward pass: its accumulated gradient so far.
     gradients: Vec<Option<ValueId>>,
-    /// The same of what is a part of a value of the forward pass, whatever the view.
+    /// Accumulated gradients of views of the forward pass, by view, since several values can denote one view.
     parts: HashMap<View, ValueId>,
-    /// What those of parameters are stored as.
+    /// The dtype of parameter gradients.
     gradient_dtype: DType,
     /// The first version of each parameter's gradient.
     parameter_gradients: HashMap<ValueId, ValueId>,
-    /// The parameter of each cast: they have one gradient, the parameter's.
+    /// The parameter of each cast: both have the parameter's gradient.
     cast_of: HashMap<ValueId, ValueId>,
-    /// What stored parameters were brought to, each with what did, which is done again.
-    brought: HashMap<ValueId, Action>,
+    /// Decoded parameters, each with its decoding action, which backward repeats.
+    decoded: HashMap<ValueId, Action>,
     emitted: Vec<Instruction>,
-    /// Set within a stretch that is computed again.
+    /// Set within a range that is recomputed.
     recomputation: Option<Recomputation>,
     node: Node,
 }
@@ -242,16 +244,19 @@ impl<'a> Backward<'a> {
             wanted[parameter.value.index()] = true;
             parameter_gradients.insert(parameter.value, gradient);
         }
-        let (mut cast_of, mut brought) = (HashMap::new(), HashMap::new());
+        let (mut cast_of, mut decoded) = (HashMap::new(), HashMap::new());
         for instruction in code {
             let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
-            if reads.iter().any(|&input| wanted[program.whole(input).index()] || wanted[input.index()]) {
+            if reads
+                .iter()
+                .any(|&input| wanted[program.parent_or_self(input).index()] || wanted[input.index()])
+            {
                 for output in writes {
                     wanted[output.index()] = program.ty(*output).dtype.is_float();
                 }
             }
-            if program.brings_stored(&instruction.action) {
-                brought.extend(writes.iter().map(|&write| (write, instruction.action.clone())));
+            if program.decodes_parameter(&instruction.action) {
+                decoded.extend(writes.iter().map(|&write| (write, instruction.action.clone())));
             }
             if casts_parameters(program, &instruction.action) {
                 cast_of.extend(writes.iter().copied().zip(reads.iter().copied()));
@@ -270,14 +275,14 @@ impl<'a> Backward<'a> {
             gradient_dtype,
             parameter_gradients,
             cast_of,
-            brought,
+            decoded,
             emitted,
             recomputation: None,
             node,
         }
     }
 
-    /// What is differentiated by where the node reads this input.
+    /// The value whose gradient the node's input contributes to: the parameter of a cast, or the input.
     fn variable(&self, input: usize) -> ValueId {
         let id = self.node.inputs[input];
         *self.cast_of.get(&id).unwrap_or(&id)
@@ -297,28 +302,28 @@ impl<'a> Backward<'a> {
 
     /// The value as backward reads it.
     fn readable(&mut self, id: ValueId) -> ValueId {
-        if let Some(action) = self.brought.get(&id).cloned() {
-            return self.bring_again(id, action);
+        if let Some(action) = self.decoded.get(&id).cloned() {
+            return self.decode_again(id, action);
         }
         match &mut self.recomputation {
-            Some(recomputation) => recomputation.stand_in(self.program, id),
+            Some(recomputation) => recomputation.recomputed_value(self.program, id),
             None => id,
         }
     }
 
-    fn bring_again(&mut self, id: ValueId, mut action: Action) -> ValueId {
+    fn decode_again(&mut self, id: ValueId, mut action: Action) -> ValueId {
         let value = self.program.value(id).clone();
-        let again = self.program.add_like(value);
+        let decoded = self.program.add_like(value);
         if let Action::Launch { outputs, .. } = &mut action {
-            *outputs = vec![again];
+            *outputs = vec![decoded];
         }
         let instruction = Instruction::new(action, self.node.scope, Phase::Backward);
         self.emitted.push(Instruction { recompute: true, ..instruction });
-        again
+        decoded
     }
 
-    /// Where the gradient of `of` goes: the next version of what it adds to, the parameter's place in its
-    /// bucket, or a value of its own.
+    /// The value that the gradient of `of` is written to: the next version of `updates`, the parameter's view of its
+    /// gradient bucket, or a new value.
     fn gradient_value(&mut self, of: ValueId, ty: TensorType, updates: Option<ValueId>) -> ValueId {
         if let Some(previous) = updates {
             return self.program.add_version(previous);
@@ -326,10 +331,10 @@ impl<'a> Backward<'a> {
         if let Some(&first) = self.parameter_gradients.get(&of) {
             return first;
         }
-        if let Some(view @ View { of: whole, part }) = self.program.value(of).view {
-            // Another loss that is computed from the same rows adds to what the first one left there.
-            if let Some(&so_far) = self.parts.get(&view) {
-                return self.program.add_version(so_far);
+        if let Some(view @ View { of: whole, range }) = self.program.value(of).view {
+            // A second loss on the same rows adds to the gradient of the first.
+            if let Some(&accumulated) = self.parts.get(&view) {
+                return self.program.add_version(accumulated);
             }
             let parent = self.program.ty(whole);
             let gradient = match self.gradients[whole.index()] {
@@ -337,14 +342,14 @@ impl<'a> Backward<'a> {
                 None => self.gradient_value(whole, TensorType { dtype: ty.dtype, ..parent }, None),
             };
             self.gradients[whole.index()] = Some(gradient);
-            return self.program.add_view_like(of, part, gradient);
+            return self.program.add_view_like(of, range, gradient);
         }
-        let (form, role) = (Form::Gradient, Role::Activation);
+        let (variant, role) = (Variant::Gradient, Role::Activation);
         let value = self.program.value(of).clone();
-        self.program.add_like(Value { form, ty, role, ..value })
+        self.program.add_like(Value { variant, ty, role, ..value })
     }
 
-    fn gradient_so_far(&self, of: ValueId) -> Option<ValueId> {
+    fn accumulated_gradient(&self, of: ValueId) -> Option<ValueId> {
         match self.program.value(of).view.filter(|_| !self.parameter_gradients.contains_key(&of)) {
             Some(view) => self.parts.get(&view).copied(),
             None => self.gradients[of.index()],
@@ -377,44 +382,58 @@ impl Tape for Backward<'_> {
     }
 
     fn output_gradient(&self, index: usize) -> ValueId {
-        self.gradient_so_far(self.node.outputs[index]).expect("what reads an output gives it a gradient")
+        self.accumulated_gradient(self.node.outputs[index])
+            .expect("every reader of an output adds to its gradient")
     }
 
     fn wants(&self, input: usize) -> bool {
         let variable = self.variable(input);
-        self.wanted[variable.index()] || self.wanted[self.program.whole(variable).index()]
+        self.wanted[variable.index()] || self.wanted[self.program.parent_or_self(variable).index()]
     }
 
     fn partial(&self, input: usize) -> Option<ValueId> {
-        self.gradient_so_far(self.variable(input))
+        self.accumulated_gradient(self.variable(input))
     }
 
-    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, made: &[Emitted]) -> Vec<ValueId> {
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, kinds: &[Emitted]) -> Vec<ValueId> {
         let types = op.outputs(&self.program.types(&inputs)).unwrap_or_else(|error| panic!("{error}"));
         let scope = self.node.scope;
         let mut outputs = Vec::with_capacity(types.len());
-        for (index, (&ty, of)) in types.iter().zip(made).enumerate() {
+        for (index, (&ty, of)) in types.iter().zip(kinds).enumerate() {
             let updates = op.updates().iter().find(|(output, _)| *output == index);
             let updates = updates.map(|&(_, input)| inputs[input]);
             outputs.push(match *of {
                 Emitted::Gradient(input) => {
                     let of = self.variable(input);
-                    let so_far = self.gradient_so_far(of);
-                    assert!(so_far.is_none_or(|so_far| inputs.contains(&so_far)), "{} adds", op.name());
+                    let accumulated = self.accumulated_gradient(of);
+                    assert!(
+                        accumulated.is_none_or(|accumulated| inputs.contains(&accumulated)),
+                        "{} adds",
+                        op.name()
+                    );
                     let gradient = self.gradient_value(of, ty, updates);
                     self.set_gradient(of, gradient);
                     gradient
                 }
                 Emitted::OutputGradient(output) => {
                     let of = self.node.outputs[output];
-                    assert!(self.gradient_so_far(of).is_none(), "{} alone gives this gradient", op.name());
+                    assert!(
+                        self.accumulated_gradient(of).is_none(),
+                        "only {} writes this gradient",
+                        op.name()
+                    );
                     self.gradient_value(of, ty, None)
                 }
                 Emitted::Like(input) => {
-                    let Value { like, ty: other, .. } = *self.program.value(inputs[input]);
-                    assert_eq!(ty.shape, other.shape, "{} makes something like its input", op.name());
-                    let pool = self.annotations.home_of(scope).workplace();
-                    self.program.add_value(op.name(), scope, (like, ty), Role::Activation, pool)
+                    let Value { shape_source, ty: other, .. } = *self.program.value(inputs[input]);
+                    assert_eq!(
+                        ty.shape,
+                        other.shape,
+                        "{} has an output of the shape of its input",
+                        op.name()
+                    );
+                    let pool = self.annotations.device_of(scope).workplace();
+                    self.program.add_value(op.name(), scope, (shape_source, ty), Role::Activation, pool)
                 }
             });
         }
@@ -434,7 +453,7 @@ impl Tape for Backward<'_> {
         }
         *op = op.through_slope(activation)?;
         inputs.push(before);
-        // What it is the gradient of now.
+        // It now is the gradient of the activation's input.
         self.program.values[gradient.index()].name = self.program.value(before).name;
         Some(gradient)
     }
@@ -446,11 +465,11 @@ impl Tape for Backward<'_> {
         let of = self.variable(input);
         match self.partial(input) {
             None => {
-                assert!(self.program.value(of).view.is_none(), "what goes on unchanged goes on as a whole");
+                assert!(self.program.value(of).view.is_none(), "only whole values are passed on unchanged");
                 self.set_gradient(of, gradient);
             }
-            Some(so_far) => {
-                self.emit(Op::Add(Add::PLAIN), vec![so_far, gradient], &[Emitted::Gradient(input)]);
+            Some(accumulated) => {
+                self.emit(Op::Add(Add::PLAIN), vec![accumulated, gradient], &[Emitted::Gradient(input)]);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Which dtype matrix work is done in: weights are cast once for each section that uses them, and gradients of half
-//! precision are scaled.
+//! Assigns dtypes: weights are cast to the dtype of matmuls once per section that uses them, and fp16 losses are
+//! scaled.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,19 @@ use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{LossScaling, Program, Section, SectionKind, Stage};
 use super::storage::{self, StorageDecoders};
-use super::value::{Form, Like, Part, Value};
+use super::value::{ShapeSource, SubRange, Value, Variant};
 use device::{DeviceKind, Phase, Pool, Role, Target};
 use ops::{Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
 use spec::{LossScale, Precision, RunConfig, StoredIn, Strategy};
 
-/// What each kind of number is kept in.
+/// The dtype of each class of values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dtypes {
     pub(super) parameters: DType,
     pub(super) gradients: DType,
-    /// What sums are kept in: residual streams, and what is added to them.
+    /// Accumulators: residual streams, and the values that are added to them.
     accumulators: DType,
-    /// What matrix work is done on.
+    /// Operands of matmuls.
     matrices: DType,
 }
 
@@ -30,16 +30,16 @@ impl Dtypes {
         Dtypes { parameters, gradients, accumulators, matrices: precision.dtype() }
     }
 
-    /// What matrices are multiplied in, on this device.
+    /// The arithmetic of matmuls on the target.
     pub(super) fn arithmetic(config: &RunConfig, target: &Target) -> Arithmetic {
         let Dtypes { matrices, accumulators, .. } = Dtypes::of(config);
-        // Only a card has recompute_plan for it.
+        // Only GPUs have TF32 units.
         let tf32 = config.strategy.precision == Precision::Tf32 && target.kind == DeviceKind::Cuda;
         Arithmetic { matrices, accumulators, tf32 }
     }
 
-    /// What an operation wants an operand in, if it minds.
-    fn wanted(&self, operand: Operand) -> Option<DType> {
+    /// The dtype that an operation requires of an operand, if it requires one.
+    fn required(&self, operand: Operand) -> Option<DType> {
         match operand {
             Operand::Matrix => Some(self.matrices),
             Operand::Accumulator => Some(self.accumulators),
@@ -49,14 +49,14 @@ impl Dtypes {
     }
 }
 
-pub(super) fn choose(draft: &mut Draft) {
+pub(super) fn assign(draft: &mut Draft) {
     let dtypes = Dtypes::of(draft.config);
     let arithmetic = Dtypes::arithmetic(draft.config, draft.target);
     let program = &mut draft.program;
-    let stored = storage::store(program);
+    let decoders = storage::assign_formats(program);
     for index in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[index].code);
-        program.sections[index].code = Casting::new(program, &stored, dtypes, arithmetic).section(code);
+        program.sections[index].code = Casting::new(program, &decoders, dtypes, arithmetic).section(code);
     }
     if let Some(scale) = draft.config.strategy.loss_scale.filter(|_| program.trains()) {
         add_loss_scale(program, scale);
@@ -64,24 +64,24 @@ pub(super) fn choose(draft: &mut Draft) {
     program.stage = Stage::Typed;
 }
 
-/// Rewrites one section's forward pass.
+/// Inserts the casts of one section's forward pass.
 struct Casting<'a> {
     program: &'a mut Program,
-    stored: &'a StorageDecoders,
+    decoders: &'a StorageDecoders,
     dtypes: Dtypes,
     arithmetic: Arithmetic,
-    /// What values were cast to in this section.
+    /// Casts that the section has, by value and dtype.
     cast: HashMap<(ValueId, DType), ValueId>,
 }
 
 impl<'a> Casting<'a> {
     fn new(
         program: &'a mut Program,
-        stored: &'a StorageDecoders,
+        decoders: &'a StorageDecoders,
         dtypes: Dtypes,
         arithmetic: Arithmetic,
     ) -> Casting<'a> {
-        Casting { program, stored, dtypes, arithmetic, cast: HashMap::new() }
+        Casting { program, decoders, dtypes, arithmetic, cast: HashMap::new() }
     }
 
     fn section(&mut self, code: Vec<Instruction>) -> Vec<Instruction> {
@@ -104,8 +104,8 @@ impl<'a> Casting<'a> {
         result
     }
 
-    /// Puts casts in the place of inputs that have another dtype than the operation wants of them. What is not there yet is
-    /// made before it: parameters by one launch for each dtype, activations each by its own.
+    /// Replaces inputs whose dtype differs from the one that the operation requires with casts. Returns the missing
+    /// casts: one launch per dtype for all parameters, one launch for each activation.
     fn cast(&mut self, op: &Op, inputs: &mut [ValueId]) -> Vec<Action> {
         let launch = |to, inputs, outputs| Action::Launch {
             op: Op::Cast(Cast { to }),
@@ -116,28 +116,30 @@ impl<'a> Casting<'a> {
         let mut parameters: Vec<(DType, Vec<ValueId>, Vec<ValueId>)> = Vec::new();
         let mut actions = Vec::new();
         for (index, input) in inputs.iter_mut().enumerate() {
-            let Some(dtype) = self.dtypes.wanted(op.operand(index)) else { continue };
-            let found = self.program.ty(*input).dtype;
-            let is_number = found.is_float() || self.stored.contains(*input);
-            if found == dtype || !is_number {
+            let Some(dtype) = self.dtypes.required(op.operand(index)) else { continue };
+            let current = self.program.ty(*input).dtype;
+            let is_number = current.is_float() || self.decoders.contains(*input);
+            if current == dtype || !is_number {
                 continue;
             }
-            // What some rows are of is cast as a whole, once.
-            let rows = self.program.value(*input).view.filter(|view| matches!(view.part, Part::Rows(_)));
+            // The parent of a slice of rows is cast as a whole, once.
+            let rows = self.program.value(*input).view.filter(|view| matches!(view.range, SubRange::Rows(_)));
             let of = rows.map_or(*input, |view| view.of);
             let cast = self.cast.get(&(of, dtype)).copied().unwrap_or_else(|| {
                 let value = self.program.value(of).clone();
                 let ty = TensorType { dtype, ..value.ty };
-                let of_parameter = value.role == Role::Parameter;
-                let role = if of_parameter { Role::Cast } else { value.role };
-                let cast = self.program.add_like(Value { form: Form::Cast, ty, role, ..value });
+                let is_parameter = value.role == Role::Parameter;
+                let role = if is_parameter { Role::Cast } else { value.role };
+                let cast = self.program.add_like(Value { variant: Variant::Cast, ty, role, ..value });
                 self.cast.insert((of, dtype), cast);
-                if let Some(brings) = self.stored.bring(of, dtype, cast) {
-                    actions.push(brings);
-                } else if !of_parameter {
+                if let Some(decode) = self.decoders.decode(of, dtype, cast) {
+                    actions.push(decode);
+                } else if !is_parameter {
                     actions.push(launch(dtype, vec![of], vec![cast]));
-                } else if let Some((_, of_all, casts)) = parameters.iter_mut().find(|(to, ..)| *to == dtype) {
-                    of_all.push(of);
+                } else if let Some((_, originals, casts)) =
+                    parameters.iter_mut().find(|(to, ..)| *to == dtype)
+                {
+                    originals.push(of);
                     casts.push(cast);
                 } else {
                     parameters.push((dtype, vec![of], vec![cast]));
@@ -145,7 +147,7 @@ impl<'a> Casting<'a> {
                 cast
             });
             *input = match rows {
-                Some(view) => self.program.add_view_like(*input, view.part, cast),
+                Some(view) => self.program.add_view_like(*input, view.range, cast),
                 None => cast,
             };
         }
@@ -154,11 +156,12 @@ impl<'a> Casting<'a> {
     }
 }
 
-/// The scale and what it is adapted by, there from the start; the loss's gradient is multiplied by it.
+/// Adds the loss scale and its counts, which live from the start, and multiplies the loss's gradient by the scale.
 fn add_loss_scale(program: &mut Program, scale: LossScale) {
     let scope = program.add_scope("loss_scale");
     let counts = TensorType::f32(&[STEP_COUNTS_LEN]);
-    let mut state = |name, ty, role, pool| program.add_value(name, scope, (Like::Fixed, ty), role, pool);
+    let mut state =
+        |name, ty, role, pool| program.add_value(name, scope, (ShapeSource::Fixed, ty), role, pool);
     let mut pair =
         |role, pool| [("scale", SCALE), ("counts", counts)].map(|(name, ty)| state(name, ty, role, pool));
     let [value, counts] = pair(Role::Optimizer, Pool::Device);
@@ -172,14 +175,14 @@ fn add_loss_scale(program: &mut Program, scale: LossScale) {
         Instruction::new(action, scope, Phase::Start)
     };
     let start = [fill(value, scale.initial() as f32), fill(counts, 0.0)];
-    for Section { kind, entry, exit, code, .. } in &mut program.sections {
+    for Section { kind, live_in, live_out, code, .. } in &mut program.sections {
         let state = [value, counts, host_scale, host_counts];
-        exit.extend(state);
+        live_out.extend(state);
         match kind {
             SectionKind::Start => code.extend(start.iter().cloned()),
-            _ => entry.extend(state),
+            _ => live_in.extend(state),
         }
-        if kind.is_of_step() {
+        if kind.is_in_step() {
             for instruction in code {
                 let Action::Launch { op, inputs, .. } = &mut instruction.action else { continue };
                 if let Some((index, scaled)) = op.as_loss().map(Loss::scaled) {

@@ -1,4 +1,4 @@
-//! Where a strategy has an allocator give back what it keeps.
+//! Inserts `empty_cache` where the strategy requests it.
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
@@ -10,7 +10,7 @@ pub(super) fn empty(draft: &mut Draft) {
     let empties = |section: &Section| match when {
         EmptyCache::Never => false,
         EmptyCache::Step => section.kind == SectionKind::Update,
-        EmptyCache::Micro => section.kind.is_of_step(),
+        EmptyCache::Micro => section.kind.is_in_step(),
     };
     for section in draft.program.sections.iter_mut().filter(|section| empties(section)) {
         let last = section.code.last().map(|last| (last.scope, last.phase));
@@ -19,8 +19,8 @@ pub(super) fn empty(draft: &mut Draft) {
 }
 
 impl Program {
-    /// Whether another differs in nothing but where a cache is emptied.
-    pub fn is_but_for_emptying(&self, other: &Program) -> bool {
+    /// Whether the programs differ in nothing except `EmptyCache` instructions.
+    pub fn equal_except_empty_cache(&self, other: &Program) -> bool {
         let [own, other] = [self, other].map(|program| {
             let mut program = program.clone();
             for section in &mut program.sections {

@@ -1,4 +1,4 @@
-//! Orders the queues: an event wherever one queue needs what another has done, and nowhere else.
+//! Orders the queues: one event per cross-queue dependency, none where an earlier event covers it.
 
 use super::instruction::{Action, Instruction};
 use super::program::{Program, SectionKind, Stage};
@@ -10,37 +10,39 @@ pub(super) fn order(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[section].code);
-        let (always, once) = lazy_init::apart(code);
+        let (always, first_iteration) = lazy_init::split(code);
         let ordered = order_section(program, section, always);
-        program.sections[section].code = lazy_init::together(program, ordered, once);
+        program.sections[section].code = lazy_init::merge(program, ordered, first_iteration);
     }
     program.stage = Stage::Ordered;
 }
 
 impl SectionKind {
-    /// Whether the host has waited for all queues before the section begins: it puts a batch into memory, or takes the
-    /// loss of the micro-batch before out of it.
+    /// Whether the host has synchronised all queues before the section begins, to write a batch or to read the loss
+    /// of the micro-batch before.
     pub(super) fn begins_synchronized(self) -> bool {
-        matches!(self, SectionKind::Start | SectionKind::First) || self.is_of_evaluation()
+        matches!(self, SectionKind::Start | SectionKind::First) || self.is_in_evaluation()
     }
 }
 
-/// An instruction that another queue waits for before it goes on.
+/// A dependency: an instruction that another queue waits for.
 struct Edge {
     done: usize,
     waiter: Queue,
-    /// What the wait comes before.
+    /// The instruction that the wait precedes.
     next: usize,
 }
 
 fn order_section(program: &mut Program, at: usize, code: Vec<Instruction>) -> Vec<Instruction> {
-    let entry = program.marked(&program.sections[at].entry);
-    let carried = program.marked(&program.sections[at].exit);
-    let finishes = last_uses(program, &carried, &code);
-    let edges = edges(program, &finishes, &code);
-    // Where another queue is the last to use something, the compute queue frees memory between its own work as well.
-    let frees_between =
-        code.iter().zip(&finishes).any(|(instruction, last)| *last && instruction.queue() != Queue::Compute);
+    let live_in = program.mask(&program.sections[at].live_in);
+    let live_out = program.mask(&program.sections[at].live_out);
+    let is_last_use = last_uses(program, &live_out, &code);
+    let edges = edges(program, &is_last_use, &code);
+    // If another queue is the last to use a storage, the compute queue also frees memory between its own launches.
+    let frees_between = code
+        .iter()
+        .zip(&is_last_use)
+        .any(|(instruction, last)| *last && instruction.queue() != Queue::Compute);
     let mut ordered = Vec::with_capacity(code.len() + 2 * edges.len() + 2);
     let events: Vec<Event> = edges.iter().map(|_| program.add_event()).collect();
     let mut waits: Vec<Vec<(Queue, Event)>> = vec![Vec::new(); code.len() + 1];
@@ -50,22 +52,22 @@ fn order_section(program: &mut Program, at: usize, code: Vec<Instruction>) -> Ve
         waits[next].push((waiter, event));
         records[done].push(event);
     }
-    // By queue: whether it has waited for the compute queue, and whether that has gone on since then.
+    // By queue: whether it has waited for the compute queue, and whether the compute queue has advanced since.
     let mut joined = [program.sections[at].kind.begins_synchronized(); Queue::ALL.len()];
     let mut behind = [false; Queue::ALL.len()];
     let mut last = None;
     for (index, instruction) in code.into_iter().enumerate() {
         let (scope, phase, queue) = (instruction.scope, instruction.phase, instruction.queue());
         let mut push = |action| ordered.push(Instruction::new(action, scope, phase));
-        let (of_compute, own): (Vec<_>, Vec<_>) =
+        let (compute_waits, other_waits): (Vec<_>, Vec<_>) =
             waits[index].iter().partition(|(waiter, _)| *waiter == Queue::Compute);
-        for (queue, event) in of_compute {
+        for (queue, event) in compute_waits {
             push(Action::Wait { queue, event });
             behind = [true; Queue::ALL.len()];
         }
-        let overtakes =
-            || (behind[queue as usize] || frees_between) && overtakes(program, &entry, &instruction);
-        if queue != Queue::Compute && (!joined[queue as usize] || overtakes()) {
+        let may_conflict =
+            || (behind[queue as usize] || frees_between) && may_conflict(program, &live_in, &instruction);
+        if queue != Queue::Compute && (!joined[queue as usize] || may_conflict()) {
             let event = program.add_event();
             push(Action::Record { queue: Queue::Compute, event });
             push(Action::Wait { queue, event });
@@ -74,7 +76,7 @@ fn order_section(program: &mut Program, at: usize, code: Vec<Instruction>) -> Ve
         if queue == Queue::Compute {
             behind = [true; Queue::ALL.len()];
         }
-        for (queue, event) in own {
+        for (queue, event) in other_waits {
             push(Action::Wait { queue, event });
         }
         ordered.push(instruction);
@@ -91,104 +93,104 @@ fn order_section(program: &mut Program, at: usize, code: Vec<Instruction>) -> Ve
     ordered
 }
 
-/// Whether what an instruction of another queue writes may lie where the compute queue still works: in memory that it has
-/// just freed, or on the device, where it works on all.
-fn overtakes(program: &Program, entry: &[bool], instruction: &Instruction) -> bool {
+/// Whether an instruction of another queue may write to memory that the compute queue still uses: memory that was
+/// just freed, or device memory.
+fn may_conflict(program: &Program, live_in: &[bool], instruction: &Instruction) -> bool {
     let writes = instruction.action.writes().iter().copied().chain(instruction.action.workspace());
-    let mut fresh = writes.map(|id| (program.value(id).pool, entry[program.storage(id).index()]));
+    let mut fresh = writes.map(|id| (program.value(id).pool, live_in[program.storage(id).index()]));
     fresh.any(|(pool, entered)| pool == Pool::Device || !entered)
 }
 
-/// What each queue waits for: that others have written what it reads and are done with what it writes, unless an earlier
-/// wait covers it; and the compute queue for what others have used last, whose memory it gives back. It has one more such
-/// instruction to go by then.
-fn edges(program: &Program, finishes: &[bool], code: &[Instruction]) -> Vec<Edge> {
+/// The dependencies of each queue: the writers of its inputs, and the users of its outputs, unless an earlier wait
+/// covers them. The compute queue also waits for the last users on other queues before it frees their storages; the
+/// latest of each queue may still be outstanding.
+fn edges(program: &Program, is_last_use: &[bool], code: &[Instruction]) -> Vec<Edge> {
     let mut waits =
-        Waits { edges: Vec::new(), known: [[0; QUEUES]; QUEUES], then: Vec::with_capacity(code.len()) };
-    // By storage and queue: the last instruction that wrote there, and the last that used it. They are counted from 1.
+        Waits { edges: Vec::new(), known: [[0; QUEUES]; QUEUES], after: Vec::with_capacity(code.len()) };
+    // By storage and queue: the last writer and the last user, counted from 1.
     let mut uses = vec![[[0u32; 2]; QUEUES]; program.values.len()];
-    // By queue: the instructions that used something last, and that the compute queue has not waited for: the last, and
-    // the one before it.
+    // By queue: the latest two last users of storages that the compute queue has not waited for.
     let mut finished = [[0; 2]; QUEUES];
     for (index, instruction) in code.iter().enumerate() {
         let queue = instruction.queue();
         let storage = |id: &ValueId| program.storage(*id).index();
         let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
-        let mut gone = [0; QUEUES];
+        let mut finished_before = [0; QUEUES];
         if queue != Queue::Copy {
-            gone = finished.each_mut().map(|[_, before]| std::mem::take(before));
+            finished_before = finished.each_mut().map(|[_, before]| std::mem::take(before));
         }
         for other in Queue::ALL.into_iter().filter(|other| *other != queue) {
             let written = reads.iter().map(|read| uses[storage(read)][other as usize][0]);
             let used = writes.iter().map(|write| uses[storage(write)][other as usize][1]);
             let mut needed = written.chain(used).max().unwrap_or(0);
             if queue == Queue::Compute {
-                needed = needed.max(gone[other as usize]);
+                needed = needed.max(finished_before[other as usize]);
             }
             waits.cover(queue, other, needed, index);
         }
         if queue == Queue::Host {
-            waits.give_back(gone, index);
+            waits.wait_to_free(finished_before, index);
         }
         let now = index as u32 + 1;
         reads.iter().for_each(|read| uses[storage(read)][queue as usize][1] = now);
         writes.iter().for_each(|write| uses[storage(write)][queue as usize] = [now; 2]);
-        if queue != Queue::Compute && finishes[index] {
+        if queue != Queue::Compute && is_last_use[index] {
             finished[queue as usize] = [now, finished[queue as usize][0]];
         }
-        waits.is_enqueued(queue);
+        waits.enqueue(queue);
     }
     let latest = Queue::ALL.map(|queue| match queue {
         Queue::Compute => 0,
         _ => waits.known[queue as usize][queue as usize],
     });
-    waits.give_back(latest, code.len());
+    waits.wait_to_free(latest, code.len());
     waits.edges
 }
 
 const QUEUES: usize = Queue::ALL.len();
 
-/// By queue: its last instruction that is known to be done, counted from 1.
-type Known = [u32; QUEUES];
+/// By queue: its last instruction that is known to be done, counted from 1: a vector clock.
+type Clock = [u32; QUEUES];
 
-/// Waits so far, and what they let each queue know.
+/// The waits so far, and the vector clock of each queue.
 struct Waits {
     edges: Vec<Edge>,
-    known: [Known; QUEUES],
-    /// By instruction: what its queue knows once it is done.
-    then: Vec<Known>,
+    known: [Clock; QUEUES],
+    /// By instruction: the vector clock of its queue when it is done.
+    after: Vec<Clock>,
 }
 
 impl Waits {
-    /// Lets a queue wait, before the next instruction, until another has done this one, unless it knows.
+    /// Adds a wait of `waiter` for instruction `done` of another queue before the instruction `next`, unless its
+    /// clock covers it.
     fn cover(&mut self, waiter: Queue, other: Queue, done: u32, next: usize) {
         if self.known[waiter as usize][other as usize] >= done {
             return;
         }
         let done = done as usize - 1;
         self.edges.push(Edge { done, waiter, next });
-        for (known, then) in self.known[waiter as usize].iter_mut().zip(self.then[done]) {
-            *known = (*known).max(then);
+        for (known, after) in self.known[waiter as usize].iter_mut().zip(self.after[done]) {
+            *known = (*known).max(after);
         }
     }
 
-    /// Lets the compute queue wait for others: what comes later may have waited for what came before.
-    fn give_back(&mut self, done: Known, next: usize) {
+    /// Adds waits of the compute queue, latest first: a later instruction may already have waited for an earlier one.
+    fn wait_to_free(&mut self, done: Clock, next: usize) {
         let mut done: Vec<(u32, Queue)> = Queue::ALL.map(|queue| (done[queue as usize], queue)).into();
         done.sort_by_key(|&(done, _)| std::cmp::Reverse(done));
         done.into_iter().for_each(|(done, other)| self.cover(Queue::Compute, other, done, next));
     }
 
-    /// The next instruction is a queue's.
-    fn is_enqueued(&mut self, queue: Queue) {
-        self.known[queue as usize][queue as usize] = self.then.len() as u32 + 1;
-        self.then.push(self.known[queue as usize]);
+    /// Advances the clock of a queue by the next instruction.
+    fn enqueue(&mut self, queue: Queue) {
+        self.known[queue as usize][queue as usize] = self.after.len() as u32 + 1;
+        self.after.push(self.known[queue as usize]);
     }
 }
 
-/// By instruction: whether it is the last that uses something that is not carried on.
-fn last_uses(program: &Program, carried: &[bool], code: &[Instruction]) -> Vec<bool> {
-    let mut seen = carried.to_vec();
+/// By instruction: whether it is the last user of a storage that is not live-out.
+fn last_uses(program: &Program, live_out: &[bool], code: &[Instruction]) -> Vec<bool> {
+    let mut seen = live_out.to_vec();
     let mut last: Vec<bool> = code
         .iter()
         .rev()

@@ -1,6 +1,6 @@
-//! Casts that the operation before them can carry out: what it has just made is then not read again.
+//! Fuses a cast into the operation before it, which then stores both versions: its output need not be read again.
 //!
-//! Only where the cast directly follows: made earlier, the copy would be held for longer than it has to be.
+//! Only if the cast directly follows: an earlier copy would be live longer.
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
@@ -31,7 +31,7 @@ fn fuse_in(program: &Program, code: Vec<Instruction>) -> Vec<Instruction> {
     result
 }
 
-/// What is cast to what, where that is all that an instruction does.
+/// Input and output of an instruction that only casts one value.
 fn single_cast(instruction: &Instruction) -> Option<(ValueId, ValueId)> {
     match &instruction.action {
         Action::Launch { op, inputs, outputs, .. } if op.is_cast() => match (&inputs[..], &outputs[..]) {
@@ -42,7 +42,7 @@ fn single_cast(instruction: &Instruction) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Lets a launch that makes `from` make `to` as well, if its operation can.
+/// Makes a launch that writes `from` write the cast `to` as well, if its operation can.
 fn store_cast(program: &Program, launch: &mut Action, from: ValueId, to: ValueId) -> bool {
     let Action::Launch { op, inputs, outputs, .. } = launch else { return false };
     let Some(output) = outputs.iter().position(|&output| output == from) else { return false };
@@ -62,7 +62,7 @@ mod tests {
     use ops::Op;
     use spec::{Precision, Recompute};
 
-    /// How many tensors the backward pass casts by operations of their own, and how many otherwise.
+    /// Tensors that the backward pass casts: by cast operations, and fused into other operations.
     fn casts(precision: Precision, recompute: Recompute) -> [usize; 2] {
         let mut config = testing::small();
         config.strategy.precision = precision;
@@ -78,10 +78,10 @@ mod tests {
         casts
     }
 
-    /// Two blocks, each with two linear layers that add to the residual stream. Where a block is computed again first,
-    /// the gradient of its output waits in full precision alone.
+    /// Two blocks, each with two linear layers that add to the residual stream. If a block is recomputed first, the
+    /// gradient of its output is kept in fp32 only.
     #[test]
-    fn the_norm_that_makes_a_gradient_casts_it_for_the_product_that_follows() {
+    fn norm_backward_casts_gradients_for_the_next_matmul() {
         for precision in [Precision::Bf16, Precision::Fp16] {
             assert_eq!(casts(precision, Recompute::None), [0, 4]);
             assert_eq!(casts(precision, Recompute::Block), [2, 2]);
@@ -89,9 +89,9 @@ mod tests {
         assert_eq!(casts(Precision::Fp32, Recompute::None), [0, 0]);
     }
 
-    /// The copy takes the memory of the gradient that the norm has read, so that making it early holds nothing longer.
+    /// The cast reuses the memory of the gradient that the norm has read, so fusing extends no lifetime.
     #[test]
-    fn what_is_cast_takes_the_place_of_the_gradient_that_was_read() {
+    fn fused_cast_reuses_the_memory_of_the_gradient_read() {
         let mut config = testing::small();
         config.strategy.precision = Precision::Bf16;
         let program = compile_run(&config, &testing::target()).unwrap();

@@ -1,10 +1,10 @@
-//! What a program is made of: one thing for a device to do, and where it belongs.
+//! Instructions: one action, with its scope, phase and device.
 
 use device::{Event, Phase, Pool, Queue};
 use graph::ScopeId;
 use ops::{Op, Slice, ValueId};
 
-/// What an instruction does.
+/// The action of an instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     Launch {
@@ -13,8 +13,8 @@ pub enum Action {
         outputs: Vec<ValueId>,
         workspace: Option<ValueId>,
     },
-    /// Copies a value between pools. Where `from` is a part of whole batches, the samples are copied that the section
-    /// sees this time of the one that is trained on.
+    /// Copies a value between pools. If `from` is a buffer of whole batches, it copies the samples of the current
+    /// iteration of the current batch.
     Copy {
         queue: Queue,
         from: ValueId,
@@ -30,9 +30,9 @@ pub enum Action {
     },
     Allocate(ValueId),
     Free(ValueId),
-    /// Leaves a storage behind for ever, in the place of freeing it: there is another from now on.
+    /// Leaks a storage instead of freeing it: the next iteration allocates a new one.
     Leak(ValueId),
-    /// Gives back to the system what the allocator keeps and nothing is in.
+    /// Returns the allocator's unused memory to the system.
     EmptyCache,
 }
 
@@ -41,23 +41,31 @@ pub struct Instruction {
     pub action: Action,
     pub scope: ScopeId,
     pub phase: Phase,
-    /// Whose processor computes a launch, on memory of its own: the device's, or the host's.
-    pub home: Pool,
-    /// Whether it repeats part of the forward pass.
+    /// The device of a launch: `Device` or `Host`. Its operands are in that device's memory.
+    pub device: Pool,
+    /// Whether it recomputes part of the forward pass.
     pub recompute: bool,
-    /// Whether it is left out from the second time on that its section is gone through.
-    pub once: bool,
-    /// The slice of a loss that it belongs to: what does is differentiated as soon as its loss is there.
+    /// Whether only the first iteration of its section executes it.
+    pub first_iteration: bool,
+    /// The slice of a loss that it belongs to. A slice is differentiated right after its loss is computed.
     pub slice: Option<Slice>,
 }
 
 impl Instruction {
     pub fn new(action: Action, scope: ScopeId, phase: Phase) -> Instruction {
-        Instruction { action, scope, phase, home: Pool::Device, recompute: false, once: false, slice: None }
+        Instruction {
+            action,
+            scope,
+            phase,
+            device: Pool::Device,
+            recompute: false,
+            first_iteration: false,
+            slice: None,
+        }
     }
 
-    /// Whether it computes what the model's own passes do: nothing again, and no update.
-    pub fn is_of_model(&self) -> bool {
+    /// Whether it counts towards the model's FLOPs: neither recomputation nor an optimizer step.
+    pub fn is_model_work(&self) -> bool {
         let is_update = matches!(&self.action, Action::Launch { op, .. } if op.as_update().is_some());
         !self.recompute && !is_update
     }
@@ -65,7 +73,7 @@ impl Instruction {
     /// The queue it runs on. Allocation follows the order of the compute queue.
     pub fn queue(&self) -> Queue {
         match self.action {
-            Action::Launch { .. } => self.home.queue(),
+            Action::Launch { .. } => self.device.queue(),
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
             Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => Queue::Compute,
         }
@@ -73,7 +81,7 @@ impl Instruction {
 }
 
 impl Action {
-    /// The values it reads, the previous versions of what it updates among them.
+    /// The values that it reads, including the previous versions of values that it updates.
     pub fn reads(&self) -> &[ValueId] {
         match self {
             Action::Launch { inputs, .. } => inputs,
@@ -97,7 +105,7 @@ impl Action {
         }
     }
 
-    /// What it launches, by name.
+    /// The name of the launched operation.
     pub fn operation(&self) -> Option<&'static str> {
         match self {
             Action::Launch { op, .. } => Some(op.name()),

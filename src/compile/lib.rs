@@ -1,4 +1,4 @@
-//! Graph and strategies to program: each pass in its fixed place, the verifier between all of them.
+//! Compiles a graph and its strategies to a program: passes in a fixed order, with the verifier after each.
 //!
 //! Strategies annotate; one scheduler emits. No pass looks for patterns in another strategy's output.
 
@@ -18,7 +18,7 @@ mod instruction;
 mod interval_packing;
 mod lazy_init;
 mod leaks;
-mod place;
+mod offsets;
 mod placement;
 mod program;
 mod recompute_plan;
@@ -34,11 +34,11 @@ pub use compiler::{Compiled, Compiler};
 pub use instruction::{Action, Instruction};
 pub use lazy_init::FirstIterations;
 pub use program::{
-    Bucket, BucketState, HostBuffers, LossScaling, Parameter, Program, Results, Section, SectionKind, Sliced,
-    Spillable, Stage, Types,
+    Bucket, BucketState, HostBuffers, LossScaling, LossSlices, Offloadable, OperandTypes, Parameter, Program,
+    Results, Section, SectionKind, Stage,
 };
 pub use recompute_plan::{RecomputePlan, RecomputePolicy, RecomputeRegion, blocks};
-pub use value::{Batches, Form, Like, Part, Value, View};
+pub use value::{BatchBuffer, ShapeSource, SubRange, Value, Variant, View};
 pub use verify::{Invariant, Violation, verify};
 
 use std::borrow::Cow;
@@ -48,60 +48,59 @@ use device::{Rank, Target};
 use graph::Graphs;
 use spec::RunConfig;
 
-/// A program on its way, with what it is compiled for and the annotations that strategies left on it.
+/// A program under compilation, with its configuration and the annotations of the strategies.
 struct Draft<'a> {
     config: &'a RunConfig,
     target: &'a Target,
     program: Program,
-    /// What is computed again.
     recompute_plan: &'a RecomputePlan,
     annotations: Annotations,
-    /// What changes the annotations that the strategy leaves.
+    /// Changes the annotations after the strategies have set them (for tests).
     change_annotations: &'a dyn Fn(&mut Annotations, &[graph::Scope]),
 }
 
 /// One step of compilation.
 struct Pass {
     name: &'static str,
-    /// `None`: the pass has its place, but no strategy that this version knows needs it.
+    /// `None`: reserved place of a pass that no strategy needs yet.
     run: Option<fn(&mut Draft)>,
 }
 
-/// In this order, whatever the strategies. Building comes before them.
+/// The fixed order of the passes. Building the forward pass comes before them.
 const PASSES: [Pass; 19] = [
-    // Which form of an operation is used: slices of the loss.
+    // Slices of the loss (`loss_chunks`).
     Pass { name: "choose operations", run: Some(slices::slice) },
-    // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
-    Pass { name: "dtypes and casts", run: Some(dtypes::choose) },
-    // Which device and pool a layer lives in.
+    // Values get their dtypes. Casts precede differentiation, so that they are differentiated too.
+    Pass { name: "dtypes and casts", run: Some(dtypes::assign) },
+    // The device and the pool of each layer.
     Pass { name: "placement", run: Some(placement::place) },
-    // Which part of a bucket this process owns.
+    // The part of each bucket that this process owns.
     Pass { name: "shard layout", run: None },
-    Pass { name: "keep, recompute and offload annotations", run: Some(annotations::mark) },
+    Pass { name: "annotations", run: Some(annotations::annotate) },
     Pass { name: "differentiate", run: Some(differentiate::differentiate) },
-    // Before sections are copied for further micro-batches.
+    // Before sections are duplicated for further micro-batches.
     Pass { name: "fuse casts", run: Some(fuse_casts::fuse) },
     Pass { name: "micro-batch sections", run: Some(sections::split) },
     // All-reduce, reduce-scatter and gather.
     Pass { name: "collectives", run: None },
     Pass { name: "scale, clip, update", run: Some(update::update) },
-    // What lives in another pool than it is computed with.
-    Pass { name: "copies", run: Some(copies::bring) },
+    // Transfers of operands whose pool is on the other device.
+    Pass { name: "copies", run: Some(copies::insert) },
     Pass { name: "workspaces", run: Some(workspaces::add) },
-    // What the first step makes that needs it.
-    Pass { name: "first uses", run: Some(lazy_init::make_late) },
+    // Instructions that run in the first iteration of a section only.
+    Pass { name: "lazy initialisation", run: Some(lazy_init::initialise_lazily) },
     Pass { name: "events", run: Some(events::order) },
-    Pass { name: "release points", run: Some(deallocate::release) },
-    // Once all has been freed that a section frees.
+    Pass { name: "deallocate", run: Some(deallocate::deallocate) },
+    // After a section's last deallocation.
     Pass { name: "empty cache", run: Some(empty_cache::empty) },
-    Pass { name: "in-place reuse", run: Some(in_place::reuse) },
-    Pass { name: "offsets", run: Some(place::place) },
-    // Stretches that a device may capture and replay.
-    Pass { name: "graph segments", run: Some(graph_capture::mark) },
+    Pass { name: "in-place", run: Some(in_place::reuse) },
+    Pass { name: "offsets", run: Some(offsets::assign) },
+    // Ranges of instructions that a device can capture and replay.
+    Pass { name: "graph capture", run: Some(graph_capture::find_ranges) },
 ];
 
-/// What a target's rank does of a run.
-fn of_rank<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig> {
+/// The configuration of the target's rank: the run's, with the rank's share of the batch.
+fn rank_config<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig> {
     if target.rank == Rank::ALONE {
         return Cow::Borrowed(config);
     }
@@ -112,10 +111,10 @@ fn of_rank<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig> {
 
 /// The forward passes that a target's rank runs.
 pub fn rank_graphs(config: &RunConfig, target: &Target) -> Graphs {
-    Graphs::of(&of_rank(config, target))
+    Graphs::of(&rank_config(config, target))
 }
 
-/// Compiles forward passes, a run's or any other, with a recompute plan. `verified`: the verifier runs after every pass.
+/// Compiles the given forward passes with a recompute plan. `verified`: run the verifier after every pass.
 ///
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
@@ -129,7 +128,7 @@ pub fn compile(
     run_passes(graphs, config, target, recompute_plan, verified, &|_, _| {})
 }
 
-/// The same, verified, with other annotations than the strategy leaves: for tests of annotations that no key makes.
+/// [`compile`], verified, with changed annotations: for tests of annotations that no key produces.
 ///
 /// # Errors
 /// As those of [`compile`].
@@ -143,7 +142,7 @@ pub fn compile_annotated(
     run_passes(graphs, config, target, recompute_plan, true, &change)
 }
 
-/// A run's program, verified. A budget, which the planner resolves, recomputes all blocks here.
+/// A run's program, verified. A recompute budget, which only the planner resolves, recomputes all blocks here.
 #[cfg(test)]
 fn compile_run(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
     let graphs = rank_graphs(config, target);
@@ -153,10 +152,10 @@ fn compile_run(config: &RunConfig, target: &Target) -> Result<Program, Violation
 #[cfg(test)]
 fn recompute_plan_of(config: &RunConfig, graphs: &Graphs) -> RecomputePlan {
     let recompute_plan = |recompute| RecomputePlan::of(recompute, &graphs.full.scopes);
-    let whole = spec::Recompute::Block;
+    let all_blocks = spec::Recompute::Block;
     recompute_plan(config.strategy.recompute)
-        .or_else(|_| recompute_plan(whole))
-        .expect("a block is no budget")
+        .or_else(|_| recompute_plan(all_blocks))
+        .expect("only a budget needs the planner")
 }
 
 fn run_passes(
@@ -167,7 +166,7 @@ fn run_passes(
     verified: bool,
     change_annotations: &dyn Fn(&mut Annotations, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    let own = of_rank(config, target);
+    let own = rank_config(config, target);
     let program = build::build(graphs, &own, config.train.batch_size);
     let mut draft = Draft {
         config: &own,
@@ -178,16 +177,16 @@ fn run_passes(
         change_annotations,
     };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
-    let mut last = "build";
+    let mut last_pass = "build";
     for (name, run) in passes {
         if verified {
-            verify(&draft.program).map_err(|violation| violation.after(last))?;
+            verify(&draft.program).map_err(|violation| violation.after(last_pass))?;
         }
         run(&mut draft);
-        last = name;
+        last_pass = name;
     }
     if verified {
-        verify(&draft.program).map_err(|violation| violation.after(last))?;
+        verify(&draft.program).map_err(|violation| violation.after(last_pass))?;
     }
     Ok(draft.program)
 }

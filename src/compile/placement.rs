@@ -1,5 +1,5 @@
-//! Where layers live: what a layer makes lives with the processor that it is placed on, as its parameters do from the
-//! start, so that what crosses is what other layers make of it.
+//! Places layers: the outputs and the parameters of a layer are in the memory of the layer's device. Transfers are
+//! inserted where other layers read them.
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
@@ -7,23 +7,23 @@ use device::Pool;
 use graph::{Scope, named};
 use spec::RunConfig;
 
-/// By scope: whose processor computes it, and whose memory its parameters live in. Empty where nothing is placed.
-pub(super) fn homes(scopes: &[Scope], config: &RunConfig) -> Vec<Pool> {
+/// By scope: the device that computes it and holds its parameters. Empty if no layer is placed.
+pub(super) fn devices(scopes: &[Scope], config: &RunConfig) -> Vec<Pool> {
     let place = &config.strategy.place;
     if place.is_empty() {
         return Vec::new();
     }
     let named = named(scopes, place.iter().map(|(layer, _)| layer.as_str()));
-    let home = |name: Option<usize>| name.map_or(Pool::Device, |name| place[name].1.pool());
-    named.by_scope.into_iter().map(home).collect()
+    let device = |name: Option<usize>| name.map_or(Pool::Device, |name| place[name].1.pool());
+    named.by_scope.into_iter().map(device).collect()
 }
 
 pub(super) fn place(draft: &mut Draft) {
-    let homes = homes(&draft.program.scopes, draft.config);
-    if homes.is_empty() {
+    let devices = devices(&draft.program.scopes, draft.config);
+    if devices.is_empty() {
         return;
     }
-    draft.annotations.homes = homes;
+    draft.annotations.devices = devices;
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[section].code);
@@ -31,15 +31,15 @@ pub(super) fn place(draft: &mut Draft) {
             let Instruction { scope, action: Action::Launch { op, outputs, .. }, .. } = instruction else {
                 continue;
             };
-            // Losses leave by the device's own queue.
+            // Losses stay on the device: its own queue copies them to the host.
             let stay = usize::from(op.as_loss().is_some());
             for output in &outputs[stay..] {
-                program.values[output.index()].pool = draft.annotations.home_of(*scope).workplace();
+                program.values[output.index()].pool = draft.annotations.device_of(*scope).workplace();
             }
         }
         program.sections[section].code = code;
     }
-    // Views and versions are where that is which they are of. They come after it.
+    // Views and versions have the pool of their parent or previous version, which precedes them.
     for index in 0..program.values.len() {
         let value = &program.values[index];
         if let Some(of) = value.previous.or(value.view.map(|view| view.of)) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
-use super::value::{Batches, Value};
+use super::value::{BatchBuffer, Value};
 use device::{Event, Placed, Pool, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
 use ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
@@ -12,19 +12,19 @@ use spec::Allocator;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SectionKind {
-    /// Parameters and state come into being.
+    /// Initialises parameters and optimizer states.
     Start,
     /// Forward and backward of the first micro-batch.
     First,
-    /// The same of each further one, adding to the gradients.
+    /// Forward and backward of each further micro-batch; adds to the gradients.
     Micro,
-    /// The same of the last one, where it has fewer samples than the others.
+    /// Forward and backward of the last micro-batch, if it has fewer samples than the others.
     Tail,
-    /// The optimizer.
+    /// The optimizer step.
     Update,
     /// Forward only, on the evaluation split.
     Evaluation,
-    /// The same of a batch's last micro-batch, where it has fewer samples than the others.
+    /// Forward of a batch's last micro-batch, if it has fewer samples than the others.
     EvaluationTail,
 }
 
@@ -42,17 +42,17 @@ impl SectionKind {
     }
 
     /// Whether it is part of an optimizer step.
-    pub fn is_of_step(self) -> bool {
+    pub fn is_in_step(self) -> bool {
         use SectionKind::{First, Micro, Tail, Update};
         matches!(self, First | Micro | Tail | Update)
     }
 
     /// Whether it is part of an evaluation.
-    pub fn is_of_evaluation(self) -> bool {
+    pub fn is_in_evaluation(self) -> bool {
         matches!(self, SectionKind::Evaluation | SectionKind::EvaluationTail)
     }
 
-    /// Which micro-batch it sees, if it sees any.
+    /// The micro-batch that it processes, if any.
     pub fn micro_batch(self) -> Option<MicroBatch> {
         match self {
             SectionKind::First | SectionKind::Micro | SectionKind::Evaluation => Some(MicroBatch::Full),
@@ -62,110 +62,110 @@ impl SectionKind {
     }
 }
 
-/// A stretch of the step that runs as a whole.
+/// A part of the step that runs as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
     pub kind: SectionKind,
-    /// How often in a row it is gone through: in an optimizer step, or in the evaluation of a batch.
-    pub times: usize,
-    /// Samples of the batch that it sees each time.
+    /// How often it runs in succession: in an optimizer step, or in the evaluation of a batch.
+    pub repeat_count: usize,
+    /// Samples of the batch that each iteration processes.
     pub samples: usize,
-    /// FLOPs of its part of the model's passes, nothing computed again.
+    /// FLOPs of its part of the model's passes, without recomputation.
     pub model_flops: u64,
-    /// Storages that hold something when it begins.
-    pub entry: Vec<ValueId>,
-    /// Storages that hold something when it has ended.
-    pub exit: Vec<ValueId>,
-    /// Those of them that begin with the section's first time: they hold nothing before it, though `entry` has them.
-    pub made: Vec<ValueId>,
+    /// Storages that are live when the section begins.
+    pub live_in: Vec<ValueId>,
+    /// Storages that are live when the section ends.
+    pub live_out: Vec<ValueId>,
+    /// Storages of `live_in` that the section itself allocates in its first iteration (lazy initialisation).
+    pub lazily_initialised: Vec<ValueId>,
     pub code: Vec<Instruction>,
-    /// Stretches of the code that a device may capture and replay.
-    pub segments: Vec<Range<usize>>,
+    /// Ranges of the code that a device can capture and replay as a graph.
+    pub capture_ranges: Vec<Range<usize>>,
 }
 
-/// A tensor that a model learns, or has learnt.
+/// A parameter tensor of the model, trained or frozen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     pub value: ValueId,
     pub initial: Initial,
-    /// Numbers the random draws of its initial value. Fixed before any pass.
+    /// The site of the random draws for its initial value. Fixed before any pass.
     pub site: u32,
-    /// Which bucket it lies in.
+    /// Index of its bucket.
     pub bucket: usize,
-    /// Whether it is a table whose rows are looked up by their numbers.
+    /// Whether it is an embedding table, whose rows are looked up by index.
     pub looked_up: bool,
-    /// What its codes are multiplied by, where it is stored in codes.
+    /// The scales of its codes, if it is quantized.
     pub scales: Vec<ValueId>,
-    /// Its gradient's first version; set when the program is differentiated, if it is trained.
+    /// The first version of its gradient; set by differentiation, if it is trained.
     pub gradient: Option<ValueId>,
 }
 
-/// Flat memory that holds the parameters of a layer that are of one dtype and updated alike, or not at all, and its like for
-/// their gradients and what the optimizer keeps.
+/// Flat parameter buffer: parameters of one layer with the same dtype and update rule (or frozen), with matching
+/// buffers for their gradients and optimizer states.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket {
     pub scope: ScopeId,
     /// Whether its parameters are trained. Frozen ones have no gradients, no states and no update.
     pub trainable: bool,
-    /// How they are stored, where they are not trained.
+    /// The storage format of frozen parameters.
     pub storage: Storage,
-    /// How the optimizer stores what it keeps of them.
+    /// The storage format of the optimizer states.
     pub format: UpdateFormat,
-    /// Which of the optimizer's groups its parameters are of, if they are trained.
+    /// Index of the optimizer's parameter group, if its parameters are trained.
     pub update: usize,
     pub members: Members,
     pub parameters: ValueId,
-    /// Of parameters that are stored in codes.
+    /// The scales of quantized parameters.
     pub scales: Vec<BucketState>,
     pub gradients: Option<ValueId>,
     pub states: Vec<BucketState>,
 }
 
 impl Bucket {
-    /// All that its parameters lie in.
-    pub fn stored(&self) -> impl Iterator<Item = ValueId> + '_ {
+    /// The storages of its parameters and their scales.
+    pub fn parameter_storages(&self) -> impl Iterator<Item = ValueId> + '_ {
         std::iter::once(self.parameters).chain(self.scales.iter().map(|scales| scales.value))
     }
 
-    /// How many numbers its parameters have.
-    pub fn numbers(&self) -> u64 {
+    /// Elements of its parameters.
+    pub fn parameter_count(&self) -> u64 {
         self.members.iter().map(|member| member.elements() as u64).sum()
     }
 }
 
-/// What goes with a bucket: what an optimizer keeps of it, or the scales of its codes.
+/// An optimizer state of a bucket, or the scales of its codes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BucketState {
     pub value: ValueId,
-    /// What it has of each of the bucket's members.
+    /// The part of each of the bucket's members.
     pub members: Members,
 }
 
-/// What crosses between the program and the host: batches and the numbers of a step go in, its results come out.
+/// Buffers that the host and the program share: batches and step scalars go in, results come out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostBuffers {
-    /// The parts of whole batches in memory of the host, one batch after the other, named as the model asks for them.
+    /// The parts of whole batches in host memory, one slot per batch, named after the model's inputs.
     pub batch: Vec<ValueId>,
-    /// The same on the device, where batches come there ahead of their steps.
+    /// The same parts on the device, if batches are copied ahead of their steps.
     pub staged: Vec<ValueId>,
-    /// All tokens of the data, in a row, where they are held as a whole: in the host's memory, or in the device's.
-    pub row: Option<ValueId>,
-    /// What the optimizer's update takes as the step's numbers, in pinned memory.
-    pub numbers: ValueId,
-    /// What the host reads after a step, there as well.
+    /// The token row (all tokens of the data set), if it is held as a whole: in host or in device memory.
+    pub token_row: Option<ValueId>,
+    /// The optimizer's inputs for a step (such as the learning rate), in pinned memory.
+    pub step_scalars: ValueId,
+    /// The results that the host reads after a step, in pinned memory.
     pub results: Results,
 }
 
-/// What a step tells the host.
+/// The results of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Results {
-    /// Of an evaluation as well.
+    /// The loss, of a step or of an evaluation.
     pub loss: ValueId,
-    /// Of the gradients before clipping, without their scale.
+    /// The gradient norm before clipping, unscaled.
     pub norm: Option<ValueId>,
-    /// What the gradients of the next step are scaled by.
+    /// The loss scale of the next step.
     pub scale: Option<ValueId>,
-    /// What became of the steps so far: `StepCounts`.
+    /// `StepCounts` so far.
     pub counts: Option<ValueId>,
 }
 
@@ -176,62 +176,63 @@ impl Results {
     }
 }
 
-/// The loss scale and what it is adapted by, on the device.
+/// The loss scale and the counts that adapt it, on the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaling {
     pub scale: ValueId,
     pub counts: ValueId,
 }
 
-/// What a loss is computed from, and in how many slices.
+/// The input of a loss, and the number of slices that it is computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sliced {
-    /// The graph's value, as this forward pass has it.
+pub struct LossSlices {
+    /// The forward pass and the index of the value in its graph.
     pub pass: Pass,
     pub value: usize,
     pub count: usize,
 }
 
-/// A value of the forward pass that leaves the device until backward needs it, if it is large enough.
+/// A value of the forward pass that is offloaded between forward and backward, if it is large enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spillable {
+pub struct Offloadable {
     pub value: ValueId,
-    pub is_spilled: bool,
+    pub is_offloaded: bool,
 }
 
-/// How far compilation has come: each pass adds what the next ones rely on.
+/// The progress of compilation: each stage adds what the next passes rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// A forward pass in each section that sees samples, whose dtypes are open; there is none for further micro-batches yet.
+    /// Each section that processes samples has a forward pass, with open dtypes. Further micro-batches have no
+    /// section yet.
     Forward,
     /// Values have their dtypes.
     Typed,
-    /// Those of the step have their backward passes.
+    /// The sections of the step have their backward passes.
     Differentiated,
-    /// There is a section for each part of the step.
+    /// Every part of the step has a section.
     Sectioned,
-    /// Gradients are clipped and applied, results brought to the host.
+    /// Gradients are clipped and applied; results are copied to the host.
     Updated,
-    /// What is computed with has been brought to the device.
-    Brought,
+    /// Operands are on the device of their launches.
+    Transferred,
     /// Queues are ordered by events.
     Ordered,
     /// Values are allocated and freed.
-    Released,
-    /// Storages have places in the arena.
+    Deallocated,
+    /// Storages have offsets in the arena.
     Placed,
 }
 
-/// The types of an operation's operands, in memory that serves one operation after the other.
+/// The types of an operation's operands. Reused across operations to avoid allocations.
 #[derive(Debug, Default)]
-pub struct Types {
+pub struct OperandTypes {
     pub inputs: Vec<TensorType>,
     pub outputs: Vec<TensorType>,
 }
 
-impl Types {
+impl OperandTypes {
     #[inline]
-    pub fn of(&mut self, values: &[Value], inputs: &[ValueId], outputs: &[ValueId]) -> &Types {
+    pub fn of(&mut self, values: &[Value], inputs: &[ValueId], outputs: &[ValueId]) -> &OperandTypes {
         for (types, ids) in [(&mut self.inputs, inputs), (&mut self.outputs, outputs)] {
             types.clear();
             types.extend(ids.iter().map(|id| values[id.index()].ty));
@@ -250,26 +251,26 @@ pub struct Program {
     pub parameters: Vec<Parameter>,
     pub buckets: Vec<Bucket>,
     pub host_buffers: HostBuffers,
-    /// The loss, as it is carried from the first micro-batch to the update; set when the program is differentiated.
+    /// The loss that is live from the first micro-batch to the update; set by differentiation.
     pub loss: Option<ValueId>,
     pub loss_scaling: Option<LossScaling>,
-    /// In how many slices losses are computed: what depends on sizes of the code itself.
-    pub slices: Vec<Sliced>,
-    /// What may leave the device between the passes, and whether it is large enough to.
-    pub spillable: Vec<Spillable>,
-    /// Samples of an optimizer step, those of all ranks.
+    /// The number of slices of each loss: the code depends on it.
+    pub loss_slices: Vec<LossSlices>,
+    /// Values that can be offloaded between forward and backward, and whether they are large enough.
+    pub offloadable: Vec<Offloadable>,
+    /// Samples of an optimizer step, over all ranks.
     pub batch_size: usize,
-    /// Those of them that this rank sees.
+    /// Samples of an optimizer step on this rank.
     pub samples: usize,
-    /// Batches that the host buffers has room for: the one that is trained on, and those that are assembled ahead of it.
+    /// Batches that the host buffers hold: the current one, and those that are assembled ahead.
     pub slots: usize,
     pub events: u32,
-    /// By what stands in one pool for a value of another, or for a parameter before that is stored: that value.
-    pub stand_ins: HashMap<ValueId, ValueId>,
-    /// Where the memory of its storages comes from.
+    /// By transferred copy of a value, or by a parameter's initial value before quantization: the original value.
+    pub originals: HashMap<ValueId, ValueId>,
+    /// The allocator of its storages.
     pub allocator: Allocator,
-    /// Set by placement: where in its pool's arena each storage lies, and each arena's size.
-    pub places: Vec<Option<u64>>,
+    /// Set by the pass "offsets": the offset of each storage in its pool's arena, and each arena's size.
+    pub arena_offsets: Vec<Option<u64>>,
     pub arenas: [u64; Pool::ALL.len()],
 }
 
@@ -288,41 +289,41 @@ impl Program {
         ids.iter().map(|&id| self.ty(id)).collect()
     }
 
-    /// The buckets that are trained.
+    /// Indices of the trainable buckets.
     pub fn trained(&self) -> impl Iterator<Item = usize> + use<> {
         let trained = |(index, bucket): (usize, &Bucket)| bucket.trainable.then_some(index);
         self.buckets.iter().enumerate().filter_map(trained).collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether anything is.
+    /// Whether anything is trained.
     pub fn trains(&self) -> bool {
         self.buckets.iter().any(|bucket| bucket.trainable)
     }
 
-    /// How many numbers there are in the parameters of buckets that are like this.
-    pub fn numbers_of(&self, like: impl Fn(&Bucket) -> bool) -> u64 {
-        self.buckets.iter().filter(|bucket| like(bucket)).map(Bucket::numbers).sum()
+    /// Elements of the parameters of the buckets that match.
+    pub fn parameter_count(&self, matches: impl Fn(&Bucket) -> bool) -> u64 {
+        self.buckets.iter().filter(|bucket| matches(bucket)).map(Bucket::parameter_count).sum()
     }
 
-    /// By value: whether it is one of these.
-    pub fn marked(&self, ids: &[ValueId]) -> Vec<bool> {
+    /// By value: whether it is one of `ids`.
+    pub fn mask(&self, ids: &[ValueId]) -> Vec<bool> {
         let mut marked = vec![false; self.values.len()];
         ids.iter().for_each(|id| marked[id.index()] = true);
         marked
     }
 
-    /// How many batches lie there.
-    pub fn batches(&self, batches: Batches) -> usize {
-        match batches {
-            Batches::HostBuffers => self.slots,
-            Batches::Staged => 2,
+    /// The number of batches that a buffer holds.
+    pub fn batch_slots(&self, buffer: BatchBuffer) -> usize {
+        match buffer {
+            BatchBuffer::Host => self.slots,
+            BatchBuffer::Staged => 2,
         }
     }
 
-    /// What a value is in the pool that it lives in for good.
+    /// The original of a transferred copy; otherwise the value itself.
     #[inline]
-    pub fn stands_for(&self, id: ValueId) -> ValueId {
-        self.stand_ins.get(&id).copied().unwrap_or(id)
+    pub fn original(&self, id: ValueId) -> ValueId {
+        self.originals.get(&id).copied().unwrap_or(id)
     }
 
     #[inline]
@@ -330,9 +331,9 @@ impl Program {
         self.values[id.index()].storage
     }
 
-    /// What a value is part of, or else itself.
+    /// The parent of a view; otherwise the value itself.
     #[inline]
-    pub fn whole(&self, id: ValueId) -> ValueId {
+    pub fn parent_or_self(&self, id: ValueId) -> ValueId {
         self.value(id).view.map_or(id, |view| view.of)
     }
 
@@ -371,18 +372,18 @@ impl Program {
 
     /// FLOPs of all launches of some code.
     pub fn flops_of<'a>(&self, code: impl IntoIterator<Item = &'a Instruction>) -> u64 {
-        let mut types = Types::default();
+        let mut types = OperandTypes::default();
         let mut flops = 0;
         for instruction in code {
             if let Action::Launch { op, inputs, outputs, .. } = &instruction.action {
-                let Types { inputs, outputs } = types.of(&self.values, inputs, outputs);
+                let OperandTypes { inputs, outputs } = types.of(&self.values, inputs, outputs);
                 flops += op.flops(inputs, outputs);
             }
         }
         flops
     }
 
-    /// What it has devices do, each operation once on operands of the same types and alignment.
+    /// The distinct launches of the program: each operation once per combination of operand types and alignments.
     pub fn work(&self) -> Vec<Work> {
         let place = |&id: &ValueId| Placed::new(self.ty(id), self.value(id).offset);
         let placed = |ids: &[ValueId]| ids.iter().map(place).collect::<Vec<_>>();
@@ -393,7 +394,7 @@ impl Program {
                 continue;
             }
             let work = Work {
-                home: instruction.home,
+                home: instruction.device,
                 op: op.clone(),
                 inputs: placed(inputs),
                 outputs: placed(outputs),
@@ -406,37 +407,37 @@ impl Program {
         all
     }
 
-    /// The sections of one optimizer step, in order. Each is gone through its `times` in a row.
+    /// The sections of one optimizer step, in order. Each runs `repeat_count` times in succession.
     pub fn step(&self) -> impl Iterator<Item = &Section> {
-        self.sections.iter().filter(|section| section.kind.is_of_step())
+        self.sections.iter().filter(|section| section.kind.is_in_step())
     }
 
-    /// The same of the evaluation of a batch.
+    /// The sections of the evaluation of one batch.
     pub fn evaluation(&self) -> impl Iterator<Item = &Section> {
-        self.sections.iter().filter(|section| section.kind.is_of_evaluation())
+        self.sections.iter().filter(|section| section.kind.is_in_evaluation())
     }
 
     /// Micro-batches of an optimizer step.
     pub fn micro_batches(&self) -> usize {
-        self.step().filter(|section| section.samples > 0).map(|section| section.times).sum()
+        self.step().filter(|section| section.samples > 0).map(|section| section.repeat_count).sum()
     }
 
-    /// FLOPs of a step's forward and backward passes, nothing computed again.
+    /// FLOPs of a step's forward and backward passes, without recomputation.
     pub fn model_flops(&self) -> u64 {
-        self.step().map(|section| section.times as u64 * section.model_flops).sum()
+        self.step().map(|section| section.repeat_count as u64 * section.model_flops).sum()
     }
 
-    /// FLOPs of what a step computes again.
+    /// FLOPs of a step's recomputation.
     pub fn recompute_flops(&self) -> u64 {
-        let again = |section: &Section| {
+        let recomputed = |section: &Section| {
             self.flops_of(section.code.iter().filter(|instruction| instruction.recompute))
         };
-        self.step().map(|section| section.times as u64 * again(section)).sum()
+        self.step().map(|section| section.repeat_count as u64 * recomputed(section)).sum()
     }
 }
 
 impl Section {
-    /// What the samples that it sees each time count for in the loss of a batch.
+    /// The weight of an iteration's samples in the loss of a batch: their share of the batch.
     pub fn share(&self, batch_size: usize) -> f32 {
         (self.samples as f64 / batch_size as f64) as f32
     }

@@ -1,4 +1,4 @@
-//! What is computed again in backward instead of kept.
+//! The recompute plan: which scopes recompute which operations in backward.
 
 use std::fmt;
 
@@ -6,31 +6,31 @@ use graph::{Scope, ScopeId};
 use ops::{Op, OpKind};
 use spec::{BlockPart, Budget, KeywordEnum as _, KeywordSet, Recompute};
 
-/// By scope of a graph: what of it is computed again.
+/// By scope of a graph: its recompute region, if it is in one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RecomputePlan(Vec<Option<RecomputeRegion>>);
 
-/// Code that is computed again together, right before the backward pass goes through it: all code that has the same unit.
+/// Code that is recomputed together, right before its backward pass: all scopes with the same region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecomputeRegion {
-    /// The first scope of it.
+    /// The region's first scope.
     pub scope: ScopeId,
-    pub again: RecomputePolicy,
+    pub policy: RecomputePolicy,
 }
 
-/// What of a unit is computed again.
+/// The operations of a region that are recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecomputePolicy {
     All,
-    /// What norms give.
+    /// The outputs of norms.
     Norms,
-    /// What other operations give than these.
+    /// All operations except these.
     AllBut(KeywordSet<OpKind>),
 }
 
 impl RecomputePolicy {
-    /// Whether that is what an operation gives.
-    pub(super) fn is_of(self, op: &Op) -> bool {
+    /// Whether the outputs of an operation are recomputed.
+    pub(super) fn recomputes(self, op: &Op) -> bool {
         match self {
             RecomputePolicy::All => true,
             RecomputePolicy::Norms => op.kind() == Some(OpKind::Norm),
@@ -40,19 +40,19 @@ impl RecomputePolicy {
 }
 
 impl RecomputePlan {
-    /// Those of so many scopes, of which nothing is computed again.
+    /// The plan for `scopes` scopes without recomputation.
     pub fn none(scopes: usize) -> RecomputePlan {
         RecomputePlan(vec![None; scopes])
     }
 
-    /// What a run says.
+    /// The plan that a run's `recompute` key describes.
     ///
     /// # Errors
-    /// A budget: what meets it is to be found.
+    /// `recompute` is a budget, which the planner resolves by a search.
     pub fn of(recompute: Recompute, scopes: &[Scope]) -> Result<RecomputePlan, Budget> {
         let blocks = blocks(scopes);
         let mut recompute_plan = RecomputePlan::none(scopes.len());
-        let mut mark = |block: usize, first: usize, again| recompute_plan.mark(block, first, again);
+        let mut mark = |block: usize, first: usize, policy| recompute_plan.set(block, first, policy);
         match recompute {
             Recompute::None => {}
             Recompute::Block => blocks.iter().for_each(|&block| mark(block, block, RecomputePolicy::All)),
@@ -63,7 +63,7 @@ impl RecomputePlan {
                 blocks.iter().for_each(|&block| mark(block, block, RecomputePolicy::AllBut(saved)))
             }
             Recompute::Segments(segments) => {
-                // What is left over is with the last.
+                // The last segment takes the remainder and is kept.
                 let (len, kept) = (blocks.len() / segments, segments - 1);
                 for segment in blocks.chunks(len).take(kept) {
                     segment.iter().for_each(|&block| mark(block, segment[0], RecomputePolicy::All));
@@ -88,30 +88,30 @@ impl RecomputePlan {
         Ok(recompute_plan)
     }
 
-    /// Makes a scope part of the unit that begins with another.
-    pub fn mark(&mut self, scope: usize, first: usize, again: RecomputePolicy) {
-        self.0[scope] = Some(RecomputeRegion { scope: ScopeId(first as u32), again });
+    /// Adds a scope to the region that begins with the scope `first`.
+    pub fn set(&mut self, scope: usize, first: usize, policy: RecomputePolicy) {
+        self.0[scope] = Some(RecomputeRegion { scope: ScopeId(first as u32), policy });
     }
 
-    /// By scope: what the outermost of the marked ones that it lies in is computed again with.
+    /// By scope: the region of its outermost ancestor that has one.
     pub(super) fn outermost(&self, scopes: &[Scope]) -> Vec<Option<RecomputeRegion>> {
         let mut recompute_plan: Vec<Option<RecomputeRegion>> = Vec::with_capacity(scopes.len());
         for (index, scope) in scopes.iter().enumerate() {
-            // Parents come before their parts. A program has scopes that are none of the graph's.
-            let of_parent = scope.parent.and_then(|parent| recompute_plan[parent.index()]);
-            recompute_plan.push(of_parent.or(self.0.get(index).copied().flatten()));
+            // Parents precede their children. A program has scopes that the graph does not have.
+            let parent_region = scope.parent.and_then(|parent| recompute_plan[parent.index()]);
+            recompute_plan.push(parent_region.or(self.0.get(index).copied().flatten()));
         }
         recompute_plan
     }
 }
 
-/// One text for what is the same: part of a run's name.
+/// Equal plans have equal texts: part of a run's name.
 impl fmt::Display for RecomputePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (scope, unit) in self.0.iter().enumerate() {
-            let Some(RecomputeRegion { scope: ScopeId(first), again }) = unit else { continue };
+        for (scope, region) in self.0.iter().enumerate() {
+            let Some(RecomputeRegion { scope: ScopeId(first), policy }) = region else { continue };
             write!(f, "{scope}<{first}:")?;
-            match again {
+            match policy {
                 RecomputePolicy::All => f.write_str("all")?,
                 RecomputePolicy::Norms => f.write_str("norms")?,
                 RecomputePolicy::AllBut(saved) => {
@@ -130,7 +130,7 @@ impl FromIterator<Option<RecomputeRegion>> for RecomputePlan {
     }
 }
 
-/// The model's repeated blocks, as numbers of their scopes.
+/// Scope indices of the model's repeated blocks.
 pub fn blocks(scopes: &[Scope]) -> Vec<usize> {
     scopes.iter().enumerate().filter(|(_, scope)| is_block(scope)).map(|(index, _)| index).collect()
 }

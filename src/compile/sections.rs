@@ -1,5 +1,5 @@
-//! Micro-batches: `first` writes gradients, `micro` and `tail` add to them. Gradients that are kept between steps are
-//! added to from the first.
+//! Micro-batches: `first` writes gradients, `micro` and `tail` add to them. If gradients are kept between steps,
+//! `first` adds to them as well.
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
@@ -11,28 +11,28 @@ use ops::{Fill, Op, ValueId};
 use spec::{Gradients, RunConfig};
 
 impl Section {
-    /// As yet without code, of the sizes that a run gives it.
+    /// A section without code, with the sizes of a run.
     pub(super) fn new(kind: SectionKind, config: &RunConfig) -> Section {
         let mut section = Section {
             kind,
-            times: 1,
+            repeat_count: 1,
             samples: 0,
             model_flops: 0,
-            entry: Vec::new(),
-            exit: Vec::new(),
-            made: Vec::new(),
+            live_in: Vec::new(),
+            live_out: Vec::new(),
+            lazily_initialised: Vec::new(),
             code: Vec::new(),
-            segments: Vec::new(),
+            capture_ranges: Vec::new(),
         };
         section.resize(config);
         section
     }
 
-    /// How often it is gone through, and how many samples it sees, in a run.
+    /// Sets the repeat count and the number of samples of a run.
     pub(super) fn resize(&mut self, config: &RunConfig) {
         let tail = config.tail();
         let full = config.micro_batches() - usize::from(tail.is_some());
-        self.times = match self.kind {
+        self.repeat_count = match self.kind {
             SectionKind::Micro => full - 1,
             SectionKind::Evaluation => full,
             _ => 1,
@@ -48,49 +48,49 @@ impl Section {
 pub(super) fn split(draft: &mut Draft) {
     let program = &mut draft.program;
     let at = program.sections.iter().position(|section| section.kind == SectionKind::First);
-    let at = at.expect("build makes it");
-    let (carried, model_flops) = (program.sections[at].exit.clone(), program.sections[at].model_flops);
+    let at = at.expect("added by `build`");
+    let (carried, model_flops) = (program.sections[at].live_out.clone(), program.sections[at].model_flops);
     let first = std::mem::take(&mut program.sections[at].code);
     let own = |ids: &[ValueId]| -> Vec<_> { ids.iter().map(|&id| (id, id)).collect() };
     if let Some(tail) = program.sections.iter().position(|section| section.kind == SectionKind::Tail) {
-        // What it leaves in the place of what `first` does.
-        let left = std::mem::replace(&mut program.sections[tail].exit, carried.clone());
-        program.sections[tail].entry = carried.clone();
+        // Pairs its own live-out values with those of `first`, to which they must add.
+        let left = std::mem::replace(&mut program.sections[tail].live_out, carried.clone());
+        program.sections[tail].live_in = carried.clone();
         let adds_to: Vec<_> = left.into_iter().zip(carried.iter().copied()).collect();
         let code = std::mem::take(&mut program.sections[tail].code);
         program.sections[tail].code = accumulating(program, &code, &adds_to, false);
     }
     let micro = Section::new(SectionKind::Micro, draft.config);
-    if micro.times > 0 {
+    if micro.repeat_count > 0 {
         let code = accumulating(program, &first, &own(&carried), true);
-        let (entry, exit) = (carried.clone(), carried);
-        program.sections.insert(at + 1, Section { model_flops, entry, exit, code, ..micro });
+        let (live_in, live_out) = (carried.clone(), carried);
+        program.sections.insert(at + 1, Section { model_flops, live_in, live_out, code, ..micro });
     }
     program.sections[at].code = match draft.config.strategy.gradients {
         Gradients::Free => first,
         Gradients::Zero => {
-            let kept = keep_gradients(program);
+            let kept = zero_gradients_at_start(program);
             accumulating(program, &first, &own(&kept), false)
         }
     };
     program.stage = Stage::Sectioned;
 }
 
-/// Gradients come into being with the parameters, and `first` adds to their zeros. Returns them.
-fn keep_gradients(program: &mut Program) -> Vec<ValueId> {
+/// Zeroes the gradients at the start, so that `first` adds to them. Returns the gradient buckets.
+fn zero_gradients_at_start(program: &mut Program) -> Vec<ValueId> {
     let buckets: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
     let zeros: Vec<Instruction> =
         buckets.iter().map(|&bucket| fill_with_zeros(program, bucket, bucket, Phase::Start)).collect();
-    for Section { kind, entry, exit, code, .. } in &mut program.sections {
+    for Section { kind, live_in, live_out, code, .. } in &mut program.sections {
         match kind {
             SectionKind::Start => {
                 code.extend(zeros.iter().cloned());
-                exit.extend(&buckets);
+                live_out.extend(&buckets);
             }
-            SectionKind::First => entry.extend(&buckets),
-            kind if kind.is_of_evaluation() => {
-                entry.extend(&buckets);
-                exit.extend(&buckets);
+            SectionKind::First => live_in.extend(&buckets),
+            kind if kind.is_in_evaluation() => {
+                live_in.extend(&buckets);
+                live_out.extend(&buckets);
             }
             _ => {}
         }
@@ -98,7 +98,7 @@ fn keep_gradients(program: &mut Program) -> Vec<ValueId> {
     buckets
 }
 
-/// Zeros for a bucket; `written` is the bucket itself or its next version.
+/// Fills a bucket with zeros; `written` is the bucket itself or its next version.
 pub(super) fn fill_with_zeros(
     program: &Program,
     bucket: ValueId,
@@ -110,11 +110,11 @@ pub(super) fn fill_with_zeros(
     Instruction::new(action, program.value(bucket).scope, phase)
 }
 
-/// By value of the code that is copied: what has taken its place, if anything has.
-type Now = Vec<Option<ValueId>>;
+/// By value of the code that is rewritten: its replacement, if any.
+type Replacements = Vec<Option<ValueId>>;
 
-/// The same code adding to what is carried into it: the storages that it leaves, each with what is carried in its place.
-/// A `copy` of the code has values of its own.
+/// The code in accumulating form: `adds_to` pairs each live-out storage with the live-in value that it adds to. With
+/// `copy`, the code gets new values.
 fn accumulating(
     program: &mut Program,
     code: &[Instruction],
@@ -122,10 +122,10 @@ fn accumulating(
     copy: bool,
 ) -> Vec<Instruction> {
     let left: Vec<ValueId> = adds_to.iter().map(|(left, _)| *left).collect();
-    let left = program.marked(&left);
-    let mut now: Now = vec![None; program.values.len()];
+    let left = program.mask(&left);
+    let mut replacements: Replacements = vec![None; program.values.len()];
     for &(left, carried) in adds_to.iter().filter(|(left, carried)| left != carried) {
-        now[left.index()] = Some(carried);
+        replacements[left.index()] = Some(carried);
     }
     let mut result = Vec::with_capacity(code.len());
     for instruction in code {
@@ -137,7 +137,7 @@ fn accumulating(
                     add_previous(op, inputs, outputs);
                 }
                 for input in inputs.iter_mut() {
-                    *input = current(program, &mut now, *input);
+                    *input = current(program, &mut replacements, *input);
                 }
                 for (index, output) in outputs.iter_mut().enumerate() {
                     let updated = op.updates().iter().find(|(output, _)| *output == index);
@@ -145,21 +145,21 @@ fn accumulating(
                         Some(&(_, input)) => Some(inputs[input]),
                         None => {
                             let previous = program.value(*output).previous.filter(|_| copy);
-                            previous.map(|previous| current(program, &mut now, previous))
+                            previous.map(|previous| current(program, &mut replacements, previous))
                         }
                     };
                     let next = match previous {
                         Some(previous) => program.add_version(previous),
-                        None if copy => fresh(program, &mut now, *output),
+                        None if copy => new_value(program, &mut replacements, *output),
                         None => *output,
                     };
-                    now[output.index()] = Some(next);
+                    replacements[output.index()] = Some(next);
                     *output = next;
                 }
             }
             Action::Copy { to, .. } if copy => {
-                let next = fresh(program, &mut now, *to);
-                now[to.index()] = Some(next);
+                let next = new_value(program, &mut replacements, *to);
+                replacements[to.index()] = Some(next);
                 *to = next;
             }
             _ => {}
@@ -169,8 +169,8 @@ fn accumulating(
     result
 }
 
-/// Turns an operation into its accumulating form: outputs that hold what is carried become updates of what the
-/// section begins with, unless they update something already.
+/// Turns an operation into its accumulating form: its accumulated outputs become updates of live-in values, unless
+/// they update something already.
 fn add_previous(op: &mut Op, inputs: &mut Vec<ValueId>, outputs: &[ValueId]) {
     let Some(accumulating) = op.accumulating() else { return };
     let updates = op.updates();
@@ -188,30 +188,30 @@ fn add_previous(op: &mut Op, inputs: &mut Vec<ValueId>, outputs: &[ValueId]) {
     *op = accumulating;
 }
 
-/// What takes a value's place by now: with what it is part of.
-fn current(program: &mut Program, now: &mut Now, id: ValueId) -> ValueId {
-    if let Some(next) = now[id.index()] {
+/// The current replacement of a value, views of replaced values included.
+fn current(program: &mut Program, replacements: &mut Replacements, id: ValueId) -> ValueId {
+    if let Some(next) = replacements[id.index()] {
         return next;
     }
-    let Some(View { of, part }) = program.value(id).view else { return id };
-    let parent = current(program, now, of);
+    let Some(View { of, range }) = program.value(id).view else { return id };
+    let parent = current(program, replacements, of);
     if parent == of {
         return id;
     }
-    let next = program.add_view_like(id, part, parent);
-    now[id.index()] = Some(next);
+    let next = program.add_view_like(id, range, parent);
+    replacements[id.index()] = Some(next);
     next
 }
 
-/// A value like this one: with memory of its own, or part of one like its parent.
-fn fresh(program: &mut Program, now: &mut Now, id: ValueId) -> ValueId {
-    let Some(View { of, part }) = program.value(id).view else {
+/// A new value like this one: with its own memory, or a view of a new parent.
+fn new_value(program: &mut Program, replacements: &mut Replacements, id: ValueId) -> ValueId {
+    let Some(View { of, range }) = program.value(id).view else {
         return program.add_like(program.value(id).clone());
     };
-    let parent = match now[of.index()] {
+    let parent = match replacements[of.index()] {
         Some(parent) => parent,
-        None => fresh(program, now, of),
+        None => new_value(program, replacements, of),
     };
-    now[of.index()] = Some(parent);
-    program.add_view_like(id, part, parent)
+    replacements[of.index()] = Some(parent);
+    program.add_view_like(id, range, parent)
 }

@@ -1,18 +1,18 @@
-//! Losses computed some rows at a time: what they are computed from, the logits, and its gradient are then never there as
-//! a whole.
+//! Computes losses in slices of rows, so that the logits and their gradient are never in memory as a whole.
 //!
-//! A loss and the operation that makes what it is computed from become as many pairs as there are slices. Each pair is differentiated as soon as it
-//! was computed (`differentiate`), so that of the logits, one slice is there at a time.
+//! A loss and the operation that produces its input (the logits) become one pair per slice. Each pair is
+//! differentiated right after it is computed (`differentiate`), so that one slice of the logits is in memory at a
+//! time.
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
-use super::program::{Program, Sliced};
-use super::value::Like;
+use super::program::{LossSlices, Program};
+use super::value::ShapeSource;
 use graph::Pass;
 use ops::{Op, Slice, ValueId};
 use spec::RunConfig;
 
-/// In how many slices so many rows are taken.
+/// The number of slices for `rows` rows.
 pub(super) fn count(config: &RunConfig, rows: usize) -> usize {
     Slice::count(rows, config.strategy.loss_chunks)
 }
@@ -25,17 +25,17 @@ pub(super) fn slice(draft: &mut Draft) {
         let mut at = 0;
         while let Some(next) = code[at..].iter().position(|instruction| instruction.action.is_loss()) {
             at += next + 1;
-            // The loss that it adds to may have become slices.
+            // The loss that it adds to may have been sliced.
             let loss = code[at - 1].action.writes()[0];
             program.set_previous(loss, program.value(loss).previous);
-            let Some((pass, value, before)) = sliceable(program, &code, at - 1) else { continue };
-            let rows = program.ty(source(&code[at - 1])).shape.rows();
-            let sliced = Sliced { pass, value, count: count(config, rows) };
-            if !program.slices.contains(&sliced) {
-                program.slices.push(sliced);
+            let Some((pass, value, producer)) = sliceable(program, &code, at - 1) else { continue };
+            let rows = program.ty(input(&code[at - 1])).shape.rows();
+            let sliced = LossSlices { pass, value, count: count(config, rows) };
+            if !program.loss_slices.contains(&sliced) {
+                program.loss_slices.push(sliced);
             }
             if sliced.count > 1 {
-                code[before..at - 1].rotate_left(1);
+                code[producer..at - 1].rotate_left(1);
                 slice_pair(program, &mut code, at - 2, sliced.count);
                 at += 2 * (sliced.count - 1);
             }
@@ -44,85 +44,86 @@ pub(super) fn slice(draft: &mut Draft) {
     }
 }
 
-/// What an instruction is computed from.
-fn source(instruction: &Instruction) -> ValueId {
+/// The first input of an instruction.
+fn input(instruction: &Instruction) -> ValueId {
     instruction.action.reads()[0]
 }
 
-/// What the loss at a place is computed from, as the value of a forward pass's graph, and where that is made, if it can be
-/// sliced: it is made row by row, and nothing else needs what is made there.
+/// The input of the loss at `at` as a value of a forward pass's graph, and the instruction that produces it, if it
+/// can be sliced: the producer is row-wise, and nothing else reads its outputs.
 fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<(Pass, usize, usize)> {
-    let of = source(&code[at]);
-    let before = code[..at].iter().rposition(|instruction| instruction.action.writes().contains(&of))?;
-    let Action::Launch { op, outputs, .. } = &code[before].action else { return None };
+    let of = input(&code[at]);
+    let producer = code[..at].iter().rposition(|instruction| instruction.action.writes().contains(&of))?;
+    let Action::Launch { op, outputs, .. } = &code[producer].action else { return None };
     if op.rowwise().is_none() || outputs[0] != of {
         return None;
     }
     let reads = code.iter().flat_map(|instruction| instruction.action.reads());
-    match program.value(of).like {
-        Like::Graph(pass, value) if reads.filter(|read| outputs.contains(read)).count() == 1 => {
-            Some((pass, value, before))
+    match program.value(of).shape_source {
+        ShapeSource::Graph(pass, value) if reads.filter(|read| outputs.contains(read)).count() == 1 => {
+            Some((pass, value, producer))
         }
         _ => None,
     }
 }
 
-/// Puts slices in the place of two instructions.
+/// Replaces the producer at `at` and the loss after it with slices.
 fn slice_pair(program: &mut Program, code: &mut Vec<Instruction>, at: usize, count: usize) {
-    let [before, of_loss] = [&code[at], &code[at + 1]].map(Clone::clone);
+    let [producer, loss_instruction] = [&code[at], &code[at + 1]].map(Clone::clone);
     let (
         Action::Launch { op, inputs, outputs, .. },
         Action::Launch { op: loss, inputs: of, outputs: losses, .. },
-    ) = (before.action, of_loss.action)
+    ) = (producer.action, loss_instruction.action)
     else {
-        unreachable!("both are launches")
+        unreachable!("`sliceable` returns two launches")
     };
-    let rowwise = op.rowwise().expect("it goes row by row");
-    let loss = loss.as_loss().expect("it is a loss");
-    // The loss of all slices is the value that there was before; what it adds to, one after the other, comes before it.
-    let mut so_far = program.value(losses[0]).previous;
+    let rowwise = op.rowwise().expect("`sliceable` checked it");
+    let loss = loss.as_loss().expect("`slice` found a loss");
+    // The last slice writes the original loss value. Each slice adds to the partial loss of the slices before it.
+    let mut partial_loss = program.value(losses[0]).previous;
     let mut sliced = Vec::with_capacity(2 * count);
     for slice in Slice::all(count) {
         let mut push = |op, inputs, outputs, scope| {
             let action = Action::Launch { op, inputs, outputs, workspace: None };
-            sliced.push(Instruction { slice: Some(slice), ..Instruction::new(action, scope, before.phase) });
+            sliced
+                .push(Instruction { slice: Some(slice), ..Instruction::new(action, scope, producer.phase) });
         };
         let mut inputs = inputs.clone();
         rowwise.iter().for_each(|&index| inputs[index] = program.add_rows(inputs[index], slice));
         let rows: Vec<ValueId> = outputs.iter().map(|&output| program.add_slice(output, slice)).collect();
-        push(op.clone(), inputs, rows.clone(), before.scope);
+        push(op.clone(), inputs, rows.clone(), producer.scope);
 
         let mut inputs = of.clone();
         inputs[0] = rows[0];
-        let op = match so_far {
+        let op = match partial_loss {
             None => loss.sliced(slice),
-            Some(so_far) => adding(loss.sliced(slice), &mut inputs, so_far),
+            Some(partial_loss) => accumulate(loss.sliced(slice), &mut inputs, partial_loss),
         };
         if slice.index + 1 == count {
-            program.set_previous(losses[0], so_far);
-            push(op, inputs, losses.clone(), of_loss.scope);
+            program.set_previous(losses[0], partial_loss);
+            push(op, inputs, losses.clone(), loss_instruction.scope);
         } else {
-            let next = match so_far {
-                Some(so_far) => program.add_version(so_far),
+            let next = match partial_loss {
+                Some(partial_loss) => program.add_version(partial_loss),
                 None => program.add_like(program.value(losses[0]).clone()),
             };
-            so_far = Some(next);
-            push(op, inputs, vec![next], of_loss.scope);
+            partial_loss = Some(next);
+            push(op, inputs, vec![next], loss_instruction.scope);
         }
     }
     code.splice(at..at + 2, sliced);
 }
 
-/// A loss that adds to the one so far.
-fn adding(op: Op, inputs: &mut Vec<ValueId>, so_far: ValueId) -> Op {
+/// The loss in the form that adds to a partial loss.
+fn accumulate(op: Op, inputs: &mut Vec<ValueId>, partial_loss: ValueId) -> Op {
     match op.updates() {
         &[(_, input), ..] => {
-            inputs[input] = so_far;
+            inputs[input] = partial_loss;
             op
         }
         [] => {
-            inputs.push(so_far);
-            op.accumulating().expect("losses add up")
+            inputs.push(partial_loss);
+            op.accumulating().expect("every loss has an accumulating form")
         }
     }
 }

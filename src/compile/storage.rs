@@ -1,20 +1,20 @@
-//! Parameters that are not trained take on what they are stored as. Each comes into being plainly, in memory that is given
-//! back before the next one does, so that a model is never there as a whole in what it is not stored as.
+//! Converts frozen parameters to their storage format. Each is initialised in fp32 in memory that is freed before the
+//! next parameter, so that the whole model is never in memory in another format than its storage format.
 
 use std::collections::HashMap;
 
 use super::instruction::{Action, Instruction};
 use super::program::{BucketState, Program, SectionKind};
-use super::value::{Form, Like, Part, Value, View};
+use super::value::{ShapeSource, SubRange, Value, Variant, View};
 use device::Role;
 use ops::{Cast, DType, Dequantize, Op, Quantize, Sizes, Storage, TensorType, ValueId};
 
-/// What brings a stored parameter to the dtype of the work, by that parameter.
+/// By frozen parameter in a storage format: the format and the scales, from which it can be decoded.
 #[derive(Debug, Default)]
 pub(super) struct StorageDecoders(HashMap<ValueId, (Storage, Vec<ValueId>)>);
 
-/// Stores parameters.
-pub(super) fn store(program: &mut Program) -> StorageDecoders {
+/// Gives frozen parameters their storage format, and adds their scales and encoders.
+pub(super) fn assign_formats(program: &mut Program) -> StorageDecoders {
     let mut scales = Vec::new();
     for bucket in 0..program.buckets.len() {
         let (storage, parameters) = (program.buckets[bucket].storage, program.buckets[bucket].parameters);
@@ -22,29 +22,29 @@ pub(super) fn store(program: &mut Program) -> StorageDecoders {
             continue;
         }
         program.set_dtype(parameters, storage.dtype());
-        for (index, part) in storage.scales().iter().enumerate() {
-            let (members, ty) = part.layout(&program.buckets[bucket].members);
-            let (form, like) = (Form::Scales(index), Like::Scales(bucket, index));
+        for (index, level) in storage.scales().iter().enumerate() {
+            let (members, ty) = level.layout(&program.buckets[bucket].members);
+            let (variant, shape_source) = (Variant::Scales(index), ShapeSource::Scales(bucket, index));
             let parameters = program.value(parameters).clone();
-            let value = program.add_like(Value { form, like, ty, ..parameters });
+            let value = program.add_like(Value { variant, shape_source, ty, ..parameters });
             program.buckets[bucket].scales.push(BucketState { value, members });
             scales.push(value);
         }
     }
     for section in &mut program.sections {
-        section.exit.extend(&scales);
+        section.live_out.extend(&scales);
         if section.kind != SectionKind::Start {
-            section.entry.extend(&scales);
+            section.live_in.extend(&scales);
         }
     }
-    let stored = views(program);
-    store_first_values(program, &stored);
-    stored
+    let decoders = add_scale_views(program);
+    encode_initial_values(program, &decoders);
+    decoders
 }
 
-/// The parts of what is stored that are each parameter's.
-fn views(program: &mut Program) -> StorageDecoders {
-    let mut stored = StorageDecoders::default();
+/// The views of each parameter's scales.
+fn add_scale_views(program: &mut Program) -> StorageDecoders {
+    let mut decoders = StorageDecoders::default();
     for index in 0..program.parameters.len() {
         let (id, bucket) = (program.parameters[index].value, program.parameters[index].bucket);
         let storage = program.buckets[bucket].storage;
@@ -53,23 +53,23 @@ fn views(program: &mut Program) -> StorageDecoders {
         }
         program.follow_parent(id);
         let Value { name, scope, view, .. } = *program.value(id);
-        let Some(View { part: Part::Member(member), .. }) = view else {
+        let Some(View { range: SubRange::Member(member), .. }) = view else {
             unreachable!("parameters are members of buckets")
         };
         let scales = program.buckets[bucket].scales.clone().into_iter().enumerate();
         let scales = scales.map(|(index, BucketState { value: of, members })| {
-            let shape = (Like::ScalesOf(bucket, index, member), members[member].shape);
-            program.add_view(name, scope, shape, View { of, part: Part::Member(member) })
+            let shape = (ShapeSource::MemberScales(bucket, index, member), members[member].shape);
+            program.add_view(name, scope, shape, View { of, range: SubRange::Member(member) })
         });
         let scales: Vec<ValueId> = scales.collect();
         program.parameters[index].scales = scales.clone();
-        stored.0.insert(id, (storage, scales));
+        decoders.0.insert(id, (storage, scales));
     }
-    stored
+    decoders
 }
 
-/// Lets what makes a parameter's first value make it plainly, to be stored then.
-fn store_first_values(program: &mut Program, stored: &StorageDecoders) {
+/// Redirects the initialisation of each such parameter to an fp32 value, and encodes that afterwards.
+fn encode_initial_values(program: &mut Program, decoders: &StorageDecoders) {
     let Some(start) = program.sections.iter().position(|section| section.kind == SectionKind::Start) else {
         return;
     };
@@ -77,10 +77,10 @@ fn store_first_values(program: &mut Program, stored: &StorageDecoders) {
     let mut result = Vec::with_capacity(code.len() * 2);
     for mut instruction in code {
         let (scope, phase) = (instruction.scope, instruction.phase);
-        let mut storing = None;
+        let mut encode = None;
         if let Action::Launch { op, outputs, .. } = &mut instruction.action
             && let &mut [parameter] = &mut outputs[..]
-            && let Some((storage, scales)) = stored.0.get(&parameter)
+            && let Some((storage, scales)) = decoders.0.get(&parameter)
         {
             let value = program.value(parameter).clone();
             let ty = TensorType { dtype: DType::F32, ..value.ty };
@@ -89,19 +89,19 @@ fn store_first_values(program: &mut Program, stored: &StorageDecoders) {
                 result.push(instruction);
                 continue;
             }
-            let plain = program.add_like(Value { form: Form::Cast, role: Role::Cast, ty, ..value });
-            program.stand_ins.insert(plain, parameter);
-            outputs[0] = plain;
+            let initial = program.add_like(Value { variant: Variant::Cast, role: Role::Cast, ty, ..value });
+            program.originals.insert(initial, parameter);
+            outputs[0] = initial;
             let op = match *storage {
                 Storage::Codes(format) => Op::Quantize(Quantize { format }),
                 Storage::Plain | Storage::Numbers(_) => Op::Cast(Cast { to: storage.dtype() }),
             };
             let outputs = [&[parameter], &scales[..]].concat();
-            let action = Action::Launch { op, inputs: vec![plain], outputs, workspace: None };
-            storing = Some(Instruction::new(action, scope, phase));
+            let action = Action::Launch { op, inputs: vec![initial], outputs, workspace: None };
+            encode = Some(Instruction::new(action, scope, phase));
         }
         result.push(instruction);
-        result.extend(storing);
+        result.extend(encode);
     }
     program.sections[start].code = result;
 }
@@ -111,8 +111,8 @@ impl StorageDecoders {
         self.0.contains_key(&id)
     }
 
-    /// What makes a stored parameter numbers of this type, into the value, if it is stored as something else.
-    pub(super) fn bring(&self, parameter: ValueId, to: DType, output: ValueId) -> Option<Action> {
+    /// The action that decodes a parameter to `to` into `output`, if it has a storage format.
+    pub(super) fn decode(&self, parameter: ValueId, to: DType, output: ValueId) -> Option<Action> {
         let (storage, scales) = self.0.get(&parameter)?;
         let op = match *storage {
             Storage::Codes(format) => Op::Dequantize(Dequantize { format, to }),
@@ -124,14 +124,14 @@ impl StorageDecoders {
 }
 
 impl Program {
-    /// Whether an action brings a stored parameter to what the work is done in: no more than a layer has that at a time, and
-    /// so it is done again where that is used again.
-    pub(super) fn brings_stored(&self, action: &Action) -> bool {
-        let is_stored = |id: &ValueId| match self.value(self.whole(*id)).like {
-            Like::Bucket(bucket) => self.buckets[bucket].storage != Storage::Plain,
+    /// Whether an action decodes a parameter from its storage format. Decoded parameters do not outlive a layer's
+    /// pass, so they are decoded again for each use.
+    pub(super) fn decodes_parameter(&self, action: &Action) -> bool {
+        let is_encoded = |id: &ValueId| match self.value(self.parent_or_self(*id)).shape_source {
+            ShapeSource::Bucket(bucket) => self.buckets[bucket].storage != Storage::Plain,
             _ => false,
         };
         let makes_cast = |id: &ValueId| self.value(*id).role == Role::Cast;
-        action.reads().first().is_some_and(is_stored) && action.writes().iter().all(makes_cast)
+        action.reads().first().is_some_and(is_encoded) && action.writes().iter().all(makes_cast)
     }
 }

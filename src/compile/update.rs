@@ -1,5 +1,5 @@
-//! The optimizer: gradients measured, clipped and applied, bucket by bucket, after the backward pass or in it; results
-//! brought to the host.
+//! The optimizer: measures, clips and applies gradients, bucket by bucket, after the backward pass or in it, and
+//! copies results to the host.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::program::{Bucket, BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
-use super::value::{Like, Value};
+use super::value::{ShapeSource, Value};
 use super::{Annotations, Draft};
 use device::{Phase, Pool, Queue, Role};
 use graph::ScopeId;
@@ -20,31 +20,32 @@ pub(super) fn update(draft: &mut Draft) {
     let scope = program.add_scope("optimizer");
     let groups = config.train.optimizer.groups();
     add_states(program, &groups, &draft.annotations);
-    let loss = program.loss.expect("differentiation carries the loss");
+    let loss = program.loss.expect("set by differentiation");
 
     let mut code = Vec::new();
     let host_buffers = program.host_buffers.clone();
-    let home = draft.annotations.updates;
-    let mut numbers = host_buffers.numbers;
+    let device = draft.annotations.update_device;
+    let mut numbers = host_buffers.step_scalars;
     let trains = program.trains();
     let in_backward = config.strategy.update == Update::InBackward;
-    if home == Pool::Device && trains {
+    if device == Pool::Device && trains {
         let host = program.value(numbers).clone();
-        numbers = program.add_like(Value { scope, pool: home, ..host });
-        let bring = copy(Queue::Copy, host_buffers.numbers, numbers, scope);
+        numbers = program.add_like(Value { scope, pool: device, ..host });
+        let copy_scalars = copy(Queue::Copy, host_buffers.step_scalars, numbers, scope);
         if in_backward {
-            // In the backward pass, and there by the time that the first gradients are complete.
-            let first = program.section_mut(SectionKind::First).expect("build makes it");
+            // Copied in the backward pass, before the first gradients are complete.
+            let first = program.section_mut(SectionKind::First).expect("added by `build`");
             let backward = first.code.iter().position(|instruction| instruction.phase == Phase::Backward);
-            first.code.insert(backward.expect("something is trained") + 1, bring);
+            first.code.insert(backward.expect("a trained model has a backward pass") + 1, copy_scalars);
         } else {
-            code.push(bring);
+            code.push(copy_scalars);
         }
     }
     code.push(copy(Queue::Compute, loss, host_buffers.results.loss, scope));
     let clip_norm = config.train.clip_norm.filter(|_| trains).map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
-    let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, home));
+    let norm =
+        (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, device));
     let arithmetic = Dtypes::arithmetic(config, draft.target);
     let mut updates = Vec::new();
     for index in program.trained() {
@@ -71,11 +72,11 @@ pub(super) fn update(draft: &mut Draft) {
             code.push(fill_with_zeros(program, bucket, next, Phase::Update));
         }
     }
-    let entry = program.section(SectionKind::First).expect("build makes it").exit.clone();
-    let exit = program.section(SectionKind::Start).expect("build makes it").exit.clone();
-    let after = program.sections.iter().rposition(|section| !section.kind.is_of_evaluation());
-    let section = Section { entry, exit, code, ..Section::new(SectionKind::Update, config) };
-    program.sections.insert(after.expect("build makes it") + 1, section);
+    let live_in = program.section(SectionKind::First).expect("added by `build`").live_out.clone();
+    let live_out = program.section(SectionKind::Start).expect("added by `build`").live_out.clone();
+    let after = program.sections.iter().rposition(|section| !section.kind.is_in_evaluation());
+    let section = Section { live_in, live_out, code, ..Section::new(SectionKind::Update, config) };
+    program.sections.insert(after.expect("added by `build`") + 1, section);
     program.stage = Stage::Updated;
 }
 
@@ -87,13 +88,13 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
     program.buckets.iter().filter_map(|bucket| bucket.gradients).collect()
 }
 
-/// Applies each bucket's gradients right behind the last instruction that adds to them, or reads its parameters or a cast of
-/// them, which may be made again of these. Nothing carries the gradients from there on.
+/// Puts each bucket's update after the last instruction that adds to its gradients or reads its parameters or a cast
+/// of them (backward can cast again). Its gradients are no longer live-out.
 fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
-    let gradients = program.marked(&gradient_buckets(program));
+    let gradients = program.mask(&gradient_buckets(program));
     let at = program.sections.iter().position(|section| section.kind == SectionKind::First);
-    let at = at.expect("build makes it");
-    program.sections[at].exit.retain(|storage| !gradients[storage.index()]);
+    let at = at.expect("added by `build`");
+    program.sections[at].live_out.retain(|storage| !gradients[storage.index()]);
     let code = std::mem::take(&mut program.sections[at].code);
     let mut last_use = vec![0; program.values.len()];
     let mut cast_of: HashMap<ValueId, ValueId> = HashMap::new();
@@ -104,27 +105,27 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
             [Some(storage), cast].into_iter().flatten().for_each(|used| last_use[used.index()] = index);
         }
         if action.is_cast() {
-            let [made, of] =
+            let [casts, originals] =
                 [action.writes(), action.reads()].map(|ids| ids.iter().map(|&id| program.storage(id)));
-            cast_of.extend(made.zip(of));
+            cast_of.extend(casts.zip(originals));
         }
     }
-    let mut behind: Vec<Vec<Instruction>> = vec![Vec::new(); code.len()];
+    let mut updates_after: Vec<Vec<Instruction>> = vec![Vec::new(); code.len()];
     for update in updates {
         let last = update.action.touches().map(|id| last_use[program.storage(id).index()]).max();
-        behind[last.unwrap_or(0)].push(update);
+        updates_after[last.unwrap_or(0)].push(update);
     }
-    let together = code.into_iter().zip(behind);
+    let pairs = code.into_iter().zip(updates_after);
     program.sections[at].code =
-        together.flat_map(|(instruction, updates)| std::iter::once(instruction).chain(updates)).collect();
+        pairs.flat_map(|(instruction, updates)| std::iter::once(instruction).chain(updates)).collect();
 }
 
-/// What the optimizer keeps of each bucket, zeros or a copy of its parameters from the start, and there all the time.
+/// Adds the optimizer states of each bucket: zeros or a copy of the parameters, live from the start.
 fn add_states(program: &mut Program, groups: &[UpdateGroup], annotations: &Annotations) {
     let mut values = Vec::new();
     let mut start = Vec::new();
     for bucket in program.trained() {
-        let pool = annotations.beside(program.buckets[bucket].parameters, annotations.states);
+        let pool = annotations.bucket_pool(program.buckets[bucket].parameters, annotations.states);
         let Bucket { format, update, .. } = program.buckets[bucket];
         let states = groups[update].rule.kept(format);
         for (index, state) in states.iter().enumerate() {
@@ -139,15 +140,15 @@ fn add_states(program: &mut Program, groups: &[UpdateGroup], annotations: &Annot
         }
     }
     for section in &mut program.sections {
-        section.exit.splice(0..0, values.iter().copied());
+        section.live_out.splice(0..0, values.iter().copied());
         match section.kind {
             SectionKind::Start => section.code.extend(start.iter().cloned()),
-            _ => drop(section.entry.splice(0..0, values.iter().copied())),
+            _ => drop(section.live_in.splice(0..0, values.iter().copied())),
         }
     }
 }
 
-/// What parameters are rounded from.
+/// Initialises master weights from the parameters.
 fn copy_of_parameters(program: &Program, bucket: usize, copy: ValueId) -> Instruction {
     let (of, scope) = (program.buckets[bucket].parameters, program.buckets[bucket].scope);
     let op = Op::Cast(Cast { to: program.ty(copy).dtype });
@@ -164,29 +165,32 @@ fn add_state(
     let of = &program.buckets[bucket];
     let parameters = program.value(of.parameters).clone();
     let (members, ty) = state.layout(&of.members, parameters.ty);
-    let (name, like) = (state.name, Like::State(bucket, index));
+    let (name, shape_source) = (state.name, ShapeSource::State(bucket, index));
     let role = if state.copy { Role::MasterWeight } else { Role::Optimizer };
-    BucketState { value: program.add_like(Value { name, ty, like, role, pool, ..parameters }), members }
+    BucketState {
+        value: program.add_like(Value { name, ty, shape_source, role, pool, ..parameters }),
+        members,
+    }
 }
 
-/// The norm of all gradients, brought to the host as well.
-fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId, home: Pool) -> ValueId {
+/// The norm of all gradients, also copied to the host.
+fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId, device: Pool) -> ValueId {
     let buckets = program.trained().map(|bucket| program.buckets[bucket].members.clone()).collect();
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
-    let ty = (Like::Fixed, TensorType::scalar());
+    let ty = (ShapeSource::Fixed, TensorType::scalar());
     let host_scope = program.value(program.host_buffers.results.loss).scope;
     let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Pinned);
     program.host_buffers.results.norm = Some(host);
     for section in &mut program.sections {
-        section.exit.insert(0, host);
+        section.live_out.insert(0, host);
         if section.kind != SectionKind::Start {
-            section.entry.insert(0, host);
+            section.live_in.insert(0, host);
         }
     }
     let op = Op::GlobalNorm(GlobalNorm { buckets, scaled: scale.is_some() });
-    let norm = match home {
-        Pool::Device => program.add_value("norm", scope, ty, Role::Activation, home),
+    let norm = match device {
+        Pool::Device => program.add_value("norm", scope, ty, Role::Activation, device),
         Pool::Host | Pool::Pinned => host,
     };
     let action = Action::Launch { op, inputs, outputs: vec![norm], workspace: None };
@@ -197,7 +201,7 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
     norm
 }
 
-/// The scale for the next step, and what became of this one; both are brought to the host.
+/// Updates the loss scale and the step counts, and copies both to the host.
 fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: LossScale, norm: ValueId) {
     let op = match choice {
         LossScale::Static(_) => ops::LossScale { backoff: 1.0, growth: 1.0, interval: 1.0 },
@@ -206,7 +210,7 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
         }
     };
     let LossScaling { scale, counts } =
-        program.loss_scaling.expect("compilation makes it where there is a choice");
+        program.loss_scaling.expect("`dtypes` adds it if `loss_scale` is set");
     let scope = program.value(scale).scope;
     let [scale_after, counts_after] = [scale, counts].map(|id| program.add_version(id));
     let outputs = vec![scale_after, counts_after];
@@ -215,20 +219,21 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
     code.push(Instruction::new(action, scope, Phase::Update));
     let Results { scale, counts, .. } = program.host_buffers.results;
     for (from, to) in [(scale_after, scale), (counts_after, counts)] {
-        code.push(copy(Queue::Compute, from, to.expect("made with the scale"), scope));
+        code.push(copy(Queue::Compute, from, to.expect("added with the loss scale"), scope));
     }
 }
 
-/// The optimizer's work on one bucket; `numbers` are what steers it. Of parameters that have a copy, nothing is read.
+/// The optimizer step of one bucket; `numbers` are step scalars, gradient norm and loss scale. With master weights,
+/// parameters are only written.
 fn apply(program: &mut Program, bucket: usize, op: Op, numbers: [Option<ValueId>; 3]) -> Instruction {
     let bucket = program.buckets[bucket].clone();
-    let gradients = bucket.gradients.expect("differentiation makes them");
+    let gradients = bucket.gradients.expect("added by differentiation");
     let states: Vec<ValueId> = bucket.states.iter().map(|state| state.value).collect();
     let parameters = (!bucket.format.has_master()).then_some(bucket.parameters);
     let inputs = parameters.into_iter().chain([gradients]).chain(states.iter().copied());
     let inputs = inputs.chain(numbers.into_iter().flatten()).collect();
-    let kept = std::iter::once(bucket.parameters).chain(states);
-    let outputs = kept.map(|id| program.add_version(id)).collect();
+    let written = std::iter::once(bucket.parameters).chain(states);
+    let outputs = written.map(|id| program.add_version(id)).collect();
     let action = Action::Launch { op, inputs, outputs, workspace: None };
     Instruction::new(action, bucket.scope, Phase::Update)
 }

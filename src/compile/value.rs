@@ -1,108 +1,111 @@
-//! What a step works on: values, each written once, and how they share memory.
+//! Values: each is written once. Versions and views share memory.
 
 use super::program::Program;
 use device::{Pool, Role};
 use graph::{Pass, ScopeId};
 use ops::{DType, Shape, Slice, TensorType, ValueId};
 
-/// How a value relates to the model's own of the same name.
+/// How a value relates to the model's value of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Form {
-    /// The model's, or the optimizer's.
+pub enum Variant {
+    /// The value of the model or the optimizer itself.
     Primal,
-    /// The loss's derivative by it.
+    /// The gradient of the loss with respect to it.
     Gradient,
-    /// It, computed again.
+    /// Recomputed in backward.
     Recomputed,
-    /// It, in the dtype of matrix work.
+    /// Cast to the dtype of matmuls.
     Cast,
-    /// The scales of its codes, or those of these scales.
+    /// The scales of its codes, by level: 0 for the codes' scales, 1 for the scales of these.
     Scales(usize),
 }
 
-/// Where whole batches lie.
+/// The location of whole batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Batches {
-    /// In the host's memory, where they are assembled.
-    HostBuffers,
-    /// On the device: the one that is worked on, and the next one.
+pub enum BatchBuffer {
+    /// In host memory, where they are assembled.
+    Host,
+    /// On the device: the current batch and the next one.
     Staged,
 }
 
-/// What a value is shaped like in every run of the same structure: what gives a program the sizes of another.
+/// The source of a value's shape. Runs of the same structure share a program: this gives each value its shape in
+/// another run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Like {
-    /// Like nothing that has sizes: the shape is the same in every run.
+pub enum ShapeSource {
+    /// The same shape in every run.
     Fixed,
-    /// The value of this number in the graph of this forward pass.
+    /// The graph value of this index in this forward pass.
     Graph(Pass, usize),
-    /// Some of the rows of that.
+    /// A slice of the rows of that graph value.
     Rows(Pass, usize, Slice),
-    /// The graph's value of this number for whole batches: one after the other, of each its micro-batches.
-    Batch(Batches, usize),
-    /// Two words for each sample of whole batches, or of a forward pass, which has the graph's value of this number for them.
-    PlacesOfBatch(Batches),
-    PlacesOf(Pass, usize),
-    /// The bucket of this number.
+    /// The graph value of this index for whole batches, one after the other, each divided into micro-batches.
+    Batch(BatchBuffer, usize),
+    /// Two words per sample (its offset in the token row): of whole batches, or of a forward pass, whose graph value
+    /// of this index has the same samples.
+    BatchOffsets(BatchBuffer),
+    SampleOffsets(Pass, usize),
+    /// The bucket of this index.
     Bucket(usize),
-    /// The state of that number of such a bucket.
+    /// Bucket and state index.
     State(usize, usize),
-    /// Of the scales of a bucket's codes, those of that number; and of one member.
+    /// Bucket and level of the scales: of all members, and of one member.
     Scales(usize, usize),
-    ScalesOf(usize, usize, usize),
-    /// What the operation whose scratch memory it is asks for.
+    MemberScales(usize, usize, usize),
+    /// The workspace request of the operation.
     Workspace,
 }
 
-/// A value that is part of another: it has the dtype, the role and the pool of its parent, and memory within it.
+/// A sub-range of another value. It shares its parent's dtype, role, pool and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     pub of: ValueId,
-    pub part: Part,
+    pub range: SubRange,
 }
 
-/// A stretch of a value.
+/// The sub-range of a view in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// Of a bucket, one of its states or of its scales, the tensor of this number.
+pub enum SubRange {
+    /// The tensor of this index in a bucket, in one of its states or in its scales.
     Member(usize),
     Rows(Slice),
 }
 
-/// A value: written once. What overwrites it is another value in the same storage.
+/// A value: written once. Overwriting it creates another value (a version) in the same storage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     pub name: &'static str,
-    pub form: Form,
+    pub variant: Variant,
     pub scope: ScopeId,
     pub ty: TensorType,
-    pub like: Like,
+    pub shape_source: ShapeSource,
     pub role: Role,
     pub pool: Pool,
-    /// What it is part of, if it is.
+    /// Its parent and sub-range, if it is a view.
     pub view: Option<View>,
-    /// The value that this one takes the place of: its previous version, or one that nothing reads again.
+    /// The value that this one overwrites: its previous version, or a dead value.
     pub previous: Option<ValueId>,
-    /// The value whose memory this one lies in; itself, if it has its own. Follows from the two before.
+    /// The value that owns the memory; itself, if it is neither a version nor a view. Derived from `view` and
+    /// `previous`.
     pub storage: ValueId,
-    /// Where in the storage, in bytes. Follows as well.
+    /// Offset in the storage, in bytes. Derived as well.
     pub offset: u64,
 }
 
-impl Like {
-    /// Where the whole batches lie that it is a part of, if it is.
-    pub fn batches(self) -> Option<Batches> {
+impl ShapeSource {
+    /// The buffer of whole batches that it describes, if any.
+    pub fn batch_buffer(self) -> Option<BatchBuffer> {
         match self {
-            Like::Batch(batches, _) | Like::PlacesOfBatch(batches) => Some(batches),
+            ShapeSource::Batch(buffer, _) | ShapeSource::BatchOffsets(buffer) => Some(buffer),
             _ => None,
         }
     }
 
-    /// Like some rows of what is like this: the graph's values have rows.
-    fn rows(self, slice: Slice) -> Like {
+    /// The shape source of a slice of the rows. Only graph values have rows.
+    fn rows(self, slice: Slice) -> ShapeSource {
         match self {
-            Like::Graph(micro_batch, index) => Like::Rows(micro_batch, index, slice),
-            _ => unreachable!("only what the graph computes is sliced"),
+            ShapeSource::Graph(pass, index) => ShapeSource::Rows(pass, index, slice),
+            _ => unreachable!("only values of the graph are sliced"),
         }
     }
 }
@@ -113,59 +116,71 @@ impl Program {
         &mut self,
         name: &'static str,
         scope: ScopeId,
-        (like, ty): (Like, TensorType),
+        (shape_source, ty): (ShapeSource, TensorType),
         role: Role,
         pool: Pool,
     ) -> ValueId {
-        let (form, storage) = (Form::Primal, self.next());
+        let (variant, storage) = (Variant::Primal, self.next());
         let (view, previous, offset) = (None, None, 0);
-        self.add(Value { name, form, scope, ty, like, role, pool, view, previous, storage, offset })
+        self.add(Value {
+            name,
+            variant,
+            scope,
+            ty,
+            shape_source,
+            role,
+            pool,
+            view,
+            previous,
+            storage,
+            offset,
+        })
     }
 
-    /// A value with memory of its own that is made from a description of another: what is not said anew is as it
-    /// is there, the shape in runs of other sizes among it.
+    /// A value with its own memory, described by another value: fields that are not changed are copied, the shape
+    /// source included.
     pub fn add_like(&mut self, value: Value) -> ValueId {
         self.add(Value { view: None, previous: None, ..value })
     }
 
-    /// A part of another value, which says what is not said here.
+    /// A view. Its other properties are the parent's.
     pub fn add_view(
         &mut self,
         name: &'static str,
         scope: ScopeId,
-        (like, shape): (Like, Shape),
+        (shape_source, shape): (ShapeSource, Shape),
         view: View,
     ) -> ValueId {
         let parent = self.value(view.of).clone();
         let ty = TensorType { shape, ..parent.ty };
-        self.add(Value { name, scope, ty, like, view: Some(view), previous: None, ..parent })
+        self.add(Value { name, scope, ty, shape_source, view: Some(view), previous: None, ..parent })
     }
 
-    /// The same part of another value as this one is of its parent.
-    pub fn add_view_like(&mut self, view: ValueId, part: Part, of: ValueId) -> ValueId {
-        let Value { name, scope, ty, like, .. } = *self.value(view);
-        self.add_view(name, scope, (like, ty.shape), View { of, part })
+    /// A view of `of` with the name, type and shape source of an existing view.
+    pub fn add_view_like(&mut self, view: ValueId, range: SubRange, of: ValueId) -> ValueId {
+        let Value { name, scope, ty, shape_source, .. } = *self.value(view);
+        self.add_view(name, scope, (shape_source, ty.shape), View { of, range })
     }
 
-    /// Some of the rows of a value.
+    /// A view of some rows of a value.
     pub fn add_rows(&mut self, of: ValueId, rows: Slice) -> ValueId {
-        let Value { name, scope, ty, like, .. } = *self.value(of);
+        let Value { name, scope, ty, shape_source, .. } = *self.value(of);
         self.add_view(
             name,
             scope,
-            (like.rows(rows), ty.shape.of_rows(rows)),
-            View { of, part: Part::Rows(rows) },
+            (shape_source.rows(rows), ty.shape.of_rows(rows)),
+            View { of, range: SubRange::Rows(rows) },
         )
     }
 
-    /// A value like some of the rows of another, with memory of its own.
+    /// A value with its own memory, of the shape of some rows of another.
     pub fn add_slice(&mut self, of: ValueId, rows: Slice) -> ValueId {
         let value = self.value(of).clone();
         let ty = TensorType { shape: value.ty.shape.of_rows(rows), ..value.ty };
-        self.add_like(Value { ty, like: value.like.rows(rows), ..value })
+        self.add_like(Value { ty, shape_source: value.shape_source.rows(rows), ..value })
     }
 
-    /// Lets a value take the place of another from now on.
+    /// Makes a value the next version of `previous`, if there is one.
     pub fn set_previous(&mut self, id: ValueId, previous: Option<ValueId>) {
         if let Some(previous) = previous {
             let Value { storage, offset, .. } = *self.value(previous);
@@ -190,12 +205,12 @@ impl Program {
         id
     }
 
-    /// Gives a value another dtype. Its parts take it on when they are read (`follow_parent`).
+    /// Sets a value's dtype. Views adopt it through `follow_parent`.
     pub fn set_dtype(&mut self, id: ValueId, dtype: DType) {
         self.values[id.index()].ty.dtype = dtype;
     }
 
-    /// Gives a view the dtype that its parent has by now, and the place.
+    /// Updates a view's dtype and offset from its parent.
     pub fn follow_parent(&mut self, id: ValueId) {
         let Some(view) = self.value(id).view else { return };
         self.follow_parent(view.of);
@@ -204,19 +219,23 @@ impl Program {
         (value.ty.dtype, value.offset) = (dtype, offset);
     }
 
-    /// Where in the storage of its parent a view lies, in bytes.
-    pub(super) fn view_offset(&self, View { of, part }: View) -> u64 {
+    /// Offset of a view in its parent's storage, in bytes.
+    pub(super) fn view_offset(&self, View { of, range }: View) -> u64 {
         let parent = self.value(of);
-        let elements = match (part, parent.like) {
-            (Part::Member(member), Like::Bucket(bucket)) => self.buckets[bucket].members[member].offset,
-            (Part::Member(member), Like::State(bucket, state)) => {
+        let elements = match (range, parent.shape_source) {
+            (SubRange::Member(member), ShapeSource::Bucket(bucket)) => {
+                self.buckets[bucket].members[member].offset
+            }
+            (SubRange::Member(member), ShapeSource::State(bucket, state)) => {
                 self.buckets[bucket].states[state].members[member].offset
             }
-            (Part::Member(member), Like::Scales(bucket, index)) => {
+            (SubRange::Member(member), ShapeSource::Scales(bucket, index)) => {
                 self.buckets[bucket].scales[index].members[member].offset
             }
-            (Part::Member(_), _) => unreachable!("buckets and what goes with them alone have members"),
-            (Part::Rows(slice), _) => slice.range(parent.ty.shape.rows()).start * parent.ty.shape.last(),
+            (SubRange::Member(_), _) => {
+                unreachable!("only buckets, their states and their scales have members")
+            }
+            (SubRange::Rows(slice), _) => slice.range(parent.ty.shape.rows()).start * parent.ty.shape.last(),
         };
         parent.offset + parent.ty.dtype.bytes_of(elements)
     }
@@ -225,17 +244,17 @@ impl Program {
         ValueId(self.values.len() as u32)
     }
 
-    /// `blocks.3.attention.qkv`, `blocks.3.attention.d_qkv` for its gradient, `blocks.3.attention.qkv'` when it
-    /// is computed again, `blocks.3.attention.qkv.weight:bf16` when it is cast.
+    /// `blocks.3.attention.qkv`, `blocks.3.attention.d_qkv` for its gradient, `blocks.3.attention.qkv'` if it is
+    /// recomputed, `blocks.3.attention.qkv.weight:bf16` if it is cast.
     pub fn full_name(&self, id: ValueId) -> String {
-        let Value { name, form, scope, .. } = *self.value(id);
+        let Value { name, variant, scope, .. } = *self.value(id);
         let path = &self.scope(scope).path;
-        match form {
-            Form::Primal => format!("{path}.{name}"),
-            Form::Gradient => format!("{path}.d_{name}"),
-            Form::Recomputed => format!("{path}.{name}'"),
-            Form::Cast => format!("{path}.{name}:{}", self.ty(id).dtype),
-            Form::Scales(of) => format!("{path}.{name}{}", ".scales".repeat(1 + of)),
+        match variant {
+            Variant::Primal => format!("{path}.{name}"),
+            Variant::Gradient => format!("{path}.d_{name}"),
+            Variant::Recomputed => format!("{path}.{name}'"),
+            Variant::Cast => format!("{path}.{name}:{}", self.ty(id).dtype),
+            Variant::Scales(of) => format!("{path}.{name}{}", ".scales".repeat(1 + of)),
         }
     }
 }

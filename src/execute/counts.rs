@@ -80,13 +80,13 @@ impl Counts {
             return;
         }
         match &instruction.action {
-            Action::Launch { .. } if instruction.once => {}
+            Action::Launch { .. } if instruction.first_iteration => {}
             Action::Launch { op, outputs, .. } => {
                 self.launch(program, instruction, op, outputs);
                 let is_early = op.as_update().is_some() && kind != SectionKind::Update;
                 self.updates_in_backward += u64::from(is_early);
             }
-            &Action::Copy { to, .. } if instruction.phase == Phase::Start || instruction.once => {
+            &Action::Copy { to, .. } if instruction.phase == Phase::Start || instruction.first_iteration => {
                 self.bytes_at_start += program.ty(to).bytes();
             }
             &Action::Copy { from, to, .. } => self.copy(program, from, to),
@@ -106,7 +106,7 @@ impl Counts {
     }
 
     fn copy(&mut self, program: &Program, from: ValueId, to: ValueId) {
-        if program.value(from).like.batches().is_some() {
+        if program.value(from).shape_source.batch_buffer().is_some() {
             self.batch_bytes += program.ty(to).bytes();
         }
         let bytes = carried_bytes(program, from, to);
@@ -123,7 +123,7 @@ impl Counts {
             self.recompute_flops += flops;
             self.computed_again += u64::from(!instruction.action.is_cast() && !op.is_dequantization());
         }
-        if instruction.home == Pool::Host {
+        if instruction.device == Pool::Host {
             self.host_flops += flops;
         }
         self.casts += op.casts(outputs.len()) as u64;

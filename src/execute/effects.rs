@@ -34,7 +34,7 @@ impl Run {
         let Strategy { accumulate, keep, empty_cache, .. } = &config.strategy;
         Run {
             micro_batches: *accumulate,
-            parameters: program.numbers_of(|_| true),
+            parameters: program.parameter_count(|_| true),
             has_usual_optimizer: matches!(config.train.optimizer, Optimizer::AdamW(_)),
             keeps: !keep.is_empty(),
             empties_cache: *empty_cache != EmptyCache::Never,

@@ -130,8 +130,8 @@ impl<'a> Engine<'a> {
             at: At::default(),
             poison,
             passes: vec![0; program.sections.len()],
-            first_iterations: FirstIterations::none(program),
-            graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
+            first_iterations: FirstIterations::new(program),
+            graphs: program.sections.iter().map(|section| vec![None; section.capture_ranges.len()]).collect(),
             timeline: None,
             timed: Vec::new(),
             applied: None,
@@ -213,7 +213,7 @@ impl<'a> Engine<'a> {
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
         let (mut seen, mut sum) = (0, 0.0);
         for section in program.evaluation() {
-            for _ in 0..section.times {
+            for _ in 0..section.repeat_count {
                 self.section(section.kind, seen)?;
                 seen += section.samples;
                 self.counts.evaluations += 1;
@@ -314,7 +314,7 @@ impl<'a> Engine<'a> {
         let captures = self.passes[number] > 0 && !clocked && self.applied.is_none();
         self.passes[number] += 1;
         let mut next = 0;
-        for (index, segment) in section.segments.iter().enumerate().filter(|_| captures) {
+        for (index, segment) in section.capture_ranges.iter().enumerate().filter(|_| captures) {
             self.stretch(number, next..segment.start, seen, true)?;
             self.segment(number, index, segment.clone(), seen)?;
             next = segment.end;
@@ -345,7 +345,7 @@ impl<'a> Engine<'a> {
                 *self.graphs[section][index].insert(graph?)
             }
         };
-        if !self.program.sections[section].kind.is_of_evaluation() {
+        if !self.program.sections[section].kind.is_in_evaluation() {
             self.counts.replays += 1;
         }
         Ok(self.manager.backing.device.replay(graph)?)
@@ -360,7 +360,7 @@ impl<'a> Engine<'a> {
         enqueue: bool,
     ) -> Result<(), Failure> {
         for index in code {
-            if self.first_iterations.leaves_out(section, &self.program.sections[section].code[index]) {
+            if self.first_iterations.skips(section, &self.program.sections[section].code[index]) {
                 continue;
             }
             let took = self.instruction(section, index, seen, enqueue)?;
@@ -393,11 +393,11 @@ impl<'a> Engine<'a> {
         }
         let (began, before) = (Instant::now(), self.manager.backing.requests);
         self.manager.advance(section, index)?;
-        if instruction.once {
+        if instruction.first_iteration {
             self.counts.requests_once += self.manager.backing.requests - before;
         }
         self.counts.count(self.program, self.program.sections[section].kind, instruction);
-        if !instruction.once && self.uses.frees_late(self.program, instruction) {
+        if !instruction.first_iteration && self.uses.frees_late(self.program, instruction) {
             self.counts.count_late(self.program, instruction);
         }
         match instruction.action {
@@ -428,7 +428,7 @@ impl<'a> Engine<'a> {
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
-                let batches = self.program.value(*from).like.batches();
+                let batches = self.program.value(*from).shape_source.batch_buffer();
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if let Some(batches) = batches {

@@ -107,7 +107,7 @@ impl Timeline {
         let mut csv = csv::Writer::from_path(file)?;
         csv.write_record(header())?;
         for (section, begin) in program.sections.iter().zip(&self.begins) {
-            let per_step = if section.kind.is_of_step() { section.times } else { 0 };
+            let per_step = if section.kind.is_in_step() { section.repeat_count } else { 0 };
             for (instruction, moment) in section.code.iter().zip(&self.moments[*begin..]) {
                 let Some((operation, value)) = describe(program, instruction) else { continue };
                 if moment.times == 0 {
@@ -121,7 +121,7 @@ impl Timeline {
                     value,
                     format!("{:.5}", moment.took.as_secs_f64() * 1e3 / f64::from(moment.times)),
                     // What is done once, in the first step, is part of none.
-                    if instruction.once { 0 } else { per_step }.to_string(),
+                    if instruction.first_iteration { 0 } else { per_step }.to_string(),
                     program.flops(&instruction.action).to_string(),
                     moved_bytes(program, &instruction.action).to_string(),
                     moment.live.total().to_string(),

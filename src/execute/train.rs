@@ -199,7 +199,7 @@ impl Trainer<'_> {
         let mut padding: Option<[u64; 2]> = None;
         let mut contention: Option<Contention> = None;
         let mut unchanged = Unchanged::of(self.program);
-        let rounds = self.run_schedule.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
+        let rounds = self.run_schedule.cycles().flat_map(|(times, round)| iter::repeat_n(round, times));
         for round in rounds {
             for _ in 0..round.steps {
                 if step == warmup_steps {
@@ -233,8 +233,8 @@ impl Trainer<'_> {
                     unchanged.first_step_is_done(engine)?;
                 }
             }
-            if round.evaluated > 0 {
-                let loss = self.evaluate(engine, step, round.evaluated, loader, outcome)?;
+            if round.evaluation_batches > 0 {
+                let loss = self.evaluate(engine, step, round.evaluation_batches, loader, outcome)?;
                 if let Some(evaluations) = &mut logs.evaluations {
                     evaluations.evaluation(step, loss)?;
                 }

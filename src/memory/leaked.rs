@@ -1,13 +1,13 @@
-//! The account of what steps leave behind.
+//! Bytes that steps leak.
 
 use device::{ByRole, Pool};
 
-/// What was left behind so far: by pool, what of it is live, and what of the reserved bytes is reserved for it alone.
+/// Leaked bytes by pool: live bytes, and the reserved bytes of leaks with memory of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaked([(ByRole, u64); Pool::ALL.len()]);
 
 impl Leaked {
-    /// Live bytes of a pool, and reserved ones.
+    /// Live and reserved bytes of a pool.
     pub(super) fn of(&self, pool: Pool) -> &(ByRole, u64) {
         &self.0[pool as usize]
     }
@@ -16,14 +16,14 @@ impl Leaked {
         Pool::ALL.into_iter().zip(&self.0)
     }
 
-    /// Live bytes, in all pools.
+    /// Live bytes of all pools.
     pub fn total(&self) -> u64 {
         self.0.iter().map(|(live, _)| live.total()).sum()
     }
 
-    /// Reserved bytes of the pools of a home.
-    pub(super) fn reserved_at(&self, home: Pool) -> u64 {
-        let pools = self.iter().filter(|(pool, _)| pool.home() == home);
+    /// Reserved bytes of the pools of a device.
+    pub(super) fn reserved_at(&self, device: Pool) -> u64 {
+        let pools = self.iter().filter(|(pool, _)| pool.home() == device);
         pools.map(|(_, (_, reserved))| reserved).sum()
     }
 
@@ -36,15 +36,15 @@ impl Leaked {
     pub(super) fn since(&self, before: &Leaked) -> Leaked {
         let mut since = *self;
         for ((live, reserved), (live_before, reserved_before)) in since.0.iter_mut().zip(&before.0) {
-            *live = less(live, live_before);
+            *live = subtract(live, live_before);
             *reserved -= reserved_before;
         }
         since
     }
 }
 
-pub(super) fn less(bytes: &ByRole, others: &ByRole) -> ByRole {
-    let mut less = *bytes;
-    others.iter().for_each(|(role, other)| less[role] -= other);
-    less
+pub(super) fn subtract(bytes: &ByRole, others: &ByRole) -> ByRole {
+    let mut subtract = *bytes;
+    others.iter().for_each(|(role, other)| subtract[role] -= other);
+    subtract
 }

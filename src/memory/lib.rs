@@ -1,6 +1,6 @@
-//! Lifetimes, places and counts: what a program's memory is, before it runs and while it does.
+//! Memory of a program: allocators, the ledger, the dry run and the prediction.
 
-// The name under which a file of `testing`, which tests here include, finds this crate.
+// The crate name that a shared test file of `testing` uses.
 #[cfg(test)]
 extern crate self as memory;
 

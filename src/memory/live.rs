@@ -1,18 +1,18 @@
-//! Which values are live at an instruction: what people look for when they are out of memory.
+//! Values that are live at an instruction, for diagnosing out-of-memory errors.
 
 use super::allocator::rounded;
 use compile::{Action, Program};
 use device::{Pool, Position, Role, Target};
 use ops::ValueId;
 
-/// A storage that is live, by the name it was allocated for.
+/// A live storage, with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveValue {
     pub name: String,
-    /// The layer that it belongs to.
+    /// Its scope.
     pub scope: String,
     pub role: Role,
-    /// As allocated.
+    /// Allocated bytes.
     pub bytes: u64,
 }
 
@@ -20,15 +20,18 @@ pub struct LiveValue {
 pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Position) -> Vec<LiveValue> {
     let section = &program.sections[position.section as usize];
     let code = &section.code[..=position.instruction as usize];
-    // What is done once is so while not all is there yet.
-    let first_time = code.last().is_some_and(|instruction| instruction.once);
-    let unmade: Vec<ValueId> = match first_time {
-        true => program.sections[position.section as usize..].iter().flat_map(|s| s.made.clone()).collect(),
+    // A first-iteration instruction runs before lazy initialisation is complete.
+    let first_iteration = code.last().is_some_and(|instruction| instruction.first_iteration);
+    let not_initialised: Vec<ValueId> = match first_iteration {
+        true => program.sections[position.section as usize..]
+            .iter()
+            .flat_map(|s| s.lazily_initialised.clone())
+            .collect(),
         false => Vec::new(),
     };
-    let mut live: Vec<ValueId> = section.entry.clone();
-    live.retain(|storage| !unmade.contains(storage));
-    for instruction in code.iter().filter(|instruction| first_time || !instruction.once) {
+    let mut live: Vec<ValueId> = section.live_in.clone();
+    live.retain(|storage| !not_initialised.contains(storage));
+    for instruction in code.iter().filter(|instruction| first_iteration || !instruction.first_iteration) {
         match instruction.action {
             Action::Allocate(storage) => live.push(storage),
             Action::Free(storage) => live.retain(|&other| other != storage),

@@ -1,9 +1,9 @@
-//! Carries out a program's allocations with its allocator, and tells the ledger. Prediction and execution share it:
-//! they differ in the backing alone.
+//! Executes a program's allocations with its allocator and reports them to the ledger. Prediction and execution share
+//! it; they differ only in the backing.
 
 use super::allocator::{self, Allocator, CacheWork, Location, Pieces, rounded};
-use super::leaked::{Leaked, less};
-use super::out_of_memory::{Failure, OutOfMemory, Refused};
+use super::leaked::{Leaked, subtract};
+use super::out_of_memory::{Failure, OutOfMemory, RefusedRequest};
 use super::system::{Backing, System};
 use compile::{Action, Program};
 use device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Target, Tensor};
@@ -16,38 +16,38 @@ pub struct MemoryManager<'a, B> {
     allocator: Box<dyn Allocator + 'a>,
     ledger: Ledger,
     target: Target,
-    /// By storage: where it is, while it is allocated.
+    /// By storage: its location, while it is allocated.
     locations: Vec<Option<Location>>,
-    /// Storages that were left behind, and where.
-    left_behind: Vec<(ValueId, Location)>,
+    /// Leaked storages and their locations.
+    leaked_storages: Vec<(ValueId, Location)>,
     leaked: Leaked,
-    /// What of it has memory that the allocator keeps no account of.
-    leaked_apart: Leaked,
-    /// What a cache did while it was not gone through.
+    /// The part of `leaked` that has memory of its own, outside of the allocator's pools.
+    leaked_unpooled: Leaked,
+    /// Cache work of the cycles that were skipped.
     skipped_work: CacheWork,
 }
 
-/// What decides what becomes of memory from a moment on, beside the code that follows. What was left behind in memory of its
-/// own has no part in it but for the room that it takes.
+/// The state that determines all later allocations of the same code. Leaks with memory of their own are excluded:
+/// they only take up space.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct State {
-    used: Used,
+pub(super) struct MemoryState {
+    used: UsageByPool,
     allocator: Vec<u64>,
 }
 
-/// By pool: what is live, and what is reserved, without what was left behind in memory of its own.
-type Used = [(ByRole, u64); Pool::ALL.len()];
+/// By pool: live and reserved bytes, without leaks that have memory of their own.
+type UsageByPool = [(ByRole, u64); Pool::ALL.len()];
 
 impl<'a, B: Backing> MemoryManager<'a, B> {
-    /// With the allocator that the program was compiled for, which makes the requests that it begins with.
+    /// Creates the allocator that the program was compiled for, which makes its initial requests.
     ///
     /// # Errors
-    /// `OutOfMemory`, blamed on the operation with which the program passes the limit.
+    /// `OutOfMemory`, attributed to the operation with which the program exceeds the limit.
     pub fn new(program: &'a Program, target: &Target, backing: B) -> Result<MemoryManager<'a, B>, Failure> {
         MemoryManager::with_allocator(program, target, backing, allocator::of(program))
     }
 
-    /// With any allocator.
+    /// Like `new`, with another allocator.
     ///
     /// # Errors
     /// As for `new`.
@@ -64,17 +64,17 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
             ledger: Ledger::default(),
             target: target.clone(),
             locations: vec![None; program.values.len()],
-            left_behind: Vec::new(),
+            leaked_storages: Vec::new(),
             leaked: Leaked::default(),
-            leaked_apart: Leaked::default(),
+            leaked_unpooled: Leaked::default(),
             skipped_work: CacheWork::default(),
         };
-        let (allocator, mut system) = manager.parts();
+        let (allocator, mut system) = manager.split();
         match allocator.open(&mut system) {
             Ok(()) => Ok(manager),
             Err(error) => Err(match manager.refused(&error) {
                 Some(refused) => {
-                    let found = OutOfMemory::at_the_opening(program, target, refused);
+                    let found = OutOfMemory::at_start(program, target, refused);
                     Failure::OutOfMemory(Box::new(found))
                 }
                 None => Failure::Device(error),
@@ -86,49 +86,50 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         &self.ledger
     }
 
-    /// Between two sections: if it is equal at two moments, the same sections have the same effect after each.
-    pub(super) fn state(&self) -> State {
-        State { used: self.used(), allocator: self.allocator.state().collect() }
+    /// The state between two sections: from equal states, the same sections have the same effect.
+    pub(super) fn state(&self) -> MemoryState {
+        MemoryState { used: self.used(), allocator: self.allocator.state().collect() }
     }
 
-    /// Whether the state is this one.
-    pub(super) fn is_in(&self, state: &State) -> bool {
-        // What takes no time is looked at first: each step that leaves something in an allocator's blocks tells there.
+    /// Whether the current state equals `state`.
+    pub(super) fn matches(&self, state: &MemoryState) -> bool {
+        // The cheap comparison comes first: it detects leaks into an allocator's blocks.
         self.used() == state.used && self.allocator.state().eq(state.allocator.iter().copied())
     }
 
-    fn used(&self) -> Used {
+    fn used(&self) -> UsageByPool {
         Pool::ALL.map(|pool| {
-            let (usage, (live, reserved)) = (self.ledger.usage(pool), self.leaked_apart.of(pool));
-            (less(&usage.live, live), usage.reserved - reserved)
+            let (usage, (live, reserved)) = (self.ledger.usage(pool), self.leaked_unpooled.of(pool));
+            (subtract(&usage.live, live), usage.reserved - reserved)
         })
     }
 
-    /// What a cache did so far.
+    /// Cache work so far, skipped cycles included.
     pub fn cache_work(&self) -> CacheWork {
         let mut work = self.allocator.work();
         work += self.skipped_work;
         work
     }
 
-    /// What was left behind so far.
+    /// Bytes leaked so far.
     pub fn leaked(&self) -> &Leaked {
         &self.leaked
     }
 
-    /// As much is left behind again, and done with a cache, so many times.
-    pub(super) fn repeat(&mut self, times: u64, leaked: &Leaked, work: &CacheWork) {
+    /// Accounts for `times` skipped cycles, each of which leaks `leaked` and does `work`.
+    pub(super) fn skip_cycles(&mut self, times: u64, leaked: &Leaked, work: &CacheWork) {
         self.skipped_work += work.times(times);
         for (pool, (live, reserved)) in leaked.iter() {
             let (live, reserved) = (live.map(|bytes| times * bytes), times * reserved);
             self.ledger.grown(pool, &live, reserved);
-            // What is left in an allocator's blocks is never as it was.
+            // Leaks into an allocator's blocks change its state, so such cycles are never skipped: all of this has
+            // memory of its own.
             self.leaked.add(pool, &live, reserved);
-            self.leaked_apart.add(pool, &live, reserved);
+            self.leaked_unpooled.add(pool, &live, reserved);
         }
     }
 
-    /// Says which instruction comes next, and allocates or frees if that is what it does.
+    /// Advances to an instruction, and executes it if it allocates or frees.
     ///
     /// # Errors
     /// `OutOfMemory` if the limit or the backing store cannot meet a request.
@@ -144,33 +145,33 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
                 Ok(())
             }
             Action::EmptyCache => {
-                let (allocator, mut system) = self.parts();
+                let (allocator, mut system) = self.split();
                 Ok(allocator.empty(&mut system)?)
             }
             _ => Ok(()),
         }
     }
 
-    /// Where a value is.
+    /// The location of a value.
     ///
-    /// Panics if its storage is not allocated: the verifier rules that out.
+    /// Panics if its storage is not allocated: the verifier excludes that.
     pub fn tensor(&self, id: ValueId) -> Tensor {
         let value = self.program.value(id);
-        let (buffer, offset) = self.locations[value.storage.index()].expect("verified: alive while used");
+        let (buffer, offset) = self.locations[value.storage.index()].expect("verified: live while used");
         Tensor { buffer, offset: offset + value.offset, ty: value.ty }
     }
 
-    /// A storage with its rounding.
+    /// The memory region of a storage.
     pub fn region(&self, storage: ValueId) -> Region {
-        let (buffer, offset) = self.locations[storage.index()].expect("verified: alive while used");
+        let (buffer, offset) = self.locations[storage.index()].expect("verified: live while used");
         Region { buffer, offset, bytes: self.program.ty(storage).bytes() }
     }
 
     fn allocate(&mut self, storage: ValueId, position: Position) -> Result<(), Failure> {
-        let (allocator, mut system) = self.parts();
+        let (allocator, mut system) = self.split();
         let location = match allocator.allocate(storage, &mut system) {
             Ok(location) => location,
-            Err(error) => return Err(self.blame(error, storage, position)),
+            Err(error) => return Err(self.attribute(error, storage, position)),
         };
         self.locations[storage.index()] = Some(location);
         let value = self.program.value(storage);
@@ -180,14 +181,14 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
 
     fn leak(&mut self, storage: ValueId) {
         let location = self.locations[storage.index()].take().expect("verified: freed once");
-        self.left_behind.push((storage, location));
+        self.leaked_storages.push((storage, location));
         let value = self.program.value(storage);
         let mut live = ByRole::default();
         live[value.role] = rounded(self.program, storage, &self.target);
-        let reserved = self.allocator.asked_for(storage, &self.target);
+        let reserved = self.allocator.unpooled_bytes(storage, &self.target);
         self.leaked.add(value.pool, &live, reserved);
         if reserved > 0 {
-            self.leaked_apart.add(value.pool, &live, reserved);
+            self.leaked_unpooled.add(value.pool, &live, reserved);
         }
     }
 
@@ -199,11 +200,11 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     fn free_at(&mut self, storage: ValueId, location: Location) -> Result<(), DeviceError> {
         let value = self.program.value(storage);
         self.ledger.freed(value.pool, value.role, rounded(self.program, storage, &self.target));
-        let (allocator, mut system) = self.parts();
+        let (allocator, mut system) = self.split();
         allocator.free(storage, location, &mut system)
     }
 
-    /// Gives back whatever is still held.
+    /// Frees everything that is still allocated.
     ///
     /// # Errors
     /// A device that fails.
@@ -213,26 +214,26 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
                 self.free(id)?;
             }
         }
-        for (storage, location) in std::mem::take(&mut self.left_behind) {
+        for (storage, location) in std::mem::take(&mut self.leaked_storages) {
             self.free_at(storage, location)?;
         }
-        let (allocator, mut system) = self.parts();
+        let (allocator, mut system) = self.split();
         Ok(allocator.close(&mut system)?)
     }
 
-    /// The allocator, and what it asks memory of.
-    fn parts(&mut self) -> (&mut (dyn Allocator + 'a), System<'_>) {
+    /// The allocator, and the system that it requests memory from.
+    fn split(&mut self) -> (&mut (dyn Allocator + 'a), System<'_>) {
         let MemoryManager { backing, allocator, ledger, target, .. } = self;
         (allocator.as_mut(), System { backing, ledger, target })
     }
 
-    fn blame(&self, error: DeviceError, storage: ValueId, position: Position) -> Failure {
+    fn attribute(&self, error: DeviceError, storage: ValueId, position: Position) -> Failure {
         let Some(refused) = self.refused(&error) else { return Failure::Device(error) };
         let live = self.ledger.usage(refused.pool).live;
         let leaked = self.leaked.of(refused.pool).0.total();
         let found = OutOfMemory::at(self.program, (storage, position), refused, live);
         let pieces = if refused.pool == Pool::Device { self.allocator.pieces() } else { Pieces::default() };
-        // What a cache asks for is not what it was asked for.
+        // A caching allocator requests whole segments: report the storage's bytes instead.
         let requested = match self.program.allocator.is_caching() {
             true => rounded(self.program, storage, &self.target),
             false => found.requested,
@@ -240,12 +241,12 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         Failure::OutOfMemory(Box::new(OutOfMemory { leaked, pieces, requested, ..found }))
     }
 
-    /// What the limit has no room for, if that is what went wrong.
-    fn refused(&self, error: &DeviceError) -> Option<Refused> {
+    /// The refused request, if the error is that a limit was exceeded.
+    fn refused(&self, error: &DeviceError) -> Option<RefusedRequest> {
         let DeviceError::BeyondLimit { pool, bytes } = *error else { return None };
-        let home = pool.home();
-        let of_others = self.ledger.usage_at(home).reserved - self.ledger.usage(pool).reserved;
-        let room = self.target.available_at(home).saturating_sub(of_others);
-        Some(Refused { pool, requested: bytes, room })
+        let device = pool.home();
+        let other_pools = self.ledger.usage_at(device).reserved - self.ledger.usage(pool).reserved;
+        let capacity = self.target.available_at(device).saturating_sub(other_pools);
+        Some(RefusedRequest { pool, requested: bytes, capacity })
     }
 }

@@ -1,4 +1,4 @@
-//! A request that could not be met, and what it is blamed on.
+//! A request that failed, and the operation that it is attributed to.
 
 use super::allocator::{Pieces, rounded};
 use super::manager::MemoryManager;
@@ -8,7 +8,7 @@ use data::WeightsError;
 use device::{ByRole, DeviceError, Phase, Pool, Position, Target};
 use ops::ValueId;
 
-/// A request that the pool could not meet: a result, not an accident.
+/// A request that exceeded the pool's limit: a result of the run, not an error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutOfMemory {
     pub pool: Pool,
@@ -17,15 +17,15 @@ pub struct OutOfMemory {
     pub operation: String,
     pub value: String,
     pub requested: u64,
-    /// What was live in that pool when it was asked for.
+    /// Live bytes of that pool at the request.
     pub live: ByRole,
-    /// What of it had been left behind before.
+    /// The leaked part of `live`.
     pub leaked: u64,
-    /// What of the pool was reserved and free.
+    /// Reserved but free memory of the pool.
     pub pieces: Pieces,
 }
 
-/// What two limits lack for a whole run: that on the device's memory, and that on the host's, for both of its pools.
+/// The shortfall of both limits for a whole run: of device memory, and of host memory (both of its pools).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Short {
     pub device: u64,
@@ -33,7 +33,7 @@ pub struct Short {
 }
 
 impl Short {
-    /// What the limit lacks that a pool is under, and what the other one does.
+    /// The shortfall of the limit that applies to a pool, and that of the other limit.
     pub fn of(self, pool: Pool) -> (u64, u64) {
         match pool.home() {
             Pool::Device => (self.device, self.host),
@@ -42,12 +42,12 @@ impl Short {
     }
 }
 
-/// Why an instruction was not carried out.
+/// Why an instruction failed.
 #[derive(Debug)]
 pub enum Failure {
     OutOfMemory(Box<OutOfMemory>),
     Device(DeviceError),
-    /// What parameters start from cannot be read.
+    /// Checkpoint tensors cannot be read.
     Weights(WeightsError),
 }
 
@@ -63,21 +63,21 @@ impl From<WeightsError> for Failure {
     }
 }
 
-/// What a pool was asked for beyond its limit.
+/// A request that exceeded a pool's limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refused {
+pub(super) struct RefusedRequest {
     pub(super) pool: Pool,
     pub(super) requested: u64,
-    /// All that there could have been in the pool, beside what others hold of the same memory.
-    pub(super) room: u64,
+    /// Maximum bytes of the pool, given what other pools hold of the same memory.
+    pub(super) capacity: u64,
 }
 
 impl OutOfMemory {
-    /// Where a storage was to be allocated: blamed on the first operation that uses it.
+    /// An allocation that failed, attributed to the first operation that uses the storage.
     pub(super) fn at(
         program: &Program,
         (storage, Position { section, instruction }): (ValueId, Position),
-        Refused { pool, requested, .. }: Refused,
+        RefusedRequest { pool, requested, .. }: RefusedRequest,
         live: ByRole,
     ) -> OutOfMemory {
         let code = &program.sections[section as usize].code[instruction as usize..];
@@ -100,42 +100,44 @@ impl OutOfMemory {
         }
     }
 
-    /// Before the program began: blamed on the first operation with which what is live passes the limit, where any
-    /// allocator would run out. Where gaps between values or the rest of a page make the request too large, it is the
-    /// first whose place, with the page that it ends in, passes the limit.
-    pub(super) fn at_the_opening(program: &Program, target: &Target, refused: Refused) -> OutOfMemory {
+    /// An initial request that failed, attributed to the first operation at which live bytes exceed the limit, where
+    /// any allocator would fail; if only gaps or page rounding exceed it, to the first whose storage ends beyond the
+    /// limit, its last page included.
+    pub(super) fn at_start(program: &Program, target: &Target, refused: RefusedRequest) -> OutOfMemory {
         let bytes = |storage| rounded(program, storage, target);
-        let live = |live: &ByRole, storage| live.total() + bytes(storage) > refused.room;
-        let placed = |_: &ByRole, storage: ValueId| {
-            let end = program.places[storage.index()].unwrap_or(0) + bytes(storage);
-            end.next_multiple_of(target.page.0) > refused.room
+        let live = |live: &ByRole, storage| live.total() + bytes(storage) > refused.capacity;
+        let exceeds_end = |_: &ByRole, storage: ValueId| {
+            let end = program.arena_offsets[storage.index()].unwrap_or(0) + bytes(storage);
+            end.next_multiple_of(target.page.0) > refused.capacity
         };
-        let first = |like: &dyn Fn(&ByRole, ValueId) -> bool| first(program, target, refused.pool, like);
-        let (live, allocation) = first(&live)
-            .or_else(|| first(&placed))
-            .expect("what is asked for before the program begins ends with the page of its last value");
+        let find = |matches: &dyn Fn(&ByRole, ValueId) -> bool| {
+            first_allocation(program, target, refused.pool, matches)
+        };
+        let (live, allocation) = find(&live)
+            .or_else(|| find(&exceeds_end))
+            .expect("the initial request ends with the page of its last value");
         OutOfMemory::at(program, allocation, refused, live)
     }
 }
 
-/// The first allocation in a pool that is like this, given what is live then, were there memory enough.
-fn first(
+/// The first allocation in a pool that matches, given the live bytes of a run without limits.
+fn first_allocation(
     program: &Program,
     target: &Target,
     pool: Pool,
-    like: &dyn Fn(&ByRole, ValueId) -> bool,
+    matches: &dyn Fn(&ByRole, ValueId) -> bool,
 ) -> Option<(ByRole, (ValueId, Position))> {
-    let mut walk = MemoryManager::new(program, &target.boundless(), NoStorage::default()).ok()?;
-    for (section, index) in program.walk() {
-        let live = walk.ledger().usage(pool).live;
+    let mut manager = MemoryManager::new(program, &target.boundless(), NoStorage::default()).ok()?;
+    for (section, index) in program.liveness_order() {
+        let live = manager.ledger().usage(pool).live;
         if let Action::Allocate(storage) = program.sections[section].code[index].action
             && program.value(storage).pool == pool
-            && like(&live, storage)
+            && matches(&live, storage)
         {
             let position = Position { section: section as u32, instruction: index as u32 };
             return Some((live, (storage, position)));
         }
-        walk.advance(section, index).ok()?;
+        manager.advance(section, index).ok()?;
     }
     None
 }

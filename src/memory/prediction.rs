@@ -1,4 +1,4 @@
-//! The ledger of a program walked without storage.
+//! Predicts a run's memory: the ledger after a dry run of its program.
 
 use super::allocator::{self, Allocator, CacheWork, rounded};
 use super::dry_run::{DryRun, DryRunResult, DryRunStop};
@@ -11,58 +11,56 @@ use base::units::Bytes;
 use compile::{Action, Program, Section};
 use device::{Pool, Target, Usage};
 
-/// So many steps are gone through at the most to find out how many there is room for. Fewer are enough where memory repeats
-/// itself.
-const LONGEST: u64 = 1 << 10;
+/// The maximum number of steps in the search for the step that runs out of memory. Repeated states need fewer.
+const MAX_STEPS: u64 = 1 << 10;
 
-/// What a run will need, or where it will run out.
+/// The predicted memory of a run, or where it runs out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     pub device: Usage,
-    /// Of both of the host's pools together.
+    /// Of both host pools together.
     pub host: Usage,
     pub pinned: Usage,
-    /// The first request that the limit has no room for.
+    /// The first request that exceeds a limit.
     pub out_of_memory: Option<OutOfMemory>,
-    /// What the run could do with of the device's memory and the host's, in bytes asked of the system: as much as it takes with
-    /// memory enough, unless it gives something back where there is less.
-    enough: [u64; Pool::HOMES.len()],
-    /// What a cache does in the whole run.
+    /// Sufficient bytes of device memory and host memory, as requested from the system: the reserved peak without a
+    /// limit, unless a caching allocator manages with less by returning memory.
+    sufficient: [u64; Pool::HOMES.len()],
+    /// Cache work of the whole run.
     pub cache_work: CacheWork,
-    /// Bytes of all pools that each optimizer step leaves behind for ever.
+    /// Bytes of all pools that each optimizer step leaks.
     pub leaked_bytes: u64,
-    /// Where steps leave something behind in memory that has a limit: how many there is room for, with the evaluations between
-    /// them, however many the run takes.
+    /// If steps leak memory that has a limit: the number of steps that fit, with the evaluations between them,
+    /// whatever the run's length.
     pub steps_until_oom: Option<u64>,
-    /// Numbers in the model's parameters, and in those of them that are trained.
+    /// Elements of all parameters, and of trainable ones.
     pub parameters: u64,
     pub trainable_parameters: u64,
-    /// FLOPs of an optimizer step: of the forward and the backward pass, of what is computed again, and of all together with
-    /// what the optimizer computes.
+    /// FLOPs of an optimizer step: forward and backward pass, recomputation, and the total including the optimizer.
     pub model_flops: u64,
     pub recompute_flops: u64,
     pub hardware_flops: u64,
-    /// What such a step has processors and copies do.
+    /// The launches and transfers of an optimizer step.
     pub work: StepWork,
 }
 
 impl Prediction {
-    /// What the target's memory lacks for the whole run: with so much more, it runs.
+    /// The shortfall of the target's memory for the whole run: with that much more, it runs.
     pub fn short(&self, target: &Target) -> Short {
         Short {
-            device: target.short_of(Pool::Device, self.enough[Pool::Device as usize]),
-            host: target.short_of(Pool::Host, self.enough[Pool::Host as usize]),
+            device: target.short_of(Pool::Device, self.sufficient[Pool::Device as usize]),
+            host: target.short_of(Pool::Host, self.sufficient[Pool::Host as usize]),
         }
     }
 }
 
-/// Predicts a run of a program on a target, in the order that the run goes through it. Where the run will end out of
-/// memory, the usage is what it would be with memory enough.
+/// Predicts a run of a program on a target, following the run's schedule. If the run ends out of memory, the usage is
+/// that of a run without limits.
 pub fn predict(program: &Program, target: &Target, run_schedule: RunSchedule) -> Prediction {
     predict_with(program, target, run_schedule, &allocator::of)
 }
 
-/// The same with any allocator.
+/// Like [`predict`], with another allocator.
 pub fn predict_with<'a>(
     program: &'a Program,
     target: &Target,
@@ -70,35 +68,35 @@ pub fn predict_with<'a>(
     allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator + 'a>,
 ) -> Prediction {
     let dry_run =
-        |target: &Target, run_schedule: RunSchedule, most: u64| -> Result<DryRunResult, DryRunStop> {
+        |target: &Target, run_schedule: RunSchedule, max_steps: u64| -> Result<DryRunResult, DryRunStop> {
             let manager =
                 MemoryManager::with_allocator(program, target, NoStorage::default(), allocator(program));
             let manager = manager.map_err(|failure| DryRunStop::of(failure, 0))?;
-            DryRun::new(program, manager, target, most).run(run_schedule)
+            DryRun::new(program, manager, target, max_steps).run(run_schedule)
         };
-    let (walked, out_of_memory) = match dry_run(target, run_schedule, u64::MAX) {
-        Ok(walked) => (walked, None),
+    let (result, out_of_memory) = match dry_run(target, run_schedule, u64::MAX) {
+        Ok(result) => (result, None),
         Err(DryRunStop::OutOfMemory(found, _)) => {
             match dry_run(&target.boundless(), run_schedule, u64::MAX) {
-                Ok(walked) => (walked, Some(*found)),
-                Err(_) => unreachable!("there is memory enough"),
+                Ok(result) => (result, Some(*found)),
+                Err(_) => unreachable!("the target has no memory limit"),
             }
         }
-        Err(DryRunStop::TakesTooLong) => unreachable!("it may take as long as it does"),
+        Err(DryRunStop::TakesTooLong) => unreachable!("the number of steps has no limit"),
     };
-    let DryRunResult { ledger, cache_work } = walked;
-    let mut enough = Pool::HOMES.map(|home| ledger.usage_at(home).reserved_peak);
+    let DryRunResult { ledger, cache_work } = result;
+    let mut sufficient = Pool::HOMES.map(|device| ledger.usage_at(device).reserved_peak);
     if out_of_memory.is_some() && program.allocator.is_caching() {
         let runs = |target: &Target| dry_run(target, run_schedule, u64::MAX).is_ok();
-        let of_device = &mut enough[Pool::Device as usize];
-        *of_device = least(target, *of_device, runs);
+        let device_bytes = &mut sufficient[Pool::Device as usize];
+        *device_bytes = smallest_sufficient(target, *device_bytes, runs);
     }
-    let leaked = Pool::HOMES.map(|home| leaked_bytes(program, target, home));
-    // What has no limit fills up the machine sooner than anybody knows.
+    let leaked = Pool::HOMES.map(|device| leaked_bytes(program, target, device));
+    // Memory without a limit is exhausted at an unknown step.
     let mut leaking = Pool::HOMES.into_iter().zip(leaked).filter(|(_, leaked)| *leaked > 0).peekable();
-    let fills_up = leaking.peek().is_some() && leaking.all(|(home, _)| target.limits(home));
-    let endless = RunSchedule { steps: usize::MAX, ..run_schedule };
-    let steps_until_oom = match fills_up.then(|| dry_run(target, endless, LONGEST)) {
+    let has_limit = leaking.peek().is_some() && leaking.all(|(device, _)| target.limits(device));
+    let unlimited_schedule = RunSchedule { steps: usize::MAX, ..run_schedule };
+    let steps_until_oom = match has_limit.then(|| dry_run(target, unlimited_schedule, MAX_STEPS)) {
         Some(Err(DryRunStop::OutOfMemory(_, steps))) => Some(steps),
         Some(Err(DryRunStop::TakesTooLong) | Ok(_)) | None => None,
     };
@@ -108,12 +106,12 @@ pub fn predict_with<'a>(
         host: *ledger.usage_at(Pool::Host),
         pinned: *ledger.usage(Pool::Pinned),
         out_of_memory,
-        enough,
+        sufficient,
         cache_work,
         leaked_bytes: leaked.iter().sum(),
         steps_until_oom,
-        parameters: program.numbers_of(|_| true),
-        trainable_parameters: program.numbers_of(|bucket| bucket.trainable),
+        parameters: program.parameter_count(|_| true),
+        trainable_parameters: program.parameter_count(|bucket| bucket.trainable),
         model_flops: program.model_flops(),
         recompute_flops: program.recompute_flops(),
         hardware_flops: work.flops(),
@@ -121,68 +119,69 @@ pub fn predict_with<'a>(
     }
 }
 
-/// Whether a target has room for a run. It may have where it has less than the run takes with memory enough: what is cached
-/// goes back before a request fails.
+/// Whether a run fits a target. It may fit less memory than its reserved peak without limits: a caching allocator
+/// returns cached memory before a request fails.
 pub fn fits(program: &Program, target: &Target, run_schedule: RunSchedule) -> bool {
     let manager = MemoryManager::new(program, target, NoStorage::default());
     manager.is_ok_and(|manager| DryRun::new(program, manager, target, u64::MAX).run(run_schedule).is_ok())
 }
 
-/// Bytes of the device's memory that a run does with and, one page less, does not; those that there are if they are enough. `most`
-/// is what it takes with memory enough.
-fn least(target: &Target, most: u64, runs: impl Fn(&Target) -> bool) -> u64 {
-    let does_with = |bytes: u64| {
+/// The smallest sufficient device memory, to a page; the available memory if that suffices. `most`: the reserved peak
+/// without limits.
+fn smallest_sufficient(target: &Target, most: u64, runs: impl Fn(&Target) -> bool) -> u64 {
+    let suffices = |bytes: u64| {
         let memory = Bytes(target.context.0.saturating_add(bytes));
         runs(&Target { memory, host_memory: None, ..target.clone() })
     };
     let (available, page) = (target.available_at(Pool::Device), target.page.0);
-    if does_with(available) {
+    if suffices(available) {
         return available;
     }
-    let (mut fails, mut enough) = (available / page, (most / page).max(available / page + 1));
-    // Where garbage is collected, memory may be left in other pieces.
-    while !does_with(enough * page) {
-        (fails, enough) = (enough, 2 * enough);
+    let (mut fails, mut sufficient) = (available / page, (most / page).max(available / page + 1));
+    // With garbage collection, fragmentation depends on the limit, so `most` may not suffice.
+    while !suffices(sufficient * page) {
+        (fails, sufficient) = (sufficient, 2 * sufficient);
     }
-    while fails + 1 < enough {
-        let middle = fails.midpoint(enough);
-        *if does_with(middle * page) { &mut enough } else { &mut fails } = middle;
+    while fails + 1 < sufficient {
+        let middle = fails.midpoint(sufficient);
+        *if suffices(middle * page) { &mut sufficient } else { &mut fails } = middle;
     }
-    enough * page
+    sufficient * page
 }
 
-/// What a section leaves behind in the pools of a home, each time.
-fn leaked_in(program: &Program, section: &Section, target: &Target, home: Pool) -> u64 {
+/// Bytes that each iteration of a section leaks in the pools of a device.
+fn leaked_in(program: &Program, section: &Section, target: &Target, device: Pool) -> u64 {
     let leaked = section.code.iter().filter_map(|instruction| match instruction.action {
-        Action::Leak(storage) if program.value(storage).pool.home() == home => Some(storage),
+        Action::Leak(storage) if program.value(storage).pool.home() == device => Some(storage),
         _ => None,
     });
     leaked.map(|storage| rounded(program, storage, target)).sum()
 }
 
-/// What an optimizer step does.
-fn leaked_bytes(program: &Program, target: &Target, home: Pool) -> u64 {
-    let of_section = |section: &Section| section.times as u64 * leaked_in(program, section, target, home);
-    program.step().map(of_section).sum()
+/// Bytes that an optimizer step leaks in the pools of a device.
+fn leaked_bytes(program: &Program, target: &Target, device: Pool) -> u64 {
+    let section_bytes =
+        |section: &Section| section.repeat_count as u64 * leaked_in(program, section, target, device);
+    program.step().map(section_bytes).sum()
 }
 
-/// The most bytes that are ever live in the pools of a home together: whatever the allocator, it asks the system for as
-/// much at least.
-pub fn peak_live(program: &Program, target: &Target, home: Pool) -> u64 {
+/// The peak of live bytes in the pools of a device together: a lower bound of any allocator's reserved bytes.
+pub fn peak_live(program: &Program, target: &Target, device: Pool) -> u64 {
     let (mut live, mut peak) = (0, 0);
-    let is_there = |storage| program.value(storage).pool.home() == home;
-    for (number, index) in program.walk() {
+    let in_device_pools = |storage| program.value(storage).pool.home() == device;
+    for (number, index) in program.liveness_order() {
         let section = &program.sections[number];
         if index == 0 {
-            // The last of its times comes after what the others left behind.
-            live += section.times.saturating_sub(1) as u64 * leaked_in(program, section, target, home);
+            // The last iteration adds to what the iterations before it leaked.
+            live +=
+                section.repeat_count.saturating_sub(1) as u64 * leaked_in(program, section, target, device);
         }
         match section.code[index].action {
-            Action::Allocate(storage) if is_there(storage) => {
+            Action::Allocate(storage) if in_device_pools(storage) => {
                 live += rounded(program, storage, target);
                 peak = peak.max(live);
             }
-            Action::Free(storage) if is_there(storage) => {
+            Action::Free(storage) if in_device_pools(storage) => {
                 live -= rounded(program, storage, target);
             }
             _ => {}
@@ -191,17 +190,17 @@ pub fn peak_live(program: &Program, target: &Target, home: Pool) -> u64 {
     peak
 }
 
-/// Live bytes of the device pool after each instruction, by section, with memory enough; of what is done again and again, once
-/// all is there.
+/// Live bytes of the device pool after each instruction, by section, without a memory limit; for repeated code, once
+/// lazy initialisation is complete.
 pub fn live_bytes(program: &Program, target: &Target) -> Vec<Vec<u64>> {
     let Ok(mut manager) = MemoryManager::new(program, &target.boundless(), NoStorage::default()) else {
-        unreachable!("there is memory enough")
+        unreachable!("the target has no memory limit")
     };
     let mut live: Vec<Vec<u64>> =
         program.sections.iter().map(|section| vec![0; section.code.len()]).collect();
-    for (section, index) in program.walk() {
+    for (section, index) in program.liveness_order() {
         if manager.advance(section, index).is_err() {
-            unreachable!("there is memory enough");
+            unreachable!("the target has no memory limit");
         }
         live[section][index] = manager.ledger().usage(Pool::Device).live.total();
     }

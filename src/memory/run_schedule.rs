@@ -1,31 +1,31 @@
-//! In which order a run goes through its program: training follows it, and so does what predicts memory, since an
-//! allocator that keeps freed memory may answer differently in another order.
+//! The order in which a run executes its program. Training and prediction follow the same order, since the state of a
+//! caching allocator depends on it.
 
 use spec::RunConfig;
 
 /// A run's optimizer steps and the evaluations between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSchedule {
-    /// Optimizer steps, those that are not timed among them.
+    /// Optimizer steps, including untimed ones.
     pub steps: usize,
     pub evaluations: Option<Evaluations>,
 }
 
-/// How often a run is evaluated, and on how much.
+/// The evaluation interval and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evaluations {
-    /// Optimizer steps from one to the next.
+    /// Optimizer steps between evaluations.
     pub every: usize,
-    /// Batches of each.
+    /// Batches per evaluation.
     pub batches: usize,
 }
 
-/// Optimizer steps, and the evaluation after the last of them.
+/// Optimizer steps, followed by an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvaluationCycle {
     pub steps: usize,
-    /// Batches of the evaluation; none if there is no evaluation.
-    pub evaluated: usize,
+    /// Batches of the evaluation; 0 without evaluation.
+    pub evaluation_batches: usize,
 }
 
 impl RunSchedule {
@@ -37,15 +37,15 @@ impl RunSchedule {
         RunSchedule { steps: config.steps(), evaluations }
     }
 
-    /// The whole run, as rounds and how often each comes in a row. The last steps are evaluated, too, however few they
-    /// are.
-    pub fn rounds(&self) -> impl Iterator<Item = (usize, EvaluationCycle)> + use<> {
-        let once = Evaluations { every: self.steps, batches: 0 };
-        let Evaluations { every, batches } = self.evaluations.unwrap_or(once);
+    /// The whole run as cycles, with the number of successive repetitions. The last steps are always evaluated,
+    /// however few.
+    pub fn cycles(&self) -> impl Iterator<Item = (usize, EvaluationCycle)> + use<> {
+        let whole_run = Evaluations { every: self.steps, batches: 0 };
+        let Evaluations { every, batches } = self.evaluations.unwrap_or(whole_run);
         let every = every.max(1);
-        let rounds = [(self.steps / every, every), (1, self.steps % every)];
-        let rounds = rounds.into_iter().filter(|(times, steps)| times * steps > 0);
-        rounds.map(move |(times, steps)| (times, EvaluationCycle { steps, evaluated: batches }))
+        let cycles = [(self.steps / every, every), (1, self.steps % every)];
+        let cycles = cycles.into_iter().filter(|(times, steps)| times * steps > 0);
+        cycles.map(move |(times, steps)| (times, EvaluationCycle { steps, evaluation_batches: batches }))
     }
 }
 
@@ -53,24 +53,24 @@ impl RunSchedule {
 mod tests {
     use super::*;
 
-    /// After which steps a run is evaluated.
+    /// The steps after which a run is evaluated.
     fn evaluated(steps: usize, every: Option<usize>) -> Vec<usize> {
         let evaluations = every.map(|every| Evaluations { every, batches: 6 });
         let mut step = 0;
         let mut after = Vec::new();
-        for (times, round) in (RunSchedule { steps, evaluations }).rounds() {
+        for (times, cycle) in (RunSchedule { steps, evaluations }).cycles() {
             for _ in 0..times {
-                step += round.steps;
-                assert_eq!(round.evaluated, if every.is_some() { 6 } else { 0 });
+                step += cycle.steps;
+                assert_eq!(cycle.evaluation_batches, if every.is_some() { 6 } else { 0 });
                 after.extend(every.map(|_| step));
             }
         }
-        assert_eq!(step, steps, "every step is taken");
+        assert_eq!(step, steps, "the cycles cover every step");
         after
     }
 
     #[test]
-    fn evaluations_come_after_every_so_many_steps_and_after_the_last() {
+    fn evaluations_follow_every_interval_and_the_last_step() {
         assert_eq!(evaluated(7, Some(3)), [3, 6, 7]);
         assert_eq!(evaluated(6, Some(3)), [3, 6]);
         assert_eq!(evaluated(2, Some(3)), [2]);

@@ -1,24 +1,25 @@
-//! What allocators ask memory of: a backing store behind the target's limit. The ledger hears of every request.
+//! The system that allocators request memory from: a backing store behind the target's limit. Every request is
+//! reported to the ledger.
 
 use device::{Buffer, DeviceError, Ledger, Pool, Region, Target};
 
-/// Where memory comes from.
+/// A source of memory.
 pub trait Backing {
-    /// Memory of this many bytes, a multiple of the target's page.
+    /// Requests `bytes` bytes, a multiple of the target's page.
     fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
 
     fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Addresses in the device's pool.
+    /// Reserves addresses in the device pool.
     fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError>;
 
-    /// Memory behind a part of them.
+    /// Backs a part of reserved addresses with memory.
     fn commit(&mut self, part: Region) -> Result<(), DeviceError>;
 
     fn decommit(&mut self, part: Region) -> Result<(), DeviceError>;
 }
 
-/// A backing store as allocators see it.
+/// The backing store as allocators see it.
 pub struct System<'m> {
     pub(super) backing: &'m mut dyn Backing,
     pub(super) ledger: &'m mut Ledger,
@@ -30,37 +31,37 @@ impl System<'_> {
         self.target
     }
 
-    /// What is asked for of a pool and not given back.
+    /// Bytes of a pool that were requested and not returned.
     pub fn reserved(&self, pool: Pool) -> u64 {
         self.ledger.usage(pool).reserved
     }
 
-    /// Memory of this many bytes, a multiple of the target's page.
+    /// Requests `bytes` bytes, a multiple of the target's page.
     ///
     /// # Errors
-    /// `BeyondLimit` where the limit has no room for it, or a device that fails or has none.
+    /// `BeyondLimit` if the request exceeds the limit, or a device that fails or is out of memory.
     pub fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
-        self.has_room(pool, bytes)?;
+        self.check_limit(pool, bytes)?;
         let buffer = self.backing.request(pool, bytes)?;
         self.ledger.reserved(pool, bytes);
         Ok(buffer)
     }
 
-    /// Addresses in the device's pool, with no memory behind them: they count as nothing.
+    /// Reserves addresses in the device pool without memory; they do not count as reserved bytes.
     ///
     /// # Errors
-    /// A device that fails or has none.
+    /// A device that fails or is out of addresses.
     pub fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
         self.backing.reserve(bytes)
     }
 
-    /// Memory behind parts of what was reserved, all or none of them.
+    /// Backs parts of reserved addresses with memory, all or none of them.
     ///
     /// # Errors
     /// As from `request`.
     pub fn commit(&mut self, parts: &[Region]) -> Result<(), DeviceError> {
         let bytes = parts.iter().map(|part| part.bytes).sum();
-        self.has_room(Pool::Device, bytes)?;
+        self.check_limit(Pool::Device, bytes)?;
         for (done, part) in parts.iter().enumerate() {
             if let Err(error) = self.backing.commit(*part) {
                 parts[..done].iter().try_for_each(|part| self.backing.decommit(*part))?;
@@ -71,7 +72,7 @@ impl System<'_> {
         Ok(())
     }
 
-    /// Gives back the memory behind a part.
+    /// Returns the memory behind a part.
     ///
     /// # Errors
     /// A device that fails.
@@ -81,15 +82,15 @@ impl System<'_> {
         Ok(())
     }
 
-    /// Gives back addresses, once there is no memory behind them.
+    /// Releases addresses that have no memory behind them.
     ///
     /// # Errors
     /// A device that fails.
-    pub fn give_up(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+    pub fn unreserve(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.backing.give_back(buffer)
     }
 
-    fn has_room(&self, pool: Pool, bytes: u64) -> Result<(), DeviceError> {
+    fn check_limit(&self, pool: Pool, bytes: u64) -> Result<(), DeviceError> {
         let reserved = self.ledger.usage_at(pool.home()).reserved + bytes;
         match self.target.short_of(pool.home(), reserved) {
             0 => Ok(()),
@@ -97,7 +98,7 @@ impl System<'_> {
         }
     }
 
-    /// Gives back what was requested.
+    /// Returns requested memory.
     ///
     /// # Errors
     /// A device that fails.
@@ -108,7 +109,7 @@ impl System<'_> {
     }
 }
 
-/// A backing that has all the memory in the world and hands out none.
+/// A backing with unlimited memory that provides none.
 #[derive(Debug, Default)]
 pub(super) struct NoStorage {
     next: u32,

@@ -1,4 +1,4 @@
-//! The walk of a prediction against the whole run, gone through without leaving anything out.
+//! Predictions against complete runs without skipped cycles.
 
 use proptest::option;
 use proptest::prelude::{Just, Strategy as Any, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -19,7 +19,7 @@ use testing::{any_config, any_target, compile, full, random_cases, small, target
 #[path = "../testing/hoarder.rs"]
 mod hoarder;
 
-/// Asks for more each time, by a page, up to so many pages; then it begins anew.
+/// An allocator that requests one page more each time, up to `most` pages, and then starts again.
 struct Growing<'a> {
     program: &'a Program,
     extra: u64,
@@ -57,18 +57,18 @@ impl Allocator for Growing<'_> {
     }
 }
 
-/// A run whose allocator may be replaced by one that asks for pages.
-fn by_pages(config: RunConfig) -> RunConfig {
+/// A run with the direct allocator, which tests can replace by another one that requests pages.
+fn with_direct_allocator(config: RunConfig) -> RunConfig {
     let strategy = spec::Strategy { allocator: spec::Allocator::Direct, ..config.strategy };
     RunConfig { strategy, ..config }
 }
 
-/// With room for whatever a run leaves behind, however much more is asked for each time.
+/// A target with memory for all leaks and growing requests.
 fn roomy() -> Target {
     Target { memory: Bytes(1 << 50), ..target() }
 }
 
-/// The ledger after every step and every evaluation of a run.
+/// The ledger of a complete run.
 fn whole_run<'a>(
     program: &'a Program,
     run_schedule: RunSchedule,
@@ -76,68 +76,69 @@ fn whole_run<'a>(
 ) -> Ledger {
     let mut manager =
         MemoryManager::with_allocator(program, &roomy(), NoStorage::default(), allocator).unwrap();
-    let mut first_iterations = FirstIterations::none(program);
-    let mut sections = |like: fn(SectionKind) -> bool| {
-        for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section.kind))
+    let mut first_iterations = FirstIterations::new(program);
+    let mut sections = |matches: fn(SectionKind) -> bool| {
+        for (number, section) in
+            program.sections.iter().enumerate().filter(|(_, section)| matches(section.kind))
         {
-            for _ in 0..section.times {
+            for _ in 0..section.repeat_count {
                 for (index, instruction) in section.code.iter().enumerate() {
-                    if !first_iterations.leaves_out(number, instruction) {
+                    if !first_iterations.skips(number, instruction) {
                         manager.advance(number, index).unwrap();
                     }
                 }
-                first_iterations.open(number);
+                first_iterations.complete(number);
             }
         }
     };
     sections(|kind| kind == SectionKind::Start);
     for step in 1..=run_schedule.steps {
-        sections(SectionKind::is_of_step);
+        sections(SectionKind::is_in_step);
         if let Some(Evaluations { every, batches }) = run_schedule.evaluations
             && (step % every == 0 || step == run_schedule.steps)
         {
-            (0..batches).for_each(|_| sections(SectionKind::is_of_evaluation));
+            (0..batches).for_each(|_| sections(SectionKind::is_in_evaluation));
         }
     }
     manager.ledger().clone()
 }
 
-/// Any run_schedule of a run that may be evaluated or not.
-fn any_cadence() -> impl Any<Value = RunSchedule> {
+/// Any schedule, with evaluations that a run may lack.
+fn any_run_schedule() -> impl Any<Value = RunSchedule> {
     let evaluations = (1..=7usize, 1..=9usize);
     let evaluations = evaluations.prop_map(|(every, batches)| Evaluations { every, batches });
-    // Growing without end, an allocator is followed to the end.
+    // A growing allocator never repeats, so the whole run is executed.
     let most = if full() { 40usize } else { 12 };
     (1..=most, evaluations)
         .prop_map(|(steps, evaluations)| RunSchedule { steps, evaluations: Some(evaluations) })
 }
 
-/// Makes an allocator for a program.
-type Make = for<'p> fn(&'p Program) -> Box<dyn Allocator + 'p>;
+/// Creates an allocator for a program.
+type MakeAllocator = for<'p> fn(&'p Program) -> Box<dyn Allocator + 'p>;
 
-const NOTHING_KEPT: Make = |program| allocator::of(program);
+const STATELESS: MakeAllocator = |program| allocator::of(program);
 
-/// Those that remember: settled after a while, the same again after so many allocations, and never.
-const REMEMBERING: [Make; 4] = [
+/// Stateful allocators: settled after a while, periodic with short and long periods, and never repeating.
+const STATEFUL: [MakeAllocator; 4] = [
     Hoarder::boxed,
     |program| Growing::boxed(program, 7),
     |program| Growing::boxed(program, 64),
     |program| Growing::boxed(program, u64::MAX),
 ];
 
-fn any_allocator() -> impl Any<Value = Make> {
-    let [hoarder, often, seldom, never] = REMEMBERING.map(Just);
-    prop_oneof![Just(NOTHING_KEPT), hoarder, often, seldom, never]
+fn any_allocator() -> impl Any<Value = MakeAllocator> {
+    let [hoarder, often, seldom, never] = STATEFUL.map(Just);
+    prop_oneof![Just(STATELESS), hoarder, often, seldom, never]
 }
 
 proptest! {
     #![proptest_config(random_cases(tenth(128)))]
 
     #[test]
-    fn what_is_left_out_changes_nothing(
-        config in any_config(), run_schedule in any_cadence(), make in any_allocator(),
+    fn skipped_cycles_change_nothing(
+        config in any_config(), run_schedule in any_run_schedule(), make in any_allocator(),
     ) {
-        let config = by_pages(config);
+        let config = with_direct_allocator(config);
         let program = compile(&config, &roomy()).unwrap();
         let evaluations = run_schedule.evaluations.filter(|_| config.evaluation.is_some());
         let run_schedule = RunSchedule { evaluations, ..run_schedule };
@@ -152,21 +153,21 @@ proptest! {
 proptest! {
     #![proptest_config(random_cases(tenth(96)))]
 
-    /// At limits on either memory, and on both, where what is short could be taken for nothing, or for less than the whole run
-    /// lacks: just under what is reserved, in its last page, and just under what is live.
+    /// Limits on device memory, on host memory and on both, near the boundaries: just below the reserved bytes, in
+    /// their last page, and just below the live bytes.
     #[test]
-    fn a_limit_and_what_it_is_short_of_suffice(
+    fn limit_plus_shortfall_suffices(
         config in any_config(), target in any_target(), page in any_page(), context in any_context(),
-        run_schedule in any_cadence(), other in option::of(any_allocator()),
+        run_schedule in any_run_schedule(), other in option::of(any_allocator()),
     ) {
         let (config, make) = match other {
-            Some(make) => (by_pages(config), make),
-            None => (config, NOTHING_KEPT),
+            Some(make) => (with_direct_allocator(config), make),
+            None => (config, STATELESS),
         };
         let target = Target { page, context, ..target };
-        // What is cached goes back where memory is short, so that less may be enough; and where garbage is collected, pieces
-        // are others.
-        let (gives_back, collects) = match config.strategy.allocator {
+        // A caching allocator returns memory under pressure, so less can suffice; garbage collection changes
+        // fragmentation.
+        let (returns_memory, collects) = match config.strategy.allocator {
             spec::Allocator::Caching(caching) => (true, caching.garbage_collection_threshold.is_some()),
             _ => (false, false),
         };
@@ -182,32 +183,32 @@ proptest! {
         };
         let (free, short) = within([Some(1 << 50), None]);
         prop_assert_eq!((&free.out_of_memory, short), (&None, Short::default()));
-        let near = |home, reserved: u64| {
-            let live = peak_live(&program, &target, home);
+        let near = |device, reserved: u64| {
+            let live = peak_live(&program, &target, device);
             [reserved - 1, reserved.saturating_sub(page.0), live, live - 1]
         };
-        let (needs, needed_by_host) = (context.0 + free.device.reserved_peak, free.host.reserved_peak);
-        let on_device = near(Pool::Device, free.device.reserved_peak).map(|bytes| context.0 + bytes);
-        let on_device = on_device.into_iter().chain([context.0, context.0 / 2]).map(|limit| [Some(limit), None]);
-        let of_host = near(Pool::Host, needed_by_host).into_iter().chain([0]);
-        let of_host = of_host.flat_map(|limit| [needs, needs - 1].map(|own| [Some(own), Some(limit)]));
-        for limits in on_device.chain(of_host) {
+        let (device_bytes, host_bytes) = (context.0 + free.device.reserved_peak, free.host.reserved_peak);
+        let device_limits = near(Pool::Device, free.device.reserved_peak).map(|bytes| context.0 + bytes);
+        let device_limits = device_limits.into_iter().chain([context.0, context.0 / 2]).map(|limit| [Some(limit), None]);
+        let host_limits = near(Pool::Host, host_bytes).into_iter().chain([0]);
+        let host_limits = host_limits.flat_map(|limit| [device_bytes, device_bytes - 1].map(|own| [Some(own), Some(limit)]));
+        for limits in device_limits.chain(host_limits) {
             let (prediction, short) = within(limits);
-            if !gives_back || prediction.out_of_memory.is_some() {
-                prop_assert_eq!(&prediction.device, &free.device, "the need is what it is without the limit");
+            if !returns_memory || prediction.out_of_memory.is_some() {
+                prop_assert_eq!(&prediction.device, &free.device, "the device peak does not depend on the limit");
             }
             prop_assert_eq!(prediction.device.phase_peaks, free.device.phase_peaks);
-            prop_assert_eq!(&prediction.host, &free.host, "and that of the host");
-            let lacks = |needed: u64, limit: Option<u64>| limit.map_or(0, |limit| needed.saturating_sub(limit));
-            let expected = Short { device: lacks(needs, limits[0]), host: lacks(needed_by_host, limits[1]) };
-            prop_assert!(short == expected || gives_back && short.host == expected.host);
+            prop_assert_eq!(&prediction.host, &free.host, "the host peak does not depend on the limit");
+            let shortfall = |needed: u64, limit: Option<u64>| limit.map_or(0, |limit| needed.saturating_sub(limit));
+            let expected = Short { device: shortfall(device_bytes, limits[0]), host: shortfall(host_bytes, limits[1]) };
+            prop_assert!(short == expected || returns_memory && short.host == expected.host);
             prop_assert!(short.device <= expected.device || collects);
             if short == Short::default() {
-                // What is live fills its pages.
+                // The live bytes fill their pages.
                 prop_assert_eq!(prediction.out_of_memory, None);
                 continue;
             }
-            let found = prediction.out_of_memory.expect("a limit is passed");
+            let found = prediction.out_of_memory.expect("a limit is exceeded");
             prop_assert!(found.requested > 0 && !found.value.is_empty() && !found.operation.is_empty(), "{found:?}");
             prop_assert!(short.of(found.pool).0 > 0, "{short:?} for the {} pool", found.pool.name());
             let more = |by: [u64; 2]| {
@@ -222,7 +223,7 @@ proptest! {
     }
 }
 
-/// From a system's to one that is larger than most of what runs here need.
+/// Page sizes from a system's to more than most runs here need.
 fn any_page() -> impl Any<Value = Bytes> {
     prop_oneof![Just(Bytes(4096)), Just(Bytes(1 << 16)), Just(Bytes(1 << 21))]
 }
@@ -231,9 +232,9 @@ fn any_context() -> impl Any<Value = Bytes> {
     prop_oneof![Just(Bytes(0)), Just(Bytes(300 << 20))]
 }
 
-/// Where nothing is kept of the past, runs of any length need the same, and what tells takes no time.
+/// Stateless allocators need the same memory for schedules of any length, and the dry run takes no time.
 #[test]
-fn without_a_past_the_cadence_is_nothing() {
+fn stateless_allocators_need_the_same_for_any_schedule() {
     for allocator in [spec::Allocator::Arena, spec::Allocator::Direct] {
         let mut config = small();
         (config.strategy.accumulate, config.strategy.allocator) = (2, allocator);
@@ -246,10 +247,10 @@ fn without_a_past_the_cadence_is_nothing() {
     }
 }
 
-/// What is kept of the past settles, too.
+/// Stateful allocators that settle are not executed to the end.
 #[test]
-fn what_settles_is_not_followed_to_the_end() {
-    let config = by_pages(small());
+fn dry_run_ends_once_the_state_repeats() {
+    let config = with_direct_allocator(small());
     let program = compile(&config, &target()).unwrap();
     let evaluations = Some(Evaluations { every: 7, batches: 1_000_000 });
     let of = |steps| {
@@ -263,12 +264,12 @@ fn what_settles_is_not_followed_to_the_end() {
 proptest! {
     #![proptest_config(random_cases(if full() { 256 } else { 64 }))]
 
-    /// At most a twentieth of what is alive, or where most of it comes and goes by copies, a quarter. Of 20,000 random
-    /// programs without copies, 99 in 100 had no more than 0.3 %.
+    /// Gaps are at most 1/20 of the live bytes, or 1/4 if most values come and go by transfers. Of 20,000 random
+    /// programs without transfers, 99 % had at most 0.3 %.
     #[test]
-    fn gaps_are_few(mut config in any_config(), target in any_target()) {
+    fn arena_gaps_are_small(mut config in any_config(), target in any_target()) {
         (config.strategy.allocator, config.strategy.leak) = (spec::Allocator::Arena, None);
-        // What a page rounds up is no gap.
+        // Page rounding is not a gap.
         let target = Target { page: target.alignment, ..target };
         let program = compile(&config, &target).unwrap();
         let (live, reserved) = (peak_live(&program, &target, Pool::Device), program.arenas[Pool::Device as usize]);

@@ -75,7 +75,7 @@ impl Speeds {
 
     fn task_seconds(&self, task: &Task, config: &RunConfig, target: &Target) -> Option<f64> {
         let precision = config.strategy.precision;
-        if target.kind == DeviceKind::Cuda && task.home == Pool::Host {
+        if target.kind == DeviceKind::Cuda && task.device == Pool::Host {
             // Nobody says how fast a card's host is.
             return None;
         }
@@ -128,7 +128,14 @@ mod tests {
     use testing::{small, target};
 
     fn task(operation: &'static str, flops: u64, bytes: u64) -> Task {
-        Task { operation, home: Pool::Device, dtype: DType::F32, load: Load::of(flops, bytes), flops, bytes }
+        Task {
+            operation,
+            device: Pool::Device,
+            dtype: DType::F32,
+            load: Load::of(flops, bytes),
+            flops,
+            bytes,
+        }
     }
 
     fn work() -> StepWork {
@@ -197,7 +204,7 @@ mod tests {
         assert_eq!(Speeds::default().step_ms(&work(), &config, &cpu), None);
         assert_eq!(Speeds { link: None, ..speeds() }.step_ms(&work(), &config, &card), None);
         let mut on_the_host = work();
-        on_the_host.tasks[1].home = Pool::Host;
+        on_the_host.tasks[1].device = Pool::Host;
         assert_eq!(speeds().step_ms(&on_the_host, &config, &card), None);
         // Products in tf32 have another rate. What moves bytes alone needs none.
         config.strategy.precision = Precision::Tf32;

@@ -133,7 +133,7 @@ impl<'a> Forecasts<'a> {
         // Values say what they are like at all sizes, so programs of as many slices that are equal at some are equal at all.
         let mut compilers = [(); 2].map(|()| Compiler::sharing(self.target, Arc::clone(&self.frontiers)));
         let [one, two] = &mut compilers;
-        let same = one.compile(config)?.program.is_but_for_emptying(&two.compile(other)?.program);
+        let same = one.compile(config)?.program.equal_except_empty_cache(&two.compile(other)?.program);
         self.same.lock().unwrap_or_else(PoisonError::into_inner).insert(keys, same);
         Ok(same)
     }
@@ -167,8 +167,8 @@ fn predict_chunk(
         let (compiled, unmet) = compiler.compile_within_budget(config).map_err(blame)?;
         let recompute_plan = compiled.recompute_plan.clone();
         let prediction = predict(&compiled.program, target, RunSchedule::of(config));
-        let slices = compiled.program.slices.iter().map(|sliced| sliced.count).collect();
-        let spilled = compiled.program.spillable.iter().map(|value| value.is_spilled).collect();
+        let slices = compiled.program.loss_slices.iter().map(|sliced| sliced.count).collect();
+        let spilled = compiled.program.offloadable.iter().map(|value| value.is_offloaded).collect();
         let graph = structures.number(&compiled.graphs);
         let structure = Structure { graph, slices, spilled, recompute_plan };
         // What leaks in a cache is known of steps that are gone through, one by one: too many for every batch that may fit.

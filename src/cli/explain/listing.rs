@@ -18,8 +18,8 @@ pub(super) fn listing(program: &Program, target: &Target, prediction: &Predictio
             out,
             "{} ({} live-in, {} live-out)",
             section.kind.name(),
-            section.entry.len(),
-            section.exit.len()
+            section.live_in.len(),
+            section.live_out.len()
         );
         let _ = writeln!(out, "        live MiB  scope                   operation");
         for (number, instruction) in section.code.iter().enumerate() {
@@ -28,7 +28,7 @@ pub(super) fn listing(program: &Program, target: &Target, prediction: &Predictio
             let scope = &program.scope(instruction.scope).path;
             let what = describe(program, target, instruction);
             let mib = live[index][number] as f64 / f64::from(1 << 20);
-            let once = if instruction.once { " (once)" } else { "" };
+            let once = if instruction.first_iteration { " (once)" } else { "" };
             let _ = writeln!(out, "{mark:6} {mib:9.2}  {scope:22}  {what}{once}");
         }
         out.push('\n');
@@ -61,8 +61,8 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         Action::Wait { queue, event } => format!("the {1} queue waits for event {0}", event.0, queue.name()),
         Action::Allocate(storage) => {
             let pool = program.value(*storage).pool;
-            let place =
-                program.places[storage.index()].map_or(String::new(), |offset| format!(" at {offset}"));
+            let place = program.arena_offsets[storage.index()]
+                .map_or(String::new(), |offset| format!(" at {offset}"));
             let bytes = rounded(program, *storage, target);
             format!("+ {} ({}, {}{place})", program.full_name(*storage), Bytes(bytes), pool.name())
         }

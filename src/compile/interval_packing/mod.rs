@@ -1,60 +1,60 @@
-//! What is occupied of an arena in a section, when and where.
+//! The occupied offsets of an arena over the time of one section.
 //!
-//! A search must not look at all that is there, or deep models take the square of their layers. What lives for a few
-//! instructions meets few others, which are found by time; what lives long meets whatever was there meanwhile, and is
-//! found by offset.
+//! A search must not scan all storages, or planning deep models takes time quadratic in the number of layers.
+//! Short-lived storages meet few others, which are found by time; long-lived storages meet most others, and are found
+//! by offset.
 
-mod long;
-mod short;
+mod long_lived;
+mod short_lived;
 
 use std::ops::Range;
 
-use long::Long;
-use short::Short;
+use long_lived::LongLived;
+use short_lived::ShortLived;
 
-/// Storages that have their places.
+/// Storages with assigned offsets.
 #[derive(Clone, Debug)]
 pub(super) struct IntervalPacking {
     section: Range<u32>,
-    long: Long,
-    /// None where there is so little that one tree has all of it sooner.
-    short: Option<Short>,
+    long: LongLived,
+    /// `None` for small sections, where one tree is faster.
+    short: Option<ShortLived>,
 }
 
 impl IntervalPacking {
-    /// Instructions of a section that is not a deep model's.
-    const FEW: usize = 1 << 14;
+    /// Sections of at most this many instructions are small.
+    const SMALL: usize = 1 << 14;
 
-    /// Nothing yet of a section that lies there on the line of all sections.
+    /// An empty packing of a section with this time range.
     pub(super) fn new(section: Range<u32>) -> IntervalPacking {
-        let short = (section.len() > IntervalPacking::FEW).then(|| Short::new(section.len()));
-        IntervalPacking { section, long: Long::default(), short }
+        let short = (section.len() > IntervalPacking::SMALL).then(|| ShortLived::new(section.len()));
+        IntervalPacking { section, long: LongLived::default(), short }
     }
 
-    /// The lowest offset from `offset` on at which so many bytes meet nothing that is alive with them.
-    pub(super) fn lowest_free(&self, alive: &Range<u32>, bytes: u64, mut offset: u64) -> u64 {
-        let alive = self.within(alive);
+    /// The lowest offset, from `offset` on, at which `bytes` bytes overlap no storage that is live at the same time.
+    pub(super) fn lowest_free(&self, time: &Range<u32>, bytes: u64, mut offset: u64) -> u64 {
+        let time = self.within(time);
         loop {
-            let before = self.long.lowest_free(&alive, bytes, offset);
-            offset = self.short.as_ref().map_or(before, |short| short.lowest_free(&alive, bytes, before));
+            let before = self.long.lowest_free(&time, bytes, offset);
+            offset = self.short.as_ref().map_or(before, |short| short.lowest_free(&time, bytes, before));
             if offset == before {
                 return offset;
             }
         }
     }
 
-    pub(super) fn add(&mut self, alive: &Range<u32>, place: Range<u64>) {
-        let alive = self.within(alive);
+    pub(super) fn add(&mut self, time: &Range<u32>, offsets: Range<u64>) {
+        let time = self.within(time);
         match &mut self.short {
-            Some(short) if alive.len() <= Short::LONGEST => short.add(alive, place),
-            _ => self.long.add(alive, place),
+            Some(short) if time.len() <= ShortLived::LONGEST => short.add(time, offsets),
+            _ => self.long.add(time, offsets),
         }
     }
 
-    /// The part of a lifetime that lies in the section, counted from its start.
-    fn within(&self, alive: &Range<u32>) -> Range<u32> {
+    /// The part of a live range within the section, relative to its start.
+    fn within(&self, time: &Range<u32>) -> Range<u32> {
         let Range { start, end } = self.section;
-        alive.start.max(start) - start..alive.end.min(end) - start
+        time.start.max(start) - start..time.end.min(end) - start
     }
 }
 
@@ -66,37 +66,37 @@ mod tests {
     use super::*;
     use testing::{random_cases, tenth};
 
-    /// By looking at all that have their places.
-    fn lowest_free(taken: &[(Range<u32>, Range<u64>)], alive: &Range<u32>, bytes: u64, from: u64) -> u64 {
-        let meets = |other: &Range<u32>| other.start < alive.end && alive.start < other.end;
-        let mut places: Vec<_> = taken.iter().filter(|(other, _)| meets(other)).map(|(_, at)| at).collect();
-        places.sort_by_key(|place| place.start);
-        let behind = |offset: u64, place: &&Range<u64>| match **place {
+    /// Reference: scans all storages.
+    fn lowest_free(taken: &[(Range<u32>, Range<u64>)], time: &Range<u32>, bytes: u64, from: u64) -> u64 {
+        let meets = |other: &Range<u32>| other.start < time.end && time.start < other.end;
+        let mut offsets: Vec<_> = taken.iter().filter(|(other, _)| meets(other)).map(|(_, at)| at).collect();
+        offsets.sort_by_key(|offsets| offsets.start);
+        let behind = |offset: u64, offsets: &&Range<u64>| match **offsets {
             Range { start, end } if start < offset + bytes && offset < end => end,
             _ => offset,
         };
-        places.iter().fold(from, behind)
+        offsets.iter().fold(from, behind)
     }
 
     proptest! {
         #![proptest_config(random_cases(tenth(64)))]
 
-        /// Enough of them for trees of several levels, some of which live longer than the section.
+        /// Enough storages for trees of several levels; some outlive the section.
         #[test]
-        fn a_search_finds_what_looking_at_all_finds(
-            lives in vec((0..4000u32, prop_oneof![1..20u32, 1..300u32, 200..4000u32], 1..12u64, 0..100u64), 0..1500),
-            few in any::<bool>(),
+        fn search_equals_scan_of_all_storages(
+            ranges in vec((0..4000u32, prop_oneof![1..20u32, 1..300u32, 200..4000u32], 1..12u64, 0..100u64), 0..1500),
+            is_small in any::<bool>(),
         ) {
             let section = 500..3500;
-            let (mut occupied, mut taken) = (IntervalPacking::new(section.clone()), Vec::new());
-            occupied.short = (!few).then(|| Short::new(section.len()));
-            for (start, duration, bytes, from) in lives {
-                let alive = start..start + duration;
-                let within = alive.start.max(section.start)..alive.end.min(section.end);
+            let (mut packing, mut taken) = (IntervalPacking::new(section.clone()), Vec::new());
+            packing.short = (!is_small).then(|| ShortLived::new(section.len()));
+            for (start, duration, bytes, from) in ranges {
+                let time = start..start + duration;
+                let within = time.start.max(section.start)..time.end.min(section.end);
                 if !within.is_empty() {
-                    let found = occupied.lowest_free(&alive, bytes, from);
+                    let found = packing.lowest_free(&time, bytes, from);
                     prop_assert_eq!(found, lowest_free(&taken, &within, bytes, from));
-                    occupied.add(&alive, found..found + bytes);
+                    packing.add(&time, found..found + bytes);
                     taken.push((within, found..found + bytes));
                 }
             }

@@ -1,58 +1,59 @@
-//! Writers dominate readers, and nothing reads what was overwritten.
+//! Writers dominate readers, and no overwritten value is read.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Violation, at, broken};
 use crate::program::{Program, Section};
-use crate::value::{Part, Value, View};
+use crate::value::{SubRange, Value, View};
 use ops::ValueId;
 
-/// What the walks through all sections know of values. Deep models have so many that each walk must not ask them all.
-pub(super) struct Known {
-    /// By value: in how many parts it is written, if in parts.
+/// Properties of values that the checks of all sections share: deep models have too many values to scan them per
+/// section.
+pub(super) struct VersionIndex {
+    /// By value: the number of its views, if it is written through views.
     parts: Vec<u32>,
-    /// Those that no other was in the place of before, each with its storage.
+    /// First versions, each with its storage.
     first_versions: Vec<(ValueId, ValueId)>,
 }
 
-impl Known {
-    pub(super) fn of(program: &Program) -> Known {
-        let mut known = Known { parts: vec![0; program.values.len()], first_versions: Vec::new() };
+impl VersionIndex {
+    pub(super) fn of(program: &Program) -> VersionIndex {
+        let mut versions = VersionIndex { parts: vec![0; program.values.len()], first_versions: Vec::new() };
         for (id, value) in (0..).map(ValueId).zip(&program.values) {
             if value.previous.is_none() {
-                known.first_versions.push((id, value.storage));
+                versions.first_versions.push((id, value.storage));
                 if let Some(View { of, .. }) = value.view {
-                    known.parts[of.index()] += 1;
+                    versions.parts[of.index()] += 1;
                 }
             }
         }
-        known
+        versions
     }
 }
 
-/// What the walk has seen of each value.
-struct State<'a> {
-    known: &'a Known,
+/// The state of each value at a point of a section.
+struct ValueStates<'a> {
+    versions: &'a VersionIndex,
     written: Vec<bool>,
     overwritten: Vec<bool>,
-    /// By value: how many of its parts are complete.
+    /// By value: how many of its views are complete.
     complete: Vec<u32>,
-    /// The parts that were written anew.
+    /// Views that were written as first versions.
     parts: HashSet<View>,
-    /// By what it is a part of: how that is divided.
+    /// By parent: how it is divided into views.
     divided: HashMap<ValueId, Division>,
 }
 
-/// Parts of one division lie apart, if they are not the same; those of two may overlap.
+/// Views of one division are disjoint unless they are equal; views of different divisions may overlap.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Division {
     Members,
-    /// So many slices.
+    /// Slices of rows, by their number.
     Rows(usize),
 }
 
-pub(super) fn check(program: &Program, section: &Section, known: &Known) -> Result<(), Violation> {
-    let mut state = State::at_entry(program, section, known);
+pub(super) fn check(program: &Program, section: &Section, versions: &VersionIndex) -> Result<(), Violation> {
+    let mut state = ValueStates::at_entry(program, section, versions);
     for instruction in &section.code {
         for &read in instruction.action.reads() {
             if let Err(invariant) = state.read(program, read) {
@@ -72,75 +73,77 @@ pub(super) fn check(program: &Program, section: &Section, known: &Known) -> Resu
     Ok(())
 }
 
-impl State<'_> {
-    fn at_entry<'a>(program: &Program, section: &Section, known: &'a Known) -> State<'a> {
+impl ValueStates<'_> {
+    fn at_entry<'a>(program: &Program, section: &Section, versions: &'a VersionIndex) -> ValueStates<'a> {
         let count = program.values.len();
-        let mut state = State {
-            known,
+        let mut state = ValueStates {
+            versions,
             written: vec![false; count],
             overwritten: vec![false; count],
             complete: vec![0; count],
             parts: HashSet::new(),
             divided: HashMap::new(),
         };
-        let entered = program.marked(&section.entry);
-        for (id, storage) in &known.first_versions {
-            state.written[id.index()] = entered[storage.index()];
+        let live_in = program.mask(&section.live_in);
+        for (id, storage) in &versions.first_versions {
+            state.written[id.index()] = live_in[storage.index()];
         }
-        // What the host has read is written again.
+        // The host has read the results of the last step: they are written again.
         program.host_buffers.results.iter().for_each(|id| state.written[id.index()] = false);
         state
     }
 
-    /// Written as a whole, or in all of its parts.
+    /// Written as a whole, or through all of its views.
     fn is_complete(&self, id: ValueId) -> bool {
-        let (parts, complete) = (self.known.parts[id.index()], self.complete[id.index()]);
+        let (parts, complete) = (self.versions.parts[id.index()], self.complete[id.index()]);
         self.written[id.index()] || parts > 0 && complete == parts
     }
 
     fn read(&self, program: &Program, id: ValueId) -> Result<(), Invariant> {
-        // What a value is part of stands for it, if that was written.
-        let within = || std::iter::successors(Some(id), |&id| program.value(id).view.map(|view| view.of));
-        if !within().any(|id| self.is_complete(id)) {
+        // A view counts as written if its parent was written.
+        let with_parents =
+            || std::iter::successors(Some(id), |&id| program.value(id).view.map(|view| view.of));
+        if !with_parents().any(|id| self.is_complete(id)) {
             return Err(Invariant::WriterDominates);
         }
-        if within().any(|id| self.overwritten[id.index()]) {
+        if with_parents().any(|id| self.overwritten[id.index()]) {
             return Err(Invariant::NotOverwritten);
         }
         Ok(())
     }
 
-    /// Whether what is written anew lies apart from all else that was: from what it is part of, from its own parts, and
-    /// from other parts of the same.
-    fn is_apart(&mut self, program: &Program, id: ValueId) -> bool {
+    /// Whether a first version that is written overlaps nothing that was written before: neither a parent, nor its
+    /// own views, nor other views of the parent.
+    fn is_disjoint(&mut self, program: &Program, id: ValueId) -> bool {
         let value = program.value(id);
         if value.previous.is_some() {
             return true;
         }
         let parent = |view: &View| program.value(view.of).view;
-        let mut around = std::iter::successors(value.view, parent);
-        if self.divided.contains_key(&id) || around.any(|view| self.written[view.of.index()]) {
+        let mut parents = std::iter::successors(value.view, parent);
+        if self.divided.contains_key(&id) || parents.any(|view| self.written[view.of.index()]) {
             return false;
         }
         let Some(view) = &value.view else { return true };
-        let division = match view.part {
-            Part::Member(_) => Division::Members,
-            Part::Rows(slice) => Division::Rows(slice.of),
+        let division = match view.range {
+            SubRange::Member(_) => Division::Members,
+            SubRange::Rows(slice) => Division::Rows(slice.of),
         };
         *self.divided.entry(view.of).or_insert(division) == division && self.parts.insert(*view)
     }
 
-    /// False if the value, or part of it, was written before.
+    /// Records a write. False if the value, or part of it, was written before.
     fn write(&mut self, program: &Program, id: ValueId) -> bool {
         let value = program.value(id);
         if let Some(previous) = value.previous {
             self.overwritten[previous.index()] = true;
         }
-        if self.written[id.index()] || !self.is_apart(program, id) {
+        if self.written[id.index()] || !self.is_disjoint(program, id) {
             return false;
         }
         self.written[id.index()] = true;
-        // What sums up elsewhere may be stored here as the first that there is: versions before it will never be.
+        // A sum that is accumulated elsewhere may be stored here as the first version: the versions before it are
+        // never written.
         let mut written = id;
         while let Some(previous) = program.value(written).previous {
             if std::mem::replace(&mut self.written[previous.index()], true) {
@@ -149,10 +152,10 @@ impl State<'_> {
             self.overwritten[previous.index()] = true;
             written = previous;
         }
-        // A part completes what it is part of, if it was the last.
+        // The last view completes its parent.
         while let Value { previous: None, view: Some(View { of, .. }), .. } = program.value(written) {
             self.complete[of.index()] += 1;
-            if self.complete[of.index()] < self.known.parts[of.index()] {
+            if self.complete[of.index()] < self.versions.parts[of.index()] {
                 break;
             }
             written = *of;

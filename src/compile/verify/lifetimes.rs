@@ -1,4 +1,4 @@
-//! Storages are allocated and freed in pairs, and in an arena have places of their own while they are alive.
+//! Storages are allocated and freed in pairs, and in an arena do not overlap while they are live.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,27 @@ use ops::ValueId;
 use spec::Allocator;
 
 pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Violation> {
-    let mut alive = vec![false; program.values.len()];
-    section.entry.iter().for_each(|storage| alive[storage.index()] = true);
+    let mut live = vec![false; program.values.len()];
+    section.live_in.iter().for_each(|storage| live[storage.index()] = true);
     for instruction in &section.code {
-        let right = match &instruction.action {
-            Action::Allocate(storage) => !std::mem::replace(&mut alive[storage.index()], true),
+        let is_valid = match &instruction.action {
+            Action::Allocate(storage) => !std::mem::replace(&mut live[storage.index()], true),
             Action::Free(storage) | Action::Leak(storage) => {
-                std::mem::replace(&mut alive[storage.index()], false)
+                std::mem::replace(&mut live[storage.index()], false)
             }
-            action => action.touches().all(|id| alive[program.storage(id).index()]),
+            action => action.touches().all(|id| live[program.storage(id).index()]),
         };
-        if !right {
+        if !is_valid {
             return broken(Invariant::FreedOnce, at(program, section, instruction));
         }
     }
-    let left = alive.iter().filter(|alive| **alive).count();
-    if left != section.exit.len() || !section.exit.iter().all(|storage| alive[storage.index()]) {
-        let detail = format!("{} leaves {left} storages, not {}", section.kind.name(), section.exit.len());
+    let count = live.iter().filter(|live| **live).count();
+    if count != section.live_out.len() || !section.live_out.iter().all(|storage| live[storage.index()]) {
+        let detail = format!(
+            "{} ends with {count} live storages instead of {}",
+            section.kind.name(),
+            section.live_out.len()
+        );
         return broken(Invariant::FreedOnce, detail);
     }
     Ok(())
@@ -34,17 +38,17 @@ pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Vio
 
 pub(super) fn overlap(program: &Program, section: &Section) -> Result<(), Violation> {
     let mut pools = Pool::ALL.map(|_| BTreeMap::new());
-    let leaked = program.marked(&program.left_behind().collect::<Vec<_>>());
-    for &storage in section.entry.iter().filter(|storage| !leaked[storage.index()]) {
+    let leaked = program.mask(&program.leaked().collect::<Vec<_>>());
+    for &storage in section.live_in.iter().filter(|storage| !leaked[storage.index()]) {
         occupy(program, &mut pools, storage)?;
     }
     for instruction in &section.code {
         match instruction.action {
-            // What is left behind has memory of its own.
+            // Leaked storages have memory of their own.
             Action::Allocate(storage) if leaked[storage.index()] => {}
             Action::Allocate(storage) => occupy(program, &mut pools, storage)?,
             Action::Free(storage) => {
-                if let Some(offset) = program.places[storage.index()] {
+                if let Some(offset) = program.arena_offsets[storage.index()] {
                     pools[program.value(storage).pool as usize].remove(&offset);
                 }
             }
@@ -54,29 +58,29 @@ pub(super) fn overlap(program: &Program, section: &Section) -> Result<(), Violat
     Ok(())
 }
 
-/// Alive storages by offset: where each ends, and which it is.
-type Places = BTreeMap<u64, (u64, ValueId)>;
+/// Live storages by offset: the end of each, and its id.
+type OccupiedRanges = BTreeMap<u64, (u64, ValueId)>;
 
-fn occupy(program: &Program, pools: &mut [Places], storage: ValueId) -> Result<(), Violation> {
-    let Some(offset) = program.places[storage.index()] else {
+fn occupy(program: &Program, pools: &mut [OccupiedRanges], storage: ValueId) -> Result<(), Violation> {
+    let Some(offset) = program.arena_offsets[storage.index()] else {
         return match program.allocator {
             Allocator::Arena => {
-                broken(Invariant::Overlap, format!("{} has no place", program.full_name(storage)))
+                broken(Invariant::Overlap, format!("{} has no offset", program.full_name(storage)))
             }
             Allocator::Direct | Allocator::Caching(_) => Ok(()),
         };
     };
     let value = program.value(storage);
     let end = offset + value.ty.bytes();
-    let places = &mut pools[value.pool as usize];
-    let before = places.range(..end).next_back().filter(|(_, (other_end, _))| *other_end > offset);
-    if let Some((_, (_, other))) = before {
-        let detail = format!("{} lies over {}", program.full_name(storage), program.full_name(*other));
+    let occupied = &mut pools[value.pool as usize];
+    let neighbour = occupied.range(..end).next_back().filter(|(_, (other_end, _))| *other_end > offset);
+    if let Some((_, (_, other))) = neighbour {
+        let detail = format!("{} overlaps {}", program.full_name(storage), program.full_name(*other));
         return broken(Invariant::Overlap, detail);
     }
     if end > program.arenas[value.pool as usize] {
-        return broken(Invariant::Overlap, format!("{} lies past the arena", program.full_name(storage)));
+        return broken(Invariant::Overlap, format!("{} ends beyond the arena", program.full_name(storage)));
     }
-    places.insert(offset, (end, storage));
+    occupied.insert(offset, (end, storage));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What must hold of a program between any two passes.
+//! Invariants of a program, which must hold after every pass.
 
 mod dataflow;
 mod lifetimes;
@@ -10,43 +10,45 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use super::instruction::{Action, Instruction};
-use super::program::{Program, Section, SectionKind, Stage, Types};
+use super::program::{OperandTypes, Program, Section, SectionKind, Stage};
 use device::Queue;
 use graph::ScopeId;
 use ops::{DType, TensorType, ValueId};
 
-/// A rule that no pass may break.
+/// An invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invariant {
-    /// Operands have the types that their operation takes and gives.
+    /// Operands have the types that their operation declares.
     Types,
-    /// What is read was written before.
+    /// Every value is written before it is read.
     WriterDominates,
-    /// Nothing reads a value after it was overwritten, and nothing is written twice, nor a part of it.
+    /// No value is read after it was overwritten; no value or part of one is written twice.
     NotOverwritten,
     /// Every trainable parameter has exactly one complete gradient when it is updated.
     OneGradient,
-    /// Each micro-batch has its share of the batch's samples in each loss, these sum to one, and all losses are one sum.
+    /// In each loss, each micro-batch weighs its share of the batch's samples, the shares sum to one, and all losses
+    /// add to one sum.
     SharesSumToOne,
-    /// Each random draw has its own site, the one it was given when the program was built.
+    /// Each random draw has its own site, which was assigned when the program was built.
     RandomSites,
-    /// FLOPs less recomputation are the model's.
+    /// FLOPs without recomputation equal the model's.
     Flops,
-    /// A view has its parent's dtype, role and pool, and lies within it; a version lies where the one before it lay.
+    /// A view has its parent's dtype, role and pool, and lies within it; a version has the memory of the version
+    /// before it.
     Containment,
-    /// Launches work on memory of their processor, copies go between pools or within them.
-    Homes,
-    /// What crosses queues is ordered by an event.
+    /// Operands of a launch are in its device's memory; copies go between pools or within them.
+    Devices,
+    /// Cross-queue dependencies are ordered by events.
     Events,
     /// Each storage is allocated once and freed exactly once, around all its uses.
     FreedOnce,
-    /// Storages that are alive together do not overlap; in an arena each has a place.
+    /// Storages that are live together do not overlap; in an arena each has an offset.
     Overlap,
-    /// A section begins with what the ones before it leave.
-    Carried,
+    /// The live-in storages of a section are the live-out storages of the sections before it.
+    LiveSets,
 }
 
-/// A broken invariant: a mistake in a pass.
+/// A violated invariant: a mistake in a pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Violation {
     pub invariant: Invariant,
@@ -59,7 +61,7 @@ impl fmt::Display for Violation {
         let Violation { invariant, detail, pass } = self;
         write!(
             f,
-            "the program is broken after `{pass}` ({invariant:?}): {detail}; this is a mistake in runner"
+            "invariant {invariant:?} is violated after pass `{pass}`: {detail}; this is a bug in runner"
         )
     }
 }
@@ -74,23 +76,23 @@ fn broken<T>(invariant: Invariant, detail: impl Into<String>) -> Result<T, Viola
     Err(Violation { invariant, detail: detail.into(), pass: "" })
 }
 
-/// Checks every invariant that the program's stage calls for.
+/// Checks every invariant that applies at the program's stage.
 ///
 /// # Errors
-/// The first invariant found broken, and where.
+/// The first violated invariant, and where.
 pub fn verify(program: &Program) -> Result<(), Violation> {
     containment(program)?;
-    let known = dataflow::Known::of(program);
-    let makes_late = program.made_late().next().is_some();
+    let versions = dataflow::VersionIndex::of(program);
+    let has_lazy_init = program.lazily_initialised().next().is_some();
     for (index, section) in program.sections.iter().enumerate() {
-        if !makes_late {
-            check_section(program, section, &known)?;
+        if !has_lazy_init {
+            check_section(program, section, &versions)?;
             continue;
         }
-        check_section(program, &section.later(), &known)?;
-        // An evaluation begins with all that there will be.
-        if !section.kind.is_of_evaluation() {
-            check_section(program, &program.first_time(index), &known)?;
+        check_section(program, &section.later_iterations(), &versions)?;
+        // Evaluations run after lazy initialisation is complete.
+        if !section.kind.is_in_evaluation() {
+            check_section(program, &program.first_iteration(index), &versions)?;
         }
     }
     random_sites(program)?;
@@ -100,8 +102,8 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
         one_gradient(program)?;
     }
     if program.stage >= Stage::Sectioned {
-        every_sample(program)?;
-        one_sum(program)?;
+        all_samples(program)?;
+        one_loss_sum(program)?;
     }
     if program.stage >= Stage::Updated {
         one_update(program)?;
@@ -110,14 +112,18 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-fn check_section(program: &Program, section: &Section, known: &dataflow::Known) -> Result<(), Violation> {
+fn check_section(
+    program: &Program,
+    section: &Section,
+    versions: &dataflow::VersionIndex,
+) -> Result<(), Violation> {
     types(program, section)?;
-    homes(program, section)?;
-    dataflow::check(program, section, known)?;
+    devices(program, section)?;
+    dataflow::check(program, section, versions)?;
     if program.stage >= Stage::Ordered {
         queues::check(program, section)?;
     }
-    if program.stage >= Stage::Released {
+    if program.stage >= Stage::Deallocated {
         lifetimes::freed_once(program, section)?;
     }
     if program.stage >= Stage::Placed {
@@ -126,7 +132,7 @@ fn check_section(program: &Program, section: &Section, known: &dataflow::Known) 
     Ok(())
 }
 
-/// `blocks.0.mlp linear-gelu`, for people.
+/// `first blocks.0.mlp linear-gelu`, for messages.
 fn at(program: &Program, section: &Section, instruction: &Instruction) -> String {
     let scope = &program.scope(instruction.scope).path;
     let what = match &instruction.action {
@@ -143,30 +149,30 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
 }
 
 fn types(program: &Program, section: &Section) -> Result<(), Violation> {
-    let mut types = Types::default();
+    let mut types = OperandTypes::default();
     let dtypes_are_open = program.stage < Stage::Typed;
     for instruction in &section.code {
         let found = match &instruction.action {
             Action::Launch { op, inputs, outputs, .. } => {
                 types.of(&program.values, inputs, outputs);
-                let Types { inputs, outputs } = &mut types;
+                let OperandTypes { inputs, outputs } = &mut types;
                 if dtypes_are_open {
                     inputs.iter_mut().chain(outputs.iter_mut()).for_each(leave_open);
                 }
-                let mut made = op.outputs(inputs);
-                if let (true, Ok(made)) = (dtypes_are_open, &mut made) {
-                    made.iter_mut().for_each(leave_open);
+                let mut declared = op.outputs(inputs);
+                if let (true, Ok(declared)) = (dtypes_are_open, &mut declared) {
+                    declared.iter_mut().for_each(leave_open);
                 }
-                match made {
+                match declared {
                     Err(error) => Some(error.to_string()),
-                    Ok(types) if types != *outputs => Some(format!("gives {types:?}, not {outputs:?}")),
+                    Ok(types) if types != *outputs => Some(format!("returns {types:?}, not {outputs:?}")),
                     Ok(_) => None,
                 }
             }
             Action::Copy { from, to, .. } => {
-                // Of what whole batches have, the share of the samples that the section sees of one of them.
-                let (all, samples) = match program.value(*from).like.batches() {
-                    Some(batches) => (program.samples * program.batches(batches), section.samples),
+                // From a buffer of whole batches, the section's samples of one batch are copied.
+                let (all, samples) = match program.value(*from).shape_source.batch_buffer() {
+                    Some(batches) => (program.samples * program.batch_slots(batches), section.samples),
                     None => (1, 1),
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));
@@ -188,41 +194,43 @@ fn containment(program: &Program) -> Result<(), Violation> {
         if let Some(previous) = value.previous
             && value.storage != program.storage(previous)
         {
-            let detail = format!("{} lies elsewhere than what it updates", program.full_name(id));
+            let detail = format!("{} is not in the memory of its previous version", program.full_name(id));
             return broken(Invariant::Containment, detail);
         }
         let Some(view) = value.view else { continue };
         let parent = program.value(view.of);
-        let alike = (value.ty.dtype, value.role, value.pool, value.storage)
+        let matches_parent = (value.ty.dtype, value.role, value.pool, value.storage)
             == (parent.ty.dtype, parent.role, parent.pool, parent.storage);
         let within = value.offset == program.view_offset(view)
             && value.offset >= parent.offset
             && value.offset + value.ty.bytes() <= parent.offset + parent.ty.bytes();
-        if !alike || !within {
-            let detail = format!("{} as part of {}", program.full_name(id), program.full_name(view.of));
+        if !matches_parent || !within {
+            let detail =
+                format!("{} is not a valid view of {}", program.full_name(id), program.full_name(view.of));
             return broken(Invariant::Containment, detail);
         }
     }
     Ok(())
 }
 
-fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
+fn devices(program: &Program, section: &Section) -> Result<(), Violation> {
     use device::Pool;
     for instruction in &section.code {
         let on_device = |id: ValueId| program.value(id).pool == Pool::Device;
-        let at_home = |id: ValueId| program.value(id).pool.home() == instruction.home;
-        let right = match &instruction.action {
-            launch @ Action::Launch { .. } if program.stage >= Stage::Brought => {
-                launch.touches().all(at_home)
+        let on_own_device = |id: ValueId| program.value(id).pool.home() == instruction.device;
+        let is_valid = match &instruction.action {
+            launch @ Action::Launch { .. } if program.stage >= Stage::Transferred => {
+                launch.touches().all(on_own_device)
             }
-            // What is brought and taken back goes by the copy queue; results go out behind the work that made them.
+            // Transfers use the copy queue; results are copied by the compute queue after the launch that writes
+            // them.
             Action::Copy { queue: Queue::Copy, from, to } => on_device(*from) != on_device(*to),
             Action::Copy { queue: Queue::Compute, from, .. } => on_device(*from),
             Action::Copy { queue: Queue::Host, .. } => false,
             _ => true,
         };
-        if !right {
-            return broken(Invariant::Homes, at(program, section, instruction));
+        if !is_valid {
+            return broken(Invariant::Devices, at(program, section, instruction));
         }
     }
     Ok(())
@@ -238,7 +246,7 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
             let Some(site) = op.random_site() else { continue };
             let of = sites.get(&site);
             let own = of.is_some_and(|&parameter| {
-                program.stands_for(outputs[0]) == program.parameters[parameter].value
+                program.original(outputs[0]) == program.parameters[parameter].value
             });
             if !own || of.is_some_and(|&parameter| std::mem::replace(&mut seen[parameter], true)) {
                 let detail = format!("{} draws from site {site}", at(program, section, instruction));
@@ -249,8 +257,7 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
     program.sections.iter().try_for_each(|section| dropped_sites(program, section))
 }
 
-/// What a forward pass leaves to chance at a site is left to it once, and the same is whatever is computed again or
-/// differentiated there.
+/// Each dropout site draws once per forward pass; recomputation and backward repeat the same draw.
 fn dropped_sites(program: &Program, section: &Section) -> Result<(), Violation> {
     let mut seen = HashMap::new();
     for instruction in &section.code {
@@ -260,7 +267,7 @@ fn dropped_sites(program: &Program, section: &Section) -> Result<(), Violation> 
         let before = seen.entry(dropped.site).or_insert((instruction.scope, dropped, 0));
         before.2 += usize::from(is_first);
         let is_same = (before.0, before.1) == (instruction.scope, dropped);
-        if !is_same || before.2 != 1 || section.kind.is_of_evaluation() {
+        if !is_same || before.2 != 1 || section.kind.is_in_evaluation() {
             let detail = format!("{} drops at site {}", at(program, section, instruction), dropped.site);
             return broken(Invariant::RandomSites, detail);
         }
@@ -268,11 +275,11 @@ fn dropped_sites(program: &Program, section: &Section) -> Result<(), Violation> 
     Ok(())
 }
 
-/// Where a step sees samples, each gradient is written anew once, or only added to if it is carried in.
+/// In sections with samples, each gradient is written once, or only added to if it is live-in.
 fn one_gradient(program: &Program) -> Result<(), Violation> {
     for section in program.step().filter(|section| section.samples > 0) {
-        let carried = program.marked(&section.entry);
-        let mut anew = vec![0u32; program.values.len()];
+        let carried = program.mask(&section.live_in);
+        let mut writes = vec![0u32; program.values.len()];
         let mut updated = vec![0u32; program.values.len()];
         let origin = |mut id: ValueId| {
             while let Some(previous) = program.value(id).previous {
@@ -285,11 +292,11 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
                 let value = program.value(write);
                 if value.role == device::Role::Gradient {
                     let first = origin(write);
-                    // What sums up elsewhere may be stored here as the first that there is.
-                    let is_there = anew[first.index()] > 0 || carried[program.storage(first).index()];
+                    // A sum that is accumulated elsewhere may be stored here as the first version.
+                    let has_value = writes[first.index()] > 0 || carried[program.storage(first).index()];
                     match value.previous {
-                        Some(_) if is_there => updated[first.index()] += 1,
-                        _ => anew[first.index()] += 1,
+                        Some(_) if has_value => updated[first.index()] += 1,
+                        _ => writes[first.index()] += 1,
                     }
                 }
             }
@@ -302,12 +309,12 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
                 _ => return broken(Invariant::OneGradient, program.full_name(parameter.value)),
             };
             let carried = carried[program.storage(gradient).index()];
-            let (anew, updated) = (anew[gradient.index()], updated[gradient.index()]);
-            let right = if carried { anew == 0 && updated > 0 } else { anew == 1 };
-            if !right {
+            let (writes, updated) = (writes[gradient.index()], updated[gradient.index()]);
+            let is_valid = if carried { writes == 0 && updated > 0 } else { writes == 1 };
+            if !is_valid {
                 let name = program.full_name(parameter.value);
                 let kind = section.kind.name();
-                let detail = format!("{name} gets {anew} gradients and {updated} additions in {kind}");
+                let detail = format!("{name} has {writes} gradients and {updated} additions in {kind}");
                 return broken(Invariant::OneGradient, detail);
             }
         }
@@ -315,10 +322,10 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// In a step, each bucket that is trained is updated once, with its own gradients, in whichever section. Nothing is added to
-/// these any more then.
+/// In a step, each trainable bucket is updated once, in any section, with its own gradients, to which nothing is
+/// added afterwards.
 fn one_update(program: &Program) -> Result<(), Violation> {
-    // By the parameters updated: how often, and with which gradients.
+    // By updated parameters: the number of updates, and the gradients.
     let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
     let mut applied = vec![false; program.values.len()];
     let mut zeros: HashSet<ValueId> = HashSet::new();
@@ -327,22 +334,22 @@ fn one_update(program: &Program) -> Result<(), Violation> {
             if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
                 && let Some(update) = op.as_update()
             {
-                let there = |id| program.stands_for(id);
-                let parameters = program.storage(there(outputs[0]));
-                let gradients = there(inputs[update.gradients_input()]);
+                let original = |id| program.original(id);
+                let parameters = program.storage(original(outputs[0]));
+                let gradients = original(inputs[update.gradients_input()]);
                 let is_own = |&(output, input): &(usize, usize)| {
-                    program.storage(there(outputs[output])) == program.storage(there(inputs[input]))
+                    program.storage(original(outputs[output])) == program.storage(original(inputs[input]))
                 };
                 if !op.updates().iter().all(is_own) {
                     let detail =
-                        format!("{} keeps something else than it had", at(program, section, instruction));
+                        format!("{} updates a value in other memory", at(program, section, instruction));
                     return broken(Invariant::OneGradient, detail);
                 }
-                updates.entry(parameters).or_insert((0, gradients)).0 += section.times;
+                updates.entry(parameters).or_insert((0, gradients)).0 += section.repeat_count;
                 applied[program.storage(gradients).index()] = true;
                 continue;
             }
-            // Zeros, and zeros that are taken back.
+            // Zeroed gradients, and copies of them.
             match &instruction.action {
                 Action::Launch { op, outputs, .. } if op.is_zeros() => {
                     zeros.extend(outputs.iter().copied());
@@ -351,8 +358,9 @@ fn one_update(program: &Program) -> Result<(), Violation> {
                 Action::Copy { from, .. } if zeros.contains(from) => continue,
                 _ => {}
             }
-            let late = instruction.action.writes().iter().find(|id| applied[program.storage(**id).index()]);
-            if let Some(&id) = late {
+            let late_write =
+                instruction.action.writes().iter().find(|id| applied[program.storage(**id).index()]);
+            if let Some(&id) = late_write {
                 let name = program.full_name(id);
                 let detail =
                     format!("{} adds to {name} after it was applied", at(program, section, instruction));
@@ -362,12 +370,12 @@ fn one_update(program: &Program) -> Result<(), Violation> {
     }
     for bucket in &program.buckets {
         let found = updates.get(&bucket.parameters).copied();
-        let right = match (found, bucket.gradients) {
+        let is_valid = match (found, bucket.gradients) {
             (Some((times, gradients)), Some(own)) => bucket.trainable && times == 1 && gradients == own,
             (None, None) => !bucket.trainable,
             _ => false,
         };
-        if !right {
+        if !is_valid {
             let times = found.map_or(0, |(times, _)| times);
             let detail = format!("{} is updated {times} times", program.full_name(bucket.parameters));
             return broken(Invariant::OneGradient, detail);
@@ -378,7 +386,7 @@ fn one_update(program: &Program) -> Result<(), Violation> {
 
 fn flops(program: &Program) -> Result<(), Violation> {
     for section in &program.sections {
-        let flops = program.flops_of(section.code.iter().filter(|instruction| instruction.is_of_model()));
+        let flops = program.flops_of(section.code.iter().filter(|instruction| instruction.is_model_work()));
         if flops != section.model_flops {
             let (kind, model) = (section.kind.name(), section.model_flops);
             return broken(Invariant::Flops, format!("{kind} has {flops} FLOPs, the model {model}"));
@@ -387,15 +395,15 @@ fn flops(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Numbers of any kind are one kind.
+/// While dtypes are open, all float dtypes count as equal.
 fn leave_open(ty: &mut TensorType) {
     if ty.dtype.is_float() {
         ty.dtype = DType::F32;
     }
 }
 
-/// In each section of a step, each loss counts for the share of the batch's samples that the section sees: those of one
-/// scope, all slices together, are one.
+/// In each section of a step, each loss weighs the section's share of the batch's samples. Losses of one scope (all
+/// slices) count together.
 fn shares(program: &Program) -> Result<(), Violation> {
     for section in program.step() {
         let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
@@ -409,23 +417,25 @@ fn shares(program: &Program) -> Result<(), Violation> {
         let share = section.samples as f64 / program.batch_size as f64;
         if let Some((&scope, sum)) = sums.iter().find(|(_, sum)| (*sum - share).abs() > 1e-6 * share) {
             let (kind, path) = (section.kind.name(), &program.scope(scope).path);
-            let detail = format!("those of {path} sum to {sum} in {kind}, which sees {share} of the batch");
+            let detail =
+                format!("the shares of {path} sum to {sum} in {kind}, which processes {share} of the batch");
             return broken(Invariant::SharesSumToOne, detail);
         }
     }
     Ok(())
 }
 
-/// All losses of a step add to the same.
-fn one_sum(program: &Program) -> Result<(), Violation> {
+/// All losses of a step add to the same storage.
+fn one_loss_sum(program: &Program) -> Result<(), Violation> {
     let sum = program.loss.map(|loss| program.storage(loss));
     for section in program.step() {
         for instruction in &section.code {
             if let Action::Launch { op, outputs, .. } = &instruction.action
                 && op.as_loss().is_some()
-                && Some(program.storage(program.stands_for(outputs[0]))) != sum
+                && Some(program.storage(program.original(outputs[0]))) != sum
             {
-                let detail = format!("{} is a sum of its own", at(program, section, instruction));
+                let detail =
+                    format!("{} does not add to the loss of the step", at(program, section, instruction));
                 return broken(Invariant::SharesSumToOne, detail);
             }
         }
@@ -433,38 +443,40 @@ fn one_sum(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A step sees as many samples as the rank has of a batch, and so does the evaluation of one.
-fn every_sample(program: &Program) -> Result<(), Violation> {
+/// A step, and the evaluation of a batch, process all samples that the rank has of a batch.
+fn all_samples(program: &Program) -> Result<(), Violation> {
     let seen = |sections: &mut dyn Iterator<Item = &Section>| -> Option<usize> {
-        sections.map(|section| section.times * section.samples).reduce(|all, more| all + more)
+        sections.map(|section| section.repeat_count * section.samples).reduce(|all, more| all + more)
     };
     let seen = [seen(&mut program.step()), seen(&mut program.evaluation())];
     match seen.into_iter().flatten().find(|samples| *samples != program.samples) {
         Some(samples) => {
-            let detail = format!("{samples} samples of {} are seen", program.samples);
+            let detail = format!("{samples} samples of {} are processed", program.samples);
             broken(Invariant::SharesSumToOne, detail)
         }
         None => Ok(()),
     }
 }
 
-/// Each section with each that may come right after it.
+/// All pairs of sections that can run in succession.
 fn successions(program: &Program) -> Vec<(&Section, &Section)> {
     let start = program.sections.iter().filter(|section| section.kind == SectionKind::Start).collect();
-    let rounds: [Vec<&Section>; 3] = [start, program.step().collect(), program.evaluation().collect()];
+    let cycles: [Vec<&Section>; 3] = [start, program.step().collect(), program.evaluation().collect()];
     let mut successions = Vec::new();
-    for round in &rounds {
-        successions.extend(round.windows(2).map(|pair| (pair[0], pair[1])));
-        successions.extend(round.iter().filter(|section| section.times > 1).map(|&again| (again, again)));
+    for cycle in &cycles {
+        successions.extend(cycle.windows(2).map(|pair| (pair[0], pair[1])));
+        successions.extend(
+            cycle.iter().filter(|section| section.repeat_count > 1).map(|&section| (section, section)),
+        );
     }
-    // Any step and any evaluation may follow whatever has ended.
-    for last in rounds.iter().filter_map(|round| round.last()) {
-        successions.extend(rounds[1..].iter().filter_map(|round| Some((*last, *round.first()?))));
+    // A step or an evaluation can follow any step or evaluation.
+    for last in cycles.iter().filter_map(|cycle| cycle.last()) {
+        successions.extend(cycles[1..].iter().filter_map(|cycle| Some((*last, *cycle.first()?))));
     }
     successions
 }
 
-/// What a section leaves is what each that may follow it begins with.
+/// The live-out storages of a section are the live-in storages of each section that can follow.
 fn carried(program: &Program) -> Result<(), Violation> {
     let sorted = |ids: &[ValueId]| {
         let mut ids = ids.to_vec();
@@ -472,18 +484,20 @@ fn carried(program: &Program) -> Result<(), Violation> {
         ids
     };
     for (before, after) in successions(program) {
-        // What is made late is there when what follows the first step begins, and before an evaluation.
-        let late: Vec<ValueId> = match before.kind {
-            SectionKind::Start => program.made_late().collect(),
+        // Lazily initialised storages are live when a section that follows the first step begins, and before an
+        // evaluation.
+        let lazily_initialised: Vec<ValueId> = match before.kind {
+            SectionKind::Start => program.lazily_initialised().collect(),
             _ => Vec::new(),
         };
-        if sorted(&[&before.exit[..], &late].concat()) != sorted(&after.entry) {
-            let detail = format!("{} after {}", after.kind.name(), before.kind.name());
-            return broken(Invariant::Carried, detail);
+        if sorted(&[&before.live_out[..], &lazily_initialised].concat()) != sorted(&after.live_in) {
+            let detail =
+                format!("live-in of {} is not live-out of {}", after.kind.name(), before.kind.name());
+            return broken(Invariant::LiveSets, detail);
         }
     }
     match program.section(SectionKind::Start) {
-        Some(start) if start.entry.is_empty() => Ok(()),
-        _ => broken(Invariant::Carried, "nothing is there before the start"),
+        Some(start) if start.live_in.is_empty() => Ok(()),
+        _ => broken(Invariant::LiveSets, "nothing is live before the start"),
     }
 }

@@ -1,11 +1,11 @@
-//! What crosses queues is ordered by events: happens-before, by vector clocks.
+//! Cross-queue dependencies are ordered by events: happens-before by vector clocks.
 
 use super::{Invariant, Violation, at, broken};
 use crate::instruction::Action;
 use crate::program::{Program, Section};
 use device::Queue;
 
-/// Instructions of a section count from 2; 1 is all that came before it.
+/// Instructions of a section are counted from 2; 1 stands for everything before the section.
 const BEFORE: u32 = 1;
 
 const QUEUES: usize = Queue::ALL.len();
@@ -14,26 +14,26 @@ const QUEUES: usize = Queue::ALL.len();
 type Clock = [u32; QUEUES];
 
 #[derive(Clone, Copy, Default)]
-struct Storage {
+struct StorageUse {
     last_read: Clock,
     last_write: Clock,
-    /// What was done with memory that this storage may have got.
+    /// Uses of memory that was freed before this storage was allocated, which it may reuse.
     before: Clock,
 }
 
 pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violation> {
-    let mut storages = vec![Storage::default(); program.values.len()];
+    let mut storages = vec![StorageUse::default(); program.values.len()];
     let mut events: Vec<Clock> = vec![Clock::default(); program.events as usize];
     let mut clocks = [Clock::default(); QUEUES];
-    // Every section ends with the compute queue behind the others.
+    // At the end of every section, the compute queue has waited for the others.
     clocks[Queue::Compute as usize] = [BEFORE; QUEUES];
     if section.kind.begins_synchronized() {
         clocks = [[BEFORE; QUEUES]; QUEUES];
     }
-    // What is carried in was last used before.
-    for &storage in &section.entry {
-        let carried = &mut storages[storage.index()];
-        (carried.last_read, carried.last_write) = ([BEFORE; QUEUES], [BEFORE; QUEUES]);
+    // Live-in storages were last used before the section.
+    for &storage in &section.live_in {
+        let live_in = &mut storages[storage.index()];
+        (live_in.last_read, live_in.last_write) = ([BEFORE; QUEUES], [BEFORE; QUEUES]);
     }
     let mut freed: Clock = [BEFORE; QUEUES];
     let mut last: Clock = Clock::default();
@@ -52,9 +52,9 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
                 }
             }
             Action::Allocate(storage) => storages[storage.index()].before = freed,
-            // Nothing else gets its memory.
+            // Its memory is never reused.
             Action::Leak(_) => {}
-            // What is free may be given to anything.
+            // Free memory may be reused by any storage.
             Action::EmptyCache => {}
             Action::Free(storage) => {
                 let known = storages[storage.index()];
@@ -98,7 +98,7 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
     Ok(())
 }
 
-/// Whether a queue knows that this much of the other queues is done. Its own work is in order by itself.
+/// Whether a queue's clock covers `needed` of the other queues. Its own work is ordered by itself.
 fn ordered(clock: &Clock, queue: usize, needed: &Clock) -> bool {
     (0..QUEUES).all(|other| other == queue || clock[other] >= needed[other])
 }

@@ -1,13 +1,13 @@
-//! One corrupted program for each invariant: the verifier names it.
+//! One corrupted program per invariant: the verifier reports that invariant.
 
 use super::*;
 use crate::compile_run;
-use crate::value::{Like, Part, View};
+use crate::value::{ShapeSource, SubRange, View};
 use device::{Phase, Pool, Role};
 use ops::{Fill, Normal, Op, Slice, TensorType};
 use spec::{Init, Leak, RunConfig};
 
-/// In micro-batches of 2, 2 and 1.
+/// A batch of 5 in micro-batches of 2, 2 and 1.
 fn accumulating() -> RunConfig {
     let mut config = testing::small();
     config.train.batch_size = 5;
@@ -15,7 +15,7 @@ fn accumulating() -> RunConfig {
     config
 }
 
-/// What the verifier says of a program after something was done to it.
+/// The invariant that the verifier reports for a corrupted program.
 fn corrupted(corrupt: impl FnOnce(&mut Program)) -> Invariant {
     let mut program = compile_run(&accumulating(), &testing::target()).unwrap();
     assert_eq!(verify(&program), Ok(()));
@@ -27,19 +27,19 @@ fn code(program: &mut Program, kind: SectionKind) -> &mut Vec<Instruction> {
     &mut program.section_mut(kind).unwrap().code
 }
 
-/// The position of the first instruction of a section that is like this.
-fn find(program: &Program, kind: SectionKind, like: impl Fn(&Action) -> bool) -> usize {
+/// The index of a section's first instruction that matches.
+fn find(program: &Program, kind: SectionKind, matches: impl Fn(&Action) -> bool) -> usize {
     let code = &program.section(kind).unwrap().code;
-    code.iter().position(|instruction| like(&instruction.action)).unwrap()
+    code.iter().position(|instruction| matches(&instruction.action)).unwrap()
 }
 
 fn launches(name: &'static str) -> impl Fn(&Action) -> bool {
     move |action| matches!(action, Action::Launch { op, .. } if op.name() == name)
 }
 
-/// Others than those that are trained, where the verifier looks at all pairs of values, too.
+/// Combinations other than those of the training tests.
 #[test]
-fn combinations_of_strategies_hold_every_invariant() {
+fn random_strategy_combinations_satisfy_all_invariants() {
     let trained = testing::tenth(300);
     for choice in testing::sample(2 * trained).into_iter().skip(trained) {
         let program = compile_run(&testing::small_with(&choice), &testing::target());
@@ -69,30 +69,30 @@ fn writer_dominates() {
 
 #[test]
 fn not_overwritten() {
-    // The first bucket's gradients are read after the update has begun to write its parameters' next version.
+    // The update is repeated after it has overwritten its inputs.
     let broken = corrupted(|program| {
         let update = find(program, SectionKind::Update, launches("adamw"));
-        let again = code(program, SectionKind::Update)[update].clone();
+        let repeated = code(program, SectionKind::Update)[update].clone();
         let fresh: Vec<ValueId> =
-            again.action.writes().to_vec().into_iter().map(|id| program.add_version(id)).collect();
-        program.places.resize(program.values.len(), None);
-        let mut again = again;
-        if let Action::Launch { outputs, .. } = &mut again.action {
+            repeated.action.writes().to_vec().into_iter().map(|id| program.add_version(id)).collect();
+        program.arena_offsets.resize(program.values.len(), None);
+        let mut repeated = repeated;
+        if let Action::Launch { outputs, .. } = &mut repeated.action {
             *outputs = fresh;
         }
-        code(program, SectionKind::Update).insert(update + 1, again);
+        code(program, SectionKind::Update).insert(update + 1, repeated);
     });
     assert_eq!(broken, Invariant::NotOverwritten);
 }
 
-/// What gives all of a value's elements a number.
+/// Fills a value with a constant.
 fn fill(program: &Program, id: ValueId, phase: Phase) -> Instruction {
     let op = Op::Fill(Fill { output: program.ty(id), value: 1.0 });
     let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![id], workspace: None };
     Instruction::new(action, program.value(id).scope, phase)
 }
 
-/// A version of the loss that comes after one that takes its place.
+/// A version of the loss that is written after a later one.
 #[test]
 fn not_overwritten_by_an_earlier_version() {
     for earlier in 0..2 {
@@ -101,23 +101,23 @@ fn not_overwritten_by_an_earlier_version() {
             let first = program.add_like(program.value(loss).clone());
             let second = program.add_version(first);
             let last = program.add_version(second);
-            program.places.resize(program.values.len(), None);
+            program.arena_offsets.resize(program.values.len(), None);
             let earlier = [first, second][earlier];
             let versions = [last, earlier].map(|id| fill(program, id, Phase::Forward));
             code(program, SectionKind::First).splice(0..0, versions);
-            // Before anything is allocated.
+            // As before allocation.
             program.stage = Stage::Updated;
         });
         assert_eq!(broken, Invariant::NotOverwritten, "version {earlier}");
     }
 }
 
-/// A whole after its parts, and a part that lies across others.
+/// A parent written after its views, and a view that overlaps other views.
 #[test]
-fn not_overwritten_by_what_overlaps() {
+fn not_overwritten_by_overlapping_views() {
     let whole = corrupted(|program| {
-        let again = fill(program, program.buckets[0].parameters, Phase::Start);
-        code(program, SectionKind::Start).push(again);
+        let repeated = fill(program, program.buckets[0].parameters, Phase::Start);
+        code(program, SectionKind::Start).push(repeated);
     });
     let across = corrupted(|program| {
         let of = program.buckets[0].parameters;
@@ -126,12 +126,12 @@ fn not_overwritten_by_what_overlaps() {
         let view = program.add_view(
             "half",
             program.value(of).scope,
-            (Like::Fixed, shape),
-            View { of, part: Part::Rows(rows) },
+            (ShapeSource::Fixed, shape),
+            View { of, range: SubRange::Rows(rows) },
         );
-        program.places.resize(program.values.len(), None);
-        let again = fill(program, view, Phase::Start);
-        code(program, SectionKind::Start).push(again);
+        program.arena_offsets.resize(program.values.len(), None);
+        let repeated = fill(program, view, Phase::Start);
+        code(program, SectionKind::Start).push(repeated);
     });
     assert_eq!([whole, across], [Invariant::NotOverwritten; 2]);
 }
@@ -146,7 +146,7 @@ fn one_gradient() {
 }
 
 #[test]
-fn one_gradient_where_a_micro_batch_forgets_to_add() {
+fn one_gradient_if_a_micro_batch_does_not_add() {
     for kind in [SectionKind::Micro, SectionKind::Tail] {
         let broken = corrupted(|program| {
             let at = find(program, kind, launches("embedding-backward"));
@@ -156,16 +156,16 @@ fn one_gradient_where_a_micro_batch_forgets_to_add() {
     }
 }
 
-/// What is added to a gradient that was applied is lost.
+/// Additions to a gradient after its update would be lost.
 #[test]
-fn one_gradient_complete_when_it_is_applied() {
+fn one_gradient_complete_at_the_update() {
     let broken = corrupted(|program| {
         let gradients = program.buckets[0].gradients.unwrap();
         let later = program.add_version(gradients);
-        program.places.resize(program.values.len(), None);
+        program.arena_offsets.resize(program.values.len(), None);
         let instruction = fill(program, later, Phase::Update);
         code(program, SectionKind::Update).push(instruction);
-        // Before anything is freed.
+        // As before deallocation.
         program.stage = Stage::Updated;
     });
     assert_eq!(broken, Invariant::OneGradient);
@@ -195,9 +195,9 @@ fn shares_sum_to_one() {
     assert_eq!(apart, Invariant::SharesSumToOne);
 }
 
-/// A third for each sums to one, too.
+/// Shares of one third each would also sum to one.
 #[test]
-fn weights_are_shares_of_the_samples() {
+fn loss_weights_equal_shares_of_the_samples() {
     let broken = corrupted(|program| {
         for kind in [SectionKind::First, SectionKind::Micro, SectionKind::Tail] {
             let at = find(program, kind, launches("cross-entropy-with-gradient"));
@@ -209,14 +209,14 @@ fn weights_are_shares_of_the_samples() {
 }
 
 #[test]
-fn every_sample_is_seen() {
+fn all_samples_are_processed() {
     for kind in [SectionKind::Micro, SectionKind::Tail, SectionKind::EvaluationTail] {
-        let broken = corrupted(|program| program.section_mut(kind).unwrap().times += 1);
+        let broken = corrupted(|program| program.section_mut(kind).unwrap().repeat_count += 1);
         assert_eq!(broken, Invariant::SharesSumToOne, "{}", kind.name());
     }
 }
 
-/// As many samples are uploaded as the section sees.
+/// Each section uploads the samples that it processes.
 #[test]
 fn uploads_are_shares_of_the_batch() {
     for kind in [SectionKind::First, SectionKind::Tail] {
@@ -238,7 +238,7 @@ fn random_sites() {
     assert_eq!(broken, Invariant::RandomSites);
 }
 
-/// What is dropped again is what was dropped before, and no two places drop the same.
+/// Recomputed dropout repeats the draw, and no two sites share one.
 #[test]
 fn dropped_sites() {
     let drops = |action: &Action| matches!(action, Action::Launch { op: Op::Dropout(_), .. });
@@ -260,7 +260,7 @@ fn dropped_sites() {
     let first = program.section(SectionKind::First).unwrap();
     assert_eq!(super::dropped_sites(&program, first), Ok(()));
     let in_evaluation = Section { kind: SectionKind::Evaluation, ..first.clone() };
-    assert!(super::dropped_sites(&program, &in_evaluation).is_err(), "nothing is dropped in an evaluation");
+    assert!(super::dropped_sites(&program, &in_evaluation).is_err(), "evaluation has no dropout");
     let mut twice = first.clone();
     twice.code.extend(first.code.iter().find(|instruction| drops(&instruction.action)).cloned());
     assert!(super::dropped_sites(&program, &twice).is_err(), "a forward pass drops once at a site");
@@ -280,7 +280,7 @@ fn flops() {
 #[test]
 fn containment() {
     let views = |program: &Program| program.parameters.iter().map(|p| p.value.index()).collect::<Vec<_>>();
-    let elsewhere = corrupted(|program| {
+    let wrong_offset = corrupted(|program| {
         let view = views(program)[1];
         program.values[view].offset += 4;
     });
@@ -288,36 +288,36 @@ fn containment() {
         let view = *views(program).last().unwrap();
         program.values[view].ty = TensorType::f32(&[1 << 20]);
     });
-    let of_another_role = corrupted(|program| {
+    let other_role = corrupted(|program| {
         let view = views(program)[0];
         program.values[view].role = Role::Activation;
     });
-    let of_another_storage = corrupted(|program| {
+    let other_storage = corrupted(|program| {
         let version = program.values.iter().position(|value| value.previous.is_some()).unwrap();
         program.values[version].storage = program.buckets[0].parameters;
     });
-    assert_eq!([elsewhere, larger, of_another_role, of_another_storage], [Invariant::Containment; 4]);
+    assert_eq!([wrong_offset, larger, other_role, other_storage], [Invariant::Containment; 4]);
 }
 
 #[test]
-fn homes() {
-    let elsewhere = corrupted(|program| {
+fn devices() {
+    let wrong_offset = corrupted(|program| {
         let at = find(program, SectionKind::First, launches("layer-norm"));
         let written = code(program, SectionKind::First)[at].action.writes()[0];
         program.values[written.index()].pool = Pool::Host;
     });
     let computed_elsewhere = corrupted(|program| {
         let at = find(program, SectionKind::First, launches("layer-norm"));
-        code(program, SectionKind::First)[at].home = Pool::Host;
+        code(program, SectionKind::First)[at].device = Pool::Host;
     });
     let within_one_pool = corrupted(|program| {
         let at = find(program, SectionKind::First, |action| matches!(action, Action::Copy { .. }));
         let Action::Copy { from, .. } = code(program, SectionKind::First)[at].action else { unreachable!() };
         program.values[from.index()].pool = Pool::Device;
-        // Before anything has a place.
-        program.stage = Stage::Brought;
+        // As before offsets are assigned.
+        program.stage = Stage::Transferred;
     });
-    assert_eq!([elsewhere, computed_elsewhere, within_one_pool], [Invariant::Homes; 3]);
+    assert_eq!([wrong_offset, computed_elsewhere, within_one_pool], [Invariant::Devices; 3]);
 }
 
 #[test]
@@ -350,15 +350,15 @@ fn freed_once() {
     });
     let twice = corrupted(|program| {
         let at = find(program, SectionKind::First, frees);
-        let again = code(program, SectionKind::First)[at].clone();
-        code(program, SectionKind::First).insert(at, again);
+        let repeated = code(program, SectionKind::First)[at].clone();
+        code(program, SectionKind::First).insert(at, repeated);
     });
     assert_eq!([missing, twice], [Invariant::FreedOnce; 2]);
 }
 
-/// What is left behind is no longer there, and was not freed.
+/// A leaked storage is no longer live, and is not freed.
 #[test]
-fn freed_once_or_left_behind() {
+fn freed_once_or_leaked() {
     let mut config = testing::small();
     config.strategy.leak = Some(Leak::Logits);
     let program = compile_run(&config, &testing::target()).unwrap();
@@ -379,60 +379,63 @@ fn freed_once_or_left_behind() {
 fn overlap() {
     let parameters = |program: &Program| -> Vec<usize> {
         (0..program.values.len())
-            .filter(|&index| program.values[index].role == Role::Parameter && program.places[index].is_some())
+            .filter(|&index| {
+                program.values[index].role == Role::Parameter && program.arena_offsets[index].is_some()
+            })
             .collect()
     };
     let same = corrupted(|program| {
         let parameters = parameters(program);
-        program.places[parameters[1]] = program.places[parameters[0]];
+        program.arena_offsets[parameters[1]] = program.arena_offsets[parameters[0]];
     });
     let none = corrupted(|program| {
         let first = parameters(program)[0];
-        program.places[first] = None;
+        program.arena_offsets[first] = None;
     });
     assert_eq!([same, none], [Invariant::Overlap; 2]);
 }
 
 #[test]
-fn carried() {
+fn live_sets() {
     let broken = corrupted(|program| {
-        // A parameter bucket that the update drops and the next step has all the same.
+        // A parameter bucket that the update frees although the next step reads it.
         let bucket = program.buckets[0].parameters;
         let section = program.section_mut(SectionKind::Update).unwrap();
-        section.exit.retain(|&storage| storage != bucket);
+        section.live_out.retain(|&storage| storage != bucket);
         let (scope, phase) = (section.code[0].scope, section.code[0].phase);
         section.code.push(Instruction::new(Action::Free(bucket), scope, phase));
     });
-    assert_eq!(broken, Invariant::Carried);
+    assert_eq!(broken, Invariant::LiveSets);
 
     let broken = corrupted(|program| {
-        // Gradients that the last micro-batch gives back before the update reads them.
+        // Gradients that the last micro-batch frees before the update reads them.
         let gradients = program.buckets[0].gradients.unwrap();
         let section = program.section_mut(SectionKind::Tail).unwrap();
-        section.exit.retain(|&storage| storage != gradients);
+        section.live_out.retain(|&storage| storage != gradients);
         let (scope, phase) = (section.code[0].scope, section.code[0].phase);
         section.code.push(Instruction::new(Action::Free(gradients), scope, phase));
     });
-    assert_eq!(broken, Invariant::Carried);
+    assert_eq!(broken, Invariant::LiveSets);
 }
 
-/// What is made once is neither made again nor left out.
+/// Lazily initialised storages are initialised exactly once.
 #[test]
-fn freed_once_where_it_is_made_late() {
+fn freed_once_with_lazy_initialisation() {
     let mut config = testing::small();
     config.strategy.init = Init::Lazy;
     let program = compile_run(&config, &testing::target()).unwrap();
     let broken = |change: &dyn Fn(&mut Vec<Instruction>, usize)| {
         let mut program = program.clone();
         let code = code(&mut program, SectionKind::First);
-        let made = code.iter().position(|i| i.once && matches!(i.action, Action::Allocate(_))).unwrap();
-        change(code, made);
+        let allocation =
+            code.iter().position(|i| i.first_iteration && matches!(i.action, Action::Allocate(_))).unwrap();
+        change(code, allocation);
         verify(&program).unwrap_err().invariant
     };
-    assert_eq!(broken(&|code, made| code[made].once = false), Invariant::FreedOnce);
-    assert_eq!(broken(&|code, made| drop(code.remove(made))), Invariant::FreedOnce);
+    assert_eq!(broken(&|code, allocation| code[allocation].first_iteration = false), Invariant::FreedOnce);
+    assert_eq!(broken(&|code, allocation| drop(code.remove(allocation))), Invariant::FreedOnce);
     let launch = |code: &[Instruction]| {
-        code.iter().position(|i| i.once && matches!(i.action, Action::Launch { .. })).unwrap()
+        code.iter().position(|i| i.first_iteration && matches!(i.action, Action::Launch { .. })).unwrap()
     };
     let left_out = broken(&|code, _| drop(code.remove(launch(code))));
     assert_eq!(left_out, Invariant::WriterDominates);

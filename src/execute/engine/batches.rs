@@ -1,10 +1,10 @@
-//! Batches, and data that is held: how they come to where the program expects them.
+//! BatchBuffer, and data that is held: how they come to where the program expects them.
 
 use std::ops::Range;
 use std::time::Instant;
 
 use super::Engine;
-use compile::{Batches, HostBuffers, Program};
+use compile::{BatchBuffer, HostBuffers, Program};
 use data::{Batch, Part};
 use device::{DeviceError, Lent, Queue, Region};
 use memory::Failure;
@@ -62,13 +62,13 @@ impl Engine<'_> {
     }
 
     /// Of whole batches: so many bytes of the one that is worked on, behind the samples that were seen.
-    pub(super) fn seen_of(&self, of: Region, batches: Batches, seen: usize, bytes: u64) -> Region {
+    pub(super) fn seen_of(&self, of: Region, batches: BatchBuffer, seen: usize, bytes: u64) -> Region {
         let samples = self.program.samples;
         let batch = match batches {
-            Batches::HostBuffers => self.at.slot,
-            Batches::Staged => self.at.stage,
+            BatchBuffer::Host => self.at.slot,
+            BatchBuffer::Staged => self.at.stage,
         };
-        let sample = of.bytes / (samples * self.program.batches(batches)) as u64;
+        let sample = of.bytes / (samples * self.program.batch_slots(batches)) as u64;
         Region { offset: of.offset + (batch * samples + seen) as u64 * sample, bytes, ..of }
     }
 
@@ -91,8 +91,9 @@ impl Engine<'_> {
         for (&from, &to) in batch.iter().zip(staged) {
             let [from, to] = [(from, slot), (to, stage)].map(|(id, batch)| {
                 let Region { buffer, offset, bytes } = self.manager.tensor(id).region();
-                let batches = self.program.value(id).like.batches().expect("it is of whole batches");
-                let bytes = bytes / self.program.batches(batches) as u64;
+                let batches =
+                    self.program.value(id).shape_source.batch_buffer().expect("it is of whole batches");
+                let bytes = bytes / self.program.batch_slots(batches) as u64;
                 Region { buffer, offset: offset + batch as u64 * bytes, bytes }
             });
             self.manager.backing.device.copy(Queue::Copy, from, to)?;
@@ -134,7 +135,7 @@ impl Engine<'_> {
     }
 
     fn row(&self) -> Region {
-        let row = self.program.host_buffers.row.expect("the program holds a row");
+        let row = self.program.host_buffers.token_row.expect("the program holds a row");
         self.manager.tensor(row).region()
     }
 

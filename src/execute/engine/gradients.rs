@@ -33,14 +33,14 @@ impl Engine<'_> {
     ) -> Result<(), Failure> {
         self.begin_batch(slot)?;
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let region = self.manager.tensor(self.program.host_buffers.numbers).region();
+        let region = self.manager.tensor(self.program.host_buffers.step_scalars).region();
         // Waits for all queues, so that what was brought is there.
         self.manager.backing.device.write(region, &numbers)?;
         self.bring_ahead(next)?;
         let program = self.program;
         let mut seen = 0;
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
-            for _ in 0..section.times {
+            for _ in 0..section.repeat_count {
                 self.section(section.kind, seen)?;
                 seen += section.samples;
                 self.counts.micro_batches += u64::from(section.samples > 0);
@@ -93,7 +93,7 @@ impl Engine<'_> {
         let region = self.manager.tensor(gradients).region();
         let mut copy = vec![0; region.bytes as usize];
         self.manager.backing.device.read(region, &mut copy)?;
-        let bucket = self.program.storage(self.program.stands_for(gradients));
+        let bucket = self.program.storage(self.program.original(gradients));
         self.applied.get_or_insert_default().insert(bucket, copy);
         Ok(())
     }

@@ -18,9 +18,9 @@ impl<'a> Engine<'a> {
     /// Out of memory, or a device that fails.
     pub(crate) fn make_all(&mut self) -> Result<(), Failure> {
         let program = self.program;
-        for section in self.first_iterations.unopened(program) {
+        for section in self.first_iterations.pending(program) {
             let code = program.sections[section].code.iter().enumerate();
-            for (index, _) in code.filter(|(_, instruction)| instruction.once) {
+            for (index, _) in code.filter(|(_, instruction)| instruction.first_iteration) {
                 self.instruction(section, index, 0, true)?;
             }
             self.open(section);
@@ -30,8 +30,8 @@ impl<'a> Engine<'a> {
 
     /// A section has made what it makes once.
     pub(super) fn open(&mut self, section: usize) {
-        if self.first_iterations.open(section) {
-            self.counts.made_late += self.program.sections[section].made.len() as u64;
+        if self.first_iterations.complete(section) {
+            self.counts.made_late += self.program.sections[section].lazily_initialised.len() as u64;
         }
     }
 

@@ -16,7 +16,7 @@ fn dropping() -> RunConfig {
 
 /// Sites of what is dropped in sections that are so.
 fn sites(program: &Program, evaluations: bool) -> Vec<u32> {
-    let sections = program.sections.iter().filter(|section| section.kind.is_of_evaluation() == evaluations);
+    let sections = program.sections.iter().filter(|section| section.kind.is_in_evaluation() == evaluations);
     let ops =
         sections.flat_map(|section| &section.code).filter_map(|instruction| match &instruction.action {
             compile::Action::Launch { op, .. } => op.drops(),

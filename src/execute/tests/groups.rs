@@ -74,7 +74,7 @@ fn a_bucket_is_updated_by_its_own_group() {
     let biases = [(4, 0.1, 1, 0), (4, 0.1, 3, 0), (4, 0.1, 6, 0)];
     let rest = [(8, 0.1, 1, 0), (8, 0.1, 2, 2), (8, 0.1, 3, 2), (8, 0.1, 6, 4)];
     assert_eq!(found, [&[attention][..], &biases, &rest].concat());
-    assert_eq!(program.ty(program.host_buffers.numbers).elements(), 3 * 4);
+    assert_eq!(program.ty(program.host_buffers.step_scalars).elements(), 3 * 4);
 }
 
 /// The rule, the learning rate's place and the rows of the matrices of each parameter, by name.

@@ -17,7 +17,8 @@ type Move = fn(&mut Annotations, &[Scope]);
 const STATES: Move = |annotations, _| annotations.states = Pool::Host;
 
 /// The optimizer's states, and its work with them.
-const UPDATES: Move = |annotations, _| (annotations.states, annotations.updates) = (Pool::Host, Pool::Host);
+const UPDATES: Move =
+    |annotations, _| (annotations.states, annotations.update_device) = (Pool::Host, Pool::Host);
 
 /// The same, and gradients leave as they are made.
 const OPTIMIZER: Move = |annotations, scopes| {
@@ -29,16 +30,16 @@ const OPTIMIZER: Move = |annotations, scopes| {
 const PARAMETERS: Move = |annotations, _| annotations.parameters = Pool::Host;
 
 /// All before any of it is copied.
-const MADE: Move = |annotations, _| annotations.made = Some(Pool::Host);
+const MADE: Move = |annotations, _| annotations.init_pool = Some(Pool::Host);
 
 /// From a few bytes on.
-const ACTIVATIONS: Move = |annotations, _| annotations.spilled = Some(1000);
+const ACTIVATIONS: Move = |annotations, _| annotations.min_offload_bytes = Some(1000);
 
 /// All that a layer does not need now.
 const OFFLOADED: Move = |annotations, scopes| {
     OPTIMIZER(annotations, scopes);
     PARAMETERS(annotations, scopes);
-    annotations.spilled = Some(0);
+    annotations.min_offload_bytes = Some(0);
 };
 const OFFLOADED_LATE: Move = |annotations, scopes| {
     OFFLOADED(annotations, scopes);
@@ -62,11 +63,11 @@ const LAYERS: Move = |annotations, scopes| {
         layer == "blocks.1" || layer == "embedding"
     };
     let home = |scope| if on_host(scope) { Pool::Host } else { Pool::Device };
-    annotations.homes = scopes.iter().map(home).collect();
+    annotations.devices = scopes.iter().map(home).collect();
 };
 
 const ALL: Move = |annotations, scopes| {
-    annotations.homes = vec![Pool::Host; scopes.len()];
+    annotations.devices = vec![Pool::Host; scopes.len()];
     UPDATES(annotations, scopes);
 };
 

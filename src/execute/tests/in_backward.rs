@@ -67,8 +67,8 @@ fn a_layers_gradients_are_freed_once_they_are_applied() {
         let found = live_in(&program, Pool::Device, SectionKind::First, Role::Gradient, of_layer);
         assert_eq!(found, table + gradients(&program, layer), "{layer}");
     }
-    for Section { kind, exit, .. } in &program.sections {
-        let carries = exit.iter().any(|&id| program.value(id).role == Role::Gradient);
+    for Section { kind, live_out, .. } in &program.sections {
+        let carries = live_out.iter().any(|&id| program.value(id).role == Role::Gradient);
         assert!(!carries, "{} leaves no gradients", kind.name());
     }
 }
@@ -77,7 +77,7 @@ fn a_layers_gradients_are_freed_once_they_are_applied() {
 #[test]
 fn no_more_gradients_are_live_than_those_of_the_table_and_a_layer() {
     let most = |program: &Program| {
-        let live = program.walk().map(|(section, instruction)| {
+        let live = program.liveness_order().map(|(section, instruction)| {
             let position = Position { section: section as u32, instruction: instruction as u32 };
             let values = live_at(program, &testing::target(), Pool::Device, position);
             values.iter().filter(|value| value.role == Role::Gradient).map(|value| value.bytes).sum::<u64>()

@@ -199,7 +199,7 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
             let program = compile(&config, &testing::target()).unwrap();
             let start = program.section(compile::SectionKind::Start).unwrap();
             let inputs = start
-                .exit
+                .live_out
                 .iter()
                 .map(|&id| program.value(id))
                 .filter(|value| value.role == Role::Input && value.pool == Pool::Device);

@@ -197,8 +197,8 @@ fn a_base_takes_the_bytes_of_its_format_and_no_gradients() {
         assert_eq!(live(SectionKind::Update, Role::Optimizer), 2 * factors, "{base:?}");
         let numbers = (V + T) * C + 2 * C + L * (WEIGHTS + 13 * C);
         let trained = L * targets.iter().map(|(inner, out)| R * (inner + out)).sum::<u64>();
-        assert_eq!(program.numbers_of(|bucket| bucket.trainable), trained);
-        assert_eq!(program.numbers_of(|_| true), numbers + trained);
+        assert_eq!(program.parameter_count(|bucket| bucket.trainable), trained);
+        assert_eq!(program.parameter_count(|_| true), numbers + trained);
     }
 }
 

@@ -213,7 +213,7 @@ fn parameters_are_cast_once_for_each_update() {
     };
     let program = compile(&stored(StoredIn::Bf16, true), &testing::target()).unwrap();
     let bytes: u64 = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes()).sum();
-    let numbers = program.numbers_of(|_| true);
+    let numbers = program.parameter_count(|_| true);
     // Two steps, in each of which norms are computed in f32.
     let of_norms = 2 * 2 * NORMS;
     let (casts, stored_bytes, random, effects) = counted(&stored(StoredIn::Bf16, false));

@@ -123,7 +123,7 @@ fn copies_are_hidden_but_for_what_the_device_s_queue_waits_for() {
             Action::Copy { queue, .. } => queue == Queue::Copy,
             _ => false,
         });
-        section.times * waits.count()
+        section.repeat_count * waits.count()
     };
     let waited: usize = program.step().chain(program.evaluation()).map(waits).sum();
     let expected = 1.0 - LAP.as_secs_f64() * waited as f64 / COPIED.as_secs_f64();

@@ -52,7 +52,7 @@ fn each_round(
     config: &RunConfig,
     mut go: impl FnMut(EvaluationCycle) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut rounds = RunSchedule::of(config).rounds();
+    let mut rounds = RunSchedule::of(config).cycles();
     rounds.try_for_each(|(times, round)| (0..times).try_for_each(|_| go(round)))
 }
 
@@ -60,14 +60,14 @@ fn each_round(
 fn in_order(config: &RunConfig, engine: &mut Engine) -> Result<(), Failure> {
     each_round(config, |round| {
         steps(config, engine, round.steps)?;
-        evaluations(config, engine, round.evaluated)
+        evaluations(config, engine, round.evaluation_batches)
     })
 }
 
 const OTHER_ORDERS: [(&str, Order); 3] = [
     ("evaluations before their steps", |config, engine| {
         each_round(config, |round| {
-            evaluations(config, engine, round.evaluated)?;
+            evaluations(config, engine, round.evaluation_batches)?;
             steps(config, engine, round.steps)
         })
     }),

@@ -48,7 +48,7 @@ fn any_scope_can_be_computed_again() {
             |annotations, scopes| {
                 let unit = |(index, scope)| {
                     recompute(scope)
-                        .then_some(RecomputeRegion { scope: ScopeId(index), again: RecomputePolicy::All })
+                        .then_some(RecomputeRegion { scope: ScopeId(index), policy: RecomputePolicy::All })
                 };
                 annotations.recompute = (0..).zip(scopes).map(unit).collect();
             },

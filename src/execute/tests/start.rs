@@ -235,12 +235,14 @@ fn each_layer_is_made_right_before_its_first_use() {
         let code = &program.section(kind).unwrap().code;
         let made =
             code.iter().position(|instruction| instruction.action == Action::Allocate(storage)).unwrap();
-        assert!(code[made].once);
+        assert!(code[made].first_iteration);
         let uses = |action: &Action| action.touches().any(|id| program.storage(id) == storage);
-        let first =
-            code[made..].iter().position(|instruction| !instruction.once && uses(&instruction.action));
+        let first = code[made..]
+            .iter()
+            .position(|instruction| !instruction.first_iteration && uses(&instruction.action));
         // Room for what the first operation makes of it, and nothing else.
-        let mut between = code[made..made + first.unwrap()].iter().filter(|instruction| !instruction.once);
+        let mut between =
+            code[made..made + first.unwrap()].iter().filter(|instruction| !instruction.first_iteration);
         assert!(between.all(|instruction| matches!(instruction.action, Action::Allocate(_))));
         made
     };

@@ -126,7 +126,7 @@ fn accumulate_shrinks_activations_to_the_micro_batch() {
     for (batch_size, accumulate, sections) in SPLITS {
         let program = program(&split(batch_size, accumulate));
         let seen = program.step().filter(|section| section.samples > 0);
-        let seen = seen.map(|section| (section.kind, section.times, section.samples as u64));
+        let seen = seen.map(|section| (section.kind, section.repeat_count, section.samples as u64));
         assert_eq!(seen.collect::<Vec<_>>(), sections, "{batch_size} / {accumulate}");
         for &(kind, _, micro_batch) in sections {
             let sizes = Activations { rounding: 256, micro_batch };

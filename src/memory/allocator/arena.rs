@@ -1,5 +1,5 @@
-//! One request for each pool, made before the program begins. Storages have planned places in it, but for those that are left
-//! behind, each of which has a request of its own.
+//! One request per pool, made before the program begins. Storages have planned offsets in it, except leaked ones,
+//! each of which has its own request.
 
 use std::iter;
 
@@ -11,7 +11,7 @@ use ops::ValueId;
 
 pub(super) struct Arena<'a> {
     program: &'a Program,
-    /// By pool, where the program places anything there.
+    /// By pool: its arena, if it is not empty.
     buffers: [Option<Buffer>; Pool::ALL.len()],
 }
 
@@ -34,12 +34,12 @@ impl Allocator for Arena<'_> {
 
     fn allocate(&mut self, storage: ValueId, system: &mut System<'_>) -> Result<Location, DeviceError> {
         let pool = self.program.value(storage).pool;
-        let Some(place) = self.program.places[storage.index()] else {
-            let bytes = self.asked_for(storage, system.target());
+        let Some(offset) = self.program.arena_offsets[storage.index()] else {
+            let bytes = self.unpooled_bytes(storage, system.target());
             return Ok((system.request(pool, bytes)?, 0));
         };
-        let buffer = self.buffers[pool as usize].expect("placed: the arena has room for every storage");
-        Ok((buffer, place))
+        let buffer = self.buffers[pool as usize].expect("a pool with storages has an arena");
+        Ok((buffer, offset))
     }
 
     fn free(
@@ -48,14 +48,14 @@ impl Allocator for Arena<'_> {
         (buffer, _): Location,
         system: &mut System<'_>,
     ) -> Result<(), DeviceError> {
-        match self.asked_for(storage, system.target()) {
+        match self.unpooled_bytes(storage, system.target()) {
             0 => Ok(()),
             bytes => system.give_back(self.program.value(storage).pool, buffer, bytes),
         }
     }
 
-    fn asked_for(&self, storage: ValueId, target: &Target) -> u64 {
-        match self.program.places[storage.index()] {
+    fn unpooled_bytes(&self, storage: ValueId, target: &Target) -> u64 {
+        match self.program.arena_offsets[storage.index()] {
             Some(_) => 0,
             None => self.program.ty(storage).bytes().next_multiple_of(target.page.0),
         }
@@ -70,7 +70,7 @@ impl Allocator for Arena<'_> {
         Ok(())
     }
 
-    /// Places were planned before anything happened.
+    /// Offsets are planned before the run.
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
         Box::new(iter::empty())
     }

@@ -1,4 +1,4 @@
-//! One request for each storage, whose memory is given back with it.
+//! One request per storage, returned when the storage is freed.
 
 use std::iter;
 
@@ -39,7 +39,7 @@ impl Allocator for Direct<'_> {
         system.give_back(self.program.value(storage).pool, buffer, bytes)
     }
 
-    fn asked_for(&self, storage: ValueId, target: &Target) -> u64 {
+    fn unpooled_bytes(&self, storage: ValueId, target: &Target) -> u64 {
         super::rounded(self.program, storage, target)
     }
 
@@ -47,7 +47,7 @@ impl Allocator for Direct<'_> {
         Ok(())
     }
 
-    /// Nothing is kept of what was given back.
+    /// Nothing is cached.
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
         Box::new(iter::empty())
     }

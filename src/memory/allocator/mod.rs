@@ -1,4 +1,4 @@
-//! Where the memory of storages comes from. An allocator is one file here, and a line where it is chosen.
+//! Allocators: the memory of storages. An allocator is one file here, and one line in `of`.
 
 mod arena;
 mod caching;
@@ -15,25 +15,25 @@ use compile::Program;
 use device::{Buffer, DeviceError, Pool, Target};
 use ops::ValueId;
 
-/// Where a storage is: in which buffer, and at which byte of it.
+/// The location of a storage: its buffer, and its offset in bytes.
 pub type Location = (Buffer, u64);
 
-/// Gives storages their memory, and asks the system for what that takes. Both a prediction and a run ask it in the
-/// same order, so what it answers must follow from that and from its state alone: never from a buffer's number.
+/// Allocates storages in memory that it requests from the system. A prediction and a run make the same calls in the
+/// same order, so results may depend only on these and on the allocator's state, never on buffer ids.
 pub trait Allocator {
-    /// Takes what it wants to have before the program begins.
+    /// Makes the initial requests, before the program begins.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     fn open(&mut self, system: &mut System<'_>) -> Result<(), DeviceError>;
 
-    /// Finds room for a storage.
+    /// Allocates a storage.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     fn allocate(&mut self, storage: ValueId, system: &mut System<'_>) -> Result<Location, DeviceError>;
 
-    /// Takes back the room of a storage, which was found there.
+    /// Frees a storage, which was allocated at `location`.
     ///
     /// # Errors
     /// A device that fails.
@@ -44,12 +44,12 @@ pub trait Allocator {
         system: &mut System<'_>,
     ) -> Result<(), DeviceError>;
 
-    /// Bytes that are asked of the system for a storage alone, and are nothing that this keeps an account of.
-    fn asked_for(&self, _storage: ValueId, _target: &Target) -> u64 {
+    /// Bytes that are requested from the system for this storage alone, outside of the allocator's pools.
+    fn unpooled_bytes(&self, _storage: ValueId, _target: &Target) -> u64 {
         0
     }
 
-    /// Gives back what it holds that no storage has any room in.
+    /// Returns memory that no storage uses to the system.
     ///
     /// # Errors
     /// A device that fails.
@@ -57,22 +57,22 @@ pub trait Allocator {
         Ok(())
     }
 
-    /// Gives back all that it still holds, once no storage has room.
+    /// Returns all memory, once no storage is allocated.
     ///
     /// # Errors
     /// A device that fails.
     fn close(&mut self, system: &mut System<'_>) -> Result<(), DeviceError>;
 
-    /// All that its answers from now on depend on, beside what it is asked: of two moments at which this and what is
-    /// live are equal, what follows is equal. Empty where nothing of the past matters.
+    /// The state that later results depend on, besides the calls: from equal states and live storages, equal calls
+    /// have equal results. Empty for stateless allocators.
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_>;
 
-    /// What it holds between storages and could not give back.
+    /// Free memory that it cannot return to the system.
     fn pieces(&self) -> Pieces {
         Pieces::default()
     }
 
-    /// What it did so far, if it keeps what is freed.
+    /// Work so far, if it caches freed memory.
     fn work(&self) -> CacheWork {
         CacheWork::default()
     }
@@ -87,7 +87,7 @@ pub(super) fn of(program: &Program) -> Box<dyn Allocator + '_> {
     }
 }
 
-/// Bytes that a storage takes of its pool.
+/// Bytes that a storage occupies in its pool, rounding included.
 pub fn rounded(program: &Program, storage: ValueId, target: &Target) -> u64 {
     let unit = match program.allocator {
         spec::Allocator::Arena => target.alignment.0,

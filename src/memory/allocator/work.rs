@@ -1,48 +1,48 @@
-//! What allocators that keep freed memory tell of themselves.
+//! Statistics of caching allocators.
 
 use std::ops::AddAssign;
 
-/// What was done with a cache.
+/// Work of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheWork {
     pub allocations: u64,
-    /// Those of them for which the system was not asked.
+    /// Allocations that were served without a request to the system.
     pub hits: u64,
-    /// Blocks of which an allocation took a part, and the rest became another block.
+    /// Blocks that an allocation split.
     pub splits: u64,
-    /// Bytes that went back to the system.
+    /// Bytes returned to the system.
     pub returned_bytes: u64,
 }
 
-/// Free memory between storages.
+/// Free memory between storages (fragmentation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
     pub bytes: u64,
-    /// Of the largest of them.
+    /// Bytes of the largest free block.
     pub largest: u64,
 }
 
 impl CacheWork {
     pub fn since(&self, before: &CacheWork) -> CacheWork {
-        self.with(before, |now, before| now - before)
+        self.zip_with(before, |now, before| now - before)
     }
 
     pub(crate) fn times(&self, times: u64) -> CacheWork {
-        self.with(self, |own, _| own * times)
+        self.zip_with(self, |own, _| own * times)
     }
 
-    fn with(&self, other: &CacheWork, of_both: impl Fn(u64, u64) -> u64) -> CacheWork {
+    fn zip_with(&self, other: &CacheWork, combine: impl Fn(u64, u64) -> u64) -> CacheWork {
         CacheWork {
-            allocations: of_both(self.allocations, other.allocations),
-            hits: of_both(self.hits, other.hits),
-            splits: of_both(self.splits, other.splits),
-            returned_bytes: of_both(self.returned_bytes, other.returned_bytes),
+            allocations: combine(self.allocations, other.allocations),
+            hits: combine(self.hits, other.hits),
+            splits: combine(self.splits, other.splits),
+            returned_bytes: combine(self.returned_bytes, other.returned_bytes),
         }
     }
 }
 
 impl AddAssign for CacheWork {
     fn add_assign(&mut self, more: CacheWork) {
-        *self = self.with(&more, |so_far, more| so_far + more);
+        *self = self.zip_with(&more, |so_far, more| so_far + more);
     }
 }

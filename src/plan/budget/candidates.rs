@@ -148,11 +148,11 @@ impl Alternative {
             Alternative::Parts(of_parts) => {
                 for (&part, again) in block.parts.iter().zip(of_parts) {
                     if let Some(again) = again {
-                        recompute_plan.mark(part, part, *again);
+                        recompute_plan.set(part, part, *again);
                     }
                 }
             }
-            Alternative::Whole(again) => recompute_plan.mark(block.scope, block.scope, *again),
+            Alternative::Whole(again) => recompute_plan.set(block.scope, block.scope, *again),
         }
     }
 }
@@ -242,7 +242,7 @@ impl<'a> Search<'a> {
                     let is_last = number + 1 == count;
                     for block in segment.iter().filter(|_| !is_last || last) {
                         let first = if is_last { block.scope } else { segment[0].scope };
-                        recompute_plan.mark(block.scope, first, RecomputePolicy::All);
+                        recompute_plan.set(block.scope, first, RecomputePolicy::All);
                     }
                 }
                 recompute_plan
@@ -263,7 +263,7 @@ impl<'a> Search<'a> {
         let mut total = 0.0;
         for section in program.step() {
             for instruction in &section.code {
-                total += section.times as f64 * cost(&program, instruction, config, target);
+                total += section.repeat_count as f64 * cost(&program, instruction, config, target);
             }
         }
         Ok((Choice { recompute_plan, cost: total, peak }, profiles))

@@ -22,7 +22,7 @@ fn every_choice_of_scopes(graphs: &Graphs) -> Vec<RecomputePlan> {
         let with = |recompute_plan: RecomputePlan| {
             choices.map(|scopes| {
                 let mut recompute_plan = recompute_plan.clone();
-                scopes.iter().for_each(|&scope| recompute_plan.mark(scope, scope, RecomputePolicy::All));
+                scopes.iter().for_each(|&scope| recompute_plan.set(scope, scope, RecomputePolicy::All));
                 recompute_plan
             })
         };

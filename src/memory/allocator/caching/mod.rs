@@ -1,11 +1,11 @@
-//! Keeps what is freed, as PyTorch's allocator does, of the device's memory. What the host holds is asked for value by value.
+//! Caches freed device memory, as PyTorch's allocator does. Host memory is requested value by value.
 //!
-//! A request gets the smallest free block that is large enough. What it leaves becomes a block of its own, and is one again
-//! with its neighbours when these are free. So memory that is free may lie in pieces, of which none is large enough.
+//! A request gets the smallest free block that is large enough. The rest becomes a block of its own, and coalesces
+//! with free neighbours when freed. So free memory can be fragmented: no block is large enough although their sum is.
 //!
-//! PyTorch has pools for each stream, and holds back a block that another stream has used until an event tells that it is
-//! done. Here programs free nothing before the compute queue, whose order allocations follow, has waited for all that
-//! used it (`compile/events.rs`): there is one queue to have pools for, and every block that is free can be used at once.
+//! PyTorch has pools per stream, and withholds a block that another stream has used until an event completes. Here
+//! programs free a storage only after the compute queue, whose order allocations follow, has waited for all its users
+//! (`compile/events.rs`): one queue needs pools, and every free block can be reused at once.
 
 mod expandable;
 mod policy;
@@ -14,7 +14,7 @@ mod pool;
 mod tests;
 
 use policy::{Class, Policy};
-use pool::{BlockPool, Place};
+use pool::{Address, BlockPool};
 
 use super::direct::Direct;
 use super::{Allocator, CacheWork, Location, Pieces, rounded};
@@ -23,7 +23,7 @@ use compile::Program;
 use device::{DeviceError, Pool, Target};
 use ops::ValueId;
 
-/// What is cached.
+/// The cached pool.
 const POOL: Pool = Pool::Device;
 
 pub(super) struct Caching<'a> {
@@ -31,14 +31,14 @@ pub(super) struct Caching<'a> {
     policy: Policy,
     /// By class.
     pools: [BlockPool; Class::ALL.len()],
-    /// By class: how often a block was looked for.
+    /// By class: the number of searches for a block.
     searches: [u64; Class::ALL.len()],
-    /// Of all other pools.
+    /// The allocator of the other pools.
     others: Direct<'a>,
     work: CacheWork,
 }
 
-/// What a storage is rounded to.
+/// The rounding of device storages.
 pub(super) fn unit(target: &Target) -> u64 {
     policy::unit(target.alignment.0)
 }
@@ -59,8 +59,8 @@ impl<'a> Caching<'a> {
         self.program.value(storage).pool == POOL
     }
 
-    /// Gives a storage room, in a block from the cache or from the system.
-    fn take(
+    /// Allocates a storage in a cached block or in new memory from the system.
+    fn allocate_block(
         &mut self,
         storage: ValueId,
         bytes: u64,
@@ -69,62 +69,62 @@ impl<'a> Caching<'a> {
         let class = Class::of(bytes);
         self.searches[class as usize] += 1;
         self.work.allocations += 1;
-        let (place, block) = match self.cached(class, bytes) {
+        let (address, block) = match self.find_cached(class, bytes) {
             Some(cached) => {
                 self.work.hits += 1;
                 cached
             }
-            None => self.fetched(class, bytes, system)?,
+            None => self.request_block(class, bytes, system)?,
         };
         let is_split = self.policy.splits(class, block, bytes);
         self.work.splits += u64::from(is_split);
         let taken = if is_split { bytes } else { block };
-        Ok(self.pools[class as usize].claim(place, taken, storage))
+        Ok(self.pools[class as usize].claim(address, taken, storage))
     }
 
-    /// Takes back the room of so many bytes.
-    fn put_back(&mut self, bytes: u64, location: Location) {
+    /// Frees a block of `bytes` bytes.
+    fn free_block(&mut self, bytes: u64, location: Location) {
         let class = Class::of(bytes) as usize;
-        self.pools[class].take_back(location, self.searches[class]);
+        self.pools[class].free(location, self.searches[class]);
     }
 
-    fn cached(&self, class: Class, bytes: u64) -> Option<(Place, u64)> {
+    fn find_cached(&self, class: Class, bytes: u64) -> Option<(Address, u64)> {
         let pool = &self.pools[class as usize];
         if self.policy.expandable {
-            return pool.best_fit_but_for_growth(bytes);
+            return pool.best_fit_expandable(bytes);
         }
         pool.best_fit(bytes).filter(|&(_, block)| self.policy.serves(block, bytes))
     }
 
-    /// Asks the system for a block. Where it is refused, by the limit or by a system that has no more, what is cached goes back, and
-    /// it is asked for again.
-    fn fetched(
+    /// Requests a block from the system. If that is refused, by the limit or by the system, cached memory is returned
+    /// and the request is repeated.
+    fn request_block(
         &mut self,
         class: Class,
         bytes: u64,
         system: &mut System<'_>,
-    ) -> Result<(Place, u64), DeviceError> {
+    ) -> Result<(Address, u64), DeviceError> {
         self.collect_garbage(system)?;
-        let is_refused = |answer: &Result<_, _>| {
-            matches!(answer, Err(DeviceError::BeyondLimit { .. } | DeviceError::OutOfMemory { .. }))
+        let is_refused = |result: &Result<_, _>| {
+            matches!(result, Err(DeviceError::BeyondLimit { .. } | DeviceError::OutOfMemory { .. }))
         };
-        let mut answer = self.ask(class, bytes, system);
-        if is_refused(&answer) && self.release_oversize(bytes, system)? {
-            answer = self.ask(class, bytes, system);
+        let mut result = self.request_memory(class, bytes, system);
+        if is_refused(&result) && self.release_oversize(bytes, system)? {
+            result = self.request_memory(class, bytes, system);
         }
-        if is_refused(&answer) {
+        if is_refused(&result) {
             self.empty(system)?;
-            answer = self.ask(class, bytes, system);
+            result = self.request_memory(class, bytes, system);
         }
-        answer
+        result
     }
 
-    fn ask(
+    fn request_memory(
         &mut self,
         class: Class,
         bytes: u64,
         system: &mut System<'_>,
-    ) -> Result<(Place, u64), DeviceError> {
+    ) -> Result<(Address, u64), DeviceError> {
         let pool = &mut self.pools[class as usize];
         if self.policy.expandable {
             return expandable::grow(pool, class, bytes, system);
@@ -134,32 +134,34 @@ impl<'a> Caching<'a> {
         Ok((pool.add(buffer, segment), segment))
     }
 
-    /// Gives back one segment that is never split and large enough for a request; where there is none, the largest ones
-    /// that are never split until they are as large together. Returns whether they are.
+    /// Returns the smallest oversize segment that is large enough for a request; without one, the largest oversize
+    /// segments until their sum is. Returns whether the sum is large enough.
     fn release_oversize(&mut self, bytes: u64, system: &mut System<'_>) -> Result<bool, DeviceError> {
         let Some(oversize) = self.policy.oversize() else { return Ok(false) };
         let class = Class::of(bytes);
-        let wanted = bytes.max(oversize);
-        // Where pages are large, parts of segments may be as large as what is never split.
+        let needed = bytes.max(oversize);
+        // With large pages, parts of segments can be oversize.
         let whole = self.pools[class as usize].wholly_free().into_iter();
-        let mut whole: Vec<(u64, Place)> =
-            whole.map(|(place, block, _)| (block, place)).filter(|(block, _)| *block >= oversize).collect();
+        let mut whole: Vec<(u64, Address)> = whole
+            .map(|(address, block, _)| (block, address))
+            .filter(|(block, _)| *block >= oversize)
+            .collect();
         whole.sort_unstable();
-        if let Some(&(_, place)) = whole.iter().find(|(block, _)| *block >= wanted) {
-            return self.release(class, place, system).map(|()| true);
+        if let Some(&(_, address)) = whole.iter().find(|(block, _)| *block >= needed) {
+            return self.release_segment(class, address, system).map(|()| true);
         }
         let mut released = 0;
-        while released < wanted
-            && let Some((block, place)) = whole.pop()
+        while released < needed
+            && let Some((block, address)) = whole.pop()
         {
-            self.release(class, place, system)?;
+            self.release_segment(class, address, system)?;
             released += block;
         }
-        Ok(released >= wanted)
+        Ok(released >= needed)
     }
 
-    /// Where more is reserved than a share of the limit: gives back large segments that have been free for longer than the
-    /// average of those that are free, until no more is reserved than that.
+    /// If reserved bytes exceed a share of the limit, returns large segments that have been free for at least the
+    /// average age of the free ones, until the excess is gone.
     fn collect_garbage(&mut self, system: &mut System<'_>) -> Result<(), DeviceError> {
         let Some(threshold) = self.policy.garbage_collection_threshold else { return Ok(()) };
         let most = (threshold * system.target().available_at(POOL) as f64) as u64;
@@ -171,21 +173,26 @@ impl<'a> Caching<'a> {
             let age = |since: u64| now - since;
             let ages: u64 = free.iter().map(|&(_, _, since)| age(since)).sum();
             let average = ages as f64 / free.len() as f64;
-            // All that are as old, lest it has to be done again soon.
+            // Returns all old segments, so that collection is not soon repeated.
             let (old, young): (Vec<_>, Vec<_>) =
                 free.into_iter().partition(|&(_, _, since)| age(since) as f64 >= average);
             free = young;
-            for (place, bytes, _) in old {
-                self.release(Class::Large, place, system)?;
+            for (address, bytes, _) in old {
+                self.release_segment(Class::Large, address, system)?;
                 reclaimed += bytes;
             }
         }
         Ok(())
     }
 
-    /// Gives the segment of a block that is all of it back to the system.
-    fn release(&mut self, class: Class, place: Place, system: &mut System<'_>) -> Result<(), DeviceError> {
-        let (buffer, bytes) = self.pools[class as usize].drop_segment(place);
+    /// Returns a segment that is one block to the system.
+    fn release_segment(
+        &mut self,
+        class: Class,
+        address: Address,
+        system: &mut System<'_>,
+    ) -> Result<(), DeviceError> {
+        let (buffer, bytes) = self.pools[class as usize].drop_segment(address);
         self.work.returned_bytes += bytes;
         system.give_back(POOL, buffer, bytes)
     }
@@ -200,7 +207,7 @@ impl Allocator for Caching<'_> {
         if !self.is_cached(storage) {
             return self.others.allocate(storage, system);
         }
-        self.take(storage, rounded(self.program, storage, system.target()), system)
+        self.allocate_block(storage, rounded(self.program, storage, system.target()), system)
     }
 
     fn free(
@@ -212,13 +219,13 @@ impl Allocator for Caching<'_> {
         if !self.is_cached(storage) {
             return self.others.free(storage, location, system);
         }
-        self.put_back(rounded(self.program, storage, system.target()), location);
+        self.free_block(rounded(self.program, storage, system.target()), location);
         Ok(())
     }
 
-    /// What is left behind of what is cached stays in its block.
-    fn asked_for(&self, storage: ValueId, target: &Target) -> u64 {
-        if self.is_cached(storage) { 0 } else { self.others.asked_for(storage, target) }
+    /// Leaked cached storages stay in their blocks.
+    fn unpooled_bytes(&self, storage: ValueId, target: &Target) -> u64 {
+        if self.is_cached(storage) { 0 } else { self.others.unpooled_bytes(storage, target) }
     }
 
     fn empty(&mut self, system: &mut System<'_>) -> Result<(), DeviceError> {
@@ -228,8 +235,8 @@ impl Allocator for Caching<'_> {
                 self.work.returned_bytes += expandable::shrink(pool, class, system)?;
                 continue;
             }
-            for (place, ..) in pool.wholly_free() {
-                self.release(class, place, system)?;
+            for (address, ..) in pool.wholly_free() {
+                self.release_segment(class, address, system)?;
             }
         }
         Ok(())
@@ -240,7 +247,7 @@ impl Allocator for Caching<'_> {
         self.pools.iter_mut().try_for_each(|pool| expandable::close(pool, system))
     }
 
-    /// How old blocks are decides nothing unless garbage is collected.
+    /// The age of blocks matters only for garbage collection.
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
         let collects = self.policy.garbage_collection_threshold.is_some();
         let pools = self.pools.iter().zip(self.searches);

@@ -1,26 +1,26 @@
-//! The sizes that a caching allocator goes by, which are those of PyTorch's.
+//! The size classes and thresholds of PyTorch's caching allocator.
 
 const MIB: u64 = 1 << 20;
 
-/// What requests are rounded to.
+/// Requests are rounded to this (PyTorch: kMinBlockSize).
 const UNIT: u64 = 512;
 
-/// The largest request that gets its memory from the segments for small ones.
+/// The largest request that is served from segments for small ones (kSmallSize).
 const SMALL: u64 = MIB;
 const SMALL_SEGMENT: u64 = 2 * MIB;
 
-/// The smallest request for which the system is asked for no more than that, rounded.
-const ALONE: u64 = 10 * MIB;
-/// Of others that are large.
+/// The smallest request that gets a segment of its own size, rounded (kMinLargeAlloc).
+const MIN_OWN_SEGMENT: u64 = 10 * MIB;
+/// Segments of other large requests (kLargeBuffer).
 const SHARED_SEGMENT: u64 = 20 * MIB;
 const SEGMENT_UNIT: u64 = 2 * MIB;
 
-/// What a request is rounded to where addresses are multiples of so much.
+/// The rounding of requests, for an address alignment.
 pub(super) fn unit(alignment: u64) -> u64 {
     UNIT.next_multiple_of(alignment)
 }
 
-/// Requests of which the segments are shared.
+/// Size class: requests that share segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Small,
@@ -35,17 +35,17 @@ impl Class {
     }
 }
 
-/// What the system is asked for where no block serves a request; the system has whole pages.
+/// The segment size that is requested if no block serves a request: whole system pages.
 pub(super) fn segment(bytes: u64, page: u64) -> u64 {
     let segment = match Class::of(bytes) {
         Class::Small => SMALL_SEGMENT,
-        Class::Large if bytes < ALONE => SHARED_SEGMENT,
+        Class::Large if bytes < MIN_OWN_SEGMENT => SHARED_SEGMENT,
         Class::Large => bytes.next_multiple_of(SEGMENT_UNIT),
     };
     segment.next_multiple_of(page)
 }
 
-/// What segments that grow have memory for at a time.
+/// The page size of expandable segments: the unit in which memory is committed.
 pub(super) fn page(class: Class, page: u64) -> u64 {
     let bytes = match class {
         Class::Small => SMALL_SEGMENT,
@@ -54,7 +54,7 @@ pub(super) fn page(class: Class, page: u64) -> u64 {
     bytes.next_multiple_of(page)
 }
 
-/// What is chosen of it.
+/// The settings of the allocator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     /// Bytes.
@@ -79,7 +79,7 @@ impl Policy {
         self.max_split_size.is_some_and(|least| bytes >= least)
     }
 
-    /// Whether a request may have a block that is large enough for it.
+    /// Whether a block that is large enough may serve a request.
     pub(super) fn serves(&self, block: u64, request: u64) -> bool {
         match self.is_oversize(request) {
             true => block < request + SHARED_SEGMENT,
@@ -87,7 +87,7 @@ impl Policy {
         }
     }
 
-    /// Whether what a request leaves of its block becomes a block of its own.
+    /// Whether the rest of a block becomes a block of its own.
     pub(super) fn splits(&self, class: Class, block: u64, request: u64) -> bool {
         let rest = block - request;
         match class {

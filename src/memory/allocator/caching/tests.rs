@@ -1,4 +1,4 @@
-//! Traces worked out by hand, and random ones against what must hold of any.
+//! Traces that were worked out by hand, and random traces against invariants.
 
 use std::collections::BTreeMap;
 
@@ -15,35 +15,35 @@ use testing::{small, target};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// An allocator of a program whose sizes do not matter: requests say what they ask for.
-struct Trial<'a> {
+/// An allocator whose requests have explicit sizes; the program's sizes do not matter.
+struct Trace<'a> {
     caching: Caching<'a>,
     backing: NoStorage,
     ledger: Ledger,
     target: Target,
-    /// By storage: what it was given, and where.
-    taken: BTreeMap<u32, (u64, Location)>,
+    /// By storage: its bytes and location.
+    allocated: BTreeMap<u32, (u64, Location)>,
 }
 
-impl<'a> Trial<'a> {
-    fn new(program: &'a Program, settings: spec::Caching, memory: u64) -> Trial<'a> {
+impl<'a> Trace<'a> {
+    fn new(program: &'a Program, settings: spec::Caching, memory: u64) -> Trace<'a> {
         let target = Target { memory: Bytes(memory), ..target() };
         let (caching, ledger) = (Caching::new(program, settings), Ledger::default());
-        Trial { caching, backing: NoStorage::default(), ledger, target, taken: BTreeMap::new() }
+        Trace { caching, backing: NoStorage::default(), ledger, target, allocated: BTreeMap::new() }
     }
 
-    fn parts(&mut self) -> (&mut Caching<'a>, System<'_>) {
-        let Trial { caching, backing, ledger, target, .. } = self;
+    fn split(&mut self) -> (&mut Caching<'a>, System<'_>) {
+        let Trace { caching, backing, ledger, target, .. } = self;
         (caching, System { backing, ledger, target })
     }
 
-    /// Bytes as they are asked for. False where the limit refuses them.
-    fn take(&mut self, name: u32, bytes: u64) -> bool {
+    /// Allocates `bytes`, rounded. False if the limit refuses them.
+    fn allocate(&mut self, name: u32, bytes: u64) -> bool {
         let bytes = bytes.next_multiple_of(unit(&self.target));
-        let (caching, mut system) = self.parts();
-        match caching.take(ValueId(name), bytes, &mut system) {
+        let (caching, mut system) = self.split();
+        match caching.allocate_block(ValueId(name), bytes, &mut system) {
             Ok(location) => {
-                self.taken.insert(name, (bytes, location));
+                self.allocated.insert(name, (bytes, location));
                 true
             }
             Err(DeviceError::BeyondLimit { .. }) => false,
@@ -51,13 +51,13 @@ impl<'a> Trial<'a> {
         }
     }
 
-    fn put_back(&mut self, name: u32) {
-        let (bytes, location) = self.taken.remove(&name).unwrap();
-        self.caching.put_back(bytes, location);
+    fn free(&mut self, name: u32) {
+        let (bytes, location) = self.allocated.remove(&name).unwrap();
+        self.caching.free_block(bytes, location);
     }
 
     fn empty(&mut self) {
-        let (caching, mut system) = self.parts();
+        let (caching, mut system) = self.split();
         caching.empty(&mut system).unwrap();
     }
 
@@ -65,12 +65,12 @@ impl<'a> Trial<'a> {
         self.ledger.usage(POOL).reserved
     }
 
-    /// Of a class, by segment: its size, and its blocks as `512*3` for 512 bytes of storage 3, `512` for free ones, and `-` for
-    /// what has no memory.
+    /// The segments of a class: size, and blocks as `512*3` for 512 bytes of storage 3, `512` for free ones, and `-`
+    /// for uncommitted ones.
     fn blocks(&self, class: Class) -> Vec<(u64, String)> {
         let block = |(_, block): &(u64, Block)| match block.holder() {
             Some(storage) => format!("{}*{}", block.bytes, storage.0),
-            None if block.is_absent() => "-".to_owned(),
+            None if block.is_uncommitted() => "-".to_owned(),
             None => block.bytes.to_string(),
         };
         let segments = self.caching.pools[class as usize].blocks();
@@ -88,250 +88,252 @@ fn program() -> Program {
     compile(&small(), &target()).unwrap()
 }
 
-/// Of a class with one segment: its size and blocks.
+/// The blocks of a class with one segment.
 fn one(bytes: u64, blocks: &str) -> Vec<(u64, String)> {
     vec![(bytes, blocks.to_owned())]
 }
 
-/// Up to 1 MiB, from segments of 2 MiB = 2097152 bytes.
+/// Requests up to 1 MiB use segments of 2 MiB = 2097152 bytes.
 #[test]
 fn small_requests_share_segments_of_2_mib() {
     let program = program();
-    let mut trial = Trial::new(&program, spec::Caching::default(), 1 << 40);
+    let mut trace = Trace::new(&program, spec::Caching::default(), 1 << 40);
     // 1 byte is rounded to 512, and 513 to 1024: 2097152 - 512 - 1024 = 2095616 are left.
-    assert!(trial.take(0, 1) && trial.take(1, 513));
-    assert_eq!(trial.blocks(Class::Small), one(2 * MIB, "512*0 1024*1 2095616"));
+    assert!(trace.allocate(0, 1) && trace.allocate(1, 513));
+    assert_eq!(trace.blocks(Class::Small), one(2 * MIB, "512*0 1024*1 2095616"));
     // 1 MiB is small: 2095616 - 1048576 = 1047040 are left, and do not serve another. A new segment leaves 1 MiB.
-    assert!(trial.take(2, MIB) && trial.take(3, MIB));
+    assert!(trace.allocate(2, MIB) && trace.allocate(3, MIB));
     let two = |first: &str, second: &str| vec![(2 * MIB, first.to_owned()), (2 * MIB, second.to_owned())];
-    assert_eq!(trial.blocks(Class::Small), two("512*0 1024*1 1048576*2 1047040", "1048576*3 1048576"));
+    assert_eq!(trace.blocks(Class::Small), two("512*0 1024*1 1048576*2 1047040", "1048576*3 1048576"));
     // The best fit for 1000 KiB = 1024000 bytes is the smaller rest, which comes to 23040; the larger one stays whole.
-    assert!(trial.take(4, 1000 * KIB));
+    assert!(trace.allocate(4, 1000 * KIB));
     assert_eq!(
-        trial.blocks(Class::Small),
+        trace.blocks(Class::Small),
         two("512*0 1024*1 1048576*2 1024000*4 23040", "1048576*3 1048576")
     );
-    // Five requests, three of them served from a block that was there, and each split one.
-    assert_eq!((trial.reserved(), trial.work()), (4 * MIB, [5, 3, 5, 0]));
+    // Five requests; three were served from existing blocks; each split one.
+    assert_eq!((trace.reserved(), trace.work()), (4 * MIB, [5, 3, 5, 0]));
 
-    // With nobody beside it that is free, a block stays what it is.
-    trial.put_back(1);
-    // With one on either side: 1024 + 1048576 = 1049600; the rest behind the last is another's.
-    trial.put_back(2);
-    assert_eq!(trial.blocks(Class::Small)[0].1, "512*0 1049600 1024000*4 23040");
-    // On both sides: 1049600 + 1024000 + 23040 = 2096640.
-    trial.put_back(4);
-    assert_eq!(trial.blocks(Class::Small)[0].1, "512*0 2096640");
-    // A segment goes back if all of it is free: 3's does, 0's does not.
-    trial.put_back(3);
-    trial.empty();
-    assert_eq!(trial.blocks(Class::Small), one(2 * MIB, "512*0 2096640"));
-    assert_eq!((trial.reserved(), trial.work()), (2 * MIB, [5, 3, 5, 2 * MIB]));
-    assert_eq!(trial.caching.pieces(), Pieces { bytes: 2096640, largest: 2096640 });
-    trial.put_back(0);
-    trial.empty();
-    assert_eq!((trial.reserved(), trial.blocks(Class::Small)), (0, Vec::new()));
+    // Without free neighbours, a block stays as it is.
+    trace.free(1);
+    // A free neighbour on one side: 1024 + 1048576 = 1049600; the block after the last is in use.
+    trace.free(2);
+    assert_eq!(trace.blocks(Class::Small)[0].1, "512*0 1049600 1024000*4 23040");
+    // Free neighbours on both sides: 1049600 + 1024000 + 23040 = 2096640.
+    trace.free(4);
+    assert_eq!(trace.blocks(Class::Small)[0].1, "512*0 2096640");
+    // An entirely free segment is returned: that of 3, not that of 0.
+    trace.free(3);
+    trace.empty();
+    assert_eq!(trace.blocks(Class::Small), one(2 * MIB, "512*0 2096640"));
+    assert_eq!((trace.reserved(), trace.work()), (2 * MIB, [5, 3, 5, 2 * MIB]));
+    assert_eq!(trace.caching.pieces(), Pieces { bytes: 2096640, largest: 2096640 });
+    trace.free(0);
+    trace.empty();
+    assert_eq!((trace.reserved(), trace.blocks(Class::Small)), (0, Vec::new()));
 }
 
-/// From more than 1 MiB to less than 10 MiB from segments of 20 MiB; larger ones have their own, in steps of 2 MiB.
+/// Requests of more than 1 MiB and less than 10 MiB use segments of 20 MiB; larger ones have their own, in steps of 2
+/// MiB.
 #[test]
-fn large_requests_leave_what_is_larger_than_1_mib() {
+fn large_blocks_are_split_if_more_than_1_mib_remains() {
     let program = program();
-    let mut trial = Trial::new(&program, spec::Caching::default(), 1 << 40);
+    let mut trace = Trace::new(&program, spec::Caching::default(), 1 << 40);
     // A byte above 1 MiB is large, and rounded to 1 MiB + 512.
-    assert!(trial.take(0, MIB + 1));
-    assert_eq!(trial.blocks(Class::Large), one(20 * MIB, &format!("{}*0 {}", MIB + 512, 19 * MIB - 512)));
-    trial.put_back(0);
-    trial.empty();
+    assert!(trace.allocate(0, MIB + 1));
+    assert_eq!(trace.blocks(Class::Large), one(20 * MIB, &format!("{}*0 {}", MIB + 512, 19 * MIB - 512)));
+    trace.free(0);
+    trace.empty();
 
-    // 512 less than 10 MiB leave 10 MiB + 512, which serve 9 MiB - 512. That would leave 1 MiB + 1 KiB: a block.
-    assert!(trial.take(0, 10 * MIB - 512) && trial.take(1, 9 * MIB - 512));
+    // 10 MiB - 512 leave 10 MiB + 512, which serve 9 MiB - 512. The rest, 1 MiB + 1 KiB, becomes a block.
+    assert!(trace.allocate(0, 10 * MIB - 512) && trace.allocate(1, 9 * MIB - 512));
     let rest = MIB + KIB;
     let blocks = format!("{}*0 {}*1 {rest}", 10 * MIB - 512, 9 * MIB - 512);
-    assert_eq!(trial.blocks(Class::Large), one(20 * MIB, &blocks));
-    // Of 9 MiB + 512, exactly 1 MiB would be left: it stays with the block.
-    trial.put_back(1);
-    assert!(trial.take(1, 9 * MIB + 512));
+    assert_eq!(trace.blocks(Class::Large), one(20 * MIB, &blocks));
+    // 9 MiB + 512 would leave exactly 1 MiB, which stays part of the block.
+    trace.free(1);
+    assert!(trace.allocate(1, 9 * MIB + 512));
     let blocks = format!("{}*0 {}*1", 10 * MIB - 512, 10 * MIB + 512);
-    assert_eq!(trial.blocks(Class::Large), one(20 * MIB, &blocks));
+    assert_eq!(trace.blocks(Class::Large), one(20 * MIB, &blocks));
 
-    // 10 MiB have a segment of their own, and 10 MiB + 1 byte one of 12 MiB, of which 2 MiB - 512 are left.
-    assert!(trial.take(2, 10 * MIB) && trial.take(3, 10 * MIB + 1));
+    // 10 MiB have their own segment; 10 MiB + 1 byte have one of 12 MiB, which leaves 2 MiB - 512.
+    assert!(trace.allocate(2, 10 * MIB) && trace.allocate(3, 10 * MIB + 1));
     let own = [
         (10 * MIB, format!("{}*2", 10 * MIB)),
         (12 * MIB, format!("{}*3 {}", 10 * MIB + 512, 2 * MIB - 512)),
     ];
-    assert_eq!(trial.blocks(Class::Large)[1..], own);
-    assert_eq!(trial.reserved(), 42 * MIB);
-    // Six requests, of which two were served from blocks. Split: 1 MiB + 1, 10 MiB - 512, 9 MiB - 512, 10 MiB + 1.
-    assert_eq!(trial.work(), [6, 2, 4, 20 * MIB]);
+    assert_eq!(trace.blocks(Class::Large)[1..], own);
+    assert_eq!(trace.reserved(), 42 * MIB);
+    // Six requests; two were served from blocks. Split by: 1 MiB + 1, 10 MiB - 512, 9 MiB - 512, 10 MiB + 1.
+    assert_eq!(trace.work(), [6, 2, 4, 20 * MIB]);
 }
 
-/// What is free and cannot be used is given back before a request fails.
+/// Unusable free memory is returned before a request fails.
 #[test]
-fn a_request_fails_once_nothing_is_left_to_give_back() {
+fn free_segments_are_returned_before_a_request_fails() {
     let program = program();
-    let mut trial = Trial::new(&program, spec::Caching::default(), 40 * MIB);
+    let mut trace = Trace::new(&program, spec::Caching::default(), 40 * MIB);
     // Segments of 12, 14 and 2 MiB.
-    assert!(trial.take(0, 12 * MIB) && trial.take(1, 14 * MIB) && trial.take(2, 1));
-    trial.put_back(0);
-    // 16 MiB with the 28 that are reserved pass 40, but not without the 12 that nothing is in.
-    assert!(trial.take(3, 16 * MIB));
-    assert_eq!((trial.reserved(), trial.work()[3]), (32 * MIB, 12 * MIB));
-    // Half of what 3 had is taken again: 8 MiB are left, beside 2 MiB - 512 of small blocks.
-    trial.put_back(3);
-    assert!(trial.take(4, 8 * MIB));
-    // 10 MiB do not fit: neither 8 in pieces nor the 8 that the limit leaves are enough.
-    assert!(!trial.take(5, 10 * MIB));
-    assert_eq!(trial.caching.pieces(), Pieces { bytes: 10 * MIB - 512, largest: 8 * MIB });
-    assert_eq!(trial.reserved(), 32 * MIB);
-    // 8 MiB are there.
-    assert!(trial.take(5, 8 * MIB));
-    assert_eq!(trial.caching.pieces(), Pieces { bytes: 2 * MIB - 512, largest: 2 * MIB - 512 });
+    assert!(trace.allocate(0, 12 * MIB) && trace.allocate(1, 14 * MIB) && trace.allocate(2, 1));
+    trace.free(0);
+    // 16 MiB plus the 28 reserved exceed 40, but not without the free segment of 12.
+    assert!(trace.allocate(3, 16 * MIB));
+    assert_eq!((trace.reserved(), trace.work()[3]), (32 * MIB, 12 * MIB));
+    // 8 of the 16 MiB are reused: 8 MiB are left, besides 2 MiB - 512 of small blocks.
+    trace.free(3);
+    assert!(trace.allocate(4, 8 * MIB));
+    // 10 MiB fit neither the free block of 8 nor the 8 below the limit.
+    assert!(!trace.allocate(5, 10 * MIB));
+    assert_eq!(trace.caching.pieces(), Pieces { bytes: 10 * MIB - 512, largest: 8 * MIB });
+    assert_eq!(trace.reserved(), 32 * MIB);
+    // 8 MiB fit.
+    assert!(trace.allocate(5, 8 * MIB));
+    assert_eq!(trace.caching.pieces(), Pieces { bytes: 2 * MIB - 512, largest: 2 * MIB - 512 });
 }
 
-/// From 32 MiB on: neither divided, nor given to what is smaller.
+/// Blocks from 32 MiB on are neither split nor used for smaller requests.
 #[test]
-fn oversize_blocks_serve_nearly_their_size_alone() {
+fn oversize_blocks_serve_only_requests_of_similar_size() {
     let program = program();
     let settings = spec::Caching { max_split_size_mb: Some(32), ..spec::Caching::default() };
-    let mut trial = Trial::new(&program, settings, 180 * MIB);
-    assert!(trial.take(0, 64 * MIB));
-    trial.put_back(0);
-    // 8 MiB ask the system; 44 MiB, too, since 20 MiB would be idle.
-    assert!(trial.take(1, 8 * MIB) && trial.take(2, 44 * MIB));
-    assert_eq!(trial.reserved(), (64 + 20 + 44) * MIB);
-    // 44 MiB + 512 leave less: they take the block as a whole.
-    assert!(trial.take(3, 44 * MIB + 512));
-    assert_eq!(trial.blocks(Class::Large)[0], (64 * MIB, format!("{}*3", 64 * MIB)));
-    // 512 below 32 MiB are no more than a request like others.
-    assert!(trial.take(4, 32 * MIB - 512));
-    assert_eq!((trial.reserved(), trial.work()), (160 * MIB, [5, 1, 1, 0]));
+    let mut trace = Trace::new(&program, settings, 180 * MIB);
+    assert!(trace.allocate(0, 64 * MIB));
+    trace.free(0);
+    // 8 MiB need a new segment, and so do 44 MiB: the block of 64 would waste 20 MiB.
+    assert!(trace.allocate(1, 8 * MIB) && trace.allocate(2, 44 * MIB));
+    assert_eq!(trace.reserved(), (64 + 20 + 44) * MIB);
+    // 44 MiB + 512 would waste less: they take the whole block.
+    assert!(trace.allocate(3, 44 * MIB + 512));
+    assert_eq!(trace.blocks(Class::Large)[0], (64 * MIB, format!("{}*3", 64 * MIB)));
+    // 32 MiB - 512 are an ordinary request.
+    assert!(trace.allocate(4, 32 * MIB - 512));
+    assert_eq!((trace.reserved(), trace.work()), (160 * MIB, [5, 1, 1, 0]));
 
-    // 64 and 44 MiB are free and serve no 31 MiB, for which 32 are more than the limit leaves. Of the two the smaller is
-    // large enough, and goes back.
-    trial.put_back(2);
-    trial.put_back(3);
-    assert!(trial.take(5, 31 * MIB));
-    assert_eq!((trial.reserved(), trial.work()[3]), ((160 - 44 + 32) * MIB, 44 * MIB));
-    // Neither of 64 and 32 MiB is large enough for 96: both go.
-    trial.put_back(5);
-    assert!(trial.take(6, 96 * MIB));
-    assert_eq!((trial.reserved(), trial.work()[3]), ((148 - 96 + 96) * MIB, (44 + 96) * MIB));
+    // The free blocks of 64 and 44 MiB do not serve 31 MiB, and a new segment of 32 exceeds the limit. The smaller of
+    // the two is large enough, and is returned.
+    trace.free(2);
+    trace.free(3);
+    assert!(trace.allocate(5, 31 * MIB));
+    assert_eq!((trace.reserved(), trace.work()[3]), ((160 - 44 + 32) * MIB, 44 * MIB));
+    // Neither 64 nor 32 MiB suffice for 96: both are returned.
+    trace.free(5);
+    assert!(trace.allocate(6, 96 * MIB));
+    assert_eq!((trace.reserved(), trace.work()[3]), ((148 - 96 + 96) * MIB, (44 + 96) * MIB));
 }
 
-/// Above half of 200 MiB, what has been free for longest goes first.
+/// Above half of 200 MiB, the segments that have been free longest are returned first.
 #[test]
-fn garbage_is_what_has_been_free_for_long() {
+fn garbage_collection_returns_the_longest_free_segments() {
     let program = program();
     let settings = spec::Caching { garbage_collection_threshold: Some(0.5), ..spec::Caching::default() };
-    let mut trial = Trial::new(&program, settings, 200 * MIB);
+    let mut trace = Trace::new(&program, settings, 200 * MIB);
     // Three searches: segments of 20, 40 and 30 MiB.
-    assert!(trial.take(0, 2 * MIB) && trial.take(1, 40 * MIB) && trial.take(2, 30 * MIB));
-    trial.put_back(1);
-    // A fourth one, for a part of what 0 left.
-    assert!(trial.take(3, 2 * MIB));
-    trial.put_back(2);
-    // The fifth finds no 50 MiB free. 90 are no more than half.
-    assert!(trial.take(4, 50 * MIB));
-    assert_eq!((trial.reserved(), trial.work()[3]), (140 * MIB, 0));
-    // At the sixth there are 40 too many. 1's have been free for 3 searches, 2's for 2: the average is 2.5.
-    assert!(trial.take(5, 60 * MIB));
-    assert_eq!((trial.reserved(), trial.work()[3]), (160 * MIB, 40 * MIB));
-    // At the seventh 60 are too many, and the average of 3 and 1 is 2: 2's go, which is not enough, and so do 4's.
-    trial.put_back(4);
-    assert!(trial.take(6, 70 * MIB));
-    assert_eq!((trial.reserved(), trial.work()[3]), ((160 - 80 + 70) * MIB, 120 * MIB));
-    assert_eq!(trial.work(), [7, 1, 2, 120 * MIB]);
+    assert!(trace.allocate(0, 2 * MIB) && trace.allocate(1, 40 * MIB) && trace.allocate(2, 30 * MIB));
+    trace.free(1);
+    // A fourth search, served from the rest of 0's segment.
+    assert!(trace.allocate(3, 2 * MIB));
+    trace.free(2);
+    // The fifth search finds no 50 MiB free. The 90 reserved are below half.
+    assert!(trace.allocate(4, 50 * MIB));
+    assert_eq!((trace.reserved(), trace.work()[3]), (140 * MIB, 0));
+    // At the sixth, the excess is 40. Segment 1 has been free for 3 searches, segment 2 for 2: the average is 2.5.
+    assert!(trace.allocate(5, 60 * MIB));
+    assert_eq!((trace.reserved(), trace.work()[3]), (160 * MIB, 40 * MIB));
+    // At the seventh, the excess is 60, and the average of 3 and 1 is 2: segment 2 is returned, which is not enough,
+    // and then segment 4.
+    trace.free(4);
+    assert!(trace.allocate(6, 70 * MIB));
+    assert_eq!((trace.reserved(), trace.work()[3]), ((160 - 80 + 70) * MIB, 120 * MIB));
+    assert_eq!(trace.work(), [7, 1, 2, 120 * MIB]);
 }
 
-/// Memory comes in pages of 20 MiB, and goes in them, wherever they lie in the segment.
+/// Memory is committed and decommitted in pages of 20 MiB, anywhere in the segment.
 #[test]
-fn a_segment_grows_at_its_end_and_where_it_was_emptied() {
+fn expandable_segments_grow_at_the_end_and_in_emptied_pages() {
     let program = program();
     let settings = spec::Caching { expandable_segments: true, ..spec::Caching::default() };
-    let mut trial = Trial::new(&program, settings, 100 * MIB);
+    let mut trace = Trace::new(&program, settings, 100 * MIB);
     let mib = |blocks: &[(u64, &str)]| -> String {
         let text = blocks
             .iter()
             .map(|(size, of)| if *size == 0 { "-".to_owned() } else { format!("{}{of}", size * MIB) });
         text.collect::<Vec<_>>().join(" ")
     };
-    let large = |trial: &Trial<'_>| trial.blocks(Class::Large).remove(0).1;
-    // 30 MiB take two pages, of which 10 MiB are left, and serve a part of 12 MiB: one more page.
-    assert!(trial.take(0, 30 * MIB) && trial.take(1, 12 * MIB));
-    assert_eq!(large(&trial), mib(&[(30, "*0"), (12, "*1"), (18, ""), (0, "")]));
-    // Exactly 1 MiB is left of 18, and is a block of its own.
-    assert!(trial.take(2, 17 * MIB));
-    assert_eq!(large(&trial), mib(&[(30, "*0"), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
-    assert_eq!((trial.reserved(), trial.work()), (60 * MIB, [3, 1, 3, 0]));
+    let large = |trace: &Trace<'_>| trace.blocks(Class::Large).remove(0).1;
+    // 30 MiB take two pages and leave 10 MiB, which serve a part of 12 MiB: one more page.
+    assert!(trace.allocate(0, 30 * MIB) && trace.allocate(1, 12 * MIB));
+    assert_eq!(large(&trace), mib(&[(30, "*0"), (12, "*1"), (18, ""), (0, "")]));
+    // 17 of 18 leave exactly 1 MiB, a block of its own.
+    assert!(trace.allocate(2, 17 * MIB));
+    assert_eq!(large(&trace), mib(&[(30, "*0"), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
+    assert_eq!((trace.reserved(), trace.work()), (60 * MIB, [3, 1, 3, 0]));
 
-    // From 0 to 30 MiB is one whole page, and half of another, which stays.
-    trial.put_back(0);
-    trial.empty();
-    assert_eq!(large(&trial), mib(&[(0, ""), (10, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
-    assert_eq!((trial.reserved(), trial.work()[3]), (40 * MIB, 20 * MIB));
-    // 10 and 1 are too small for 25: the page at the beginning comes back, and with 10 that is enough.
-    assert!(trial.take(3, 25 * MIB));
-    assert_eq!(large(&trial), mib(&[(25, "*3"), (5, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
-    // With 5 and 1 MiB free, 40 need what is behind the end: two pages and 1 MiB that was left.
-    assert!(trial.take(4, 40 * MIB));
+    // 0 to 30 MiB is one whole page, and half of another, which stays.
+    trace.free(0);
+    trace.empty();
+    assert_eq!(large(&trace), mib(&[(0, ""), (10, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
+    assert_eq!((trace.reserved(), trace.work()[3]), (40 * MIB, 20 * MIB));
+    // 10 and 1 are too small for 25: the first page is committed again, which suffices with the 10.
+    assert!(trace.allocate(3, 25 * MIB));
+    assert_eq!(large(&trace), mib(&[(25, "*3"), (5, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
+    // With 5 and 1 MiB free, 40 need new memory at the end: two pages, plus the 1 MiB.
+    assert!(trace.allocate(4, 40 * MIB));
     let rest = [(25, "*3"), (5, ""), (12, "*1"), (17, "*2"), (40, "*4"), (1, ""), (0, "")];
-    assert_eq!((large(&trial), trial.reserved()), (mib(&rest), 100 * MIB));
+    assert_eq!((large(&trace), trace.reserved()), (mib(&rest), 100 * MIB));
 
-    // No page more is there. What 1 and 3 had is one piece but for 5 that lay between them, and serves 42.
-    assert!(!trial.take(5, 42 * MIB));
-    trial.put_back(1);
-    trial.put_back(3);
-    assert!(trial.take(5, 42 * MIB));
-    assert_eq!(large(&trial), mib(&[(42, "*5"), (17, "*2"), (40, "*4"), (1, ""), (0, "")]));
-    assert_eq!(trial.blocks(Class::Small), Vec::new());
+    // The limit has no page left. Blocks 1 and 3 coalesce with the 5 MiB between them, and serve 42.
+    assert!(!trace.allocate(5, 42 * MIB));
+    trace.free(1);
+    trace.free(3);
+    assert!(trace.allocate(5, 42 * MIB));
+    assert_eq!(large(&trace), mib(&[(42, "*5"), (17, "*2"), (40, "*4"), (1, ""), (0, "")]));
+    assert_eq!(trace.blocks(Class::Small), Vec::new());
 }
 
-/// A block that could grow is left to who needs that, also where another one is larger.
+/// Blocks that can grow are reserved for requests that need that, even if another free block is larger.
 #[test]
-fn what_could_grow_is_taken_last() {
+fn blocks_that_can_grow_are_taken_last() {
     let program = program();
     let settings = spec::Caching { expandable_segments: true, ..spec::Caching::default() };
-    let mut trial = Trial::new(&program, settings, 100 * MIB);
-    // 30 and 10 fill two pages; 12 leave 8 of a third, before the end of what is there.
-    assert!(trial.take(0, 30 * MIB) && trial.take(1, 10 * MIB) && trial.take(2, 12 * MIB));
-    trial.put_back(0);
-    let free = |trial: &Trial<'_>| -> Vec<u64> {
-        let blocks = trial.caching.pools[Class::Large as usize].free();
+    let mut trace = Trace::new(&program, settings, 100 * MIB);
+    // 30 and 10 fill two pages; 12 leave 8 of a third, followed by uncommitted addresses.
+    assert!(trace.allocate(0, 30 * MIB) && trace.allocate(1, 10 * MIB) && trace.allocate(2, 12 * MIB));
+    trace.free(0);
+    let free = |trace: &Trace<'_>| -> Vec<u64> {
+        let blocks = trace.caching.pools[Class::Large as usize].free_blocks();
         blocks.into_iter().map(|(_, bytes)| bytes / MIB).collect()
     };
-    assert_eq!(free(&trial), [30, 8]);
-    // 8 would do for 5, and 30 does.
-    assert!(trial.take(3, 5 * MIB));
-    assert_eq!(free(&trial), [25, 8]);
-    // Of two that cannot grow the smaller does: of 30 that are free, 6 leave 24.
-    assert!(trial.take(4, 19 * MIB) && trial.take(5, 8 * MIB));
-    assert_eq!(free(&trial), [6]);
-    trial.put_back(1);
-    assert_eq!(free(&trial), [16]);
-    trial.put_back(3);
-    assert_eq!(free(&trial), [5, 16]);
-    assert!(trial.take(6, 4 * MIB));
-    assert_eq!(free(&trial), [1, 16]);
+    assert_eq!(free(&trace), [30, 8]);
+    // 8 suffice for 5, but 30 are taken.
+    assert!(trace.allocate(3, 5 * MIB));
+    assert_eq!(free(&trace), [25, 8]);
+    // Of two that cannot grow the smaller is taken; 30 - 5 - 19 = 6 are left.
+    assert!(trace.allocate(4, 19 * MIB) && trace.allocate(5, 8 * MIB));
+    assert_eq!(free(&trace), [6]);
+    trace.free(1);
+    assert_eq!(free(&trace), [16]);
+    trace.free(3);
+    assert_eq!(free(&trace), [5, 16]);
+    assert!(trace.allocate(6, 4 * MIB));
+    assert_eq!(free(&trace), [1, 16]);
 }
 
-/// A system that has so many bytes, whatever the limit says.
+/// A system with `left` bytes, independent of the limit.
 struct Scarce {
     left: u64,
-    given: BTreeMap<u32, u64>,
+    granted: BTreeMap<u32, u64>,
 }
 
 impl Backing for Scarce {
     fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         self.left = self.left.checked_sub(bytes).ok_or(DeviceError::OutOfMemory { pool, bytes })?;
-        let next = self.given.len() as u32;
-        self.given.insert(next, bytes);
+        let next = self.granted.len() as u32;
+        self.granted.insert(next, bytes);
         Ok(Buffer(next))
     }
 
     fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
-        self.left += self.given[&buffer.0];
+        self.left += self.granted[&buffer.0];
         Ok(())
     }
 
@@ -351,44 +353,44 @@ impl Backing for Scarce {
     }
 }
 
-/// A card that others use as well may have less than the limit says.
+/// A GPU that other processes use can have less memory than the limit.
 #[test]
-fn what_is_cached_goes_back_before_the_system_s_refusal_counts() {
+fn cache_is_returned_before_the_request_fails_if_the_system_refuses() {
     let program = program();
     for expandable_segments in [false, true] {
         let settings = spec::Caching { expandable_segments, ..spec::Caching::default() };
         let mut caching = Caching::new(&program, settings);
         let (mut backing, mut ledger) =
-            (Scarce { left: 60 * MIB, given: BTreeMap::new() }, Ledger::default());
+            (Scarce { left: 60 * MIB, granted: BTreeMap::new() }, Ledger::default());
         let target = target();
         let mut system = System { backing: &mut backing, ledger: &mut ledger, target: &target };
-        let first = caching.take(ValueId(0), 20 * MIB, &mut system).unwrap();
-        let second = caching.take(ValueId(1), 20 * MIB, &mut system).unwrap();
-        caching.put_back(20 * MIB, first);
-        caching.take(ValueId(2), 40 * MIB, &mut system).unwrap();
+        let first = caching.allocate_block(ValueId(0), 20 * MIB, &mut system).unwrap();
+        let second = caching.allocate_block(ValueId(1), 20 * MIB, &mut system).unwrap();
+        caching.free_block(20 * MIB, first);
+        caching.allocate_block(ValueId(2), 40 * MIB, &mut system).unwrap();
         assert_eq!(caching.work().returned_bytes, 20 * MIB, "{expandable_segments}");
-        let refused = caching.take(ValueId(3), 20 * MIB, &mut system);
+        let refused = caching.allocate_block(ValueId(3), 20 * MIB, &mut system);
         assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })), "{refused:?}");
-        // What could not be had in whole is not there in part.
+        // A request that failed leaves nothing behind.
         assert_eq!(system.reserved(POOL), 60 * MIB);
-        caching.put_back(20 * MIB, second);
-        caching.take(ValueId(3), 20 * MIB, &mut system).unwrap();
+        caching.free_block(20 * MIB, second);
+        caching.allocate_block(ValueId(3), 20 * MIB, &mut system).unwrap();
     }
 }
 
-/// What a random trace does next, with names and sizes by chance.
+/// An event of a random trace.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Take(u64),
-    PutBack(usize),
+    Allocate(u64),
+    Free(usize),
     Empty,
 }
 
 fn any_event() -> impl Any<Value = Event> {
     let sizes = prop_oneof![1..4 * KIB, 1..2 * MIB, 1..32 * MIB];
     prop_oneof![
-        6 => sizes.prop_map(Event::Take),
-        5 => any::<usize>().prop_map(Event::PutBack),
+        6 => sizes.prop_map(Event::Allocate),
+        5 => any::<usize>().prop_map(Event::Free),
         1 => Just(Event::Empty),
     ]
 }
@@ -406,68 +408,68 @@ proptest! {
     #![proptest_config(testing::random_cases(192))]
 
     #[test]
-    fn blocks_fill_their_segments_and_meet_no_other(
+    fn blocks_tile_their_segments(
         events in proptest::collection::vec(any_event(), 1..120), settings in any_settings(), memory in 8..256u64,
         page in 9..=25u32,
     ) {
         let program = program();
-        let mut trial = Trial::new(&program, settings, memory * MIB);
-        trial.target.page = Bytes(1 << page);
+        let mut trace = Trace::new(&program, settings, memory * MIB);
+        trace.target.page = Bytes(1 << page);
         for (name, event) in (0..).zip(events) {
             match event {
-                Event::Take(bytes) => drop(trial.take(name, bytes)),
-                Event::PutBack(nth) => {
-                    let names: Vec<u32> = trial.taken.keys().copied().collect();
+                Event::Allocate(bytes) => drop(trace.allocate(name, bytes)),
+                Event::Free(nth) => {
+                    let names: Vec<u32> = trace.allocated.keys().copied().collect();
                     if !names.is_empty() {
-                        trial.put_back(names[nth % names.len()]);
+                        trace.free(names[nth % names.len()]);
                     }
                 }
-                Event::Empty => trial.empty(),
+                Event::Empty => trace.empty(),
             }
-            check(&trial)?;
+            check(&trace)?;
         }
-        let names: Vec<u32> = trial.taken.keys().copied().collect();
-        names.into_iter().for_each(|name| trial.put_back(name));
-        check(&trial)?;
-        trial.empty();
-        prop_assert_eq!(trial.reserved(), 0, "all that is free is whole again");
+        let names: Vec<u32> = trace.allocated.keys().copied().collect();
+        names.into_iter().for_each(|name| trace.free(name));
+        check(&trace)?;
+        trace.empty();
+        prop_assert_eq!(trace.reserved(), 0, "all segments are returned");
     }
 }
 
-fn check(trial: &Trial<'_>) -> Result<(), proptest::test_runner::TestCaseError> {
-    let (mut reserved, mut held, mut free) = (0, BTreeMap::new(), 0);
+fn check(trace: &Trace<'_>) -> Result<(), proptest::test_runner::TestCaseError> {
+    let (mut reserved, mut used, mut free) = (0, BTreeMap::new(), 0);
     for class in Class::ALL {
-        for (bytes, blocks) in trial.caching.pools[class as usize].blocks() {
+        for (bytes, blocks) in trace.caching.pools[class as usize].blocks() {
             let mut end = 0;
             let mut before: Option<Block> = None;
             for (offset, block) in blocks {
-                prop_assert_eq!(offset, end, "no gap, and nothing twice");
+                prop_assert_eq!(offset, end, "blocks are contiguous");
                 prop_assert!(
-                    !before.is_some_and(|before| before.joins(&block)),
-                    "neighbours that are alike are one"
+                    !before.is_some_and(|before| before.coalesces_with(&block)),
+                    "adjacent blocks in the same state are coalesced"
                 );
                 (end, before) = (offset + block.bytes, Some(block));
                 if let Some(storage) = block.holder() {
-                    held.insert(storage.0, (class, block.bytes, offset));
+                    used.insert(storage.0, (class, block.bytes, offset));
                 }
-                reserved += if block.is_absent() { 0 } else { block.bytes };
+                reserved += if block.is_uncommitted() { 0 } else { block.bytes };
                 free += if block.is_free() { block.bytes } else { 0 };
-                let page = policy::page(class, trial.target.page.0);
+                let page = policy::page(class, trace.target.page.0);
                 prop_assert!(
-                    !block.is_absent() || block.bytes % page == 0 && offset % page == 0,
+                    !block.is_uncommitted() || block.bytes % page == 0 && offset % page == 0,
                     "whole pages"
                 );
             }
             prop_assert_eq!(end, bytes);
         }
     }
-    prop_assert_eq!(reserved, trial.reserved());
-    prop_assert!(reserved <= trial.target.memory.0);
-    prop_assert_eq!(free, trial.caching.pieces().bytes);
-    prop_assert_eq!(held.len(), trial.taken.len());
-    for (name, &(bytes, (_, offset))) in &trial.taken {
-        let (class, size, place) = held[name];
-        prop_assert_eq!((class, place), (Class::of(bytes), offset));
+    prop_assert_eq!(reserved, trace.reserved());
+    prop_assert!(reserved <= trace.target.memory.0);
+    prop_assert_eq!(free, trace.caching.pieces().bytes);
+    prop_assert_eq!(used.len(), trace.allocated.len());
+    for (name, &(bytes, (_, offset))) in &trace.allocated {
+        let (class, size, address) = used[name];
+        prop_assert_eq!((class, address), (Class::of(bytes), offset));
         prop_assert!(size >= bytes);
     }
     Ok(())
