@@ -9,7 +9,7 @@ use super::output;
 use super::report;
 use super::table::{self, TableArgs};
 use compare::Options;
-use plan::{Origin, Plan, Purpose, Speeds};
+use plan::{DeviceRates, Origin, Plan, Purpose};
 use results::Row;
 
 #[derive(Debug, clap::Args)]
@@ -61,17 +61,17 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
 }
 
 /// The device rates of the machine: measured there, else from the card's data sheet.
-fn speeds(plans: &[Plan], out: &Path) -> Speeds {
-    let Some(Plan { target, .. }) = plans.first() else { return Speeds::default() };
+fn speeds(plans: &[Plan], out: &Path) -> DeviceRates {
+    let Some(Plan { target, .. }) = plans.first() else { return DeviceRates::default() };
     let (learned, unread) = results::learned(out, target);
     unread.iter().for_each(|error| output::mention(&format!("ignored for device rates: {error}")));
     match learned.origin {
-        Origin::Unknown => Speeds::of_data_sheet(target).unwrap_or(learned),
+        Origin::Unknown => DeviceRates::of_data_sheet(target).unwrap_or(learned),
         Origin::Runs(_) | Origin::DataSheet => learned,
     }
 }
 
-fn whose_estimates(speeds: &Speeds, out: &Path) -> String {
+fn whose_estimates(speeds: &DeviceRates, out: &Path) -> String {
     let out = out.display();
     match speeds.origin {
         Origin::Unknown => {
@@ -88,7 +88,7 @@ fn whose_estimates(speeds: &Speeds, out: &Path) -> String {
     }
 }
 
-fn rows(plan: &Plan, speeds: &Speeds, filter: &Filter) -> Vec<Row> {
+fn rows(plan: &Plan, speeds: &DeviceRates, filter: &Filter) -> Vec<Row> {
     let rows = plan.runs.iter().map(|run| results::predicted_row(plan, run, speeds)).collect();
     filter.rows(rows, |row| row.strategy == plan.baseline)
 }

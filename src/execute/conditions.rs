@@ -1,4 +1,4 @@
-//! What the processors were like when a run was timed.
+//! Load and clock of the CPU while a run is timed.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ pub(super) fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
-/// The fastest core's clock now.
+/// The current clock of the fastest core.
 pub(super) fn clock_mhz() -> Option<f64> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
     let clocks = info.lines().filter(|line| line.starts_with("cpu MHz"));

@@ -1,22 +1,22 @@
-//! What other programs took of the processors while a run was timed: its speed is then not its own.
+//! CPU time that other programs took from a run while it was timed.
 
 use std::fs;
 use std::time::Instant;
 
-/// Counts of the processors that this process may use and of its own threads, until a moment, in seconds.
+/// Counters, in seconds, of this process's threads and of the CPU cores that it may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contention {
     read_at: Instant,
-    /// For which its threads were ready to run and did not.
+    /// Time that its threads were ready to run, but waited.
     waited_s: f64,
-    /// For which its threads ran.
+    /// Time that its threads ran.
     ran_s: f64,
-    /// For which the processors were busy, with this or anything else.
+    /// Time that the cores were busy, with any program.
     busy_s: f64,
 }
 
 impl Contention {
-    /// Until now. `None` where the system does not count it.
+    /// Reads the counters. `None` if the system does not have them.
     pub(super) fn now() -> Option<Contention> {
         let (own, processors) = (OwnThreads::now()?, Processors::now()?);
         Some(Contention {
@@ -27,9 +27,9 @@ impl Contention {
         })
     }
 
-    /// The share of the time since then in which each of the run's threads waited for something else, on average: what it
-    /// waited, but no more than others had the processors, for a run may have more threads than there are processors. Where
-    /// threads ended meanwhile it is what the rest shows.
+    /// The average share of the time since then that a thread of the run waited for other programs. The waiting time is
+    /// limited to the time that others used the cores, since a run may have more threads than cores. Threads that ended
+    /// meanwhile are not counted.
     pub(super) fn share_since(self, threads: usize) -> Option<f64> {
         self.share_until(Contention::now()?, threads)
     }
@@ -43,7 +43,7 @@ impl Contention {
     }
 }
 
-/// What the threads of this process did.
+/// CPU time of this process's threads.
 struct OwnThreads {
     ran_s: f64,
     waited_s: f64,
@@ -64,18 +64,18 @@ impl OwnThreads {
     }
 }
 
-/// What the processors did that this process may use.
+/// Busy time of the CPU cores that this process may use.
 struct Processors {
     busy_s: f64,
-    /// What a hypervisor gave to other machines.
+    /// Time that the hypervisor gave to other virtual machines.
     stolen_s: f64,
 }
 
 impl Processors {
     fn now() -> Option<Processors> {
-        /// What `/proc/stat` counts in: a hundredth of a second, on every Linux of today.
+        /// The unit of `/proc/stat`: a hundredth of a second, on every current Linux.
         const TICKS_PER_S: f64 = 100.0;
-        /// Of user, nice, system, idle, iowait, irq, softirq, steal.
+        /// Columns of `/proc/stat`, among user, nice, system, idle, iowait, irq, softirq, steal.
         const BUSY: [usize; 5] = [0, 1, 2, 5, 6];
         const STOLEN: usize = 7;
         let status = fs::read_to_string("/proc/self/status").ok()?;
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Programs that do nothing, on every processor.
+    /// Busy-looping programs, two for each core.
     struct Others(Vec<Child>);
 
     impl Drop for Others {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_have_to_wait_for_others_are_seen() {
+    fn waiting_for_other_programs_is_measured() {
         let processors = std::thread::available_parallelism().unwrap().get();
         let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let _others = Others((0..2 * processors).map(|_| busy()).collect());
@@ -132,13 +132,13 @@ mod tests {
         while before.read_at.elapsed() < Duration::from_millis(600) {
             std::hint::spin_loop();
         }
-        // Of three that want a processor one has it.
+        // Three programs compete for each core.
         let share = before.share_since(1).unwrap();
         assert!((0.2..=1.0).contains(&share), "{share}");
     }
 
     #[test]
-    fn threads_that_wait_for_each_other_do_not_wait_for_others() {
+    fn waiting_for_own_threads_is_not_contention() {
         let begin = Contention { read_at: Instant::now(), waited_s: 1.0, ran_s: 5.0, busy_s: 70.0 };
         let after = |waited_s: f64, ran_s: f64, busy_s: f64| Contention {
             read_at: begin.read_at + Duration::from_secs(10),
@@ -146,12 +146,12 @@ mod tests {
             ran_s: begin.ran_s + ran_s,
             busy_s: begin.busy_s + busy_s,
         };
-        // Three threads on two processors, which nothing else has, or has for a second of each.
+        // Three threads on two cores: without other programs, and with others for one second of each core.
         assert_eq!(begin.share_until(after(10.0, 20.0, 20.0), 2), Some(0.0));
         assert_eq!(begin.share_until(after(12.0, 18.0, 20.0), 2), Some(0.1));
-        // Others that have processors of their own disturb nobody.
+        // Programs on other cores do not disturb the run.
         assert_eq!(begin.share_until(after(0.0, 10.0, 20.0), 1), Some(0.0));
-        // What is counted in ticks may be less than what was counted exactly.
+        // The busy time, counted in ticks, may be less than the exact run time.
         assert_eq!(begin.share_until(after(1.0, 20.0, 19.9), 2), Some(0.0));
     }
 }

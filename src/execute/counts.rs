@@ -1,4 +1,4 @@
-//! What strategies really did.
+//! Counts of a strategy's effects.
 
 use super::updated_by::UpdatedBy;
 use compile::{Action, Instruction, Program, SectionKind};
@@ -6,75 +6,74 @@ use device::{Phase, Pool};
 use memory::{CacheWork, carried_bytes};
 use ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 
-/// Counted where it is done, never copied from the configuration.
+/// Counted during execution, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub steps: u64,
     pub micro_batches: u64,
-    /// Evaluations left out.
+    /// FLOPs, without evaluations.
     pub flops: u64,
     pub recompute_flops: u64,
-    /// Operations, but those that bring numbers to another type.
-    pub computed_again: u64,
-    /// Requests to the backing store, those of evaluations left out.
+    /// Recomputed operations, without casts and dequantization.
+    pub recomputed_operations: u64,
+    /// Requests to the backing store, without those of evaluations and of first iterations.
     pub requests: u64,
     pub requests_in_evaluation: u64,
-    /// Those of what is done once, in the first step, which are part of none.
-    pub requests_once: u64,
-    /// What a caching allocator did, evaluations left out, and in these.
+    /// Requests of instructions that run in the first iteration only. They are not part of any step.
+    pub requests_in_first_iteration: u64,
+    /// Work of a caching allocator: without evaluations, and in evaluations.
     pub cache: CacheWork,
     pub cache_in_evaluation: CacheWork,
-    /// Layers' parameters, gradients and states made at their first use.
-    pub made_late: u64,
-    /// Numbers in the parameters that the optimizer was given gradients of.
+    /// Parameters, gradients and optimizer states that were initialised lazily, at their first use.
+    pub lazily_initialised: u64,
+    /// Elements of the parameters that the optimizer updated.
     pub trained_parameters: u64,
-    /// The same by what updated them.
+    /// The same, by update rule.
     pub updated: UpdatedBy,
     /// Buckets whose gradients were applied before the backward pass was over.
     pub updates_in_backward: u64,
-    /// FLOPs that the host's processor computed.
+    /// FLOPs computed on the host.
     pub host_flops: u64,
-    /// Bytes copied to where parameters live from where they were made.
+    /// Bytes of parameters copied to their pool from the pool in which they were initialised.
     pub bytes_at_start: u64,
-    /// Bytes brought to the other pool for work there, or taken back from it; those of start-up and of evaluations left out.
+    /// Bytes transferred between device and host, without those of start-up, evaluations and batches.
     pub bytes_to_host: u64,
     pub bytes_to_device: u64,
-    /// Bytes of batches brought to the device; those of evaluations left out.
+    /// Bytes of batches copied to the device, without evaluations.
     pub batch_bytes: u64,
-    /// Steps whose batch was on its way to the device, or there, before they began.
+    /// Steps whose batch was prefetched: its copy to the device was enqueued before the step began.
     pub batches_ahead: u64,
-    /// Bytes of gradients filled with zeros at the end of steps.
+    /// Bytes of gradients zeroed at the end of steps.
     pub zeroed_bytes: u64,
-    /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
-    /// left out.
+    /// Tensors cast to another dtype, by a cast or fused into the operation that produced them; without evaluations.
     pub casts: u64,
     /// Bytes of parameters stored in 16 bits, at each update.
     pub parameter_bytes_in_16_bits: u64,
-    /// Weights that were made numbers of their codes; those of evaluations left out.
+    /// Weights dequantized, without evaluations.
     pub dequantized: u64,
     /// Bytes of optimizer states stored in 16 bits and in 8, at each update.
     pub state_bytes_in_16_bits: u64,
     pub state_bytes_in_8_bits: u64,
-    /// Numbers of both rounded at random.
+    /// Elements of parameters and optimizer states rounded stochastically.
     pub random_roundings: u64,
-    /// Slices of rows that losses were computed in, where it was more than one; those of evaluations left out.
+    /// Slices of losses that are computed in more than one slice; without evaluations.
     pub loss_slices: u64,
-    /// Captured stretches done again, those of evaluations left out.
+    /// Replays of captured graphs, without evaluations.
     pub replays: u64,
-    /// Steps that were not taken because a gradient was not finite.
+    /// Steps skipped because a gradient was not finite.
     pub skipped_steps: u64,
-    /// Storages freed after something else had run since their last use.
+    /// Storages freed late: another operation ran between their last use and the free.
     pub late_frees: u64,
-    /// Their bytes.
+    /// Bytes of those storages.
     pub late_freed_bytes: u64,
-    /// Bytes left behind for ever.
+    /// Bytes that are never freed.
     pub leaked_bytes: u64,
     pub evaluations: u64,
     pub late_frees_in_evaluation: u64,
 }
 
 impl Counts {
-    /// Adds what an instruction of such a section does.
+    /// Counts an instruction of a section of this kind.
     pub(super) fn count(&mut self, program: &Program, kind: SectionKind, instruction: &Instruction) {
         if instruction.phase == Phase::Evaluation {
             return;
@@ -94,8 +93,8 @@ impl Counts {
         }
     }
 
-    /// Adds a storage that is freed later than it could be.
-    pub(super) fn count_late(&mut self, program: &Program, instruction: &Instruction) {
+    /// Counts a late free.
+    pub(super) fn count_late_free(&mut self, program: &Program, instruction: &Instruction) {
         let Action::Free(storage) = instruction.action else { return };
         if instruction.phase == Phase::Evaluation {
             self.late_frees_in_evaluation += 1;
@@ -121,7 +120,7 @@ impl Counts {
         self.flops += flops;
         if instruction.recompute {
             self.recompute_flops += flops;
-            self.computed_again += u64::from(!instruction.action.is_cast() && !op.is_dequantization());
+            self.recomputed_operations += u64::from(!instruction.action.is_cast() && !op.is_dequantization());
         }
         if instruction.device == Pool::Host {
             self.host_flops += flops;

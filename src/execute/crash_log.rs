@@ -1,15 +1,15 @@
-//! What the log of a child that crashed says of the reason.
+//! Extracts the reason of a crash from the child's log.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// A message longer than that has its point at the front, and a log without a panic at its end.
+/// Lines shown: the first of a panic message, or the last of a log without a panic.
 const LINES: usize = 3;
 
-/// Enough for what is behind the reason: a backtrace, or several from threads that fell together.
+/// Bytes read from the end of the log: enough for the backtraces of several threads behind the first panic.
 const TAIL: u64 = 256 << 10;
 
-/// The line before the frames.
+/// The line before the frames of a backtrace.
 const BACKTRACE: &str = "stack backtrace:";
 
 /// The first panic in the end of the log with its message, else the log's last lines.
@@ -33,7 +33,7 @@ fn summarise(text: &str) -> Vec<String> {
     }
 }
 
-/// `thread 'name' panicked at file:line:column:`, with the message behind it on the same line.
+/// The line `thread 'name' panicked at file:line:column:`, joined with the first line of the message.
 fn panic_lines(lines: &[&str]) -> Vec<String> {
     let is_over = |line: &str| line == BACKTRACE || is_advice(line) || is_panic(line);
     let mut message = lines[1..].iter().take_while(|line| !is_over(line)).take(LINES);
@@ -45,7 +45,7 @@ fn is_panic(line: &str) -> bool {
     line.starts_with("thread '") && line.contains("' ") && line.contains(" panicked at ")
 }
 
-/// Without frames, and without the advice to ask for them.
+/// Removes backtraces, and notes about `RUST_BACKTRACE`.
 fn without_backtraces<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut inside = false;
     let keep = |line: &&str| {
@@ -84,7 +84,7 @@ note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose bac
 ";
 
     #[test]
-    fn a_panic_is_quoted_without_its_backtrace() {
+    fn panic_is_quoted_without_its_backtrace() {
         let expected = [
             "thread 'main' (4242) panicked at src/device/lane.rs:93:14: index out of bounds: the len is 3",
             "but the index is 7",
@@ -93,7 +93,7 @@ note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose bac
     }
 
     #[test]
-    fn the_first_panic_is_the_reason() {
+    fn first_panic_is_the_reason() {
         let second = "thread '<unnamed>' panicked at src/b.rs:1:1:\npoisoned\nnote: run with \
                       `RUST_BACKTRACE=1` environment variable to display a backtrace\n";
         assert_eq!(summarise(&format!("{PANIC}{second}")), summarise(PANIC));
@@ -104,15 +104,15 @@ note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose bac
     }
 
     #[test]
-    fn a_long_message_is_cut_and_an_empty_one_is_no_matter() {
+    fn long_message_is_cut_and_empty_message_is_accepted() {
         let long: String = (0..50).map(|n| format!("line {n}\n")).collect();
-        let said = summarise(&format!("thread 'main' panicked at src/a.rs:1:1:\n{long}"));
-        assert_eq!(said, ["thread 'main' panicked at src/a.rs:1:1: line 0", "line 1", "line 2"]);
+        let lines = summarise(&format!("thread 'main' panicked at src/a.rs:1:1:\n{long}"));
+        assert_eq!(lines, ["thread 'main' panicked at src/a.rs:1:1: line 0", "line 1", "line 2"]);
         assert_eq!(summarise("thread 'main' panicked at src/a.rs:1:1:\n").len(), 1);
     }
 
     #[test]
-    fn without_a_panic_it_is_the_end() {
+    fn log_without_a_panic_is_summarised_by_its_end() {
         assert_eq!(summarise("a\nb\n\n1: c\nat last\n"), ["b", "1: c", "at last"]);
         assert!(summarise("\n \n").is_empty());
         let captured = "error: no\nstack backtrace:\n 0: main\n at ./src/main.rs:1\n\
@@ -121,7 +121,7 @@ note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose bac
     }
 
     #[test]
-    fn a_long_backtrace_hides_nothing() {
+    fn long_backtrace_does_not_hide_the_panic() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log.txt");
         let frames: String =

@@ -1,17 +1,17 @@
-//! What a run's digest is of.
+//! The tensors that a run's digest covers.
 
 use compile::Program;
 use ops::{Member, ValueId};
 
-/// All that a run learns: layer by layer its parameters, the scales of those in codes, then each state that the optimizer keeps of them, as members of the
-/// values that they lie in. The order is the model's, however layers are divided into buckets.
+/// The tensors of the digest as members of their buckets: by layer the parameters, the scales of quantized ones, then
+/// each optimizer state. The order is the model's and does not depend on the division into buckets.
 pub(super) fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
     let mut sites = vec![Vec::new(); program.buckets.len()];
     program.parameters.iter().for_each(|parameter| sites[parameter.bucket].push(parameter.site));
     let mut sites = sites.into_iter();
     let mut tensors = Vec::new();
     for layer in program.buckets.chunk_by(|a, b| a.scope == b.scope) {
-        // By what is kept, and then by where it is in the model.
+        // Sorted by kind (parameters, scales, states), then by site.
         let mut of_layer = Vec::new();
         for (bucket, sites) in layer.iter().zip(sites.by_ref()) {
             let states = bucket.states.iter().map(|state| (state.value, &state.members));

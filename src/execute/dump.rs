@@ -1,19 +1,19 @@
-//! A run trained again, with everything written down that repeating and judging it elsewhere takes: what it starts
-//! from, its batches, its gradients, what it ends with. It is no measurement: reading all that takes time and memory
-//! between the halves of a step.
+//! Repeats a run and writes the tensors needed to reproduce and check it elsewhere: initial parameters, batches,
+//! gradients, final parameters. A dump is not a measurement: reading the tensors takes time and memory between the
+//! halves of a step.
 
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use super::batch_source::BatchSource;
 use super::engine::Engine;
 use super::error::{RunError, Stop, cannot_write};
-use super::feed::BatchSource;
 use super::measured::Outcome;
 use super::prepared::Prepared;
 use super::step_log::{STEPS_FILE, StepLog, TimedStep};
-use super::tensor_file::{Entry, TensorFile};
+use super::tensor_file::{TensorFile, TensorHeader};
 use super::train::finite;
 use super::volume::Volume;
 use super::{Message, Reporter, products};
@@ -26,7 +26,7 @@ use spec::Update;
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
 
-/// The parts of all batches, [steps, B, ..] each, warm-up included.
+/// The parts of all batches, each [steps, B, ..], warm-up included.
 const BATCHES_FILE: &str = "batches.safetensors";
 
 /// Gradients of the first and the last step, `<step>.<parameter>` with steps counted from 1: complete over all
@@ -36,16 +36,16 @@ const GRADIENTS_FILE: &str = "gradients.safetensors";
 /// Parameters after the last step, by name.
 const FINAL_FILE: &str = "final.safetensors";
 
-/// What a dump leaves beside the files that describe its run.
+/// The files that a dump adds to the run's folder.
 pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, FINAL_FILE, STEPS_FILE];
 
-/// Trains the run whose `run.toml`, `target.toml` and [`DATA_FILE`](super::DATA_FILE) lie in the folder, with the algorithms
-/// of its [`PRODUCTS_FILE`](super::PRODUCTS_FILE), and leaves [`DUMP_FILES`] there. Evaluations, which change nothing, are
-/// left out. Of the outcome, how it ended, the digest and where the algorithms came from are filled in. Of several cards, it
-/// runs on that of the ordinal.
+/// Trains the run of a folder, which holds `run.toml`, `target.toml`, [`DATA_FILE`](super::DATA_FILE) and the matmul
+/// algorithms in [`PRODUCTS_FILE`](super::PRODUCTS_FILE), and writes [`DUMP_FILES`] there. Evaluations are skipped:
+/// they change nothing. The outcome contains only how the run ended, its digest and the sources of the matmul
+/// algorithms. `ordinal` selects one of several CUDA devices.
 ///
 /// # Errors
-/// What cannot be read or written, or a device that fails. Running out of memory is a result.
+/// A file that cannot be read or written, or a device that fails. Running out of memory is a result.
 pub fn dump(
     folder: &Path,
     digests: &mut DigestCache,
@@ -62,13 +62,13 @@ pub fn dump(
         outcome.measured.record_products(products);
     }
     let held = OnceLock::new();
-    let feed = BatchSource::new(&run.config, &*run.data, &held);
-    let mut dump = Dump { folder, run: &run, feed, steps, done: 0, reporter };
+    let source = BatchSource::new(&run.config, &*run.data, &held);
+    let mut dump = Dump { folder, run: &run, source, steps, done: 0, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
         Err(Stop::OutOfMemory(found)) => {
             let prediction = predict(&run.program, &run.target, RunSchedule::of(&run.config));
-            outcome.ran_out(&found, prediction.short(&run.target), dump.done);
+            outcome.set_out_of_memory(&found, prediction.short(&run.target), dump.done);
         }
         Err(Stop::Error(error)) => return Err(error),
     }
@@ -78,9 +78,9 @@ pub fn dump(
 struct Dump<'a> {
     folder: &'a Path,
     run: &'a Prepared,
-    feed: BatchSource<'a>,
+    source: BatchSource<'a>,
     steps: usize,
-    /// Those that have been taken.
+    /// Completed steps.
     done: u64,
     reporter: &'a mut Reporter,
 }
@@ -89,13 +89,13 @@ impl Dump<'_> {
     fn write(&mut self, device: &mut dyn Device, outcome: &mut Outcome) -> Result<(), Stop> {
         self.batches()?;
         let mut engine = Engine::new(&self.run.program, device, false)?;
-        engine.start_from(self.run.weights.as_ref());
+        engine.set_weights(self.run.weights.as_ref());
         if self.run.config.strategy.update == Update::InBackward {
             engine.keep_applied_gradients();
         }
         engine.start()?;
-        self.feed.hold(&mut engine)?;
-        engine.make_all()?;
+        self.source.hold(&mut engine)?;
+        engine.run_lazy_init()?;
         self.parameters(&mut engine, INITIAL_FILE)?;
         self.train(&mut engine, outcome)?;
         self.parameters(&mut engine, FINAL_FILE)?;
@@ -116,7 +116,7 @@ impl Dump<'_> {
             let (live, peak_bytes) = (usage.live.total(), usage.step_peak());
             log.step(step, &done, volume, live)?;
             if !done.loss.is_finite() {
-                outcome.diverged();
+                outcome.set_diverged();
             }
             self.reporter.send(&Message::Step {
                 step,
@@ -128,10 +128,10 @@ impl Dump<'_> {
                 peak_bytes,
             });
         }
-        self.written(GRADIENTS_FILE, gradients.finish())
+        self.check_written(GRADIENTS_FILE, gradients.finish())
     }
 
-    /// Step `step`, counted from 1, as a run takes it, with a look at the gradients in its middle that is not timed.
+    /// Step `step`, counted from 1, as in a run. Reading the gradients between its halves is not timed.
     fn step(
         &self,
         engine: &mut Engine,
@@ -142,17 +142,17 @@ impl Dump<'_> {
         let config = &self.run.config;
         let began = Instant::now();
         let samples = config.train.batch_size as u64;
-        self.feed.training(step - 1, 0..samples, batch).map_err(RunError::from)?;
+        self.source.training(step - 1, 0..samples, batch).map_err(RunError::from)?;
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.numbers(taken))?;
         engine.synchronize()?;
         let until_gradients = began.elapsed();
 
-        // Where the program has a norm of its own, that is the one that counts.
+        // The program's own gradient norm takes precedence, if it has one.
         let has_norm = self.run.program.host_buffers.results.norm.is_some();
-        let looks = self.run.program.trains() && (!has_norm || kept.is_some());
-        let norm = if looks { Some(self.look_at_gradients(engine, kept)?) } else { None };
+        let reads = self.run.program.trains() && (!has_norm || kept.is_some());
+        let norm = if reads { Some(self.read_gradients(engine, kept)?) } else { None };
 
         let began = Instant::now();
         let report = engine.update()?;
@@ -167,9 +167,8 @@ impl Dump<'_> {
         })
     }
 
-    /// Writes all gradients down in f32 if they are kept, without their scale. Returns the norm of all of them, summed in
-    /// f64.
-    fn look_at_gradients(&self, engine: &mut Engine, mut kept: Option<&mut TensorFile>) -> Result<f32, Stop> {
+    /// Writes all gradients in f32, without the loss scale, if there is a file. Returns their norm, summed in f64.
+    fn read_gradients(&self, engine: &mut Engine, mut kept: Option<&mut TensorFile>) -> Result<f32, Stop> {
         let mut squares = 0.0;
         let scale = engine.loss_scale()?.unwrap_or(1.0);
         let mut unscaled = Vec::new();
@@ -183,7 +182,7 @@ impl Dump<'_> {
                 unscaled.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
                 squares += numbers.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>();
                 match &mut kept {
-                    Some(file) => self.written(GRADIENTS_FILE, file.write(&unscaled)),
+                    Some(file) => self.check_written(GRADIENTS_FILE, file.write(&unscaled)),
                     None => Ok(()),
                 }
             })?;
@@ -191,7 +190,7 @@ impl Dump<'_> {
         Ok(squares.sqrt() as f32)
     }
 
-    /// All parameters as they are now: of what is stored in codes, these and their scales.
+    /// Writes the current parameters; quantized ones as codes and scales.
     fn parameters(&self, engine: &mut Engine, name: &str) -> Result<(), Stop> {
         let program = &self.run.program;
         let stored = program
@@ -199,63 +198,68 @@ impl Dump<'_> {
             .iter()
             .flat_map(|parameter| std::iter::once(parameter.value).chain(parameter.scales.iter().copied()));
         let stored: Vec<ValueId> = stored.collect();
-        let tensor = |&id: &ValueId| Entry::new(program.full_name(id), program.ty(id));
+        let tensor = |&id: &ValueId| TensorHeader::new(program.full_name(id), program.ty(id));
         let mut file = self.create(name, &stored.iter().map(tensor).collect::<Vec<_>>())?;
         for id in stored {
-            engine.read(id, |piece| -> Result<(), Stop> { self.written(name, file.write(piece)) })?;
+            engine.read(id, |piece| -> Result<(), Stop> { self.check_written(name, file.write(piece)) })?;
         }
-        self.written(name, file.finish())
+        self.check_written(name, file.finish())
     }
 
-    /// All batches, which are drawn again for each part rather than kept.
+    /// Writes all batches. They are read again for each part, to avoid keeping them in memory.
     fn batches(&self) -> Result<(), Stop> {
         let batch_size = self.run.config.train.batch_size;
         let tensor = |part: &Part| {
             let ty = part.of_samples(batch_size);
             let dims = [&[self.steps], ty.shape.dims()].concat();
-            Entry { name: part.name.to_owned(), dtype: ty.dtype, dims }
+            TensorHeader { name: part.name.to_owned(), dtype: ty.dtype, dims }
         };
         let mut batch = self.run.config.wide_batch(batch_size);
-        let tensors: Vec<Entry> = batch.all().map(|filled| tensor(&filled.part)).collect();
+        let tensors: Vec<TensorHeader> = batch.all().map(|filled| tensor(&filled.part)).collect();
         let mut file = self.create(BATCHES_FILE, &tensors)?;
         for part in 0..tensors.len() {
             for step in 0..self.steps {
-                self.feed.as_it_lies(step, &mut batch).map_err(RunError::from)?;
+                self.source.training_from_data(step, &mut batch).map_err(RunError::from)?;
                 let filled = batch.all().nth(part).expect("a batch has its parts");
-                self.written(BATCHES_FILE, file.write(&filled.bytes))?;
+                self.check_written(BATCHES_FILE, file.write(&filled.bytes))?;
             }
         }
-        self.written(BATCHES_FILE, file.finish())
+        self.check_written(BATCHES_FILE, file.finish())
     }
 
     fn empty_batch(&self) -> Batch {
         self.run.config.empty_batch(self.run.config.train.batch_size)
     }
 
-    fn gradient_tensors(&self) -> Vec<Entry> {
+    fn gradient_tensors(&self) -> Vec<TensorHeader> {
         let program = &self.run.program;
         let trained = program.parameters.iter().filter(|parameter| parameter.gradient.is_some());
-        let tensor = |id| Entry { dtype: DType::F32, ..Entry::new(program.full_name(id), program.ty(id)) };
-        let parameters: Vec<Entry> = trained.map(|parameter| tensor(parameter.value)).collect();
-        let named =
-            |step: usize, entry: &Entry| Entry { name: format!("{step}.{}", entry.name), ..entry.clone() };
+        let tensor = |id| TensorHeader {
+            dtype: DType::F32,
+            ..TensorHeader::new(program.full_name(id), program.ty(id))
+        };
+        let parameters: Vec<TensorHeader> = trained.map(|parameter| tensor(parameter.value)).collect();
+        let named = |step: usize, entry: &TensorHeader| TensorHeader {
+            name: format!("{step}.{}", entry.name),
+            ..entry.clone()
+        };
         let of = |step: usize| parameters.iter().map(move |entry| named(step, entry));
         self.kept_steps().into_iter().flat_map(of).collect()
     }
 
-    /// The steps whose gradients are kept, counted from 1: the first and the last, which may be one.
+    /// The steps whose gradients are written, counted from 1: the first and the last, which may be the same.
     fn kept_steps(&self) -> Vec<usize> {
         let mut steps = vec![1, self.steps];
         steps.dedup();
         steps
     }
 
-    fn create(&self, name: &str, tensors: &[Entry]) -> Result<TensorFile, Stop> {
+    fn create(&self, name: &str, tensors: &[TensorHeader]) -> Result<TensorFile, Stop> {
         let path = self.folder.join(name);
         Ok(TensorFile::create(&path, tensors).map_err(|error| cannot_write(&path, error))?)
     }
 
-    fn written(&self, name: &str, result: io::Result<()>) -> Result<(), Stop> {
+    fn check_written(&self, name: &str, result: io::Result<()>) -> Result<(), Stop> {
         Ok(result.map_err(|error| cannot_write(&self.folder.join(name), error))?)
     }
 }

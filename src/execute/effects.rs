@@ -1,4 +1,4 @@
-//! What the strategies of a run really did, in words, from what the engine counted.
+//! The effects of a run's strategy in words, from the counts of the engine.
 
 use super::counts::Counts;
 use super::measured::Loading;
@@ -7,36 +7,36 @@ use base::units::{Bytes, Count};
 use compile::Program;
 use spec::{EmptyCache, Optimizer, RunConfig, Strategy};
 
-/// What a run is, for what it did to be told against it.
+/// What a run was configured to do, and figures that are not among the counts: they decide which effects are shown.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
-    /// Micro-batches of a step, as the run says.
+pub(super) struct EffectsContext {
+    /// Configured micro-batches of a step.
     pub(super) micro_batches: usize,
-    /// Numbers in the model's parameters.
+    /// Elements of the model's parameters.
     pub(super) parameters: u64,
-    /// Whether the optimizer is AdamW, which is not told.
-    pub(super) has_usual_optimizer: bool,
-    /// Whether values are kept by name: what that takes is told.
-    pub(super) keeps: bool,
-    /// Whether a cache is emptied: what that gives back is told, even if it is nothing.
+    /// Whether the optimizer is AdamW, which is not mentioned.
+    pub(super) has_default_optimizer: bool,
+    /// Whether the strategy keeps_values named values: their bytes are shown.
+    pub(super) keeps_values: bool,
+    /// Whether the cache is emptied: the returned bytes are shown, even 0.
     pub(super) empties_cache: bool,
-    /// The share of copies' time in which nothing waited for them, where that is known.
+    /// The share of copy time that computation did not wait for, if known.
     pub(super) copies_hidden: Option<f64>,
-    /// The share of tokens that were padding, where some may be.
+    /// The share of tokens that were padding, if samples can be padded.
     pub(super) padding: Option<f64>,
-    /// How batches came, where the run says how they are to.
+    /// How batches were loaded, if the strategy sets the loader.
     pub(super) loading: Option<Loading>,
 }
 
-impl Run {
-    /// Of a program, before it is known how copies went.
-    pub(super) fn of(config: &RunConfig, program: &Program) -> Run {
+impl EffectsContext {
+    /// From configuration and program, without the measured shares.
+    pub(super) fn new(config: &RunConfig, program: &Program) -> EffectsContext {
         let Strategy { accumulate, keep, empty_cache, .. } = &config.strategy;
-        Run {
+        EffectsContext {
             micro_batches: *accumulate,
             parameters: program.parameter_count(|_| true),
-            has_usual_optimizer: matches!(config.train.optimizer, Optimizer::AdamW(_)),
-            keeps: !keep.is_empty(),
+            has_default_optimizer: matches!(config.train.optimizer, Optimizer::AdamW(_)),
+            keeps_values: !keep.is_empty(),
             empties_cache: *empty_cache != EmptyCache::Never,
             copies_hidden: None,
             padding: None,
@@ -45,9 +45,14 @@ impl Run {
     }
 }
 
-/// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all. And from where
-/// the choice of algorithms came.
-pub(super) fn effects(before: &Counts, after: &Counts, run: Run, products: Option<ProductSources>) -> String {
+/// The effects between two states of the counters: per step, per evaluation, skipped steps in total. Ends with the
+/// sources of the matmul algorithms.
+pub(super) fn effects(
+    before: &Counts,
+    after: &Counts,
+    run: EffectsContext,
+    products: Option<ProductSources>,
+) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
     let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;
@@ -57,24 +62,27 @@ pub(super) fn effects(before: &Counts, after: &Counts, run: Run, products: Optio
         let once = per_step(|counts| counts.flops) - recomputed;
         parts.push(more_flops(recomputed, once));
     }
-    let again = per_step(|counts| counts.computed_again);
-    if again > 0 && recomputed == 0 {
-        parts.push(format!("{again} computed again"));
+    let operations = per_step(|counts| counts.recomputed_operations);
+    if operations > 0 && recomputed == 0 {
+        parts.push(format!(
+            "{operations} {} recomputed",
+            if operations == 1 { "operation" } else { "operations" }
+        ));
     }
-    parts.extend(after.updated.told(&before.updated, steps, run.has_usual_optimizer));
+    parts.extend(after.updated.summary(&before.updated, steps, run.has_default_optimizer));
     let micro_batches = per_step(|counts| counts.micro_batches);
     if micro_batches > 1 {
         parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));
     }
     parts.extend(run.padding.map(|share| format!("{:.0}% padding", 100.0 * share)));
     if let Some(Loading { workers, waited, hidden }) = run.loading {
-        parts.push(format!("{} of batches", Bytes(per_step(|counts| counts.batch_bytes))));
+        parts.push(format!("{} per batch", Bytes(per_step(|counts| counts.batch_bytes))));
         if workers > 0 {
             parts.push(format!("{workers} {}", if workers == 1 { "worker" } else { "workers" }));
         }
         let ahead = after.batches_ahead - before.batches_ahead;
         if ahead > 0 {
-            parts.push(format!("{:.0}% uploaded ahead", 100.0 * ahead as f64 / steps as f64));
+            parts.push(format!("{:.0}% of batches prefetched", 100.0 * ahead as f64 / steps as f64));
         }
         parts.push(format!("{:.1}% waiting for data", 100.0 * waited));
         parts.extend(hidden.map(|share| format!("{:.0}% of loading hidden", 100.0 * share)));
@@ -93,28 +101,32 @@ pub(super) fn effects(before: &Counts, after: &Counts, run: Run, products: Optio
     }
     let dequantized = per_step(|counts| counts.dequantized);
     if dequantized > 0 {
-        parts.push(format!("{dequantized} dequantized"));
+        parts.push(format!(
+            "{dequantized} {} dequantized",
+            if dequantized == 1 { "weight" } else { "weights" }
+        ));
     }
     let on_host = per_step(|counts| counts.host_flops);
     if on_host > 0 {
         let all = per_step(|counts| counts.flops);
         parts.push(format!("{:.0}% of FLOPs on the host", 100.0 * on_host as f64 / all as f64));
     }
-    let [to, back] = [per_step(|counts| counts.bytes_to_host), per_step(|counts| counts.bytes_to_device)];
-    if to + back > 0 {
-        parts.push(format!("{} to the host and {} back", Bytes(to), Bytes(back)));
+    let [to_host, to_device] =
+        [per_step(|counts| counts.bytes_to_host), per_step(|counts| counts.bytes_to_device)];
+    if to_host + to_device > 0 {
+        parts.push(format!("{} to the host and {} back", Bytes(to_host), Bytes(to_device)));
         parts.extend(run.copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
     }
     let parameters = per_step(|counts| counts.parameter_bytes_in_16_bits);
     if parameters > 0 {
         parts.push(format!("{} of parameters in 16 bits", Bytes(parameters)));
     }
-    if after.made_late > 0 {
-        parts.push(format!("{} values made at their first use", after.made_late));
+    if after.lazily_initialised > 0 {
+        parts.push(format!("{} values initialised at first use", after.lazily_initialised));
     }
-    // Of all the run: its start is none of the steps.
+    // In total: start-up is not part of the steps.
     if after.bytes_at_start > 0 {
-        parts.push(format!("{} copied at the start", Bytes(after.bytes_at_start)));
+        parts.push(format!("{} copied at start-up", Bytes(after.bytes_at_start)));
     }
     let in_16_bits = per_step(|counts| counts.state_bytes_in_16_bits);
     if in_16_bits > 0 {
@@ -126,15 +138,15 @@ pub(super) fn effects(before: &Counts, after: &Counts, run: Run, products: Optio
     }
     let random = per_step(|counts| counts.random_roundings);
     if random > 0 {
-        parts.push(format!("{random} numbers rounded at random"));
+        parts.push(format!("{random} numbers rounded stochastically"));
     }
     let slices = per_step(|counts| counts.loss_slices);
     if slices > 0 {
-        parts.push(format!("{slices} slices of the loss"));
+        parts.push(format!("{slices} loss slices"));
     }
     let replays = per_step(|counts| counts.replays);
     if replays > 0 {
-        parts.push(format!("{replays} graphs replayed"));
+        parts.push(format!("{replays} {}", if replays == 1 { "graph replay" } else { "graph replays" }));
     }
     let skipped = after.skipped_steps - before.skipped_steps;
     if skipped > 0 {
@@ -147,12 +159,12 @@ pub(super) fn effects(before: &Counts, after: &Counts, run: Run, products: Optio
     let late = per_step(|counts| counts.late_frees);
     if late > 0 {
         let bytes = Bytes(per_step(|counts| counts.late_freed_bytes));
-        let told = if run.keeps { format!(" ({bytes})") } else { String::new() };
-        parts.push(format!("{} held longer{told}", values(late)));
+        let size = if run.keeps_values { format!(" ({bytes})") } else { String::new() };
+        parts.push(format!("{} freed late{size}", values(late)));
     }
     let kept = (after.late_frees_in_evaluation - before.late_frees_in_evaluation) / evaluations;
     if kept > 0 {
-        parts.push(format!("{} kept in evaluation", values(kept)));
+        parts.push(format!("{} freed late in evaluation", values(kept)));
     }
     let leaked = per_step(|counts| counts.leaked_bytes);
     if leaked > 0 {
@@ -179,26 +191,26 @@ fn values(count: u64) -> String {
     format!("{count} {}", if count == 1 { "value" } else { "values" })
 }
 
-/// `1.2 MiB leaked each step`
+/// `1.2 MiB leaked per step`
 pub fn leaked_each_step(bytes: u64) -> String {
-    format!("{} leaked each step", Bytes(bytes))
+    format!("{} leaked per step", Bytes(bytes))
 }
 
-/// `4 micro-batches`, or `4 micro-batches (not 5)` where fewer than were asked for are the whole batch.
+/// `4 micro-batches`, or `4 micro-batches (not 5)` if fewer than the requested number cover the batch.
 pub fn micro_batches_of(count: usize, asked: usize) -> String {
     let contrast = if count == asked { String::new() } else { format!(" (not {asked})") };
     format!("{count} micro-batches{contrast}")
 }
 
-/// `+23% FLOPs`: what is computed again, against what is computed once.
-pub fn more_flops(again: u64, once: u64) -> String {
-    format!("+{:.0}% FLOPs", 100.0 * again as f64 / once as f64)
+/// `+23% FLOPs`: the recomputed share of a step without recomputation.
+pub fn more_flops(recomputed: u64, once: u64) -> String {
+    format!("+{:.0}% FLOPs", 100.0 * recomputed as f64 / once as f64)
 }
 
-/// `12.4k parameters without gradients`, or of all of them `forward alone`
+/// `12.4k parameters without gradients`, or `forward only` if that is all of them
 pub fn untrained_parameters(numbers: u64, all: u64) -> String {
     match numbers {
-        _ if numbers == all => "forward alone".to_owned(),
+        _ if numbers == all => "forward only".to_owned(),
         _ => format!("{} parameters without gradients", Count(numbers)),
     }
 }
@@ -207,6 +219,6 @@ pub fn untrained_parameters(numbers: u64, all: u64) -> String {
 fn algorithms(products: ProductSources) -> String {
     let ProductSources { timed, cached, stored, untimed } = products;
     let sources = [(timed, "timed"), (cached, "cached"), (stored, "stored"), (untimed, "untimed")];
-    let told = sources.iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
-    format!("algorithms: {}", told.collect::<Vec<_>>().join(" + "))
+    let parts = sources.iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
+    format!("algorithms: {}", parts.collect::<Vec<_>>().join(" + "))
 }

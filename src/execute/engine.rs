@@ -1,4 +1,4 @@
-//! Walks a program on a device: one plain loop.
+//! Executes a compiled program on a device, one instruction after the other.
 
 mod batches;
 mod gradients;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use self::batches::At;
+use self::batches::CurrentBatch;
 use super::counts::Counts;
 use super::digest;
+use super::last_uses::LastUses;
 use super::timeline::Timeline;
-use super::uses::Uses;
 use compile::{Action, FirstIterations, Program, SectionKind};
 use data::{Batch, StoredParameters};
 use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
@@ -24,17 +24,17 @@ use memory::{Allocator, CacheWork};
 use memory::{Backing, Failure, MemoryManager};
 use ops::ValueId;
 
-/// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
-/// leak.
+/// Bytes of one read from the device. Whole tensors in host memory outside the pools would raise the resident set and
+/// look like a leak.
 const PIECE: usize = 64 << 10;
 
-/// The device as a backing store of memory.
-struct OnDevice<'a> {
+/// A device as the backing store of the memory manager, with a count of its requests.
+struct DeviceBacking<'a> {
     device: &'a mut dyn Device,
     requests: u64,
 }
 
-impl Backing for OnDevice<'_> {
+impl Backing for DeviceBacking<'_> {
     fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         self.requests += 1;
         self.device.allocate(pool, bytes)
@@ -58,42 +58,42 @@ impl Backing for OnDevice<'_> {
     }
 }
 
-/// What a step tells the host.
+/// The results of one optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
     pub loss: f32,
-    /// Of the gradients before clipping; known where there is clipping or a loss scale. Not finite where the step
+    /// Norm of the gradients before clipping. `None` without clipping and without a loss scale; not finite if the step
     /// was skipped.
     pub gradient_norm: Option<f32>,
-    /// What the gradients of the next step are scaled by, where they are.
+    /// Loss scale of the next step. `None` without one.
     pub loss_scale: Option<f32>,
 }
 
 /// A program on a device, ready to take steps.
 pub struct Engine<'a> {
     program: &'a Program,
-    manager: MemoryManager<'a, OnDevice<'a>>,
-    /// What parameters start from, where the program says that they are stored.
+    manager: MemoryManager<'a, DeviceBacking<'a>>,
+    /// The checkpoint tensors that parameters with a stored initial value are loaded from.
     weights: Option<&'a StoredParameters>,
     counts: Counts,
-    uses: Uses,
-    at: At,
-    /// Whether freed memory is overwritten.
+    last_uses: LastUses,
+    current: CurrentBatch,
+    /// Whether memory is overwritten when it is freed, to expose use after free.
     poison: bool,
-    /// By section: how often it was gone through.
-    passes: Vec<u64>,
+    /// Executions of each section so far.
+    executions: Vec<u64>,
     first_iterations: FirstIterations,
-    /// By section and segment: what the device replays, once it was captured.
+    /// By section and segment: the captured graph, once there is one.
     graphs: Vec<Vec<Option<CapturedGraph>>>,
     timeline: Option<Timeline>,
-    /// What ran since the device's clock was last read, if it has one: section and instruction.
-    timed: Vec<(usize, usize)>,
-    /// Of gradients that are applied in the backward pass, by bucket: what they were, if somebody wants to know.
-    applied: Option<HashMap<ValueId, Vec<u8>>>,
+    /// Section and instruction of each lap of the device's clock that has not been read yet.
+    pending_laps: Vec<(usize, usize)>,
+    /// Copies of gradients that were applied in the backward pass, by bucket. `None` if no copies are kept.
+    applied_gradients: Option<HashMap<ValueId, Vec<u8>>>,
 }
 
 impl<'a> Engine<'a> {
-    /// Takes the memory that is asked for at once.
+    /// Creates an engine and reserves the memory that the program requests up front.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
@@ -103,11 +103,11 @@ impl<'a> Engine<'a> {
         poison: bool,
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
-        let manager = MemoryManager::new(program, &target, OnDevice { device, requests: 0 })?;
-        Ok(Engine::in_memory(program, manager, poison))
+        let manager = MemoryManager::new(program, &target, DeviceBacking { device, requests: 0 })?;
+        Ok(Engine::with_manager(program, manager, poison))
     }
 
-    /// With any allocator.
+    /// An engine with a given allocator.
     #[cfg(test)]
     pub(super) fn with_allocator(
         program: &'a Program,
@@ -115,26 +115,30 @@ impl<'a> Engine<'a> {
         allocator: Box<dyn Allocator + 'a>,
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
-        let backing = OnDevice { device, requests: 0 };
+        let backing = DeviceBacking { device, requests: 0 };
         let manager = MemoryManager::with_allocator(program, &target, backing, allocator)?;
-        Ok(Engine::in_memory(program, manager, true))
+        Ok(Engine::with_manager(program, manager, true))
     }
 
-    fn in_memory(program: &'a Program, manager: MemoryManager<'a, OnDevice<'a>>, poison: bool) -> Engine<'a> {
+    fn with_manager(
+        program: &'a Program,
+        manager: MemoryManager<'a, DeviceBacking<'a>>,
+        poison: bool,
+    ) -> Engine<'a> {
         Engine {
             program,
             manager,
             weights: None,
             counts: Counts::default(),
-            uses: Uses::new(program),
-            at: At::default(),
+            last_uses: LastUses::new(program),
+            current: CurrentBatch::default(),
             poison,
-            passes: vec![0; program.sections.len()],
+            executions: vec![0; program.sections.len()],
             first_iterations: FirstIterations::new(program),
             graphs: program.sections.iter().map(|section| vec![None; section.capture_ranges.len()]).collect(),
             timeline: None,
-            timed: Vec::new(),
-            applied: None,
+            pending_laps: Vec::new(),
+            applied_gradients: None,
         }
     }
 
@@ -143,43 +147,45 @@ impl<'a> Engine<'a> {
     }
 
     pub fn counts(&self) -> Counts {
-        let Counts { requests_in_evaluation, requests_once, cache_in_evaluation, .. } = self.counts;
-        let requests = self.manager.backing.requests - requests_in_evaluation - requests_once;
+        let Counts { requests_in_evaluation, requests_in_first_iteration, cache_in_evaluation, .. } =
+            self.counts;
+        let requests = self.manager.backing.requests - requests_in_evaluation - requests_in_first_iteration;
         let cache = self.manager.cache_work().since(&cache_in_evaluation);
         Counts { requests, cache, leaked_bytes: self.manager.leaked().total(), ..self.counts }
     }
 
-    /// What a cache did, in evaluations as well.
+    /// Counters of the caching allocator, evaluations included.
     #[cfg(test)]
     pub(super) fn cache_work(&self) -> CacheWork {
         self.manager.cache_work()
     }
 
-    /// What the program runs on.
+    /// The device that executes the program.
     pub fn device(&mut self) -> &mut dyn Device {
         self.manager.backing.device
     }
 
-    /// Makes parameters and state, but for what the first step makes.
+    /// Initialises parameters and optimizer states, except those that the first step initialises lazily.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn start(&mut self) -> Result<(), Failure> {
-        self.section(SectionKind::Start, 0)?;
+        self.run_section(SectionKind::Start, 0)?;
         self.synchronize()
     }
 
-    /// One optimizer step on a whole batch. `numbers` are what the optimizer's update takes in this step.
+    /// One optimizer step on a whole batch. `numbers` are the optimizer's scalars of this step, such as its learning
+    /// rate.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn step(&mut self, batch: &Batch, numbers: &[f32]) -> Result<StepReport, Failure> {
-        let slot = self.put_batch(batch)?;
+        let slot = self.write_batch(batch)?;
         self.step_on(slot, None, numbers)
     }
 
-    /// The same on the batch that lies in a slot of the host_buffers. That of the `next` step comes to the device meanwhile, if it
-    /// is there already and batches come ahead.
+    /// One optimizer step on the batch in a slot of the host buffers. If batches are prefetched and the batch of the
+    /// `next` step is complete, it is uploaded meanwhile.
     ///
     /// # Errors
     /// As for `step`.
@@ -193,32 +199,32 @@ impl<'a> Engine<'a> {
         self.update()
     }
 
-    /// The loss of a whole batch of the evaluation split, summed over its samples.
+    /// The loss on a whole batch of the evaluation split, summed over its samples.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn evaluate(&mut self, batch: &Batch) -> Result<f64, Failure> {
-        let slot = self.put_batch(batch)?;
+        let slot = self.write_batch(batch)?;
         self.evaluate_on(slot)
     }
 
-    /// The same of the batch that lies in a slot of the host_buffers.
+    /// The loss on the batch in a slot of the host buffers, summed over its samples.
     ///
     /// # Errors
     /// As for `evaluate`.
     pub(super) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
-        self.make_all()?;
+        self.run_lazy_init()?;
         self.begin_evaluation(slot)?;
         let program = self.program;
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
         let (mut seen, mut sum) = (0, 0.0);
         for section in program.evaluation() {
             for _ in 0..section.repeat_count {
-                self.section(section.kind, seen)?;
+                self.run_section(section.kind, seen)?;
                 seen += section.samples;
                 self.counts.evaluations += 1;
                 sum +=
-                    section.samples as f64 * f64::from(self.get_number(program.host_buffers.results.loss)?);
+                    section.samples as f64 * f64::from(self.read_number(program.host_buffers.results.loss)?);
             }
         }
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
@@ -226,17 +232,17 @@ impl<'a> Engine<'a> {
         Ok(sum)
     }
 
-    /// SHA-256 of all parameters and the optimizer's states, bit for bit.
+    /// SHA-256 of the bytes of all parameters and optimizer states.
     ///
     /// # Errors
     /// A device that fails.
     pub fn digest(&mut self) -> Result<String, Failure> {
-        self.make_all()?;
+        self.run_lazy_init()?;
         let mut digest = Sha256::new();
         let mut piece = vec![0; PIECE];
         for (id, member) in digest::tensors(self.program) {
-            let region = self.part(id, member.offset, member.elements());
-            self.pieces::<Failure>(region, &mut piece, |piece| {
+            let region = self.elements_region(id, member.offset, member.elements());
+            self.read_in_pieces::<Failure>(region, &mut piece, |piece| {
                 digest.update(piece);
                 Ok(())
             })?;
@@ -244,46 +250,51 @@ impl<'a> Engine<'a> {
         Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Hands the elements of a value to `take`, in order, a piece at a time.
+    /// Passes the elements of a value to `take`, in order and in pieces.
     ///
     /// # Errors
-    /// A device that fails, or what `take` says.
+    /// A device that fails, or an error of `take`.
     pub(super) fn read<E: From<Failure>>(
         &mut self,
         id: ValueId,
         take: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let region = self.manager.tensor(id).region();
-        self.pieces(region, &mut vec![0; PIECE], take)
+        self.read_in_pieces(region, &mut vec![0; PIECE], take)
     }
 
-    /// So many elements of a value, from one of them on.
-    fn part(&self, id: ValueId, first: usize, count: usize) -> Region {
+    /// The memory of `count` elements of a value, beginning with element `first`.
+    fn elements_region(&self, id: ValueId, first: usize, count: usize) -> Region {
         let tensor = self.manager.tensor(id);
         let dtype = tensor.ty.dtype;
         let (offset, bytes) = (tensor.offset + dtype.bytes_of(first), dtype.bytes_of(count));
         Region { buffer: tensor.buffer, offset, bytes }
     }
 
-    /// Reads so many elements of a value, from one of them on.
+    /// Reads `count` elements of a value, beginning with element `first`.
     ///
     /// # Errors
     /// A device that fails.
-    pub(super) fn read_part(&mut self, id: ValueId, first: usize, count: usize) -> Result<Vec<u8>, Failure> {
-        let region = self.part(id, first, count);
+    pub(super) fn read_elements(
+        &mut self,
+        id: ValueId,
+        first: usize,
+        count: usize,
+    ) -> Result<Vec<u8>, Failure> {
+        let region = self.elements_region(id, first, count);
         let mut bytes = vec![0; region.bytes as usize];
         Ok(self.manager.backing.device.read(region, &mut bytes).map(|()| bytes)?)
     }
 
-    /// Gives a value other numbers than the program does.
+    /// Overwrites a value.
     #[cfg(test)]
-    pub(super) fn put(&mut self, id: ValueId, numbers: &[f32]) -> Result<(), Failure> {
+    pub(super) fn write_value(&mut self, id: ValueId, numbers: &[f32]) -> Result<(), Failure> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(id).region();
         Ok(self.manager.backing.device.write(region, &bytes)?)
     }
 
-    /// Returns once all that was begun is done.
+    /// Waits until the device has finished all enqueued work.
     ///
     /// # Errors
     /// A device that fails.
@@ -291,7 +302,7 @@ impl<'a> Engine<'a> {
         Ok(self.manager.backing.device.synchronize()?)
     }
 
-    /// Gives all memory back.
+    /// Waits for the device and frees all memory.
     ///
     /// # Errors
     /// A device that fails.
@@ -300,32 +311,32 @@ impl<'a> Engine<'a> {
         self.manager.close()
     }
 
-    /// Goes through a section once. `seen` samples of the batch come before those that it sees.
-    fn section(&mut self, kind: SectionKind, seen: usize) -> Result<(), Failure> {
+    /// Executes a section once. `seen` is the number of the batch's samples that earlier micro-batches have processed.
+    fn run_section(&mut self, kind: SectionKind, seen: usize) -> Result<(), Failure> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
-        let number = found.expect("compilation makes the sections that are run");
+        let number = found.expect("the program has every section that is executed");
         let section = &self.program.sections[number];
-        let clocked = self.has_clock() && self.timeline.as_ref().is_some_and(|t| t.wants(number));
+        let clocked = self.has_clock() && self.timeline.as_ref().is_some_and(|t| t.is_recording(number));
         if clocked {
             self.manager.backing.device.lap()?;
         }
-        // What kernels and libraries set up at their first use cannot be captured; what is replayed as a whole cannot
-        // be timed in parts, or looked at in between.
-        let captures = self.passes[number] > 0 && !clocked && self.applied.is_none();
-        self.passes[number] += 1;
+        // The first execution is not captured: kernels and libraries initialise themselves in it. A replayed graph
+        // cannot be timed by instruction, nor can gradients be copied in the middle of it.
+        let captures = self.executions[number] > 0 && !clocked && self.applied_gradients.is_none();
+        self.executions[number] += 1;
         let mut next = 0;
         for (index, segment) in section.capture_ranges.iter().enumerate().filter(|_| captures) {
-            self.stretch(number, next..segment.start, seen, true)?;
-            self.segment(number, index, segment.clone(), seen)?;
+            self.run_range(number, next..segment.start, seen, true)?;
+            self.replay_segment(number, index, segment.clone(), seen)?;
             next = segment.end;
         }
-        self.stretch(number, next..section.code.len(), seen, true)?;
-        self.open(number);
+        self.run_range(number, next..section.code.len(), seen, true)?;
+        self.finish_first_iteration(number);
         if clocked { self.read_clock() } else { Ok(()) }
     }
 
-    /// Has the device replay a segment, which is captured first if it was not yet.
-    fn segment(
+    /// Replays the graph of a segment. It is captured first if there is none yet.
+    fn replay_segment(
         &mut self,
         section: usize,
         index: usize,
@@ -334,12 +345,12 @@ impl<'a> Engine<'a> {
     ) -> Result<(), Failure> {
         let graph = match self.graphs[section][index] {
             Some(graph) => {
-                self.stretch(section, code, seen, false)?;
+                self.run_range(section, code, seen, false)?;
                 graph
             }
             None => {
                 self.manager.backing.device.begin_capture()?;
-                let enqueued = self.stretch(section, code, seen, true);
+                let enqueued = self.run_range(section, code, seen, true);
                 let graph = self.manager.backing.device.end_capture();
                 enqueued?;
                 *self.graphs[section][index].insert(graph?)
@@ -351,8 +362,8 @@ impl<'a> Engine<'a> {
         Ok(self.manager.backing.device.replay(graph)?)
     }
 
-    /// Goes through instructions. Without `enqueue`, the device does by itself what they say.
-    fn stretch(
+    /// Executes instructions. Without `enqueue` only their host side (allocation, counting): a graph replays the rest.
+    fn run_range(
         &mut self,
         section: usize,
         code: Range<usize>,
@@ -363,23 +374,24 @@ impl<'a> Engine<'a> {
             if self.first_iterations.skips(section, &self.program.sections[section].code[index]) {
                 continue;
             }
-            let took = self.instruction(section, index, seen, enqueue)?;
-            let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) else {
+            let took = self.run_instruction(section, index, seen, enqueue)?;
+            let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.is_recording(section))
+            else {
                 continue;
             };
-            timeline.record(section, index, self.manager.ledger().usage(Pool::Device).live);
+            timeline.record_live(section, index, self.manager.ledger().usage(Pool::Device).live);
             if self.manager.backing.device.has_clock() {
                 self.manager.backing.device.lap()?;
-                self.timed.push((section, index));
+                self.pending_laps.push((section, index));
             } else {
-                timeline.add(section, index, took);
+                timeline.add_time(section, index, took);
             }
         }
         Ok(())
     }
 
-    /// Returns what the action itself took: of a launch, the device's part alone.
-    fn instruction(
+    /// Executes one instruction. Returns the time of its action: of a launch, the time in the device's call alone.
+    fn run_instruction(
         &mut self,
         section: usize,
         index: usize,
@@ -394,18 +406,18 @@ impl<'a> Engine<'a> {
         let (began, before) = (Instant::now(), self.manager.backing.requests);
         self.manager.advance(section, index)?;
         if instruction.first_iteration {
-            self.counts.requests_once += self.manager.backing.requests - before;
+            self.counts.requests_in_first_iteration += self.manager.backing.requests - before;
         }
         self.counts.count(self.program, self.program.sections[section].kind, instruction);
-        if !instruction.first_iteration && self.uses.frees_late(self.program, instruction) {
-            self.counts.count_late(self.program, instruction);
+        if !instruction.first_iteration && self.last_uses.frees_late(self.program, instruction) {
+            self.counts.count_late_free(self.program, instruction);
         }
         match instruction.action {
             Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => {
                 Ok(began.elapsed())
             }
             Action::Launch { ref op, ref outputs, .. } if let Some(site) = op.stored_site() => {
-                self.read_stored(site, outputs[0])?;
+                self.load_parameter(site, outputs[0])?;
                 Ok(began.elapsed())
             }
             _ if enqueue => {
@@ -416,7 +428,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Hands the device its part of an action. Returns what that took.
+    /// Enqueues an action on the device. Returns the time of the device's call.
     fn enqueue(&mut self, action: &Action, seen: usize) -> Result<Duration, DeviceError> {
         let mut began = Instant::now();
         match action {
@@ -432,7 +444,7 @@ impl<'a> Engine<'a> {
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if let Some(batches) = batches {
-                    from = self.seen_of(from, batches, seen, to.bytes);
+                    from = self.micro_batch_region(from, batches, seen, to.bytes);
                 }
                 began = Instant::now();
                 self.manager.backing.device.copy(*queue, from, to)?;
@@ -444,7 +456,7 @@ impl<'a> Engine<'a> {
         Ok(began.elapsed())
     }
 
-    fn pieces<E: From<Failure>>(
+    fn read_in_pieces<E: From<Failure>>(
         &mut self,
         region: Region,
         piece: &mut [u8],
@@ -460,11 +472,11 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    fn get_number(&mut self, id: ValueId) -> Result<f32, Failure> {
-        self.get_numbers(id).map(|[number]| number)
+    fn read_number(&mut self, id: ValueId) -> Result<f32, Failure> {
+        self.read_numbers(id).map(|[number]| number)
     }
 
-    fn get_numbers<const N: usize>(&mut self, id: ValueId) -> Result<[f32; N], Failure> {
+    fn read_numbers<const N: usize>(&mut self, id: ValueId) -> Result<[f32; N], Failure> {
         let mut bytes = [[0; size_of::<f32>()]; N];
         let region = self.manager.tensor(id).region();
         self.manager.backing.device.read(region, bytes.as_flattened_mut())?;

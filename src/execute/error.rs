@@ -1,4 +1,4 @@
-//! Why a run has no result, or ends before its end.
+//! Errors of a run, and reasons for which training ends early.
 
 use std::io;
 use std::path::Path;
@@ -9,12 +9,12 @@ use data::{DataError, WeightsError};
 use device::{DeviceError, Pool};
 use memory::{Failure, OutOfMemory};
 
-/// Why a run has no result.
+/// An error that leaves a run without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
     Spec(#[from] spec::Error),
-    #[error("{0} does not hold exactly one run")]
+    #[error("{0} must contain exactly one run")]
     NotOneRun(String),
     #[error(transparent)]
     Data(#[from] DataError),
@@ -24,18 +24,18 @@ pub enum RunError {
     Violation(#[from] Violation),
     #[error("the device failed: {0}")]
     Device(DeviceError),
-    /// Out of memory that the limit has room for, so that another time it may be there.
+    /// The system refused memory that is within the limit. A retry may succeed.
     #[error(
-        "refused by the system: {bytes} more for the {} pool, which the limit has room for; what else runs here, a \
-         control group or `ulimit` leaves less",
+        "refused by the system: {bytes} more for the {} pool, although within the limit; other programs, a control \
+         group or `ulimit` leave less memory",
         pool.name()
     )]
     Refused { pool: Pool, bytes: Bytes },
-    #[error("the system gives no thread for loader.workers: {0}")]
+    #[error("cannot start a thread for loader.workers: {0}")]
     NoThread(io::Error),
-    #[error("the data, or what parameters start from, changed while the sweep ran; sweep again")]
+    #[error("the data or the model's weights changed while the sweep ran; sweep again")]
     DataChanged,
-    #[error("{file} is no table of products: {error}")]
+    #[error("{file} is not a table of matmul algorithms: {error}")]
     Products { file: String, error: csv::Error },
     #[error("cannot read {file}: {error}")]
     Read { file: String, error: io::Error },
@@ -52,7 +52,7 @@ impl From<DeviceError> for RunError {
     }
 }
 
-/// What ends training early.
+/// Why training ends early.
 pub(super) enum Stop {
     OutOfMemory(Box<OutOfMemory>),
     Error(RunError),

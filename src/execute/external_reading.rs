@@ -1,57 +1,56 @@
-//! An independent reading of the same memory: what a card's driver counts, or what the system says the process has
-//! resident.
-//!
-//! A ledger can agree with itself, so that alone proves little.
+//! External readings: independent measurements of the ledger's memory, from the GPU driver's counter or the process's
+//! resident set. The ledger alone could be consistent and still wrong.
 
 use std::fs;
 
 use device::Device;
 
-/// Runs that reserve less than this are not judged: what a process does beside them weighs too much.
-const JUDGED_FROM: u64 = 64 << 20;
+/// Runs that reserve less than this are not compared: the process's own memory would dominate.
+const MIN_COMPARED_BYTES: u64 = 64 << 20;
 
-/// What the two may differ by: 1 MiB and half a percent.
-pub fn agrees(reserved: u64, witnessed: u64) -> bool {
-    reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 200 + (1 << 20)
+/// Whether reserved bytes and the resident set agree: to within 1 MiB and 0.5 %.
+pub fn agrees(reserved: u64, external: u64) -> bool {
+    reserved < MIN_COMPARED_BYTES || reserved.abs_diff(external) <= reserved / 200 + (1 << 20)
 }
 
-/// The same for a driver: two percent, and one step more where it reserves so many bytes at a time.
-pub fn driver_agrees(reserved: u64, witnessed: u64, step: u64) -> bool {
-    let few = reserved / 50;
-    reserved < JUDGED_FROM || (reserved - few..=reserved + few + step).contains(&witnessed)
+/// Whether reserved bytes and the driver's counter agree: to within 2 %, and upwards by `step` more, the driver's
+/// granularity.
+pub fn driver_agrees(reserved: u64, external: u64, step: u64) -> bool {
+    let tolerance = reserved / 50;
+    reserved < MIN_COMPARED_BYTES || (reserved - tolerance..=reserved + tolerance + step).contains(&external)
 }
 
-/// The growth of what is used since a moment.
+/// A counter of memory that has been used since it began.
 #[derive(Clone, Copy, Debug)]
 pub enum ExternalCounter {
-    /// Of the device pool, as the device's driver counts.
+    /// The driver's counter of the device pool.
     Driver,
-    /// Of both pools, as this process's resident set: over these bytes.
+    /// This process's resident set, for both pools. `baseline` are the resident bytes at the beginning.
     Resident { baseline: u64 },
 }
 
-/// What a witness says, in bytes.
+/// A reading of an external counter, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExternalReading {
-    /// Used at the most, over what was at the beginning.
+    /// Peak growth since the beginning.
     pub peak: u64,
-    /// Of a driver: what it reserves at a time.
+    /// Granularity of the driver's reservations. `None` for the resident set.
     pub step: Option<u64>,
 }
 
 impl ExternalCounter {
-    /// Begins now. `None` where neither the device nor the system has such a counter.
+    /// Begins counting. `None` if neither the device nor the system has a counter.
     pub fn begin(device: &mut dyn Device) -> Option<ExternalCounter> {
         if device.begin_witness().ok()? {
             return Some(ExternalCounter::Driver);
         }
-        // Resets the high-water mark to what is resident now. (`ru_maxrss` would survive exec.)
+        // Resets the high-water mark to the current resident set. (`ru_maxrss` would survive exec.)
         fs::write("/proc/self/clear_refs", "5").ok()?;
         Some(ExternalCounter::Resident { baseline: high_water_mark()? })
     }
 
-    /// What was used at the most since the beginning.
-    pub fn testimony(&self, device: &mut dyn Device) -> Option<ExternalReading> {
+    /// The peak since the beginning.
+    pub fn read(&self, device: &mut dyn Device) -> Option<ExternalReading> {
         match self {
             ExternalCounter::Driver => {
                 let reading = device.witness().ok()??;
@@ -76,14 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_is_given_two_percent_and_upwards_one_of_its_steps() {
+    fn driver_may_differ_by_two_percent_and_upwards_by_one_step() {
         const RESERVED: u64 = 100 << 20;
         for step in [2 << 20, 32 << 20] {
             let (least, most) = (RESERVED - RESERVED / 50, RESERVED + RESERVED / 50 + step);
-            assert!(
-                [least, RESERVED, most].iter().all(|&witnessed| driver_agrees(RESERVED, witnessed, step))
-            );
-            // It reserves more than it is asked for, never less.
+            assert!([least, RESERVED, most].iter().all(|&external| driver_agrees(RESERVED, external, step)));
+            // The driver never reserves less than requested.
             assert!(!driver_agrees(RESERVED, least - 1, step));
             assert!(!driver_agrees(RESERVED, most + 1, step));
         }

@@ -1,5 +1,6 @@
-//! One run, measured: in a child process, which tells its parent how it goes.
+//! Trains and measures one run in a child process that reports its progress to the parent.
 
+mod batch_source;
 mod conditions;
 mod contention;
 mod counts;
@@ -11,7 +12,7 @@ mod engine;
 mod error;
 mod evaluation_log;
 mod external_reading;
-mod feed;
+mod last_uses;
 mod line_file;
 mod loader;
 mod measured;
@@ -28,7 +29,6 @@ mod timeline;
 mod train;
 mod unchanged;
 mod updated_by;
-mod uses;
 mod volume;
 
 pub use counts::Counts;

@@ -1,4 +1,4 @@
-//! A file of a run's folder that grows by lines.
+//! A file in a run's folder that is appended line by line.
 
 use std::fs::File;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::error::{RunError, cannot_write};
 
-/// Each line is in the file before the program goes on.
+/// Each line is written at once, without buffering.
 pub(super) struct LineFile {
     file: File,
     name: String,

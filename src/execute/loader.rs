@@ -1,7 +1,8 @@
-//! Batches, assembled in the memory that the device copies them from: by the step itself, or ahead of it by threads.
+//! Assembles batches in the host buffers that the device copies them from: within the step, or ahead of it in worker
+//! threads.
 //!
-//! Each thread has a share of the samples of every batch. A sample is a pure function of seed, step and number, so neither how
-//! many threads there are nor how far they are ahead changes a batch.
+//! Each worker fills a share of the samples of every batch. A sample is a pure function of seed, step and index, so the
+//! number of workers and the prefetch depth do not change a batch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,97 +11,98 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use super::batch_source::BatchSource;
 use super::engine::Engine;
 use super::error::RunError;
-use super::feed::BatchSource;
-use super::measured::{Loading, Times};
+use super::measured::{Loading, StepTimes};
 use data::{Batch, DataError, Memory};
 use device::DeviceError;
 
-/// A batch that is there.
+/// A complete batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Loaded {
-    /// Where among the host buffers' batches it lies.
+pub(super) struct LoadedBatch {
+    /// Its slot in the host buffers.
     pub(super) slot: usize,
-    /// Where the one of the next step does, if that is there, too.
+    /// The slot of the next step's batch, if that is complete, too.
     pub(super) next: Option<usize>,
-    /// How long the slowest of the threads took for its share, where there are threads.
+    /// The time of the slowest worker for its share. `None` without workers.
     pub(super) took: Option<Duration>,
 }
 
-/// A share of a batch that is to be filled for a step.
+/// A share of a batch, to be filled by a worker.
 struct Job {
     step: usize,
     batch: Batch,
-    /// Whether it takes as much longer as samples are to.
+    /// Whether the worker adds `loader.delay` for each sample.
     delays: bool,
 }
 
-/// One that is.
-struct Done {
+/// A filled share of a batch.
+struct FilledShare {
     batch: Batch,
     took: Duration,
 }
 
-/// A batch of the host_buffers.
+/// A slot of the host buffers: the memory of one batch.
 #[derive(Default)]
 struct Slot {
-    /// Its shares, in order, while no worker has them.
+    /// The batch's shares in order, without those that workers hold.
     shares: Vec<Batch>,
-    /// How long the slowest of those that workers filled took.
+    /// The longest time that a worker took for a share.
     slowest: Duration,
-    /// Why there are no more.
+    /// The error of a worker, after which no more shares arrive.
     failed: Option<RunError>,
 }
 
-/// A thread that fills its share of every batch.
+/// A worker thread, which fills one share of every batch.
 struct Worker {
     jobs: Sender<Job>,
-    done: Receiver<Result<Done, DataError>>,
+    done: Receiver<Result<FilledShare, DataError>>,
 }
 
 pub(super) struct Loader<'a> {
-    feed: BatchSource<'a>,
+    source: BatchSource<'a>,
     /// The samples of each share.
     shares: Vec<Range<u64>>,
-    /// One for each share, or none.
+    /// One worker for each share. Empty if steps assemble their own batches.
     workers: Vec<Worker>,
     slots: Vec<Slot>,
-    /// Batches that steps have asked for.
-    taken: usize,
+    /// Batches that steps have requested so far.
+    requested: usize,
     stopped: Arc<AtomicBool>,
 }
 
 impl<'a> Loader<'a> {
-    /// Starts the threads. They have filled a sample by the time this returns, so that what they need for themselves is
-    /// there before the run's memory is watched.
+    /// Starts the workers and lets each fill its share once, so that the threads' own memory is resident before the
+    /// run's memory is measured.
     ///
     /// # Errors
-    /// A thread that the system does not give, or data that cannot be read.
+    /// A thread that cannot be started, or data that cannot be read.
     pub(super) fn start<'scope>(
         scope: &'scope Scope<'scope, 'a>,
-        feed: BatchSource<'a>,
+        source: BatchSource<'a>,
     ) -> Result<Loader<'a>, RunError> {
-        let workers = feed.config().strategy.loader.workers;
-        let shares = shares(feed.config().train.batch_size as u64, workers.max(1) as u64);
+        let workers = source.config().strategy.loader.workers;
+        let shares = shares(source.config().train.batch_size as u64, workers.max(1) as u64);
         let stopped = Arc::new(AtomicBool::new(false));
-        let mut loader = Loader { feed, shares, workers: Vec::new(), slots: Vec::new(), taken: 0, stopped };
+        let mut loader =
+            Loader { source, shares, workers: Vec::new(), slots: Vec::new(), requested: 0, stopped };
         if workers == 0 {
             return Ok(loader);
         }
         for (number, samples) in loader.shares.iter().enumerate() {
-            let (jobs, to_do) = channel::<Job>();
+            let (jobs, queue) = channel::<Job>();
             let (finished, done) = channel();
             let (samples, stopped) = (samples.clone(), Arc::clone(&loader.stopped));
             let work = move || {
-                for Job { step, mut batch, delays } in to_do {
+                for Job { step, mut batch, delays } in queue {
                     let began = Instant::now();
-                    let filled = feed.training(step, samples.clone(), &mut batch);
+                    let filled = source.training(step, samples.clone(), &mut batch);
                     if delays {
-                        delay(feed, &samples, &stopped);
+                        delay(source, &samples, &stopped);
                     }
-                    let filled = filled.map(|()| Done { batch, took: began.elapsed() });
-                    // Nobody takes it once the run is over.
+                    let filled = filled.map(|()| FilledShare { batch, took: began.elapsed() });
+                    // Once the run is over, there is no receiver.
                     if stopped.load(Ordering::Relaxed) || finished.send(filled).is_err() {
                         return;
                     }
@@ -114,22 +116,23 @@ impl<'a> Loader<'a> {
         Ok(loader)
     }
 
-    /// Lets each thread fill its share once, in memory that is not the run's.
+    /// Lets each worker fill its share once, in memory outside the run's pools.
     fn warm_up(&mut self) -> Result<(), RunError> {
         for (worker, samples) in self.workers.iter().zip(&self.shares) {
-            let batch = self.feed.config().empty_batch((samples.end - samples.start) as usize);
-            worker.begin(Job { step: 0, batch, delays: false });
+            let batch = self.source.config().empty_batch((samples.end - samples.start) as usize);
+            worker.send(Job { step: 0, batch, delays: false });
         }
-        self.workers.iter().try_for_each(|worker| worker.finished().map(drop))
+        self.workers.iter().try_for_each(|worker| worker.wait_filled().map(drop))
     }
 
-    /// Puts the data where it is held, and takes the memory of the host buffers' batches. Threads begin to fill it.
+    /// Loads the token row that the run holds in memory, if any, borrows the host buffers' batches and lets the workers
+    /// fill them.
     ///
     /// # Errors
     /// Data that cannot be read, or a device that fails.
-    pub(super) fn open(&mut self, engine: &mut Engine<'_>) -> Result<(), RunError> {
-        self.feed.hold(engine)?;
-        let config = self.feed.config();
+    pub(super) fn attach(&mut self, engine: &mut Engine<'_>) -> Result<(), RunError> {
+        self.source.hold(engine)?;
+        let config = self.source.config();
         let samples = |share: &Range<u64>| share.start as usize..share.end as usize;
         for slot in 0..config.strategy.loader.slots() {
             let shares = self.shares.iter().map(|share| {
@@ -143,7 +146,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Gives the batch of a slot back to the threads, if there are any, to be filled for a step.
+    /// Sends the batch of a slot to the workers, if there are any, to be filled for a step.
     fn refill(&mut self, slot: usize, step: usize) {
         if self.workers.is_empty() {
             return;
@@ -152,23 +155,23 @@ impl<'a> Loader<'a> {
         self.workers
             .iter()
             .zip(shares)
-            .for_each(|(worker, batch)| worker.begin(Job { step, batch, delays: true }));
+            .for_each(|(worker, batch)| worker.send(Job { step, batch, delays: true }));
     }
 
-    /// The batch of the next step, counted from 0. That of the step before is given up.
+    /// Waits for the batch of the next step. The slot of the step before is reused.
     ///
     /// # Errors
-    /// What is read as it is needed cannot be, or has changed.
-    pub(super) fn next(&mut self) -> Result<Loaded, RunError> {
-        let (step, slots) = (self.taken, self.slots.len());
+    /// Data that cannot be read, or has changed.
+    pub(super) fn next(&mut self) -> Result<LoadedBatch, RunError> {
+        let (step, slots) = (self.requested, self.slots.len());
         let slot = step % slots;
-        self.taken += 1;
+        self.requested += 1;
         if self.workers.is_empty() {
             for (samples, batch) in self.shares.iter().zip(&mut self.slots[slot].shares) {
-                self.feed.training(step, samples.clone(), batch)?;
-                delay(self.feed, samples, &self.stopped);
+                self.source.training(step, samples.clone(), batch)?;
+                delay(self.source, samples, &self.stopped);
             }
-            return Ok(Loaded { slot, next: None, took: None });
+            return Ok(LoadedBatch { slot, next: None, took: None });
         }
         if let Some(last) = step.checked_sub(1) {
             self.refill(last % slots, last + slots);
@@ -179,18 +182,18 @@ impl<'a> Loader<'a> {
         let Slot { slowest, failed, .. } = &mut self.slots[slot];
         match failed.take() {
             Some(error) => Err(error),
-            None => Ok(Loaded { slot, next: is_there.then_some(next), took: Some(*slowest) }),
+            None => Ok(LoadedBatch { slot, next: is_there.then_some(next), took: Some(*slowest) }),
         }
     }
 
-    /// Takes the shares of a slot that are filled, all of them if that is to be waited for. Whether all are there.
+    /// Receives filled shares of a slot, waiting for all of them if `waits`. Returns whether the batch is complete.
     fn receive(&mut self, slot: usize, waits: bool) -> bool {
         let Slot { shares, slowest, failed } = &mut self.slots[slot];
         while failed.is_none() && shares.len() < self.workers.len() {
             let worker = &self.workers[shares.len()];
-            match if waits { Some(worker.finished()) } else { worker.finished_by_now() } {
+            match if waits { Some(worker.wait_filled()) } else { worker.try_filled() } {
                 None => return false,
-                Some(Ok(Done { batch, took })) => {
+                Some(Ok(FilledShare { batch, took })) => {
                     shares.push(batch);
                     *slowest = (*slowest).max(took);
                 }
@@ -200,34 +203,34 @@ impl<'a> Loader<'a> {
         failed.is_none()
     }
 
-    /// A batch of so many of the evaluation split, in the place of that of the last step.
+    /// Fills in batch `index` of `of` batches of the evaluation split, in the slot of the last step's batch.
     ///
     /// # Errors
     /// As for `next`.
-    pub(super) fn evaluation(&mut self, index: usize, of: usize) -> Result<Loaded, RunError> {
-        let last = self.taken.checked_sub(1).expect("steps come before evaluations");
+    pub(super) fn evaluation(&mut self, index: usize, of: usize) -> Result<LoadedBatch, RunError> {
+        let last = self.requested.checked_sub(1).expect("steps come before evaluations");
         let slot = last % self.slots.len();
-        let samples = self.feed.config().train.batch_size as u64;
+        let samples = self.source.config().train.batch_size as u64;
         let first = index as u64 * samples;
         for (share, batch) in self.shares.iter().zip(&mut self.slots[slot].shares) {
             let of = of as u64 * samples;
-            self.feed.evaluation(of, first + share.start..first + share.end, batch)?;
+            self.source.evaluation(of, first + share.start..first + share.end, batch)?;
         }
-        Ok(Loaded { slot, next: None, took: None })
+        Ok(LoadedBatch { slot, next: None, took: None })
     }
 
-    /// How many tokens of a batch are padding, and how many it has; if some may be.
-    pub(super) fn padding(&self, loaded: Loaded) -> Option<[u64; 2]> {
-        let context = self.feed.context();
+    /// The number of padding tokens and of all tokens of a batch. `None` if samples cannot be padded.
+    pub(super) fn padding(&self, loaded: LoadedBatch) -> Option<[u64; 2]> {
+        let context = self.source.context();
         let of_shares: Option<Vec<[u64; 2]>> =
             self.slots[loaded.slot].shares.iter().map(|share| share.padding(context)).collect();
         of_shares.map(|shares| shares.into_iter().fold([0; 2], |[a, b], [c, d]| [a + c, b + d]))
     }
 
-    /// How the batches of these times came, where it is told how they are to.
-    pub(super) fn loading(&self, times: &Times) -> Option<Loading> {
-        let is_told = self.feed.config().strategy.loader != spec::Loader::default();
-        is_told.then(|| Loading::of(self.workers.len(), times))
+    /// How the batches of these times were loaded. `None` if the strategy does not set the loader.
+    pub(super) fn loading(&self, times: &StepTimes) -> Option<Loading> {
+        let is_configured = self.source.config().strategy.loader != spec::Loader::default();
+        is_configured.then(|| Loading::new(self.workers.len(), times))
     }
 }
 
@@ -237,35 +240,35 @@ impl Drop for Loader<'_> {
     }
 }
 
-/// Threads end with the loader, or in a crash, which is told.
-const WORKS: &str = "it works for as long as there is a loader";
+/// A worker ends before the loader only by a panic, which is reported.
+const WORKER_PANICKED: &str = "a loader thread panicked";
 
 impl Worker {
-    fn begin(&self, job: Job) {
-        self.jobs.send(job).expect(WORKS);
+    fn send(&self, job: Job) {
+        self.jobs.send(job).expect(WORKER_PANICKED);
     }
 
-    /// The next that it has filled, which is waited for.
-    fn finished(&self) -> Result<Done, RunError> {
-        Ok(self.done.recv().expect(WORKS)?)
+    /// Waits for the next filled share.
+    fn wait_filled(&self) -> Result<FilledShare, RunError> {
+        Ok(self.done.recv().expect(WORKER_PANICKED)?)
     }
 
-    /// The same, if it is there.
-    fn finished_by_now(&self) -> Option<Result<Done, RunError>> {
+    /// The next filled share, if there is one now.
+    fn try_filled(&self) -> Option<Result<FilledShare, RunError>> {
         match self.done.try_recv() {
             Err(TryRecvError::Empty) => None,
-            done => Some(done.expect(WORKS).map_err(RunError::from)),
+            done => Some(done.expect(WORKER_PANICKED).map_err(RunError::from)),
         }
     }
 }
 
-/// A thread that is stopped sleeps no longer than that.
+/// The longest sleep between checks of the stop flag.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Takes as much longer as so many samples are to, unless it is stopped.
-fn delay(feed: BatchSource, samples: &Range<u64>, stopped: &AtomicBool) {
+/// Sleeps for `loader.delay` per sample, unless stopped.
+fn delay(source: BatchSource, samples: &Range<u64>, stopped: &AtomicBool) {
     for _ in samples.clone() {
-        let mut left = feed.config().strategy.loader.delay();
+        let mut left = source.config().strategy.loader.delay();
         while !left.is_zero() && !stopped.load(Ordering::Relaxed) {
             let nap = left.min(NAP);
             thread::sleep(nap);
@@ -274,7 +277,7 @@ fn delay(feed: BatchSource, samples: &Range<u64>, stopped: &AtomicBool) {
     }
 }
 
-/// So many samples in as many shares, or in fewer where there are not as many samples; none is empty.
+/// Divides samples into at most `count` shares, none of them empty.
 fn shares(samples: u64, count: u64) -> Vec<Range<u64>> {
     let count = count.min(samples).max(1);
     let begin = |share: u64| share * samples / count;

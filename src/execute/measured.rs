@@ -1,4 +1,4 @@
-//! What a child found out.
+//! The outcome of a run: how it ended, and the measured figures.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +15,12 @@ use memory::{OutOfMemory, Pieces, Short};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub ended: Ended,
-    /// Why it ended early.
+    /// Why training ended early, or why there are no times of operations.
     pub message: String,
     pub measured: Measured,
 }
 
-/// How training ended: all are results.
+/// How training ended. Each is a result, not an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
@@ -31,43 +31,43 @@ pub enum Ended {
 }
 
 documented! {
-    /// The figures that a run measures, but for what goes into files of its own. Each is a column of the results: a new
-    /// figure is a field here, in the order of the columns, and a line where it is measured. What was not reached is
-    /// `None`.
+    /// The figures that a run measures, without those in files of their own. Each is a column of the results: a new
+    /// figure is a field here, in the order of the columns, and a line where it is measured. Figures that were not
+    /// reached are `None`.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default)]
     pub struct Measured {
         /// Live bytes of the device pool at the peak of the steady state: training and evaluation.
         pub peak_bytes: Option<u64>,
-        /// Most bytes of the device pool asked of the system.
+        /// Peak bytes of the device pool obtained from the system.
         pub reserved_peak_bytes: Option<u64>,
-        /// Growth of the process's resident set (CPU) or of the driver's figure (CUDA), which count without this program.
+        /// External reading of the peak: growth of the process's resident set (CPU) or of the driver's counter (CUDA).
         pub external_peak_bytes: Option<u64>,
         /// Live bytes of the device pool at the peak before the first step.
         pub start_peak_bytes: Option<u64>,
-        /// What was live at the peak, rounded as allocated. All roles together are `peak_bytes`.
+        /// Live bytes at the peak by role, rounded as allocated. Their sum is `peak_bytes`.
         pub live: ByRole<Option<u64>>,
         /// Live bytes of the host pool at their peak.
         pub host_peak_bytes: Option<u64>,
-        /// Median of the timed steps, each a whole optimizer step with the wait for its batch.
+        /// Median time of the timed steps, each a whole optimizer step with the wait for its batch.
         pub step_ms_median: Option<f64>,
-        /// What nine of ten timed steps did not exceed.
+        /// 90th percentile of the timed steps.
         pub step_ms_p90: Option<f64>,
-        /// Tokens of a step by its median time. Empty for models without tokens.
+        /// Tokens of a step divided by its median time. Empty for models without tokens.
         pub tokens_per_s: Option<f64>,
-        /// Samples of a step by its median time.
+        /// Samples of a step divided by its median time.
         pub samples_per_s: Option<f64>,
-        /// Median over the timed steps of what they waited for their batch.
+        /// Median time that the timed steps waited for their batch.
         pub data_wait_ms: Option<f64>,
-        /// Loss of the first step, before it changed anything.
+        /// Loss of the first step, before its update.
         pub loss_first: Option<f64>,
         /// Loss of the last step.
         pub loss_last: Option<f64>,
         /// Loss over the evaluation split, after the last step. Empty without [evaluation].
         pub loss_eval: Option<f64>,
-        /// FLOPs computed again in one step, as counted while it ran.
+        /// Recomputed FLOPs of one step, as counted while it ran.
         pub recompute_flops: Option<u64>,
-        /// What the strategy really did, in words.
+        /// The strategy's counted effects, in words.
         pub effects: String,
         /// The fastest timed step.
         pub step_ms_min: Option<f64>,
@@ -81,119 +81,120 @@ documented! {
         pub update_peak_bytes: Option<u64>,
         /// Live bytes of the device pool at the peak of evaluations. Empty without [evaluation].
         pub evaluation_peak_bytes: Option<u64>,
-        /// Most bytes of the host pool asked of the system.
+        /// Peak bytes of the host pool obtained from the system.
         pub host_reserved_peak_bytes: Option<u64>,
-        /// FLOPs of one step, with what was computed again.
+        /// FLOPs of one step, recomputation included.
         pub hardware_flops: Option<u64>,
         /// Forward and backward passes of one step.
         pub micro_batches: Option<u64>,
-        /// Where it ran out of memory: start, forward, backward, update or evaluation.
+        /// Phase in which it ran out of memory: start, forward, backward, update or evaluation.
         pub oom_phase: Option<String>,
-        /// The operation whose value there was no room for.
+        /// The operation whose value could not be allocated.
         pub oom_operation: Option<String>,
-        /// The value that there was no room for.
+        /// The value that could not be allocated.
         pub oom_value: Option<String>,
-        /// Bytes of the request that could not be met.
+        /// Bytes of the failed request.
         pub oom_requested_bytes: Option<u64>,
-        /// What the limit lacked for the whole run, not for that request alone.
+        /// Bytes that the limit is short of for the whole run, not for that request alone.
         pub oom_short_bytes: Option<u64>,
         /// One-minute load average when the timed steps began.
         pub load: Option<f64>,
-        /// Clock of the processor when the timed steps began.
+        /// Clock of the fastest CPU core when the timed steps began.
         pub clock_mhz: Option<f64>,
-        /// Digest of the parameters and optimizer state after the last step: equal for training that is equal to the bit.
+        /// Digest of the parameters and optimizer states after the last step: equal for bitwise equal training.
         pub digest: String,
-        /// From the beginning of the run's process to that of its first step.
+        /// Time from the start of the run's process to its first step, without compilation and the timing of matmul
+        /// algorithms.
         pub startup_ms: Option<f64>,
-        /// FLOP/s that the device reached right after the run in a large product in the run's precision. Of the first repeat.
+        /// FLOP/s of a large matmul in the run's precision, measured right after the first repeat.
         pub product_flops_per_s: Option<f64>,
-        /// Bytes that the device then read and wrote per second in its own memory. Of the first repeat.
+        /// Bytes per second that the device reads and writes in its own memory, measured right after the first repeat.
         pub copy_bytes_per_s: Option<f64>,
-        /// Whether 16-bit numbers were multiplied in fp32, by a device without units for them: their memory is real, their
-        /// speed is not a card's.
+        /// Whether 16-bit matmuls were computed in fp32, because the device has no 16-bit units: memory is real, speed
+        /// is not that of a GPU.
         pub emulated: bool,
-        /// Steps not taken because a gradient was not finite. Empty without a loss scale.
+        /// Steps skipped because a gradient was not finite. Empty without a loss scale.
         pub skipped_steps: Option<u64>,
         /// The loss scale after the last step. Empty without one.
         pub loss_scale: Option<f64>,
-        /// Time of one more step, in which a card noted when each operation was done; the timed ones are not charged with that.
+        /// Time of one more step, in which the GPU timed each operation. The timed steps do not have that overhead.
         pub profiled_step_ms: Option<f64>,
-        /// What a card's driver reserves at a time: its figure, `external_peak_bytes`, is no finer.
+        /// Granularity of the GPU driver's reservations, and so of `external_peak_bytes`.
         pub external_step_bytes: Option<u64>,
-        /// Shapes of products whose algorithms were timed for this run. Empty on the CPU, which has no choice of them.
+        /// Matmul shapes whose algorithms were timed for this run. Empty on the CPU, which has one algorithm.
         pub products_timed: Option<u64>,
-        /// Shapes whose algorithms were timed for another run, and kept in the cache.
+        /// Matmul shapes whose algorithms were timed for another run and cached.
         pub products_cached: Option<u64>,
-        /// Shapes whose algorithms were stored with the run that this one repeats.
+        /// Matmul shapes whose algorithms were stored with the run that this one repeats.
         pub products_stored: Option<u64>,
-        /// Shapes whose algorithms were not timed, for want of memory.
+        /// Matmul shapes whose algorithms were not timed, for lack of memory.
         pub products_untimed: Option<u64>,
-        /// Of one step: bytes that left the device for the host's work, or until they are needed again.
+        /// Bytes transferred from the device to the host in one step.
         pub to_host_bytes: Option<u64>,
-        /// Of one step: bytes that came back, batches not among them.
+        /// Bytes transferred from the host to the device in one step, without batches.
         pub to_device_bytes: Option<u64>,
-        /// The share of the time of copies, batches among them, in which nothing waited for them. On a card that of the step
-        /// whose operations are timed, and unknown where graphs are replayed, which cannot be timed in parts.
+        /// The share of copy time, batches included, that computation did not wait for. On a GPU it is that of the
+        /// profiled step, and empty if graphs are replayed, which cannot be timed by operation.
         pub copies_hidden: Option<f64>,
-        /// The pool that could not meet the request.
+        /// The pool of the failed request.
         pub oom_pool: Option<String>,
-        /// What the other pool's limit lacks for the whole run, if it lacks anything.
+        /// Bytes that the other pool's limit is short of for the whole run, if any.
         pub oom_other_short_bytes: Option<u64>,
-        /// Of what the host held: the most in pinned memory.
+        /// Peak bytes of pinned host memory, part of the host pool.
         pub pinned_peak_bytes: Option<u64>,
-        /// From where the run's memory is asked for and its parameters are made to the end of the first step.
+        /// Time from the run's first allocation, before its parameters are initialised, to the end of the first step.
         pub first_step_ms: Option<f64>,
-        /// The most asked of the system at one time, of the device's memory and the host's together.
+        /// Peak bytes of device and host memory together obtained from the system.
         pub all_reserved_peak_bytes: Option<u64>,
-        /// Of parameters that are stored in 16 bits without a copy: the share that is bit for bit the same after the last
-        /// step as after the first, by a sample of each tensor that is not looked up in. What steps changed of them was lost.
+        /// The share of parameters, stored in 16 bits without a master weight, that is bitwise the same after the last
+        /// step as after the first, by a sample of each tensor except lookup tables. Their updates were rounded away.
         pub unchanged_parameters: Option<f64>,
-        /// What each step left behind for ever, of the device's memory and the host's together.
+        /// Bytes of device and host memory that each step never frees.
         pub leaked_bytes: Option<u64>,
-        /// What of the pool that could not meet the request was reserved and free, but in pieces.
+        /// Bytes of the pool of the failed request that were reserved and free, but fragmented.
         pub oom_in_pieces_bytes: Option<u64>,
-        /// The largest of the pieces of `oom_in_pieces_bytes`.
+        /// The largest of the fragments of `oom_in_pieces_bytes`.
         pub oom_largest_piece_bytes: Option<u64>,
-        /// The share of the timed steps in which the run's threads were ready, and waited for processors that something else
-        /// had.
+        /// The share of the timed steps in which the run's threads were ready to run, but waited for CPU cores that
+        /// other programs used.
         pub cpu_wait: Option<f64>,
-        /// Clock of the processor after the timed steps.
+        /// Clock of the fastest CPU core after the timed steps.
         pub clock_after_mhz: Option<f64>,
-        /// The share of tokens that were padding, of all steps. Empty where samples have none.
+        /// The share of padding among the tokens of all steps. Empty if samples are never padded.
         pub padding: Option<f64>,
-        /// Bytes of batches that came to the device in one step.
+        /// Bytes of the batch copied to the device in one step.
         pub batch_bytes: Option<u64>,
-        /// The share of the time that threads took for the batches of the timed steps in which no step waited for them. Empty
-        /// without `loader.workers`.
+        /// The share of the workers' time for the batches of the timed steps that no step waited for. Empty without
+        /// `loader.workers`.
         pub loading_hidden: Option<f64>,
-        /// The share of steps whose batch was on its way to the device while the step before computed. Empty unless
+        /// The share of steps whose batch was copied to the device during the step before. Empty unless
         /// `loader.prefetch` is 2 or more.
         pub batches_ahead: Option<f64>,
     }
 }
 
-/// What the timed steps took, and waited for their batches.
+/// StepTimes of the timed steps.
 #[derive(Default)]
-pub(super) struct Times {
+pub(super) struct StepTimes {
     pub(super) step_ms: Vec<f64>,
     pub(super) data_wait_ms: Vec<f64>,
-    /// What threads took for their batches, where threads assemble them.
+    /// The workers' times for the batches. Empty without workers.
     pub(super) loading_ms: Vec<f64>,
 }
 
-/// How the batches of the timed steps came.
+/// How the batches of the timed steps were loaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Loading {
-    /// Threads that assembled them.
+    /// Worker threads.
     pub(super) workers: usize,
-    /// The share of the time of steps in which they waited for their batches.
+    /// The share of step time spent waiting for batches.
     pub(super) waited: f64,
-    /// The share of the time that threads took in which no step waited.
+    /// The share of the workers' time that no step waited for.
     pub(super) hidden: Option<f64>,
 }
 
 impl Loading {
-    pub(super) fn of(workers: usize, times: &Times) -> Loading {
+    pub(super) fn new(workers: usize, times: &StepTimes) -> Loading {
         let sum = |times: &[f64]| times.iter().sum::<f64>();
         let [steps, waited, took] =
             [&times.step_ms, &times.data_wait_ms, &times.loading_ms].map(|times| sum(times));
@@ -203,15 +204,15 @@ impl Loading {
 }
 
 impl Outcome {
-    /// Out of memory after so many steps, which is so many bytes short for the whole run: what was live then is the run's
-    /// peak.
-    pub(super) fn ran_out(&mut self, found: &OutOfMemory, short: Short, steps: u64) {
+    /// Out of memory after `steps` steps. The whole run lacks the bytes of `short`. The live bytes of the failed
+    /// request are the run's peak.
+    pub(super) fn set_out_of_memory(&mut self, found: &OutOfMemory, short: Short, steps: u64) {
         self.ended = Ended::OutOfMemory;
         self.message = describe(found, short);
         if found.leaked > 0 {
             let leaked = Bytes(found.leaked);
             let left =
-                format!("; of what was live, {steps} steps and the one under way had left {leaked} behind");
+                format!("; of the live bytes, {leaked} had been leaked by {steps} steps and the current one");
             self.message.push_str(&left);
         }
         if let Some(pieces) = in_pieces(found.pieces) {
@@ -223,27 +224,27 @@ impl Outcome {
         self.measured.record_out_of_memory(found, short);
     }
 
-    /// Training is over and has its result: that the step for the timeline got no memory costs the timeline alone.
-    pub(super) fn has_no_timeline(&mut self) {
+    /// The profiled step ran out of memory. Training is over and keeps its result, without a timeline.
+    pub(super) fn set_no_timeline(&mut self) {
         if self.message.is_empty() {
-            self.message = "no times of operations: the step that is taken for them got no memory".to_owned();
+            self.message = "no times of operations: the profiled step ran out of memory".to_owned();
         }
     }
 
-    pub(super) fn diverged(&mut self) {
+    pub(super) fn set_diverged(&mut self) {
         self.ended = Ended::Diverged;
-        self.message = "the loss stopped being finite".to_owned();
+        self.message = "the loss is not finite".to_owned();
     }
 }
 
 impl Measured {
-    /// What was live at the peak.
+    /// Sets the live bytes at the peak.
     pub fn record_peak(&mut self, live: &ByRole) {
         self.peak_bytes = Some(live.total());
         self.live = live.map(Some);
     }
 
-    /// The request that could not be met, and what limits lack for the whole run.
+    /// Sets the failed request, and the bytes that the limits are short of for the whole run.
     pub fn record_out_of_memory(&mut self, found: &OutOfMemory, short: Short) {
         let (short, other) = short.of(found.pool);
         self.oom_phase = Some(found.phase.name().to_owned());
@@ -274,8 +275,8 @@ impl Measured {
         self.all_reserved_peak_bytes = Some(ledger.all_reserved_peak());
     }
 
-    /// Of steps of so many samples and tokens.
-    pub(super) fn record_speed(&mut self, times: &Times, volume: Volume) {
+    /// Sets step times and throughput, for steps of this volume.
+    pub(super) fn record_speed(&mut self, times: &StepTimes, volume: Volume) {
         let steps = &times.step_ms;
         let median = statistics::median(steps);
         self.step_ms_median = median;
@@ -287,16 +288,16 @@ impl Measured {
         self.tokens_per_s = median.and_then(|ms| volume.tokens_per_s(ms));
     }
 
-    /// Of so many steps, what was counted in between, to one of them.
+    /// Sets the counts per step, from the counters before and after `steps` steps.
     pub(super) fn record_counts(&mut self, before: &Counts, after: &Counts, steps: u64) {
-        let of_step = |count: fn(&Counts) -> u64| Some((count(after) - count(before)) / steps);
-        self.to_host_bytes = of_step(|counts| counts.bytes_to_host);
-        self.to_device_bytes = of_step(|counts| counts.bytes_to_device);
-        self.batch_bytes = of_step(|counts| counts.batch_bytes);
-        self.recompute_flops = of_step(|counts| counts.recompute_flops);
-        self.hardware_flops = of_step(|counts| counts.flops);
-        self.leaked_bytes = of_step(|counts| counts.leaked_bytes);
-        self.micro_batches = of_step(|counts| counts.micro_batches);
+        let per_step = |count: fn(&Counts) -> u64| Some((count(after) - count(before)) / steps);
+        self.to_host_bytes = per_step(|counts| counts.bytes_to_host);
+        self.to_device_bytes = per_step(|counts| counts.bytes_to_device);
+        self.batch_bytes = per_step(|counts| counts.batch_bytes);
+        self.recompute_flops = per_step(|counts| counts.recompute_flops);
+        self.hardware_flops = per_step(|counts| counts.flops);
+        self.leaked_bytes = per_step(|counts| counts.leaked_bytes);
+        self.micro_batches = per_step(|counts| counts.micro_batches);
     }
 
     pub(super) fn record_products(&mut self, sources: ProductSources) {
@@ -308,10 +309,10 @@ impl Measured {
     }
 }
 
-/// `14 MiB were reserved but free in pieces, the largest 6 MiB`
+/// `14 MiB reserved but free in fragments, the largest 6 MiB`
 pub fn in_pieces(Pieces { bytes, largest }: Pieces) -> Option<String> {
     let (all, largest) = (Bytes(bytes), Bytes(largest));
-    (bytes > 0).then(|| format!("{all} were reserved but free in pieces, the largest {largest}"))
+    (bytes > 0).then(|| format!("{all} reserved but free in fragments, the largest {largest}"))
 }
 
 fn describe(found: &OutOfMemory, short: Short) -> String {

@@ -1,4 +1,4 @@
-//! From a run's folder to all that training it takes.
+//! Reads a run's folder, opens its data and compiles its program.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ pub const DATA_FILE: &str = "data.digest";
 pub(super) struct Prepared {
     pub(super) config: RunConfig,
     pub(super) target: Target,
-    /// What the model asks for of each sample, which the data has.
+    /// The parts of a sample that the model requires.
     pub(super) sample: Sample,
     pub(super) data: Box<dyn Source>,
-    /// What the model's parameters start from, which has them all.
+    /// The checkpoint tensors that all parameters start from, if the model has weights.
     pub(super) weights: Option<StoredParameters>,
     pub(super) program: Program,
     pub(super) compiled_in: Duration,
 }
 
 impl Prepared {
-    /// Digests are those of files that are mapped, and not read as a whole.
+    /// Reads a run's folder. `digests` caches the digests of large files.
     pub(super) fn read(folder: &Path, digests: &mut DigestCache) -> Result<Prepared, RunError> {
         let mut config = load_run(&folder.join("run.toml"))?;
         let target = read_target(&folder.join("target.toml"))?.target;
@@ -56,7 +56,7 @@ fn load_run(file: &Path) -> Result<RunConfig, RunError> {
     point.config.map_err(|_| not_one())
 }
 
-/// The run's name promises the data that it was planned with: others would be cached under it.
+/// The run's id covers its data: results with other data must not be stored under it.
 fn check_unchanged(digest: &str, file: &Path) -> Result<(), RunError> {
     let planned = std::fs::read_to_string(file)
         .map_err(|error| RunError::Read { file: file.display().to_string(), error })?;

@@ -1,4 +1,4 @@
-//! A run's child process, from its parent's side: started, listened to, ended.
+//! The parent's side of a run's child process: starts it, receives its messages, ends it.
 
 use std::fmt;
 use std::fs::File;
@@ -15,16 +15,16 @@ use super::{Message, Outcome, crash_log};
 /// The file in a run's folder that holds what the child wrote to its standard error.
 pub const LOG_FILE: &str = "log.txt";
 
-/// How long the parent may take to see that something happened. It sleeps in between.
+/// Interval at which the parent polls the child.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What a child has to end by itself once its standard input has.
+/// Time for a child to end by itself after its standard input is closed. Then it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a message that was sent before the end may take to arrive after it.
+/// Time for the child's last messages to arrive after its end.
 const ARRIVAL: Duration = Duration::from_millis(500);
 
-/// A longer line is no message; it is cut so that a mad child does not fill the parent's memory.
+/// Bytes of the longest message. Longer lines are split, so that a faulty child cannot fill the parent's memory.
 const LONGEST_LINE: u64 = 16 << 20;
 
 /// How a child ended.
@@ -40,19 +40,19 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Crash {
     pub exit: Exit,
-    /// What its log says of the reason.
+    /// The lines of its log that explain the crash.
     pub said: Vec<String>,
 }
 
-/// What the system says of a child that ended without a result.
+/// The exit status of a child that ended without a result.
 #[derive(Debug)]
 pub enum Exit {
     NotStarted(io::Error),
     Code(i32),
     Signal(i32),
-    /// What became of it the system does not say.
+    /// The child could not be waited for.
     Unknown(io::Error),
-    /// Code 0, but it never said that it finished.
+    /// Code 0, but no `Finished` message.
     Silent,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Crash {
         if self.said.is_empty() {
             return Ok(());
         }
-        write!(f, "; its log says: {}", self.said.join(" / "))
+        write!(f, "; log: {}", self.said.join(" / "))
     }
 }
 
@@ -85,9 +85,10 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// Runs a child to its end, or ends it when the time is over or the flag is raised. Its standard error goes to the log.
+/// Runs a child to its end, or ends it after the timeout or when `interrupted` is set. Its standard error goes to the
+/// log.
 ///
-/// The child gets a process group of its own, so that Ctrl-C reaches the parent alone, which then decides.
+/// The child has its own process group: Ctrl-C reaches only the parent, which then ends the child.
 pub fn run_child(
     command: Command,
     log: &File,
@@ -109,33 +110,33 @@ pub fn run_child(
         match running.messages.recv_timeout(TICK) {
             Ok(message) => receive(message),
             Err(RecvTimeoutError::Timeout) => {}
-            // It closed its output but lives on.
+            // The child closed its output but is still running.
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
         match running.exit() {
             Ok(None) => {}
-            Ok(Some(exit)) => break Stop::Exited(exit),
-            Err(error) => break Stop::Unknown(error),
+            Ok(Some(exit)) => break StopReason::Exited(exit),
+            Err(error) => break StopReason::Unknown(error),
         }
         if interrupted.load(Ordering::Relaxed) {
-            break Stop::Interrupted;
+            break StopReason::Interrupted;
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            break Stop::TimedOut;
+            break StopReason::TimedOut;
         }
     };
     let exit = match stop {
-        Stop::Exited(exit) => Some(exit),
-        Stop::Interrupted | Stop::TimedOut | Stop::Unknown(_) => running.end(),
+        StopReason::Exited(exit) => Some(exit),
+        StopReason::Interrupted | StopReason::TimedOut | StopReason::Unknown(_) => running.end(),
     };
-    running.rest(&mut receive);
+    running.drain_messages(&mut receive);
     match (stop, finished) {
-        (Stop::TimedOut, _) => Ending::TimedOut,
-        // Whoever interrupts a run at its very end loses nothing.
+        (StopReason::TimedOut, _) => Ending::TimedOut,
+        // A run that finishes despite the interrupt keeps its result.
         (_, Some(outcome)) if exit.is_some_and(|exit| exit.success()) => Ending::Finished(outcome),
-        (Stop::Interrupted, _) => Ending::Interrupted,
-        (Stop::Exited(exit), _) => failed(describe(exit), log),
-        (Stop::Unknown(error), _) => failed(Exit::Unknown(error), log),
+        (StopReason::Interrupted, _) => Ending::Interrupted,
+        (StopReason::Exited(exit), _) => failed(describe(exit), log),
+        (StopReason::Unknown(error), _) => failed(Exit::Unknown(error), log),
     }
 }
 
@@ -143,8 +144,8 @@ fn failed(exit: Exit, log: &File) -> Ending {
     Ending::Failed(Crash { exit, said: crash_log::summary(log).unwrap_or_default() })
 }
 
-/// Why the parent stopped listening.
-enum Stop {
+/// Why the parent stopped receiving messages.
+enum StopReason {
     Exited(ExitStatus),
     Unknown(io::Error),
     Interrupted,
@@ -160,7 +161,7 @@ fn describe(exit: ExitStatus) -> Exit {
     }
 }
 
-/// A child that is never left behind: dropping it kills it and waits for it.
+/// A running child. Dropping it kills the child and waits for it.
 struct Running {
     child: Child,
     messages: Receiver<Message>,
@@ -168,27 +169,28 @@ struct Running {
 
 impl Running {
     fn start(mut command: Command, log: &File) -> io::Result<Running> {
-        let (stray, log) = (log.try_clone()?, log.try_clone()?);
+        let (messages_log, log) = (log.try_clone()?, log.try_clone()?);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn()?;
         let (sender, messages) = mpsc::channel();
         let output = child.stdout.take();
         let running = Running { child, messages };
         if let Some(output) = output {
-            let listen = move || listen(output, stray, |message| sender.send(message).is_ok());
-            let listening = thread::Builder::new().name("child output".into()).spawn(listen);
-            listening.map_err(|error| io::Error::other(format!("no thread could be started: {error}")))?;
+            let forward =
+                move || forward_messages(output, messages_log, |message| sender.send(message).is_ok());
+            let thread = thread::Builder::new().name("child output".into()).spawn(forward);
+            thread.map_err(|error| io::Error::other(format!("no thread could be started: {error}")))?;
         }
         Ok(running)
     }
 
-    /// How it has ended, if it has.
+    /// The exit status, if the child has ended.
     fn exit(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Asks the child to end, by closing its standard input, and kills it if it does not. Returns how it ended, if the
-    /// system says so.
+    /// Asks the child to end by closing its standard input, and kills it after the grace period. Returns its exit
+    /// status, if it can be read.
     fn end(&mut self) -> Option<ExitStatus> {
         drop(self.child.stdin.take());
         let asked = Instant::now();
@@ -203,10 +205,10 @@ impl Running {
         self.child.wait().ok()
     }
 
-    /// Receives what the child sent before it ended.
-    fn rest(&mut self, receive: &mut impl FnMut(Message)) {
+    /// Receives the messages that the child sent before it ended.
+    fn drain_messages(&mut self, receive: &mut impl FnMut(Message)) {
         let until = Instant::now() + ARRIVAL;
-        // Not forever: a process that the child left behind may hold its output open.
+        // With a time limit: a grandchild may hold the output open.
         while let Ok(message) = self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
             receive(message);
         }
@@ -215,14 +217,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Does nothing to a child that was waited for.
+        // No effect on a child that was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads messages until the output ends or nobody wants them. What is no message goes to the log.
-fn listen(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> bool) {
+/// Reads messages until the output ends or the receiver is gone. Other lines go to the log.
+fn forward_messages(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> bool) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
     loop {
@@ -231,7 +233,7 @@ fn listen(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> b
             Ok(0) => return,
             Ok(_) => {}
             Err(error) => {
-                let _ = writeln!(log, "what it told its parent could not be read: {error}");
+                let _ = writeln!(log, "cannot read the run's messages: {error}");
                 return;
             }
         }
@@ -241,7 +243,7 @@ fn listen(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> b
                     return;
                 }
             }
-            // A full disk must not end the run that this merely tells of.
+            // A full disk must not end the run.
             Err(_) => drop(log.write_all(&line)),
         }
     }
@@ -254,7 +256,7 @@ mod tests {
     use super::*;
     use crate::Ended;
 
-    static QUIET: AtomicBool = AtomicBool::new(false);
+    static NOT_INTERRUPTED: AtomicBool = AtomicBool::new(false);
     const FINISHED: &str = r#"echo '{"finished":{"ended":"complete","message":"","measured":{"peak_bytes":1,"loss_last":null}}}'"#;
 
     struct Fake {
@@ -295,9 +297,9 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_child_hands_over_its_outcome() {
+    fn finished_child_returns_its_outcome() {
         let script = format!(r#"echo '{{"phase":{{"name":"start"}}}}'; {FINISHED}"#);
-        let (ending, fake) = run(&script, None, &QUIET);
+        let (ending, fake) = run(&script, None, &NOT_INTERRUPTED);
         assert!(
             matches!(&ending, Ending::Finished(outcome) if outcome.ended == Ended::Complete),
             "{ending:?}"
@@ -306,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn garbage_goes_to_the_log() {
+    fn lines_that_are_not_messages_go_to_the_log() {
         let script = format!(r#"echo 'hello {{'; echo '{{"unknown":1}}'; printf '\377\n'; {FINISHED}"#);
-        let (ending, fake) = run(&script, None, &QUIET);
+        let (ending, fake) = run(&script, None, &NOT_INTERRUPTED);
         assert!(matches!(ending, Ending::Finished(_)), "{ending:?}");
         assert!(fake.messages.is_empty());
         let log = std::fs::read(fake.folder.path().join(LOG_FILE)).unwrap();
@@ -316,58 +318,59 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_says_how_and_quotes_the_log() {
-        let (ending, fake) = run("for i in 1 2 3 4 5; do echo line $i >&2; done; exit 101", None, &QUIET);
-        assert_eq!(crash(ending).to_string(), "exited with code 101; its log says: line 3 / line 4 / line 5");
+    fn crash_shows_exit_code_and_log_lines() {
+        let (ending, fake) =
+            run("for i in 1 2 3 4 5; do echo line $i >&2; done; exit 101", None, &NOT_INTERRUPTED);
+        assert_eq!(crash(ending).to_string(), "exited with code 101; log: line 3 / line 4 / line 5");
         assert!(fake.log().starts_with("line 1\n"));
         let panic = "echo \"thread 'main' panicked at a.rs:1:2:\" >&2; echo why >&2; \
                      echo stack backtrace: >&2; echo '   0: main' >&2; exit 101";
-        let (ending, _) = run(panic, None, &QUIET);
+        let (ending, _) = run(panic, None, &NOT_INTERRUPTED);
         assert_eq!(
             crash(ending).to_string(),
-            "exited with code 101; its log says: thread 'main' panicked at a.rs:1:2: why"
+            "exited with code 101; log: thread 'main' panicked at a.rs:1:2: why"
         );
     }
 
     #[test]
-    fn signals_are_named() {
-        let (ending, _) = run("kill -9 $$", None, &QUIET);
+    fn crash_shows_the_signal_name() {
+        let (ending, _) = run("kill -9 $$", None, &NOT_INTERRUPTED);
         assert_eq!(crash(ending).to_string(), "killed by signal 9; the system may have run out of memory");
-        let (ending, _) = run("kill -SEGV $$", None, &QUIET);
+        let (ending, _) = run("kill -SEGV $$", None, &NOT_INTERRUPTED);
         assert_eq!(crash(ending).to_string(), "killed by signal 11 (segmentation fault)");
     }
 
     #[test]
-    fn success_without_a_result_is_a_failure() {
-        let (ending, _) = run("exit 0", None, &QUIET);
+    fn exit_without_a_result_is_a_failure() {
+        let (ending, _) = run("exit 0", None, &NOT_INTERRUPTED);
         assert_eq!(crash(ending).to_string(), "exited without a result");
-        // And so is a result with a bad end: its files may not be whole.
-        let (ending, _) = run(&format!("{FINISHED}; exit 3"), None, &QUIET);
+        // So is a result followed by a failing exit: the run's files may be incomplete.
+        let (ending, _) = run(&format!("{FINISHED}; exit 3"), None, &NOT_INTERRUPTED);
         assert_eq!(crash(ending).to_string(), "exited with code 3");
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_a_failure() {
+    fn missing_program_is_a_failure() {
         let folder = tempfile::tempdir().unwrap();
         let log = new_log(folder.path());
-        let ending = run_child(Command::new("/nowhere/program"), &log, None, &QUIET, |_| ());
+        let ending = run_child(Command::new("/nowhere/program"), &log, None, &NOT_INTERRUPTED, |_| ());
         assert!(crash(ending).to_string().starts_with("could not be started: "));
     }
 
-    /// Whether one of some attempts ends before a child's grace does: on a busy machine, not all do.
+    /// Whether one of five attempts ends within the grace period: on a busy machine, not all do.
     fn is_soon_over(attempt: impl Fn() -> Duration) -> bool {
         (0..5).any(|_| attempt() < GRACE)
     }
 
     #[test]
-    fn a_late_child_is_asked_to_end() {
-        // `read` returns at the end of its input, as a real child does.
+    fn timed_out_child_is_asked_to_end() {
+        // `read` returns at the end of its input, as a run does.
         let some_is_soon_over = is_soon_over(|| {
             let (ending, fake) =
-                run("read x; echo asked >&2; exit 130", Some(Duration::from_millis(200)), &QUIET);
+                run("read x; echo asked >&2; exit 130", Some(Duration::from_millis(200)), &NOT_INTERRUPTED);
             assert!(matches!(ending, Ending::TimedOut), "{ending:?}");
             assert!(fake.took >= Duration::from_millis(200), "{:?}", fake.took);
-            // A child that is not given a processor within its grace is killed.
+            // A child that gets no CPU time within the grace period is killed.
             assert!(fake.log() == "asked\n" || fake.took >= GRACE, "{}", fake.log());
             fake.took
         });
@@ -375,15 +378,16 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_does_not_listen_is_killed() {
-        let (ending, fake) = run("echo $$ >&2; exec sleep 60", Some(Duration::from_millis(100)), &QUIET);
+    fn child_that_ignores_its_closed_input_is_killed() {
+        let (ending, fake) =
+            run("echo $$ >&2; exec sleep 60", Some(Duration::from_millis(100)), &NOT_INTERRUPTED);
         assert!(matches!(ending, Ending::TimedOut), "{ending:?}");
         assert!(fake.took >= GRACE && fake.took < GRACE * 15, "{:?}", fake.took);
         assert!(!Path::new("/proc").join(fake.log().trim()).exists(), "it left a zombie");
     }
 
     #[test]
-    fn an_interrupt_ends_the_child() {
+    fn interrupt_ends_the_child() {
         let some_is_soon_over = is_soon_over(|| {
             let interrupted = AtomicBool::new(false);
             thread::scope(|scope| {
@@ -400,22 +404,22 @@ mod tests {
     }
 
     #[test]
-    fn a_result_in_the_last_moment_is_kept() {
+    fn result_after_the_interrupt_is_kept() {
         let interrupted = AtomicBool::new(true);
         let (ending, _) = run(&format!("read x; {FINISHED}"), None, &interrupted);
         assert!(matches!(ending, Ending::Finished(_)), "{ending:?}");
     }
 
     #[test]
-    fn a_grandchild_that_holds_the_output_does_not_hold_the_parent() {
-        let (ending, fake) = run(&format!("{FINISHED}; sleep 30 & exit 0"), None, &QUIET);
+    fn grandchild_with_open_output_does_not_block_the_parent() {
+        let (ending, fake) = run(&format!("{FINISHED}; sleep 30 & exit 0"), None, &NOT_INTERRUPTED);
         assert!(matches!(ending, Ending::Finished(_)), "{ending:?}");
         assert!(fake.took < Duration::from_secs(25), "{:?}", fake.took);
     }
 
     #[test]
-    fn a_closed_output_is_not_the_end() {
-        let (ending, fake) = run("exec >&-; sleep 0.3; exit 4", None, &QUIET);
+    fn child_with_closed_output_is_waited_for() {
+        let (ending, fake) = run("exec >&-; sleep 0.3; exit 4", None, &NOT_INTERRUPTED);
         assert!(matches!(crash(ending).exit, Exit::Code(4)));
         assert!(fake.took >= Duration::from_millis(300));
     }

@@ -1,4 +1,4 @@
-//! How a run's products are computed: chosen before its memory is asked for, and kept with it.
+//! Selects the algorithms of a run's matmuls before its memory is allocated, and stores them with the run.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,11 +8,11 @@ use super::error::{RunError, cannot_write};
 use compile::Program;
 use device::{Choice, Device, Pool, Source, Work};
 
-/// The file in a run's folder with a line for each shape of product. Where it is there beforehand, the run computes
-/// products as it says: training again then ends in the same bits, whatever is in the cache.
+/// The file in a run's folder with a line for each matmul shape. If it exists beforehand, the run uses its algorithms:
+/// a repeat is then bitwise equal, independent of the cache.
 pub const PRODUCTS_FILE: &str = "products.csv";
 
-/// How many shapes of products there were, by where their choices came from.
+/// The number of matmul shapes by the source of their algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProductSources {
     pub timed: u64,
@@ -21,10 +21,11 @@ pub struct ProductSources {
     pub untimed: u64,
 }
 
-/// Has the device choose for a program, and writes down and logs what it chose. `None` if it has nothing to choose.
+/// Lets the device choose algorithms for a program, and writes and logs the choices. `None` if the device has no
+/// choice.
 ///
 /// # Errors
-/// A file that cannot be read or written, stored choices that cannot be followed, or a device that fails.
+/// A file that cannot be read or written, stored choices that the device cannot use, or a device that fails.
 pub(super) fn choose(
     folder: &Path,
     program: &Program,
@@ -34,7 +35,7 @@ pub(super) fn choose(
     let work: Vec<Work> = program.work().into_iter().filter(|work| work.home == Pool::Device).collect();
     device.choose(&work, &read(&file)?)?;
     for note in device.notes() {
-        // Into the run's log, where its parent sends what it says. Without the line the run is as good.
+        // Standard error is the run's log. The run does not depend on the line.
         let _ = writeln!(io::stderr(), "{note}");
     }
     let choices = device.choices();
@@ -55,7 +56,7 @@ pub(super) fn choose(
     Ok(Some(products))
 }
 
-/// No choices if there is no such file.
+/// Reads stored choices. Empty if there is no file.
 fn read(file: &Path) -> Result<Vec<Choice>, RunError> {
     let opened = match File::open(file) {
         Ok(opened) => opened,
@@ -91,16 +92,16 @@ mod tests {
     }
 
     #[test]
-    fn mutated_choices_are_read() {
+    fn mutated_files_are_read_or_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(PRODUCTS_FILE);
         write(&file, &[choice("1x2x3 f32, default"), choice("1x2x3 f32, bias")]).unwrap();
         let seed = std::fs::read(&file).unwrap();
         read_mutated("choices of products", &[seed], &[PRODUCTS_FILE], |text| {
             std::fs::write(&file, text).unwrap();
-            // The run that it is in fails with it: whoever shows that makes it harmless.
-            let told = |error: RunError| brief::lines(&error.to_string()).escape_default().to_string();
-            read(&file).map(|_| String::new()).map_err(told)
+            // The message fails the run. Whatever prints it escapes it.
+            let message = |error: RunError| brief::lines(&error.to_string()).escape_default().to_string();
+            read(&file).map(|_| String::new()).map_err(message)
         });
     }
 
@@ -115,13 +116,16 @@ mod tests {
         let choices = [choice("1x2x3 f32, default"), apart, at_rows];
         write(&file, &choices).unwrap();
         assert_eq!(read(&file).unwrap(), choices);
-        // As it was written before operands could begin anywhere.
+        // A file from before the `alignment` column.
         let text = std::fs::read_to_string(&file).unwrap();
         let lines: Vec<&str> = text.lines().take(3).map(|line| line.rsplit_once(',').unwrap().0).collect();
         std::fs::write(&file, lines.join("\n")).unwrap();
         assert_eq!(read(&file).unwrap(), choices[..2]);
         std::fs::write(&file, "product,choice\n1,2\n").unwrap();
         let error = read(&file).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{} is no table of products: ", file.display())), "{error}");
+        assert!(
+            error.starts_with(&format!("{} is not a table of matmul algorithms: ", file.display())),
+            "{error}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What a child tells its parent: one line of JSON per message on its standard output. Its standard input is a
-//! pipe that carries nothing; its end says that the parent has gone or wants the child to go.
+//! Messages from a child to its parent: one line of JSON each on standard output. The child's standard input is an
+//! empty pipe: when it is closed, the parent has ended or wants the child to end.
 
 use std::io::{self, Read, Write};
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Outcome;
 
-/// The exit code of a child that ended with its parent, as of any interrupted program.
+/// The exit code of a child that ended with its parent: that of an interrupted program.
 const INTERRUPTED: i32 = 130;
 
 /// A child's message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Message {
-    /// The device is there and the run begins.
+    /// The device is open and the run begins.
     Started { device: String, steps: usize },
     /// A phase outside steps: `start`, `evaluation`, ...
     Phase { name: String },
@@ -24,12 +24,12 @@ pub enum Message {
         step: usize,
         steps: usize,
         timed: bool,
-        /// `None` where it is not finite, which JSON cannot say.
+        /// `None` if it is not finite, which JSON cannot express.
         loss: Option<f64>,
         samples_per_s: f64,
-        /// Of a model that works on tokens.
+        /// `None` for models without tokens.
         tokens_per_s: Option<f64>,
-        /// The most that was live on the device in a step so far.
+        /// Peak of live device memory in steps so far.
         peak_bytes: u64,
     },
     /// An evaluation is done.
@@ -53,10 +53,9 @@ impl Reporter {
         Reporter { output: Box::new(output) }
     }
 
-    /// Writes a message at once. It is for the caller to do so between timed steps, never inside one.
+    /// Writes a message at once. Callers do so between timed steps, never inside one.
     ///
-    /// A message that nobody reads is dropped: its reader, the parent, has ended, and this process ends with it. One that
-    /// cannot be written is missed, and the log says why.
+    /// After the parent has ended, messages are dropped: this process ends, too. Other write errors are logged.
     pub fn send(&mut self, message: &Message) {
         let line = serde_json::to_vec(message).map_err(io::Error::from);
         let sent = line.and_then(|mut line| {
@@ -66,18 +65,18 @@ impl Reporter {
         });
         match sent {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                let _ = writeln!(io::stderr(), "cannot tell the parent: {error}");
+                let _ = writeln!(io::stderr(), "cannot send a message to the parent: {error}");
             }
             _ => {}
         }
     }
 }
 
-/// Ends this process as soon as its standard input does.
+/// Ends this process as soon as its standard input is closed.
 ///
 /// # Errors
 ///
-/// The system has no thread to spare.
+/// A thread cannot be started.
 pub fn end_with_parent() -> io::Result<()> {
     let watch = || {
         let mut ignored = [0; 64];
@@ -85,7 +84,7 @@ pub fn end_with_parent() -> io::Result<()> {
             match io::stdin().read(&mut ignored) {
                 Ok(0) => break,
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    let _ = writeln!(io::stderr(), "cannot hear whether the parent lives: {error}");
+                    let _ = writeln!(io::stderr(), "cannot watch the parent: {error}");
                     break;
                 }
                 _ => {}
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_the_way() {
+    fn messages_survive_a_round_trip() {
         let written = Shared::default();
         let mut reporter = Reporter::new(written.clone());
         let measured = Measured { peak_bytes: Some(1 << 20), ..Measured::default() };

@@ -1,4 +1,4 @@
-//! What is kept of each step: a line of `steps.csv`, written before the next one begins.
+//! `steps.csv`: a line for each step, written before the next step begins.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use super::volume::Volume;
 /// The file in a run's folder with a line for each step.
 pub const STEPS_FILE: &str = "steps.csv";
 
-/// One optimizer step, done.
+/// Results and times of one optimizer step.
 pub(super) struct TimedStep {
     pub(super) loss: f32,
     pub(super) gradient_norm: Option<f32>,
-    /// For the next step.
+    /// Loss scale of the next step.
     pub(super) loss_scale: Option<f32>,
     pub(super) ms: f64,
     pub(super) data_wait_ms: f64,
-    /// Where something is learnt.
+    /// `None` for inference.
     pub(super) learning_rate: Option<f32>,
 }
 
@@ -37,10 +37,10 @@ impl StepLog {
         volume: Volume,
         live: u64,
     ) -> Result<(), RunError> {
-        let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
-        let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
+        let optional = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
+        let (norm, scale) = (optional(done.gradient_norm), optional(done.loss_scale));
         let rate = volume.tokens_per_s(done.ms).map_or(String::new(), |rate| format!("{rate:.1}"));
-        let learning_rate = known(done.learning_rate);
+        let learning_rate = optional(done.learning_rate);
         let samples = volume.samples_per_s(done.ms);
         let TimedStep { loss, ms, data_wait_ms, .. } = done;
         self.0.add(&format!(

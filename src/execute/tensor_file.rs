@@ -1,4 +1,4 @@
-//! Tensors on their way into a safetensors file, a piece at a time: no tensor is ever in memory whole.
+//! Writes a safetensors file in pieces: no tensor is ever in memory as a whole.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -9,23 +9,23 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use ops::{DType, TensorType};
 
-/// The data begins at a multiple of this many bytes, as the format's own writer has it.
+/// The data begins at a multiple of this many bytes, as in files of the format's own writer.
 const ALIGNMENT: usize = 8;
 
-/// A tensor of a file. It may have one dimension more than any value of a program.
+/// Name, dtype and shape of a tensor in a file. It may have one dimension more than a program's values.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct TensorHeader {
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) dims: Vec<usize>,
 }
 
-impl Entry {
-    /// Codes of half a byte, which the format does not have, go as the bytes that they lie in.
-    pub(super) fn new(name: String, ty: TensorType) -> Entry {
+impl TensorHeader {
+    /// Describes a value. Four-bit codes, which the format does not have, are written as bytes.
+    pub(super) fn new(name: String, ty: TensorType) -> TensorHeader {
         match ty.dtype {
-            DType::U4 => Entry { name, dtype: DType::U8, dims: vec![ty.bytes() as usize] },
-            dtype => Entry { name, dtype, dims: ty.shape.dims().to_vec() },
+            DType::U4 => TensorHeader { name, dtype: DType::U8, dims: vec![ty.bytes() as usize] },
+            dtype => TensorHeader { name, dtype, dims: ty.shape.dims().to_vec() },
         }
     }
 
@@ -34,49 +34,49 @@ impl Entry {
     }
 }
 
-/// A file whose header is written and whose data is awaited.
+/// A file whose header has been written.
 pub(super) struct TensorFile {
     file: BufWriter<File>,
-    /// Bytes of the tensors that the header names and the file lacks.
+    /// Bytes of tensors that are still to be written.
     missing: u64,
 }
 
 impl TensorFile {
-    /// Begins a file of tensors with these names and types, whose elements will come in this order.
+    /// Creates a file and writes its header. The tensors' elements must be written in this order.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn create(path: &Path, tensors: &[Entry]) -> io::Result<TensorFile> {
+    pub(super) fn create(path: &Path, tensors: &[TensorHeader]) -> io::Result<TensorFile> {
         let header = header(tensors)?;
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
-        let missing = tensors.iter().map(Entry::bytes).sum();
+        let missing = tensors.iter().map(TensorHeader::bytes).sum();
         Ok(TensorFile { file, missing })
     }
 
-    /// Writes the next elements: little-endian numbers, as the format has them and the devices of all machines
-    /// that this program is built for.
+    /// Writes the next elements: little-endian numbers, as in the format and on all machines that this program is built
+    /// for.
     ///
     /// # Errors
-    /// The file cannot be written, or was promised fewer.
+    /// The file cannot be written, or its header declares fewer elements.
     pub(super) fn write(&mut self, elements: &[u8]) -> io::Result<()> {
         let missing = self.missing.checked_sub(elements.len() as u64);
-        self.missing = missing.ok_or_else(|| io::Error::other("more elements than its header says"))?;
+        self.missing = missing.ok_or_else(|| io::Error::other("more elements than the header declares"))?;
         self.file.write_all(elements)
     }
 
     /// # Errors
-    /// The file cannot be written, or was promised more.
+    /// The file cannot be written, or its header declares more elements.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if self.missing > 0 {
-            return Err(io::Error::other(format!("{} bytes of its tensors never came", self.missing)));
+            return Err(io::Error::other(format!("{} bytes of its tensors were not written", self.missing)));
         }
         self.file.flush()
     }
 }
 
-fn header(tensors: &[Entry]) -> io::Result<Vec<u8>> {
+fn header(tensors: &[TensorHeader]) -> io::Result<Vec<u8>> {
     let mut infos = Vec::with_capacity(tensors.len());
     let mut end = 0;
     for entry in tensors {
@@ -106,13 +106,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_become_tensors() {
+    fn tensors_written_in_pieces_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         let tensors = [
-            Entry::new("z".to_owned(), TensorType::f32(&[2, 3])),
-            Entry { name: "a".to_owned(), dtype: DType::I32, dims: vec![1, 1, 1, 1, 2] },
-            Entry::new("m".to_owned(), TensorType::f32(&[1])),
+            TensorHeader::new("z".to_owned(), TensorType::f32(&[2, 3])),
+            TensorHeader { name: "a".to_owned(), dtype: DType::I32, dims: vec![1, 1, 1, 1, 2] },
+            TensorHeader::new("m".to_owned(), TensorType::f32(&[1])),
         ];
         let bytes: Vec<u8> = (0..36).collect();
         let mut file = TensorFile::create(&path, &tensors).unwrap();
@@ -133,13 +133,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_holds_what_its_header_says_or_is_an_error() {
+    fn elements_must_match_the_header() {
         let folder = tempfile::tempdir().unwrap();
-        let tensors = [Entry::new("a".to_owned(), TensorType::f32(&[2]))];
+        let tensors = [TensorHeader::new("a".to_owned(), TensorType::f32(&[2]))];
         let create = || TensorFile::create(&folder.path().join("a.safetensors"), &tensors).unwrap();
         let mut file = create();
         file.write(&[0; 4]).unwrap();
-        assert_eq!(file.finish().unwrap_err().to_string(), "4 bytes of its tensors never came");
-        assert_eq!(create().write(&[0; 12]).unwrap_err().to_string(), "more elements than its header says");
+        assert_eq!(file.finish().unwrap_err().to_string(), "4 bytes of its tensors were not written");
+        assert_eq!(
+            create().write(&[0; 12]).unwrap_err().to_string(),
+            "more elements than the header declares"
+        );
     }
 }

@@ -1,5 +1,4 @@
-//! Where memory stood after each instruction and how long it took: the profile people look for when they are out of
-//! memory or of patience.
+//! The timeline of a run: live memory after each instruction, and the instruction's time.
 
 use std::collections::HashSet;
 use std::io;
@@ -9,79 +8,81 @@ use std::time::Duration;
 use compile::{Action, Instruction, Program, SectionKind};
 use device::{ByRole, Event, Queue, Role};
 
-/// What is known of one instruction, carried out any number of times.
+/// The record of one instruction over all its executions.
 #[derive(Clone, Copy, Default)]
-struct Moment {
-    /// After the last time.
+struct InstructionRecord {
+    /// Live bytes after the last execution.
     live: ByRole,
-    /// Over all times, by the device's clock if it has one and by the host's otherwise. Of a queue beside the compute
-    /// queue, that is what enqueueing took; the rest shows in what waits for it.
+    /// Total time, by the device's clock if it has one and by the host's otherwise. On queues other than the compute
+    /// queue, the time to enqueue; the rest shows in the instructions that wait for it.
     took: Duration,
     times: u32,
 }
 
-/// Times are summed in memory that is there from the beginning: recording asks for none, so that what a step takes
-/// and what the process has resident are the same with it.
+/// Records live memory and times. Its memory is allocated up front: recording allocates nothing, so that it changes
+/// neither the resident set nor, measurably, the time of a step.
 pub struct Timeline {
     /// By instruction, section after section.
-    moments: Vec<Moment>,
-    /// By section: where its moments begin.
-    begins: Vec<usize>,
-    /// By section: whether its passes are recorded now.
-    wanted: Vec<bool>,
-    /// What steps and evaluations have waited for the copies of their batches, while they were recorded.
+    records: Vec<InstructionRecord>,
+    /// By section: index of its first record.
+    section_starts: Vec<usize>,
+    /// By section: whether it is recorded now.
+    recording: Vec<bool>,
+    /// Time that recorded steps and evaluations waited for the upload of their batches.
     waited_for_batches: Duration,
 }
 
 impl Timeline {
-    /// Wants start-up alone at first.
-    pub fn of_start(program: &Program) -> Timeline {
+    /// A timeline that records only start-up at first.
+    pub fn recording_start(program: &Program) -> Timeline {
         let lengths = program.sections.iter().map(|section| section.code.len());
-        let begins = lengths.scan(0, |end, length| Some(std::mem::replace(end, *end + length))).collect();
+        let section_starts =
+            lengths.scan(0, |end, length| Some(std::mem::replace(end, *end + length))).collect();
         let instructions = program.sections.iter().map(|section| section.code.len()).sum();
-        // Not zeros at first, which the system would hand out without making them resident.
-        let mut moments = vec![Moment { times: 1, ..Moment::default() }; instructions];
-        moments.fill(std::hint::black_box(Moment::default()));
-        let wanted = program.sections.iter().map(|section| section.kind == SectionKind::Start).collect();
-        Timeline { moments, begins, wanted, waited_for_batches: Duration::ZERO }
+        // Filled with non-zeros first: the system hands out zeroed pages without making them resident.
+        let mut records = vec![InstructionRecord { times: 1, ..InstructionRecord::default() }; instructions];
+        records.fill(std::hint::black_box(InstructionRecord::default()));
+        let recording = program.sections.iter().map(|section| section.kind == SectionKind::Start).collect();
+        Timeline { records, section_starts, recording, waited_for_batches: Duration::ZERO }
     }
 
-    /// Wants every pass of every section but start-up.
-    pub(super) fn want_steps(&mut self, program: &Program) {
+    /// From now on, records every section except start-up.
+    pub(super) fn record_steps(&mut self, program: &Program) {
         let steps = program.sections.iter().map(|section| section.kind != SectionKind::Start);
-        self.wanted.iter_mut().zip(steps).for_each(|(wanted, step)| *wanted = step);
+        self.recording.iter_mut().zip(steps).for_each(|(recording, step)| *recording = step);
     }
 
-    /// Whether this pass of a section is recorded.
-    pub(super) fn wants(&self, section: usize) -> bool {
-        self.wanted[section]
+    /// Whether a section is recorded now.
+    pub(super) fn is_recording(&self, section: usize) -> bool {
+        self.recording[section]
     }
 
-    /// Once more, an instruction was carried out.
-    pub(super) fn record(&mut self, section: usize, instruction: usize, live: ByRole) {
-        let moment = &mut self.moments[self.begins[section] + instruction];
-        moment.live = live;
-        moment.times += 1;
+    /// Records an execution of an instruction and the live bytes after it.
+    pub(super) fn record_live(&mut self, section: usize, instruction: usize, live: ByRole) {
+        let record = &mut self.records[self.section_starts[section] + instruction];
+        record.live = live;
+        record.times += 1;
     }
 
-    /// It took this long.
-    pub(super) fn add(&mut self, section: usize, instruction: usize, took: Duration) {
-        self.moments[self.begins[section] + instruction].took += took;
+    /// Adds to the time of an instruction.
+    pub(super) fn add_time(&mut self, section: usize, instruction: usize, took: Duration) {
+        self.records[self.section_starts[section] + instruction].took += took;
     }
 
-    /// A batch that did not come ahead took this long.
+    /// Adds the upload time of a batch that was not prefetched.
     pub(super) fn add_wait_for_batch(&mut self, took: Duration) {
-        // What steps are recorded, evaluations are.
-        if self.wanted.last().is_some_and(|wanted| *wanted) {
+        // Steps and evaluations are recorded together, so any section but start-up tells.
+        if self.recording.last().is_some_and(|recording| *recording) {
             self.waited_for_batches += took;
         }
     }
 
-    /// What queues that compute have waited for copies: until those were done that they need, and by the device's own clock
-    /// (`clocked`) until they were enqueued, which for pageable memory of the host is until the driver has read or written it.
-    pub(super) fn waited(&self, program: &Program, clocked: bool) -> Duration {
-        let sections = program.sections.iter().zip(&self.begins);
-        let moments = sections.flat_map(|(section, begin)| section.code.iter().zip(&self.moments[*begin..]));
+    /// Time that computation waited for copies: waits of the compute and host queues for copies, and, with the device's
+    /// own clock (`clocked`), the time to enqueue copies. With pageable host memory that lasts until the driver has
+    /// read or written it.
+    pub(super) fn copy_wait(&self, program: &Program, clocked: bool) -> Duration {
+        let sections = program.sections.iter().zip(&self.section_starts);
+        let records = sections.flat_map(|(section, begin)| section.code.iter().zip(&self.records[*begin..]));
         let code = program.sections.iter().flat_map(|section| &section.code);
         let copied: HashSet<Event> = code
             .filter_map(|instruction| match instruction.action {
@@ -89,45 +90,45 @@ impl Timeline {
                 _ => None,
             })
             .collect();
-        let waits = moments.filter(|(instruction, _)| match &instruction.action {
+        let waits = records.filter(|(instruction, _)| match &instruction.action {
             Action::Wait { queue: Queue::Compute | Queue::Host, event } => copied.contains(event),
             Action::Copy { queue: Queue::Copy, .. } => clocked,
             _ => false,
         });
-        waits.map(|(_, moment)| moment.took).sum::<Duration>() + self.waited_for_batches
+        waits.map(|(_, record)| record.took).sum::<Duration>() + self.waited_for_batches
     }
 
-    /// `memory.csv`: one line for each instruction that does something, and did. Time, FLOPs and bytes moved are those
-    /// of one time; `times_per_step` says how often it is done in an optimizer step, which start-up and evaluation are
-    /// no part of.
+    /// Writes `memory.csv`: one line for each executed instruction, without event records. Time, FLOPs and bytes moved
+    /// are those of one execution; `times_per_step` is the number of executions in an optimizer step, 0 for start-up
+    /// and evaluation.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, program: &Program, file: &Path) -> io::Result<()> {
         let mut csv = csv::Writer::from_path(file)?;
         csv.write_record(header())?;
-        for (section, begin) in program.sections.iter().zip(&self.begins) {
-            let per_step = if section.kind.is_in_step() { section.repeat_count } else { 0 };
-            for (instruction, moment) in section.code.iter().zip(&self.moments[*begin..]) {
+        for (section, begin) in program.sections.iter().zip(&self.section_starts) {
+            let per_step = if section.kind.is_of_step() { section.repeat_count } else { 0 };
+            for (instruction, record) in section.code.iter().zip(&self.records[*begin..]) {
                 let Some((operation, value)) = describe(program, instruction) else { continue };
-                if moment.times == 0 {
+                if record.times == 0 {
                     continue;
                 }
-                let mut record = vec![
+                let mut line = vec![
                     section.kind.name().to_owned(),
                     instruction.phase.name().to_owned(),
                     program.scope(instruction.scope).path.clone(),
                     operation,
                     value,
-                    format!("{:.5}", moment.took.as_secs_f64() * 1e3 / f64::from(moment.times)),
-                    // What is done once, in the first step, is part of none.
+                    format!("{:.5}", record.took.as_secs_f64() * 1e3 / f64::from(record.times)),
+                    // Instructions of the first iteration are not part of a step.
                     if instruction.first_iteration { 0 } else { per_step }.to_string(),
                     program.flops(&instruction.action).to_string(),
                     moved_bytes(program, &instruction.action).to_string(),
-                    moment.live.total().to_string(),
+                    record.live.total().to_string(),
                 ];
-                record.extend(moment.live.iter().map(|(_, bytes)| bytes.to_string()));
-                csv.write_record(&record)?;
+                line.extend(record.live.iter().map(|(_, bytes)| bytes.to_string()));
+                csv.write_record(&line)?;
             }
         }
         csv.flush()
@@ -150,7 +151,7 @@ fn header() -> Vec<String> {
     FIXED.into_iter().map(str::to_owned).chain(Role::ALL.map(Role::column)).collect()
 }
 
-/// What an instruction does and to which value; `None` for what takes no time.
+/// Operation and value of an instruction. `None` for event records, which take no time.
 fn describe(program: &Program, instruction: &Instruction) -> Option<(String, String)> {
     let named = |operation: &str, value| Some((operation.to_owned(), program.full_name(value)));
     match &instruction.action {
@@ -168,7 +169,7 @@ fn describe(program: &Program, instruction: &Instruction) -> Option<(String, Str
     }
 }
 
-/// Read and written, at the least.
+/// Lower bound of the bytes read and written.
 fn moved_bytes(program: &Program, action: &Action) -> u64 {
     match action {
         Action::Launch { op, inputs, outputs, .. } => {

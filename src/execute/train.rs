@@ -1,4 +1,4 @@
-//! One run in its own process: from a folder with its configuration to what it measured.
+//! Trains one run in its own process: reads the run's folder and returns the measured figures.
 
 use std::iter;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::batch_source::BatchSource;
 use super::conditions::{clock_mhz, load};
 use super::contention::Contention;
 use super::counts::Counts;
@@ -13,9 +14,8 @@ use super::engine::Engine;
 use super::error::{RunError, Stop, cannot_write};
 use super::evaluation_log::EvaluationLog;
 use super::external_reading::ExternalCounter;
-use super::feed::BatchSource;
-use super::loader::{Loaded, Loader};
-use super::measured::{Ended, Loading, Measured, Outcome, Times};
+use super::loader::{LoadedBatch, Loader};
+use super::measured::{Ended, Loading, Measured, Outcome, StepTimes};
 use super::prepared::Prepared;
 use super::products::ProductSources;
 use super::step_log::{StepLog, TimedStep};
@@ -32,13 +32,13 @@ use spec::{Precision, RunConfig};
 /// The file in a run's folder with its timeline: a line for each instruction.
 pub const MEMORY_FILE: &str = "memory.csv";
 
-/// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder, and its choices where it repeats
-/// another ([`PRODUCTS_FILE`](super::PRODUCTS_FILE)); leaves [`STEPS_FILE`], [`MEMORY_FILE`] and its choices there. The
-/// process began at `began`. Of several cards, it runs on that of the ordinal. How fast the device is at its best is measured
-/// after the run, with the `rates`.
+/// Executes the run of a folder. The folder holds `run.toml`, `target.toml`, [`DATA_FILE`] and, for a repeat, the
+/// matmul algorithms of the first run ([`PRODUCTS_FILE`](super::PRODUCTS_FILE)). The run adds [`STEPS_FILE`],
+/// [`MEMORY_FILE`] and its matmul algorithms. `began` is the start of the process, `ordinal` selects one of several
+/// CUDA devices. With `rates`, the peak rates of the device are measured after the run.
 ///
 /// # Errors
-/// What cannot be read or written, or a device that fails. Running out of memory is a result.
+/// A file that cannot be read or written, or a device that fails. Running out of memory is a result.
 pub fn run(
     folder: &Path,
     digests: &mut DigestCache,
@@ -52,7 +52,7 @@ pub fn run(
     run_on(device.as_mut(), folder, prepared, reporter, began, rates)
 }
 
-/// As [`run`], on a device that is there.
+/// As [`run`], on an open device.
 pub(super) fn run_on(
     device: &mut dyn Device,
     folder: &Path,
@@ -68,8 +68,8 @@ pub(super) fn run_on(
     let preparing = Instant::now();
     let products = products::choose(folder, &program, device)?;
     prime::prime(device, &program, run_schedule)?;
-    // What the first run with a shape times for all others, what the witness needs, and what was planned before is no part of
-    // how it starts.
+    // Startup time excludes the timing of matmul algorithms (only the first run with a shape does it), priming (which
+    // only the external reading needs) and compilation.
     let began = began + preparing.elapsed() + compiled_in;
 
     let precision = config.strategy.precision;
@@ -98,7 +98,7 @@ pub(super) fn run_on(
     }
     if rates && outcome.ended != Ended::OutOfMemory {
         reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
-        // Training is over and has its result, whatever the device does now: what it does not tell is unknown.
+        // Training is over and has its result: a failure here only leaves the rates unknown.
         let rates = device::measure_rates(device, factors).unwrap_or_default();
         measured.product_flops_per_s = rates.product_flops_per_s;
         measured.copy_bytes_per_s = rates.copy_bytes_per_s;
@@ -106,10 +106,10 @@ pub(super) fn run_on(
     Ok(outcome)
 }
 
-/// What is kept while it trains.
+/// The files that are written during training.
 struct Logs {
     steps: StepLog,
-    /// Where anything is evaluated.
+    /// `None` without evaluations.
     evaluations: Option<EvaluationLog>,
 }
 
@@ -136,33 +136,33 @@ struct Trainer<'a> {
 impl Trainer<'_> {
     fn run(self, device: &mut dyn Device) -> Result<Outcome, RunError> {
         let held = OnceLock::new();
-        let feed = BatchSource::new(self.config, self.data, &held);
+        let source = BatchSource::new(self.config, self.data, &held);
         thread::scope(|scope| {
-            let loader = Loader::start(scope, feed)?;
+            let loader = Loader::start(scope, source)?;
             self.run_on_batches(device, loader)
         })
     }
 
     fn run_on_batches(mut self, device: &mut dyn Device, mut loader: Loader) -> Result<Outcome, RunError> {
-        let (mut outcome, mut times) = (Outcome::default(), Times::default());
+        let (mut outcome, mut times) = (Outcome::default(), StepTimes::default());
         let mut logs = Logs::create(self.folder, self.run_schedule)?;
-        // What the process needs beside the run's memory is resident before the witness begins.
-        let timeline = Timeline::of_start(self.program);
-        let witness = ExternalCounter::begin(device);
+        // The process's own memory must be resident before the external counter begins.
+        let timeline = Timeline::recording_start(self.program);
+        let counter = ExternalCounter::begin(device);
         let built = Instant::now();
         let mut steps = 0;
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
-                engine.start_from(self.weights);
+                engine.set_weights(self.weights);
                 engine.record_timeline(timeline);
                 let trained =
                     self.train(&mut engine, built, &mut loader, &mut logs, &mut times, &mut outcome);
                 steps = engine.counts().steps;
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
-                let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
-                measured.external_peak_bytes = testimony.map(|testimony| testimony.peak);
-                measured.external_step_bytes = testimony.and_then(|testimony| testimony.step);
+                let reading = counter.and_then(|counter| counter.read(engine.device()));
+                measured.external_peak_bytes = reading.map(|reading| reading.peak);
+                measured.external_step_bytes = reading.and_then(|reading| reading.step);
                 trained.and_then(|trained| self.finish(engine, trained, loader, &mut outcome))
             }
             Err(failure) => Err(failure.into()),
@@ -172,7 +172,7 @@ impl Trainer<'_> {
             Err(Stop::OutOfMemory(found)) => {
                 let target = device.target();
                 let short = predict(self.program, target, self.run_schedule).short(target);
-                outcome.ran_out(&found, short, steps);
+                outcome.set_out_of_memory(&found, short, steps);
             }
             Err(Stop::Error(error)) => return Err(error),
         }
@@ -186,26 +186,26 @@ impl Trainer<'_> {
         built: Instant,
         loader: &mut Loader,
         logs: &mut Logs,
-        times: &mut Times,
+        times: &mut StepTimes,
         outcome: &mut Outcome,
     ) -> Result<Trained, Stop> {
         self.reporter.send(&Message::Phase { name: "start".to_owned() });
         engine.start()?;
-        loader.open(engine)?;
+        loader.attach(engine)?;
         let warmup_steps = self.config.measure.warmup_steps;
         let before = engine.counts();
         outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
         let (mut step, mut loss_scale) = (0, None);
         let mut padding: Option<[u64; 2]> = None;
         let mut contention: Option<Contention> = None;
-        let mut unchanged = Unchanged::of(self.program);
-        let rounds = self.run_schedule.cycles().flat_map(|(times, round)| iter::repeat_n(round, times));
-        for round in rounds {
-            for _ in 0..round.steps {
+        let mut unchanged = Unchanged::new(self.program);
+        let cycles = self.run_schedule.rounds().flat_map(|(times, cycle)| iter::repeat_n(cycle, times));
+        for cycle in cycles {
+            for _ in 0..cycle.steps {
                 if step == warmup_steps {
                     (outcome.measured.load, outcome.measured.clock_mhz) = (load(), clock_mhz());
                     contention = Contention::now();
-                    // The device's own clock takes time that steps are not to be charged with.
+                    // The device's own clock would slow down the timed steps.
                     if !engine.has_clock() {
                         engine.record_steps().map_err(Failure::from)?;
                     }
@@ -230,11 +230,11 @@ impl Trainer<'_> {
                 record_loss(outcome, timed.loss);
                 loss_scale = timed.loss_scale;
                 if step == 1 {
-                    unchanged.first_step_is_done(engine)?;
+                    unchanged.record_first_step(engine)?;
                 }
             }
-            if round.evaluation_batches > 0 {
-                let loss = self.evaluate(engine, step, round.evaluation_batches, loader, outcome)?;
+            if cycle.evaluated > 0 {
+                let loss = self.evaluate(engine, step, cycle.evaluated, loader, outcome)?;
                 if let Some(evaluations) = &mut logs.evaluations {
                     evaluations.evaluation(step, loss)?;
                 }
@@ -251,7 +251,7 @@ impl Trainer<'_> {
             measured.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
             measured.loss_scale = Some(f64::from(scale));
         }
-        // Of a run that diverged something else is to be said.
+        // The share is reported only for a complete run.
         if outcome.ended == Ended::Complete {
             measured.unchanged_parameters = unchanged.share_since_first_step(engine, steps)?;
         }
@@ -264,8 +264,9 @@ impl Trainer<'_> {
         Ok(Trained { before, after, loading })
     }
 
-    /// Tells what the run did, and writes the timeline, of steps that are recorded now if the ones before could not be. Memory has been read before:
-    /// these are not of the run_schedule that it was predicted for, and what they get no memory for is no part of the result.
+    /// Fills in the effects and writes the timeline. With a device clock, it first records one more step. Memory has
+    /// been read before: that step is not part of the predicted run schedule, and running out of memory in it does not
+    /// change the result.
     fn finish(
         &mut self,
         mut engine: Engine,
@@ -281,7 +282,7 @@ impl Trainer<'_> {
                 outcome.measured.copies_hidden = trained.copies_hidden(&mut engine)?;
             }
             Err(Stop::OutOfMemory(_) | Stop::Error(RunError::Refused { .. })) => {
-                outcome.has_no_timeline();
+                outcome.set_no_timeline();
                 outcome.measured.effects = self.effects(&trained, &outcome.measured);
                 return Ok(());
             }
@@ -298,18 +299,22 @@ impl Trainer<'_> {
     fn effects(&self, trained: &Trained, measured: &Measured) -> String {
         let Measured { copies_hidden, padding, .. } = *measured;
         let Trained { loading, .. } = *trained;
-        let run =
-            effects::Run { copies_hidden, padding, loading, ..effects::Run::of(self.config, self.program) };
+        let run = effects::EffectsContext {
+            copies_hidden,
+            padding,
+            loading,
+            ..effects::EffectsContext::new(self.config, self.program)
+        };
         effects::effects(&trained.before, &trained.after, run, self.products)
     }
 
-    /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
+    /// A whole optimizer step: wait for the batch, forward, backward, update, read the loss.
     fn step(
         &self,
         engine: &mut Engine,
         step: usize,
         loader: &mut Loader,
-    ) -> Result<(TimedStep, Loaded), Stop> {
+    ) -> Result<(TimedStep, LoadedBatch), Stop> {
         let began = Instant::now();
         let loaded = loader.next()?;
         let waited = began.elapsed();
@@ -327,7 +332,8 @@ impl Trainer<'_> {
         Ok((timed, loaded))
     }
 
-    /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
+    /// One more step, and one evaluation batch if the run evaluates, for the timeline only. Returns the step's
+    /// milliseconds.
     fn profile(&mut self, engine: &mut Engine, loader: &mut Loader) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps()?;
@@ -338,7 +344,8 @@ impl Trainer<'_> {
         Ok(step.ms)
     }
 
-    /// The mean loss over the first batches of the evaluation split: always the same samples, however a batch is split.
+    /// The mean loss over the first `batches` batches of the evaluation split. The samples do not depend on
+    /// micro-batches.
     fn evaluate(
         &mut self,
         engine: &mut Engine,
@@ -356,7 +363,7 @@ impl Trainer<'_> {
         let finite = Some(loss).filter(|loss| loss.is_finite());
         outcome.measured.loss_eval = finite;
         if finite.is_none() {
-            outcome.diverged();
+            outcome.set_diverged();
         }
         self.reporter.send(&Message::Evaluation { step, loss: finite });
         Ok(loss)
@@ -379,17 +386,17 @@ impl Trainer<'_> {
     }
 }
 
-/// What was counted before the first step and after the last.
+/// Counts before the first step and after the last.
 struct Trained {
     before: Counts,
     after: Counts,
-    /// How its batches came.
+    /// How its batches were loaded, if the strategy sets the loader.
     loading: Option<Loading>,
 }
 
 impl Trained {
-    /// Of what was timed, if the strategy copies anything. Graphs are not replayed where operations are timed, so that nothing
-    /// is known of a run that replays them.
+    /// The share of the recorded copy time that was hidden. `None` if nothing was copied, or if steps replay graphs:
+    /// the recorded step, which is timed by instruction, does not.
     fn copies_hidden(&self, engine: &mut Engine) -> Result<Option<f64>, Failure> {
         let Trained { before, after, .. } = self;
         let moves =
@@ -408,7 +415,7 @@ pub(super) fn finite(number: f32) -> Option<f64> {
 
 fn record_loss(outcome: &mut Outcome, loss: f32) {
     if !loss.is_finite() {
-        outcome.diverged();
+        outcome.set_diverged();
     }
     let measured = &mut outcome.measured;
     measured.loss_first = measured.loss_first.or(finite(loss));

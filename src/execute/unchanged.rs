@@ -1,5 +1,5 @@
-//! How much of what a run trains stays as it is: what a step changes by less than half of a last place is lost where parameters
-//! are stored in 16 bits, rounded to the nearest, and nothing keeps what was rounded off.
+//! Measures the share of parameters that updates do not change. With parameters in 16 bits, rounded to nearest and
+//! without master weights, updates smaller than half a ULP are rounded away.
 
 use std::ops::Range;
 
@@ -8,41 +8,42 @@ use compile::Program;
 use memory::Failure;
 use ops::{DType, Member, Rounding, ValueId, WeightFormat};
 
-/// What is looked at of each tensor: so many pieces of so many numbers, in equal distances, for rows of a weight may differ.
+/// Each tensor is sampled in this many pieces of this many elements, at equal distances, since the rows of a weight may
+/// differ.
 const PIECES: usize = 8;
 const PIECE: usize = 32;
 
-/// What a run trains, compared with what it was after the first step.
+/// Compares a run's parameters with those after the first step.
 pub(super) struct Unchanged {
-    rounded: Option<Rounded>,
-    first: Option<First>,
+    rounded: Option<RoundedTensors>,
+    first: Option<FirstStep>,
 }
 
-/// A moment of a run.
-struct First {
+/// The state after the first step.
+struct FirstStep {
     sample: Vec<u8>,
     skipped_steps: u64,
 }
 
 impl Unchanged {
-    pub(super) fn of(program: &Program) -> Unchanged {
-        Unchanged { rounded: Rounded::of(program), first: None }
+    pub(super) fn new(program: &Program) -> Unchanged {
+        Unchanged { rounded: RoundedTensors::new(program), first: None }
     }
 
-    /// To be called after the first step.
+    /// Samples the parameters. Call it after the first step.
     ///
     /// # Errors
     /// A device that fails.
-    pub(super) fn first_step_is_done(&mut self, engine: &mut Engine) -> Result<(), Failure> {
+    pub(super) fn record_first_step(&mut self, engine: &mut Engine) -> Result<(), Failure> {
         if let Some(rounded) = &self.rounded {
             let skipped_steps = engine.counts().skipped_steps;
-            self.first = Some(First { sample: rounded.read(engine)?, skipped_steps });
+            self.first = Some(FirstStep { sample: rounded.read(engine)?, skipped_steps });
         }
         Ok(())
     }
 
-    /// The share of what is trained that is the same after so many steps. None where no update rounds, or none was made:
-    /// of steps that were left out something else is to be said.
+    /// The share of parameters that is unchanged after `steps` steps. `None` if no update rounds, or if all steps after
+    /// the first were skipped.
     ///
     /// # Errors
     /// A device that fails.
@@ -56,13 +57,12 @@ impl Unchanged {
         if steps - 1 <= skipped {
             return Ok(None);
         }
-        Ok(Some(rounded.share_of_same(&first.sample, &rounded.read(engine)?)))
+        Ok(Some(rounded.unchanged_share(&first.sample, &rounded.read(engine)?)))
     }
 }
 
-/// The tensors that this may happen to. Tables that are looked up in are none of them: a row that no sample has seen is rightly
-/// as it was.
-struct Rounded {
+/// The tensors whose updates are rounded. Lookup tables are excluded: rows that no sample reads are rightly unchanged.
+struct RoundedTensors {
     tensors: Vec<Tensor>,
 }
 
@@ -72,9 +72,9 @@ struct Tensor {
     member: Member,
 }
 
-impl Rounded {
-    /// None where no update rounds what it changes.
-    fn of(program: &Program) -> Option<Rounded> {
+impl RoundedTensors {
+    /// `None` if no update rounds parameters.
+    fn new(program: &Program) -> Option<RoundedTensors> {
         let mut tensors = Vec::new();
         for (index, bucket) in program.buckets.iter().enumerate() {
             let dtype = program.ty(bucket.parameters).dtype;
@@ -90,10 +90,10 @@ impl Rounded {
                 }));
             }
         }
-        (!tensors.is_empty()).then_some(Rounded { tensors })
+        (!tensors.is_empty()).then_some(RoundedTensors { tensors })
     }
 
-    /// The sample as it is now.
+    /// Reads the current sample.
     ///
     /// # Errors
     /// A device that fails.
@@ -101,15 +101,15 @@ impl Rounded {
         let mut sample = Vec::new();
         for tensor in &self.tensors {
             for piece in tensor.pieces() {
-                sample.extend(engine.read_part(tensor.bucket, piece.start, piece.len())?);
+                sample.extend(engine.read_elements(tensor.bucket, piece.start, piece.len())?);
             }
         }
         Ok(sample)
     }
 
-    /// The share of all numbers of these tensors that are the same in two samples, bit for bit, as far as samples tell.
-    fn share_of_same(&self, before: &[u8], after: &[u8]) -> f64 {
-        let (mut same, mut all, mut begin) = (0.0, 0.0, 0);
+    /// Estimates from two samples the share of the tensors' elements that are bitwise equal.
+    fn unchanged_share(&self, before: &[u8], after: &[u8]) -> f64 {
+        let (mut unchanged_elements, mut all, mut begin) = (0.0, 0.0, 0);
         for tensor in &self.tensors {
             let (count, size) =
                 (tensor.pieces().map(|piece| piece.len()).sum::<usize>(), tensor.dtype.bytes() as usize);
@@ -118,15 +118,15 @@ impl Rounded {
             let pairs = before[range.clone()].chunks(size).zip(after[range].chunks(size));
             let unchanged = pairs.filter(|(before, after)| before == after).count();
             let numbers = tensor.member.elements() as f64;
-            same += numbers * unchanged as f64 / count as f64;
+            unchanged_elements += numbers * unchanged as f64 / count as f64;
             all += numbers;
         }
-        same / all
+        unchanged_elements / all
     }
 }
 
 impl Tensor {
-    /// The elements of its bucket that are looked at.
+    /// The sampled element ranges of its bucket.
     fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (begin, len) = (self.member.offset, self.member.elements());
         let (pieces, piece) = if len <= PIECES * PIECE { (1, len) } else { (PIECES, PIECE) };

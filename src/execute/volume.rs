@@ -1,9 +1,9 @@
-//! What an optimizer step goes through: what speed is counted in.
+//! Samples and tokens of an optimizer step, the units of throughput.
 
 use data::Sample;
 use spec::RunConfig;
 
-/// The samples of a step, and their tokens where the model works on tokens.
+/// The samples of a step, and their tokens if the model works on tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Volume {
     pub(super) samples: usize,

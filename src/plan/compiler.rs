@@ -7,15 +7,15 @@ use compile::{Compiled, Program, RecomputePlan, Violation, rank_graphs};
 use device::Target;
 use spec::RunConfig;
 
-/// Whether what is planned is verified after every pass.
+/// Whether planned programs are verified after every pass.
 const VERIFIED: bool = cfg!(any(test, debug_assertions));
 
-/// Compiles one run after the other for a target.
+/// Compiles runs for a target, one after the other.
 #[derive(Clone, Debug)]
 pub struct Compiler<'a> {
     compiler: compile::Compiler<'a>,
-    /// What meets budgets, for all who share it.
-    frontiers: Arc<ParetoFronts>,
+    /// Pareto fronts for recompute budgets, shared between compilers.
+    pareto_fronts: Arc<ParetoFronts>,
 }
 
 impl<'a> Compiler<'a> {
@@ -23,21 +23,21 @@ impl<'a> Compiler<'a> {
         Compiler::sharing(target, Arc::default())
     }
 
-    /// One of several for the same target.
-    pub fn sharing(target: &'a Target, frontiers: Arc<ParetoFronts>) -> Compiler<'a> {
-        Compiler { compiler: compile::Compiler::new(target, VERIFIED), frontiers }
+    /// A compiler that shares Pareto fronts with others for the same target.
+    pub fn sharing(target: &'a Target, pareto_fronts: Arc<ParetoFronts>) -> Compiler<'a> {
+        Compiler { compiler: compile::Compiler::new(target, VERIFIED), pareto_fronts }
     }
 
-    /// What a run may compute again to keep within a budget.
+    /// The Pareto front of a run's recompute plans.
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn frontier(&self, config: &RunConfig) -> Result<Arc<ParetoFront>, Violation> {
+    pub fn pareto_front(&self, config: &RunConfig) -> Result<Arc<ParetoFront>, Violation> {
         let target = self.compiler.target();
-        self.frontiers.find(&rank_graphs(config, target), config, target)
+        self.pareto_fronts.find(&rank_graphs(config, target), config, target)
     }
 
-    /// Compiles a run. What memory does not depend on (rates, seeds) may be that of a run before.
+    /// Compiles a run. Settings without influence on memory (learning rates, seeds) may be those of an earlier run.
     ///
     /// # Errors
     /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
@@ -45,7 +45,7 @@ impl<'a> Compiler<'a> {
         Ok(self.compile_within_budget(config)?.0)
     }
 
-    /// The same, and the memory budget that no recompute plan meets.
+    /// Compiles a run. Returns its recompute budget as well, if that is infeasible.
     ///
     /// # Errors
     /// As from `compile`.
@@ -55,11 +55,11 @@ impl<'a> Compiler<'a> {
     ) -> Result<(&Compiled, Option<InfeasibleBudget>), Violation> {
         let target = self.compiler.target();
         let graphs = rank_graphs(config, target);
-        let (recompute_plan, unmet) = self.frontiers.recompute_plan(&graphs, config, target)?;
-        Ok((self.compiler.compile(config, graphs, &recompute_plan)?, unmet))
+        let (recompute_plan, infeasible) = self.pareto_fronts.recompute_plan(&graphs, config, target)?;
+        Ok((self.compiler.compile(config, graphs, &recompute_plan)?, infeasible))
     }
 
-    /// The same with a given recompute plan.
+    /// Compiles a run with a given recompute plan.
     ///
     /// # Errors
     /// As from `compile`.
@@ -72,7 +72,8 @@ impl<'a> Compiler<'a> {
         self.compiler.compile(config, graphs, recompute_plan)
     }
 
-    /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
+    /// Compiles a run with a given recompute plan, without computing offsets: those of an earlier run stay. Live bytes
+    /// are right, addresses are not.
     ///
     /// # Errors
     /// As from `compile`.
@@ -86,7 +87,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Compiles a run for a target: what is planned. In debug builds the program is verified after every pass.
+/// Compiles a run for a target, for planning. In debug builds the program is verified after every pass.
 ///
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
@@ -94,7 +95,7 @@ pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation
     compile_checked(config, target, VERIFIED)
 }
 
-/// The same, verified after every pass in all builds: what is going to be trained, or shown.
+/// Compiles a run for training or display: the program is verified after every pass in all builds.
 ///
 /// # Errors
 /// As from `compile`, named by the pass.

@@ -1,4 +1,4 @@
-//! How long a step would take: a roofline over its operations. An estimate, and never called anything else.
+//! Estimates the time of a step by a roofline model of its operations.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,42 +7,42 @@ use memory::{Load, StepWork, Task};
 use ops::DType;
 use spec::{Precision, RunConfig};
 
-/// How fast a machine works, as far as anything is known of it.
+/// The known rates of a device, and calibration factors from measured runs.
 #[derive(Clone, Debug, Default)]
-pub struct Speeds {
-    /// FLOP/s of matrix products.
+pub struct DeviceRates {
+    /// FLOP/s of matmuls.
     pub products: HashMap<Factors, f64>,
     /// Bytes per second between the device and its own memory.
     pub memory: Option<f64>,
-    /// Bytes per second from the device's memory to the host's, and as many back. `None` where they are one.
+    /// Bytes per second from device to host memory, and as many back. `None` if both are the same memory.
     pub link: Option<f64>,
-    /// How much longer operations took here than those rates allow, of all models.
-    pub slowness: Slowness,
-    /// The same of runs of one model, by its description: what is nearest to a run of it.
-    pub of_model: HashMap<String, Slowness>,
-    /// Of memory that is asked of the system and given back.
+    /// Measured times relative to these rates, of runs of all models.
+    pub slowness: Calibration,
+    /// The same of runs of one model, by the model's description. Preferred for runs of that model.
+    pub of_model: HashMap<String, Calibration>,
+    /// Time to request a byte from the system and return it.
     pub seconds_per_asked_byte: f64,
     pub origin: Origin,
 }
 
-/// By operation and precision of the run, and then by what a launch does.
-pub type Slowness = HashMap<(String, Precision), BTreeMap<Load, f64>>;
+/// Measured time divided by roofline time, by operation and precision, then by load.
+pub type Calibration = HashMap<(String, Precision), BTreeMap<Load, f64>>;
 
-/// How rates are known.
+/// The origin of device rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// They are not.
+    /// No rates are known.
     #[default]
     Unknown,
-    /// By so many runs that were measured on this device.
+    /// This number of runs measured on this device.
     Runs(usize),
-    /// A known card's peaks.
+    /// Peak rates of a known GPU.
     DataSheet,
 }
 
-impl Speeds {
-    /// What the data sheet of a known card says, if it is one.
-    pub fn of_data_sheet(target: &Target) -> Option<Speeds> {
+impl DeviceRates {
+    /// The rates in the data sheet of a known GPU. `None` for other targets.
+    pub fn of_data_sheet(target: &Target) -> Option<DeviceRates> {
         let card = KnownCard::named(&target.name)?;
         let f32 = Factors::F32;
         let rates = [
@@ -51,18 +51,18 @@ impl Speeds {
             (Factors::BF16, card.bf16),
             (Factors { dtype: DType::F16, tf32: false }, card.bf16),
         ];
-        Some(Speeds {
+        Some(DeviceRates {
             products: rates.into_iter().map(|(factors, tera)| (factors, tera * 1e12)).collect(),
             memory: Some(card.bandwidth * 1e9),
             link: Some(card.link() * 1e9),
             origin: Origin::DataSheet,
-            ..Speeds::default()
+            ..DeviceRates::default()
         })
     }
 
-    /// Milliseconds of an optimizer step: each operation computes or moves bytes, whichever takes longer, one after the other,
-    /// while copies go on beside them if they are begun ahead. What waits for data, and what launching takes, is not counted.
-    /// `None` where a rate is missing.
+    /// Estimated milliseconds of an optimizer step. Operations run one after the other; each takes the longer of its
+    /// compute and memory time. Transfers overlap with them if they are prefetched. Waiting for data and launch
+    /// overhead are not counted. `None` if a rate is missing.
     pub fn step_ms(&self, work: &StepWork, config: &RunConfig, target: &Target) -> Option<f64> {
         let computed: f64 =
             work.tasks.iter().map(|task| self.task_seconds(task, config, target)).sum::<Option<f64>>()?;
@@ -76,7 +76,7 @@ impl Speeds {
     fn task_seconds(&self, task: &Task, config: &RunConfig, target: &Target) -> Option<f64> {
         let precision = config.strategy.precision;
         if target.kind == DeviceKind::Cuda && task.device == Pool::Host {
-            // Nobody says how fast a card's host is.
+            // The rates of a GPU's host are unknown.
             return None;
         }
         let seconds = self.roofline_seconds(task.dtype, task.flops, task.bytes, precision)?;
@@ -85,7 +85,7 @@ impl Speeds {
         Some(seconds * slowness.or_else(|| nearest(&self.slowness, task, precision)).unwrap_or(1.0))
     }
 
-    /// What the rates allow.
+    /// The roofline time: the longer of compute and memory time at these rates.
     pub fn roofline_seconds(
         &self,
         dtype: DType,
@@ -107,16 +107,16 @@ impl Speeds {
         let (to_host, to_device) = (work.to_host_bytes as f64, work.to_device_bytes as f64);
         Some(match target.kind {
             _ if to_host + to_device == 0.0 => 0.0,
-            // Read here and written there, in one memory.
+            // Both pools are in one memory: each byte is read and written.
             DeviceKind::Cpu => 2.0 * (to_host + to_device) / self.memory?,
-            // Each way by itself.
+            // Both directions at once.
             DeviceKind::Cuda => to_host.max(to_device) / self.link?,
         })
     }
 }
 
-/// Of what does most nearly as much.
-fn nearest(slowness: &Slowness, task: &Task, precision: Precision) -> Option<f64> {
+/// The calibration factor of the most similar load.
+fn nearest(slowness: &Calibration, task: &Task, precision: Precision) -> Option<f64> {
     let by_load = slowness.get(&(task.operation.to_owned(), precision))?;
     let near = by_load.iter().filter_map(|(load, slowness)| Some((load.distance(task.load)?, *slowness)));
     near.min_by_key(|(distance, _)| *distance).map(|(_, slowness)| slowness)
@@ -140,7 +140,7 @@ mod tests {
 
     fn work() -> StepWork {
         StepWork {
-            // 40 ms of computing beside 1 ms of moving, and 6 ms of moving.
+            // 40 ms of computation with 1 ms of memory traffic, then 6 ms of memory traffic.
             tasks: vec![task("linear", 40_000_000, 1_000_000), task("norm", 12_000_000, 6_000_000)],
             to_host_bytes: 2_000_000,
             to_device_bytes: 3_000_000,
@@ -148,12 +148,12 @@ mod tests {
         }
     }
 
-    fn speeds() -> Speeds {
-        Speeds {
+    fn speeds() -> DeviceRates {
+        DeviceRates {
             products: HashMap::from([(Factors::F32, 1e9)]),
             memory: Some(1e9),
             link: Some(1e8),
-            ..Speeds::default()
+            ..DeviceRates::default()
         }
     }
 
@@ -163,50 +163,50 @@ mod tests {
     }
 
     #[test]
-    fn operations_compute_or_move_whichever_takes_longer() {
+    fn operation_takes_the_longer_of_compute_and_memory_time() {
         let (mut config, cpu) = (small(), target());
         let card = Target { kind: DeviceKind::Cuda, ..cpu.clone() };
         // Copies read and write the same memory.
         is_about(speeds().step_ms(&work(), &config, &cpu), 40.0 + 6.0 + 10.0);
-        // One after the other, or beside each other; the longer way counts.
+        // Without and with overlap; the slower direction counts.
         config.strategy.offload.ahead = 0;
         is_about(speeds().step_ms(&work(), &config, &card), 46.0 + 30.0);
         config.strategy.offload.ahead = 1;
         is_about(speeds().step_ms(&work(), &config, &card), 46.0);
-        is_about(Speeds { link: Some(5e7), ..speeds() }.step_ms(&work(), &config, &card), 60.0);
-        let asking = Speeds { seconds_per_asked_byte: 1e-9, ..speeds() };
+        is_about(DeviceRates { link: Some(5e7), ..speeds() }.step_ms(&work(), &config, &card), 60.0);
+        let asking = DeviceRates { seconds_per_asked_byte: 1e-9, ..speeds() };
         is_about(asking.step_ms(&StepWork { asked_bytes: 7_000_000, ..work() }, &config, &card), 53.0);
     }
 
     #[test]
-    fn what_was_learnt_of_nearly_the_same_counts() {
+    fn calibration_of_the_nearest_load_is_applied() {
         let (config, target) = (small(), target());
         let by_load = [
             (Load::of(1_000_000, 1), 8.0),
             (Load::of(39_000_000, 1), 0.5),
-            // Of the same operation, but where it moves bytes.
+            // The same operation, but memory-bound.
             (Load::of(0, 40_000_000), 100.0),
         ];
         let slowness = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_load))]);
-        let of_any = Speeds { slowness, ..speeds() };
+        let of_any = DeviceRates { slowness, ..speeds() };
         is_about(of_any.step_ms(&work(), &config, &target), 20.0 + 6.0 + 10.0);
-        // Of the same model, if that was measured.
+        // Calibration of the same model takes precedence.
         let by_load = BTreeMap::from([(Load::of(1_000, 1), 2.0)]);
         let own = HashMap::from([(("linear".to_owned(), Precision::Fp32), by_load)]);
         let of_model = HashMap::from([(config.model.description(), own)]);
-        is_about(Speeds { of_model, ..of_any }.step_ms(&work(), &config, &target), 80.0 + 6.0 + 10.0);
+        is_about(DeviceRates { of_model, ..of_any }.step_ms(&work(), &config, &target), 80.0 + 6.0 + 10.0);
     }
 
     #[test]
-    fn nothing_is_estimated_by_rates_that_nobody_knows() {
+    fn missing_rates_give_no_estimate() {
         let (mut config, cpu) = (small(), target());
         let card = Target { kind: DeviceKind::Cuda, ..cpu.clone() };
-        assert_eq!(Speeds::default().step_ms(&work(), &config, &cpu), None);
-        assert_eq!(Speeds { link: None, ..speeds() }.step_ms(&work(), &config, &card), None);
+        assert_eq!(DeviceRates::default().step_ms(&work(), &config, &cpu), None);
+        assert_eq!(DeviceRates { link: None, ..speeds() }.step_ms(&work(), &config, &card), None);
         let mut on_the_host = work();
         on_the_host.tasks[1].device = Pool::Host;
         assert_eq!(speeds().step_ms(&on_the_host, &config, &card), None);
-        // Products in tf32 have another rate. What moves bytes alone needs none.
+        // Matmuls in tf32 have another rate. Memory-bound operations need none.
         config.strategy.precision = Precision::Tf32;
         assert_eq!(speeds().step_ms(&work(), &config, &cpu), None);
         let mut moving = work();
@@ -215,12 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn a_known_card_has_the_rates_of_its_data_sheet() {
+    fn known_gpu_has_the_rates_of_its_data_sheet() {
         let card = KnownCard::find("a100-80gb").unwrap();
-        let speeds = Speeds::of_data_sheet(&card.target()).unwrap();
+        let speeds = DeviceRates::of_data_sheet(&card.target()).unwrap();
         assert_eq!((speeds.origin, speeds.memory), (Origin::DataSheet, Some(2.039e12)));
         assert_eq!(speeds.products[&Factors::BF16], 3.12e14);
         assert_eq!(speeds.link, Some(3.2e10));
-        assert!(Speeds::of_data_sheet(&target()).is_none());
+        assert!(DeviceRates::of_data_sheet(&target()).is_none());
     }
 }

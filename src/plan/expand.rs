@@ -1,9 +1,9 @@
-//! Sweep axes x strategies = points, each resolved.
+//! Expands an experiment file: sweep axes x strategies = points, each with its resolved configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::sweep::{Place, Variant, places, variants};
+use super::sweep::{SweepPoint, Variant, sweep_points, variants};
 use super::{kept, layers};
 use device::{DeviceKind, Limits};
 use spec::{Document, Environment, Problem, Repeats, RunConfig, Setting, Sources, Span};
@@ -13,25 +13,25 @@ use spec::{Document, Environment, Problem, Repeats, RunConfig, Setting, Sources,
 pub struct Experiment {
     pub name: String,
     pub file: PathBuf,
-    /// The strategy that ratios are against.
+    /// The strategy that ratios refer to.
     pub baseline: String,
-    /// The kind of device it makes sense on, if only one.
+    /// The kind of device that the experiment requires, if any.
     pub requires: Option<DeviceKind>,
     /// `[target]`
     pub limits: Limits,
     pub repeats: Repeats,
     /// Swept keys, in the order of the file: those of `[sweep]`, then those inside strategies.
     pub axes: Vec<String>,
-    /// Keys that the command line sets in every run, and to what.
+    /// Keys and values that the command line sets in every run.
     pub overrides: Vec<(String, String)>,
     /// In table order: the strategies of the first axis point, then those of the next.
     pub points: Vec<Point>,
-    /// Where keys were written, to blame them for what is found out later.
+    /// Where keys were written, for errors that are found later.
     pub sources: Sources,
 }
 
 impl Experiment {
-    /// Says of each run what is known of its data: how many tokens there are, where these lie in a row.
+    /// Sets the number of tokens of each run's data, for data that is a token row.
     pub fn know_tokens(&mut self, tokens: impl Fn(&RunConfig) -> Option<usize>) {
         let configs = self.points.iter_mut().flat_map(|point| {
             let others = point.without.iter_mut().map(|(_, config)| config);
@@ -48,20 +48,19 @@ pub struct Point {
     pub strategy: String,
     /// A value for each of the experiment's axes that this point lies on, as written in TOML.
     pub axes: Vec<(String, String)>,
-    /// Complete, or why this combination makes no sense.
+    /// The complete configuration, or why this combination is invalid.
     pub config: Result<RunConfig, String>,
-    /// The keys that the strategy set itself (not `[defaults]`) to something else than they would be without
-    /// it, each with the configuration as it would be without that one key.
+    /// The keys that the strategy itself (not `[defaults]`) changes, each with the configuration without that one key.
     pub without: Vec<(String, RunConfig)>,
-    pub(super) origin: Origin,
+    pub(super) source: StrategySource,
 }
 
-/// What to blame for what is found out of a point later.
+/// The place in the file that errors found later point at.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Origin {
-    /// The strategy as it stands in the file, without the values of a sweep inside it.
+pub(super) struct StrategySource {
+    /// The strategy's name in the file, without the values of its own axes.
     pub(super) strategy: String,
-    /// Where it says what is computed again, if it does.
+    /// The span of its `recompute` key, if it has one.
     pub(super) recompute: Option<Span>,
 }
 
@@ -71,8 +70,8 @@ pub(super) struct Origin {
 ///
 /// # Errors
 ///
-/// All that is wrong in the file, in those that it extends or in the overrides, whether a run uses it or not; and where
-/// strategies cannot run at any point of the sweep.
+/// All mistakes in the file, in the files that it extends and in the overrides, used by a run or not; and strategies
+/// that are invalid at every point of the sweep.
 pub fn expand(
     file: &Path,
     overrides: &[String],
@@ -110,38 +109,44 @@ fn axes(document: &Document<'_>) -> Vec<String> {
 fn points(document: &Document<'_>) -> Result<Vec<Point>, Vec<Problem>> {
     let variants = variants(document);
     let mut points = Vec::new();
-    let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
-    for place in places(document, &variants)? {
-        let variant = &variants[place.variant];
-        let outcome = outcomes.entry(&variant.strategy.name).or_default();
-        points.push(point(document, variant, &place, outcome));
+    let mut validities: BTreeMap<&str, StrategyValidity> = BTreeMap::new();
+    for sweep_point in sweep_points(document, &variants)? {
+        let variant = &variants[sweep_point.variant];
+        let validity = validities.entry(&variant.strategy.name).or_default();
+        points.push(point(document, variant, &sweep_point, validity));
     }
-    let never_run: Vec<Problem> = outcomes.into_values().flat_map(Outcome::never_runs).collect();
-    if never_run.is_empty() { Ok(points) } else { Err(never_run) }
+    let problems: Vec<Problem> =
+        validities.into_values().flat_map(StrategyValidity::problems_if_never_valid).collect();
+    if problems.is_empty() { Ok(points) } else { Err(problems) }
 }
 
-/// Whether a strategy can run anywhere.
+/// Whether a strategy is valid at any point of the sweep.
 #[derive(Default)]
-struct Outcome {
-    runs: bool,
-    /// What was wrong where it could not first.
+struct StrategyValidity {
+    is_valid: bool,
+    /// The problems at the first invalid point.
     problems: Vec<Problem>,
 }
 
-impl Outcome {
-    fn never_runs(self) -> Vec<Problem> {
-        if self.runs { Vec::new() } else { self.problems }
+impl StrategyValidity {
+    fn problems_if_never_valid(self) -> Vec<Problem> {
+        if self.is_valid { Vec::new() } else { self.problems }
     }
 }
 
-fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outcome: &mut Outcome) -> Point {
+fn point(
+    document: &Document<'_>,
+    variant: &Variant<'_>,
+    sweep_point: &SweepPoint<'_>,
+    validity: &mut StrategyValidity,
+) -> Point {
     let own: Vec<&Setting> = variant.strategy.settings.iter().chain(variant.values.iter().copied()).collect();
-    let resolved = resolve(document, place.values.iter().chain(&own).copied());
+    let resolved = resolve(document, sweep_point.values.iter().chain(&own).copied());
     let without = match &resolved {
-        Ok((config, _)) => without(document, place, &own, config),
+        Ok((config, _)) => without(document, sweep_point, &own, config),
         Err(_) => Vec::new(),
     };
-    outcome.runs |= resolved.is_ok();
+    validity.is_valid |= resolved.is_ok();
     let mut recompute = None;
     let config = resolved.map(|(config, span)| {
         recompute = span;
@@ -149,17 +154,18 @@ fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outc
     });
     let config = config.map_err(|problems| {
         let reason = problems.first().map(Problem::reason).unwrap_or_default();
-        if outcome.problems.is_empty() {
-            outcome.problems = problems;
+        if validity.problems.is_empty() {
+            validity.problems = problems;
         }
         reason
     });
-    let axes = place.values.iter().chain(&variant.values).map(|value| named(value)).collect();
-    let origin = Origin { strategy: variant.strategy.name.clone(), recompute };
-    Point { strategy: variant.label.clone(), axes, config, without, origin }
+    let axes = sweep_point.values.iter().chain(&variant.values).map(|value| named(value)).collect();
+    let source = StrategySource { strategy: variant.strategy.name.clone(), recompute };
+    Point { strategy: variant.label.clone(), axes, config, without, source }
 }
 
-/// The run with these settings, with what is said of its model's layers and values, and where it says what is computed again.
+/// Resolves the run with these settings, including the names of layers and values. Returns the span of `recompute`,
+/// too.
 fn resolve<'s>(
     document: &Document<'_>,
     settings: impl IntoIterator<Item = &'s Setting>,
@@ -174,16 +180,16 @@ fn named(setting: &Setting) -> (String, String) {
     (setting.key.to_string(), setting.node.value.to_string())
 }
 
-/// See [`Point::without`]. A key that the run cannot do without is left out.
+/// See [`Point::without`]. Keys without which the run is invalid are left out.
 fn without(
     document: &Document<'_>,
-    place: &Place<'_>,
+    sweep_point: &SweepPoint<'_>,
     own: &[&Setting],
     config: &RunConfig,
 ) -> Vec<(String, RunConfig)> {
     let without = |index: usize| {
         let others = own[..index].iter().chain(&own[index + 1..]);
-        let (other, _) = resolve(document, place.values.iter().chain(others).copied()).ok()?;
+        let (other, _) = resolve(document, sweep_point.values.iter().chain(others).copied()).ok()?;
         (other != *config).then(|| (own[index].key.to_string(), other))
     };
     (0..own.len()).filter_map(without).collect()

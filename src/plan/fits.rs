@@ -7,14 +7,16 @@ use device::{Pool, Target};
 use memory::{RunSchedule, peak_live, predict};
 use spec::{Budget, Recompute, RunConfig, Train};
 
-/// Nobody has more samples in a micro-batch than this: no larger one is looked for.
+/// The largest micro-batch that the search considers.
 pub const LARGEST_BATCH: usize = 1 << 20;
 
-/// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one
-/// fits. Where values come and go by copies, more samples may need less: more of them is then as large as what is offloaded,
-/// or gaps are smaller; so it is where an allocator keeps pieces. What is found fits, but a few more may fit as well, and a smaller last one may keep what is too small
-/// to be offloaded. With a budget it is one that some choice of what is computed again
-/// meets, with a share of a peak one for the choice of this run.
+/// The largest micro-batch that fits, for batches that it divides; a smaller last micro-batch needs no more memory. 0
+/// if not even one sample fits.
+///
+/// With offload, placement or a caching allocator, memory does not always grow with the micro-batch: larger values
+/// reach the offload threshold, and gaps differ. The result fits, but a slightly larger one may fit, too, and a smaller
+/// last micro-batch may keep values below the offload threshold. With a recompute budget in bytes the result is for the
+/// plan with the lowest peak, with a share for the plan of this run.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
@@ -23,12 +25,12 @@ pub(super) fn largest(
     let mut available = available_on(target);
     let (boundless, run_schedule) = (target.boundless(), RunSchedule::of(config));
     let recompute_plan = match config.strategy.recompute {
-        // A larger batch has more computed again, until nothing more can be.
+        // Larger batches recompute more, up to the plan with the lowest peak.
         Recompute::Budget(budget @ (Budget::Bytes(_) | Budget::Memory)) => {
             if let Budget::Bytes(Bytes(most)) = budget {
                 available[Pool::Device as usize] = available[Pool::Device as usize].min(most);
             }
-            compiler.frontier(config)?.tightest().recompute_plan.clone()
+            compiler.pareto_front(config)?.lowest_peak().recompute_plan.clone()
         }
         _ => compiler.compile(config)?.recompute_plan.clone(),
     };
@@ -36,58 +38,58 @@ pub(super) fn largest(
         let batch_size = micro_batch * config.strategy.accumulate;
         RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
     };
-    // What is live can be had for any batch at little cost. It bounds what is asked of the system from below, and
-    // nearly always tells the answer: only gaps between values make a smaller batch necessary.
+    // The live peak is cheap to compute for any batch. It is a lower bound of the reserved bytes and nearly always
+    // gives the answer: only gaps between values make a smaller batch necessary.
     let bound = largest_live(available, |micro_batch| {
         let compiled = compiler.compile_unplaced(&batch(micro_batch), &recompute_plan)?;
         let live = |home| peak_live(&compiled.program, target, home);
-        // What nothing limits need not be known.
+        // An unlimited pool need not be predicted.
         Ok(Pool::HOMES.map(|home| if target.available_at(home) < u64::MAX { live(home) } else { 0 }))
     })?;
     let has_budget = available != available_on(target);
-    let runs = |program: &Program| {
-        // What is cached goes back before a request fails.
+    let run_fits = |program: &Program| {
+        // With a caching allocator, fragmentation decides, after the cache has been emptied.
         if program.allocator.is_caching() && !memory::fits(program, target, run_schedule) {
             return false;
         }
-        // A budget is for what a run takes with memory enough.
+        // A budget limits the reserved bytes of a run with unlimited memory.
         if program.allocator.is_caching() && !has_budget {
             return true;
         }
         let needed = predict(program, &boundless, run_schedule);
-        is_there([needed.device.reserved_peak, needed.host.reserved_peak], available)
+        is_available([needed.device.reserved_peak, needed.host.reserved_peak], available)
     };
     let (mut fits, mut fails) = (0, bound + 1);
     let mut probe = bound;
     let mut step = 1;
     while fits + 1 < fails {
         let compiled = compiler.compile_with(&batch(probe), &recompute_plan)?;
-        *if runs(&compiled.program) { &mut fits } else { &mut fails } = probe;
+        *if run_fits(&compiled.program) { &mut fits } else { &mut fails } = probe;
         probe = if fits == 0 { fails.saturating_sub(step).max(1) } else { fits.midpoint(fails) };
         step *= 2;
     }
     Ok(fits)
 }
 
-/// Bytes at each home.
-type Needs = [u64; Pool::HOMES.len()];
+/// Bytes on each device.
+type DeviceBytes = [u64; Pool::HOMES.len()];
 
-fn available_on(target: &Target) -> Needs {
+fn available_on(target: &Target) -> DeviceBytes {
     Pool::HOMES.map(|home| target.available_at(home))
 }
 
-fn is_there(needed: Needs, available: Needs) -> bool {
+fn is_available(needed: DeviceBytes, available: DeviceBytes) -> bool {
     needed.iter().zip(available).all(|(&needed, available)| needed <= available)
 }
 
-/// The largest micro-batch whose live bytes are available, or 0. They are nearly straight lines over the
-/// micro-batch: guess by the lines, then step and halve to the exact answer.
+/// The largest micro-batch whose live peak is available, or 0. The peak is nearly linear in the micro-batch: start with
+/// a linear guess, then step and bisect to the exact answer.
 fn largest_live(
-    available: Needs,
-    mut live: impl FnMut(usize) -> Result<Needs, Violation>,
+    available: DeviceBytes,
+    mut live: impl FnMut(usize) -> Result<DeviceBytes, Violation>,
 ) -> Result<usize, Violation> {
     let one = live(1)?;
-    if !is_there(one, available) {
+    if !is_available(one, available) {
         return Ok(0);
     }
     let two = live(2)?;
@@ -101,7 +103,7 @@ fn largest_live(
     let mut step = 1;
     while fits + 1 < fails {
         probe = probe.clamp(fits + 1, fails - 1);
-        if is_there(live(probe)?, available) {
+        if is_available(live(probe)?, available) {
             fits = probe;
         } else {
             fails = probe;
@@ -131,7 +133,7 @@ mod tests {
         #![proptest_config(random_cases(tenth(96)))]
 
         #[test]
-        fn the_largest_fits_and_one_more_does_not(
+        fn largest_micro_batch_fits_and_one_more_does_not(
             config in any_config(), target in any_target(), memory in 1u64..24, host in option::of(4u64..12_000),
         ) {
             let host_memory = host.map(|host| Bytes(host << 10));
@@ -139,7 +141,7 @@ mod tests {
             let mut compiler = Compiler::new(&target);
             let found = largest(&mut compiler, &config, &target).unwrap();
             let recompute_plan = match config.strategy.recompute {
-                Recompute::Budget(Budget::Memory) => compiler.frontier(&config).unwrap().tightest().recompute_plan.clone(),
+                Recompute::Budget(Budget::Memory) => compiler.pareto_front(&config).unwrap().lowest_peak().recompute_plan.clone(),
                 _ => compiler.compile(&config).unwrap().recompute_plan.clone(),
             };
             let mut runs = |micro_batch: usize| {
@@ -154,10 +156,10 @@ mod tests {
             prop_assert!(more_may_need_less || !runs(found + 1));
         }
 
-        /// But for what more slices of fewer rows are rounded up by, each with a few values of its own. What is too
-        /// small to be offloaded stays, whatever that takes.
+        /// Except for the rounding of loss slices, which have a few values each. Offload thresholds are excluded:
+        /// values below one stay on the device.
         #[test]
-        fn a_smaller_last_micro_batch_needs_no_more(config in any_config(), target in any_target()) {
+        fn smaller_last_micro_batch_needs_no_more(config in any_config(), target in any_target()) {
             prop_assume!(matches!(config.strategy.offload.activations, Spill::Nothing | Spill::From(Bytes(0))));
             let mut even = config.clone();
             even.train.batch_size = config.micro_batch() * config.micro_batches();

@@ -1,4 +1,4 @@
-//! What makes two runs the same run.
+//! Ids of configurations and runs. Equal ids mean the same run.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -10,20 +10,20 @@ use spec::RunConfig;
 /// Hexadecimal digits of an id: 64 bits, so that a million runs collide with a chance of one in 10^7.
 const DIGITS: usize = 16;
 
-/// How often a default has become another. Ids made with the old one must not name runs with the new one.
+/// The number of changes of defaults so far. Ids of runs with an old default must not name runs with the new one.
 const DEFAULTS: u32 = 0;
 
-/// The digest of what tells a configuration from others, and of its data. Labels, paths and repeats are not part of it,
-/// nor are keys at their defaults: one that a later version adds leaves stored runs what they are.
+/// The digest of a configuration and its data. It excludes labels, paths, repeats and keys at their defaults, so that
+/// keys which a later version adds do not change the ids of stored runs.
 pub fn configuration_id(config: &RunConfig, data_digest: &str) -> String {
     digest(&(DEFAULTS, config.identity(), data_digest))
 }
 
-/// The digest of a configuration on a target: names the run's folder. A field of the target that a later version adds is
-/// not written where it is at its default, so that stored runs keep their names.
+/// The digest of a configuration on a target, the name of the run's folder. Fields that a later version adds to the
+/// target are not hashed at their defaults, so that stored runs keep their names.
 pub fn run_id(configuration: &str, target: &Target) -> String {
-    // What a card takes for itself is measured each time, and differs by what else it is doing: the run is the same. So it
-    // is however the figures are known.
+    // The memory of the GPU's context is measured each time and varies with other work on it, and figures may be
+    // measured or assumed. Neither makes another run.
     let target = Target { context: Bytes(0), figures: Figures::Measured, ..target.clone() };
     digest(&(configuration, &target))
 }
@@ -46,7 +46,7 @@ mod tests {
     use testing::keys::{Choice, KEYS, Key, UNSAID, meets_needs, position};
     use testing::{choice, sample, small_with, target};
 
-    /// All that cannot be left out.
+    /// The shortest experiment: all required keys.
     const SHORTEST: &str = r#"
 [model.transformer]
 layers = 2
@@ -62,7 +62,8 @@ optimizer.adamw.lr = 1e-3
 [strategies.plain]
 "#;
 
-    /// What is said beside the shortest: each variant of a choice is here, and whatever else changes a default.
+    /// Settings added to the shortest experiment: each variant of a choice, and settings that change the defaults of
+    /// others.
     const EXPERIMENTS: &[&[&str]] = &[
         &[],
         &["train.optimizer.adafactor.lr = 1e-2"],
@@ -84,7 +85,7 @@ optimizer.adamw.lr = 1e-3
         &["precision = 'fp16'", "loss_scale = { dynamic = {} }"],
     ];
 
-    /// The runs of these experiments, and what makes them.
+    /// The overrides and runs of these experiments.
     fn experiments() -> Vec<(Vec<String>, RunConfig)> {
         let read = |overrides: &&[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|setting| setting.to_string()).collect();
@@ -107,13 +108,13 @@ optimizer.adamw.lr = 1e-3
         configuration_id(config, "data")
     }
 
-    /// A run with all its keys.
-    fn whole(config: &RunConfig) -> String {
+    /// A run as TOML, with all its keys.
+    fn full_toml(config: &RunConfig) -> String {
         let toml = config.to_toml("run", "plain").replace("[strategies.plain]", "[strategy]");
         toml.lines().skip(1).map(|line| format!("{line}\n")).collect()
     }
 
-    /// `train.seed = 0` for each key of a run written down.
+    /// Each key of a run's TOML as a setting like `train.seed = 0`.
     fn settings(toml: &str) -> Vec<String> {
         let mut table = String::new();
         let mut settings = Vec::new();
@@ -127,9 +128,9 @@ optimizer.adamw.lr = 1e-3
     }
 
     #[test]
-    fn a_key_at_its_default_may_as_well_be_left_out() {
+    fn key_at_its_default_does_not_change_the_id() {
         for (overrides, config) in experiments() {
-            for setting in settings(&whole(&config)) {
+            for setting in settings(&full_toml(&config)) {
                 let with_it = [overrides.as_slice(), std::slice::from_ref(&setting)].concat();
                 assert_eq!(id(&read(SHORTEST, &with_it).unwrap()), id(&config), "{setting}");
             }
@@ -137,15 +138,15 @@ optimizer.adamw.lr = 1e-3
     }
 
     #[test]
-    fn every_value_of_a_strategy_s_key_makes_another_run() {
+    fn every_value_of_a_strategy_key_changes_the_id() {
         for (key, Key { name, values, .. }) in KEYS.iter().enumerate() {
             assert!(values.len() > 1, "`{name}` has one value");
-            let said = (0..values.len()).filter(|&value| values[value] != UNSAID);
+            let explicit = (0..values.len()).filter(|&value| values[value] != UNSAID);
             let mut compared = 0;
-            for value in said.clone() {
-                // With what this value needs, if the other one is content with that.
+            for value in explicit.clone() {
+                // With the keys that this value requires, if the other value is valid with them.
                 let own = choice(&[(key, value)]);
-                for other in said.clone().filter(|&other| other != value) {
+                for other in explicit.clone().filter(|&other| other != value) {
                     let mut changed = own.clone();
                     changed.0[key] = other;
                     if (0..KEYS.len()).all(|key| meets_needs(KEYS, &changed.0, key)) {
@@ -160,7 +161,7 @@ optimizer.adamw.lr = 1e-3
     }
 
     #[test]
-    fn where_data_lies_makes_no_other_run_and_what_it_is_does() {
+    fn id_depends_on_the_data_but_not_on_its_path() {
         let config = read(SHORTEST, &[]).unwrap();
         let elsewhere = read(SHORTEST, &["data.text.paths = ['/elsewhere']".to_owned()]).unwrap();
         assert_ne!(config, elsewhere);
@@ -168,12 +169,12 @@ optimizer.adamw.lr = 1e-3
         assert_ne!(configuration_id(&config, "other data"), id(&config));
     }
 
-    /// Whatever is hashed is needed: without any one line of it, the run would be another, or none.
+    /// Every hashed line is necessary: without it, the run is different or invalid.
     #[test]
     fn no_key_at_its_default_is_hashed() {
         let shortest = experiments().into_iter().map(|(_, config)| config);
         let drawn = sample(20).into_iter().chain([Choice::plain()]).map(|choice| small_with(&choice));
-        // What data was found to have is no key.
+        // The number of tokens found in the data is not a key.
         let drawn = drawn.map(|config| RunConfig { tokens: None, ..config });
         for config in drawn.chain(shortest) {
             let identity = config.identity();
@@ -187,7 +188,7 @@ optimizer.adamw.lr = 1e-3
         }
     }
 
-    /// What is hashed as an experiment, with data that lies somewhere.
+    /// Reads hashed lines as an experiment, with paths added to the data.
     fn reread(lines: &[&str]) -> Result<RunConfig, String> {
         let paths = |table: &str| format!("{table}\npaths = [\"/nowhere\"]");
         let [text, tokens] = ["[data.text]", "[data.tokens]"];
@@ -197,8 +198,8 @@ optimizer.adamw.lr = 1e-3
         read(&format!("{text}{strategy}").replace("[strategy]", "[strategies.plain]"), &[])
     }
 
-    /// Every key that has a default; one that is new joins the others.
-    const KNOWN: &[&str] = &[
+    /// Every key that has a default. New keys are added here.
+    const KNOWN_DEFAULTS: &[&str] = &[
         "model.transformer.vocabulary = 256",
         "model.transformer.embedding_scale = \"off\"",
         "model.transformer.kv_heads = 2",
@@ -216,7 +217,7 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.norm_placement = \"pre\"",
         "model.transformer.positions = \"learned\"",
         "model.transformer.rotary = { base = 10000.0, scaling = \"off\" }",
-        // Of one that is scaled.
+        // With scaling.
         "model.transformer.rotary = { base = 10000.0, scaling = { factor = 8.0, low = 1.0, high = 4.0, original = 64 } }",
         "model.transformer.bias = true",
         "model.transformer.qkv_bias = true",
@@ -299,7 +300,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.residual = \"fp32\"",
         "strategy.precision = \"fp32\"",
         "strategy.loss_scale = \"off\"",
-        // Of fp16.
+        // With fp16.
         "strategy.loss_scale = { dynamic = { initial = 65536.0, backoff = 0.5, growth = 2.0, interval = 2000 } }",
         "strategy.optimizer_state = \"fp32\"",
         "strategy.quantize = { from = 4096, embeddings = false }",
@@ -325,33 +326,37 @@ optimizer.adamw.lr = 1e-3
     ];
 
     #[test]
-    fn defaults_are_those_that_stored_runs_were_named_with() {
+    fn defaults_are_those_of_stored_runs() {
         let mut defaults = BTreeSet::new();
         for (_, config) in experiments() {
             let hashed = settings(&config.identity());
-            defaults
-                .extend(settings(&whole(&config)).into_iter().filter(|setting| !hashed.contains(setting)));
+            defaults.extend(
+                settings(&full_toml(&config)).into_iter().filter(|setting| !hashed.contains(setting)),
+            );
         }
-        for known in KNOWN {
-            assert!(defaults.contains(*known), "`{known}` no more: count it in DEFAULTS");
+        for known in KNOWN_DEFAULTS {
+            assert!(
+                defaults.contains(*known),
+                "`{known}` is no longer a default: count the change in DEFAULTS"
+            );
         }
         for default in defaults {
-            let told = KNOWN.contains(&default.as_str()) || default.contains(".paths = ");
-            assert!(told, "`{default}` is a default that is not in KNOWN");
+            let is_known = KNOWN_DEFAULTS.contains(&default.as_str()) || default.contains(".paths = ");
+            assert!(is_known, "the default `{default}` is missing in KNOWN_DEFAULTS");
         }
     }
 
     #[test]
-    fn the_defaults_of_every_variant_are_looked_at() {
-        let written: String = experiments().iter().map(|(_, config)| whole(config)).collect();
+    fn experiments_contain_every_variant() {
+        let written: String = experiments().iter().map(|(_, config)| full_toml(config)).collect();
         for table in variants() {
             assert!(written.contains(&format!("[{table}]\n")), "`{table}` is missing in EXPERIMENTS");
         }
     }
 
-    /// An id that changes here changes for every stored run. Where that is meant, say so in the change log.
+    /// An id that changes here changes for every stored run. Note an intended change in the change log.
     #[test]
-    fn ids_are_those_that_stored_runs_have() {
+    fn ids_are_those_of_stored_runs() {
         let read = |overrides: &[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|setting| setting.to_string()).collect();
             id(&read(SHORTEST, &overrides).unwrap())
@@ -370,9 +375,9 @@ optimizer.adamw.lr = 1e-3
         );
     }
 
-    /// One that is new is left out where it is at its default: `#[serde(default, skip_serializing_if = ...)]`.
+    /// New fields must be skipped at their defaults: `#[serde(default, skip_serializing_if = ...)]`.
     #[test]
-    fn of_a_target_no_more_is_hashed_than_stored_runs_were_named_with() {
+    fn hashed_target_fields_are_those_of_stored_runs() {
         let written = serde_json::to_value(target()).unwrap();
         let hashed: BTreeSet<&str> = written.as_object().unwrap().keys().map(String::as_str).collect();
         let known = [
@@ -390,7 +395,7 @@ optimizer.adamw.lr = 1e-3
     }
 
     #[test]
-    fn a_run_is_the_same_whatever_the_context_takes() {
+    fn id_does_not_depend_on_the_context_memory() {
         let context = |bytes| Target { context: Bytes(bytes), ..target() };
         assert_eq!(run_id("a", &context(0)), run_id("a", &context(500 << 20)));
         let assumed = Target { figures: Figures::Assumed, ..target() };

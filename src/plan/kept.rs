@@ -1,14 +1,13 @@
-//! Which values a strategy keeps, once it is known which the model has: names that are none are mistakes, and each value comes
-//! to be called by its full name.
+//! Resolves the names and patterns of `keep` to the full names of the model's values. Unknown names are errors.
 
-use super::layers::there_are;
+use super::layers::suggest_names;
 use graph::Graphs;
 use spec::{Problem, RunConfig, Table, attach_span};
 
-/// As errors name it.
+/// The key, as named in errors.
 const KEEP: &str = "strategy.keep";
 
-/// With full names in the place of names. Fails where a name is no value's.
+/// Replaces names by full names. Fails if a name matches no value.
 pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
     let names = &config.strategy.keep;
     if names.is_empty() {
@@ -17,15 +16,15 @@ pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, 
     let mut values = Graphs::of(&config).full.computed();
     if let Some(unknown) = names.iter().find(|name| !values.iter().any(|value| graph::goes_by(value, name))) {
         let ends = distinct_ends(&values, unknown.split('.').count());
-        let message = format!("keep names `{unknown}`, which is nothing that this model computes");
-        return Err(vec![attach_span(message, &[KEEP], tree, there_are(&ends, unknown))]);
+        let message = format!("keep: unknown value `{unknown}`: this model does not compute it");
+        return Err(vec![attach_span(message, &[KEEP], tree, suggest_names(&ends, unknown))]);
     }
     values.retain(|value| names.iter().any(|name| graph::goes_by(value, name)));
     config.strategy.keep = values;
     Ok(config)
 }
 
-/// The last so many parts of names, each once: what blocks have alike is one.
+/// The last `parts` components of the names, without duplicates: equal values of all blocks become one.
 fn distinct_ends(names: &[String], parts: usize) -> Vec<&str> {
     let mut ends: Vec<&str> = Vec::new();
     for name in names {
@@ -55,16 +54,16 @@ mod tests {
     }
 
     #[test]
-    fn values_are_called_by_their_full_names() {
+    fn keep_is_resolved_to_full_names() {
         assert_eq!(keep(&[]).unwrap(), [""; 0]);
         let two = ["blocks.0.attention.out", "head.logits"];
         assert_eq!(keep(&["logits", "blocks.0.attention.out", "head.*ts"]).unwrap(), two);
         assert_eq!(keep(&["*.out"]).unwrap(), ["blocks.0.attention.out", "blocks.1.attention.out"]);
     }
 
-    /// What the strategy itself makes of the model, and has to be computed, is there to be named; what it does without is not.
+    /// A strategy changes which values are computed. Only computed values can be kept.
     #[test]
-    fn values_are_those_that_the_strategy_computes() {
+    fn only_values_that_the_strategy_computes_can_be_kept() {
         let materialized = |strategy: &mut Strategy| strategy.attention = Attention::Materialized;
         let scores = keep_with(materialized, &["*.attention.scores"]).unwrap();
         assert_eq!(scores, ["blocks.0.attention.scores", "blocks.1.attention.scores"]);
@@ -84,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_told_with_what_is() {
+    fn keep_error_suggests_similar_names() {
         assert_eq!(
             keep(&["logits", "logit"]).unwrap_err(),
-            "keep names `logit`, which is nothing that this model computes; there are `logits`, `out`, `loss`, `lse`, `x`, \
-             `normed` and 5 others"
+            "keep: unknown value `logit`: this model does not compute it; use `logits`, `out`, `loss`, `lse`, `x`, \
+             `normed` or one of 5 others"
         );
         let blocks = keep(&["blocks.9.mlp.hidden"]).unwrap_err();
-        assert!(blocks.contains("there are `blocks.0.mlp.hidden`, `blocks.1.mlp.hidden`"), "{blocks}");
+        assert!(blocks.contains("use `blocks.0.mlp.hidden`, `blocks.1.mlp.hidden`"), "{blocks}");
     }
 }

@@ -1,21 +1,21 @@
-//! What tells a run from the others of its experiment: its strategy's label, and where on the axes it lies.
+//! Labels of the runs of an experiment: the strategy's name and axis values.
 
 /// A swept key and its value, as written in TOML.
 pub type Axis = (String, String);
 
-/// What the label of a strategy that sweeps keys of its own is made of: `bf16/accumulate=2,seed=1`.
+/// The parts of the label of a strategy with its own axes: `bf16/accumulate=2,seed=1`.
 #[derive(Debug)]
 pub struct Label<'a> {
-    /// The strategy, as its file calls it.
+    /// The strategy's name in its file.
     pub name: &'a str,
-    /// The parts behind its name, each with the axis that it is of.
+    /// The parts behind the name, each with its axis.
     pub parts: Vec<(&'a str, &'a Axis)>,
-    /// The axes that it says nothing of: those that all strategies share.
+    /// The axes that the label does not contain: those shared by all strategies.
     pub shared: Vec<&'a Axis>,
 }
 
 impl<'a> Label<'a> {
-    /// Values may hold any of the signs between parts, so that they are taken off from the end, each as it is.
+    /// Splits a label. Values may contain separators, so known values are stripped from the end.
     pub fn of(strategy: &'a str, axes: &'a [Axis]) -> Label<'a> {
         let mut rest = strategy;
         let mut parts: Vec<(&str, &Axis)> = Vec::new();
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_axis_is_named_once() {
+    fn title_contains_each_axis_once() {
         let axis = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let axes = [axis("train.batch_size", "8"), axis("recompute", "[\"mlp\", \"norm\"]")];
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What a strategy says of layers, once it is known which the model has: names that are none are mistakes, and each layer
-//! comes to be called by its own name, so that runs that say the same in other words are one.
+//! Resolves the layer names and patterns of a strategy to the model's layer paths. Unknown names are errors. Equal
+//! choices in different words become the same run.
 
 use std::collections::HashSet;
 use std::ptr;
@@ -7,20 +7,20 @@ use std::ptr;
 use graph::{Adaptable, Graph, GraphValue, Graphs, Named, Scope, ScopeId, ValueKind, named};
 use spec::{Group, Home, Lora, Places, Problem, RunConfig, Strategy, Table, attach_span, group_of};
 
-/// As errors name them.
+/// Keys, as named in errors.
 const FREEZE: &str = "strategy.freeze";
 const PLACE: &str = "strategy.place";
 const RANK: &str = "strategy.lora.rank";
 const TARGETS: &str = "strategy.lora.targets";
 
-/// With the layers of the model in the place of names. Fails where a name is no layer's, or cannot be meant.
+/// Replaces names by layer paths. Fails if a name matches no layer or the choice is impossible.
 pub(super) fn resolve(config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
-    let config = with_own_names(config, tree)?;
-    grouped(&config, tree)?;
+    let config = with_layer_paths(config, tree)?;
+    check_parameter_groups(&config, tree)?;
     Ok(config)
 }
 
-fn with_own_names(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
+fn with_layer_paths(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
     let trains = config.trains();
     let Strategy { freeze, place, lora, params, .. } = &mut config.strategy;
     if freeze.is_empty() && place.is_empty() && lora.is_none() {
@@ -29,8 +29,8 @@ fn with_own_names(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<
     let graph = graph::build(&config.model, 1);
     freeze.sort_unstable();
     freeze.dedup();
-    let targets = lora.as_ref().map_or(Ok(Vec::new()), |lora| adapted(&graph, lora, tree));
-    match (frozen(&graph, freeze, trains, tree), placed(&graph, place, tree), targets) {
+    let targets = lora.as_ref().map_or(Ok(Vec::new()), |lora| lora_targets(&graph, lora, tree));
+    match (frozen_layers(&graph, freeze, trains, tree), placed_layers(&graph, place, tree), targets) {
         (Ok(frozen), Ok(placed), Ok(targets)) => {
             (*freeze, *place) = (frozen, placed);
             if let Some(lora) = lora {
@@ -45,14 +45,14 @@ fn with_own_names(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<
     }
 }
 
-/// Whether each group of the optimizer has parameters of its own.
-fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+/// Checks that every parameter group of the optimizer contains a parameter.
+fn check_parameter_groups(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let groups = config.train.optimizer.groups();
     if !config.trains() || groups.iter().all(|group| group.named.is_none()) {
         return Ok(());
     }
     let graph = Graphs::of(config).full;
-    // Trained or not: what a strategy freezes is no mistake of the optimizer's.
+    // Frozen parameters count: freezing does not make the optimizer's groups wrong.
     let parameters = (0..graph.values.len()).filter(|&value| is_parameter(&graph, value));
     let names: Vec<String> = parameters.clone().map(|value| graph.full_name(&graph.values[value])).collect();
     let hidden = graph.hidden_matrices();
@@ -69,27 +69,29 @@ fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let pattern = &named.parameters;
     if names.iter().any(|name| named.matches(name)) {
         return Err(attach_span(
-            format!("the group of `{pattern}` has nothing left: all that it matches is in groups before it"),
+            format!(
+                "the group of `{pattern}` is empty: earlier groups contain all parameters that it matches"
+            ),
             &[&key],
             tree,
-            "the first group that matches a parameter has it: put the narrower one first",
+            "a parameter belongs to the first group that matches it: put the narrower pattern first",
         ));
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let message = format!("the group of `{pattern}` matches no parameter of this model");
-    Err(attach_span(message, &[&key], tree, there_are(&names, pattern)))
+    Err(attach_span(message, &[&key], tree, suggest_names(&names, pattern)))
 }
 
-/// The linear layers of a block that get factors.
-fn adapted(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Problem> {
+/// The linear layers of a block that LoRA adapts.
+fn lora_targets(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Problem> {
     let mut layers = graph::adaptable(graph);
-    // Blocks are alike.
+    // All blocks have the same layers.
     let mut seen = HashSet::new();
     layers.retain(|layer| seen.insert(layer.path.clone()));
     let paths: Vec<&str> = layers.iter().map(|layer| layer.path.as_str()).collect();
     if lora.targets.is_empty() {
-        let message = "lora has no targets: there would be nothing to train";
-        return Err(attach_span(message.to_owned(), &[TARGETS], tree, there_are(&paths, "")));
+        let message = "lora has no targets: nothing would be trained";
+        return Err(attach_span(message.to_owned(), &[TARGETS], tree, suggest_names(&paths, "")));
     }
     let mut targets = lora.targets.clone();
     targets.sort_unstable();
@@ -97,8 +99,8 @@ fn adapted(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Prob
     let Named { by_scope, unknown, .. } = graph::targeted(&layers, &targets);
     if let Some(&unknown) = unknown.first() {
         let name = &targets[unknown];
-        let message = format!("lora targets `{name}`, which is no linear layer of this model's blocks");
-        return Err(attach_span(message, &[TARGETS], tree, there_are(&paths, name)));
+        let message = format!("lora: unknown target `{name}`: not a linear layer of this model's blocks");
+        return Err(attach_span(message, &[TARGETS], tree, suggest_names(&paths, name)));
     }
     let targeted: Vec<&Adaptable> =
         layers.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer).collect();
@@ -107,28 +109,33 @@ fn adapted(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Prob
         let Adaptable { path, in_features, out_features, .. } = layer;
         return Err(attach_span(
             format!(
-                "lora.rank = {} is more than `{path}` can have, whose weight is {out_features} by {in_features}",
+                "lora.rank = {} is too large for `{path}`, whose weight is {out_features} by {in_features}",
                 lora.rank
             ),
             &[RANK],
             tree,
-            format!("1 to {} do", targeted.iter().map(|layer| most(layer)).min().unwrap_or(1)),
+            format!("use 1 to {}", targeted.iter().map(|layer| most(layer)).min().unwrap_or(1)),
         ));
     }
     Ok(targeted.iter().map(|layer| layer.path.clone()).collect())
 }
 
 /// The outermost of the frozen layers.
-fn frozen(graph: &Graph, names: &[String], trains: bool, tree: &Table) -> Result<Vec<String>, Problem> {
+fn frozen_layers(
+    graph: &Graph,
+    names: &[String],
+    trains: bool,
+    tree: &Table,
+) -> Result<Vec<String>, Problem> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let Named { by_scope, .. } = known(graph, FREEZE, names, tree)?;
+    let Named { by_scope, .. } = resolve_names(graph, FREEZE, names, tree)?;
     let frozen = |scope: ScopeId| by_scope[scope.index()].is_some();
     let mut parameters = (0..graph.values.len()).filter(|&value| is_parameter(graph, value));
     if trains && parameters.all(|value| frozen(graph.values[value].scope)) {
-        let message = "freeze leaves nothing to train: every parameter is in one of its layers";
-        return Err(attach_span(message.to_owned(), &[FREEZE], tree, "leave one of the layers out"));
+        let message = "freeze leaves nothing to train: every parameter is in a frozen layer";
+        return Err(attach_span(message.to_owned(), &[FREEZE], tree, "remove one of the layers"));
     }
     for node in graph.nodes.iter().filter(|node| frozen(node.scope)) {
         let mut parameters = node.inputs.iter().filter(|&&input| is_parameter(graph, input));
@@ -142,7 +149,9 @@ fn frozen(graph: &Graph, names: &[String], trains: bool, tree: &Table) -> Result
                 ),
                 &[FREEZE],
                 tree,
-                format!("freeze `{owner}` as well, which freezes that wherever it is used, or neither"),
+                format!(
+                    "freeze `{owner}` as well, or neither: a tied parameter is frozen wherever it is used"
+                ),
             ));
         }
     }
@@ -152,19 +161,19 @@ fn frozen(graph: &Graph, names: &[String], trains: bool, tree: &Table) -> Result
     Ok(scopes.map(|scope| scope.path.clone()).collect())
 }
 
-/// The outermost of the layers that are elsewhere than what they are in.
-fn placed(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Problem> {
+/// The outermost layers that are placed on another device than their parents.
+fn placed_layers(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Problem> {
     let names: Vec<String> = places.iter().map(|(name, _)| name.clone()).collect();
-    let Named { by_scope, contested, .. } = known(graph, PLACE, &names, tree)?;
+    let Named { by_scope, contested, .. } = resolve_names(graph, PLACE, &names, tree)?;
     for (scope, about) in contested {
         let Some(&other) = about.iter().find(|&&name| places[name].1 != places[about[0]].1) else { continue };
         let (layer, one, other) = (path(graph, scope), &places[about[0]], &places[other]);
         let word = |(name, home): &(String, Home)| format!("`{name}` on the {}", home.name());
         return Err(attach_span(
-            format!("place puts `{layer}` in two homes: {} and {}", word(one), word(other)),
+            format!("place puts `{layer}` on two devices: {} and {}", word(one), word(other)),
             &[PLACE],
             tree,
-            format!("say of `{layer}` itself where it is"),
+            format!("set the device of `{layer}` itself"),
         ));
     }
     let home = |scope: ScopeId| by_scope[scope.index()].map_or(Home::Device, |name| places[name].1);
@@ -175,15 +184,15 @@ fn placed(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Proble
             let (layer, owner) = (path(graph, node.scope), path(graph, value.scope));
             return Err(attach_span(
                 format!(
-                    "place has `{owner}` on the {} and `{layer}` on the {}, and `{owner}.{}`, which ties them, cannot \
-                     be in two homes",
+                    "place has `{owner}` on the {} and `{layer}` on the {}, but the shared parameter `{owner}.{}` \
+                     cannot be on two devices",
                     home(value.scope).name(),
                     home(node.scope).name(),
                     value.name
                 ),
                 &[PLACE],
                 tree,
-                "place both alike, or untie them with model.transformer.tied = false",
+                "place both on one device, or untie them with model.transformer.tied = false",
             ));
         }
     }
@@ -200,29 +209,30 @@ fn path(graph: &Graph, scope: ScopeId) -> &str {
     &graph.scopes[scope.index()].path
 }
 
-/// What the names of a key mean, each of them something.
-fn known(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Named, Problem> {
+/// Resolves the names of a key. Fails if a name matches no layer.
+fn resolve_names(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Named, Problem> {
     let found = named(&graph.scopes, names.iter().map(String::as_str));
     let Some(&unknown) = found.unknown.first() else { return Ok(found) };
     let (name, short) = (&names[unknown], key.trim_start_matches("strategy."));
-    let message = format!("{short} names `{name}`, which is no layer of this model");
+    let message = format!("{short}: unknown layer `{name}`: not a layer of this model");
     let paths: Vec<&str> = graph.scopes.iter().map(|scope| scope.path.as_str()).collect();
-    Err(attach_span(message, &[key], tree, there_are(&paths, name)))
+    Err(attach_span(message, &[key], tree, suggest_names(&paths, name)))
 }
 
-/// "there are `blocks.0`, `blocks.1` and 6 others", those first whose names are the nearest.
-pub(super) fn there_are(paths: &[&str], name: &str) -> String {
+/// "use `blocks.0`, `blocks.1` or one of 6 others", the most similar names first.
+pub(super) fn suggest_names(paths: &[&str], name: &str) -> String {
     const MOST: usize = 6;
     let mut paths = paths.to_vec();
-    // Comparing takes time by the product of the lengths; nobody mistypes a name as long as that, nor none.
+    // Comparing takes time by the product of the lengths. Empty and very long names are not typing errors.
     if (1..=100).contains(&name.len()) {
         paths.sort_by_cached_key(|path| strsim::damerau_levenshtein(path, name));
     }
     let others = paths.len().saturating_sub(MOST);
     let shown: Vec<String> = paths.iter().take(MOST).map(|path| format!("`{path}`")).collect();
     match (others, shown.split_last()) {
-        (0, Some((last, first))) => format!("there are {} and {last}", first.join(", ")),
-        _ => format!("there are {} and {others} others", shown.join(", ")),
+        (0, Some((last, []))) => format!("use {last}"),
+        (0, Some((last, first))) => format!("use {} or {last}", first.join(", ")),
+        _ => format!("use {} or one of {others} others", shown.join(", ")),
     }
 }
 
@@ -246,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_called_by_their_own_names() {
+    fn freeze_is_resolved_to_outermost_layers() {
         let all = ["blocks.0", "blocks.1"].map(str::to_owned).to_vec();
         for names in [&["blocks.*"][..], &["blocks"], &["blocks.1", "blocks.0.mlp", "blocks.0", "blocks.1"]] {
             assert_eq!(freeze(names).unwrap(), all);
@@ -256,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_called_by_their_own_names() {
+    fn lora_targets_are_resolved_to_layer_paths() {
         let targets = |names: &[&str]| {
             let targets = names.iter().map(|name| (*name).to_owned()).collect();
             let (base, double_quantization) = (Base::Params, false);
@@ -270,13 +280,13 @@ mod tests {
         assert_eq!(targets(&["*"]).unwrap().len(), 4);
         assert_eq!(
             targets(&["attention.v"]).unwrap_err(),
-            "lora targets `attention.v`, which is no linear layer of this model's blocks; there are `attention.qkv`, \
-             `attention.out`, `mlp.out` and `mlp.up`"
+            "lora: unknown target `attention.v`: not a linear layer of this model's blocks; use `attention.qkv`, \
+             `attention.out`, `mlp.out` or `mlp.up`"
         );
     }
 
     #[test]
-    fn homes_are_said_where_they_change() {
+    fn place_lists_only_layers_on_another_device_than_their_parent() {
         use Home::{Device, Host};
         let mlp = |block: usize| (format!("blocks.{block}.mlp"), Host);
         assert_eq!(place(&[("blocks.*.mlp", Host), ("blocks.0", Device)]).unwrap(), [mlp(0), mlp(1)]);
@@ -292,26 +302,26 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_placed_is_told_with_what_can() {
+    fn place_errors_suggest_what_to_write() {
         use Home::{Device, Host};
-        assert!(place(&[("tail", Host)]).unwrap_err().contains("place names `tail`, which is no layer"));
+        assert!(place(&[("tail", Host)]).unwrap_err().contains("place: unknown layer `tail`"));
         let tied = place(&[("embedding", Host)]).unwrap_err();
-        assert!(tied.contains("`embedding.table`, which ties them") && tied.contains("place both"), "{tied}");
+        assert!(tied.contains("shared parameter `embedding.table`") && tied.contains("place both"), "{tied}");
         assert!(place(&[("embedding", Host), ("head", Host)]).is_ok());
         assert_eq!(
             place(&[("blocks.*", Host), ("*.1", Device)]).unwrap_err(),
-            "place puts `blocks.1` in two homes: `blocks.*` on the host and `*.1` on the device; say of `blocks.1` itself \
-             where it is"
+            "place puts `blocks.1` on two devices: `blocks.*` on the host and `*.1` on the device; set the device of \
+             `blocks.1` itself"
         );
         assert!(place(&[("blocks.*", Host), ("*.1", Host)]).is_ok());
     }
 
     #[test]
-    fn what_cannot_be_frozen_is_told_with_what_can() {
+    fn freeze_errors_suggest_what_to_write() {
         assert_eq!(
             freeze(&["block.1"]).unwrap_err(),
-            "freeze names `block.1`, which is no layer of this model; there are `blocks.1`, `blocks.0`, \
-             `blocks.1.mlp`, `blocks.0.mlp`, `head`, `embedding` and 2 others"
+            "freeze: unknown layer `block.1`: not a layer of this model; use `blocks.1`, `blocks.0`, \
+             `blocks.1.mlp`, `blocks.0.mlp`, `head`, `embedding` or one of 2 others"
         );
         assert!(freeze(&["*"]).unwrap_err().contains("nothing to train"));
         let tied = freeze(&["blocks.0", "head"]).unwrap_err();

@@ -1,4 +1,4 @@
-//! From an experiment file to the list of its runs, each with its prediction.
+//! Expands an experiment file to its runs and predicts the memory of each.
 
 mod budget;
 mod compiler;
@@ -15,9 +15,9 @@ mod planner;
 mod remedies;
 mod sweep;
 
-pub use budget::{Choice, InfeasibleBudget, ParetoFront, ParetoFronts};
+pub use budget::{InfeasibleBudget, ParetoFront, ParetoFronts, RecomputeChoice};
 pub use compiler::{Compiler, compile, compile_verified};
-pub use estimate::{Origin, Slowness, Speeds};
+pub use estimate::{Calibration, DeviceRates, Origin};
 pub use expand::{Experiment, Point, expand};
 pub use fits::LARGEST_BATCH;
 pub use identity::{configuration_id, run_id};

@@ -1,4 +1,4 @@
-//! An expanded experiment with everything known about its runs before they start.
+//! A plan: an expanded experiment with the predictions of its runs.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ pub struct Plan {
     pub file: PathBuf,
     pub baseline: String,
     pub target: Target,
-    /// Why the experiment cannot be trained on the target, if that is so.
+    /// Why the experiment cannot be trained on the target, if it cannot.
     pub unsuited: Option<String>,
     pub repeats: Repeats,
     pub axes: Vec<String>,
-    /// Keys that the command line sets in every run, and to what.
+    /// Keys and values that the command line sets in every run.
     pub overrides: Vec<(String, String)>,
     /// In table order. Runs that resolve to the same configuration share their id.
     pub runs: Vec<PlannedRun>,
@@ -26,15 +26,17 @@ pub struct Plan {
 /// One run, predicted.
 #[derive(Clone, Debug)]
 pub struct PlannedRun {
-    /// Digest of configuration, target and data: names the run's folder. Empty if the data is not here.
+    /// Digest of configuration, target and data, the name of the run's folder. Empty if the data is not on this
+    /// machine.
     pub id: String,
     /// Digest of configuration and data alone: equal for the same run on another target.
     pub configuration: String,
-    /// Digest of the data as it was planned with, which the run must find again. Empty if it is skipped, or the data not here.
+    /// Digest of the data, which must be the same when the run starts. Empty if the run is skipped or the data is not
+    /// on this machine.
     pub data: String,
     pub strategy: String,
     pub axes: Vec<(String, String)>,
-    /// Complete, or why this combination makes no sense here.
+    /// The complete configuration, or why this combination is invalid.
     pub config: Result<RunConfig, String>,
     pub prediction: Option<Prediction>,
     /// The largest micro-batch that the target's memory allows, 0 if not even one sample fits. `None` if it is skipped.

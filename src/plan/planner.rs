@@ -1,10 +1,10 @@
-//! Compiles and predicts every run of an experiment.
+//! Plans an experiment: compiles and predicts every run.
 
 use std::collections::BTreeMap;
 
 use super::InfeasibleBudget;
 use super::expand::{Experiment, Point};
-use super::forecast::{Forecast, Forecasts, Wanted};
+use super::forecast::{Forecast, ForecastRequest, Forecasts};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
 use base::parallel;
@@ -15,25 +15,25 @@ use spec::{Budget, LoadedFrom, Problem, Recompute, RunConfig};
 /// Why an experiment could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// A mistake in this program, named by the run that shows it.
+    /// A mistake in this program, with the strategy that shows it.
     #[error("strategy `{strategy}`: {violation}")]
     Violation { strategy: String, violation: Violation },
-    /// Strategies whose memory budget is met at no point of the sweep.
+    /// Strategies whose recompute budget is infeasible at every point of the sweep.
     #[error("{0}")]
     InfeasibleBudget(spec::Error),
 }
 
-/// What a plan is for.
+/// The purpose of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Runs that the target's kind of device does not suit are skipped.
+    /// Runs that require another kind of device are skipped.
     Train,
-    /// Memory can be predicted for any target, and without the data where only shapes matter.
+    /// Memory is predicted for any target, and without the data if only shapes matter.
     Predict,
 }
 
-/// Predicts all runs of an experiment on a target. The data's digest is part of a run's identity: where it is not known, runs have
-/// none.
+/// Predicts all runs of an experiment on a target. A run's id includes the digest of its data: without the digest, the
+/// id is empty.
 ///
 /// # Errors
 /// A compiled program that breaks an invariant.
@@ -44,10 +44,10 @@ pub fn plan(
     data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
 ) -> Result<Plan, PlanError> {
     for point in &mut experiment.points {
-        point.without.retain(|(_, other)| holds_unknown(other).is_none());
-        if let Some(source) = point.config.as_ref().ok().and_then(holds_unknown) {
+        point.without.retain(|(_, other)| source_of_unknown_size(other).is_none());
+        if let Some(source) = point.config.as_ref().ok().and_then(source_of_unknown_size) {
             point.config = Err(format!(
-                "loader.source = \"{source}\" holds all of the data, and how much that is is known only where it is"
+                "loader.source = \"{source}\" holds all of the data in memory, but the data is not on this machine"
             ));
         }
     }
@@ -59,10 +59,10 @@ pub fn plan(
         format!("the experiment requires {kind}, the target is {}", target.name)
     });
     let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
-    let asked = if skip.is_none() { experiment.points.as_slice() } else { &[] };
-    let forecasts = Forecasts::new(asked.iter().flat_map(wanted), target)
+    let points = if skip.is_none() { experiment.points.as_slice() } else { &[] };
+    let forecasts = Forecasts::new(points.iter().flat_map(forecast_requests), target)
         .map_err(|(strategy, violation)| PlanError::Violation { strategy, violation })?;
-    if let Some(error) = never_met(&experiment, skip, &forecasts) {
+    if let Some(error) = infeasible_budgets(&experiment, skip, &forecasts) {
         return Err(PlanError::InfeasibleBudget(error));
     }
     let runs =
@@ -80,47 +80,51 @@ pub fn plan(
     })
 }
 
-/// The source of a run that holds data of which it is not known how much there is.
-fn holds_unknown(config: &RunConfig) -> Option<&'static str> {
+/// The `loader.source` of a run that holds data of unknown size.
+fn source_of_unknown_size(config: &RunConfig) -> Option<&'static str> {
     let source = config.strategy.loader.source;
     (source != LoadedFrom::Stream && config.tokens.is_none()).then(|| source.name())
 }
 
-/// What must be known to plan a point: its own memory, and that without each of its keys.
-fn wanted(point: &Point) -> Vec<Wanted<'_>> {
+/// The forecasts needed to plan a point: of its configuration, and of those without one of its keys.
+fn forecast_requests(point: &Point) -> Vec<ForecastRequest<'_>> {
     let Ok(config) = &point.config else { return Vec::new() };
     let strategy = point.strategy.as_str();
     let others = point.without.iter().filter(|(_, other)| differ_in_memory_choices(config, other));
-    let others = others.map(|(_, other)| Wanted { config: other, fits: false, strategy });
-    std::iter::once(Wanted { config, fits: true, strategy }).chain(others).collect()
+    let others = others.map(|(_, other)| ForecastRequest { config: other, fits: false, strategy });
+    std::iter::once(ForecastRequest { config, fits: true, strategy }).chain(others).collect()
 }
 
-/// What is wrong with strategies that run nowhere, for no point of the sweep meets their budget.
-fn never_met(experiment: &Experiment, skip: Option<&str>, forecasts: &Forecasts<'_>) -> Option<spec::Error> {
+/// Errors for strategies whose recompute budget is infeasible at every sweep point.
+fn infeasible_budgets(
+    experiment: &Experiment,
+    skip: Option<&str>,
+    forecasts: &Forecasts<'_>,
+) -> Option<spec::Error> {
     if skip.is_some() {
         return None;
     }
-    // By strategy: the run that comes nearest to meeting it, none where one does.
-    let mut unmet: BTreeMap<&str, Option<(InfeasibleBudget, &Point)>> = BTreeMap::new();
+    // By strategy: the point with the smallest feasible budget, or `None` if one point meets the budget.
+    let mut infeasible: BTreeMap<&str, Option<(InfeasibleBudget, &Point)>> = BTreeMap::new();
     for point in &experiment.points {
         let Ok(config) = &point.config else { continue };
-        let found = forecasts.of(config).unmet.map(|unmet| (unmet, point));
-        let known = unmet.entry(&point.origin.strategy).or_insert(found);
-        *known = match (*known, found) {
+        let found = forecasts.of(config).infeasible.map(|infeasible| (infeasible, point));
+        let nearest = infeasible.entry(&point.source.strategy).or_insert(found);
+        *nearest = match (*nearest, found) {
             (Some(one), Some(other)) if other.0.smallest < one.0.smallest => Some(other),
-            (known, found) => found.and(known),
+            (nearest, found) => found.and(nearest),
         };
     }
     let problem = |(strategy, found): (&str, Option<(InfeasibleBudget, &Point)>)| {
-        let (unmet, point) = found?;
-        let problem = Problem::new(format!("{strategy}: {}", unmet.what())).help(unmet.help());
-        Some(point.origin.recompute.into_iter().fold(problem, Problem::at))
+        let (infeasible, point) = found?;
+        let problem = Problem::new(format!("{strategy}: {}", infeasible.what())).help(infeasible.help());
+        Some(point.source.recompute.into_iter().fold(problem, Problem::at))
     };
-    let problems: Vec<Problem> = unmet.into_iter().filter_map(problem).collect();
+    let problems: Vec<Problem> = infeasible.into_iter().filter_map(problem).collect();
     (!problems.is_empty()).then(|| experiment.sources.error(&problems))
 }
 
-/// A key that changes more than the memory choices (a learning rate, a seed) has its effect elsewhere.
+/// Whether only the strategy differs. Keys outside it (a learning rate, a seed) have effects other than on memory.
 fn differ_in_memory_choices(config: &RunConfig, other: &RunConfig) -> bool {
     RunConfig { strategy: config.strategy.clone(), ..other.clone() } == *config
 }
@@ -132,8 +136,8 @@ fn plan_point(
     data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
     forecasts: &Forecasts<'_>,
 ) -> Result<PlannedRun, PlanError> {
-    let Point { strategy, axes, config, without, origin: _ } = point;
-    let blame = |violation| PlanError::Violation { strategy: strategy.clone(), violation };
+    let Point { strategy, axes, config, without, source: _ } = point;
+    let with_strategy = |violation| PlanError::Violation { strategy: strategy.clone(), violation };
     let skipped = |reason: String, id: String, configuration: String| PlannedRun {
         id,
         configuration,
@@ -161,8 +165,8 @@ fn plan_point(
         let id = run_id(&configuration);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
-    let Forecast { prediction, fits, unmet, .. } = forecasts.of(&config).clone();
-    // How much memory there is differs a little each time, and that decides what is computed again.
+    let Forecast { prediction, fits, infeasible, .. } = forecasts.of(&config).clone();
+    // The available memory varies a little, and decides the recompute plan: that is part of the id.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
             run_id(&format!("{configuration} {}", forecasts.of(&config).recompute_plan()))
@@ -171,14 +175,14 @@ fn plan_point(
     };
     let mut no_effect = Vec::new();
     for (key, other) in without {
-        let may_be_idle = differ_in_memory_choices(&config, &other)
+        let may_have_no_effect = differ_in_memory_choices(&config, &other)
             && config.strategy.loader.assembles_like(&other.strategy.loader);
-        if may_be_idle && forecasts.same(&config, &other).map_err(blame)? {
+        if may_have_no_effect && forecasts.compile_equally(&config, &other).map_err(with_strategy)? {
             no_effect.push(key);
         }
     }
-    if let Some(unmet) = unmet {
-        return Ok(skipped(format!("{}; {}", unmet.what(), unmet.help()), id, configuration));
+    if let Some(infeasible) = infeasible {
+        return Ok(skipped(format!("{}; {}", infeasible.what(), infeasible.help()), id, configuration));
     }
     Ok(PlannedRun {
         id,

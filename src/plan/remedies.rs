@@ -1,4 +1,4 @@
-//! What would lower a run's peak: changes of one key each, predicted as every run is.
+//! Remedies for a run's peak memory: changes of one strategy key each, with their predictions.
 
 use std::path::Path;
 
@@ -10,26 +10,26 @@ use device::Target;
 use memory::{Prediction, RunSchedule, predict};
 use spec::{Environment, RunConfig};
 
-/// One change of a strategy, and what it is worth in one run.
+/// One change of a strategy, and its prediction for one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remedy {
-    /// As a strategy says it: `recompute = "block"`.
+    /// The setting, as written in a strategy: `recompute = "block"`.
     pub setting: String,
-    /// What it does to what is learnt.
+    /// Its effect on the training result.
     pub result: &'static str,
     pub config: RunConfig,
     pub prediction: Prediction,
 }
 
-const BITWISE: &str = "the same to the bit";
-const ROUNDING: &str = "the same to rounding";
+const BITWISE: &str = "bitwise equal";
+const ROUNDING: &str = "equal up to rounding";
 const PRECISION: &str = "losses within 1%";
 const STORAGE: &str = "losses within 3%";
 
-/// A key, what it is set to, and what that does to what is learnt.
+/// A key, its new value, and the effect on the training result.
 type Change = (&'static str, fn(&RunConfig) -> String, &'static str);
 
-/// What people try, each by itself. Those that give up a choice of more memory come first.
+/// The changes, each tried by itself. Those that undo a memory-hungry choice come first.
 const CHANGES: &[Change] = &[
     ("leak", |_| "\"off\"".into(), BITWISE),
     ("keep", |_| "[]".into(), BITWISE),
@@ -51,9 +51,9 @@ const CHANGES: &[Change] = &[
     ("params", |_| "\"bf16\"".into(), STORAGE),
 ];
 
-/// The changes that lower the peak of one of an experiment's runs, by its number from 0, those that lower it most first. Each
-/// is what `--set strategies.NAME.KEY=VALUE` would make of the run, whose data has so many `tokens`, if that is known: one that
-/// makes no sense there is left out.
+/// The changes that lower the peak of one run of an experiment, the most effective first. `number` is the run's index.
+/// Each change acts as `--set strategies.NAME.KEY=VALUE`; invalid ones are skipped. `tokens` is the number of tokens of
+/// the run's data, if known.
 ///
 /// # Errors
 /// A violation of a program's invariants: a mistake in a pass.
@@ -66,7 +66,7 @@ pub fn remedies(
     tokens: Option<usize>,
 ) -> Result<Vec<Remedy>, Violation> {
     let expanded = |overrides: &[String]| {
-        // What cannot be read with a change in it is no remedy.
+        // A change that makes the experiment invalid is not a remedy.
         let mut experiment = expand(file, overrides, environment).ok()?;
         experiment.know_tokens(|_| tokens);
         Some(experiment)
@@ -77,7 +77,7 @@ pub fn remedies(
         return Ok(Vec::new());
     };
     let Ok(config) = &now.config else { return Ok(Vec::new()) };
-    let strategy = &now.origin.strategy;
+    let strategy = &now.source.strategy;
     let changed = |(key, value, result): &Change| {
         let value = value(config);
         let change = format!("strategies.{strategy:?}.{key}={value}");
@@ -99,13 +99,13 @@ pub fn remedies(
 }
 
 impl Remedy {
-    /// Live bytes of the device.
+    /// Peak of the device's live bytes.
     pub fn peak(&self) -> u64 {
         self.prediction.device.steady_peak().live.total()
     }
 }
 
-/// The run at the same place of the experiment that was changed.
+/// The run at the same point of the changed experiment.
 fn same_point(before: &Experiment, after: Experiment, now: &Point, number: usize) -> Option<RunConfig> {
     let is_alike = before.points.len() == after.points.len();
     let point = after.points.into_iter().nth(number).filter(|_| is_alike)?;

@@ -4,7 +4,7 @@ use super::row::{Row, Status};
 use device::{DeviceKind, Phase, Target, Usage};
 use execute::{Ended, Outcome};
 use memory::Prediction;
-use plan::{Plan, PlannedRun, Speeds};
+use plan::{DeviceRates, Plan, PlannedRun};
 use spec::RunConfig;
 
 /// The row of a run before it starts, with its predicted status.
@@ -81,8 +81,9 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     }
 }
 
-/// The row that `plan` shows: predicted memory, and an estimated step time if device rates are known.
-pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
+/// A row whose memory columns are the predicted ones: what `plan` shows. What a step would take is estimated where speeds are
+/// known.
+pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row {
     let mut row = planned_row(plan, run, 0);
     if let Some(prediction) = &run.prediction {
         let measured = &mut row.measured;

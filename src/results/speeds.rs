@@ -14,7 +14,7 @@ use base::units::Bytes;
 use device::{Factors, Target};
 use execute::MEMORY_FILE;
 use memory::Load;
-use plan::{Origin, Slowness, Speeds};
+use plan::{Calibration, DeviceRates, Origin};
 use spec::{KeywordEnum as _, Precision};
 
 /// Maximum number of runs whose operations are read: more add little.
@@ -35,9 +35,9 @@ struct Operation {
     live_bytes: u64,
 }
 
-/// Rates of the target from the tables in a folder of results, and the errors of unreadable tables. Without a run on
-/// this target, the rates are unknown.
-pub fn learned(out: &Path, target: &Target) -> (Speeds, Vec<CsvError>) {
+/// What the tables in a folder of results say of a device, and what is wrong with those that cannot be read. Without any run of it
+/// nothing is known.
+pub fn learned(out: &Path, target: &Target) -> (DeviceRates, Vec<CsvError>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     for table in tables(out) {
         match csv::read(&table) {
@@ -64,7 +64,7 @@ fn ran_on(row: &Row, target: &Target) -> bool {
         && !row.run_id.is_empty()
 }
 
-fn from_rows(out: &Path, rows: &[Row]) -> Speeds {
+fn of_rows(out: &Path, rows: &[Row]) -> DeviceRates {
     let mut products: HashMap<Factors, Vec<f64>> = HashMap::new();
     for row in rows {
         if let (Some(precision), Some(rate)) = (precision(row), row.product_flops_per_s.filter(is_positive)) {
@@ -77,7 +77,7 @@ fn from_rows(out: &Path, rows: &[Row]) -> Speeds {
         .filter_map(|(factors, rates)| Some((factors, statistics::median(&rates)?)))
         .collect();
     if products.is_empty() {
-        return Speeds::default();
+        return DeviceRates::default();
     }
     let mut runs: Vec<&Row> = Vec::new();
     for row in rows {
@@ -86,11 +86,11 @@ fn from_rows(out: &Path, rows: &[Row]) -> Speeds {
             runs.push(row);
         }
     }
-    let mut speeds = Speeds {
+    let mut speeds = DeviceRates {
         products,
         memory: statistics::median(&copies),
         origin: Origin::Runs(runs.len()),
-        ..Speeds::default()
+        ..DeviceRates::default()
     };
     let stride = runs.len().div_ceil(MOST_RUNS).max(1);
     let mut times = OperationTimes::default();
@@ -121,8 +121,8 @@ struct OperationTimes {
     per_allocated_byte: Vec<f64>,
 }
 
-impl OperationTimes {
-    fn add(&mut self, row: &Row, lines: Vec<Operation>, precision: Precision, speeds: &Speeds) {
+impl Times {
+    fn add(&mut self, row: &Row, lines: Vec<Operation>, precision: Precision, speeds: &DeviceRates) {
         let of_model = self.by_model.entry(row.model.clone()).or_default();
         let (mut allocator_seconds, mut allocated, mut live_before) = (0.0, 0, 0);
         for line in lines {
@@ -152,7 +152,7 @@ impl OperationTimes {
         self.per_allocated_byte.push(allocator_seconds / allocated as f64);
     }
 
-    fn write_to(self, speeds: &mut Speeds) {
+    fn give(self, speeds: &mut DeviceRates) {
         speeds.slowness = slowness(self.all);
         speeds.of_model = self.by_model.into_iter().map(|(model, times)| (model, slowness(times))).collect();
         speeds.seconds_per_asked_byte = direct_allocation_cost(self.per_allocated_byte);
@@ -169,8 +169,8 @@ fn direct_allocation_cost(mut per_byte: Vec<f64>) -> f64 {
     statistics::median(&per_byte).unwrap_or(0.0)
 }
 
-fn slowness(times: ByOperation) -> Slowness {
-    let ratios = |by_load: BTreeMap<Load, [f64; 2]>| {
+fn slowness(times: ByOperation) -> Calibration {
+    let of_operation = |by_load: BTreeMap<Load, [f64; 2]>| {
         let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
         known.map(|(load, [measured, bound])| (load, measured / bound)).collect()
     };
@@ -223,7 +223,7 @@ mod tests {
         out
     }
 
-    fn factor(speeds: &Speeds, operation: &str, load: Load) -> f64 {
+    fn factor(speeds: &DeviceRates, operation: &str, load: Load) -> f64 {
         speeds.slowness[&(operation.to_owned(), Precision::Fp32)][&load]
     }
 

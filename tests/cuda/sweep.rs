@@ -102,7 +102,7 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         assert_eq!(cuda[strategy].digest, cuda["plain"].digest, "{strategy} changes no bit");
     }
     assert_eq!(cuda["bf16-graph"].digest, cuda["bf16"].digest, "replayed work is the same work");
-    assert!(cuda["bf16-graph"].effects.contains("graphs replayed"), "{}", cuda["bf16-graph"].effects);
+    assert!(cuda["bf16-graph"].effects.contains("graph replay"), "{}", cuda["bf16-graph"].effects);
     // Replayed work cannot be timed in parts, and what is not copied is not hidden.
     for strategy in ["offload", "pageable"] {
         let hidden = cuda[strategy].copies_hidden.unwrap();
@@ -110,7 +110,7 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         assert!(cuda[strategy].effects.contains("of copies hidden"), "{}", cuda[strategy].effects);
     }
     assert_eq!(["plain", "offload-graph"].map(|strategy| cuda[strategy].copies_hidden), [None; 2]);
-    assert!(cuda["offload-graph"].effects.contains("graphs replayed"), "{}", cuda["offload-graph"].effects);
+    assert!(cuda["offload-graph"].effects.contains("graph replay"), "{}", cuda["offload-graph"].effects);
     let pinned = |strategy: &str| cuda[strategy].pinned_peak_bytes.unwrap();
     assert_eq!(pinned("offload"), cuda["offload"].host_peak_bytes.unwrap());
     assert_eq!(pinned("pageable"), pinned("plain"));

@@ -39,7 +39,7 @@ fn step(
     engine.step(batch, numbers).unwrap();
     drop(black_box(leaked));
     let reserved = Pool::ALL.iter().map(|&pool| engine.ledger().usage(pool).reserved_peak).sum();
-    let witnessed = witness.testimony(engine.device()).unwrap().peak;
+    let witnessed = witness.read(engine.device()).unwrap().peak;
     engine.close().unwrap();
     (reserved, witnessed)
 }

@@ -321,8 +321,8 @@ fn a_dump_is_gone_on_with() {
     assert_eq!((&host.digest, &lazy.digest), (&plain.digest, &plain.digest), "{said}");
     let fresh = &place.rows_by_strategy("results/tiny.csv")["plain"];
     assert!(plain.loss_first.unwrap() < fresh.loss_first.unwrap(), "it goes on with what was learnt");
-    assert!(host.effects.contains("copied at the start"), "{}", host.effects);
-    assert!(lazy.effects.contains("made at their first use"), "{}", lazy.effects);
+    assert!(host.effects.contains("copied at start-up"), "{}", host.effects);
+    assert!(lazy.effects.contains("initialised at first use"), "{}", lazy.effects);
     assert!(lazy.first_step_ms.unwrap() > 0.0);
     assert_eq!(
         (lazy.start_peak_bytes.unwrap(), lazy.predicted_peak_bytes.unwrap()),

@@ -50,7 +50,7 @@ fn memory_in_pieces_makes_a_run_fail_that_others_do_with() {
         [caching.oom_in_pieces_bytes, caching.oom_largest_piece_bytes, caching.oom_requested_bytes]
             .map(Option::unwrap);
     assert!(largest < requested && requested <= pieces, "{requested} of {pieces}, {largest} in a piece");
-    let told = " were reserved but free in pieces, the largest ";
+    let told = " reserved but free in fragments, the largest ";
     assert!(caching.message.contains(told) && printed.contains(told), "{}\n{printed}", caching.message);
     let effects = |strategy: &str| &rows.iter().find(|row| row.strategy == strategy).unwrap().effects;
     for strategy in ["empty-cache", "expandable", "max-split"] {

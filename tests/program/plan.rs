@@ -145,7 +145,7 @@ fn a_budget_that_is_not_met_names_one_that_is() {
 
     let some = "strategies.other-name.sweep.recompute=[{ budget = 0.01 }, { budget = 0.99 }]";
     let plan = succeeds(&[&card[..], &[some]].concat());
-    assert!(plan.contains("the smallest budget that one meets is { budget = 0."), "{plan}");
+    assert!(plan.contains("the smallest feasible budget is { budget = 0."), "{plan}");
 }
 
 /// How much there is of data that is held is known where it is, for changes of a run, too; and where it is not, what else the file

@@ -1,4 +1,4 @@
-//! BatchBuffer, and data that is held: how they come to where the program expects them.
+//! Moves batches, and token rows held in memory, to where the program reads them.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -9,36 +9,36 @@ use data::{Batch, Part};
 use device::{DeviceError, Lent, Queue, Region};
 use memory::Failure;
 
-/// Which batch is worked on.
+/// The batch that the program reads.
 #[derive(Default)]
-pub(super) struct At {
-    /// Where it lies among the host buffers'.
+pub(super) struct CurrentBatch {
+    /// Its slot in the host buffers.
     slot: usize,
-    /// Where batches come to the device ahead: where it lies there.
+    /// Its half (0 or 1) of the device's double buffer. Used only if batches are prefetched.
     stage: usize,
-    /// Which of the host buffers' lies, or will, in the other place there.
+    /// Slot of the batch that was, or is being, copied to the other half.
     ahead: Option<usize>,
 }
 
 impl Engine<'_> {
-    /// A step begins on the batch in a slot of the host_buffers.
+    /// Selects the batch in a slot of the host buffers for a step.
     pub(super) fn begin_batch(&mut self, slot: usize) -> Result<(), DeviceError> {
-        self.at.slot = slot;
-        if self.at.ahead.take() == Some(slot) {
-            self.at.stage = 1 - self.at.stage;
+        self.current.slot = slot;
+        if self.current.ahead.take() == Some(slot) {
+            self.current.stage = 1 - self.current.stage;
             self.counts.batches_ahead += 1;
             return Ok(());
         }
-        self.bring_now(slot)
+        self.upload_and_wait(slot)
     }
 
-    /// Brings the batch in a slot of the host buffers to the device before anything else is done.
-    fn bring_now(&mut self, slot: usize) -> Result<(), DeviceError> {
+    /// Uploads the batch in a slot of the host buffers and waits for it.
+    fn upload_and_wait(&mut self, slot: usize) -> Result<(), DeviceError> {
         if self.program.host_buffers.staged.is_empty() {
             return Ok(());
         }
         let began = Instant::now();
-        self.bring(slot, self.at.stage)?;
+        self.upload_batch(slot, self.current.stage)?;
         self.manager.backing.device.synchronize()?;
         if let Some(timeline) = &mut self.timeline {
             timeline.add_wait_for_batch(began.elapsed());
@@ -46,35 +46,41 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Brings the batch of the next step to the device while this one is worked on, where batches come ahead. Where it goes,
-    /// nothing works any more since the step before has ended.
-    pub(super) fn bring_ahead(&mut self, next: Option<usize>) -> Result<(), DeviceError> {
+    /// Enqueues the upload of the next step's batch while this step computes, if batches are prefetched. Its
+    /// destination is free: the step that read it has ended.
+    pub(super) fn prefetch_batch(&mut self, next: Option<usize>) -> Result<(), DeviceError> {
         let Some(next) = next.filter(|_| !self.program.host_buffers.staged.is_empty()) else { return Ok(()) };
-        self.at.ahead = Some(next);
-        self.bring(next, 1 - self.at.stage)
+        self.current.ahead = Some(next);
+        self.upload_batch(next, 1 - self.current.stage)
     }
 
-    /// An evaluation begins on the batch in a slot of the host_buffers, that of the step before.
+    /// Selects the batch in a slot of the host buffers for an evaluation. The slot is that of the last step.
     pub(super) fn begin_evaluation(&mut self, slot: usize) -> Result<(), Failure> {
-        self.at.slot = slot;
-        self.bring_now(slot)?;
+        self.current.slot = slot;
+        self.upload_and_wait(slot)?;
         self.synchronize()
     }
 
-    /// Of whole batches: so many bytes of the one that is worked on, behind the samples that were seen.
-    pub(super) fn seen_of(&self, of: Region, batches: BatchBuffer, seen: usize, bytes: u64) -> Region {
+    /// The next `bytes` of the current batch, behind `seen` samples. `of` is the buffer of all batches.
+    pub(super) fn micro_batch_region(
+        &self,
+        of: Region,
+        batches: BatchBuffer,
+        seen: usize,
+        bytes: u64,
+    ) -> Region {
         let samples = self.program.samples;
         let batch = match batches {
-            BatchBuffer::Host => self.at.slot,
-            BatchBuffer::Staged => self.at.stage,
+            BatchBuffer::Host => self.current.slot,
+            BatchBuffer::Staged => self.current.stage,
         };
         let sample = of.bytes / (samples * self.program.batch_slots(batches)) as u64;
         Region { offset: of.offset + (batch * samples + seen) as u64 * sample, bytes, ..of }
     }
 
-    /// In the slot of the host buffers behind the last one. Returns which that is.
-    pub(super) fn put_batch(&mut self, batch: &Batch) -> Result<usize, Failure> {
-        let slot = (self.at.slot + 1) % self.program.slots;
+    /// Writes a batch to the next slot of the host buffers. Returns the slot.
+    pub(super) fn write_batch(&mut self, batch: &Batch) -> Result<usize, Failure> {
+        let slot = (self.current.slot + 1) % self.program.slots;
         for &id in &self.program.host_buffers.batch {
             let name = self.program.value(id).name;
             let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
@@ -85,14 +91,18 @@ impl Engine<'_> {
         Ok(slot)
     }
 
-    /// Brings the batch in a slot of the host buffers to the device, on the queue of copies, where batches come there as a whole.
-    fn bring(&mut self, slot: usize, stage: usize) -> Result<(), DeviceError> {
+    /// Enqueues copies of the whole batch in a slot of the host buffers to a half of the device's double buffer.
+    fn upload_batch(&mut self, slot: usize, stage: usize) -> Result<(), DeviceError> {
         let HostBuffers { batch, staged, .. } = &self.program.host_buffers;
         for (&from, &to) in batch.iter().zip(staged) {
             let [from, to] = [(from, slot), (to, stage)].map(|(id, batch)| {
                 let Region { buffer, offset, bytes } = self.manager.tensor(id).region();
-                let batches =
-                    self.program.value(id).shape_source.batch_buffer().expect("it is of whole batches");
+                let batches = self
+                    .program
+                    .value(id)
+                    .shape_source
+                    .batch_buffer()
+                    .expect("a batch part is a buffer of whole batches");
                 let bytes = bytes / self.program.batch_slots(batches) as u64;
                 Region { buffer, offset: offset + batch as u64 * bytes, bytes }
             });
@@ -101,7 +111,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Lends the memory of a part of some samples of the batch in a slot of the host buffers to who assembles it.
+    /// Lends the memory of one part of some samples of a batch, in a slot of the host buffers, to the loader.
     ///
     /// # Errors
     /// A device that fails.
@@ -115,7 +125,7 @@ impl Engine<'_> {
         self.manager.backing.device.lend(region)
     }
 
-    /// Lends the memory of the row of tokens that the host holds.
+    /// Lends the memory of the token row that is held in host memory.
     ///
     /// # Errors
     /// A device that fails.
@@ -124,7 +134,7 @@ impl Engine<'_> {
         self.manager.backing.device.lend(region)
     }
 
-    /// Puts a piece of the row of tokens that the device holds where it begins, so many bytes from the front.
+    /// Writes a piece of the token row that is held in device memory, `begins` bytes behind the row's start.
     ///
     /// # Errors
     /// A device that fails.
@@ -135,11 +145,11 @@ impl Engine<'_> {
     }
 
     fn row(&self) -> Region {
-        let row = self.program.host_buffers.token_row.expect("the program holds a row");
+        let row = self.program.host_buffers.token_row.expect("the program has a token row");
         self.manager.tensor(row).region()
     }
 
-    /// Where a part of some samples of the batch in a slot of the host buffers lies.
+    /// The memory of one part of some samples of the batch in a slot of the host buffers.
     ///
     /// Panics if the program has no such part.
     fn samples_of(&self, slot: usize, samples: Range<usize>, part: &Part) -> Region {

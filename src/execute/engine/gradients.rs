@@ -1,4 +1,4 @@
-//! A step in two halves, for who looks at the gradients in between.
+//! A step in two halves, gradients and update, so that gradients can be read in between.
 
 use std::collections::HashMap;
 
@@ -9,22 +9,22 @@ use memory::Failure;
 use ops::{StepCounts, ValueId};
 
 impl Engine<'_> {
-    /// What gradients are scaled by until the next update, where they are.
+    /// The loss scale until the next update. `None` without one.
     ///
     /// # Errors
     /// A device that fails.
     pub(crate) fn loss_scale(&mut self) -> Result<Option<f32>, Failure> {
-        self.program.loss_scaling.map(|scaling| self.get_number(scaling.scale)).transpose()
+        self.program.loss_scaling.map(|scaling| self.read_number(scaling.scale)).transpose()
     }
 
-    /// The first half of a step: the gradients of the whole batch, neither clipped nor applied but by a program that
-    /// does so in the backward pass.
+    /// The first half of a step: the gradients of the whole batch. They are not clipped yet, nor applied unless the
+    /// program updates in the backward pass.
     pub(crate) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
-        let slot = self.put_batch(batch)?;
+        let slot = self.write_batch(batch)?;
         self.gradients_on(slot, None, numbers)
     }
 
-    /// The same of the batch that lies in a slot of the host_buffers, while the next one comes to the device.
+    /// The gradients of the batch in a slot of the host buffers, while the `next` one is uploaded.
     pub(super) fn gradients_on(
         &mut self,
         slot: usize,
@@ -34,14 +34,14 @@ impl Engine<'_> {
         self.begin_batch(slot)?;
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(self.program.host_buffers.step_scalars).region();
-        // Waits for all queues, so that what was brought is there.
+        // Waits for all queues, so that the batch has been uploaded.
         self.manager.backing.device.write(region, &numbers)?;
-        self.bring_ahead(next)?;
+        self.prefetch_batch(next)?;
         let program = self.program;
         let mut seen = 0;
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
             for _ in 0..section.repeat_count {
-                self.section(section.kind, seen)?;
+                self.run_section(section.kind, seen)?;
                 seen += section.samples;
                 self.counts.micro_batches += u64::from(section.samples > 0);
             }
@@ -49,52 +49,53 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// The second half: the gradients applied.
+    /// The second half of a step: clips and applies the gradients.
     pub(crate) fn update(&mut self) -> Result<StepReport, Failure> {
-        self.section(SectionKind::Update, 0)?;
+        self.run_section(SectionKind::Update, 0)?;
         self.counts.steps += 1;
         let Results { loss, norm, scale, counts } = self.program.host_buffers.results;
         if let Some(counts) = counts {
-            let counts = StepCounts::from_array(self.get_numbers(counts)?);
+            let counts = StepCounts::from_array(self.read_numbers(counts)?);
             self.counts.skipped_steps = counts.skipped as u64;
         }
-        let mut known = |id: Option<ValueId>| id.map(|id| self.get_number(id)).transpose();
-        let (gradient_norm, loss_scale) = (known(norm)?, known(scale)?);
-        Ok(StepReport { loss: self.get_number(loss)?, gradient_norm, loss_scale })
+        let mut optional_number = |id: Option<ValueId>| id.map(|id| self.read_number(id)).transpose();
+        let (gradient_norm, loss_scale) = (optional_number(norm)?, optional_number(scale)?);
+        Ok(StepReport { loss: self.read_number(loss)?, gradient_norm, loss_scale })
     }
 
-    /// From now on keeps a copy of gradients that are applied in the backward pass, for [`gradient`](Self::gradient).
+    /// From now on, keeps copies of the gradients that are applied in the backward pass, for
+    /// [`gradient`](Self::gradient).
     pub(crate) fn keep_applied_gradients(&mut self) {
-        self.applied = Some(HashMap::new());
+        self.applied_gradients = Some(HashMap::new());
     }
 
-    /// Hands the elements of a gradient to `take`, between the halves of a step.
+    /// Passes the elements of a gradient to `take`, between the halves of a step.
     ///
     /// # Errors
-    /// A device that fails, or what `take` says.
+    /// A device that fails, or an error of `take`.
     pub(crate) fn gradient<E: From<Failure>>(
         &mut self,
         id: ValueId,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let value = self.program.value(id);
-        match self.applied.as_ref().and_then(|applied| applied.get(&value.storage)) {
+        match self.applied_gradients.as_ref().and_then(|applied| applied.get(&value.storage)) {
             Some(bytes) => take(&bytes[value.offset as usize..][..value.ty.bytes() as usize]),
             None => self.read(id, take),
         }
     }
 
-    /// Copies the gradients that an update is about to apply, if they are kept.
+    /// Copies the gradients that an update is about to apply, if copies are kept.
     pub(super) fn keep_applied(&mut self, action: &Action) -> Result<(), Failure> {
         let Action::Launch { op, inputs, .. } = action else { return Ok(()) };
-        let Some(update) = op.as_update().filter(|_| self.applied.is_some()) else { return Ok(()) };
+        let Some(update) = op.as_update().filter(|_| self.applied_gradients.is_some()) else { return Ok(()) };
         self.synchronize()?;
         let gradients = inputs[update.gradients_input()];
         let region = self.manager.tensor(gradients).region();
         let mut copy = vec![0; region.bytes as usize];
         self.manager.backing.device.read(region, &mut copy)?;
         let bucket = self.program.storage(self.program.original(gradients));
-        self.applied.get_or_insert_default().insert(bucket, copy);
+        self.applied_gradients.get_or_insert_default().insert(bucket, copy);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! How parameters come into being that are read of a file, or are not made at the start.
+//! Parameters that are loaded from checkpoint tensors or initialised lazily.
 
 use super::{Engine, PIECE};
 use data::StoredParameters;
@@ -7,40 +7,41 @@ use memory::Failure;
 use ops::{DType, ValueId};
 
 impl<'a> Engine<'a> {
-    /// What has the parameters that the program says are stored.
-    pub(crate) fn start_from(&mut self, weights: Option<&'a StoredParameters>) {
+    /// Sets the checkpoint tensors that the program's stored parameters are loaded from.
+    pub(crate) fn set_weights(&mut self, weights: Option<&'a StoredParameters>) {
         self.weights = weights;
     }
 
-    /// Makes now what the first step would, if there has been none: whoever asks for it before gets it.
+    /// Performs the lazy initialisation of the first step now, if there has been no step, so that all values can be
+    /// read.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
-    pub(crate) fn make_all(&mut self) -> Result<(), Failure> {
+    pub(crate) fn run_lazy_init(&mut self) -> Result<(), Failure> {
         let program = self.program;
         for section in self.first_iterations.pending(program) {
             let code = program.sections[section].code.iter().enumerate();
             for (index, _) in code.filter(|(_, instruction)| instruction.first_iteration) {
-                self.instruction(section, index, 0, true)?;
+                self.run_instruction(section, index, 0, true)?;
             }
-            self.open(section);
+            self.finish_first_iteration(section);
         }
         Ok(())
     }
 
-    /// A section has made what it makes once.
-    pub(super) fn open(&mut self, section: usize) {
+    /// Marks the first iteration of a section as done.
+    pub(super) fn finish_first_iteration(&mut self, section: usize) {
         if self.first_iterations.complete(section) {
-            self.counts.made_late += self.program.sections[section].lazily_initialised.len() as u64;
+            self.counts.lazily_initialised += self.program.sections[section].lazily_initialised.len() as u64;
         }
     }
 
-    /// Puts what is stored of the parameter of this site into a value, a piece at a time.
-    pub(super) fn read_stored(&mut self, site: u32, to: ValueId) -> Result<(), Failure> {
+    /// Loads the checkpoint tensor of the parameter with this site into a value, in pieces.
+    pub(super) fn load_parameter(&mut self, site: u32, to: ValueId) -> Result<(), Failure> {
         let parameter = self.program.parameters.iter().find(|parameter| parameter.site == site);
-        let parameter = parameter.expect("each site is a parameter's");
+        let parameter = parameter.expect("every site belongs to a parameter");
         let name = self.program.full_name(parameter.value);
-        let weights = self.weights.expect("what a program says is stored is given with it");
+        let weights = self.weights.expect("a program with stored parameters has checkpoint tensors");
         let (region, dtype) = (self.manager.tensor(to).region(), self.program.ty(to).dtype);
         let elements = region.bytes / dtype.bytes();
         let mut piece = vec![[0; 4]; PIECE / 4];

@@ -1,4 +1,4 @@
-//! `attention = "materialized"`: what is kept of it, and what is there while it is computed.
+//! `attention = "materialized"`: values kept for backward, and live memory during its computation.
 
 use super::strategies::{Activations, BATCH, H, L, T, launches, live, program, with};
 use super::trace;
@@ -7,7 +7,7 @@ use device::{Pool, Position, Role};
 use memory::live_at;
 use spec::*;
 
-/// Live bytes on the device while a section's first instruction of this name runs, of values whose names say so.
+/// Live device bytes of values whose names contain `part`, during the first launch of operation `name`.
 fn named_during(program: &Program, name: &'static str, part: &str) -> u64 {
     let section = program.sections.iter().position(|section| section.kind == SectionKind::First).unwrap();
     let instruction = program.sections[section].code.iter().position(launches(name)).unwrap();
@@ -24,23 +24,23 @@ fn materialized_attention_keeps_its_probabilities() {
     let found = live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
     assert_eq!(found, sizes.kept(sizes.block() + square - lse));
 
-    // Nothing is done in place: of the first block, scores beside probabilities; of the last, in whose backward the first's
-    // are there, too, gradients of both beside them.
+    // Nothing is computed in place. Forward: scores and probabilities of one block. Backward of the last block: the
+    // probabilities of all blocks, and the gradients of both.
     let forward = |part| named_during(&program, "materialized-attention", part);
     assert_eq!([forward("probabilities"), forward("scores")], [square; 2]);
     let backward = |part| named_during(&program, "materialized-attention-backward", part);
     assert_eq!([backward("probabilities"), backward("scores")], [(L + 1) * square, square]);
 
-    // In 16 bits they have half the bytes.
+    // Half the bytes in 16 bits.
     let program = self::program(&with(|strategy| {
         (strategy.attention, strategy.precision) = (Attention::Materialized, Precision::Bf16);
     }));
     assert_eq!(named_during(&program, "materialized-attention", "scores"), square / 2);
 }
 
-/// With more queries than a kernel takes at a time.
+/// With more queries than a kernel's tile.
 #[test]
-fn materialized_attention_learns_the_same() {
+fn materialized_attention_has_the_same_losses() {
     let [fused, materialized] = [Attention::Fused, Attention::Materialized].map(|attention| {
         let config = with(|strategy| strategy.attention = attention);
         trace(&testing::reshaped(config, |model| model.context = 97))

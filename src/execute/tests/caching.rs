@@ -1,9 +1,9 @@
-//! An allocator that keeps what is freed: what it does to results, to memory and to the system.
+//! The caching allocator: its effect on results, memory and system requests.
 
 use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::strategies::with;
-use super::{STEPS, batch, exhausted, trace, trace_on};
+use super::{STEPS, batch, first_failed_request, trace, trace_on};
 use base::units::Bytes;
 use compile::Action;
 use device::{Pool, Target};
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const PLAIN: Caching =
     Caching { max_split_size_mb: None, expandable_segments: false, garbage_collection_threshold: None };
 
-/// A run whose values are small ones and large ones: what the mlp makes of 20 sequences takes 2.5 MiB.
+/// A run with small and large values: the mlp's hidden values of 20 sequences have 2.5 MiB.
 fn large(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     let mut config = testing::reshaped(with(change), |model| (model.d_model, model.context) = (128, 64));
     config.train.batch_size = 20;
@@ -30,7 +30,7 @@ fn caching(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     })
 }
 
-/// As `exhausted` goes through a run.
+/// The run schedule of `first_failed_request`.
 const ONE_STEP: RunSchedule =
     RunSchedule { steps: 1, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
 
@@ -38,7 +38,7 @@ fn predicted(config: &RunConfig, target: &Target, run_schedule: RunSchedule) -> 
     predict(&compile(config, target).unwrap(), target, run_schedule)
 }
 
-/// What is counted at the end of some steps, each with an evaluation behind it.
+/// The counts after `steps` steps, each followed by an evaluation.
 fn counts(config: &RunConfig, steps: usize) -> Counts {
     let program = compile(config, &testing::target()).unwrap();
     let mut device = testing::device(testing::target());
@@ -52,9 +52,9 @@ fn counts(config: &RunConfig, steps: usize) -> Counts {
     engine.counts()
 }
 
-/// And what it does is predicted, which `trace` asserts.
+/// `trace` asserts that memory is as predicted.
 #[test]
-fn results_do_not_depend_on_where_values_lie() {
+fn results_do_not_depend_on_addresses() {
     let changes: [fn(&mut Strategy); 6] = [
         |_| {},
         |strategy| strategy.accumulate = 3,
@@ -77,16 +77,16 @@ fn results_do_not_depend_on_where_values_lie() {
     }
 }
 
-/// Requests come in the first step and evaluation, and are none from then on; all that is freed serves again.
+/// All requests are made in the first step and evaluation. Later allocations are served from the cache.
 #[test]
-fn after_a_while_the_system_is_asked_for_nothing() {
+fn steady_state_makes_no_system_requests() {
     let config = caching(|_| {});
     let [two, three] = [2, 3].map(|steps| counts(&config, steps));
     assert_eq!((three.requests, three.requests_in_evaluation), (two.requests, two.requests_in_evaluation));
     let step = three.cache.since(&two.cache);
     assert!(step.allocations > 0 && step.hits == step.allocations, "{step:?}");
     assert!(step.splits > 0 && step.returned_bytes == 0, "{step:?}");
-    // Each that no block served, and those for what the host holds.
+    // Every cache miss is a request, and so is every host allocation.
     let program = compile(&config, &testing::target()).unwrap();
     let allocated = program.sections[0].code.iter().filter_map(|instruction| match instruction.action {
         Action::Allocate(storage) => Some(program.value(storage).pool),
@@ -101,7 +101,7 @@ fn after_a_while_the_system_is_asked_for_nothing() {
 }
 
 #[test]
-fn what_is_emptied_is_asked_for_again() {
+fn emptied_cache_is_requested_again() {
     let each_step = |empty_cache| {
         let config = caching(|strategy| (strategy.empty_cache, strategy.accumulate) = (empty_cache, 2));
         let [two, three] = [2, 3].map(|steps| counts(&config, steps));
@@ -114,20 +114,20 @@ fn what_is_emptied_is_asked_for_again() {
     assert!(step.1 % (2 * MIB) == 0 && micro.1 % (2 * MIB) == 0, "whole segments");
 }
 
-/// What is reserved is more than what is live, and what is live no more than in pages of its own.
+/// More is reserved than live, and no more is live than with the direct allocator.
 #[test]
-fn what_is_reserved_is_whole_segments() {
+fn reserved_memory_is_whole_segments() {
     let at = |config: &RunConfig| predicted(config, &testing::target(), RunSchedule::of(config)).device;
     let (cached, direct) =
         (at(&caching(|_| {})), at(&large(|strategy| strategy.allocator = Allocator::Direct)));
     assert!(cached.reserved_peak % (2 * MIB) == 0 && cached.reserved_peak > cached.peak());
-    // Each of its values is smaller by less than a page.
+    // The direct allocator rounds each value up to pages.
     assert!(cached.peak() < direct.peak() && direct.reserved_peak < cached.reserved_peak);
 }
 
-/// At every limit: the same operation, for as much, with as much in pieces.
+/// At every limit: the same operation, request and fragmented bytes.
 #[test]
-fn running_out_is_predicted() {
+fn out_of_memory_is_predicted() {
     for settings in [
         PLAIN,
         Caching { max_split_size_mb: Some(21), garbage_collection_threshold: Some(0.7), ..PLAIN },
@@ -139,21 +139,21 @@ fn running_out_is_predicted() {
         for limit in (2 * MIB..most).step_by(2 * MIB as usize) {
             let target = testing::target().with_memory(Bytes(limit));
             let prediction = predicted(&config, &target, ONE_STEP);
-            assert_eq!(prediction.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
+            assert_eq!(prediction.out_of_memory, first_failed_request(&config, &target), "{limit} of {most}");
             in_pieces += prediction.out_of_memory.as_ref().map_or(0, |found| found.pieces.bytes);
             let short = prediction.short(&target).device;
             assert_eq!(short > 0, prediction.out_of_memory.is_some());
             let enough = target.with_memory(Bytes(limit + short));
-            assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
+            assert_eq!(first_failed_request(&config, &enough), None, "{limit} of {most}");
         }
         assert!(in_pieces > 0);
     }
 }
 
-/// A limit that is passed unless something goes back: less than what the run takes with memory enough. The two micro-batches
-/// have other sizes.
+/// The limit is less than the run reserves with enough memory, so that cached blocks must be returned. The two
+/// micro-batches differ in size.
 #[test]
-fn what_is_cached_goes_back_before_a_run_fails() {
+fn cache_is_emptied_before_a_run_fails() {
     let config = caching(|strategy| strategy.accumulate = 2);
     let mut config =
         testing::reshaped(config, |model| (model.d_model, model.heads, model.vocabulary) = (256, 4, 4096));

@@ -1,4 +1,4 @@
-//! What is left out by chance: while something is learnt, and then alone.
+//! Dropout: elements are dropped in training only.
 
 use super::super::engine::Engine;
 use super::{batch, trace};
@@ -14,7 +14,7 @@ fn dropping() -> RunConfig {
     })
 }
 
-/// Sites of what is dropped in sections that are so.
+/// Dropout sites of the training or evaluation sections, in the order of execution.
 fn sites(program: &Program, evaluations: bool) -> Vec<u32> {
     let sections = program.sections.iter().filter(|section| section.kind.is_in_evaluation() == evaluations);
     let ops =
@@ -26,7 +26,7 @@ fn sites(program: &Program, evaluations: bool) -> Vec<u32> {
 }
 
 #[test]
-fn rates_decide_what_is_dropped() {
+fn each_rate_changes_the_losses() {
     let config = dropping();
     let first = trace(&config);
     assert_eq!(trace(&config), first);
@@ -38,9 +38,9 @@ fn rates_decide_what_is_dropped() {
     }
 }
 
-/// Of the same parameters and tokens.
+/// With the same parameters and tokens.
 #[test]
-fn the_seeds_of_samples_decide_what_is_dropped() {
+fn sample_seeds_change_the_dropped_elements() {
     let config = dropping();
     let loss = |of: &RunConfig| {
         let program = compile(&config, &testing::target()).unwrap();
@@ -58,9 +58,9 @@ fn the_seeds_of_samples_decide_what_is_dropped() {
     assert_ne!(loss(&config), loss(&other));
 }
 
-/// What an evaluation holds of what backward would need is what that reads, whatever is dropped on the way there.
+/// An evaluation with gradients keeps the same values with and without dropout.
 #[test]
-fn evaluations_keep_the_same_with_gradients() {
+fn evaluation_with_gradients_keeps_the_same_values() {
     let kept = |config: &RunConfig| {
         let mut config = config.clone();
         config.strategy.evaluation_pass = EvaluationPass::Grad;
@@ -72,9 +72,9 @@ fn evaluations_keep_the_same_with_gradients() {
     assert_eq!(kept(&dropping()), kept(&plain));
 }
 
-/// An evaluation is, to the bit and to the byte, that of the same model that leaves nothing to chance.
+/// Loss and memory of an evaluation are those of the model without dropout.
 #[test]
-fn nothing_is_dropped_where_nothing_is_learnt() {
+fn evaluation_and_inference_drop_nothing() {
     let evaluated = |config: &RunConfig| {
         let program = compile(config, &testing::target()).unwrap();
         let mut device = testing::device(testing::target());
@@ -102,9 +102,10 @@ fn nothing_is_dropped_where_nothing_is_learnt() {
     assert_eq!(config.empty_batch(2).all().count(), 2, "tokens and targets");
 }
 
-/// Forward and backward of each micro-batch: the embedding's, the weights of attention and what each of a block's parts adds.
+/// In forward and backward of each micro-batch: the embedding, attention weights and the residual of each part of a
+/// block.
 #[test]
-fn every_site_is_drawn_for_as_often_as_it_is_gone_through() {
+fn every_site_is_drawn_in_forward_recomputation_and_backward() {
     let program = compile(&dropping(), &testing::target()).unwrap();
     let forward = [0, 1, 2, 3, 4, 5, 6];
     let backward = [6, 5, 4, 3, 2, 1, 0];
@@ -112,15 +113,15 @@ fn every_site_is_drawn_for_as_often_as_it_is_gone_through() {
     let mut config = dropping();
     config.strategy.recompute = Recompute::Block;
     let program = compile(&config, &testing::target()).unwrap();
-    // A block is computed again but for what the last of its parts adds, which is the next one's input.
+    // A block is recomputed except its last residual, which is the next block's input.
     let backward = [4, 5, 6, 5, 4, 1, 2, 3, 2, 1, 0];
     assert_eq!(sites(&program, false), [&forward[..], &backward].concat());
 }
 
-/// Where chance begins takes 8 bytes of each sample, on the device and on the host; textbook attention stores what is left of
-/// its weights, and nothing else is stored.
+/// Seeds take 8 bytes for each sample, on device and host. No masks are stored; materialized attention stores its
+/// weights after dropout.
 #[test]
-fn what_is_dropped_is_not_stored() {
+fn dropout_masks_are_not_stored() {
     let live = |config: &RunConfig| {
         let program = compile(config, &testing::target()).unwrap();
         let predicted = predict(&program, &testing::target(), RunSchedule::of(config));

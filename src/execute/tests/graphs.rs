@@ -1,7 +1,7 @@
-//! Forward passes that no model has yet: several losses of one trunk, and a residual stream that goes into matrix work.
+//! Forward passes that no model has yet: several losses on one trunk, and a residual stream as input of a matmul.
 
 use super::super::engine::Engine;
-use super::parts::{CLASSES, FEATURES, Rows, sample};
+use super::batch_parts::{CLASSES, FEATURES, Rows, sample};
 use compile::Program;
 use data::{Batch, Order, Source, TrainingStep};
 use graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
@@ -12,7 +12,7 @@ use spec::*;
 const BATCH: usize = 7;
 const LINEAR: Linear = Linear { bias: false, activation: None, residual: false, tf32: false };
 
-/// Builds a graph, an operation at a time.
+/// A graph builder.
 struct Draft {
     graph: Graph,
     features: usize,
@@ -33,7 +33,7 @@ impl Draft {
         draft
     }
 
-    /// What follows is in a scope of its own.
+    /// Begins a new scope.
     fn scope(&mut self, path: &str) {
         let layer = ScopeId(self.graph.scopes.len() as u32);
         self.graph.scopes.push(Scope { path: path.to_owned(), parent: None, layer, block: false });
@@ -54,7 +54,7 @@ impl Draft {
         output
     }
 
-    /// A product with a weight of its own, and what is added to it.
+    /// A linear layer with a new weight and an optional residual input.
     fn linear(&mut self, x: usize, features: usize, residual: Option<usize>) -> usize {
         let ty = TensorType::f32(&[features, self.graph.values[x].ty.shape.last()]);
         let kind =
@@ -64,7 +64,7 @@ impl Draft {
         self.node(Op::Linear(op), [x, weight].into_iter().chain(residual).collect(), "y")
     }
 
-    /// The loss of a head of its own, added to those before it.
+    /// A head in a new scope, whose loss is added to `so_far`.
     fn head(&mut self, path: &str, x: usize, so_far: Option<usize>) -> usize {
         self.scope(path);
         let logits = self.linear(x, CLASSES, None);
@@ -85,7 +85,7 @@ pub(super) fn classifier(micro_batch: usize) -> Graph {
     draft.graph
 }
 
-/// One trunk and as many heads.
+/// A trunk with `count` heads.
 fn heads(micro_batch: usize, count: usize) -> Graph {
     let mut draft = Draft::new(micro_batch);
     let trunk = draft.linear(draft.features, FEATURES, None);
@@ -143,7 +143,7 @@ fn distance(found: &[f32], expected: &[f32]) -> f32 {
     norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
 }
 
-/// Each as far from the other as this.
+/// Asserts that losses and gradients agree to the relative tolerance.
 fn assert_near(
     (losses, gradients): &(Vec<f32>, Vec<Vec<f32>>),
     expected: &(Vec<f32>, Vec<Vec<f32>>),
@@ -156,14 +156,14 @@ fn assert_near(
     }
 }
 
-/// The heads draw different weights, so their losses differ: that of two is not twice that of one.
+/// The heads draw different weights, so the loss of two is not twice that of one.
 #[test]
 fn losses_add_up() {
     let [one, two] = [1, 2].map(|count| trained(&config(1, |_| {}), |samples| heads(samples, count)));
     let second = two.0[0] - one.0[0];
     assert!(second > 0.1 && (second / one.0[0] - 1.0).abs() > 1e-3, "{one:?} and {two:?}");
-    assert_eq!(two.1[1], one.1[1], "the first head's gradient is its own");
-    assert_ne!(two.1[0], one.1[0], "the trunk learns from both");
+    assert_eq!(two.1[1], one.1[1], "the first head's gradient does not depend on the second head");
+    assert_ne!(two.1[0], one.1[0], "the trunk's gradient depends on both heads");
     for (accumulate, chunks, gradients) in [
         // 4 + 3, 3 + 3 + 1, 2 + 2 + 2 + 1
         (2, 1, Gradients::Free),
@@ -183,8 +183,8 @@ fn losses_add_up() {
     assert_near(&sliced, &trained(&config(1, |_| {}), |samples| heads(samples, 3)), 1e-5);
 }
 
-/// A head that counts for a tenth of the other, in training and in evaluation, and logits that are all there before the first
-/// loss is computed from them.
+/// A head with a tenth of the other's weight, in training and in evaluation. The logits of both are computed before the
+/// first loss.
 #[test]
 fn losses_have_weights() {
     let draft = |samples, weight: Option<f32>| {
@@ -207,12 +207,12 @@ fn losses_have_weights() {
     let sliced =
         trained(&config(1, |strategy| strategy.loss_chunks = 3), |samples| draft(samples, Some(0.1)));
     assert_near(&sliced, &tenth, 1e-5);
-    assert_ne!(sliced.1, tenth.1, "slices round otherwise");
+    assert_ne!(sliced.1, tenth.1, "slices round differently");
 }
 
-/// A sum in full precision that is cast on its way into a product, whose gradient is cast on its way back.
+/// An f32 residual sum that is cast for a matmul, and its gradient cast back.
 #[test]
-fn what_is_cast_on_the_way_learns_as_well() {
+fn cast_residual_stream_trains_as_well() {
     let graph = |samples| {
         let mut draft = Draft::new(samples);
         let first = draft.linear(draft.features, FEATURES, None);

@@ -1,4 +1,4 @@
-//! Parameters that are updated in another way than the rest: what is learnt is in the vectors; what else becomes of it.
+//! Parameter groups of optimizers: buckets, rules and bitwise equality. Results are compared with PyTorch in `vectors`.
 
 use super::trace;
 use compile::{Action, Program};
@@ -10,7 +10,7 @@ use testing::with_optimizer;
 
 fn updated(updates: Updates) -> RunConfig {
     let mut config = with_optimizer(&testing::small(), updates);
-    // Norms add up by buckets.
+    // The gradient norm is summed by bucket, so its rounding depends on the buckets.
     config.train.clip_norm = None;
     config
 }
@@ -19,9 +19,9 @@ fn program(updates: Updates) -> Program {
     compile(&updated(updates), &testing::target()).unwrap()
 }
 
-/// However parameters are divided into buckets.
+/// The division of parameters into buckets does not change results.
 #[test]
-fn groups_that_say_what_the_rest_does_change_no_bit() {
+fn groups_with_the_settings_of_the_rest_are_bitwise_equal() {
     let pairs: [[Updates; 2]; 3] = [
         [
             &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1, decay = 'all' }"],
@@ -47,13 +47,13 @@ fn groups_that_say_what_the_rest_does_change_no_bit() {
         let flops =
             |program: &Program| program.sections.iter().map(|section| section.model_flops).sum::<u64>();
         assert_eq!(flops(&plain), flops(&grouped));
-        assert!(plain.buckets.len() < grouped.buckets.len(), "each group has buckets of its own");
+        assert!(plain.buckets.len() < grouped.buckets.len(), "each group has its own buckets");
     }
 }
 
-/// Of each layer one bucket for each of its groups, updated by the numbers and the rule of that.
+/// Each layer has one bucket for each of its groups, updated with that group's scalars and rule.
 #[test]
-fn a_bucket_is_updated_by_its_own_group() {
+fn bucket_is_updated_by_its_group() {
     let program = program(&["optimizer.adam = { lr = 1e-2, weight_decay = 0.1, groups = [
         { match = 'blocks.0.attention', weight_decay = 0.2 }, { match = '*.bias', lr = 1e-3 }] }"]);
     let code = program.sections.iter().flat_map(|section| &section.code);
@@ -62,14 +62,15 @@ fn a_bucket_is_updated_by_its_own_group() {
         _ => None,
     });
     let found = updates.map(|update| {
-        let Rule::Adam(rule) = &update.rule else { panic!("it is Adam's") };
+        let Rule::Adam(rule) = &update.rule else { panic!("the rule is Adam") };
         let decaying = update.gradients.members.iter().filter(|member| member.decay).count();
         (update.numbers_at, rule.weight_decay, update.gradients.members.len(), decaying)
     });
     let mut found: Vec<_> = found.collect();
     found.sort_by(|a, b| a.partial_cmp(b).unwrap());
-    // Attention of the first block: norm, qkv and out, a weight and a bias each, all of which decay. Biases of its MLP, of the
-    // second block, of the head's norm. The rest: tables, weights of the first block's MLP, of the second block, of the head.
+    // Attention of the first block: norm, qkv and out, a weight and a bias each, all with decay. Biases: of the head's
+    // norm, of the first block's MLP, of the second block. The rest: weights of the head, tables, weights of the first
+    // block's MLP, of the second block.
     let attention = (0, 0.2, 6, 6);
     let biases = [(4, 0.1, 1, 0), (4, 0.1, 3, 0), (4, 0.1, 6, 0)];
     let rest = [(8, 0.1, 1, 0), (8, 0.1, 2, 2), (8, 0.1, 3, 2), (8, 0.1, 6, 4)];
@@ -77,7 +78,7 @@ fn a_bucket_is_updated_by_its_own_group() {
     assert_eq!(program.ty(program.host_buffers.step_scalars).elements(), 3 * 4);
 }
 
-/// The rule, the learning rate's place and the rows of the matrices of each parameter, by name.
+/// Name, rule, offset of the rule's scalars and rows of the matrices of each parameter.
 fn by_parameter(program: &Program) -> Vec<(String, &'static str, usize, Vec<usize>)> {
     let code = program.sections.iter().flat_map(|section| &section.code);
     let updates = code.filter_map(|instruction| match &instruction.action {
@@ -97,9 +98,10 @@ fn by_parameter(program: &Program) -> Vec<(String, &'static str, usize, Vec<usiz
     all.collect()
 }
 
-/// It takes matrices of blocks, queries, keys and values apart, as well as a gate and what it lets through; AdamW takes the rest.
+/// Muon updates the matrices of blocks; queries, keys and values are separate matrices, and so are gate and up
+/// projection. AdamW updates the rest.
 #[test]
-fn muon_updates_matrices_between_layers() {
+fn muon_updates_hidden_matrices_and_adamw_the_rest() {
     let updates: Updates = &[
         "optimizer.muon = { lr = 1e-2, adamw = { lr = 1e-3 }, groups = [{ match = 'blocks.1', lr = 1e-3 }] }",
     ];

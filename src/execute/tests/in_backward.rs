@@ -1,4 +1,4 @@
-//! Gradients that are applied in the backward pass, and freed.
+//! `update = "in_backward"`: gradients are applied and freed in the backward pass.
 
 use super::strategies::{launches, live, live_in, program, with, work};
 use super::trace;
@@ -8,7 +8,7 @@ use device::{Phase, Pool, Position, Role};
 use memory::live_at;
 use spec::*;
 
-/// Without clipping, with other changes.
+/// A run without clipping and with other changes of the strategy.
 fn plain(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     let mut config = with(change);
     config.train.clip_norm = None;
@@ -22,7 +22,7 @@ fn in_backward(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     })
 }
 
-/// What changes where gradients are, when they are complete, or what is updated.
+/// Changes of where gradients are, when they are complete, or how parameters are updated.
 const CHANGES: [fn(&mut Strategy); 10] = [
     |_| {},
     |strategy| strategy.recompute = Recompute::Block,
@@ -40,21 +40,21 @@ const CHANGES: [fn(&mut Strategy); 10] = [
 ];
 
 #[test]
-fn updates_in_backward_change_no_bit() {
+fn updates_in_backward_are_bitwise_equal() {
     for (number, change) in CHANGES.into_iter().enumerate() {
         assert_eq!(trace(&in_backward(change)), trace(&plain(change)), "change {number}");
     }
 }
 
-/// What a bucket's gradients take, by the name of its layer.
+/// Bytes of the gradients of a layer's buckets.
 fn gradients(program: &Program, layer: &str) -> u64 {
     let of_layer = program.buckets.iter().filter(|bucket| program.scope(bucket.scope).path == layer);
     of_layer.map(|bucket| program.ty(bucket.gradients.unwrap()).bytes().next_multiple_of(256)).sum()
 }
 
-/// The table is the head's too: its gradients are there from the first to the last of backward.
+/// The table is tied to the head: its gradients are live throughout backward.
 #[test]
-fn a_layers_gradients_are_freed_once_they_are_applied() {
+fn gradients_of_a_layer_are_freed_once_applied() {
     let program = program(&in_backward(|_| {}));
     let table = gradients(&program, "embedding");
     let layers = ["head", "blocks.1", "blocks.0"];
@@ -69,13 +69,13 @@ fn a_layers_gradients_are_freed_once_they_are_applied() {
     }
     for Section { kind, live_out, .. } in &program.sections {
         let carries = live_out.iter().any(|&id| program.value(id).role == Role::Gradient);
-        assert!(!carries, "{} leaves no gradients", kind.name());
+        assert!(!carries, "gradients are live at the end of {}", kind.name());
     }
 }
 
-/// All layers' are there at one time, or those of the table and one block.
+/// After backward the gradients of all layers are live at once, in backward those of the table and one block.
 #[test]
-fn no_more_gradients_are_live_than_those_of_the_table_and_a_layer() {
+fn peak_gradients_are_those_of_the_table_and_a_layer() {
     let most = |program: &Program| {
         let live = program.liveness_order().map(|(section, instruction)| {
             let position = Position { section: section as u32, instruction: instruction as u32 };
@@ -99,19 +99,19 @@ fn each_bucket_is_updated_once_and_counted() {
     assert_eq!(effects, "4 updates in backward");
 }
 
-/// What comes between the passes is none of what an evaluation with gradients keeps.
+/// An evaluation with gradients keeps the same activations for either `update`.
 #[test]
-fn an_evaluation_keeps_what_training_keeps_also_where_updates_are_in_backward() {
+fn evaluation_keeps_the_same_activations() {
     let grad = |strategy: &mut Strategy| strategy.evaluation_pass = EvaluationPass::Grad;
     let last = |instruction: &Instruction| matches!(instruction.action, Action::Copy { .. });
     let kept = |config: &RunConfig| live(&program(config), SectionKind::Evaluation, Role::Activation, last);
     assert_eq!(kept(&in_backward(grad)), kept(&plain(grad)));
 }
 
-/// Updates count for no layer: what the one before needs is on its way while a layer's gradients are computed, and what an
-/// update needs is there.
+/// Updates between layers do not shift prefetch points: a layer's values are prefetched while the gradients of the
+/// layer above are computed.
 #[test]
-fn copies_are_as_far_ahead_as_without_updates_between() {
+fn prefetch_points_do_not_depend_on_updates_in_backward() {
     let ahead = |config: &RunConfig| {
         let program = program(config);
         let code = &program.section(SectionKind::First).unwrap().code;

@@ -1,4 +1,4 @@
-//! Steps that are forward passes alone.
+//! Inference: steps consist of the forward pass only.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ fn inference(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     config
 }
 
-/// The loss of a run's first steps, each of which sees the same batch, and the evaluation's of that batch.
+/// The losses of two steps on one batch, and of an evaluation of that batch.
 fn losses(config: &RunConfig) -> ([f32; 2], f64) {
     let program = compile(config, &testing::target()).unwrap();
     let mut device = testing::device(testing::target());
@@ -29,13 +29,13 @@ fn losses(config: &RunConfig) -> ([f32; 2], f64) {
     let mut step = || engine.step(&batch, &config.numbers(1)).unwrap().loss;
     let losses = [step(), step()];
     if !config.trains() {
-        assert_eq!(engine.digest().unwrap(), before, "nothing changes");
+        assert_eq!(engine.digest().unwrap(), before, "parameters do not change");
     }
     (losses, evaluated)
 }
 
 #[test]
-fn inference_has_the_loss_that_training_begins_with() {
+fn inference_has_the_first_loss_of_training() {
     let changes: [fn(&mut Strategy); 5] = [
         |_| {},
         |strategy| (strategy.loss_chunks, strategy.precision) = (7, Precision::Bf16),
@@ -55,9 +55,9 @@ fn inference_has_the_loss_that_training_begins_with() {
     }
 }
 
-/// Nothing is there for backward or the optimizer, and nothing is kept.
+/// There are no gradients and states, and no activations are kept.
 #[test]
-fn inference_keeps_nothing_but_parameters() {
+fn inference_keeps_only_parameters() {
     let config = inference(|_| {});
     let program = program(&config);
     let roles = [Role::Gradient, Role::Optimizer, Role::MasterWeight];
@@ -65,24 +65,24 @@ fn inference_keeps_nothing_but_parameters() {
     let sizes = Activations { rounding: 256, micro_batch: BATCH };
     let found = live(&program, SectionKind::First, Role::Activation, launches("cross-entropy"));
     assert_eq!(found, sizes.f32(BATCH * T * V) + sizes.f32(1), "logits and their loss");
-    // The stream and its norm, and the mlp's hidden numbers, before and after the activation.
+    // The residual stream and its norm, and the mlp's hidden values before and after the activation.
     let found = live(&program, SectionKind::First, Role::Activation, launches("linear-gelu"));
     assert_eq!(found, 2 * (sizes.stream() + sizes.f32(BATCH * T * 4 * C)));
 }
 
 #[test]
-fn inference_does_the_work_of_the_forward_pass() {
+fn inference_has_the_flops_of_the_forward_pass() {
     let (counts, effects) = work(&inference(|_| {}));
     let rows = BATCH * T;
     let block = 2 * rows * 12 * C * C + 4 * rows * T * C;
-    assert_eq!(counts.flops, 2 * (L * block + 2 * rows * C * V), "of two steps");
+    assert_eq!(counts.flops, 2 * (L * block + 2 * rows * C * V), "in two steps");
     assert_eq!((counts.trained_parameters, counts.micro_batches), (0, 2));
-    assert_eq!(effects, "forward alone");
+    assert_eq!(effects, "forward only");
 }
 
-/// What only training has is told to have no effect.
+/// Such keys are reported to have no effect.
 #[test]
-fn keys_of_training_change_nothing_of_inference() {
+fn training_keys_do_not_change_the_inference_program() {
     let plain = program(&inference(|_| {}));
     let changes: [fn(&mut Strategy); 5] = [
         |strategy| strategy.recompute = Recompute::Block,
@@ -96,12 +96,12 @@ fn keys_of_training_change_nothing_of_inference() {
     }
 }
 
-/// Every two values of every two keys meet, and what changes no bit of training changes none of inference.
+/// In all pairwise combinations: keys that are bitwise equal in training are so in inference.
 #[test]
-fn keys_change_no_more_of_inference_than_they_say() {
+fn bitwise_equal_keys_do_not_change_inference() {
     let inference = |choice: &Choice| {
         let mut config = testing::small_with(choice);
-        // What is computed again is backward's: there is no choice to be made.
+        // Inference has no backward and so no recompute plan to search.
         if matches!(config.strategy.recompute, Recompute::Budget(_)) {
             config.strategy.recompute = Recompute::Block;
         }

@@ -1,4 +1,4 @@
-//! Batches come to the device in the ways that `loader` has, and are the same.
+//! `loader`: batches do not depend on its settings; its memory and effects are as expected.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +17,7 @@ use memory::{RunSchedule, predict};
 use spec::*;
 use testing::compile;
 
-/// A run on text that lies in the folder, with five samples a step in micro-batches of two, two and one.
+/// A run on a text file in the folder, with five samples per step in micro-batches of two, two and one.
 fn config(folder: &Path, loader: Loader) -> RunConfig {
     let mut config = testing::small();
     (config.train.batch_size, config.strategy.accumulate) = (5, 3);
@@ -33,7 +33,7 @@ fn source(config: &RunConfig) -> Box<dyn Source> {
     config.data.data_set().open(&config.sample(), &mut DigestCache::default()).unwrap()
 }
 
-/// Trains as a child does.
+/// Trains a run as its child process does.
 fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcome, RunError> {
     let target = testing::target();
     let prepared = Prepared {
@@ -50,12 +50,12 @@ fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcom
     run_on(device.as_mut(), folder, prepared, reporter, Instant::now(), false)
 }
 
-/// What a run learnt, and what it says it did.
+/// The losses and digest of a run, and its outcome.
 fn trained(loader: Loader) -> (Vec<String>, Outcome) {
     trained_on(loader, Arrangement::Joined)
 }
 
-/// The same of documents, one to each line.
+/// The same for documents, one on each line.
 fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), loader);
@@ -67,7 +67,7 @@ fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) 
         }
         _ => {
             config.data = testing::of_documents(documents);
-            Box::new(Made { config: config.clone() })
+            Box::new(SyntheticBatches { config: config.clone() })
         }
     };
     let predicted = {
@@ -87,9 +87,9 @@ fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) 
     (learnt.collect(), outcome)
 }
 
-/// Whatever ids come as, of text and of documents, whose targets may be masked.
+/// For text and for documents, whose targets may be masked.
 #[test]
-fn the_same_is_learnt_whatever_ids_are_loaded_as() {
+fn results_do_not_depend_on_the_dtype_of_ids() {
     use Arrangement::{Joined, Packed, Padded};
     use LoadedAs::{I32, U8, U16};
     for (documents, all) in [(Joined, &[U8, U16][..]), (Padded, &[U16]), (Packed, &[U16])] {
@@ -111,9 +111,9 @@ fn the_same_is_learnt_whatever_ids_are_loaded_as() {
     }
 }
 
-/// However many threads assemble batches, wherever these lie, and however far they are ahead.
+/// With any number of workers, prefetch depth, pool and source.
 #[test]
-fn the_same_is_learnt_whoever_assembles_batches() {
+fn results_do_not_depend_on_the_loader() {
     let (plain, _) = trained(Loader::default());
     for workers in [1, 2, 3, 9] {
         for (prefetch, pinned) in [(0, true), (1, false), (2, true), (40, true)] {
@@ -131,9 +131,9 @@ fn the_same_is_learnt_whoever_assembles_batches() {
     }
 }
 
-/// The whole of it where it is held, and of each batch where its samples begin.
+/// The whole token row on host or device. With the row on the device, batches contain only the offsets of samples.
 #[test]
-fn data_that_is_held_is_in_the_ledger() {
+fn held_data_is_in_the_ledger() {
     let (_, plain) = trained(Loader::default());
     let source = |source| trained(Loader { source, dtype: LoadedAs::U8, ..Loader::default() }).1.measured;
     let (plain, ram, device) = (plain.measured, source(LoadedFrom::Ram), source(LoadedFrom::Device));
@@ -146,31 +146,31 @@ fn data_that_is_held_is_in_the_ledger() {
     assert_eq!(host(&ram) + batches(4), host(&plain) + batches(1) + rounded(tokens));
     assert_eq!(host(&device) + batches(4), host(&plain) + rounded(5 * 2 * 4));
     assert_eq!(device.batch_bytes, Some(5 * 2 * 4));
-    // Beside the two words of the samples that a micro-batch sees.
+    // In addition to the row: two words for each sample of a micro-batch.
     let inputs = |measured: &Measured| measured.live[Role::Input].unwrap();
     let most = inputs(&plain) + rounded(tokens) + rounded(2 * 2 * 4);
     assert!((rounded(tokens)..=most).contains(&inputs(&device)), "{}", inputs(&device));
 }
 
 #[test]
-fn a_delay_is_waited_for_unless_batches_are_ahead() {
+fn steps_wait_for_the_delay_unless_batches_are_prefetched() {
     let delay = 2.0;
     let waited = |workers, prefetch| {
         let (_, outcome) = trained(Loader { workers, prefetch, delay, ..Loader::default() });
         (outcome.measured.data_wait_ms.unwrap(), outcome.measured.loading_hidden)
     };
-    // Five samples, one after the other, or three in the largest share of two.
+    // Five samples in a row without workers; three in the largest share of two workers.
     let (alone, hidden) = waited(0, 0);
     assert!(alone >= 10.0 && hidden.is_none(), "{alone} ms, {hidden:?}");
     let (shared, _) = waited(2, 0);
     assert!(shared >= 6.0, "{shared} ms");
-    // A step takes less than what it waits for, so that nothing can be ahead for long: but a part is hidden.
+    // A step computes for less time than loading takes, so that only a part can be hidden.
     let hidden = waited(5, 3).1.unwrap();
     assert!(hidden > 0.0, "{hidden}");
 }
 
 #[test]
-fn each_batch_that_is_ahead_is_memory_of_the_host() {
+fn each_prefetched_batch_takes_host_memory() {
     let folder = tempfile::tempdir().unwrap();
     let input = |loader: Loader, pool: Pool| {
         let config = config(folder.path(), loader);
@@ -182,7 +182,7 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
         }
     };
     let context = testing::small().sample().tokens.unwrap() as u64;
-    // Tokens and targets, as they are aligned; and the numbers of the step.
+    // Tokens and targets with their alignment, and the optimizer's scalars.
     let batches = |count: u64| 2 * (count * 5 * context * 4).next_multiple_of(256);
     let numbers = input(Loader::default(), Pool::Pinned) - batches(1);
     for (prefetch, on_the_device) in [(1, 0), (2, 2), (3, 2)] {
@@ -191,9 +191,9 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
         assert_eq!(input(loader, Pool::Pinned), expected);
         let pageable = Loader { pinned: false, ..loader };
         assert_eq!(input(pageable, Pool::Pinned), numbers);
-        // All of the host's memory together.
+        // Pageable and pinned memory together.
         assert_eq!(input(pageable, Pool::Host), expected);
-        // On the device, the batch that is worked on and the next one, if that is there before a step begins.
+        // On the device: the current batch and the next one, if batches are prefetched to the device.
         let on_device = |loader: Loader| {
             let config = config(folder.path(), loader);
             let program = compile(&config, &testing::target()).unwrap();
@@ -210,25 +210,25 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
 }
 
 #[test]
-fn the_receipt_says_how_batches_came() {
+fn effects_contain_the_loading_of_batches() {
     let context = testing::small().sample().tokens.unwrap() as u64;
     let (_, plain) = trained(Loader::default());
     assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
-    assert!(!plain.measured.effects.contains("of batches"), "{}", plain.measured.effects);
+    assert!(!plain.measured.effects.contains(" per batch"), "{}", plain.measured.effects);
     assert_eq!(plain.measured.batches_ahead, None);
     let (_, one_ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
     assert_eq!(one_ahead.measured.batches_ahead, None);
-    // All of them are asked for before the first step.
+    // All batches are requested before the first step.
     let (_, ahead) = trained(Loader { workers: 2, prefetch: 40, ..Loader::default() });
     let uploaded = ahead.measured.batches_ahead.unwrap();
     assert!(uploaded > 0.0, "{uploaded}");
-    let told = [" of batches", "2 workers", "% waiting for data", "% of loading hidden"];
+    let told = [" per batch", "2 workers", "% waiting for data", "% of loading hidden"];
     assert!(told.iter().all(|told| ahead.measured.effects.contains(told)), "{}", ahead.measured.effects);
 }
 
-/// Three stretches in batches of five, or of three: what is missing counts for nothing, and what is there for all.
+/// Three samples in a batch of five or of three: missing samples are masked, and the loss is the mean over the others.
 #[test]
-fn the_last_batch_of_an_epoch_counts_for_as_much_as_others() {
+fn incomplete_last_batch_has_the_loss_of_its_samples() {
     let learnt = |batch_size: usize, last_batch: LastBatch, loader: Loader| {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(folder.path(), loader);
@@ -261,14 +261,14 @@ fn the_last_batch_of_an_epoch_counts_for_as_much_as_others() {
     }
 }
 
-/// A batch is on its way to the device while the one before is trained on, whichever queue takes its time.
+/// A batch is uploaded during the step before, with either queue delayed.
 #[test]
-fn batches_come_to_the_device_ahead_of_their_steps() {
+fn batches_are_prefetched_to_the_device() {
     for source in [LoadedFrom::Stream, LoadedFrom::Device] {
         let mut config = testing::small();
         (config.train.batch_size, config.strategy.accumulate) = (5, 3);
         let plain = super::trace(&config);
-        // What a card replays works on the same memory each time; which batch that is, it does not.
+        // Graph replays use fixed addresses, but the batch slot changes between steps.
         config.strategy.graph = true;
         config.strategy.loader =
             Loader { workers: 1, prefetch: 2, source, dtype: LoadedAs::U16, ..Loader::default() };
@@ -293,7 +293,7 @@ fn batches_come_to_the_device_ahead_of_their_steps() {
             let mut digests = Vec::new();
             for step in 0..super::STEPS {
                 let (slot, next) = (step % 3, (step + 1) % 3);
-                // The evaluation's lies in the place of the step's, which is over.
+                // The evaluation reuses the slot of the finished step.
                 let has_next = step + 1 < super::STEPS;
                 if has_next {
                     put(&mut engine, next, step + 1);
@@ -310,13 +310,13 @@ fn batches_come_to_the_device_ahead_of_their_steps() {
     }
 }
 
-/// Batches that tests make up.
+/// A source of synthetic batches.
 #[derive(Debug)]
-struct Made {
+struct SyntheticBatches {
     config: RunConfig,
 }
 
-impl Made {
+impl SyntheticBatches {
     fn fill(&self, number: u64, samples: Range<u64>, batch: &mut Batch) {
         let whole = super::batch(&self.config, number as usize, self.config.train.batch_size);
         for filled in batch.parts_mut() {
@@ -327,9 +327,9 @@ impl Made {
     }
 }
 
-impl Source for Made {
+impl Source for SyntheticBatches {
     fn contents(&self) -> &dyn Contents {
-        unreachable!("it is not looked at")
+        unreachable!("the contents are not read")
     }
 
     fn fill_training(
@@ -349,14 +349,14 @@ impl Source for Made {
     }
 }
 
-/// Data that is lost in a step.
+/// A source that fails in a step.
 #[derive(Debug)]
-struct Lost {
+struct FailingSource {
     data: Box<dyn Source>,
     step: u64,
 }
 
-impl Source for Lost {
+impl Source for FailingSource {
     fn contents(&self) -> &dyn Contents {
         self.data.contents()
     }
@@ -378,18 +378,18 @@ impl Source for Lost {
     }
 }
 
-/// In the step that has no batch, and not before, however far ahead that was known.
+/// Even if a worker fails ahead of time, the run fails in the step that needs the batch.
 #[test]
-fn data_that_is_lost_ends_the_run_in_its_step() {
+fn lost_data_fails_the_run_in_its_step() {
     for (workers, prefetch) in [(0, 0), (1, 0), (2, 3), (9, 40)] {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path(), Loader { workers, prefetch, ..Loader::default() });
-        let data = Box::new(Lost { data: source(&config), step: 2 });
+        let data = Box::new(FailingSource { data: source(&config), step: 2 });
         match run(config, data, folder.path()) {
             Err(RunError::Data(DataError::Changed { path })) => assert_eq!(path, Path::new("lost")),
             other => panic!("{other:?}"),
         }
         let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
-        assert_eq!(log.lines().count(), 3, "two steps, below their names");
+        assert_eq!(log.lines().count(), 3, "a header and two steps");
     }
 }

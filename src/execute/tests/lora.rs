@@ -1,5 +1,5 @@
-//! What low-rank adaptation costs and saves, how its base is stored, and that factors are a change to the weights that they
-//! go beside.
+//! LoRA: its cost and savings, the storage of its base, and the equivalence of its factors to a change of the base
+//! weights.
 //!
 //! L layers, N rows, C d_model, V vocabulary, T context, R rank.
 
@@ -18,7 +18,7 @@ const R: u64 = 4;
 const N: u64 = BATCH * T;
 /// In and out features of a block's linear layers, in the order of execution.
 const LAYERS: [(u64, u64); 4] = [(C, 3 * C), (C, C), (C, 4 * C), (4 * C, C)];
-/// Numbers in their weights.
+/// Elements of their weights.
 const WEIGHTS: u64 = 12 * C * C;
 
 const BASES: [(Base, bool); 6] = [
@@ -36,9 +36,9 @@ fn adapted(targets: &[&str], (base, double_quantization): (Base, bool)) -> RunCo
     with(|strategy| strategy.lora = Some(lora))
 }
 
-/// B is zeros.
+/// The factor B is initially zero.
 #[test]
-fn the_first_step_s_loss_is_the_full_model_s() {
+fn first_loss_equals_that_of_the_full_model() {
     let full = trace(&testing::small());
     for (targets, recompute) in
         [(&["*"][..], Recompute::None), (&["*"], Recompute::Block), (&["mlp.up"], Recompute::None)]
@@ -46,7 +46,7 @@ fn the_first_step_s_loss_is_the_full_model_s() {
         let mut config = adapted(targets, BASES[0]);
         config.strategy.recompute = recompute;
         let found = trace(&config);
-        // A card may fuse the activation to a product that nothing is added to.
+        // A GPU may fuse the activation into the matmul if nothing is added to its result.
         let tolerance = if testing::on_cuda() { 1e-6 } else { 0.0 };
         let (first, expected) = (found.losses[0], full.losses[0]);
         assert!((first - expected).abs() <= tolerance * expected, "{targets:?}: {first} for {expected}");
@@ -54,7 +54,7 @@ fn the_first_step_s_loss_is_the_full_model_s() {
     }
 }
 
-/// Elements of a value.
+/// The bytes of a value.
 fn bytes(engine: &mut Engine, id: ValueId) -> Vec<u8> {
     let mut all = Vec::new();
     let read = engine.read(id, |piece| -> Result<(), Failure> {
@@ -69,7 +69,7 @@ fn f32s(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_ne_bytes(*bytes))).collect()
 }
 
-/// What parameters stand for, by name: codes are read by what their formats say, not by the kernels.
+/// The numbers of all parameters, by name. Codes are decoded by the definition of their format, not by the kernels.
 fn numbers(program: &Program, engine: &mut Engine) -> HashMap<String, Vec<f64>> {
     let mut all = HashMap::new();
     for parameter in &program.parameters {
@@ -105,7 +105,7 @@ fn numbers(program: &Program, engine: &mut Engine) -> HashMap<String, Vec<f64>> 
     all
 }
 
-/// `W + alpha/rank B A`, in the place of W.
+/// Replaces W by `W + alpha/rank B A`. Returns the number of adapted layers.
 fn merge(parameters: &mut HashMap<String, Vec<f64>>, factor: f64) -> usize {
     let adapted: Vec<String> =
         parameters.keys().filter_map(|name| name.strip_suffix(".lora_A")).map(str::to_owned).collect();
@@ -123,9 +123,9 @@ fn merge(parameters: &mut HashMap<String, Vec<f64>>, factor: f64) -> usize {
     adapted.len()
 }
 
-/// Whatever the base is stored as.
+/// For every storage of the base.
 #[test]
-fn factors_may_be_merged_into_the_base() {
+fn factors_can_be_merged_into_the_base() {
     for base in BASES {
         let config = adapted(&["*"], base);
         let adapted = program(&config);
@@ -150,7 +150,7 @@ fn factors_may_be_merged_into_the_base() {
         for parameter in &plain.parameters {
             let numbers = &parameters[&plain.full_name(parameter.value)];
             let numbers: Vec<f32> = numbers.iter().map(|&number| number as f32).collect();
-            engine.put(parameter.value, &numbers).unwrap();
+            engine.write_value(parameter.value, &numbers).unwrap();
         }
         let merged = engine.evaluate(&batch(9)).unwrap();
         assert!((merged - expected).abs() <= 1e-5 * expected, "{base:?}: {merged} for {expected}");
@@ -158,13 +158,12 @@ fn factors_may_be_merged_into_the_base() {
     }
 }
 
-/// Bytes of a bucket of so many numbers in each tensor, each of which begins at a multiple of 256 bytes; as the allocator
-/// rounds them.
+/// Bytes of a bucket, from the bytes of its tensors, each of which begins at a multiple of 256 bytes.
 fn bucket(bytes: &[u64]) -> u64 {
     bytes.iter().map(|bytes| bytes.next_multiple_of(256)).sum()
 }
 
-/// What a block's frozen parameters take: norms and biases in a bucket of their own unless all are stored alike.
+/// Bytes of a block's frozen parameters. Norms and biases have a bucket of their own unless all have the same storage.
 fn base_bytes((base, double): (Base, bool)) -> u64 {
     let weights = LAYERS.map(|(inner, out)| inner * out);
     let others = bucket(&[C, C, 3 * C, C, C, C, 4 * C, C].map(|numbers| 4 * numbers));
@@ -183,7 +182,7 @@ fn base_bytes((base, double): (Base, bool)) -> u64 {
 }
 
 #[test]
-fn a_base_takes_the_bytes_of_its_format_and_no_gradients() {
+fn base_takes_the_bytes_of_its_format_and_no_gradients() {
     for base in BASES {
         let program = program(&adapted(&["attention.qkv", "mlp"], base));
         let live = |kind, role| live_in(&program, Pool::Device, kind, role, |_| true);
@@ -202,8 +201,8 @@ fn a_base_takes_the_bytes_of_its_format_and_no_gradients() {
     }
 }
 
-/// The most bytes of casts that a section has at any time.
-fn most_cast(program: &Program, kind: SectionKind) -> u64 {
+/// Peak live bytes of casts in a section.
+fn peak_cast_bytes(program: &Program, kind: SectionKind) -> u64 {
     let section = program.sections.iter().position(|section| section.kind == kind).unwrap();
     let live = (0..program.sections[section].code.len()).map(|instruction| {
         let position = Position { section: section as u32, instruction: instruction as u32 };
@@ -213,9 +212,9 @@ fn most_cast(program: &Program, kind: SectionKind) -> u64 {
     live.max().unwrap()
 }
 
-/// Neither when it is made nor where it is used, in whichever pass.
+/// In initialisation, forward, backward and evaluation.
 #[test]
-fn a_stored_base_is_there_as_numbers_for_one_layer_at_a_time() {
+fn base_is_dequantized_one_layer_at_a_time() {
     let largest = 4 * 4 * C * C;
     for base in &BASES[1..] {
         for recompute in [Recompute::None, Recompute::Block] {
@@ -223,71 +222,71 @@ fn a_stored_base_is_there_as_numbers_for_one_layer_at_a_time() {
             config.strategy.recompute = recompute;
             let program = program(&config);
             for kind in [SectionKind::Start, SectionKind::First, SectionKind::Evaluation] {
-                assert_eq!(most_cast(&program, kind), largest, "{base:?} in {}", kind.name());
+                assert_eq!(peak_cast_bytes(&program, kind), largest, "{base:?} in {}", kind.name());
             }
             config.strategy.precision = Precision::Bf16;
             let program = super::strategies::program(&config);
             let last = launches("cross-entropy-with-gradient");
             let live = live_in(&program, Pool::Device, SectionKind::First, Role::Cast, last);
-            // Biases, the head's table and the factors have casts that stay until backward has read them.
+            // Casts of biases, the head's table and the factors are kept until backward has read them.
             let plain = 2 * (L * (WEIGHTS + 8 * C) + V * C);
             assert!(live < plain - L * WEIGHTS, "{live} of {plain}");
         }
     }
-    assert_eq!(most_cast(&program(&adapted(&["*"], BASES[0])), SectionKind::First), 0);
+    assert_eq!(peak_cast_bytes(&program(&adapted(&["*"], BASES[0])), SectionKind::First), 0);
 }
 
 #[test]
-fn adapting_does_the_work_of_the_factors_and_leaves_out_that_of_weights() {
+fn lora_adds_flops_of_factors_and_saves_those_of_weight_gradients() {
     let plain = work(&testing::small()).0;
     let trained = |layers: &[(u64, u64)]| layers.iter().map(|(inner, out)| R * (inner + out)).sum::<u64>();
-    // Gradients of weights, those of the head's table among them, and of what the first layer is computed from.
+    // Gradients of weights, including the head's table, and of the first layer's input.
     let saved = L * 2 * N * WEIGHTS + 2 * N * V * C + 2 * N * 3 * C * C;
-    // Each factor goes forward, gives its own gradient and that of its input, but for that of the first.
+    // Each factor has a forward matmul, a gradient and an input gradient, except the input gradient of the first.
     let added = 3 * 2 * N * L * trained(&LAYERS) - 2 * N * R * C;
     for base in BASES {
         let (counts, effects) = work(&adapted(&["*"], base));
         assert_eq!(counts.flops, plain.flops + 2 * added - 2 * saved, "{base:?}");
         assert_eq!(counts.trained_parameters, 2 * L * trained(&LAYERS));
-        // Forward and backward; the gradient of what the first is computed from is nobody's.
+        // Forward and backward; the first layer needs no input gradient.
         let times = 4 * L + 4 * L - 1;
         let codes = matches!(base.0, Base::Int8 | Base::Nf4);
         let halves = matches!(base.0, Base::Bf16 | Base::Fp16);
         assert_eq!(counts.dequantized, if codes { 2 * times } else { 0 }, "{base:?}");
         assert_eq!(counts.casts, if halves { 2 * times + 4 * L } else { 0 }, "{base:?}");
-        let told = match base.0 {
+        let expected = match base.0 {
             Base::Params | Base::Fp32 => String::new(),
             Base::Bf16 | Base::Fp16 => format!(", {times} casts"),
-            Base::Int8 | Base::Nf4 => format!(", {times} dequantized"),
+            Base::Int8 | Base::Nf4 => format!(", {times} weights dequantized"),
         };
-        assert_eq!(effects, format!("34.2k parameters without gradients{told}"));
+        assert_eq!(effects, format!("34.2k parameters without gradients{expected}"));
     }
-    // Backward ends at the lowest factor.
+    // Backward ends at the first factor.
     let (counts, _) = work(&adapted(&["mlp.up"], BASES[2]));
     assert_eq!(counts.dequantized, 2 * (4 * L + 4 * (L - 1) + 1));
-    // What is computed again in backward needs all of a block but its last product.
+    // Recomputation of a block needs all of its matmuls but the last.
     let mut config = adapted(&["*"], BASES[2]);
     config.strategy.recompute = Recompute::Block;
     assert_eq!(work(&config).0.dequantized, 2 * (4 * L + 4 * L - 1 + 3 * L));
 }
 
-/// Codes and scales travel, not the numbers that they stand for.
+/// Codes and scales are transferred, not dequantized numbers.
 #[test]
-fn codes_of_an_offloaded_base_travel() {
+fn offloaded_base_is_transferred_as_codes() {
     let travel = |base| {
         let mut config = adapted(&["*"], base);
         config.strategy.offload.parameters = true;
         work(&config).0.bytes_to_device
     };
-    // Forward and backward, but for the first layer's weight.
+    // Forward and backward, except the first layer's weight in backward.
     let (numbers, rows) = (2 * L * WEIGHTS - 3 * C * C, 2 * L * 9 * C - 3 * C);
     assert_eq!(travel(BASES[0]) - travel(BASES[2]), 2 * (3 * numbers - 4 * rows));
     assert_eq!(travel(BASES[0]) - travel(BASES[1]), 2 * 2 * numbers);
 }
 
-/// Nothing but factors moves, whatever else the strategy says.
+/// Only the factors change.
 #[test]
-fn the_base_stays_as_it_is() {
+fn base_is_not_trained() {
     for base in BASES {
         let config = adapted(&["mlp"], base);
         let program = program(&config);
@@ -314,9 +313,9 @@ fn the_base_stays_as_it_is() {
     }
 }
 
-/// What is said of a base is what it is stored as, whatever all else is; what is not said of it is as all else.
+/// An explicit `lora.base` overrides `params`; without one, the base is stored as `params`.
 #[test]
-fn a_base_is_stored_as_it_says_beside_parameters_in_16_bits() {
+fn explicit_base_overrides_params() {
     for params in [StoredIn::Fp32, StoredIn::Bf16, StoredIn::Fp16] {
         for (base, expected) in [
             (Base::Params, params.dtype()),

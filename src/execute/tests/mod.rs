@@ -1,20 +1,21 @@
-//! Strategies against each other, prediction against the ledger, and queues against delay.
+//! Tests of the engine: strategies give equal results, predictions equal the ledger, queues are synchronised.
 
 mod attention;
+mod batch_parts;
 mod caching;
 mod dropout;
 mod graphs;
 mod groups;
-mod held;
-mod homes;
 mod in_backward;
 mod inference;
+mod initialisation;
+mod keep_and_leak;
 mod loader;
 mod lora;
 mod models;
 mod offload;
 mod params;
-mod parts;
+mod placement;
 mod precision;
 mod prime;
 mod profile;
@@ -22,7 +23,6 @@ mod ranks;
 mod recompute;
 mod run_schedule;
 mod scopes;
-mod start;
 mod states;
 mod strategies;
 mod threads;
@@ -43,7 +43,7 @@ use testing::keys::{Choice, OPTIMIZERS, Same, Updates};
 
 const STEPS: usize = 4;
 
-/// What a run leaves to compare: the loss and the digest after each step, and the evaluation's loss.
+/// The results of a run: loss and digest after each step, and the loss of the evaluation.
 #[derive(Debug, PartialEq)]
 struct Trace {
     losses: Vec<f32>,
@@ -51,26 +51,26 @@ struct Trace {
     evaluation: f64,
 }
 
-/// The steps that runs have batches of where these lie in a row, and the evaluation.
+/// The steps with batches in the token row, and the evaluation.
 const BATCHES: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 99];
 
-/// Of the batch of a step, and of what follows its last token.
+/// Token `i` of the batch of a step, or of the tokens behind it.
 fn token(step: usize, i: usize) -> i32 {
     ((i * 7 + step * 13 + i * i % 11) % 250) as i32
 }
 
-/// All tokens of these batches, in a row, as they are loaded.
+/// The token row: all tokens of these batches in the dtype of `loader.dtype`.
 fn row(config: &RunConfig) -> Vec<u8> {
     let count = config.train.batch_size * config.sample().tokens.expect("the model works on tokens");
     let tokens = BATCHES.iter().flat_map(|&step| (0..=count).map(move |i| token(step, i)));
     let size = config.strategy.loader.dtype.dtype().bytes() as usize;
-    // In the order of bytes that x86-64 and aarch64 have.
+    // Little-endian, as on x86-64 and aarch64.
     let row: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()[..size].to_vec()).collect();
     assert!(row.len() <= testing::TOKENS * size, "tests' data has {} bytes", row.len());
     row
 }
 
-/// Gives a device that cuts samples out of the row what it is.
+/// Writes the token row to the device, if the run holds it there.
 fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
     match config.strategy.loader.source {
         LoadedFrom::Device => Ok(engine.put_row(0, &row(config))?),
@@ -84,7 +84,7 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let token = |i: usize| token(step, i);
     let tokens = (0..count).map(|i| token(i).to_ne_bytes());
     let context = count / samples;
-    // Documents of so many, where they are kept apart; then some padding.
+    // Document lengths, if documents are separate; then some padding.
     let len = |i: usize| 3 + (i / context + step) % 4;
     let is_apart = config.data.documents() != Documents::Joined;
     let target = |i: usize| {
@@ -95,7 +95,7 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let targets = (0..count).map(|i| target(i).to_ne_bytes());
     let mut batch = config.empty_batch(samples);
     batch = if batch.part("place").is_some() {
-        let row = BATCHES.iter().position(|other| *other == step).expect("it has a place");
+        let row = BATCHES.iter().position(|other| *other == step).expect("the step has a batch in the row");
         let place = |sample: usize| ((row * (count + 1) + sample * context) as u64).to_ne_bytes();
         batch.with("place", (0..samples).flat_map(|sample| place(sample).as_chunks::<4>().0.to_vec()))
     } else {
@@ -169,37 +169,38 @@ fn training_learns() {
     let mut step = |step| engine.step(&batch, &config.numbers(step)).unwrap().loss;
     let losses: Vec<f32> = (1..9).map(&mut step).collect();
     assert!((losses[0] - 256f32.ln()).abs() < 0.2, "the first loss is that of chance: {losses:?}");
-    assert!(losses[7] < losses[0] - 1.0, "the same batch again and again is learnt: {losses:?}");
+    assert!(losses[7] < losses[0] - 1.0, "repeating one batch lowers its loss: {losses:?}");
 }
 
-/// An emulated card takes its time.
+/// Few on a GPU, since an emulated one is slow.
 fn random_combinations() -> usize {
     if testing::on_cuda() { 8 } else { 300 }
 }
 
 #[test]
-fn every_two_values_of_two_keys_change_no_more_than_they_say() {
+fn pairwise_combinations_are_as_equal_as_declared() {
     let choices = testing::pairwise().into_iter();
-    change_no_more_than_they_say(choices.map(|choice| (choice, OPTIMIZERS[0], Dropout::default())));
+    assert_equal_as_declared(choices.map(|choice| (choice, OPTIMIZERS[0], Dropout::default())));
 }
 
 #[test]
-fn combinations_at_random_change_no_more_than_they_say() {
+fn random_combinations_are_as_equal_as_declared() {
     let choices = testing::sample(testing::tenth(random_combinations())).into_iter();
-    // Every third drops, and optimizers take turns: they all meet.
+    // Every third combination has dropout, and optimizers alternate: all pairs occur.
     let rates = [0.0, 0.0, 0.2].map(|rate| Dropout { embedding: rate, attention: rate, residual: rate });
     let others = OPTIMIZERS.iter().copied().cycle().zip(rates.into_iter().cycle());
-    change_no_more_than_they_say(
+    assert_equal_as_declared(
         choices.zip(others).map(|(choice, (optimizer, dropout))| (choice, optimizer, dropout)),
     );
 }
 
-/// Bitwise the same as without the keys that change no bit; without the others, too, as much the same as they say of
-/// themselves; and predicted byte for byte, which `train` asserts.
-fn change_no_more_than_they_say(choices: impl Iterator<Item = (Choice, Updates, Dropout)>) {
+/// Asserts that results are bitwise equal without the keys that declare so, and within the declared tolerance without
+/// the others. `train` asserts that memory is predicted byte for byte.
+fn assert_equal_as_declared(choices: impl Iterator<Item = (Choice, Updates, Dropout)>) {
     let mut references: HashMap<(Choice, Updates, bool), (Dropout, Trace)> = HashMap::new();
     for (number, (choice, optimizer, dropout)) in choices.enumerate() {
-        // Nor does the number of threads. Small operations wait for each other's threads for most of the time.
+        // The number of threads does not change results. Two threads are slow with small operations, hence only some
+        // runs.
         let threads = if number % 4 == 0 || testing::full() { 2 } else { 1 };
         let key = (choice.reference(optimizer), optimizer, dropout.is_any());
         let expected = references
@@ -236,9 +237,9 @@ fn trace_of(choice: &Choice, optimizer: Updates, dropout: Dropout, threads: usiz
     trace_on(&config, Target { threads, ..testing::target() })
 }
 
-/// However a batch is split: 3 + 3 + 2, 4 + 3, 2 + 2 + 1, 2 + 1, 4 times 2, 7 times 1.
+/// Splits: 3 + 3 + 2, 4 + 3, 2 + 2 + 1, 2 + 1, 4 times 2, 7 times 1.
 #[test]
-fn the_same_is_learnt_however_a_batch_is_split() {
+fn losses_do_not_depend_on_micro_batches() {
     let plain = (Gradients::Free, Recompute::None, 1);
     let lean = (Gradients::Zero, Recompute::Block, 3);
     let splits = [(8, 3, plain), (7, 2, lean), (5, 3, lean), (3, 2, plain), (8, 5, plain), (7, 7, plain)];
@@ -259,7 +260,7 @@ fn the_same_is_learnt_however_a_batch_is_split() {
     }
 }
 
-/// Configurations whose programs have every kind of event, with memory laid out in different ways.
+/// Configurations whose programs have every kind of event, with different memory layouts.
 fn with_events() -> Vec<RunConfig> {
     let config = |release, recompute| {
         let mut config = testing::small();
@@ -278,7 +279,7 @@ fn with_events() -> Vec<RunConfig> {
 }
 
 #[test]
-fn queues_may_take_their_time() {
+fn delayed_queues_do_not_change_results() {
     for config in with_events() {
         let expected = trace(&config);
         let program = compile(&config, &testing::target()).unwrap();
@@ -289,8 +290,8 @@ fn queues_may_take_their_time() {
     }
 }
 
-/// Without any one event, some delay gives wrong results. What the compute queue must have done before a batch
-/// is brought depends on where the batch lies, so each event is tried in several layouts.
+/// Without any one event, some delay gives wrong results. Which work must precede a batch's transfer depends on the
+/// batch's address, so each event is tried in several layouts.
 #[test]
 fn no_event_is_idle() {
     let programs: Vec<_> = with_events()
@@ -305,7 +306,7 @@ fn no_event_is_idle() {
                 let wait = waits(program, kind)[nth];
                 broken.section_mut(kind).unwrap().code.remove(wait);
                 [Delay::Compute, Delay::Copy].into_iter().any(|delay| {
-                    // A token that no table has ends the kernel: that counts as noticed.
+                    // An invalid token id makes the kernel panic: that counts as noticed.
                     let run = std::panic::catch_unwind(|| {
                         let mut device = testing::delayed_device(testing::target(), delay);
                         train(config, &broken, device.as_mut()).unwrap()
@@ -318,14 +319,14 @@ fn no_event_is_idle() {
     }
 }
 
-/// The positions of a section's waits.
+/// The indices of a section's waits.
 fn waits(program: &Program, kind: SectionKind) -> Vec<usize> {
     let code = &program.section(kind).unwrap().code;
     (0..code.len()).filter(|&index| matches!(code[index].action, Action::Wait { .. })).collect()
 }
 
-/// Runs under a limit: the first request that it has no room for, if there is one.
-fn exhausted(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
+/// Runs a step and an evaluation under a limit. Returns the first failed request, if any.
+fn first_failed_request(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
     let program = compile(config, target).unwrap();
     let mut device = testing::device(target.clone());
     let run = |device: &mut dyn Device| -> Result<(), Failure> {
@@ -344,7 +345,7 @@ fn exhausted(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
 }
 
 #[test]
-fn running_out_is_predicted() {
+fn out_of_memory_is_predicted() {
     for allocator in [Allocator::Arena, Allocator::Direct] {
         let mut config = testing::small();
         config.strategy.allocator = allocator;
@@ -354,16 +355,19 @@ fn running_out_is_predicted() {
         };
         let free = predicted(&testing::target());
         let most = free.device.reserved_peak;
-        // Ever less memory, so that it runs out in every phase; and a byte too little.
+        // Limits that fail in every phase, and one that is a byte short.
         for limit in (0..16).map(|sixteenth| most * sixteenth / 16).chain([most - 1]) {
             let target = testing::target().with_memory(Bytes(limit));
             let predicted = predicted(&target);
             assert!(predicted.out_of_memory.is_some(), "{limit} of {most}");
-            assert_eq!(predicted.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
-            assert_eq!(predicted.device.reserved_peak, most, "the need is what it is without the limit");
+            assert_eq!(predicted.out_of_memory, first_failed_request(&config, &target), "{limit} of {most}");
+            assert_eq!(
+                predicted.device.reserved_peak, most,
+                "the predicted peak does not depend on the limit"
+            );
             let short = predicted.short(&target).device;
             let enough = target.with_memory(Bytes(limit + short));
-            assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
+            assert_eq!(first_failed_request(&config, &enough), None, "{limit} of {most}");
         }
     }
 }
@@ -372,9 +376,9 @@ fn host_limited(bytes: u64) -> Target {
     testing::target().limited_to(Limits { memory: None, host_memory: Some(Bytes(bytes)) })
 }
 
-/// In either of the host's pools, which one limit is for.
+/// One limit covers both host pools, pageable and pinned.
 #[test]
-fn running_out_on_the_host_is_predicted() {
+fn out_of_host_memory_is_predicted() {
     let mut pools = Vec::new();
     for (allocator, pinned) in [
         (Allocator::Arena, true),
@@ -394,14 +398,14 @@ fn running_out_on_the_host_is_predicted() {
         for limit in (0..8).map(|eighth| most * eighth / 8).chain([most - 1]) {
             let target = host_limited(limit);
             let predicted = predicted(&target);
-            assert_eq!(predicted.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
+            assert_eq!(predicted.out_of_memory, first_failed_request(&config, &target), "{limit} of {most}");
             let short = Short { device: 0, host: most - limit };
             assert_eq!(predicted.short(&target), short);
             let found = predicted.out_of_memory.unwrap();
             pools.push(found.pool);
             assert!(found.requested > 0 && !found.value.is_empty(), "{found:?}");
             let enough = host_limited(limit + short.host);
-            assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
+            assert_eq!(first_failed_request(&config, &enough), None, "{limit} of {most}");
         }
     }
     for pool in [Pool::Host, Pool::Pinned] {

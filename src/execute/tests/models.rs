@@ -1,5 +1,5 @@
-//! What a model's blocks are made of costs what it must: parameters, what is kept for backward, and work, each from the
-//! model's dimensions. That they learn what they should is tested against PyTorch.
+//! The cost of model variants, from their dimensions: parameters, activations kept for backward, FLOPs. Training
+//! results are compared with PyTorch in `vectors`.
 
 use super::strategies::{Activations, BATCH, C, L, T, V, launches, live, program};
 use compile::SectionKind;
@@ -9,24 +9,24 @@ use spec::*;
 
 const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
 const N: u64 = BATCH * T;
-/// A width of the feed-forward layer that is nothing else.
+/// A width of the feed-forward layer that differs from all other dimensions.
 const F: u64 = 48;
 
-/// What differs from GPT-2's.
+/// The cost of a model that differs from GPT-2 by a change.
 struct Cost {
     change: fn(&mut Transformer),
-    /// In parameters.
+    /// Parameter elements.
     parameters: u64,
-    /// In bytes of a block that are kept, and of the head.
+    /// Bytes kept for backward, of a block and of the head's norm.
     block: u64,
     head: u64,
-    /// In FLOPs of a forward pass.
+    /// FLOPs of a forward pass.
     flops: u64,
 }
 
 const GPT2_MLP: u64 = 8 * C * C + 5 * C;
 
-/// Numbers and FLOPs of GPT-2 itself.
+/// Parameter elements and forward FLOPs of GPT-2.
 fn gpt2() -> (u64, u64) {
     let attention = 4 * C * C + 4 * C;
     let parameters = (V + T) * C + L * (attention + GPT2_MLP + 4 * C) + 2 * C;
@@ -56,7 +56,7 @@ fn costs() -> Vec<(&'static str, Cost)> {
             "gated",
             Cost {
                 parameters: parameters - L * GPT2_MLP + L * (3 * C * F + 2 * F + C),
-                // Gate and values, and what comes through.
+                // Gate and up projection, and their product.
                 block: block - 2 * hidden + wide(2 * F) + wide(F),
                 flops: flops - L * 2 * N * 8 * C * C + L * 2 * N * 3 * C * F,
                 ..plain(|model| {
@@ -77,7 +77,7 @@ fn costs() -> Vec<(&'static str, Cost)> {
             "no positions",
             Cost { parameters: parameters - T * C, ..plain(|model| model.positions = Positions::None) },
         ),
-        // In the place of what is rotated.
+        // Rotations are computed in place.
         (
             "rotary positions",
             Cost { parameters: parameters - T * C, ..plain(|model| model.positions = Positions::Rotary) },
@@ -116,7 +116,7 @@ fn costs() -> Vec<(&'static str, Cost)> {
         (
             "wide heads",
             Cost {
-                // q, k and v of 2 heads of 24 channels, and what goes back from them.
+                // q, k and v of 2 heads with 24 channels, and the output projection.
                 parameters: parameters - L * (4 * C * C + 3 * C) + L * (4 * C * 48 + 3 * 48),
                 block: block - wide(3 * C) - wide(C) + wide(3 * 48) + wide(48),
                 flops: flops - L * (2 * N * 4 * C * C + 4 * N * T * C)
@@ -124,7 +124,7 @@ fn costs() -> Vec<(&'static str, Cost)> {
                 ..plain(|model| model.head_dim = 24)
             },
         ),
-        // Of the first block, since the second sees all.
+        // Only the first block has a window.
         (
             "windows",
             Cost {
@@ -137,14 +137,14 @@ fn costs() -> Vec<(&'static str, Cost)> {
             "norms of queries and keys",
             Cost {
                 parameters: parameters + L * 2 * 16,
-                // What is normalised, and a number for each head.
+                // The norm's input, and a statistic for each head.
                 block: block + wide(3 * C) + SIZES.f32(N * 2 * 2),
                 ..plain(|model| model.qk_norm = true)
             },
         ),
         (
             "post-norm",
-            // The norm of each part is the stream that the next one begins with, beside what went into it.
+            // The output of each part's norm is the residual stream of the next part; the norm's input is kept, too.
             Cost {
                 parameters: parameters - 2 * C,
                 head: 0,
@@ -155,12 +155,12 @@ fn costs() -> Vec<(&'static str, Cost)> {
             "sandwich",
             Cost {
                 parameters: parameters + L * 2 * 2 * C,
-                // What is normalised, once more for each part, and its statistics; the norm itself is added.
+                // Input and statistics of a second norm for each part; its output is added to the residual stream.
                 block: block + 2 * (SIZES.stream() + 2 * statistic),
                 ..plain(|model| model.norm_placement = NormPlacement::Sandwich)
             },
         ),
-        // Which elements are dropped is drawn again.
+        // Dropout masks are drawn again in backward.
         ("dropout", plain(|model| model.dropout = Dropout { embedding: 0.1, attention: 0.2, residual: 0.3 })),
         ("caps", plain(|model| model.attention_softcap = Some(2.0))),
         ("no mask", plain(|model| model.causal = false)),
@@ -169,15 +169,15 @@ fn costs() -> Vec<(&'static str, Cost)> {
 }
 
 #[test]
-fn models_cost_what_they_must() {
+fn model_variants_have_the_expected_cost() {
     for (name, cost) in costs() {
         assert_cost(name, cost.change, &cost);
     }
 }
 
-/// What goes into it is kept, and what comes out.
+/// Every activation keeps its input and its output.
 #[test]
-fn every_activation_costs_what_gpt2_s_does() {
+fn every_activation_has_the_cost_of_gpt2() {
     let (_, gpt2) = costs().swap_remove(0);
     for activation in Activation::ALL {
         let change = |model: &mut Transformer| model.activation = MlpActivation::Plain(activation);
@@ -198,9 +198,9 @@ fn assert_cost(name: &str, change: impl FnOnce(&mut Transformer), cost: &Cost) {
     assert_eq!(updated, cost.parameters, "{name}");
 }
 
-/// What continues the residual stream is of its type, and gradients of what it is multiplied by are of theirs.
+/// With norms on the residual stream, values and gradients keep their dtypes.
 #[test]
-fn norms_anywhere_learn_in_every_type() {
+fn every_norm_placement_trains_in_every_dtype() {
     for placement in NormPlacement::ALL {
         let config = testing::reshaped(testing::small(), |model| model.norm_placement = *placement);
         let losses = |params: StoredIn| {

@@ -1,4 +1,4 @@
-//! What `offload` must cost and save, from the model's dimensions. That it changes no bit is tested beside it.
+//! Cost and savings of `offload`, from the model's dimensions. Bitwise equality is tested in `placement`.
 //!
 //! L layers, B sequences in a batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
@@ -14,7 +14,7 @@ fn offloaded(change: impl Fn(&mut Offload)) -> RunConfig {
     with(|strategy| change(&mut strategy.offload))
 }
 
-/// Of all buckets, as an arena rounds them, and as they are.
+/// Bytes of all parameter buckets: rounded as in an arena, and exact.
 pub(super) fn parameters(program: &Program) -> [u64; 2] {
     bytes_of_parameters(program, 256)
 }
@@ -24,35 +24,35 @@ fn bytes_of_parameters(program: &Program, rounding: u64) -> [u64; 2] {
     [bytes.clone().map(|bytes| bytes.next_multiple_of(rounding)).sum(), bytes.sum()]
 }
 
-/// The weights of the model, without the gaps between them: the table of tokens and that of positions, the head's norm, and
-/// per block two norms, attention's two products and those of the mlp, with their biases.
+/// Bytes of the model's weights without gaps: the token and position tables, the head's norm, and per block two norms
+/// and the matmuls of attention and mlp with their biases.
 pub(super) const WEIGHTS: u64 =
     4 * (V * C + T * C + 2 * C + L * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C));
 
 #[test]
-fn spilled_activations_wait_on_the_host() {
+fn spilled_activations_are_held_on_the_host() {
     let program = program(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
     let sizes = Activations { rounding: 256, micro_batch: BATCH };
     let at_the_loss = |pool| {
         live_in(&program, pool, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"))
     };
-    // Of the head, with which backward begins, nothing: its norm, the logits and the loss stay.
+    // The head's activations stay, since backward begins with the head: its norm, the logits and the loss.
     let head = sizes.kept(0) - sizes.stream();
     assert_eq!(at_the_loss(Pool::Pinned), sizes.kept(sizes.block()) - head);
     assert!(at_the_loss(Pool::Device) < head + 2 * sizes.f32(sizes.rows() * 4 * C));
 }
 
 #[test]
-fn each_spilled_activation_goes_once_and_comes_once() {
+fn each_spilled_activation_is_transferred_once_each_way() {
     let (counts, effects) = work(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
     let n = BATCH * T;
-    // Per block: two norms with mean and deviation, q, k and v, attention's output and sums, the stream twice, the mlp's
-    // product before and behind its activation. And the stream before the blocks.
+    // Per block: two norms with mean and deviation, q, k and v, attention's output and log-sum-exp, the residual stream
+    // twice, the mlp's hidden values before and after the activation. And the residual stream before the blocks.
     let block = 2 * (n * C + 2 * n) + 3 * n * C + n * C + BATCH * H * T + 2 * n * C + 2 * 4 * n * C;
     let bytes = 4 * (L * block + n * C);
     assert_eq!((counts.bytes_to_host, counts.bytes_to_device), (2 * bytes, 2 * bytes));
     assert_eq!(effects, format!("{0} to the host and {0} back", Bytes(bytes)));
-    // Of those that are large enough, all; of larger ones, none.
+    // With the threshold at the size of the mlp's hidden values only these are spilled; above it, none.
     let from = |least| work(&offloaded(|offload| offload.activations = Spill::From(Bytes(least)))).0;
     let wide = 4 * (L * 2 * 4 * n * C);
     assert_eq!(from(4 * 4 * n * C).bytes_to_host, 2 * wide);
@@ -60,7 +60,7 @@ fn each_spilled_activation_goes_once_and_comes_once() {
 }
 
 #[test]
-fn an_offloaded_optimizer_leaves_the_device_its_parameters() {
+fn offloaded_optimizer_keeps_only_parameters_on_the_device() {
     let config = offloaded(|offload| offload.optimizer = true);
     let program = program(&config);
     let found = predict(&program, &testing::target(), RunSchedule::of(&config));
@@ -72,19 +72,20 @@ fn an_offloaded_optimizer_leaves_the_device_its_parameters() {
     assert_eq!(device[Role::Parameter], rounded);
 
     let (counts, _) = work(&config);
-    // Gradients go as they are made, that of the table, which is the head's too, in two halves of the pass; parameters go to be
-    // updated and come back.
+    // Gradients are transferred once they are complete, that of the tied table twice: after the head and after the
+    // embedding. Parameters are transferred for the update and back.
     let table = 4 * V * C;
     assert_eq!(counts.bytes_to_host, 2 * (WEIGHTS + table + bytes));
-    // What slices of the loss add to it goes once.
+    // The table's gradient of all loss slices is transferred once.
     let sliced = with(|strategy| (strategy.offload.optimizer, strategy.loss_chunks) = (true, 7));
     assert_eq!(work(&sliced).0.bytes_to_host, counts.bytes_to_host);
     assert_eq!(counts.bytes_to_device, 2 * (table + bytes));
 }
 
-/// They are made of the copy that the optimizer has, so that nothing of them goes there, and half as much of all else.
+/// Parameters are computed from the master weights on the host, so that they are transferred to the device only. All
+/// else is half as large.
 #[test]
-fn parameters_that_have_a_copy_only_come_back() {
+fn parameters_with_master_weights_are_transferred_to_the_device_only() {
     let config = with(|strategy| {
         (strategy.params, strategy.gradient_dtype) = (StoredIn::Bf16, StoredIn::Bf16);
         (strategy.precision, strategy.offload.optimizer) = (Precision::Bf16, true);
@@ -94,7 +95,7 @@ fn parameters_that_have_a_copy_only_come_back() {
     let table = 2 * V * C;
     assert_eq!(counts.bytes_to_host, 2 * (WEIGHTS / 2 + table));
     assert_eq!(counts.bytes_to_device, 2 * (table + bytes));
-    // Those that live there themselves are not brought for the update either.
+    // Offloaded parameters are not transferred for the update either.
     let mut offloaded = config;
     (offloaded.strategy.offload.parameters, offloaded.strategy.offload.optimizer) = (true, false);
     let mut full = offloaded.clone();
@@ -104,7 +105,7 @@ fn parameters_that_have_a_copy_only_come_back() {
 }
 
 #[test]
-fn offloaded_parameters_are_there_for_two_layers_at_a_time() {
+fn offloaded_parameters_of_two_layers_are_on_the_device_at_a_time() {
     let config = offloaded(|offload| offload.parameters = true);
     let program = program(&config);
     let found = predict(&program, &testing::target(), RunSchedule::of(&config));
@@ -118,15 +119,15 @@ fn offloaded_parameters_are_there_for_two_layers_at_a_time() {
     }
 
     let (counts, _) = work(&config);
-    // Forward, the table for the embedding and for the head; backward, what gradients of inputs are computed with: all
-    // products' weights, norms' gains, and the head's table. Then the update.
+    // Forward: all weights, and the table twice, for the embedding and the head. Backward: the operands of input
+    // gradients, which are the weights of matmuls, gains of norms and the head's table. Then the update.
     let forward = WEIGHTS + 4 * V * C;
     let backward = 4 * (V * C + C + L * (2 * C + 3 * C * C + C * C + 8 * C * C));
     assert_eq!(counts.bytes_to_device, 2 * (forward + backward + bytes));
     assert_eq!(counts.bytes_to_host, 2 * bytes);
 }
 
-/// The casts of parameters that are not here are not here either.
+/// Casts of offloaded parameters are not kept on the device.
 #[test]
 fn offloaded_parameters_are_cast_again_in_backward() {
     let of = |parameters| {
@@ -141,9 +142,9 @@ fn offloaded_parameters_are_cast_again_in_backward() {
     assert_eq!(again.flops, kept.flops);
 }
 
-/// What does not fit on the device trains: neither parameters nor what belongs to them are there all the time.
+/// The model does not fit on the device: parameters, gradients and states are on the host.
 #[test]
-fn a_model_larger_than_the_device_trains() {
+fn model_larger_than_device_memory_trains() {
     let mut config = offloaded(|offload| (offload.parameters, offload.optimizer) = (true, true));
     config.model = Model::Transformer(Transformer::new(16, 64, 2, 16));
     config.train.batch_size = 1;
@@ -158,9 +159,9 @@ fn a_model_larger_than_the_device_trains() {
     assert!(trace.losses.last() < trace.losses.first(), "{:?}", trace.losses);
 }
 
-/// The earlier it is brought, the more is there; at no distance nothing is brought before what comes before it is done.
+/// Earlier prefetch holds more parameters on the device. With `ahead = 0`, each is transferred right before its use.
 #[test]
-fn how_far_ahead_is_what_it_says() {
+fn ahead_sets_the_prefetch_distance() {
     let peak = |ahead| {
         let config = offloaded(|offload| (offload.parameters, offload.ahead) = (true, ahead));
         let config = testing::reshaped(config, |model| model.layers = 8);
@@ -185,10 +186,9 @@ fn how_far_ahead_is_what_it_says() {
     }
 }
 
-/// All that is on the host for the sake of offloading is in pageable memory where none is to be pinned, and the rest is where
-/// it is without offloading. Nothing else is another.
+/// With `pinned = false`, offloaded values are in pageable memory, and nothing else changes.
 #[test]
-fn pageable_memory_holds_what_is_offloaded_and_pinned_memory_the_rest() {
+fn unpinned_offload_uses_pageable_memory() {
     let of = |pinned| {
         let mut config = offloaded(|offload| {
             (offload.parameters, offload.optimizer, offload.pinned) = (true, true, pinned);
@@ -225,9 +225,9 @@ fn pageable_memory_holds_what_is_offloaded_and_pinned_memory_the_rest() {
     assert_eq!(work(&of(true)), work(&of(false)));
 }
 
-/// An evaluation that keeps what backward would need keeps the same, wherever training has it meanwhile.
+/// An evaluation that keeps the values for backward keeps the same ones with and without offload.
 #[test]
-fn what_an_evaluation_keeps_is_not_offloaded() {
+fn evaluation_values_are_not_offloaded() {
     let kept = |spill| {
         let mut config = offloaded(|offload| offload.activations = spill);
         config.strategy.evaluation_pass = EvaluationPass::Grad;

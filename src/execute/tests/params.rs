@@ -1,5 +1,4 @@
-//! Parameters in 16 bits: what is learnt, what they take, what is counted, and that small changes of them are not lost where
-//! there is a copy, or they are rounded at random.
+//! Parameters in 16 bits: losses, bytes, counts. Master weights and stochastic rounding preserve small updates.
 
 use super::super::counts::Counts;
 use super::super::engine::Engine;
@@ -14,12 +13,12 @@ use testing::compile;
 
 const HALVES: [StoredIn; 2] = [StoredIn::Bf16, StoredIn::Fp16];
 
-/// Tensors of the model: of the embedding, its last norm, and of each of two blocks.
+/// Tensors of the model: of the embedding, the last norm, and two blocks.
 const TENSORS: u64 = 2 + 2 + 2 * 12;
-/// Norms, each with two vectors, that are computed with in f32.
+/// Norms, each with two vectors, computed in f32.
 const NORMS: u64 = 2 * 2 + 1;
 
-/// What follows parameters where nothing is said of it.
+/// Parameters in a dtype, with the dtypes of gradients, residual stream and precision that follow from it by default.
 fn stored(params: StoredIn, master_weights: bool) -> RunConfig {
     let mut config = testing::small();
     let strategy = &mut config.strategy;
@@ -41,7 +40,7 @@ fn with(mut config: RunConfig, change: impl FnOnce(&mut Strategy)) -> RunConfig 
     config
 }
 
-/// What the tests of training try, each with a name for messages.
+/// Configurations for the tests of losses, each with a name for messages.
 fn choices() -> Vec<(String, RunConfig)> {
     let mut choices = Vec::new();
     for (params, master) in HALVES.into_iter().flat_map(|params| [true, false].map(|master| (params, master)))
@@ -86,9 +85,9 @@ fn losses(config: &RunConfig, steps: usize) -> Vec<f32> {
 }
 
 #[test]
-fn the_loss_stays_within_three_percent() {
+fn loss_is_within_three_percent_of_fp32_parameters() {
     let full = losses(&testing::small(), 20);
-    assert!(full[19] < full[0] - 1.0, "there is something to learn: {full:?}");
+    assert!(full[19] < full[0] - 1.0, "the loss falls: {full:?}");
     let mut seen = vec![full.clone()];
     for (name, config) in choices() {
         let found = losses(&config, 20);
@@ -100,10 +99,10 @@ fn the_loss_stays_within_three_percent() {
     }
 }
 
-/// Weights that matrix work casts once per update are those that it casts at every use: but for norms, biases of the residual
-/// stream and embeddings, whose rounding is not undone, the same is computed.
+/// Parameters rounded from master weights once per update equal those cast at every use. Only norms, biases on the
+/// residual stream and embeddings differ: without 16-bit parameters they are not rounded.
 #[test]
-fn a_copy_makes_of_parameters_what_casts_make_of_them() {
+fn master_weights_give_the_parameters_that_casts_give() {
     let cast = with(testing::small(), |strategy| strategy.precision = Precision::Bf16);
     let kept = with(stored(StoredIn::Bf16, true), |strategy| strategy.gradient_dtype = StoredIn::Fp32);
     let (cast, kept) = (losses(&cast, 4), losses(&kept, 4));
@@ -112,9 +111,9 @@ fn a_copy_makes_of_parameters_what_casts_make_of_them() {
     }
 }
 
-/// Changes that are less than half of a parameter's last place: of norms' weights, which begin as ones.
+/// Updates smaller than half a ULP, of norm weights, which are initially 1.
 #[test]
-fn small_changes_are_lost_unless_there_is_a_copy_or_chance() {
+fn small_updates_need_master_weights_or_stochastic_rounding() {
     let has_changed = |config: RunConfig| {
         let mut config = testing::with_optimizer(&config, &["optimizer.sgd = { lr = 1e-2 }"]);
         config.train.clip_norm = None;
@@ -128,9 +127,9 @@ fn small_changes_are_lost_unless_there_is_a_copy_or_chance() {
         }
         let named = |name: &str| {
             let named = |parameter: &&Parameter| program.full_name(parameter.value) == name;
-            program.parameters.iter().find(named).expect("the model has it").clone()
+            program.parameters.iter().find(named).expect("the model has this parameter").clone()
         };
-        // The copy, where there is one, is what is trained.
+        // The master weight, if there is one, is trained.
         let Parameter { value, bucket, .. } = named("head.norm.weight");
         let master = program.buckets[bucket]
             .states
@@ -149,14 +148,14 @@ fn small_changes_are_lost_unless_there_is_a_copy_or_chance() {
         bytes[..32 * one.len()] != one.repeat(32)
     };
     let of = |change: fn(&mut Strategy)| has_changed(with(stored(StoredIn::Bf16, false), change));
-    assert!(!of(|_| {}), "changes are not lost");
+    assert!(!of(|_| {}), "the update is not rounded away");
     assert!(of(|strategy| strategy.rounding = Rounding::Stochastic));
     assert!(has_changed(stored(StoredIn::Bf16, true)));
 }
 
-/// By role, in the forward pass: states and gradients are there.
+/// By role, in the forward pass, when states and gradients are live.
 #[test]
-fn parameters_take_the_bytes_of_their_type() {
+fn parameters_take_the_bytes_of_their_dtype() {
     for params in HALVES {
         for master in [true, false] {
             for gradients in [StoredIn::Fp32, params] {
@@ -167,7 +166,7 @@ fn parameters_take_the_bytes_of_their_type() {
                 let usage = predict(&program, &testing::target(), RunSchedule::of(&config)).device;
                 let live = usage.phase_peak(Phase::Forward).live;
                 let rounded = |bytes: u64| bytes.next_multiple_of(256);
-                // Members begin at multiples of 256 bytes of the narrowest type that they are stored in.
+                // Members begin at multiples of 256 bytes in the narrowest dtype that they are stored in.
                 let all = |bytes: u64| -> u64 {
                     let ends = program.buckets.iter().map(|bucket| {
                         bucket.members.iter().fold(0, |end: u64, member| {
@@ -191,9 +190,9 @@ fn parameters_take_the_bytes_of_their_type() {
     }
 }
 
-/// Of a residual stream in 16 bits, the inputs of all norms take half as much.
+/// With a residual stream in 16 bits, the inputs of all norms have half the bytes.
 #[test]
-fn the_residual_stream_takes_the_bytes_of_its_type() {
+fn residual_stream_takes_the_bytes_of_its_dtype() {
     let config = stored(StoredIn::Bf16, false);
     let [full, half] = [StoredIn::Fp32, StoredIn::Bf16].map(|residual| {
         let config = with(config.clone(), |strategy| strategy.residual = residual);
@@ -214,16 +213,16 @@ fn parameters_are_cast_once_for_each_update() {
     let program = compile(&stored(StoredIn::Bf16, true), &testing::target()).unwrap();
     let bytes: u64 = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes()).sum();
     let numbers = program.parameter_count(|_| true);
-    // Two steps, in each of which norms are computed in f32.
+    // Casts of norms, which are computed in f32, in two steps.
     let of_norms = 2 * 2 * NORMS;
     let (casts, stored_bytes, random, effects) = counted(&stored(StoredIn::Bf16, false));
     assert_eq!((casts, stored_bytes, random), (of_norms, bytes, 0));
     assert!(effects.contains(" of parameters in 16 bits"), "{effects}");
     let rounding = with(stored(StoredIn::Bf16, false), |strategy| strategy.rounding = Rounding::Stochastic);
     assert_eq!(counted(&rounding).2, numbers);
-    // Biases that are added to a stream in f32, and the gradients of two layers of each block that come from it.
+    // Biases added to the residual stream in f32, and gradients of the stream for two layers of each block.
     let of_stream = 2 * 2 * 2 + 2 * 2 * 2;
     let (casts, ..) = counted(&stored(StoredIn::Bf16, true));
-    // And the copies, of which each bucket's is made at once.
+    // And the parameters from master weights, one cast per bucket.
     assert_eq!(casts, of_norms + of_stream + 2 * TENSORS + program.buckets.len() as u64);
 }

@@ -1,6 +1,6 @@
-//! Mixed precision: what it learns, what it does, and what becomes of steps that overflow.
+//! Mixed precision: losses, casts, memory, and skipped steps after an overflow.
 
-use super::super::effects::{Run, effects};
+use super::super::effects::{EffectsContext, effects};
 use super::super::engine::Engine;
 use super::batch;
 use device::{Pool, Role};
@@ -32,9 +32,9 @@ fn losses(config: &RunConfig) -> Vec<f32> {
 }
 
 #[test]
-fn the_loss_stays_within_a_percent() {
+fn loss_is_within_one_percent_of_fp32() {
     let full = losses(&in_precision(Precision::Fp32));
-    assert!(full[19] < full[0] - 1.0, "there is something to learn: {full:?}");
+    assert!(full[19] < full[0] - 1.0, "the loss falls: {full:?}");
     for precision in HALVES {
         let half = losses(&in_precision(precision));
         for (step, (a, b)) in full.iter().zip(&half).enumerate() {
@@ -53,22 +53,22 @@ fn overflowing() -> RunConfig {
     config
 }
 
-/// Wherever what is updated lives, and however it is stored: what parameters are made of a copy of is theirs as well, and memory
-/// that nothing was written to is poisoned.
+/// With parameters and states on device or host, with and without 16-bit parameters. A skipped update must still write
+/// the parameters that are computed from master weights: unwritten memory is poisoned.
 #[test]
-fn a_step_that_overflows_is_skipped() {
+fn overflowing_step_is_skipped() {
     for params in [StoredIn::Fp32, StoredIn::Fp16] {
         for offload in [(false, false), (true, false), (false, true), (true, true)] {
             let mut config = overflowing();
             config.strategy.params = params;
             config.strategy.gradient_dtype = params;
             (config.strategy.offload.parameters, config.strategy.offload.optimizer) = offload;
-            a_step_is_skipped(&config);
+            assert_step_is_skipped(&config);
         }
     }
 }
 
-fn a_step_is_skipped(config: &RunConfig) {
+fn assert_step_is_skipped(config: &RunConfig) {
     let program = compile(config, &testing::target()).unwrap();
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
@@ -80,11 +80,11 @@ fn a_step_is_skipped(config: &RunConfig) {
 
     let first = engine.step(&batch, &config.numbers(1)).unwrap();
     assert!(first.loss.is_finite() && !first.gradient_norm.unwrap().is_finite(), "{first:?}");
-    assert_eq!(engine.digest().unwrap(), untouched, "no bit of parameters and moments");
+    assert_eq!(engine.digest().unwrap(), untouched, "parameters and moments do not change");
     assert_eq!((first.loss_scale, engine.counts().skipped_steps), (Some(65536.0), 1));
 
     let second = engine.step(&batch, &config.numbers(1)).unwrap();
-    assert_eq!(second.loss, first.loss, "nothing was learnt from what was skipped");
+    assert_eq!(second.loss, first.loss, "the skipped step changed nothing");
     assert!(second.gradient_norm.unwrap().is_finite());
     assert_ne!(engine.digest().unwrap(), untouched);
     assert_eq!(second.loss_scale, Some(65536.0));
@@ -92,14 +92,14 @@ fn a_step_is_skipped(config: &RunConfig) {
     let third = engine.step(&batch, &config.numbers(2)).unwrap();
     assert!(third.loss < second.loss);
     assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
-    assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
-    let effects = effects(&before, &engine.counts(), Run::of(config, &program), None);
+    assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "the reported scale is the device's");
+    let effects = effects(&before, &engine.counts(), EffectsContext::new(config, &program), None);
     assert!(effects.contains("1 step skipped"), "{effects}");
 }
 
-/// The scale is a power of two here: it changes no bit of what is learnt as long as nothing overflows or vanishes.
+/// The scale is a power of two: results are bitwise equal as long as nothing overflows or underflows.
 #[test]
-fn clipping_sees_gradients_without_their_scale() {
+fn clipping_uses_unscaled_gradients() {
     let norm = |scale: Option<LossScale>, clip: Option<f64>| {
         let mut config = in_precision(Precision::Fp16);
         config.strategy.loss_scale = scale;
@@ -114,12 +114,16 @@ fn clipping_sees_gradients_without_their_scale() {
     let scaled = norm(Some(LossScale::Static(1024.0)), Some(0.5)).unwrap();
     let unscaled = norm(None, Some(0.5)).unwrap();
     assert!((scaled / unscaled - 1.0).abs() < 1e-2, "{scaled} and {unscaled}");
-    assert_eq!(norm(Some(LossScale::Static(1024.0)), None), Some(scaled), "scaling needs a norm anyway");
+    assert_eq!(
+        norm(Some(LossScale::Static(1024.0)), None),
+        Some(scaled),
+        "a loss scale needs the norm in any case"
+    );
     assert_eq!(norm(None, None), None);
 }
 
-/// Once per weight and section: two weights and two biases of each block's linear layers that lead to half precision,
-/// two weights of those that lead into the residual stream, and the table.
+/// Once per weight and section: two weights and two biases of each block's linear layers with output in half precision,
+/// two weights of those that add to the residual stream, and the table.
 #[test]
 fn each_weight_is_cast_once_in_each_section() {
     for precision in HALVES {
@@ -133,8 +137,7 @@ fn each_weight_is_cast_once_in_each_section() {
             let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
             engine.start().unwrap();
             engine.step(&batch(&config, 0, config.train.batch_size), &config.numbers(1)).unwrap();
-            // The gradient of the residual stream is cast on its way into each of the two linear layers that add to
-            // it.
+            // The gradient of the residual stream is cast for each of the two linear layers that add to it.
             let (weights, gradients) = (2 * 6 + 1, 2 * 2);
             let casts = engine.counts().casts;
             assert_eq!(casts, (weights + gradients) * accumulate as u64, "{:?}", config.strategy);
@@ -142,8 +145,7 @@ fn each_weight_is_cast_once_in_each_section() {
     }
 }
 
-/// When the logits are made, what backward needs is kept in half precision; the residual stream and what normalises it
-/// are not.
+/// At the logits, activations are kept in half precision; the residual stream and statistics of norms are in f32.
 #[test]
 fn activations_are_half_as_large() {
     let [t, c, h, v, batch] = [16, 32, 2, 256, 4u64];
@@ -169,10 +171,9 @@ fn activations_are_half_as_large() {
     }
 }
 
-/// At the same moment the weights of matrix products have copies, which backward reads again and which are not what
-/// parameters take; those of biases are gone.
+/// At the logits, casts of matmul weights are live, since backward reads them; those of biases have been freed.
 #[test]
-fn casts_are_charged_to_a_role_of_their_own() {
+fn casts_have_their_own_role() {
     let [c, v] = [32u64, 256];
     let halves = |numbers: u64| (numbers * 2).next_multiple_of(256);
     let (attention, mlp) = (halves(c * 3 * c) + halves(c * c), 2 * halves(c * 4 * c));

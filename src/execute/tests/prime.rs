@@ -1,4 +1,4 @@
-//! Priming: all that a run will launch, in no more memory than the run has, all of which is given back.
+//! Priming: launches every operation of a run, within the run's memory, and frees all of it.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use ops::Op;
 use testing::compile;
 use testing::forward;
 
-/// A device, and what it was asked for.
+/// A device that records launches and memory.
 struct Recorder {
     device: Box<dyn Device>,
     launched: Vec<Work>,
@@ -60,7 +60,7 @@ impl Device for Recorder {
 }
 
 #[test]
-fn everything_a_run_launches_was_launched_before() {
+fn priming_launches_every_operation_of_a_run() {
     for choice in testing::pairwise() {
         let config = testing::small_with(&choice);
         let (program, run_schedule) =
@@ -78,7 +78,7 @@ fn everything_a_run_launches_was_launched_before() {
 }
 
 #[test]
-fn a_run_that_does_not_fit_is_primed_with_what_does() {
+fn run_that_does_not_fit_is_primed_with_its_smaller_operations() {
     let config = testing::small();
     let (program, run_schedule) = (compile(&config, &testing::target()).unwrap(), RunSchedule::of(&config));
     let memory = predict(&program, &testing::target(), run_schedule).device.reserved_peak / 4;

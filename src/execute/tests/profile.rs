@@ -1,4 +1,4 @@
-//! The step that is taken for the timeline alone, once training is over.
+//! The profiled step, which is run after training for the timeline only.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,17 +14,17 @@ use spec::*;
 use testing::compile;
 use testing::forward;
 
-/// By its clock, what each instruction of the step for the timeline takes, and all copies of it.
+/// Time of each instruction of the profiled step, and of all its copies, by the device's clock.
 const LAP: Duration = Duration::from_millis(1);
 const COPIED: Duration = Duration::from_secs(4);
 
-/// A device with a clock, which others leave without memory once its clock is read in a step.
+/// A device with a clock. If crowded, it is out of memory in the profiled step.
 struct Crowded {
     device: Box<dyn Device>,
     started: bool,
     profiling: bool,
     crowded: bool,
-    /// Since the clock was last read.
+    /// Laps since the clock was last read.
     laps: usize,
 }
 
@@ -42,7 +42,7 @@ impl Device for Crowded {
         true
     }
 
-    /// Start-up is timed, and then nothing before the step for the timeline.
+    /// Start-up is timed, and after it only the profiled step.
     fn lap(&mut self) -> Result<(), DeviceError> {
         self.profiling = self.started;
         self.laps += 1;
@@ -85,7 +85,7 @@ fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
 }
 
 #[test]
-fn a_timeline_that_gets_no_memory_costs_the_timeline_alone() {
+fn profiled_step_out_of_memory_loses_only_the_timeline() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [calm, crowded] = [(0, false), (1, true)].map(|(at, crowded)| outcome(folders[at].path(), crowded));
     assert_eq!([calm.ended, crowded.ended], [Ended::Complete; 2]);
@@ -99,12 +99,12 @@ fn a_timeline_that_gets_no_memory_costs_the_timeline_alone() {
     assert_eq!(has_timeline, [true, false]);
     assert!(calm.measured.profiled_step_ms.is_some() && crowded.measured.profiled_step_ms.is_none());
     assert_eq!(calm.message, "");
-    assert_eq!(crowded.message, "no times of operations: the step that is taken for them got no memory");
+    assert_eq!(crowded.message, "no times of operations: the profiled step ran out of memory");
 }
 
-/// Nothing is computed while the compute queue stands waiting for a copy, or for one to be enqueued.
+/// Copies are not hidden while the compute queue waits for one, or for one to be enqueued.
 #[test]
-fn copies_are_hidden_but_for_what_the_device_s_queue_waits_for() {
+fn hidden_copy_time_excludes_waits_of_the_compute_queue() {
     let mut config = testing::small();
     config.strategy.offload = Offload { parameters: true, optimizer: true, ..Offload::default() };
     let program = compile(&config, &testing::target()).unwrap();
@@ -137,9 +137,9 @@ fn copies_are_hidden_but_for_what_the_device_s_queue_waits_for() {
     assert!(outcome.measured.effects.contains(&told), "{}", outcome.measured.effects);
 }
 
-/// Nothing is copied but batches: there is nothing to hide.
+/// Batches alone do not count.
 #[test]
-fn nothing_is_said_of_copies_where_no_strategy_copies() {
+fn copies_hidden_is_empty_without_copies_of_a_strategy() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(outcome(folder.path(), false).measured.copies_hidden, None);
 }

@@ -1,4 +1,4 @@
-//! Ranks that share a batch: what each does is its part of what one alone does.
+//! Ranks that share a batch: gradients and losses of all ranks sum to those of a single one.
 
 use super::super::engine::Engine;
 use super::batch;
@@ -13,7 +13,7 @@ fn target(rank: Rank) -> Target {
     Target { rank, ..testing::target() }
 }
 
-/// A batch of five in two micro-batches: of two ranks one sees two samples and the other three.
+/// A batch of five in two micro-batches: of two ranks, one has two samples and the other three.
 fn config() -> RunConfig {
     let mut config = testing::small();
     config.train.batch_size = 5;
@@ -22,7 +22,7 @@ fn config() -> RunConfig {
     config
 }
 
-/// The gradients that a rank has before there is an update, and its part of the loss.
+/// The gradients of a rank before the update, and its part of the loss.
 fn part(config: &RunConfig, rank: Rank) -> (Vec<f32>, f32) {
     let program = compile(config, &target(rank)).unwrap();
     let whole = batch(config, 0, config.train.batch_size);
@@ -62,7 +62,7 @@ fn parts_of_ranks_sum_to_the_whole() {
     let (whole, loss) = part(&config, Rank::ALONE);
     let [first, second] = [0, 1].map(|index| part(&config, Rank { index, of: 2 }));
     assert!((first.1 + second.1 - loss).abs() <= 1e-6 * loss, "{} + {} and {loss}", first.1, second.1);
-    assert!((second.1 / first.1 - 1.5).abs() < 0.05, "three samples count for more than two");
+    assert!((second.1 / first.1 - 1.5).abs() < 0.05, "three samples have more weight than two");
     let squares = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|x| x * x).sum::<f32>().sqrt();
     let sums = first.0.iter().zip(&second.0).map(|(a, b)| a + b);
     let distance = squares(&mut sums.zip(&whole).map(|(sum, whole)| sum - whole));
@@ -70,7 +70,7 @@ fn parts_of_ranks_sum_to_the_whole() {
 }
 
 #[test]
-fn a_program_of_one_rank_takes_the_sizes_of_another() {
+fn program_of_a_rank_is_instantiated_at_another_size() {
     let (config, rank) = (config(), Rank { index: 1, of: 2 });
     let mut larger = config.clone();
     larger.train.batch_size = 9;

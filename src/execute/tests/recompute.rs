@@ -1,4 +1,4 @@
-//! What is computed again, in every way that `recompute` knows: what is kept, that no bit changes, and the work that it takes.
+//! Recomputation, with every kind of `recompute`: kept values, bitwise equality and FLOPs.
 
 use super::strategies::{Activations, BATCH, C, H, T, launches, live, program, with, work};
 use base::units::Bytes;
@@ -7,14 +7,14 @@ use device::Role;
 use ops::OpKind;
 use spec::*;
 
-/// Five blocks, so that no two ways to choose among them are one.
+/// Five blocks, so that all choices among them differ.
 const BLOCKS: u64 = 5;
 
 const ATTENTION: [Attention; 2] = [Attention::Fused, Attention::Materialized];
 
 const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
 
-/// What attention keeps beside its output: lse or the probabilities.
+/// Bytes that attention keeps besides its output: log-sum-exp or probabilities.
 fn beside_out(attention: Attention) -> u64 {
     SIZES.f32(match attention {
         Attention::Fused => BATCH * H * T,
@@ -22,7 +22,7 @@ fn beside_out(attention: Attention) -> u64 {
     })
 }
 
-/// Every way to compute again, with what is kept of five blocks, their output among it, and the FLOPs that it takes.
+/// Each recompute setting with the kept bytes of five blocks, their outputs included, and the recomputed FLOPs.
 fn recomputed(attention: Attention) -> Vec<(Recompute, u64, u64)> {
     let beside = beside_out(attention);
     let whole = SIZES.block() - beside_out(ATTENTION[0]) + beside;
@@ -30,7 +30,7 @@ fn recomputed(attention: Attention) -> Vec<(Recompute, u64, u64)> {
     let (qkv, out) = (SIZES.f32(SIZES.rows() * 3 * C), x + beside);
     let mlp = 2 * SIZES.f32(SIZES.rows() * 4 * C);
     let n = BATCH * T;
-    // What is read of a part's last product is read elsewhere.
+    // The last matmul of a part is not recomputed: its output is not read in the part's backward.
     let (of_qkv, of_attention, of_out, of_mlp) =
         (2 * n * C * 3 * C, 4 * n * T * C, 2 * n * C * C, 2 * n * C * 4 * C);
     let block = of_qkv + of_attention + of_out + of_mlp;
@@ -49,7 +49,7 @@ fn recomputed(attention: Attention) -> Vec<(Recompute, u64, u64)> {
         (Recompute::Every(2), 3 * x + 2 * whole, 3 * block),
         (Recompute::Every(9), x + 4 * whole, block),
         (Recompute::Segments(1), BLOCKS * whole, 0),
-        // Within a segment, the last product of each block but the last is needed by the next.
+        // Within a segment, each block but the last recomputes its last matmul, as the next block's input.
         (Recompute::Segments(2), x + 3 * whole, 2 * block + of_mlp),
         (Recompute::Segments(3), 2 * x + 3 * whole, 2 * block),
         (Recompute::Segments(5), 4 * x + whole, 4 * block),
@@ -67,7 +67,7 @@ fn recomputing(attention: Attention, recompute: Recompute) -> RunConfig {
 }
 
 #[test]
-fn recompute_keeps_what_it_says() {
+fn recompute_keeps_the_expected_bytes() {
     for attention in ATTENTION {
         for (recompute, kept, _) in recomputed(attention) {
             let program = program(&recomputing(attention, recompute));
@@ -78,9 +78,9 @@ fn recompute_keeps_what_it_says() {
     }
 }
 
-/// Of five blocks: two of them make a segment, and what goes from one to the other is made again as well.
+/// With five blocks, segments of two blocks also recompute the value between them.
 #[test]
-fn recompute_changes_no_bit() {
+fn recompute_is_bitwise_equal() {
     let nf4 = || {
         let targets = vec!["mlp".to_owned()];
         Lora { rank: 2, alpha: 4.0, targets, base: Base::Nf4, double_quantization: true }
@@ -112,12 +112,12 @@ fn recompute_changes_no_bit() {
             config.strategy.lora = Some(nf4());
             super::trace(&config)
         });
-        assert_eq!(adapted, plain, "{recompute:?} beside a quantized base");
+        assert_eq!(adapted, plain, "{recompute:?} with a quantized base");
     }
 }
 
 #[test]
-fn recompute_does_the_work_it_says() {
+fn recompute_has_the_expected_flops_and_effects() {
     for attention in ATTENTION {
         let (plain, _) = work(&recomputing(attention, Recompute::None));
         for (recompute, _, flops) in recomputed(attention) {
@@ -126,14 +126,14 @@ fn recompute_does_the_work_it_says() {
             assert_eq!(counts.flops, plain.flops + 2 * flops, "{recompute:?}, {attention:?}");
             let told = match recompute {
                 Recompute::None | Recompute::Segments(1) => String::new(),
-                _ if flops == 0 => format!("{} computed again", counts.computed_again / 2),
+                _ if flops == 0 => format!("{} operations recomputed", counts.recomputed_operations / 2),
                 _ => format!("+{:.0}% FLOPs", 100.0 * (2 * flops) as f64 / plain.flops as f64),
             };
             assert_eq!(effects, told, "{recompute:?}, {attention:?}");
         }
     }
-    // Two norms of each block.
+    // Two norms in each block.
     let (counts, _) =
         work(&recomputing(Attention::Fused, Recompute::Parts([BlockPart::Norm].into_iter().collect())));
-    assert_eq!(counts.computed_again, 2 * 2 * BLOCKS);
+    assert_eq!(counts.recomputed_operations, 2 * 2 * BLOCKS);
 }

@@ -1,4 +1,4 @@
-//! An allocator that remembers is predicted byte for byte, because the prediction goes through a run as training does.
+//! Predictions follow the run schedule: even an allocator with a history is predicted byte for byte.
 
 use proptest::strategy::{Strategy as Any, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -12,14 +12,14 @@ use spec::*;
 use testing::Hoarder;
 use testing::compile;
 
-/// Runs that are evaluated, accumulate and take some steps.
+/// Random runs of several steps with accumulation and evaluations.
 fn runs() -> Vec<RunConfig> {
     let mut runner = TestRunner::deterministic();
     let any = (testing::any_config(), 1..=3usize, 1..=3usize, 1..=2usize, 1..=5usize);
     let mut draw = || any.new_tree(&mut runner).expect("nothing is rejected").current();
     let run = |(mut config, accumulate, every, batches, steps): (RunConfig, usize, usize, usize, usize)| {
         config.train.batch_size = config.train.batch_size.max(accumulate);
-        // What goes with any number of micro-batches.
+        // Compatible with any number of micro-batches.
         let update = Update::AfterBackward;
         config.strategy =
             Strategy { accumulate, update, allocator: Allocator::Direct, graph: false, ..config.strategy };
@@ -27,12 +27,12 @@ fn runs() -> Vec<RunConfig> {
         config.measure = Measure { warmup_steps: 1, steps, ..Measure::default() };
         config
     };
-    // An emulated card takes its time.
+    // An emulated GPU is slow.
     let count = if testing::on_cuda() { 4 } else { 24 };
     (0..testing::tenth(count)).map(|_| run(draw())).collect()
 }
 
-/// Goes through a run in an order of one's own.
+/// Executes a run with a given order of steps and evaluations.
 type Order = fn(&RunConfig, &mut Engine) -> Result<(), Failure>;
 
 fn steps(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Failure> {
@@ -48,37 +48,37 @@ fn evaluations(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<
     (0..count).try_for_each(|step| engine.evaluate(&batch(config, step, samples)).map(drop))
 }
 
-fn each_round(
+fn each_cycle(
     config: &RunConfig,
     mut go: impl FnMut(EvaluationCycle) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut rounds = RunSchedule::of(config).cycles();
-    rounds.try_for_each(|(times, round)| (0..times).try_for_each(|_| go(round)))
+    let mut cycles = RunSchedule::of(config).rounds();
+    cycles.try_for_each(|(times, cycle)| (0..times).try_for_each(|_| go(cycle)))
 }
 
-/// As training does.
+/// The order of training.
 fn in_order(config: &RunConfig, engine: &mut Engine) -> Result<(), Failure> {
-    each_round(config, |round| {
-        steps(config, engine, round.steps)?;
-        evaluations(config, engine, round.evaluation_batches)
+    each_cycle(config, |cycle| {
+        steps(config, engine, cycle.steps)?;
+        evaluations(config, engine, cycle.evaluated)
     })
 }
 
 const OTHER_ORDERS: [(&str, Order); 3] = [
     ("evaluations before their steps", |config, engine| {
-        each_round(config, |round| {
-            evaluations(config, engine, round.evaluation_batches)?;
-            steps(config, engine, round.steps)
+        each_cycle(config, |cycle| {
+            evaluations(config, engine, cycle.evaluated)?;
+            steps(config, engine, cycle.steps)
         })
     }),
     ("no evaluations", |config, engine| steps(config, engine, RunSchedule::of(config).steps)),
-    ("a single round", |config, engine| {
+    ("a single cycle", |config, engine| {
         steps(config, engine, 1)?;
         evaluations(config, engine, 1)
     }),
 ];
 
-/// What is used at the end of a run whose allocator keeps what is freed.
+/// Memory usage at the end of a run with an allocator that keeps freed memory.
 fn measured(config: &RunConfig, program: &Program, order: Order) -> [Usage; 3] {
     let mut device = testing::device(testing::target());
     let mut engine = Engine::with_allocator(program, device.as_mut(), Hoarder::boxed(program)).unwrap();
@@ -92,7 +92,7 @@ fn measured(config: &RunConfig, program: &Program, order: Order) -> [Usage; 3] {
 }
 
 #[test]
-fn the_prediction_follows_the_cadence_of_the_run() {
+fn prediction_follows_the_run_schedule() {
     let mut noticed = OTHER_ORDERS.map(|_| 0);
     for config in runs() {
         let program = compile(&config, &testing::target()).unwrap();
@@ -105,6 +105,6 @@ fn the_prediction_follows_the_cadence_of_the_run() {
         }
     }
     for ((order, _), noticed) in OTHER_ORDERS.iter().zip(noticed) {
-        assert!(noticed > 0, "{order}: goes by unseen");
+        assert!(noticed > 0, "{order}: not noticed");
     }
 }

@@ -1,4 +1,4 @@
-//! What is decided scope by scope, at any depth: what is computed again, and what is trained.
+//! Choices by scope, at any depth: recomputation and freezing.
 
 use super::super::engine::Engine;
 use super::{batch, train};
@@ -15,7 +15,7 @@ const C: u64 = 32;
 const N: u64 = 4 * 16;
 
 #[test]
-fn any_scope_can_be_computed_again() {
+fn any_scope_can_be_recomputed() {
     let config = testing::small();
     let graphs = Graphs::of(&config);
     let target = testing::target();
@@ -32,9 +32,9 @@ fn any_scope_can_be_computed_again() {
     type Choice = (fn(&Scope) -> bool, u64);
     let choices: [Choice; 5] = [
         (|scope| scope.path.ends_with(".attention"), 2 * N * C * 3 * C + 4 * N * 16 * C),
-        // What the last product of a scope makes is not read in backward.
+        // The output of a scope's last matmul is not read in its backward.
         (|scope| scope.path.ends_with(".mlp"), 2 * N * C * 4 * C),
-        // The outermost of the marked is what is computed again as a whole.
+        // The outermost annotated scope is recomputed as a whole.
         (|scope| scope.block, 2 * N * C * 3 * C + 4 * N * 16 * C + 2 * N * C * C + 2 * N * C * 4 * C),
         (|scope| scope.path == "embedding" || scope.path == "head", 0),
         (|scope| scope.path == "blocks.1.mlp", N * C * 4 * C),
@@ -60,15 +60,15 @@ fn any_scope_can_be_computed_again() {
     }
 }
 
-/// A parameter's name, its numbers before and after a step, and its gradient in between if it has one.
-struct Seen {
+/// A parameter's name, its bytes before and after a step, and its gradient, if it has one.
+struct TrainedParameter {
     name: String,
     before: Vec<u8>,
     after: Vec<u8>,
     gradient: Option<Vec<u8>>,
 }
 
-fn step(config: &RunConfig, program: &Program) -> Vec<Seen> {
+fn step(config: &RunConfig, program: &Program) -> Vec<TrainedParameter> {
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
@@ -94,12 +94,13 @@ fn step(config: &RunConfig, program: &Program) -> Vec<Seen> {
     engine.close().unwrap();
     let names = program.parameters.iter().map(|parameter| program.full_name(parameter.value));
     let all = names.zip(before).zip(after).zip(gradients);
-    all.map(|(((name, before), after), gradient)| Seen { name, before, after, gradient }).collect()
+    all.map(|(((name, before), after), gradient)| TrainedParameter { name, before, after, gradient })
+        .collect()
 }
 
 #[test]
-fn what_is_frozen_stays_and_costs_nothing() {
-    // A block's products; the attention's count twice again backward.
+fn frozen_layers_do_not_change_and_have_no_gradients_or_states() {
+    // FLOPs of a block's matmuls; attention's backward is twice its forward.
     let weights = 2 * N * (C * 3 * C + C * C + 2 * C * 4 * C);
     let block = 2 * weights + 2 * (4 * N * 16 * C);
     let table = 2 * N * 256 * C;
@@ -113,7 +114,7 @@ fn what_is_frozen_stays_and_costs_nothing() {
             (&["blocks.1"][..], weights),
             (&["blocks.1.mlp"], 2 * N * (2 * C * 4 * C)),
             (&["head"], 0),
-            // Nothing below is trained: the first block's backward is not there at all.
+            // No earlier layer is trained: the first block has no backward.
             (&["embedding", "blocks.0"], table + block),
         ] {
             config.strategy.freeze = layers.iter().map(|layer| (*layer).to_owned()).collect();
@@ -122,7 +123,7 @@ fn what_is_frozen_stays_and_costs_nothing() {
             for (seen, plain) in step(&config, &program).into_iter().zip(&expected) {
                 assert_eq!(
                     seen.before, plain.before,
-                    "{}: draws do not depend on what is trained",
+                    "{}: initial values do not depend on frozen layers",
                     seen.name
                 );
                 if frozen(&seen.name) {

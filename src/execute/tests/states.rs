@@ -1,8 +1,7 @@
-//! Optimizer states in fewer bits: what is learnt, what they take, what is counted, and that small changes of them are not lost
-//! where they are rounded at random.
+//! Optimizer states in fewer bits: losses, bytes, counts, and stochastic rounding, which preserves small updates.
 
 use super::super::counts::Counts;
-use super::super::effects::{Run, effects};
+use super::super::effects::{EffectsContext, effects};
 use super::super::engine::Engine;
 use super::batch;
 use device::{Pool, Region, Role, Tensor};
@@ -25,7 +24,7 @@ fn stored(optimizer_state: OptimizerState, rounding: Rounding) -> RunConfig {
     config
 }
 
-/// Every tensor in 8 bits.
+/// States of every tensor in 8 bits.
 fn quantized() -> RunConfig {
     let mut config = stored(OptimizerState::EightBit, Rounding::Nearest);
     config.strategy.quantize = Quantize { from: 0, embeddings: true };
@@ -38,7 +37,7 @@ const CHOICES: [(OptimizerState, Rounding); 3] = [
     (OptimizerState::EightBit, Rounding::Nearest),
 ];
 
-/// The losses of twenty steps, the digest after them, and what was counted.
+/// Losses of twenty steps, the digest after them, counts and effects.
 fn train(config: &RunConfig) -> (Vec<f32>, String, Counts, String) {
     let program = compile(config, &testing::target()).unwrap();
     let mut device = testing::device(testing::target());
@@ -50,19 +49,19 @@ fn train(config: &RunConfig) -> (Vec<f32>, String, Counts, String) {
         engine.step(&batch, &config.numbers(step + 1)).unwrap().loss
     });
     let losses = losses.collect();
-    let effects = effects(&before, &engine.counts(), Run::of(config, &program), None);
+    let effects = effects(&before, &engine.counts(), EffectsContext::new(config, &program), None);
     (losses, engine.digest().unwrap(), engine.counts(), effects)
 }
 
 #[test]
-fn the_loss_stays_within_three_percent() {
+fn loss_is_within_three_percent_of_fp32_states() {
     for optimizer in [None, Some(MOMENTUM)] {
         let optimized = |config: RunConfig| match optimizer {
             None => config,
             Some(optimizer) => with_optimizer(&config, optimizer),
         };
         let full = train(&optimized(testing::small())).0;
-        assert!(full[19] < full[0] - 0.5, "there is something to learn: {full:?}");
+        assert!(full[19] < full[0] - 0.5, "the loss falls: {full:?}");
         let choices = CHOICES.map(|(state, rounding)| stored(state, rounding));
         for config in choices.into_iter().chain([quantized()]) {
             let place = format!("{:?} and {:?}", config.strategy.optimizer_state, config.strategy.rounding);
@@ -72,20 +71,20 @@ fn the_loss_stays_within_three_percent() {
                 assert!((a - b).abs() <= 0.03 * a, "{place}, step {}: {a} and {b}", step + 1);
             }
             assert_ne!(full, found.0, "{place} make no difference");
-            assert_eq!(train(&config).1, found.1, "{place}: the same bits each time");
+            assert_eq!(train(&config).1, found.1, "{place}: runs are reproducible");
         }
     }
 }
 
-/// A seed draws other numbers, and nothing else of rounding to the nearest.
+/// The seed changes stochastic rounding, but not rounding to nearest.
 #[test]
-fn draws_depend_on_the_seed_of_the_run() {
+fn stochastic_rounding_depends_on_the_seed() {
     let digest = |rounding, seed| {
         let mut config = stored(OptimizerState::Bf16, rounding);
         let program = compile(&config, &testing::target()).unwrap();
         config.train.seed = seed;
         let mut other = compile(&config, &testing::target()).unwrap();
-        // From the same parameters.
+        // With the same initial parameters.
         for (other, own) in other.sections.iter_mut().zip(&program.sections).take(1) {
             other.code.clone_from(&own.code);
         }
@@ -99,9 +98,9 @@ fn draws_depend_on_the_seed_of_the_run() {
     assert_ne!(digest(Rounding::Stochastic, 7), digest(Rounding::Stochastic, 8));
 }
 
-/// C d_model, V vocabulary, T context, of two blocks. Tensors begin at multiples of 256 bytes of their narrowest type.
+/// C d_model, V vocabulary, T context; two blocks. Tensors begin at multiples of 256 bytes in their narrowest dtype.
 #[test]
-fn states_take_the_bytes_of_their_types() {
+fn states_take_the_bytes_of_their_dtypes() {
     let [c, v, t] = [32u64, 256, 16];
     let end = |tensors: &[u64], unit: u64| {
         tensors.iter().fold(0u64, |end, tensor| end.next_multiple_of(unit) + tensor)
@@ -112,7 +111,7 @@ fn states_take_the_bytes_of_their_types() {
     let attention = [c, c, 3 * c * c, 3 * c, c * c, c];
     let mlp = [c, c, 4 * c * c, 4 * c, 4 * c * c, c];
     let block = [&attention[..], &mlp].concat();
-    // Of the block, the two tensors of 4,096 numbers.
+    // A block has two tensors of 4,096 elements.
     let large = [4 * c * c, 4 * c * c];
     let small: Vec<u64> = block.iter().copied().filter(|&tensor| tensor < 4096).collect();
     let uniform = |bytes: u64| {
@@ -146,7 +145,7 @@ fn states_take_the_bytes_of_their_types() {
 }
 
 #[test]
-fn bytes_are_counted_as_they_are_updated() {
+fn state_bytes_are_counted_at_each_update() {
     let counted = |config: &RunConfig| {
         let (.., counts, effects) = train(config);
         let Counts { state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings, .. } = counts;
@@ -163,19 +162,19 @@ fn bytes_are_counted_as_they_are_updated() {
     assert!(effects.ends_with(" of states in 16 bits"), "{effects}");
     let (counts, effects) = counted(&stored(OptimizerState::Bf16, Rounding::Stochastic));
     assert_eq!(counts, [halves, 0, 2 * numbers as u64]);
-    assert!(effects.ends_with(&format!("{} numbers rounded at random", 2 * numbers)), "{effects}");
-    // Two moments of two tensors of 4,096 numbers in each of two blocks.
+    assert!(effects.ends_with(&format!("{} numbers rounded stochastically", 2 * numbers)), "{effects}");
+    // Two moments of two tensors of 4,096 elements in each of two blocks.
     let (counts, effects) = counted(&stored(OptimizerState::EightBit, Rounding::Nearest));
     assert_eq!(counts, [0, 2 * 2 * 2 * 4096, 0]);
     assert_eq!(effects, "32.0 KiB of states in 8 bits");
-    // Those of every tensor, which begin at multiples of 256 numbers, as parameters beside them do.
+    // States of every tensor. Tensors begin at multiples of 256 elements, as in the parameter buckets.
     let (counts, _) = counted(&quantized());
     let program = compile(&quantized(), &testing::target()).unwrap();
     let all: usize = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).elements()).sum();
     assert_eq!(counts, [0, 2 * all as u64, 0]);
 }
 
-/// The mean of second moments after so many steps of gradients of 1 with beta2 = 0.999: in f32, 1 - 0.999^steps.
+/// The mean second moment after `steps` gradients of 1 with beta2 = 0.999: in f32, 1 - 0.999^steps.
 fn second_moment(format: StateFormat, steps: usize) -> f64 {
     const LEN: usize = 8192;
     let member = Member::new(Shape::new(&[LEN]), false, 1);
@@ -215,9 +214,9 @@ fn second_moment(format: StateFormat, steps: usize) -> f64 {
     sum / LEN as f64
 }
 
-/// What is added to a moment shrinks as it nears what it tends to, and is soon less than half a unit in the last of 8 bits.
+/// Increments of a moment shrink as it nears its limit, soon below half a ULP of bf16.
 #[test]
-fn a_moment_rounded_to_the_nearest_stops_moving_and_one_rounded_at_random_does_not() {
+fn moments_stall_with_nearest_but_not_with_stochastic_rounding() {
     let nearest = |steps| second_moment(StateFormat::Bf16(Rounded::Nearest), steps);
     let expected = 1.0 - 0.999f64.powi(1000);
     assert_eq!((nearest(300), nearest(1000)), (0.25, 0.25), "it should be {expected}");

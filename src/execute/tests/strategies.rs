@@ -1,10 +1,10 @@
-//! What each strategy must cost and save, from the model's dimensions: expected bytes and expected work. That the
-//! results stay the same is tested next door.
+//! Cost and savings of each strategy, from the model's dimensions: expected bytes and FLOPs. Equality of results is
+//! tested in the parent module.
 //!
 //! L layers, B sequences in a micro-batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
 use super::super::counts::Counts;
-use super::super::effects::{Run, effects};
+use super::super::effects::{EffectsContext, effects};
 use super::super::engine::Engine;
 use super::super::volume::Volume;
 use base::units::Bytes;
@@ -31,7 +31,7 @@ pub(super) fn program(config: &RunConfig) -> Program {
     compile(config, &testing::target()).unwrap()
 }
 
-/// Live bytes of a role on the device after the last instruction of a section that is like this.
+/// Live device bytes of a role after the last matching instruction of a section.
 pub(super) fn live(
     program: &Program,
     kind: SectionKind,
@@ -41,7 +41,7 @@ pub(super) fn live(
     live_in(program, Pool::Device, kind, role, like)
 }
 
-/// The same in a pool.
+/// Live bytes of a role in a pool after the last matching instruction of a section.
 pub(super) fn live_in(
     program: &Program,
     pool: Pool,
@@ -60,7 +60,7 @@ pub(super) fn launches(name: &'static str) -> impl Fn(&Instruction) -> bool {
     move |instruction| matches!(&instruction.action, Action::Launch { op, .. } if op.name() == name)
 }
 
-/// Bytes of activations, each rounded to what the allocator hands out.
+/// Bytes of activations, each rounded as allocated.
 pub(super) struct Activations {
     pub(super) rounding: u64,
     pub(super) micro_batch: u64,
@@ -84,31 +84,31 @@ impl Activations {
         self.stream() + 2 * self.f32(self.rows())
     }
 
-    /// What a block's backward needs of it but its input, and its output, which is the next one's input.
+    /// The values that a block keeps for backward, with its output and without its input.
     pub(super) fn block(&self) -> u64 {
         let attention = self.f32(self.rows() * 3 * C) + self.stream() + self.f32(self.micro_batch * H * T);
         let mlp = 2 * self.f32(self.rows() * 4 * C);
         self.norm() + attention + self.stream() + self.norm() + mlp + self.stream()
     }
 
-    /// After the last of the forward pass: the blocks, the embedding's output, the head with its logits.
+    /// At the end of forward: the blocks, the embedding's output, the head with its logits.
     pub(super) fn kept(&self, per_block: u64) -> u64 {
         L * per_block + self.stream() + self.norm() + self.f32(self.rows() * V) + self.f32(1)
     }
 }
 
-/// A batch of so many sequences.
+/// A run with batches of `batch_size` sequences.
 fn split(batch_size: usize, accumulate: usize) -> RunConfig {
     let mut config = with(|strategy| strategy.accumulate = accumulate);
     config.train.batch_size = batch_size;
     config
 }
 
-/// A section, how often it is gone through, and how many sequences it sees each time.
-type Seen = (SectionKind, usize, u64);
+/// A section, its repeat count and its sequences.
+type SectionShape = (SectionKind, usize, u64);
 
-/// Batches and how they are split.
-const SPLITS: [(usize, usize, &[Seen]); 6] = {
+/// Batch size, `accumulate`, and the resulting sections.
+const SPLITS: [(usize, usize, &[SectionShape]); 6] = {
     use SectionKind::{First, Micro, Tail};
     [
         (4, 2, &[(First, 1, 2), (Micro, 1, 2)]),
@@ -116,7 +116,7 @@ const SPLITS: [(usize, usize, &[Seen]); 6] = {
         (8, 3, &[(First, 1, 3), (Micro, 1, 3), (Tail, 1, 2)]),
         (7, 2, &[(First, 1, 4), (Tail, 1, 3)]),
         (7, 5, &[(First, 1, 2), (Micro, 2, 2), (Tail, 1, 1)]),
-        // No more than four that are this large are needed.
+        // Four micro-batches of two sequences cover the batch.
         (8, 5, &[(First, 1, 2), (Micro, 3, 2)]),
     ]
 };
@@ -136,9 +136,9 @@ fn accumulate_shrinks_activations_to_the_micro_batch() {
     }
 }
 
-/// A last micro-batch that is smaller adds nothing to what the others need, wherever the step's memory comes from.
+/// With either allocator.
 #[test]
-fn a_smaller_micro_batch_needs_no_more_than_the_others() {
+fn smaller_last_micro_batch_does_not_raise_the_peak() {
     for allocator in [Allocator::Arena, Allocator::Direct] {
         let device = |batch_size: usize| {
             let mut config = split(batch_size, 3);
@@ -151,9 +151,9 @@ fn a_smaller_micro_batch_needs_no_more_than_the_others() {
     }
 }
 
-/// All splits of a batch go through the same FLOPs and tokens; micro-batches are counted as they are gone through.
+/// All splits of a batch have the same FLOPs and tokens. Micro-batches are counted during execution.
 #[test]
-fn accumulate_splits_the_work_and_does_no_more() {
+fn accumulate_does_not_change_flops() {
     for (batch_size, accumulate, sections) in SPLITS {
         let (whole, split) = (split(batch_size, 1), split(batch_size, accumulate));
         let ((plain, _), (counts, effects)) = (work(&whole), work(&split));
@@ -171,8 +171,8 @@ fn accumulate_splits_the_work_and_does_no_more() {
     }
 }
 
-/// Into how many slices `loss_chunks` cuts the rows, and how long each is but the last: fewer slices than asked for are
-/// enough where the last would be empty, and none is shorter than a row.
+/// `loss_chunks`, the resulting number of slices, and the rows of each but the last. There are fewer slices than
+/// requested if the last would be empty.
 const SLICES: [(usize, u64, u64); 5] = [(2, 2, 32), (3, 3, 22), (7, 7, 10), (48, 32, 2), (1000, 64, 1)];
 
 #[test]
@@ -202,8 +202,7 @@ fn loss_chunks_shrink_logits_to_a_slice() {
         }
     }
 
-    // With the last slice there is its logits' gradient, in their place, and what the slices before gave to the gradient of
-    // what they are computed from.
+    // At the last slice: its logits' gradient, computed in place, and the accumulated gradient of the logits' input.
     for (chunks, count, rows) in SLICES {
         let program = program(&with(|strategy| strategy.loss_chunks = chunks));
         let last = sizes.rows() - (count - 1) * rows;
@@ -214,7 +213,7 @@ fn loss_chunks_shrink_logits_to_a_slice() {
     }
 }
 
-/// What cannot be cut is as it is without the key, which then has no effect.
+/// A loss of one row cannot be sliced: the key has no effect.
 #[test]
 fn one_row_is_one_slice() {
     let config = |chunks| {
@@ -268,13 +267,13 @@ fn late_release_holds_what_was_allocated() {
         _ => None,
     });
     assert_eq!(bytes(Release::Step), all.sum::<u64>());
-    // The gradient of the embedding's output, and the loss on its way to the update.
+    // The gradient of the embedding's output, and the loss, which the update section reads.
     let stream = Activations { rounding: 256, micro_batch: BATCH }.stream();
     assert_eq!(bytes(Release::Eager), stream + 256);
     assert!(bytes(Release::Scope) < bytes(Release::Step));
 }
 
-/// Numbers in the bucket of a block, each tensor but the last rounded up to 64 of them; and in that of the head.
+/// Elements in the bucket of a block, each tensor but the last rounded up to 64 elements; and in that of the head.
 const BLOCK: u64 = {
     let attention = 64 + 64 + 3 * C * C + 128 + C * C + 64;
     let mlp = 64 + 64 + 4 * C * C + 128 + 4 * C * C + C;
@@ -299,9 +298,9 @@ fn on_host(layers: &[&str]) -> RunConfig {
     with(|strategy| strategy.place = layers.iter().map(|layer| ((*layer).to_owned(), Home::Host)).collect())
 }
 
-/// All that is of the layer, and nothing else; of what crosses, nothing stays for longer than it is read.
+/// All values of the placed layer are on the host, and no others. Transferred copies are freed after their last use.
 #[test]
-fn placed_layers_have_all_that_is_theirs_on_the_host() {
+fn all_values_of_placed_layers_are_on_the_host() {
     let sizes = Activations { rounding: 256, micro_batch: BATCH };
     let program = program(&on_host(&["blocks.1"]));
     let block = (4 * BLOCK).next_multiple_of(256);
@@ -317,12 +316,12 @@ fn placed_layers_have_all_that_is_theirs_on_the_host() {
         live_in(&program, pool, SectionKind::First, Role::Activation, loss)
     };
     assert_eq!(kept(Pool::Pinned), sizes.block());
-    // What the head's backward pass reads of the layer is on its way.
+    // The layer's output is prefetched for the head's backward.
     assert_eq!(kept(Pool::Device), sizes.kept(sizes.block()) - sizes.block() + sizes.stream());
 }
 
 #[test]
-fn placed_layers_are_computed_on_the_host_and_their_borders_cross() {
+fn placed_layers_are_computed_on_the_host_and_their_inputs_transferred() {
     let n = BATCH * T;
     let weights = 2 * n * (C * 3 * C + C * C + 2 * C * 4 * C);
     let block = 3 * weights + 3 * (4 * n * T * C);
@@ -335,8 +334,8 @@ fn placed_layers_are_computed_on_the_host_and_their_borders_cross() {
         let mut unplaced = config.clone();
         unplaced.strategy.place.clear();
         let plain = work(&unplaced).0;
-        // The layer reads its input, forward and once more for its gradient; the head reads its output in the same way.
-        // Each gives a gradient back. The norm of the gradients is the device's work.
+        // The layer reads its input in forward and in backward, and so does the head with the layer's output. Each
+        // returns a gradient. The norm of the gradients is computed on the device.
         let norm = if clip_norm.is_some() { [4, 4 * BLOCK] } else { [0, 0] };
         let expected = Counts {
             host_flops: 2 * block,
@@ -370,11 +369,11 @@ fn evaluation_with_gradients_keeps_what_training_keeps() {
     let sizes = Activations { rounding: 256, micro_batch: BATCH };
     let last = |instruction: &Instruction| matches!(instruction.action, Action::Copy { .. });
     let found = live(&program, SectionKind::Evaluation, Role::Activation, last);
-    // The logits are the loss's alone: its gradient comes with it.
+    // Only the loss reads the logits, and its gradient is computed with it.
     assert_eq!(found, sizes.kept(sizes.block()) - sizes.f32(sizes.rows() * V));
 }
 
-/// What is counted over two steps and one evaluation.
+/// Counts and effects of two steps and one evaluation.
 pub(super) fn work(config: &RunConfig) -> (Counts, String) {
     let program = program(config);
     let mut device = testing::device(testing::target());
@@ -393,11 +392,11 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
         bytes_to_device: after.bytes_to_device - before.bytes_to_device,
         ..after
     };
-    (counts, effects(&before, &after, Run::of(config, &program), None))
+    (counts, effects(&before, &after, EffectsContext::new(config, &program), None))
 }
 
 #[test]
-fn every_strategy_does_the_work_it_says() {
+fn strategies_have_the_expected_counts_and_effects() {
     let (plain, nothing) = work(&testing::small());
     assert_eq!(nothing, "");
     assert_eq!((plain.recompute_flops, plain.zeroed_bytes, plain.late_frees, plain.requests), (0, 0, 0, 0));
@@ -408,17 +407,17 @@ fn every_strategy_does_the_work_it_says() {
     let materialized = with(|strategy| strategy.attention = Attention::Materialized);
     assert_ne!(program(&materialized), program(&small));
     let (counts, effects) = work(&materialized);
-    assert_eq!((counts, &*effects), (plain, ""), "the products are the same");
+    assert_eq!((counts, &*effects), (plain, ""), "the matmuls are the same");
 
     let n = BATCH * T;
     for (chunks, slices, _) in SLICES {
         let (counts, effects) = work(&with(|strategy| strategy.loss_chunks = chunks));
         let expected = Counts { loss_slices: 2 * slices, ..plain };
         assert_eq!(counts, expected, "loss_chunks = {chunks}");
-        assert_eq!(effects, format!("{slices} slices of the loss"));
+        assert_eq!(effects, format!("{slices} loss slices"));
     }
 
-    // The gradient that the head gives the table, and a block's backward, of which attention's is twice its forward.
+    // The table's gradient in the head, and a block's backward; attention's is twice its forward.
     let weights = 2 * n * (C * 3 * C + C * C + 2 * C * 4 * C);
     let saved = 2 * n * V * C + 2 * weights + 2 * (4 * n * T * C);
     let frozen = ["embedding", "blocks.0"].map(str::to_owned).to_vec();
@@ -426,7 +425,7 @@ fn every_strategy_does_the_work_it_says() {
     let block = 12 * C * C + 13 * C;
     assert_eq!(plain.trained_parameters, 2 * ((V + T) * C + L * block + 2 * C));
     let trained_parameters = 2 * (block + 2 * C);
-    assert_ne!(counts.updated, plain.updated, "fewer are updated");
+    assert_ne!(counts.updated, plain.updated, "fewer elements are updated");
     let Counts { updated, .. } = counts;
     assert_eq!(counts, Counts { flops: plain.flops - 2 * saved, trained_parameters, updated, ..plain });
     assert_eq!(effects, "21.4k parameters without gradients");
@@ -452,11 +451,11 @@ fn every_strategy_does_the_work_it_says() {
     let late = |release| work(&with(|strategy| strategy.release = release)).0.late_frees;
     assert!(0 < late(Release::Scope) && late(Release::Scope) < late(Release::Step));
 
-    // Per block three for each norm, three for attention, two for the mlp and two of the stream; the embedding's
-    // tokens and output, and the head's norm.
+    // Per block three for each norm, three for attention, two for the mlp and two of the residual stream; the
+    // embedding's tokens and output, and the head's norm.
     let (counts, effects) = work(&with(|strategy| strategy.evaluation_pass = EvaluationPass::Grad));
     assert_eq!(counts.late_frees_in_evaluation, 13 * L + 5);
-    assert_eq!(effects, "31 values kept in evaluation");
+    assert_eq!(effects, "31 values freed late in evaluation");
     let mut uneven = split(5, 3);
     uneven.strategy.evaluation_pass = EvaluationPass::Grad;
     assert_eq!(work(&uneven).0.late_frees_in_evaluation, 3 * counts.late_frees_in_evaluation);

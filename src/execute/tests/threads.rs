@@ -1,12 +1,12 @@
-//! The number of threads against the results, which do not depend on it.
+//! Results do not depend on the number of threads.
 
 use super::trace_on;
 use device::Target;
 use spec::*;
 
-/// A run whose sizes no number of threads divides, nor any width of a vector: 488 rows in a batch, 183 and 122 in
-/// micro-batches of it, 87 channels, three heads of 29, a vocabulary of 263. Its sums are longer than what a kernel adds
-/// up at a time: the rows of a weight's gradient, the elements of the gradients' norm.
+/// A run whose sizes are not multiples of the number of threads or the vector width: 488 rows in a batch, 183 and 122
+/// in micro-batches, 87 channels, three heads of 29, a vocabulary of 263. Its sums are longer than a kernel's tile: the
+/// rows of a weight's gradient, the elements of the gradients' norm.
 fn uneven(accumulate: usize, recompute: Recompute) -> RunConfig {
     let mut config = testing::small();
     config.model = Model::Transformer(Transformer { vocabulary: 263, ..Transformer::new(2, 87, 3, 61) });
@@ -16,9 +16,9 @@ fn uneven(accumulate: usize, recompute: Recompute) -> RunConfig {
     config
 }
 
-/// The digests of all parameters and moments after each of four steps, and every loss.
+/// Compares the digests of parameters and moments after each of four steps, and every loss.
 #[test]
-fn threads_change_no_bit() {
+fn number_of_threads_does_not_change_results() {
     for accumulate in [1, 3] {
         for recompute in [Recompute::None, Recompute::Block] {
             let config = uneven(accumulate, recompute);

@@ -1,5 +1,5 @@
-//! The engine against PyTorch: five steps from the same parameters on the same batches, as committed with what
-//! PyTorch made of them.
+//! Compares the engine with PyTorch: five steps from the same parameters on the same batches. Parameters, batches and
+//! PyTorch's results are committed as test vectors.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use ops::{Activation, DType, ValueId};
 use spec::*;
 use testing::compile;
 
-/// What a loss and a gradient may be off by: of a loss, relative; of a tensor, the norm of the difference over the norm
-/// of the tensor. (Elementwise means nothing: a key bias's true gradient is zero.) In half precision each of the two
-/// rounds at places of its own, so that the limit follows from the type's significand; where the residual stream is
-/// rounded, too, it is twice as far.
+/// Tolerances of losses and gradients: relative for a loss; for a tensor, the norm of the difference over the norm of
+/// the tensor. (Elementwise relative errors are meaningless: a key bias's true gradient is zero.) In half precision the
+/// two round at different points, so the tolerance follows from the dtype's significand; it doubles if the residual
+/// stream is rounded, too.
 fn tolerances(config: &RunConfig) -> [f64; 2] {
     match config.strategy.precision {
         Precision::Bf16 if config.strategy.residual == StoredIn::Bf16 => [1e-4, 2f64.powi(-5)],
@@ -34,15 +34,15 @@ const STEPS: usize = 5;
 #[derive(Clone, Copy)]
 struct Vectors(&'static str);
 
-/// Of one model, trained in many ways.
-const WAYS: Vectors = Vectors("../../tests/reference/vectors");
-/// Of many models.
+/// One model with many strategies and optimizers.
+const STRATEGIES: Vectors = Vectors("../../tests/reference/vectors");
+/// Many models.
 const MODELS: Vectors = Vectors("../../tests/reference/vectors/models");
-/// Of documents that samples keep apart.
+/// Separate documents, padded or packed.
 const DOCUMENTS: Vectors = Vectors("../../tests/reference/vectors/documents");
-/// Of models that leave something to chance.
+/// Models with dropout.
 const DROPOUT: Vectors = Vectors("../../tests/reference/vectors/dropout");
-/// Of checkpoints, by the library that saved them.
+/// Checkpoints, with the results of the library that saved them.
 const CHECKPOINTS: Vectors = Vectors("../../tests/reference/vectors/hugging_face");
 
 impl Vectors {
@@ -50,23 +50,23 @@ impl Vectors {
         Tensors(std::fs::read(Path::new(self.0).join(format!("{name}.safetensors"))).unwrap())
     }
 
-    /// What a run begins with, if that is not what its model names.
+    /// The initial parameters of a run. `None` if the model has weights of its own.
     fn initial(self, strategy: &str, config: &RunConfig) -> Option<Tensors> {
         if config.model.weights().is_some() {
             return None;
         }
-        Some(match self.0 != WAYS.0 {
+        Some(match self.0 != STRATEGIES.0 {
             true => self.read(&format!("{strategy}-initial")),
-            // What is adapted has its factors beside the same base.
+            // LoRA runs have the same base with initial factors.
             false => self.read(if config.strategy.lora.is_some() { "initial-lora" } else { "initial" }),
         })
     }
 
-    /// What a run sees.
+    /// The batches of a run.
     fn batches(self, strategy: &str, config: &RunConfig) -> Vec<Batch> {
         match [DOCUMENTS.0, DROPOUT.0].contains(&self.0) {
             true => batches(&self.read(&format!("{strategy}-batches")), config),
-            false => batches(&WAYS.read("batches"), config),
+            false => batches(&STRATEGIES.read("batches"), config),
         }
     }
 
@@ -105,12 +105,12 @@ impl Tensors {
     }
 }
 
-/// What a run makes of the batches.
+/// The results of a run.
 struct Trained {
     losses: Vec<f32>,
-    /// Before clipping, where there is clipping.
+    /// Norms before clipping. `None` without clipping.
     norms: Vec<Option<f32>>,
-    /// By name, as in the files: `<step>.<parameter>`.
+    /// Gradients by name, as in the files: `<step>.<parameter>`.
     gradients: Vec<(String, Vec<f32>)>,
 }
 
@@ -140,10 +140,10 @@ fn train(config: &RunConfig, batches: &[Batch], initial: Option<&Tensors>) -> Tr
     let stored = stored.map(|weights| weights.matched(&graph::needed(&config.model)).unwrap());
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
-    engine.start_from(stored.as_ref());
+    engine.set_weights(stored.as_ref());
     engine.start().unwrap();
     if let Some(initial) = initial {
-        put(initial, &program, &mut engine);
+        write_parameters(initial, &program, &mut engine);
     }
     let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
     for (step, batch) in (1..).zip(batches) {
@@ -151,7 +151,7 @@ fn train(config: &RunConfig, batches: &[Batch], initial: Option<&Tensors>) -> Tr
         engine.gradients(batch, &config.numbers(taken)).unwrap();
         let kept = (step == 1 || step == STEPS).then(|| gradients(&program, &mut engine, step));
         let report = engine.update().unwrap();
-        // What overflowed is no gradient.
+        // Gradients of an overflowed step are not compared.
         let overflowed = report.gradient_norm.is_some_and(|norm| !norm.is_finite());
         trained.gradients.extend(kept.into_iter().flatten().filter(|_| !overflowed));
         trained.losses.push(report.loss);
@@ -161,15 +161,15 @@ fn train(config: &RunConfig, batches: &[Batch], initial: Option<&Tensors>) -> Tr
     trained
 }
 
-/// Puts numbers where the parameters are, or sees that they are there.
-fn put(initial: &Tensors, program: &Program, engine: &mut Engine) {
+/// Writes the initial parameters. Parameters in 16 bits are only checked.
+fn write_parameters(initial: &Tensors, program: &Program, engine: &mut Engine) {
     assert_eq!(initial.all().len(), program.parameters.len());
     for parameter in &program.parameters {
         let numbers = initial.f32(&program.full_name(parameter.value));
         if program.ty(parameter.value).dtype == DType::F32 {
-            engine.put(parameter.value, &numbers).unwrap();
+            engine.write_value(parameter.value, &numbers).unwrap();
         } else {
-            // There may be a copy of it already: it began as these numbers, rounded.
+            // A master weight may exist already, so only check that the parameter began as these numbers, rounded.
             let begun = numbers_of(program, engine, parameter.value);
             assert!(distance(&begun, &numbers) < 2f64.powi(-8));
         }
@@ -186,7 +186,7 @@ fn gradients(program: &Program, engine: &mut Engine, step: usize) -> Vec<(String
     program.parameters.iter().filter_map(read).collect()
 }
 
-/// What a value holds, in f32.
+/// The elements of a value in f32.
 fn numbers_of(program: &Program, engine: &mut Engine, value: ValueId) -> Vec<f32> {
     let mut bytes = Vec::new();
     let read = engine.read(value, |piece| -> Result<(), Failure> {
@@ -201,15 +201,15 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let difference = norm(&mut found.iter().zip(expected).map(|(&f, &e)| f64::from(f) - f64::from(e)));
-    // Of factors whose other one is still zeros, the gradient is.
+    // The gradient of a LoRA factor is zero while the other factor is.
     if difference == 0.0 {
         return 0.0;
     }
     difference / norm(&mut expected.iter().map(|&value| f64::from(value)))
 }
 
-/// What differs from PyTorch's run of this strategy by more than rounding.
-fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> {
+/// Messages for all losses, norms and gradients that differ from PyTorch's by more than the tolerance.
+fn differences(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> {
     let [of_loss, of_gradient] = tolerances(&vectors.run(strategy));
     let trained =
         train(config, &vectors.batches(strategy, config), vectors.initial(strategy, config).as_ref());
@@ -235,30 +235,30 @@ fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> 
     for (name, gradient) in &trained.gradients {
         distances.push((name.clone(), distance(gradient, &expected.f32(name)), of_gradient));
     }
-    // What is no number is too far as well.
-    let far = distances.iter().filter(|(_, distance, limit)| distance.is_nan() || distance > limit);
-    far.map(|(name, distance, _)| format!("{strategy}: {name} is off by {distance:.1e}")).collect()
+    // NaN exceeds the tolerance, too.
+    let messages = distances.iter().filter(|(_, distance, limit)| distance.is_nan() || distance > limit);
+    messages.map(|(name, distance, _)| format!("{strategy}: {name} is off by {distance:.1e}")).collect()
 }
 
 #[test]
-fn every_strategy_learns_what_pytorch_learns() {
-    all_learn_what_pytorch_learns(WAYS, 37);
+fn every_strategy_agrees_with_pytorch() {
+    assert_all_agree_with_pytorch(STRATEGIES, 37);
 }
 
 #[test]
-fn every_model_learns_what_pytorch_learns() {
-    all_learn_what_pytorch_learns(MODELS, 22);
+fn every_model_agrees_with_pytorch() {
+    assert_all_agree_with_pytorch(MODELS, 22);
 }
 
 #[test]
-fn every_checkpoint_learns_what_its_own_library_learns() {
-    all_learn_what_pytorch_learns(CHECKPOINTS, 6);
+fn every_checkpoint_agrees_with_its_library() {
+    assert_all_agree_with_pytorch(CHECKPOINTS, 6);
 }
 
-/// The mean is over all targets of a step, however they are spread over micro-batches and slices of the loss.
+/// The loss is the mean over all targets of a step, for any micro-batches and loss slices.
 #[test]
-fn documents_that_are_kept_apart_are_learnt_as_pytorch_learns_them() {
-    all_learn_what_pytorch_learns(DOCUMENTS, 4);
+fn separate_documents_agree_with_pytorch() {
+    assert_all_agree_with_pytorch(DOCUMENTS, 4);
     for (strategy, config) in DOCUMENTS.runs() {
         let changes: [Change; 4] = [
             |config| config.strategy.accumulate = 2,
@@ -269,16 +269,16 @@ fn documents_that_are_kept_apart_are_learnt_as_pytorch_learns_them() {
         for (number, change) in changes.iter().enumerate() {
             let mut config = config.clone();
             change(&mut config);
-            let far = too_far(DOCUMENTS, &strategy, &config);
-            assert!(far.is_empty(), "change {number}: {}", far.join("\n"));
+            let found = differences(DOCUMENTS, &strategy, &config);
+            assert!(found.is_empty(), "change {number}: {}", found.join("\n"));
         }
     }
 }
 
-/// Whatever is dropped is so in whichever micro-batch, and again where it is computed again.
+/// The dropped elements do not depend on micro-batches or recomputation.
 #[test]
-fn what_pytorch_drops_is_dropped() {
-    all_learn_what_pytorch_learns(DROPOUT, 5);
+fn dropout_agrees_with_pytorch() {
+    assert_all_agree_with_pytorch(DROPOUT, 5);
     for (strategy, config) in DROPOUT.runs() {
         let changes: [Change; 5] = [
             |config| config.strategy.accumulate = 4,
@@ -294,24 +294,24 @@ fn what_pytorch_drops_is_dropped() {
         for (number, change) in changes.iter().enumerate() {
             let mut config = config.clone();
             change(&mut config);
-            let far = too_far(DROPOUT, &strategy, &config);
-            assert!(far.is_empty(), "change {number}: {}", far.join("\n"));
+            let found = differences(DROPOUT, &strategy, &config);
+            assert!(found.is_empty(), "change {number}: {}", found.join("\n"));
         }
     }
 }
 
 #[test]
-fn other_chances_are_noticed() {
+fn changed_dropout_is_noticed() {
     let changes: [(&str, Change); 3] = [
-        ("chance of the embedding", |config| change_model(config, |model| model.dropout.embedding = 0.201)),
-        ("chance of weights", |config| change_model(config, |model| model.dropout.attention = 0.301)),
-        ("chance of what is added", |config| change_model(config, |model| model.dropout.residual = 0.251)),
+        ("rate of the embedding", |config| change_model(config, |model| model.dropout.embedding = 0.201)),
+        ("rate of attention weights", |config| change_model(config, |model| model.dropout.attention = 0.301)),
+        ("rate of residuals", |config| change_model(config, |model| model.dropout.residual = 0.251)),
     ];
-    are_noticed(DROPOUT, "gpt2", &changes);
+    assert_noticed(DROPOUT, "gpt2", &changes);
 }
 
 #[test]
-fn documents_that_see_each_other_are_noticed() {
+fn attention_between_documents_is_noticed() {
     for strategy in ["packed", "packed-llama"] {
         let config = DOCUMENTS.run(strategy);
         let mut batches = DOCUMENTS.batches(strategy, &config);
@@ -326,25 +326,28 @@ fn documents_that_see_each_other_are_noticed() {
     }
 }
 
-fn all_learn_what_pytorch_learns(vectors: Vectors, count: usize) {
+fn assert_all_agree_with_pytorch(vectors: Vectors, count: usize) {
     let runs = vectors.runs();
     assert_eq!(runs.len(), count);
-    let far: Vec<String> =
-        runs.iter().flat_map(|(strategy, config)| too_far(vectors, strategy, config)).collect();
-    assert!(far.is_empty(), "{}", far.join("\n"));
+    let found: Vec<String> =
+        runs.iter().flat_map(|(strategy, config)| differences(vectors, strategy, config)).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// 8 sequences as 3 + 3 + 2 and as 4 times 2; PyTorch saw them at once.
+/// 8 sequences as 3 + 3 + 2 and as 4 times 2; one batch in PyTorch.
 #[test]
-fn uneven_micro_batches_learn_what_pytorch_learns() {
-    for (vectors, strategy) in
-        [(WAYS, "plain"), (WAYS, "recompute-unclipped"), (WAYS, "sgd-nesterov"), (MODELS, "llama")]
-    {
+fn uneven_micro_batches_agree_with_pytorch() {
+    for (vectors, strategy) in [
+        (STRATEGIES, "plain"),
+        (STRATEGIES, "recompute-unclipped"),
+        (STRATEGIES, "sgd-nesterov"),
+        (MODELS, "llama"),
+    ] {
         for accumulate in [3, 5] {
             let mut config = vectors.run(strategy);
             config.strategy.accumulate = accumulate;
-            let far = too_far(vectors, strategy, &config);
-            assert!(far.is_empty(), "accumulate = {accumulate}: {}", far.join("\n"));
+            let found = differences(vectors, strategy, &config);
+            assert!(found.is_empty(), "accumulate = {accumulate}: {}", found.join("\n"));
         }
     }
 }
@@ -352,7 +355,7 @@ fn uneven_micro_batches_learn_what_pytorch_learns() {
 type Change = fn(&mut RunConfig);
 
 #[test]
-fn another_adamw_is_noticed() {
+fn changed_adamw_is_noticed() {
     let changes: [(&str, Change); 7] = [
         ("learning rate", |config| change_adamw(config, |adamw| adamw.lr *= 1.0001)),
         ("first moment", |config| change_adamw(config, |adamw| adamw.beta1 *= 1.0001)),
@@ -362,11 +365,11 @@ fn another_adamw_is_noticed() {
         ("extent of decay", |config| change_adamw(config, |adamw| adamw.decay = Decay::All)),
         ("clipping", |config| config.train.clip_norm = Some(1.001)),
     ];
-    are_noticed(WAYS, "plain", &changes);
+    assert_noticed(STRATEGIES, "plain", &changes);
 }
 
 #[test]
-fn another_sgd_is_noticed() {
+fn changed_sgd_is_noticed() {
     let changes: [(&str, Change); 7] = [
         ("learning rate", |config| change_sgd(config, |sgd| sgd.lr *= 1.0002)),
         ("momentum", |config| change_sgd(config, |sgd| sgd.momentum *= 1.001)),
@@ -374,15 +377,15 @@ fn another_sgd_is_noticed() {
         ("amount of decay", |config| change_sgd(config, |sgd| sgd.weight_decay *= 1.1)),
         ("extent of decay", |config| change_sgd(config, |sgd| sgd.decay = Decay::All)),
         ("clipping", |config| config.train.clip_norm = Some(1.001)),
-        ("optimizer", |config| config.train.optimizer = WAYS.run("plain").train.optimizer),
+        ("optimizer", |config| config.train.optimizer = STRATEGIES.run("plain").train.optimizer),
     ];
-    are_noticed(WAYS, "sgd-nesterov", &changes);
+    assert_noticed(STRATEGIES, "sgd-nesterov", &changes);
 }
 
 #[test]
-fn another_schedule_is_noticed() {
+fn changed_schedule_is_noticed() {
     let cosine = |warmup, total, floor| Schedule::Cosine(Cosine { warmup, total: Some(total), floor });
-    assert_eq!(WAYS.run("cosine").train.schedule, cosine(2, 8, 0.2));
+    assert_eq!(STRATEGIES.run("cosine").train.schedule, cosine(2, 8, 0.2));
     let changes: [(&str, Change); 5] = [
         ("warm-up", |config| config.train.schedule = Schedule::Constant(Constant { warmup: 3 })),
         ("length", |config| change_cosine(config, |cosine| cosine.total = Some(9))),
@@ -392,11 +395,11 @@ fn another_schedule_is_noticed() {
             config.train.schedule = Schedule::Linear(Linear { warmup: 2, total: Some(8), floor: 0.2 });
         }),
     ];
-    are_noticed(WAYS, "cosine", &changes);
+    assert_noticed(STRATEGIES, "cosine", &changes);
 }
 
 #[test]
-fn another_group_is_noticed() {
+fn changed_group_is_noticed() {
     let changes: [(&str, Change); 5] = [
         ("learning rate", |config| change_adamw(config, |adamw| adamw.groups[0].lr = Some(1.001e-3))),
         ("amount of decay", |config| {
@@ -406,16 +409,16 @@ fn another_group_is_noticed() {
         ("match", |config| change_adamw(config, |adamw| adamw.groups[3].parameters.push_str(".mlp"))),
         ("order", |config| change_adamw(config, |adamw| adamw.groups.swap(0, 3))),
     ];
-    are_noticed(WAYS, "groups", &changes);
+    assert_noticed(STRATEGIES, "groups", &changes);
 }
 
 #[test]
-fn another_adafactor_is_noticed() {
+fn changed_adafactor_is_noticed() {
     let changes: [(&str, Change); 7] = [
         ("learning rate", |config| change_adafactor(config, |adafactor| adafactor.lr = 0.101)),
         ("exponent", |config| change_adafactor(config, |adafactor| adafactor.beta2_decay = -0.51)),
         ("epsilon", |config| change_adafactor(config, |adafactor| adafactor.epsilon = 1e-3)),
-        ("scale of what is small", |config| {
+        ("scale of small parameters", |config| {
             change_adafactor(config, |adafactor| adafactor.scale_epsilon = 0.011);
         }),
         ("clipping", |config| change_adafactor(config, |adafactor| adafactor.clip_threshold = 1.0)),
@@ -424,29 +427,29 @@ fn another_adafactor_is_noticed() {
             change_adafactor(config, |adafactor| adafactor.groups[1].weight_decay = Some(0.21));
         }),
     ];
-    are_noticed(WAYS, "adafactor-groups", &changes);
+    assert_noticed(STRATEGIES, "adafactor-groups", &changes);
 }
 
 #[test]
-fn another_muon_is_noticed() {
+fn changed_muon_is_noticed() {
     let changes: [(&str, Change); 9] = [
         ("learning rate", |config| change_muon(config, |muon| muon.lr = 1.001e-2)),
         ("learning rate of the rest", |config| change_muon(config, |muon| muon.adamw.lr = 3.003e-3)),
         ("momentum", |config| change_muon(config, |muon| muon.momentum = 0.951)),
-        ("way to look ahead", |config| change_muon(config, |muon| muon.nesterov = false)),
+        ("Nesterov momentum", |config| change_muon(config, |muon| muon.nesterov = false)),
         ("weight decay", |config| change_muon(config, |muon| muon.weight_decay = 0.11)),
         ("number of iterations", |config| change_muon(config, |muon| muon.ns_steps = 4)),
         ("least norm", |config| change_muon(config, |muon| muon.epsilon = 1.0)),
         ("adjustment", |config| change_muon(config, |muon| muon.adjust = Adjust::MatchRmsAdamW)),
         ("epsilon of the rest", |config| change_muon(config, |muon| muon.adamw.epsilon = 1e-4)),
     ];
-    are_noticed(WAYS, "muon", &changes);
+    assert_noticed(STRATEGIES, "muon", &changes);
     let changes: [(&str, Change); 3] = [
         ("rate of a group", |config| change_muon(config, |muon| muon.groups[0].lr = Some(5.05e-3))),
         ("decay of a group", |config| change_muon(config, |muon| muon.groups[0].weight_decay = Some(0.31))),
-        ("rate of a group beside it", |config| change_muon(config, |muon| muon.groups[1].lr = Some(1.01e-2))),
+        ("rate of another group", |config| change_muon(config, |muon| muon.groups[1].lr = Some(1.01e-2))),
     ];
-    are_noticed(WAYS, "muon-groups", &changes);
+    assert_noticed(STRATEGIES, "muon-groups", &changes);
 }
 
 fn change_cosine(config: &mut RunConfig, change: fn(&mut Cosine)) {
@@ -455,55 +458,55 @@ fn change_cosine(config: &mut RunConfig, change: fn(&mut Cosine)) {
 }
 
 #[test]
-fn other_states_are_noticed() {
+fn changed_states_are_noticed() {
     let changes: [(&str, Change); 3] = [
-        ("type of states", |config| config.strategy.optimizer_state = OptimizerState::Fp32),
-        ("tensor that is quantized", |config| config.strategy.quantize.from = 257),
-        ("table that is", |config| config.strategy.quantize.embeddings = false),
+        ("dtype of states", |config| config.strategy.optimizer_state = OptimizerState::Fp32),
+        ("quantized tensors", |config| config.strategy.quantize.from = 257),
+        ("quantized tables", |config| config.strategy.quantize.embeddings = false),
     ];
-    are_noticed(WAYS, "8bit", &changes);
+    assert_noticed(STRATEGIES, "8bit", &changes);
 }
 
 #[test]
-fn another_model_is_noticed() {
+fn changed_model_is_noticed() {
     let changes: [(&str, Change); 6] = [
         ("base of rotations", |config| change_model(config, |model| model.rotary.base = 101.0)),
         ("scaling of rotations", |config| change_model(config, |model| model.rotary.scaling = None)),
-        ("factor of it", |config| change_scaling(config, |scaling| scaling.factor = 8.1)),
-        ("range of it", |config| change_scaling(config, |scaling| scaling.low = 0.9)),
+        ("factor of the scaling", |config| change_scaling(config, |scaling| scaling.factor = 8.1)),
+        ("range of the scaling", |config| change_scaling(config, |scaling| scaling.low = 0.9)),
         ("epsilon", |config| change_model(config, |model| model.norm_epsilon = 1e-5)),
         ("gate", |config| {
             change_model(config, |model| model.activation = MlpActivation::Gate(Activation::Gelu))
         }),
     ];
-    are_noticed(MODELS, "llama", &changes);
+    assert_noticed(MODELS, "llama", &changes);
     let gelu: [(&str, Change); 1] = [("GELU", |config| {
         change_model(config, |model| model.activation = MlpActivation::Gate(Activation::GeluTanh))
     })];
-    are_noticed(MODELS, "geglu", &gelu);
+    assert_noticed(MODELS, "geglu", &gelu);
     let windows: [(&str, Change); 3] = [
         ("window", |config| change_model(config, |model| model.window = Some(6))),
-        ("block that sees all", |config| change_model(config, |model| model.global_every = None)),
+        ("block with global attention", |config| change_model(config, |model| model.global_every = None)),
         ("scale", |config| change_model(config, |model| model.attention_scale = Some(0.35))),
     ];
-    are_noticed(MODELS, "windows", &windows);
+    assert_noticed(MODELS, "windows", &windows);
     let caps: [(&str, Change); 3] = [
         ("cap", |config| change_model(config, |model| model.attention_softcap = Some(0.51))),
-        ("way to be without one", |config| change_model(config, |model| model.attention_softcap = None)),
+        ("missing cap", |config| change_model(config, |model| model.attention_softcap = None)),
         ("scale", |config| change_model(config, |model| model.attention_scale = None)),
     ];
-    are_noticed(MODELS, "soft-capped", &caps);
+    assert_noticed(MODELS, "soft-capped", &caps);
     let ahead: [(&str, Change); 1] = [("mask", |config| change_model(config, |model| model.causal = true))];
-    are_noticed(MODELS, "not-causal", &ahead);
+    assert_noticed(MODELS, "not-causal", &ahead);
 }
 
-/// Asserts that a run with any of these changes does not learn what PyTorch learns without.
-fn are_noticed(vectors: Vectors, strategy: &str, changes: &[(&str, Change)]) {
+/// Asserts that a run with any of these changes does not agree with PyTorch's run without it.
+fn assert_noticed(vectors: Vectors, strategy: &str, changes: &[(&str, Change)]) {
     for (what, change) in changes {
         let mut other = vectors.run(strategy);
         change(&mut other);
-        let far = too_far(vectors, strategy, &other);
-        assert!(!far.is_empty(), "another {what} makes no difference");
+        let found = differences(vectors, strategy, &other);
+        assert!(!found.is_empty(), "a change of the {what} makes no difference");
     }
 }
 

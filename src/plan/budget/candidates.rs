@@ -1,10 +1,10 @@
-//! What a run could compute again: each choice compiled, its cost counted and its peak predicted.
+//! Candidate recompute plans of a run: each is compiled, its cost counted and its peak predicted.
 
 use std::collections::HashSet;
 
-use super::Choice;
+use super::RecomputeChoice;
 use super::cost::cost;
-use super::knapsack::{Item, assignments};
+use super::knapsack::{BlockOption, assignments};
 use base::parallel;
 use compile::{
     Instruction, Program, RecomputePlan, RecomputePolicy, Section, SectionKind, Violation, blocks,
@@ -15,60 +15,65 @@ use memory::{RunSchedule, live_bytes, predict};
 use ops::OpKind;
 use spec::{KeywordEnum as _, KeywordSet, RunConfig};
 
-/// How many candidates there are of a model of so many blocks: as many as there are choices of scopes in four blocks at the
-/// most, few of a deep one.
+/// The number of candidates for a model with this many blocks: at most the choices of scopes in four blocks (5^4),
+/// fewer for deep models.
 fn candidates(blocks: usize) -> usize {
     let blocks = blocks.max(1);
     (3000 / blocks).max((10_000 / blocks).min(100)).clamp(10, 625)
 }
 
-/// Stretches of so many lengths at the most are tried.
-const LENGTHS: usize = 16;
+/// The most segment lengths tried.
+const MAX_LENGTHS: usize = 16;
 
-/// Parts of which a block has more are all computed again, or none.
-const PARTS: usize = 3;
+/// Blocks with more parts recompute all of them or none.
+const MAX_PARTS: usize = 3;
 
-/// All that is worth to be looked at, nothing computed again among it.
-pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Vec<Choice>, Violation> {
+/// All candidates, evaluated. The first has no recomputation.
+pub(super) fn all(
+    graphs: &Graphs,
+    config: &RunConfig,
+    target: &Target,
+) -> Result<Vec<RecomputeChoice>, Violation> {
     let search = Search::new(graphs, config, target);
     let alternatives: Vec<Vec<Alternative>> =
         search.blocks.iter().map(|block| Alternative::all(block.parts.len())).collect();
     let count = alternatives.iter().map(Vec::len).max().unwrap_or(1);
 
-    // What each alternative takes, from programs of which all blocks do the same.
+    // Profiles of the alternatives, from programs in which all blocks use the same one.
     let uniform: Vec<RecomputePlan> =
         (0..count).map(|alternative| search.recompute_plan(&alternatives, |_| alternative)).collect();
     let uniform = parallel::map(uniform, |recompute_plan| search.evaluate(recompute_plan, true));
-    let uniform: Vec<(Choice, Vec<Profile>)> = uniform.into_iter().collect::<Result<_, _>>()?;
+    let uniform: Vec<(RecomputeChoice, Vec<Profile>)> = uniform.into_iter().collect::<Result<_, _>>()?;
     let most = candidates(search.blocks.len());
     let mut candidates: Vec<RecomputePlan> = search.segments().collect();
     candidates.extend(search.every_choice_of_scopes(&alternatives, most));
     let sections = uniform[0].1.len();
     for section in 0..sections {
         let items = |(position, alternatives): (usize, &Vec<Alternative>)| {
-            let known = uniform.iter().take(alternatives.len()).enumerate();
-            let item = |(alternative, (_, profiles)): (usize, &(Choice, Vec<Profile>))| Item {
-                alternative,
-                ..profiles[section].blocks[position]
+            let profiled = uniform.iter().take(alternatives.len()).enumerate();
+            let item = |(alternative, (_, profiles)): (usize, &(RecomputeChoice, Vec<Profile>))| {
+                BlockOption { alternative, ..profiles[section].blocks[position] }
             };
-            known.map(item).collect::<Vec<_>>()
+            profiled.map(item).collect::<Vec<_>>()
         };
-        let items: Vec<Vec<Item>> = alternatives.iter().enumerate().map(items).collect();
-        let assigned =
-            with_swaps(assignments(&items, uniform[0].1[section].behind, most / sections), most / sections);
+        let items: Vec<Vec<BlockOption>> = alternatives.iter().enumerate().map(items).collect();
+        let assigned = with_swaps(
+            assignments(&items, uniform[0].1[section].after_last, most / sections),
+            most / sections,
+        );
         candidates
             .extend(assigned.iter().map(|taken| search.recompute_plan(&alternatives, |block| taken[block])));
     }
-    let mut known: HashSet<RecomputePlan> =
+    let mut seen: HashSet<RecomputePlan> =
         uniform.iter().map(|(choice, _)| choice.recompute_plan.clone()).collect();
-    candidates.retain(|recompute_plan| known.insert(recompute_plan.clone()));
+    candidates.retain(|recompute_plan| seen.insert(recompute_plan.clone()));
     let evaluated = parallel::map(candidates, |recompute_plan| Ok(search.evaluate(recompute_plan, false)?.0));
-    let evaluated: Vec<Choice> = evaluated.into_iter().collect::<Result<_, _>>()?;
+    let evaluated: Vec<RecomputeChoice> = evaluated.into_iter().collect::<Result<_, _>>()?;
     Ok(uniform.into_iter().map(|(choice, _)| choice).chain(evaluated).collect())
 }
 
-/// And the same with two neighbours' alternatives swapped, as long as there are not so many: they keep as much, and may lie
-/// more densely.
+/// Adds assignments with the alternatives of two neighbouring blocks swapped, up to `most`. They keep the same bytes,
+/// but offsets may be packed more densely.
 fn with_swaps(mut assigned: Vec<Vec<usize>>, most: usize) -> Vec<Vec<usize>> {
     let swaps: Vec<Vec<usize>> = assigned
         .iter()
@@ -86,37 +91,37 @@ fn with_swaps(mut assigned: Vec<Vec<usize>>, most: usize) -> Vec<Vec<usize>> {
     assigned
 }
 
-/// These, compiled and predicted.
+/// Compiles and predicts the given plans.
 #[cfg(test)]
 pub(super) fn evaluate(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
     recompute_plan: Vec<RecomputePlan>,
-) -> Result<Vec<Choice>, Violation> {
+) -> Result<Vec<RecomputeChoice>, Violation> {
     let search = Search::new(graphs, config, target);
     recompute_plan.into_iter().map(|recompute_plan| Ok(search.evaluate(recompute_plan, false)?.0)).collect()
 }
 
-/// What a block may compute again.
+/// A choice of recomputation in a block.
 #[derive(Clone, Debug, PartialEq)]
 enum Alternative {
-    /// Of each of its parts by itself.
+    /// A policy for each part, or none.
     Parts(Vec<Option<RecomputePolicy>>),
-    /// All of it together.
+    /// One policy for the whole block as one region.
     Whole(RecomputePolicy),
 }
 
 impl Alternative {
-    /// That nothing is comes first.
+    /// All alternatives of a block. The first has no recomputation.
     fn all(parts: usize) -> Vec<Alternative> {
-        let again = [None, Some(RecomputePolicy::Norms), Some(RecomputePolicy::All)];
-        let all: Vec<Vec<Option<RecomputePolicy>>> = if parts > PARTS {
-            again.iter().map(|again| vec![*again; parts]).collect()
+        let policies = [None, Some(RecomputePolicy::Norms), Some(RecomputePolicy::All)];
+        let all: Vec<Vec<Option<RecomputePolicy>>> = if parts > MAX_PARTS {
+            policies.iter().map(|policy| vec![*policy; parts]).collect()
         } else {
             (0..parts).fold(vec![Vec::new()], |all, _| {
                 let longer = |start: Vec<Option<RecomputePolicy>>| {
-                    again.iter().map(move |again| [start.as_slice(), &[*again]].concat())
+                    policies.iter().map(move |policy| [start.as_slice(), &[*policy]].concat())
                 };
                 all.into_iter().flat_map(longer).collect()
             })
@@ -133,26 +138,26 @@ impl Alternative {
         all.into_iter().map(Alternative::Parts).chain(whole).collect()
     }
 
-    /// Whether scopes are computed again as they are.
-    fn is_of_scopes(&self) -> bool {
+    /// Whether it recomputes whole scopes only.
+    fn recomputes_whole_scopes(&self) -> bool {
         match self {
             Alternative::Parts(parts) => {
-                parts.iter().all(|again| matches!(again, None | Some(RecomputePolicy::All)))
+                parts.iter().all(|policy| matches!(policy, None | Some(RecomputePolicy::All)))
             }
-            Alternative::Whole(again) => *again == RecomputePolicy::All,
+            Alternative::Whole(policy) => *policy == RecomputePolicy::All,
         }
     }
 
-    fn mark(&self, recompute_plan: &mut RecomputePlan, block: &Block) {
+    fn add_to(&self, recompute_plan: &mut RecomputePlan, block: &Block) {
         match self {
-            Alternative::Parts(of_parts) => {
-                for (&part, again) in block.parts.iter().zip(of_parts) {
-                    if let Some(again) = again {
-                        recompute_plan.set(part, part, *again);
+            Alternative::Parts(policies) => {
+                for (&part, policy) in block.parts.iter().zip(policies) {
+                    if let Some(policy) = policy {
+                        recompute_plan.set(part, part, *policy);
                     }
                 }
             }
-            Alternative::Whole(again) => recompute_plan.set(block.scope, block.scope, *again),
+            Alternative::Whole(policy) => recompute_plan.set(block.scope, block.scope, *policy),
         }
     }
 }
@@ -160,22 +165,22 @@ impl Alternative {
 /// One of the model's repeated blocks.
 struct Block {
     scope: usize,
-    /// The scopes that it consists of.
+    /// Its child scopes.
     parts: Vec<usize>,
 }
 
-/// What each block does in a program, and what is behind the last one.
+/// Memory and cost of each block in a program, and the peak after the last one.
 #[derive(Clone, Debug, Default)]
 struct Profile {
-    blocks: Vec<Item>,
-    behind: i64,
+    blocks: Vec<BlockOption>,
+    after_last: i64,
 }
 
 struct Search<'a> {
     graphs: &'a Graphs,
     config: &'a RunConfig,
     target: &'a Target,
-    /// How many there are.
+    /// Number of scopes.
     scopes: usize,
     blocks: Vec<Block>,
 }
@@ -194,7 +199,7 @@ impl<'a> Search<'a> {
         Search { graphs, config, target, scopes: scopes.len(), blocks }
     }
 
-    /// Of each block, by its position, its alternative of this number, if it has so many.
+    /// The plan in which each block uses the alternative with the number for its position, if it has that many.
     fn recompute_plan(
         &self,
         alternatives: &[Vec<Alternative>],
@@ -203,20 +208,21 @@ impl<'a> Search<'a> {
         let mut recompute_plan = RecomputePlan::none(self.scopes);
         for (position, (block, alternatives)) in self.blocks.iter().zip(alternatives).enumerate() {
             if let Some(alternative) = alternatives.get(number(position)) {
-                alternative.mark(&mut recompute_plan, block);
+                alternative.add_to(&mut recompute_plan, block);
             }
         }
         recompute_plan
     }
 
-    /// Where they are so many at the most: each of the blocks' parts again or not, or the blocks as a whole. That values do
-    /// not lie densely matters in small models, and nothing else tells how they lie.
+    /// All plans that recompute whole parts or whole blocks, if there are at most `most`. In small models gaps between
+    /// values matter, which only a compiled program shows.
     fn every_choice_of_scopes(&self, alternatives: &[Vec<Alternative>], most: usize) -> Vec<RecomputePlan> {
-        let of_scopes = |alternatives: &Vec<Alternative>| -> Vec<usize> {
-            let numbers = (0..).zip(alternatives).filter(|(_, alternative)| alternative.is_of_scopes());
+        let whole_scopes = |alternatives: &Vec<Alternative>| -> Vec<usize> {
+            let numbers =
+                (0..).zip(alternatives).filter(|(_, alternative)| alternative.recomputes_whole_scopes());
             numbers.map(|(number, _)| number).collect()
         };
-        let choices: Vec<Vec<usize>> = alternatives.iter().map(of_scopes).collect();
+        let choices: Vec<Vec<usize>> = alternatives.iter().map(whole_scopes).collect();
         let count = choices.iter().try_fold(1usize, |count, choices| count.checked_mul(choices.len()));
         if count.is_none_or(|count| count > most) {
             return Vec::new();
@@ -229,12 +235,12 @@ impl<'a> Search<'a> {
         all.iter().map(|taken| self.recompute_plan(alternatives, |block| taken[block])).collect()
     }
 
-    /// So many blocks in a row together, for lengths around the root of how many there are: the last of these stretches
-    /// kept as a whole, or computed again block by block.
+    /// Plans with segments of several blocks as one region, for lengths around the square root of the number of blocks.
+    /// The last segment is kept, or recomputed block by block.
     fn segments(&self) -> impl Iterator<Item = RecomputePlan> {
         let count = self.blocks.len();
         let longest = (2 * count.isqrt()).min(count / 2);
-        (2..=longest).step_by(1 + longest / LENGTHS).flat_map(move |len| {
+        (2..=longest).step_by(1 + longest / MAX_LENGTHS).flat_map(move |len| {
             [false, true].map(|last| {
                 let mut recompute_plan = RecomputePlan::none(self.scopes);
                 let count = self.blocks.len().div_ceil(len);
@@ -254,9 +260,9 @@ impl<'a> Search<'a> {
         &self,
         recompute_plan: RecomputePlan,
         profiled: bool,
-    ) -> Result<(Choice, Vec<Profile>), Violation> {
+    ) -> Result<(RecomputeChoice, Vec<Profile>), Violation> {
         let Search { graphs, config, target, .. } = *self;
-        // What is chosen is compiled once more.
+        // Not verified: the selected plan is compiled again.
         let program = compile::compile(graphs, config, target, &recompute_plan, false)?;
         let peak = predict(&program, &target.boundless(), RunSchedule::of(config)).device.reserved_peak;
         let profiles = if profiled { self.profiles(&program) } else { Vec::new() };
@@ -266,18 +272,18 @@ impl<'a> Search<'a> {
                 total += section.repeat_count as f64 * cost(&program, instruction, config, target);
             }
         }
-        Ok((Choice { recompute_plan, cost: total, peak }, profiles))
+        Ok((RecomputeChoice { recompute_plan, cost: total, peak }, profiles))
     }
 
-    /// Of the sections that may have the peak: of full micro-batches the one that comes last, when most gradients are there,
-    /// and of the smaller one.
+    /// Profiles of the sections that may have the peak: the last section of full micro-batches, when most gradients are
+    /// live, and the smaller last micro-batch.
     fn profiles(&self, program: &Program) -> Vec<Profile> {
         let mut block_of = vec![None; program.scopes.len()];
         for (position, block) in self.blocks.iter().enumerate() {
             block_of[block.scope] = Some(position);
         }
         for (index, scope) in program.scopes.iter().enumerate() {
-            // Parents come before their parts.
+            // Parents come before their children.
             block_of[index] = block_of[index].or(scope.parent.and_then(|parent| block_of[parent.index()]));
         }
         let live = live_bytes(program, self.target);
@@ -301,7 +307,7 @@ impl<'a> Search<'a> {
         let mut entered = vec![None; count];
         let mut peaks = vec![i64::MIN; count];
         let mut costs = vec![0.0; count];
-        let (mut left, mut highest_behind, mut is_behind) = (0, i64::MIN, false);
+        let (mut left, mut highest_after_last, mut is_after_last) = (0, i64::MIN, false);
         for (index, instruction) in section.code.iter().enumerate() {
             let before = if index == 0 { live[0] } else { live[index - 1] };
             match (position(instruction), instruction.phase) {
@@ -312,25 +318,25 @@ impl<'a> Search<'a> {
                     peaks[block] = peaks[block].max(live[index]);
                     costs[block] += cost(program, instruction, self.config, self.target);
                     if phase == Phase::Forward {
-                        (left, is_behind) = (live[index], true);
+                        (left, is_after_last) = (live[index], true);
                     } else {
-                        is_behind = false;
+                        is_after_last = false;
                     }
                 }
-                (None, _) if is_behind => highest_behind = highest_behind.max(live[index]),
+                (None, _) if is_after_last => highest_after_last = highest_after_last.max(live[index]),
                 _ => {}
             }
         }
         let entered: Vec<i64> = entered.into_iter().map(|before| before.unwrap_or(left)).collect();
         let item = |block: usize| {
             let next = entered.get(block + 1).copied().unwrap_or(left);
-            Item {
+            BlockOption {
                 alternative: 0,
                 kept: next - entered[block],
                 peak: peaks[block].max(entered[block]) - entered[block],
                 cost: costs[block],
             }
         };
-        Profile { blocks: (0..count).map(item).collect(), behind: highest_behind.max(left) - left }
+        Profile { blocks: (0..count).map(item).collect(), after_last: highest_after_last.max(left) - left }
     }
 }

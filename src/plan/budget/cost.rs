@@ -1,13 +1,12 @@
-//! What computing again costs, in a figure that needs no measurement: plans for a card are made where it is not.
+//! The cost of recomputation, without measurements: a plan for a GPU may be made on a machine without it.
 
 use compile::{Action, Instruction, Program};
 use device::{DeviceKind, Target};
 use ops::DType;
 use spec::{Precision, RunConfig};
 
-/// How many FLOPs of matrix work a device does while it moves a byte, by its kind and what it multiplies: the order of
-/// magnitude, which hardly differs between its likes. It decides no more than what norms, casts and activations count for
-/// beside products.
+/// Matmul FLOPs that a device computes in the time of moving one byte, by its kind and dtype. An order of magnitude,
+/// which hardly differs between devices of a kind. It only weighs norms, casts and activations against matmuls.
 fn flops_a_byte(target: &Target, precision: Precision) -> u64 {
     match (target.kind, precision.dtype(), precision) {
         (DeviceKind::Cpu, ..) => 8,
@@ -17,8 +16,8 @@ fn flops_a_byte(target: &Target, precision: Precision) -> u64 {
     }
 }
 
-/// The time that it takes to compute an instruction again, as FLOPs that would take as long: it computes or moves bytes,
-/// whichever takes longer. Nothing where it is no such instruction.
+/// The time of a recomputed instruction, in matmul FLOPs that take equally long: the larger of computation and memory
+/// traffic. 0 for other instructions.
 pub(super) fn cost(program: &Program, instruction: &Instruction, config: &RunConfig, target: &Target) -> f64 {
     match &instruction.action {
         Action::Launch { op, inputs, outputs, .. } if instruction.recompute => {

@@ -1,9 +1,9 @@
-//! What is computed again so that a run keeps within a memory budget.
+//! Selects the recompute plan of a run with a recompute budget.
 //!
-//! A run's choices are found and predicted without a look at the budget: each block may compute again any of its parts,
-//! their norms, or all but what some kinds of operation give, and blocks in a row may do so together. Each choice is
-//! compiled and its peak predicted, as every run's is. Those that no other beats in both time and memory are the frontier,
-//! and a budget picks the first of them that meets it: with less memory the peak never rises.
+//! The search does not depend on the budget. Candidates recompute, in each block, any of its parts, their norms, or
+//! everything except the outputs of some kinds of operation; adjacent blocks may form one region. Each candidate is
+//! compiled and its peak predicted. The candidates that are optimal in time and memory form the Pareto front, and a
+//! budget selects the cheapest one that meets it. So a smaller budget never raises the peak.
 
 mod candidates;
 mod cost;
@@ -20,40 +20,40 @@ use device::{Pool, Target};
 use graph::Graphs;
 use spec::{Budget, Recompute, RunConfig};
 
-/// What a run computes again, and what that is worth.
+/// A recompute plan with its cost and peak memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct RecomputeChoice {
     pub recompute_plan: RecomputePlan,
-    /// Time that it takes of a step, as FLOPs of matrix work that would take as long.
+    /// Time of recomputation in a step, in matmul FLOPs that take equally long.
     pub cost: f64,
-    /// The most bytes that the device's pool takes in the whole run.
+    /// Peak reserved bytes of the device pool in the whole run.
     pub peak: u64,
 }
 
-/// The choices of a run that no other beats, by rising cost and falling peak.
+/// The Pareto front of cost against peak, by rising cost and falling peak.
 #[derive(Clone, Debug)]
 pub struct ParetoFront {
-    /// There is one at least.
-    choices: Vec<Choice>,
-    /// The peak where nothing is computed again.
-    plain: u64,
+    /// Never empty.
+    choices: Vec<RecomputeChoice>,
+    /// The peak without recomputation.
+    plain_peak: u64,
 }
 
-/// A budget that no choice meets.
+/// A recompute budget that no plan meets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InfeasibleBudget {
     pub asked: Budget,
-    /// In the same terms, rounded up to what people write.
+    /// The smallest feasible budget in the same unit, rounded up.
     pub smallest: Budget,
 }
 
 impl InfeasibleBudget {
     pub fn what(&self) -> String {
-        format!("no choice of what is computed again meets recompute = {}", Recompute::Budget(self.asked))
+        format!("infeasible budget: recompute = {}", Recompute::Budget(self.asked))
     }
 
     pub fn help(&self) -> String {
-        format!("the smallest budget that one meets is {}", Recompute::Budget(self.smallest))
+        format!("the smallest feasible budget is {}", Recompute::Budget(self.smallest))
     }
 }
 
@@ -62,42 +62,52 @@ impl ParetoFront {
     /// A violation of a program's invariants: a mistake in a pass.
     pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<ParetoFront, Violation> {
         let candidates = candidates::all(graphs, config, target)?;
-        let plain = candidates[0].peak;
-        Ok(ParetoFront { choices: unbeaten(candidates, |choice| choice.cost, |choice| choice.peak), plain })
+        let plain_peak = candidates[0].peak;
+        Ok(ParetoFront {
+            choices: pareto_optimal(candidates, |choice| choice.cost, |choice| choice.peak),
+            plain_peak,
+        })
     }
 
-    pub fn choices(&self) -> &[Choice] {
+    pub fn choices(&self) -> &[RecomputeChoice] {
         &self.choices
     }
 
-    /// The first choice that meets the budget. Where none does, the one that takes the least memory, beside what would.
-    pub fn pick(&self, budget: Budget, target: &Target) -> (&Choice, Option<InfeasibleBudget>) {
-        let tightest = self.tightest();
+    /// The cheapest choice that meets the budget. If the budget is infeasible, the choice with the lowest peak and the
+    /// error.
+    pub fn select(&self, budget: Budget, target: &Target) -> (&RecomputeChoice, Option<InfeasibleBudget>) {
+        let lowest_peak = self.lowest_peak();
         let most = match budget {
             Budget::Bytes(Bytes(bytes)) => bytes,
-            Budget::Share(share) => (share * self.plain as f64).round() as u64,
+            Budget::Share(share) => (share * self.plain_peak as f64).round() as u64,
             Budget::Memory => target.available_at(Pool::Device),
         };
         if let Some(choice) = self.choices.iter().find(|choice| choice.peak <= most) {
             return (choice, None);
         }
         let smallest = match budget {
-            Budget::Bytes(_) => Budget::Bytes(round_up(tightest.peak)),
-            Budget::Share(_) => Budget::Share((1e3 * tightest.peak as f64 / self.plain as f64).ceil() / 1e3),
-            // What does not fit runs out of memory, and is told what is missing.
-            Budget::Memory => return (tightest, None),
+            Budget::Bytes(_) => Budget::Bytes(round_up(lowest_peak.peak)),
+            Budget::Share(_) => {
+                Budget::Share((1e3 * lowest_peak.peak as f64 / self.plain_peak as f64).ceil() / 1e3)
+            }
+            // The run itself reports that it is out of memory, and by how much.
+            Budget::Memory => return (lowest_peak, None),
         };
-        (tightest, Some(InfeasibleBudget { asked: budget, smallest }))
+        (lowest_peak, Some(InfeasibleBudget { asked: budget, smallest }))
     }
 
-    /// What takes the least memory.
-    pub fn tightest(&self) -> &Choice {
+    /// The choice with the lowest peak.
+    pub fn lowest_peak(&self) -> &RecomputeChoice {
         &self.choices[self.choices.len() - 1]
     }
 }
 
-/// Those that no other beats in both, by rising cost and falling bytes.
-fn unbeaten<T, B: Ord + Copy>(mut all: Vec<T>, cost: impl Fn(&T) -> f64, bytes: impl Fn(&T) -> B) -> Vec<T> {
+/// The Pareto-optimal elements, by rising cost and falling bytes.
+fn pareto_optimal<T, B: Ord + Copy>(
+    mut all: Vec<T>,
+    cost: impl Fn(&T) -> f64,
+    bytes: impl Fn(&T) -> B,
+) -> Vec<T> {
     all.sort_by(|a, b| cost(a).total_cmp(&cost(b)).then(bytes(a).cmp(&bytes(b))));
     let mut fewest = None;
     all.retain(|one| {
@@ -110,18 +120,18 @@ fn unbeaten<T, B: Ord + Copy>(mut all: Vec<T>, cost: impl Fn(&T) -> f64, bytes: 
     all
 }
 
-/// To whole recompute_plan, by a thousandth at the most.
+/// Rounds up to whole MiB or KiB, by at most 0.1 %.
 fn round_up(bytes: u64) -> Bytes {
     let unit = [1 << 20, 1 << 10].into_iter().find(|unit| bytes >= 1000 * unit).unwrap_or(1);
     Bytes(bytes.next_multiple_of(unit))
 }
 
-/// What runs compute again, found once for all that differ in their budget alone.
+/// A cache of Pareto fronts. Runs that differ only in their budget share one.
 #[derive(Debug, Default)]
 pub struct ParetoFronts(Mutex<HashMap<String, Arc<ParetoFront>>>);
 
 impl ParetoFronts {
-    /// What a run computes again, and the budget that it does not meet, if it says one.
+    /// The recompute plan of a run, and its budget if that is infeasible.
     ///
     /// # Errors
     /// A violation of a program's invariants: a mistake in a pass.
@@ -135,15 +145,15 @@ impl ParetoFronts {
             Ok(recompute_plan) => return Ok((recompute_plan, None)),
             Err(budget) => budget,
         };
-        let frontier = self.find(graphs, config, target)?;
-        let (choice, unmet) = frontier.pick(budget, target);
-        Ok((choice.recompute_plan.clone(), unmet))
+        let front = self.find(graphs, config, target)?;
+        let (choice, infeasible) = front.select(budget, target);
+        Ok((choice.recompute_plan.clone(), infeasible))
     }
 
-    /// The choices of a run, whatever it says of them.
+    /// The Pareto front of a run, independent of its budget.
     ///
-    /// Nobody waits for another who looks for the same: whoever looks has others of the same threads at work meanwhile, and
-    /// these may be among them.
+    /// Concurrent searches for the same front do not wait for each other: a search runs on the thread pool that its
+    /// callers may be part of, so waiting could deadlock.
     ///
     /// # Errors
     /// As from `recompute_plan`.
@@ -156,12 +166,12 @@ impl ParetoFronts {
         let mut plain = config.clone();
         plain.strategy.recompute = Recompute::None;
         let key = serde_json::to_string(&plain.memory_part()).expect("plain data always serialises");
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if let Some(known) = known {
-            return Ok(known);
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(front) = cached {
+            return Ok(front);
         }
-        let found = Arc::new(ParetoFront::of(graphs, config, target)?);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&found));
-        Ok(found)
+        let front = Arc::new(ParetoFront::of(graphs, config, target)?);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&front));
+        Ok(front)
     }
 }

@@ -9,7 +9,8 @@ use memory::{RunSchedule, predict};
 use spec::{Precision, Strategy};
 use testing::{any_config, any_target, full, random_cases, reshaped, small, target, tenth};
 
-/// Every choice of scopes: of each block nothing, its attention, its feed-forward, both, or all of it together.
+/// Every choice of scopes: each block recomputes nothing, its attention, its feed-forward, both, or all of it as one
+/// region.
 fn every_choice_of_scopes(graphs: &Graphs) -> Vec<RecomputePlan> {
     let scopes = &graphs.full.scopes;
     let parts = |block: usize| -> Vec<usize> {
@@ -37,13 +38,13 @@ fn with_budget(config: &RunConfig, budget: Budget) -> RunConfig {
     config
 }
 
-/// What the device's pool takes in a run.
+/// Peak reserved bytes of the device pool in a run.
 fn peak(compiler: &mut Compiler, config: &RunConfig, target: &Target) -> u64 {
     let program = &compiler.compile(config).unwrap().program;
     predict(program, &target.boundless(), RunSchedule::of(config)).device.reserved_peak
 }
 
-/// Of four layers there are 625 choices of scopes.
+/// Four layers have 625 choices of scopes.
 fn any_layers() -> impl proptest::strategy::Strategy<Value = usize> {
     let few = if full() { 1 } else { 4 };
     prop_oneof![few => Just(2usize), few => Just(3), 1 => Just(4)]
@@ -52,23 +53,23 @@ fn any_layers() -> impl proptest::strategy::Strategy<Value = usize> {
 proptest! {
     #![proptest_config(random_cases(tenth(24)))]
 
-    /// Of all choices of scopes that fit, none costs less by more than a twentieth.
+    /// The selected plan costs at most 5 % more than any choice of scopes that fits.
     #[test]
-    fn no_choice_of_scopes_that_fits_is_much_cheaper(
+    fn selected_plan_is_near_the_optimum_over_scopes(
         config in any_config(), layers in any_layers(), wide in 1..=4usize, target in any_target(),
     ) {
         let mut config = reshaped(config, |model| (model.layers, model.d_model) = (layers, model.heads * 16 * wide));
         let Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, .. } = config.strategy;
-        // It needs a loss scale.
+        // fp16 requires a loss scale.
         prop_assume!(precision != Precision::Fp16);
         config.strategy =
             Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, ..Strategy::default() };
         let graphs = Graphs::of(&config);
-        let frontier = ParetoFront::of(&graphs, &config, &target).unwrap();
+        let front = ParetoFront::of(&graphs, &config, &target).unwrap();
         let all = evaluate(&graphs, &config, &target, every_choice_of_scopes(&graphs)).unwrap();
         for choice in &all {
-            let (picked, unmet) = frontier.pick(Budget::Bytes(Bytes(choice.peak)), &target);
-            prop_assert_eq!(unmet, None, "{:?}", choice);
+            let (picked, infeasible) = front.select(Budget::Bytes(Bytes(choice.peak)), &target);
+            prop_assert_eq!(infeasible, None, "{:?}", choice);
             prop_assert!(
                 picked.cost <= 1.05 * choice.cost,
                 "{:?} is cheaper than {:?}: {} to {}", choice.recompute_plan, picked.recompute_plan, choice.cost, picked.cost
@@ -76,21 +77,21 @@ proptest! {
         }
     }
 
-    /// What is compiled for a budget takes no more than it, and no more than what is compiled for a larger one.
+    /// The peak is within the budget and not above that of a larger budget.
     #[test]
-    fn the_peak_never_rises_when_the_budget_falls(config in any_config(), target in any_target()) {
+    fn peak_never_rises_when_the_budget_falls(config in any_config(), target in any_target()) {
         let graphs = Graphs::of(&config);
-        let frontier = ParetoFront::of(&graphs, &config, &target).unwrap();
-        let [first, .., last] = frontier.choices() else { return Ok(()) };
+        let front = ParetoFront::of(&graphs, &config, &target).unwrap();
+        let [first, .., last] = front.choices() else { return Ok(()) };
         let mut compiler = Compiler::new(&target);
         let mut before = u64::MAX;
         for share_of_8 in (0..=8).rev() {
             let budget = last.peak + share_of_8 * (first.peak - last.peak) / 8;
-            let share = Budget::Share(budget as f64 / frontier.plain as f64);
+            let share = Budget::Share(budget as f64 / front.plain_peak as f64);
             let less = target.clone().with_memory(Bytes(budget + target.context.0));
             let found = peak(&mut compiler, &with_budget(&config, Budget::Bytes(Bytes(budget))), &target);
             let shared = peak(&mut compiler, &with_budget(&config, share), &target);
-            // It searches again for each amount of memory.
+            // Each amount of memory is searched again.
             let limited = match full() || share_of_8 % 4 == 0 {
                 true => peak(&mut Compiler::new(&less), &with_budget(&config, Budget::Memory), &less),
                 false => found,
@@ -99,47 +100,51 @@ proptest! {
             prop_assert_eq!([shared, limited], [found; 2]);
             before = found;
         }
-        // What is named instead is met. It is rounded up, so that a cheaper choice may meet it too.
+        // The suggested budget is feasible. It is rounded up, so that a cheaper choice may meet it, too.
         for too_little in [Budget::Bytes(Bytes(last.peak - 1)), Budget::Share(1e-6)] {
-            let smallest = frontier.pick(too_little, &target).1.unwrap().smallest;
-            let (picked, unmet) = frontier.pick(smallest, &target);
-            prop_assert_eq!(unmet, None);
-            prop_assert!(picked.peak - last.peak <= frontier.plain / 1000 + 1, "{smallest:?}: {picked:?}, not {last:?}");
+            let smallest = front.select(too_little, &target).1.unwrap().smallest;
+            let (picked, infeasible) = front.select(smallest, &target);
+            prop_assert_eq!(infeasible, None);
+            prop_assert!(picked.peak - last.peak <= front.plain_peak / 1000 + 1, "{smallest:?}: {picked:?}, not {last:?}");
         }
     }
 }
 
-/// Of a run without a key there is nothing to save: the first choice is what the run is without one.
+/// With a sufficient budget, the plan is that of the run without a recompute key.
 #[test]
-fn a_budget_of_all_computes_nothing_again() {
+fn sufficient_budget_recomputes_nothing() {
     let (config, target) = (small(), target());
     for budget in [Budget::Share(1.0), Budget::Memory] {
         assert_eq!(compile(&with_budget(&config, budget), &target), compile(&config, &target));
     }
 }
 
-/// A share that is named is met when it is said, whatever its decimals are in binary.
+/// The suggested share is feasible despite the rounding of its decimals to binary.
 #[test]
-fn the_smallest_share_is_met() {
-    let choice =
-        |cost: f64, pages: u64| Choice { recompute_plan: RecomputePlan::none(0), cost, peak: pages << 21 };
+fn smallest_suggested_share_is_feasible() {
+    let choice = |cost: f64, pages: u64| RecomputeChoice {
+        recompute_plan: RecomputePlan::none(0),
+        cost,
+        peak: pages << 21,
+    };
     for pages in 1..100 {
-        let frontier = ParetoFront { choices: vec![choice(0.0, 100), choice(1.0, pages)], plain: 100 << 21 };
-        let (_, unmet) = frontier.pick(Budget::Share(1e-6), &target());
-        assert_eq!(frontier.pick(unmet.unwrap().smallest, &target()).1, None, "{pages}");
+        let front =
+            ParetoFront { choices: vec![choice(0.0, 100), choice(1.0, pages)], plain_peak: 100 << 21 };
+        let (_, infeasible) = front.select(Budget::Share(1e-6), &target());
+        assert_eq!(front.select(infeasible.unwrap().smallest, &target()).1, None, "{pages}");
     }
 }
 
-/// Many budgets of one run are looked for at once, by threads that share their work.
+/// Many budgets of one run are searched at once, by threads that share their work.
 #[test]
-fn nobody_waits_for_another_forever() {
+fn concurrent_searches_do_not_deadlock() {
     let (config, target) = (small(), target());
     let budgets: Vec<RunConfig> =
         (1..=32).map(|share| with_budget(&config, Budget::Share(f64::from(share) / 32.0))).collect();
     for _ in 0..4 {
-        let frontiers = Arc::new(ParetoFronts::default());
+        let fronts = Arc::new(ParetoFronts::default());
         let programs = base::parallel::map(budgets.clone(), |config| {
-            Compiler::sharing(&target, Arc::clone(&frontiers)).compile(&config).is_ok()
+            Compiler::sharing(&target, Arc::clone(&fronts)).compile(&config).is_ok()
         });
         assert_eq!(programs, [true; 32]);
     }

@@ -294,7 +294,7 @@ fn same(folder: &Path, tree: &Tree, expected: &Tree) -> Result<(), String> {
 fn is_named(error: &str, what: &str) -> bool {
     let words: &[&str] = match what {
         _ if what.starts_with("pipe:") => {
-            &["told its parent could not be read", "cannot tell the parent", "whether the parent lives"]
+            &["read the run's messages", "send a message to the parent", "cannot watch the parent"]
         }
         "memory" => &["refused by the system", "no thread could be started"],
         "thread" => &["no thread could be started"],

@@ -1,4 +1,4 @@
-//! What something forgotten holds: values kept until their section ends.
+//! `keep` and `leak`: values that are held until their section ends, or for ever.
 
 use super::super::engine::Engine;
 use super::strategies::{Activations, BATCH, L, V, launches, live_in, program, with, work};
@@ -16,7 +16,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// With changes, and these values kept.
+/// A run with these values kept and other changes of the strategy.
 fn keeping(keep: &[&str], change: impl FnOnce(&mut Strategy)) -> RunConfig {
     with(|strategy| {
         change(strategy);
@@ -40,16 +40,16 @@ fn keep_holds_its_values_to_the_end_of_the_section() {
             [(SectionKind::First, "embedding-backward"), (SectionKind::Evaluation, "cross-entropy")]
         {
             let [kept, eager] = [&kept, &eager].map(|program| activations(program, kind, after));
-            // What an evaluation ends with has logits in any case.
+            // An evaluation's last operation reads the logits in any case.
             let there = if kind == SectionKind::Evaluation && keep[0] == "head.logits" { logits } else { 0 };
             assert_eq!(kept, eager + more - there, "{keep:?} in {}", kind.name());
         }
     }
 }
 
-/// The gradient of logits takes their place where nobody holds them, and else has a place of its own: at the peak, both are there.
+/// The gradient of the logits is computed in place unless they are kept: then both are live at the peak.
 #[test]
-fn what_is_kept_is_not_overwritten() {
+fn kept_value_is_not_overwritten() {
     let peak = |config: &RunConfig| {
         predict(&program(config), &testing::target(), RunSchedule::of(config))
             .device
@@ -59,14 +59,14 @@ fn what_is_kept_is_not_overwritten() {
     };
     let logits = SIZES.f32(SIZES.rows() * V);
     assert_eq!(peak(&keeping(&["head.logits"], |_| {})), peak(&testing::small()) + logits);
-    // All slices are held, and the last one's gradient is beside them.
+    // All slices are kept.
     let sliced = program(&keeping(&["head.logits"], |strategy| strategy.loss_chunks = 7));
     let found = activations(&sliced, SectionKind::First, "embedding-backward");
     let slices = 6 * SIZES.f32(10 * V) + SIZES.f32(4 * V);
     assert_eq!(found, SIZES.stream() + 256 + slices);
 }
 
-/// What changes when values come and go.
+/// Changes of the lifetimes of values.
 const CHANGES: [fn(&mut Strategy); 6] = [
     |_| {},
     |strategy| (strategy.loss_chunks, strategy.accumulate) = (7, 3),
@@ -77,7 +77,7 @@ const CHANGES: [fn(&mut Strategy); 6] = [
 ];
 
 #[test]
-fn keep_changes_no_bit() {
+fn keep_is_bitwise_equal() {
     for change in CHANGES {
         let plain = trace(&with(change));
         for keep in [&["head.logits"][..], &ATTENTION, &["blocks.0.mlp.hidden", "embedding.x"]] {
@@ -87,21 +87,21 @@ fn keep_changes_no_bit() {
 }
 
 #[test]
-fn keep_counts_what_is_held() {
+fn kept_values_count_as_late_frees() {
     let logits = BATCH * super::strategies::T * V * 4;
     let (counts, effects) = work(&keeping(&["head.logits"], |_| {}));
     assert_eq!((counts.late_frees, counts.late_freed_bytes), (2, 2 * logits));
-    assert_eq!(effects, "1 value held longer (64.0 KiB), 1 value kept in evaluation");
+    assert_eq!(effects, "1 value freed late (64.0 KiB), 1 value freed late in evaluation");
     let (counts, effects) = work(&keeping(&["head.logits"], |strategy| strategy.loss_chunks = 7));
     assert_eq!((counts.late_frees, counts.late_freed_bytes), (2 * 7, 2 * logits));
-    assert_eq!(effects, "7 slices of the loss, 7 values held longer (64.0 KiB), 7 values kept in evaluation");
+    assert_eq!(effects, "7 loss slices, 7 values freed late (64.0 KiB), 7 values freed late in evaluation");
     let (counts, _) = work(&keeping(&ATTENTION, |strategy| strategy.accumulate = 2));
-    assert_eq!(counts.late_frees, 2 * 2 * L, "of each micro-batch");
+    assert_eq!(counts.late_frees, 2 * 2 * L, "in each micro-batch");
 }
 
-/// What is held in any case is not held longer.
+/// `release = "step"` holds all values already.
 #[test]
-fn keep_beside_a_late_release_has_no_effect() {
+fn keep_with_late_release_has_no_effect() {
     let late = |strategy: &mut Strategy| strategy.release = Release::Step;
     assert_eq!(program(&keeping(&["head.logits"], late)), program(&with(late)));
     assert_ne!(program(&keeping(&["head.logits"], |_| {})), program(&testing::small()));
@@ -116,37 +116,37 @@ fn leaking(leak: Leak, change: impl FnOnce(&mut Strategy)) -> RunConfig {
 
 const LEAKS: [Leak; 3] = [Leak::Loss, Leak::Logits, Leak::Graph];
 
-/// What a step leaves behind, by the model's dimensions.
-fn left_behind(leak: Leak, sizes: &Activations) -> u64 {
+/// Bytes that a micro-batch leaks, or a step in the case of the loss, from the model's dimensions.
+fn leaked_bytes(leak: Leak, sizes: &Activations) -> u64 {
     match leak {
         Leak::Loss => sizes.f32(1),
         Leak::Logits => sizes.f32(sizes.rows() * V),
-        // But for the last product's output, all of a block; the embedding's output, the head's norm, and the batch: tokens, and
-        // what the logits' gradient needs of them, which it has at once.
+        // All of the blocks except the last matmul's output, the embedding's output, the head's norm, and the token
+        // ids. The logits' gradient is computed with the loss and needs nothing more.
         Leak::Graph => L * sizes.block() + sizes.stream() + sizes.norm() + sizes.f32(sizes.rows()),
     }
 }
 
 #[test]
-fn a_leak_leaves_behind_what_it_says() {
+fn leak_has_the_predicted_bytes() {
     for leak in LEAKS {
         for accumulate in [1, 2, 4] {
             let config = leaking(leak, |strategy| strategy.accumulate = accumulate);
             let sizes = Activations { rounding: 256, micro_batch: BATCH / accumulate as u64 };
-            // The loss of a step is one, whatever its micro-batches.
+            // A step has one loss, independent of its micro-batches.
             let times = if leak == Leak::Loss { 1 } else { accumulate as u64 };
-            let each = times * left_behind(leak, &sizes);
+            let each = times * leaked_bytes(leak, &sizes);
             let predicted = predict(&program(&config), &testing::target(), RunSchedule::of(&config));
             assert_eq!(predicted.leaked_bytes, each, "{leak:?}, {accumulate} micro-batches");
             let (counts, effects) = work(&config);
             assert_eq!(counts.leaked_bytes, 2 * each);
-            assert!(effects.contains(&format!("{} leaked each step", Bytes(each))), "{effects}");
+            assert!(effects.contains(&format!("{} leaked per step", Bytes(each))), "{effects}");
         }
     }
 }
 
 #[test]
-fn a_leak_changes_no_bit() {
+fn leak_is_bitwise_equal() {
     for change in CHANGES {
         let plain = trace(&with(change));
         for leak in LEAKS {
@@ -160,9 +160,9 @@ fn leaks_by_allocator() -> impl Iterator<Item = (Leak, Allocator)> {
     LEAKS.into_iter().flat_map(of)
 }
 
-/// What is live rises by as much with every step, and so does what is asked of the system, in pages.
+/// Live bytes grow by the same amount with every step, and so do reserved bytes, in pages.
 #[test]
-fn the_peak_of_any_step_is_known() {
+fn peak_after_any_number_of_steps_is_predicted() {
     for (leak, allocator) in leaks_by_allocator() {
         let mut config = leaking(leak, |strategy| strategy.allocator = allocator);
         let program = program(&config);
@@ -179,10 +179,10 @@ fn the_peak_of_any_step_is_known() {
     }
 }
 
-/// With every limit, the step is known that there is no room for, and what of it: runs that take so many steps do not run out,
-/// those that take one more do.
+/// Under every limit, the prediction gives the failing step and request: runs of that many steps fit, runs of one more
+/// do not.
 #[test]
-fn the_step_that_runs_out_is_predicted() {
+fn step_of_out_of_memory_is_predicted() {
     for (leak, allocator) in leaks_by_allocator() {
         let mut config = leaking(leak, |strategy| (strategy.allocator, strategy.accumulate) = (allocator, 2));
         config.evaluation = Some(Evaluation { every: 3, batches: 1 });
@@ -201,14 +201,18 @@ fn the_step_that_runs_out_is_predicted() {
             let found = predicted(room + 1).out_of_memory.unwrap();
             assert_eq!(predicted(room + 99).out_of_memory.as_ref(), Some(&found));
             if room < 20 {
-                assert_eq!(run_out(&config, &target), (room, found), "{leak:?}, {allocator:?}");
+                assert_eq!(
+                    train_until_out_of_memory(&config, &target),
+                    (room, found),
+                    "{leak:?}, {allocator:?}"
+                );
             }
         }
     }
 }
 
-/// Trains until memory runs out: after how many steps it did, and for what.
-fn run_out(config: &RunConfig, target: &Target) -> (usize, OutOfMemory) {
+/// Trains until memory runs out. Returns the completed steps and the failed request.
+fn train_until_out_of_memory(config: &RunConfig, target: &Target) -> (usize, OutOfMemory) {
     let program = compile(config, target).unwrap();
     let mut device = testing::device(target.clone());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
@@ -226,6 +230,6 @@ fn run_out(config: &RunConfig, target: &Target) -> (usize, OutOfMemory) {
     };
     match train(&mut engine) {
         Err(Failure::OutOfMemory(found)) => (engine.counts().steps as usize, *found),
-        other => panic!("memory has an end: {other:?}"),
+        other => panic!("did not run out of memory: {other:?}"),
     }
 }

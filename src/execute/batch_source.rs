@@ -1,4 +1,4 @@
-//! What batches are made of: samples as the data has them, or cut out of a row of tokens that is held as a whole.
+//! The source of batches: samples from the data set, or slices of a token row that is held in memory as a whole.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -10,16 +10,16 @@ use device::Lent;
 use ops::DType;
 use spec::{LoadedFrom, RunConfig};
 
-/// Bytes that are read at a time of a row that the device is to have.
+/// Bytes of one read of a token row that is copied to the device.
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
 pub(super) struct BatchSource<'a> {
     config: &'a RunConfig,
     data: &'a dyn Source,
-    /// Tokens of a sample, of a model that works on tokens.
+    /// Tokens of a sample. 0 for models without tokens.
     context: usize,
-    /// The row, once the host's memory has it.
+    /// The token row, once it is in host memory.
     held: &'a OnceLock<Lent>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> BatchSource<'a> {
         self.config
     }
 
-    /// Puts all of the data where the run holds it, if it does.
+    /// Copies the whole token row to the memory in which the run holds it, if it does.
     ///
     /// # Errors
     /// Data that cannot be read, or a device that fails.
@@ -52,14 +52,14 @@ impl<'a> BatchSource<'a> {
             LoadedFrom::Ram => {
                 let mut memory = engine.lend_row()?;
                 self.row().tokens(0, dtype, &mut memory)?;
-                // Nobody else sets it.
+                // It is set only here.
                 let _ = self.held.set(memory);
                 Ok(())
             }
             LoadedFrom::Device => {
                 let (row, mut piece) = (self.row(), vec![0; PIECE]);
                 let each = PIECE / dtype.bytes() as usize;
-                let tokens = self.config.tokens.expect("planned: data that is held was looked at");
+                let tokens = self.config.tokens.expect("planned: the number of tokens of held data is known");
                 for first in (0..tokens).step_by(each) {
                     let piece = &mut piece[..dtype.bytes_of(each.min(tokens - first)) as usize];
                     row.tokens(first, dtype, piece)?;
@@ -71,11 +71,11 @@ impl<'a> BatchSource<'a> {
     }
 
     fn row(&self) -> &'a dyn TokenRow {
-        self.data.row().expect("checked: data that is held is a row")
+        self.data.row().expect("checked: held data is a token row")
     }
 
-    /// The row that samples are cut out of, and its tokens where the host does that; none where the data gives samples itself,
-    /// as it does before it is held.
+    /// The token row that samples are slices of, and its tokens if the host slices it. `None` if samples are read from
+    /// the data set, as they are before the row is in host memory.
     fn cut(&self) -> Option<(&'a dyn TokenRow, Option<&'a [u8]>)> {
         match self.config.strategy.loader.source {
             LoadedFrom::Stream => None,
@@ -84,10 +84,10 @@ impl<'a> BatchSource<'a> {
         }
     }
 
-    /// Fills in some samples of a step, counted from 0.
+    /// Fills in some samples of a training step. Steps are counted from 0.
     ///
     /// # Errors
-    /// What is read as it is needed cannot be, or has changed.
+    /// Data that cannot be read, or has changed.
     pub(super) fn training(
         &self,
         step: usize,
@@ -107,11 +107,11 @@ impl<'a> BatchSource<'a> {
         Ok(())
     }
 
-    /// The same as the data has them, whatever is held.
+    /// Fills in all samples of a training step from the data set, even if the run holds a token row.
     ///
     /// # Errors
     /// As for `training`.
-    pub(super) fn as_it_lies(&self, step: usize, batch: &mut Batch) -> Result<(), DataError> {
+    pub(super) fn training_from_data(&self, step: usize, batch: &mut Batch) -> Result<(), DataError> {
         let step = self.step(step);
         self.data.fill_training(&step, 0..step.samples, batch)?;
         seeds::fill(&step, 0..step.samples, batch);
@@ -124,7 +124,7 @@ impl<'a> BatchSource<'a> {
         TrainingStep { seed, number: number as u64, samples, order: train.order() }
     }
 
-    /// Fills in some samples of so many of the evaluation split.
+    /// Fills in some of the first `of` samples of the evaluation split.
     ///
     /// # Errors
     /// As for `training`.
@@ -144,10 +144,10 @@ impl<'a> BatchSource<'a> {
     }
 }
 
-/// What takes tokens out of a row that the host's memory holds. Of one that it does not, nothing is taken.
+/// Reads tokens of the row in host memory. Panics if the device holds the row: then no tokens are read.
 fn reader(held: Option<&[u8]>) -> impl Fn(usize, DType, &mut [u8]) -> Result<(), DataError> {
     move |first, dtype, memory| {
-        let held = held.expect("samples have their places alone where the device holds the row");
+        let held = held.expect("batches carry only offsets if the device holds the row");
         memory.copy_from_slice(&held[dtype.bytes_of(first) as usize..][..memory.len()]);
         Ok(())
     }

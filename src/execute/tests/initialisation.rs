@@ -1,4 +1,5 @@
-//! What each way to start must cost and save, from the model's dimensions. That it changes no bit is tested next door.
+//! Cost and savings of `init` and of stored weights, from the model's dimensions. Bitwise equality is tested in
+//! `placement`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +7,7 @@ use tempfile::TempDir;
 
 use super::super::counts::Counts;
 use super::super::engine::Engine;
-use super::super::tensor_file::{Entry, TensorFile};
+use super::super::tensor_file::{TensorFile, TensorHeader};
 use super::offload::{WEIGHTS, parameters};
 use super::strategies::{program, with, work};
 use super::{batch, hold};
@@ -29,62 +30,67 @@ fn at_start(usage: &Usage, role: Role) -> u64 {
     usage.phase_peak(Phase::Start).live[role]
 }
 
-/// Each parameter by itself, as the allocator rounds it.
+/// Bytes of all parameters, each rounded as allocated by itself.
 fn tensors(program: &Program) -> u64 {
     let bytes = |id| rounded(program, id, &testing::target());
     program.parameters.iter().map(|parameter| bytes(parameter.value)).sum()
 }
 
-/// All buckets as the allocator rounds them.
+/// Bytes of all parameter buckets, rounded as allocated.
 fn buckets(program: &Program) -> u64 {
     let bytes = |id| rounded(program, id, &testing::target());
     program.buckets.iter().map(|bucket| bytes(bucket.parameters)).sum()
 }
 
 #[test]
-fn a_model_made_on_the_host_is_there_as_a_whole() {
+fn host_init_holds_the_whole_model_on_the_host() {
     for allocator in [Allocator::Arena, Allocator::Direct] {
         let config = started(Init::Host, allocator);
         let (program, found) = (program(&config), predicted(&config));
         let whole = tensors(&program);
         assert_eq!(at_start(&found.host, Role::Parameter), whole);
-        assert_eq!(at_start(&found.pinned, Role::Parameter), 0, "it is in pageable memory");
-        assert_eq!(found.host.steady_peak().live[Role::Parameter], 0, "it is freed when it has been copied");
+        assert_eq!(at_start(&found.pinned, Role::Parameter), 0, "the model is in pageable memory");
+        assert_eq!(
+            found.host.steady_peak().live[Role::Parameter],
+            0,
+            "the host's copy is freed after the transfer"
+        );
         let plain = predicted(&started(Init::Device, allocator));
         for phase in Phase::ALL {
             let live = |found: &Prediction| found.device.phase_peak(phase).live;
-            assert_eq!(live(&found), live(&plain), "the device's memory is what it is without");
+            assert_eq!(live(&found), live(&plain), "device memory is that of `init = \"device\"`");
         }
         assert_eq!(at_start(&plain.host, Role::Parameter), 0);
 
         let (counts, effects) = work(&config);
         assert_eq!(counts.bytes_at_start, WEIGHTS);
         assert_eq!((counts.bytes_to_host, counts.bytes_to_device), (0, 0));
-        assert!(effects.starts_with(&format!("{} copied at the start", Bytes(WEIGHTS))), "{effects}");
+        assert!(effects.starts_with(&format!("{} copied at start-up", Bytes(WEIGHTS))), "{effects}");
     }
 }
 
-/// What lives there is made there, whoever says so.
+/// Offloaded parameters are initialised on the host in any case.
 #[test]
-fn what_lives_on_the_host_is_not_copied() {
+fn offloaded_parameters_are_not_copied_at_start_up() {
     let mut config = started(Init::Host, Allocator::Arena);
     config.strategy.offload.parameters = true;
     let plain = RunConfig { strategy: Strategy { init: Init::Device, ..config.strategy.clone() }, ..config };
     let made = with(|strategy| (strategy.init, strategy.offload.parameters) = (Init::Host, true));
-    assert_eq!(program(&made), program(&plain), "so that the key has no effect");
+    assert_eq!(program(&made), program(&plain), "the key has no effect");
     assert_eq!(work(&made).0.bytes_at_start, 0);
     let [all, _] = parameters(&program(&made));
     assert_eq!(at_start(&predicted(&made).host, Role::Parameter), all);
 }
 
-/// The parameters that a run starts with, in a file as a dump has them.
+/// Writes the initial parameters of a run to a file, as a dump does.
 fn dump(config: &RunConfig, file: &Path) {
     let program = program(config);
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
-    let entry = |id| Entry::new(program.full_name(id), program.ty(id));
-    let entries: Vec<Entry> = program.parameters.iter().map(|parameter| entry(parameter.value)).collect();
+    let entry = |id| TensorHeader::new(program.full_name(id), program.ty(id));
+    let entries: Vec<TensorHeader> =
+        program.parameters.iter().map(|parameter| entry(parameter.value)).collect();
     let mut written = TensorFile::create(file, &entries).unwrap();
     for parameter in &program.parameters {
         let write = |piece: &[u8]| -> Result<(), Failure> {
@@ -96,12 +102,12 @@ fn dump(config: &RunConfig, file: &Path) {
     written.finish().unwrap();
 }
 
-/// The digest after so many steps, which go as they were predicted.
+/// The digest after `steps` steps. Asserts that memory is as predicted.
 fn digest(config: &RunConfig, weights: Option<&StoredParameters>, steps: usize) -> String {
     let program = program(config);
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
-    engine.start_from(weights);
+    engine.set_weights(weights);
     engine.start().unwrap();
     hold(&mut engine, config).unwrap();
     for step in 0..steps {
@@ -115,17 +121,17 @@ fn digest(config: &RunConfig, weights: Option<&StoredParameters>, steps: usize) 
     engine.digest().unwrap()
 }
 
-/// The same model, but for what it starts from.
+/// The same run with weights from a file.
 fn from_file(config: &RunConfig, file: &Path) -> RunConfig {
     testing::reshaped(config.clone(), |model| model.weights = Some(file.to_owned()))
 }
 
-/// What a file has of the small model.
+/// Checkpoint tensors of the small model.
 fn stored(file: &Path) -> StoredParameters {
     Weights::open(file).unwrap().matched(&graph::needed(&testing::small().model)).unwrap()
 }
 
-/// The parameters of another seed, in a file.
+/// A file with the initial parameters of another seed.
 fn dumped() -> (TempDir, PathBuf, StoredParameters) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.safetensors");
@@ -137,12 +143,12 @@ fn dumped() -> (TempDir, PathBuf, StoredParameters) {
 }
 
 #[test]
-fn what_was_dumped_is_gone_on_with() {
+fn run_with_dumped_weights_continues_from_them() {
     let (_folder, file, weights) = dumped();
     let choices = testing::sample(12).into_iter().map(|choice| testing::small_with(&choice));
     let inits = [Init::Device, Init::Host, Init::Lazy].map(|init| started(init, Allocator::Direct));
     for mut config in inits.into_iter().chain(choices) {
-        // Factors are of no file.
+        // LoRA factors are not in the file.
         config.strategy.lora = None;
         let plain = RunConfig { train: Train { seed: 8, ..config.train.clone() }, ..config.clone() };
         let stored = from_file(&config, &file);
@@ -150,22 +156,22 @@ fn what_was_dumped_is_gone_on_with() {
             .map(|(config, weights)| [0, 2].map(|steps| digest(config, weights, steps)));
         assert_eq!(found[0], expected[0], "{:?}", config.strategy);
         assert_ne!(found[0], digest(&config, None, 0), "{:?}", config.strategy);
-        // What is rounded at random depends on the seed.
+        // Stochastic rounding depends on the seed.
         if config.strategy.rounding == Rounding::Nearest {
             assert_eq!(found[1], expected[1], "{:?}", config.strategy);
         }
     }
 }
 
-/// Factors are drawn, and the base beside them is the file's: at first, what is learnt from is the same.
+/// LoRA factors are drawn, the base is loaded: the first loss is that of the stored model.
 #[test]
-fn adapters_begin_beside_what_was_stored() {
+fn lora_starts_from_stored_weights() {
     let (_folder, file, weights) = dumped();
     let losses = |config: &RunConfig, weights| {
         let program = program(config);
         let mut device = testing::device(testing::target());
         let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
-        engine.start_from(weights);
+        engine.set_weights(weights);
         engine.start().unwrap();
         let batch = batch(&testing::small(), 0, config.train.batch_size);
         [1, 2].map(|step| engine.step(&batch, &config.numbers(step)).unwrap().loss)
@@ -194,14 +200,14 @@ fn each_stored_parameter_passes_through_the_host() {
         let bytes = |parameter: &Parameter| rounded(&program, parameter.value, &testing::target());
         let largest = program.parameters.iter().map(bytes).max().unwrap();
         let staged = at_start(&predicted(&device).host, Role::Parameter);
-        // One is read while the one before it is copied, and the one before that given back.
+        // One is read while the one before it is copied and the one before that freed.
         assert!(largest <= staged && staged <= 3 * largest, "{staged} of {largest}");
         assert_eq!(at_start(&predicted(&host).host, Role::Parameter), tensors(&program));
     }
 }
 
 #[test]
-fn a_lazy_start_makes_each_layer_when_it_is_needed() {
+fn lazy_init_allocates_each_layer_at_its_first_use() {
     for allocator in [Allocator::Arena, Allocator::Direct] {
         let [lazy, plain] = [Init::Lazy, Init::Device].map(|init| started(init, allocator));
         let all = buckets(&program(&lazy));
@@ -210,7 +216,7 @@ fn a_lazy_start_makes_each_layer_when_it_is_needed() {
         };
         assert_eq!(after(&plain, 0).live.total(), 3 * all, "parameters and two moments of each");
         assert_eq!(after(&lazy, 0).live.total(), 0);
-        // An arena is there as a whole in either case.
+        // An arena is reserved as a whole in either case.
         let reserved = if allocator == Allocator::Arena { after(&plain, 0).reserved } else { 0 };
         assert_eq!(after(&lazy, 0).reserved, reserved);
 
@@ -227,9 +233,9 @@ fn a_lazy_start_makes_each_layer_when_it_is_needed() {
     }
 }
 
-/// Parameters of a layer once the layer before it has been gone through, states right before the update.
+/// Parameters of a layer are initialised after the layer before it, states right before the update.
 #[test]
-fn each_layer_is_made_right_before_its_first_use() {
+fn each_layer_is_initialised_right_before_its_first_use() {
     let program = program(&started(Init::Lazy, Allocator::Arena));
     let made = |kind: SectionKind, storage| {
         let code = &program.section(kind).unwrap().code;
@@ -240,7 +246,7 @@ fn each_layer_is_made_right_before_its_first_use() {
         let first = code[made..]
             .iter()
             .position(|instruction| !instruction.first_iteration && uses(&instruction.action));
-        // Room for what the first operation makes of it, and nothing else.
+        // In between, only outputs of the first operation are allocated.
         let mut between =
             code[made..made + first.unwrap()].iter().filter(|instruction| !instruction.first_iteration);
         assert!(between.all(|instruction| matches!(instruction.action, Action::Allocate(_))));
@@ -256,21 +262,28 @@ fn each_layer_is_made_right_before_its_first_use() {
 }
 
 #[test]
-fn what_is_made_late_is_no_work_of_steps() {
+fn lazy_init_is_not_counted_as_work_of_steps() {
     for allocator in [Allocator::Arena, Allocator::Direct] {
         let [(lazy, effects), (plain, usual)] =
             [Init::Lazy, Init::Device].map(|init| work(&started(init, allocator)));
-        // Four layers' parameters and two moments of each.
-        assert_eq!(lazy, Counts { made_late: 12, requests_once: lazy.requests_once, ..plain });
-        assert_eq!(lazy.requests_once, if allocator == Allocator::Arena { 0 } else { 12 });
+        // Parameters of four layers, and two moments each.
+        assert_eq!(
+            lazy,
+            Counts {
+                lazily_initialised: 12,
+                requests_in_first_iteration: lazy.requests_in_first_iteration,
+                ..plain
+            }
+        );
+        assert_eq!(lazy.requests_in_first_iteration, if allocator == Allocator::Arena { 0 } else { 12 });
         let separator = if usual.is_empty() { "" } else { ", " };
-        assert_eq!(effects, format!("12 values made at their first use{separator}{usual}"));
+        assert_eq!(effects, format!("12 values initialised at first use{separator}{usual}"));
     }
 }
 
-/// Whatever asks for parameters before the first step gets them.
+/// An evaluation before the first step performs the lazy initialisation.
 #[test]
-fn a_lazy_start_may_be_evaluated_before_it_steps() {
+fn lazy_run_can_be_evaluated_before_its_first_step() {
     let evaluated = |init| {
         let config = started(init, Allocator::Direct);
         let program = program(&config);
@@ -284,9 +297,9 @@ fn a_lazy_start_may_be_evaluated_before_it_steps() {
     assert_eq!(evaluated(Init::Lazy), evaluated(Init::Device));
 }
 
-/// However queues are put off, on memory that is given out anew.
+/// With each queue delayed and with reused memory.
 #[test]
-fn a_lazy_start_waits_for_what_it_makes() {
+fn lazy_init_is_synchronised_with_its_uses() {
     let folder = tempfile::tempdir().unwrap();
     let offloads = [
         Offload::default(),

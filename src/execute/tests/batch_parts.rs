@@ -1,4 +1,4 @@
-//! Batches of other parts than text has: rows of numbers and their classes, from a data set that is made up.
+//! Batches with other parts than text: rows of features and their classes, from a synthetic data set.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use spec::*;
 pub(super) const FEATURES: usize = 3;
 pub(super) const CLASSES: usize = 4;
 
-/// Rows of numbers, of which each has its own.
+/// A data set of distinct rows of numbers.
 #[derive(Debug)]
 pub(super) struct Rows;
 
@@ -103,7 +103,7 @@ impl Source for Rows {
     }
 }
 
-/// What a linear classifier asks for.
+/// The sample that a linear classifier requires.
 pub(super) fn sample() -> Sample {
     let features = Part { name: "features", ty: TensorType::f32(&[FEATURES]), below: None };
     let below = Some(Given { key: "classes", count: CLASSES });
@@ -136,9 +136,9 @@ fn weight(engine: &mut Engine, program: &Program) -> Vec<f32> {
     weight
 }
 
-/// In micro-batches of which the last is smaller, in training and in evaluation, what the device computes is the loss of the rows that were asked for.
+/// The device computes the loss of the requested rows, in training and in evaluation, with a smaller last micro-batch.
 #[test]
-fn numbers_and_classes_reach_the_device_as_they_are() {
+fn features_and_classes_reach_the_device_unchanged() {
     let mut config = testing::small();
     config.train.batch_size = 7;
     config.strategy.accumulate = 3;
@@ -170,7 +170,7 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
         assert!((f64::from(found) - wanted).abs() < 1e-5, "step {step}: {found} and {wanted}");
 
         let after = weight(&mut engine, &program);
-        assert_ne!(before, after, "it is trained");
+        assert_ne!(before, after, "the weight is trained");
         data.fill_evaluation(11, 4..11, &mut batch).unwrap();
         let (found, wanted) = (engine.evaluate(&batch).unwrap() / 7.0, expected(&after, 4..11));
         assert!((found - wanted).abs() < 1e-5, "after step {step}: {found} and {wanted}");
@@ -178,13 +178,13 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
     engine.close().unwrap();
 }
 
-/// How many classes there are is known once the rows were read.
+/// The number of classes is known only after the rows have been read.
 #[test]
-fn a_model_that_tells_fewer_classes_apart_than_there_are_is_refused() {
+fn model_with_fewer_classes_than_the_data_is_rejected() {
     let check = |below: Option<usize>| {
         let mut sample = sample();
         sample.parts[1].below = below.map(|count| Given { key: "model.linear.classes", count });
-        assert!(Rows.check_known(&sample).is_ok(), "nothing is known yet");
+        assert!(Rows.check_known(&sample).is_ok(), "the classes are not known yet");
         Rows.check(&Rows, &sample, true)
     };
     assert!([Some(CLASSES), Some(CLASSES + 1), None].into_iter().all(|below| check(below).is_ok()));

@@ -1,4 +1,4 @@
-//! Values that live elsewhere than they are computed with, and work that the host's processor does.
+//! Values in another pool than that of the operations on them, and operations on the host.
 
 use std::fmt::Debug;
 
@@ -11,31 +11,30 @@ use ops::ValueId;
 use spec::*;
 use testing::compile;
 
-/// A way to leave the device.
+/// A change of annotations that moves values or operations to the host.
 type Move = fn(&mut Annotations, &[Scope]);
 
 const STATES: Move = |annotations, _| annotations.states = Pool::Host;
 
-/// The optimizer's states, and its work with them.
-const UPDATES: Move =
-    |annotations, _| (annotations.states, annotations.update_device) = (Pool::Host, Pool::Host);
+/// Optimizer states and updates on the host.
+const UPDATES: Move = |annotations, _| (annotations.states, annotations.updates) = (Pool::Host, Pool::Host);
 
-/// The same, and gradients leave as they are made.
+/// The same, and gradients are transferred once they are complete.
 const OPTIMIZER: Move = |annotations, scopes| {
     UPDATES(annotations, scopes);
     annotations.gradients = Pool::Host;
 };
 
-/// Each layer's when it is their turn.
+/// Parameters on the host, transferred layer by layer.
 const PARAMETERS: Move = |annotations, _| annotations.parameters = Pool::Host;
 
-/// All before any of it is copied.
-const MADE: Move = |annotations, _| annotations.init_pool = Some(Pool::Host);
+/// Initialisation on the host, before any parameter is transferred.
+const MADE: Move = |annotations, _| annotations.made = Some(Pool::Host);
 
-/// From a few bytes on.
-const ACTIVATIONS: Move = |annotations, _| annotations.min_offload_bytes = Some(1000);
+/// Spilled activations of at least 1000 bytes.
+const ACTIVATIONS: Move = |annotations, _| annotations.spilled = Some(1000);
 
-/// All that a layer does not need now.
+/// Everything that the current layer does not need.
 const OFFLOADED: Move = |annotations, scopes| {
     OPTIMIZER(annotations, scopes);
     PARAMETERS(annotations, scopes);
@@ -46,7 +45,7 @@ const OFFLOADED_LATE: Move = |annotations, scopes| {
     annotations.ahead = 0;
 };
 
-/// Each bucket only once it is needed, or long before.
+/// Each bucket transferred right before its use, or prefetched early.
 const UPDATES_LATE: Move = |annotations, scopes| {
     UPDATES(annotations, scopes);
     annotations.ahead = 0;
@@ -56,7 +55,7 @@ const UPDATES_EARLY: Move = |annotations, scopes| {
     annotations.ahead = 3;
 };
 
-/// The second of two blocks, and the embedding before the first.
+/// The second of two blocks and the embedding on the host.
 const LAYERS: Move = |annotations, scopes| {
     let on_host = |scope: &Scope| {
         let layer = &scopes[scope.layer.index()].path;
@@ -77,7 +76,7 @@ fn compiled(config: &RunConfig, moved: Move) -> Program {
     compile_annotated(&graphs, config, &testing::target(), &plan, moved).unwrap()
 }
 
-/// With every way to lay memory out.
+/// Runs with different allocators and release times.
 fn configs() -> Vec<RunConfig> {
     let config = |allocator, release| {
         let mut config = testing::small();
@@ -94,12 +93,12 @@ fn configs() -> Vec<RunConfig> {
     ]
 }
 
-/// Whether the device is this processor, whose kernels are the host's.
+/// Whether the device is the CPU, which has the host's kernels.
 fn is_host() -> bool {
     !testing::on_cuda()
 }
 
-/// What is computed by other kernels is as near as they are.
+/// Compares traces, bitwise if `exact`. Otherwise losses agree to 1e-5, since host kernels round differently.
 fn assert_same(found: &Trace, expected: &Trace, exact: bool, what: &dyn Debug) {
     if exact {
         return assert_eq!(found, expected, "{what:?}");
@@ -109,8 +108,8 @@ fn assert_same(found: &Trace, expected: &Trace, exact: bool, what: &dyn Debug) {
     }
 }
 
-/// What is moved, in every layout of memory, gives the bits of what is not, whatever queue is slow.
-fn changes_nothing(moved: Move, exact: bool) {
+/// Asserts that a move does not change the results, with each allocator and release time and each queue delayed.
+fn assert_same_results(moved: Move, exact: bool) {
     for config in configs() {
         let plain = compile(&config, &testing::target()).unwrap();
         let expected = train(&config, &plain, testing::device(testing::target()).as_mut()).unwrap();
@@ -127,13 +126,13 @@ fn changes_nothing(moved: Move, exact: bool) {
 }
 
 #[test]
-fn states_on_the_host_change_no_bit() {
-    changes_nothing(STATES, true);
+fn states_on_the_host_are_bitwise_equal() {
+    assert_same_results(STATES, true);
 }
 
-/// On the device, the states of a few buckets at a time; on the host, all of them.
+/// The host holds all states, the device those of a few buckets at a time.
 #[test]
-fn states_on_the_host_take_no_room_of_the_device() {
+fn device_holds_states_of_few_buckets_at_a_time() {
     let config = testing::reshaped(testing::small(), |model| model.layers = 12);
     let plain =
         predict(&compile(&config, &testing::target()).unwrap(), &testing::target(), RunSchedule::of(&config));
@@ -155,9 +154,9 @@ fn states_on_the_host_take_no_room_of_the_device() {
     assert!(found.device.steady_peak().live.total() < plain.device.steady_peak().live.total());
 }
 
-/// Each state comes once and goes once in a step, each time ahead of the update that waits for it.
+/// Each state is transferred once each way in a step: to the device before its update, and back after it.
 #[test]
-fn states_are_brought_ahead_of_their_update() {
+fn states_are_prefetched_before_their_update() {
     let program = compiled(&testing::small(), STATES);
     let code = &program.section(SectionKind::Update).unwrap().code;
     let position = |like: &dyn Fn(&Action) -> bool| code.iter().position(|i| like(&i.action)).unwrap();
@@ -176,20 +175,22 @@ fn states_are_brought_ahead_of_their_update() {
                 matches!(*action, Action::Copy { queue: Queue::Copy, to: id, .. } if to(id))
             });
             assert!(comes < update && update < goes);
-            assert!(updates.last().is_none_or(|before| comes < *before), "while the one before is at work");
+            assert!(
+                updates.last().is_none_or(|before| comes < *before),
+                "prefetched during the update before"
+            );
         }
         updates.push(update);
     }
 }
 
 #[test]
-fn updates_on_the_host_change_no_bit_of_its_own() {
-    changes_nothing(UPDATES, is_host());
+fn updates_on_the_host_do_not_change_results() {
+    assert_same_results(UPDATES, is_host());
 }
 
-/// The more, the earlier it is brought.
 #[test]
-fn what_is_brought_earlier_takes_more_room() {
+fn earlier_prefetch_takes_more_memory() {
     let config = testing::small();
     let brought = [UPDATES_LATE, UPDATES, UPDATES_EARLY].map(|moved| {
         let program = compiled(&config, moved);
@@ -198,29 +199,29 @@ fn what_is_brought_earlier_takes_more_room() {
         host.phase_peak(Phase::Update).live[Role::Gradient]
     });
     assert!(brought[0] < brought[1] && brought[1] < brought[2], "{brought:?}");
-    changes_nothing(UPDATES_EARLY, is_host());
+    assert_same_results(UPDATES_EARLY, is_host());
 }
 
 #[test]
-fn layers_on_the_host_change_no_bit_of_its_own() {
-    changes_nothing(LAYERS, is_host());
-    changes_nothing(ALL, is_host());
+fn layers_on_the_host_do_not_change_results() {
+    assert_same_results(LAYERS, is_host());
+    assert_same_results(ALL, is_host());
 }
 
 #[test]
-fn what_is_offloaded_changes_no_bit() {
-    changes_nothing(ACTIVATIONS, true);
-    changes_nothing(OFFLOADED, is_host());
+fn offload_does_not_change_results() {
+    assert_same_results(ACTIVATIONS, true);
+    assert_same_results(OFFLOADED, is_host());
 }
 
 #[test]
-fn what_is_made_on_the_host_is_what_the_device_makes() {
-    changes_nothing(MADE, is_host());
+fn initialisation_on_the_host_does_not_change_results() {
+    assert_same_results(MADE, is_host());
 }
 
-/// Layers, and parts of them, that the host computes on memory of its own, with every way to lay memory out.
+/// Whole layers and parts of layers on the host, with each allocator and release time.
 #[test]
-fn placed_layers_change_no_bit_of_the_host_s_own() {
+fn placed_layers_do_not_change_results() {
     const PLACES: [&[&str]; 4] =
         [&["blocks.1"], &["blocks.0.attention", "blocks.1.mlp"], &["embedding", "head"], &["*"]];
     for (place, config) in PLACES.iter().flat_map(|place| configs().into_iter().map(move |c| (place, c))) {
@@ -237,7 +238,7 @@ fn placed_layers_change_no_bit_of_the_host_s_own() {
     }
 }
 
-/// Of each bucket, parameters come and go, and gradients go as they are made; the states stay where they are.
+/// Parameters are transferred both ways and gradients once they are complete; states stay on the host.
 #[test]
 fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
     let config = testing::reshaped(testing::small(), |model| model.layers = 12);
@@ -258,14 +259,14 @@ fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
     train(&config, &program, device.as_mut()).unwrap();
 }
 
-/// An emulated card takes its time.
+/// Random combinations to test. None on a GPU, since an emulated one is slow.
 fn combinations() -> usize {
     if is_host() { 24 } else { 0 }
 }
 
-/// Strategies, frozen layers and moves in random combinations: where something is computed changes no bit of what it is.
+/// Random combinations of strategies, frozen layers and moves.
 #[test]
-fn whatever_is_moved_changes_no_bit() {
+fn random_moves_do_not_change_results() {
     let moves =
         [STATES, UPDATES, LAYERS, MADE, ALL, OPTIMIZER, PARAMETERS, ACTIVATIONS, OFFLOADED, OFFLOADED_LATE];
     let moves = moves.into_iter().cycle();
@@ -284,11 +285,11 @@ fn whatever_is_moved_changes_no_bit() {
     }
 }
 
-/// The verifier notices when the compute queue does not wait for what it gives back at once, and that some wait of each
-/// queue is left out where memory is held for longer.
+/// The verifier notices a missing wait of the compute queue before an eager free; with later releases, at least one
+/// missing wait of each queue.
 #[test]
-fn waits_are_needed() {
-    // Nothing is given back while a run starts, so that nothing has to be waited for.
+fn verifier_notices_missing_waits() {
+    // Start-up frees nothing and needs no waits.
     let queues = |program: &Program| {
         let later = program.sections.iter().filter(|section| section.kind != SectionKind::Start);
         let code = later.flat_map(|section| &section.code);
@@ -307,7 +308,7 @@ fn waits_are_needed() {
                 let Action::Wait { queue, .. } = code.remove(wait).action else { continue };
                 let found = verify(&broken).is_err();
                 let kind = program.sections[section].kind.name();
-                // Where but one queue works beside it.
+                // With only one other queue, each wait of the compute queue is necessary.
                 let always = nth == 0 && queue == Queue::Compute && config.strategy.release == Release::Eager;
                 assert!(found || !always, "{kind} {wait}, {:?}", config.strategy);
                 noticed[queue as usize] |= found;
