@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The CUDA device without a card: kernels compiled by NVRTC, and the program on the emulated stack of tests/emulator.
+# Tests of the CUDA device without a card: compiles kernels with NVRTC, and runs the program on the emulated stack of
+# tests/emulator.
 #
 #     bash tests/cuda.sh              every part
-#     bash tests/cuda.sh PART...      some parts: registers, compile, emulator, device, kernels, engine, sweep
-#     bash tests/cuda.sh gate         as little as protects a change: see `gate` below
-#     bash tests/cuda.sh lock         brings src/device/cuda/registers.lock up to date
+#     bash tests/cuda.sh PART...      selected parts: registers, compile, emulator, device, kernels, engine, sweep
+#     bash tests/cuda.sh gate         the minimum for a change: see `gate` below
+#     bash tests/cuda.sh lock         updates src/device/cuda/registers.lock
 #
-# Needs g++, python3 and, the first time, PyPI, where NVRTC comes from. Everything it makes lies in target/emulated.
-# RUNNER_TEST_FULL=1 adds the engine's tests of programs, which the CPU device proves too.
+# Needs g++, python3 and, for the first run, PyPI to install NVRTC. All output is in target/emulated.
+# RUNNER_TEST_FULL=1 adds the engine's program tests, which also run on the CPU device.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ registers_lock=$PWD/src/device/cuda/registers.lock
 digest_file=tests/cuda.digest
 parts=(registers emulator device engine sweep kernels compile)
 
-# environment NAME REQUIREMENT: a Python environment with an NVRTC, which needs neither a driver nor a card.
+# environment NAME REQUIREMENT: creates a Python environment with NVRTC, which needs neither a driver nor a card.
 environment() {
     local folder=$out/$1
     if [ "$(cat "$folder/fetched" 2>/dev/null)" != "$2" ]; then
@@ -26,13 +27,13 @@ environment() {
     fi
 }
 
-# All test binaries and the program. Always all: another selection of crates has other features of their dependencies, and is
-# compiled anew.
+# Builds all test binaries and the program. Always all: another selection of crates would enable other features of their
+# dependencies and recompile them.
 build() {
     cargo test --quiet --release --no-run
 }
 
-# test_binary TARGET: the test binary of `cuda`, or of the crate `device` or `execute`.
+# test_binary TARGET: prints the test binary of `cuda`, or of the crate `device` or `execute`.
 test_binary() {
     cargo test --quiet --release --no-run --message-format=json | python3 -c '
 import json, sys
@@ -43,13 +44,13 @@ for line in sys.stdin:
 ' "$1"
 }
 
-# run_tests COUNT TARGET ARGUMENT...: runs the tests, ignored ones too, on the emulated stack. COUNT is how many there are:
-# a filter that matches none of them fails.
+# run_tests COUNT TARGET ARGUMENT...: runs the tests, including ignored ones, on the emulated stack. COUNT is the
+# expected number: a filter without matches fails.
 run_tests() {
     local count=$1 binary passed
     binary=$(test_binary "$2")
-    # Leaks would be those of the test program, which ends with its device. Fibers keep stacks of their own. Cases share no
-    # memory, so that what is freed need not be kept for long.
+    # No leak detection: the test process ends with its device. No fake stacks: fibers have their own. A small
+    # quarantine: cases share no memory.
     local options=detect_leaks=0:detect_stack_use_after_return=0:quarantine_size_mb=32
     env LD_LIBRARY_PATH="${stack:-$out}" ${preload:+"$preload"} ASAN_OPTIONS=$options \
         "$binary" --include-ignored --quiet "${@:3}" | tee "$out/tests.log"
@@ -57,8 +58,8 @@ run_tests() {
     require_count "$count" "$passed" "$2 ${*:3}"
 }
 
-# run_alone COUNT TARGET REGEX [EXCLUDED]: the tests whose names match, each in a process of its own, two at a time: which
-# queue is delayed is a property of the process.
+# run_alone COUNT TARGET REGEX [EXCLUDED]: runs the tests with matching names, each in a separate process, two at a
+# time: the delayed queue is a property of the process.
 run_alone() {
     local count=$1 folder=. binary tests status=0
     binary=$(test_binary "$2")
@@ -74,29 +75,29 @@ run_alone() {
         echo "$((($(date +%s%N) - began) / 1000000)) ms $1" >>"$2/alone.txt"
     ' "$binary" {} "$out" <<<"$tests") || status=$?
     require_count "$count" "$(wc -l <<<"$tests")" "$2 $3"
-    echo "$count tests of $2, each in a process of its own"
+    echo "$count tests of $2, each in a separate process"
     return $status
 }
 
 require_count() {
     if [ "$1" != "$2" ]; then
-        echo "$3: $2 tests, not $1: a test is missing, or the count in tests/cuda.sh is out of date" >&2
+        echo "$3: $2 tests instead of $1: a test is missing, or the count in tests/cuda.sh is outdated" >&2
         return 1
     fi
 }
 
-# The versions of NVRTC in registers.lock besides 13.0: each for one architecture.
+# Installs the other NVRTC versions of registers.lock besides 13.0, each for one architecture.
 other_versions() {
     environment python-newest 'nvidia-cuda-nvrtc==13.5.37'
     environment python-12 'nvidia-cuda-nvrtc-cu12==12.9.86'
 }
 
-# Every kernel, architecture and version of NVRTC, compiled: a spill, more than 12,000 instructions, or a figure that differs
-# from registers.lock fails.
+# Compiles every kernel for every architecture with every NVRTC version. Fails on spills, on more than 12,000
+# instructions, and on figures that differ from registers.lock.
 compile() {
     build
     other_versions
-    # In two processes: in one, NVRTC compiles one file after the other.
+    # In two processes: within one, NVRTC compiles sequentially.
     side_by_side python sm_80 sm_86 sm_89 -- python sm_90 sm_100 sm_120
     side_by_side python-newest sm_90 -- python-12 sm_90
 }
@@ -121,13 +122,13 @@ kernels_with() {
     VIRTUAL_ENV=$out/$1 target/release/runner compile-kernels --lock "$registers_lock" "${architectures[@]/#/--arch=}"
 }
 
-# registers.lock is current, by its digests; one of its groups, another with each commit, is compiled.
+# Checks that registers.lock is current by its digests, and compiles one of its groups, chosen by the commit.
 registers() {
     build
     target/release/runner compile-kernels --lock "$registers_lock" --sample "$(git rev-parse HEAD)"
 }
 
-# Compiles the kernels whose figures in registers.lock are missing or stale, and writes them.
+# Compiles the kernels with missing or stale figures in registers.lock, and updates them.
 lock() {
     build
     other_versions
@@ -136,12 +137,12 @@ lock() {
     done
 }
 
-# The emulator finds what it is for.
+# Self-tests of the emulator.
 emulator() {
     bash tests/emulator/selftest.sh
 }
 
-# Memory, queues and bad states; whichever queue is delayed, so that a missing event shows as wrong numbers.
+# Memory, queues and error states, with each queue delayed in turn, so that a missing event gives wrong numbers.
 device() {
     bash tests/emulator/build.sh "$out"
     for delay in none compute copy all random:1 random:2; do
@@ -154,17 +155,17 @@ device() {
     run_tests 2 device cuda::tests
 }
 
-# Each operation against the CPU's, under AddressSanitizer and UBSan. The cases take turns in orders of a block's threads and
-# in the ways that a card may round.
+# Each operation against the CPU's, under AddressSanitizer and UBSan. Cases alternate between thread orders and between
+# the roundings that a card may use.
 kernels() {
     local stack=$out/sanitized preload
     preload=$(bash tests/emulator/build.sh "$stack" --sanitize | tail -n 1)
     run_tests 51 cuda kernels::
 }
 
-# Combinations of strategies, prediction against the ledger, running out of memory, every single event, PyTorch's vectors.
-# Values that are large for an emulated card are left out, and unless RUNNER_TEST_FULL=1 what the CPU device proves of programs:
-# their bytes and work, that recomputation repeats itself, losses of 16-bit storage, and that wrong vectors are noticed.
+# Combinations of strategies, prediction against the ledger, out of memory, each missing event, PyTorch's reference
+# vectors. Excludes tests with large values, and unless RUNNER_TEST_FULL=1 the program tests that the CPU device covers:
+# bytes and FLOPs, deterministic recomputation, losses with 16-bit storage, and detection of wrong vectors.
 engine() {
     bash tests/emulator/build.sh "$out"
     local count=124 left_out='^tests::(caching|threads|recompute|strategies)::|_noticed$|the_loss_stays_within|inference::keys_'
@@ -174,14 +175,14 @@ engine() {
     RUNNER_TEST_DEVICE=cuda run_alone "$count" execute ^tests:: "$left_out"
 }
 
-# The program as its user meets it, and how it chooses algorithms by time.
+# End-to-end tests of the program, and autotuning.
 sweep() {
     bash tests/emulator/build.sh "$out"
     run_alone 13 cuda '^(sweep|choices)::'
 }
 
-# The CUDA device and what it is compared with: kernels, launches, the CPU's kernels, operations, emulator, tests, toolchain. Other
-# crates are the same on every device, and the CPU device proves them.
+# The digest of the CUDA device and its reference: kernels, launches, the CPU's kernels, operations, emulator, tests,
+# toolchain. Other crates are device-independent and tested on the CPU device.
 digest() {
     {
         rustc --version
@@ -191,25 +192,25 @@ digest() {
     } | sha256sum | cut -d' ' -f1
 }
 
-# Every part but `compile`, whose figures registers.lock has, if the digest differs from the committed one; otherwise the
-# registers, the device and the program. A green whole run writes the digest: commit it.
+# If the digest differs from the committed one: every part except `compile`, whose figures are in registers.lock;
+# otherwise the parts registers, device and sweep. A successful full run writes the digest, which must be committed.
 gate() {
     local current
     current=$(digest)
     if [ "$current" = "$(cat "$digest_file" 2>/dev/null)" ]; then
-        echo "The CUDA device is the one of $digest_file: its quick tests"
+        echo "The CUDA device matches $digest_file: quick tests"
         run_parts registers device sweep
         return
     fi
-    echo "The CUDA device differs from the one of $digest_file: all of its tests"
-    # The kernels last: NVRTC takes twice as long in a sanitized process, and the parts before leave its results in the cache.
+    echo "The CUDA device differs from $digest_file: all tests"
+    # The kernels last: NVRTC takes twice as long in a sanitized process, and the earlier parts fill its cache.
     run_parts registers emulator device engine sweep kernels
     if [ "$current" != "$(digest)" ]; then
-        echo "the CUDA device changed during its tests: run them again" >&2
+        echo "the CUDA device changed during the tests: run them again" >&2
         return 1
     fi
     echo "$current" >"$digest_file"
-    echo "commit $digest_file: it names the CUDA device whose tests passed"
+    echo "commit $digest_file: the digest of the tested CUDA device"
 }
 
 run_parts() {
@@ -224,12 +225,12 @@ run_parts() {
 
 for part in "${@:-${parts[@]}}"; do
     if [[ " ${parts[*]} gate lock " != *" $part "* ]]; then
-        echo "there is no part $part; use ${parts[*]}, gate or lock" >&2
+        echo "unknown part $part; use ${parts[*]}, gate or lock" >&2
         exit 2
     fi
 done
 mkdir -p "$out"
-# The NVRTC of PyTorch 2.11, which does not find its builtins by itself. Nothing but the environment is to name it.
+# The NVRTC of PyTorch 2.11, which does not find its builtins by itself. Only VIRTUAL_ENV points to it.
 environment python 'nvidia-cuda-nvrtc==13.0.88'
 unset LD_LIBRARY_PATH CUDA_HOME CUDA_PATH CONDA_PREFIX
 export VIRTUAL_ENV=$out/python RUNNER_CACHE_DIR=$out/cache

@@ -1,11 +1,11 @@
-//! What is checked of an operation's operands before a device works on them.
+//! Validates the operands of a launch.
 
 use super::{Buffer, DeviceError, Pool, Region, Target, Tensor};
 use ops::{Op, TypeError};
 
-/// What kernels rely on: types that fit the operation, aligned operands, a workspace large enough, and no two
-/// operands in the same memory but those that the operation declares. Operands begin at multiples of `alignment` bytes, those of
-/// an operation that takes any rows at any element.
+/// Checks the preconditions of kernels: valid types, aligned operands, a large enough workspace, and no overlapping
+/// operands other than the declared aliases. Operands begin at multiples of `alignment` bytes; operations that accept
+/// any rows require the alignment of an element only.
 pub(super) fn check(
     op: &Op,
     inputs: &[Tensor],
@@ -16,40 +16,41 @@ pub(super) fn check(
 ) -> Result<(), DeviceError> {
     let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<_>>();
     let (input_types, output_types) = (types(inputs), types(outputs));
-    let misused = |problem: String| Err(TypeError { operation: op.name(), problem }.into());
+    let invalid = |problem: String| Err(TypeError { operation: op.name(), problem }.into());
     if op.outputs(&input_types)? != output_types {
-        return misused(format!("does not give {output_types:?}"));
+        return invalid(format!("outputs cannot be {output_types:?}"));
     }
-    let needed_by = |tensor: &Tensor| if op.takes_any_rows() { tensor.ty.dtype.bytes() } else { alignment };
-    let operands = inputs.iter().chain(outputs).map(|tensor| (tensor.offset, needed_by(tensor)));
+    let required_alignment =
+        |tensor: &Tensor| if op.takes_any_rows() { tensor.ty.dtype.bytes() } else { alignment };
+    let operands = inputs.iter().chain(outputs).map(|tensor| (tensor.offset, required_alignment(tensor)));
     let workspaces = workspace.map(|region| (region.offset, alignment));
     if let Some((_, alignment)) =
         operands.chain(workspaces).find(|(offset, alignment)| !offset.is_multiple_of(*alignment))
     {
-        return misused(format!("takes operands at multiples of {alignment} bytes"));
+        return invalid(format!("operands must begin at multiples of {alignment} bytes"));
     }
     let needed = op.workspace(&input_types, &output_types, &target.workspace_limits(home));
     if workspace.map_or(0, |region| region.bytes) < needed {
-        return misused(format!("needs {needed} bytes of workspace"));
+        return invalid(format!("needs {needed} bytes of workspace"));
     }
     for (index, output) in outputs.iter().enumerate() {
         let others = outputs[..index].iter().map(Tensor::region).chain(workspace);
-        let apart = others.into_iter().all(|other| !overlap(output.region(), other));
+        let is_disjoint_from_outputs = others.into_iter().all(|other| !overlap(output.region(), other));
         let allowed = |input: usize| {
             let pair = (index, input);
             op.updates().contains(&pair) || op.may_overwrite().contains(&pair)
         };
-        let clear = inputs.iter().enumerate().all(|(input, other)| {
+        let is_disjoint_from_inputs = inputs.iter().enumerate().all(|(input, other)| {
             !overlap(output.region(), other.region()) || (allowed(input) && output.region() == other.region())
         });
-        if !apart || !clear {
-            return misused(format!("output {index} lies over another operand"));
+        if !is_disjoint_from_outputs || !is_disjoint_from_inputs {
+            return invalid(format!("output {index} overlaps another operand"));
         }
     }
     Ok(())
 }
 
-/// The home that all operands of an operation live in.
+/// The common home of an operation's operands.
 pub(super) fn common_home(
     op: &Op,
     buffers: impl Iterator<Item = Buffer>,
@@ -59,7 +60,7 @@ pub(super) fn common_home(
     for buffer in buffers {
         let home = pool_of(buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?.home();
         if *found.get_or_insert(home) != home {
-            let problem = "takes operands of one home".to_owned();
+            let problem = "operands must be all in device memory or all in host memory".to_owned();
             return Err(TypeError { operation: op.name(), problem }.into());
         }
     }

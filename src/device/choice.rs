@@ -1,5 +1,5 @@
-//! What a device chooses by time: the algorithms of matrix products, which differ in speed and, where they sum in another
-//! order, in the last bits of what they compute.
+//! Autotuned choices of a device: matmul algorithms. They differ in speed and, because of the summation order, in the
+//! last bits of their results.
 
 use std::fmt;
 
@@ -8,45 +8,45 @@ use serde::{Deserialize, Serialize};
 use super::Pool;
 use ops::{Op, TensorType};
 
-/// Where memory that was asked for begins: at a multiple of as many bytes at least. More makes no difference to any kernel.
+/// Minimum alignment of allocations, in bytes. No kernel benefits from a larger one.
 pub(super) const ALIGNMENT: u64 = 256;
 
-/// An operand that is not there yet.
+/// A future operand: its type and alignment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placed {
     pub ty: TensorType,
-    /// How many bytes it begins behind a multiple of `ALIGNMENT`, as far as its own alignment tells.
+    /// Offset from a multiple of `ALIGNMENT`, reduced to its largest power-of-two factor.
     pub offset: u64,
 }
 
 impl Placed {
-    /// Of what begins as many bytes into memory that was asked for. Of all such offsets that are multiples of the same power
-    /// of two, the least stands for the others.
+    /// For an operand at an offset in an allocation. All offsets with the same largest power-of-two factor are
+    /// represented by that factor.
     pub fn new(ty: TensorType, offset: u64) -> Placed {
         let power = offset & offset.wrapping_neg();
         Placed { ty, offset: if power < ALIGNMENT { power } else { 0 } }
     }
 
-    /// Bytes of memory that hold it where it begins.
+    /// Size of an allocation that holds the operand at its offset.
     pub fn end(&self) -> u64 {
         self.offset + self.ty.bytes()
     }
 }
 
-/// An operation and what it will be launched on.
+/// An operation and the operands of its future launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// Whose processor computes it, on memory of its own.
+    /// The memory of the operands, and thus the processor that runs the operation.
     pub home: Pool,
     pub op: Op,
     pub inputs: Vec<Placed>,
     pub outputs: Vec<Placed>,
-    /// Bytes of scratch memory.
+    /// Workspace size in bytes.
     pub workspace: u64,
 }
 
 impl Work {
-    /// The input whose place an output takes.
+    /// The input that an output overwrites, if any.
     pub fn place(&self, output: usize) -> Option<usize> {
         let mut aliases = self.op.updates().iter().chain(self.op.may_overwrite());
         let fits = |input: usize| self.inputs[input] == self.outputs[output];
@@ -54,37 +54,37 @@ impl Work {
     }
 }
 
-/// How products of one shape are computed. Who has it stored computes the same bits again.
+/// The algorithm for matmuls of one shape. A run with the stored choice reproduces the same bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Sizes, types and what is fused to it: all that a choice is made for, with `alignment`.
+    /// Sizes, types and epilogue: with `alignment`, the key of the choice.
     pub product: String,
-    /// In words: the library's numbers for the algorithm, or `apart` where a kernel finishes what the library
-    /// multiplies.
+    /// Readable: the library's configuration numbers of the algorithm, or `apart` if a separate kernel computes the
+    /// epilogue.
     pub choice: String,
     pub source: Source,
-    /// What each candidate took when they were timed, in the library's order of recommendation, `apart` last.
+    /// The candidates' times, in the library's order of recommendation, `apart` last.
     pub candidates_ms: String,
-    /// The card and the versions that it was made with. It holds for no others.
+    /// The card and the library versions. The choice is invalid for others.
     pub setting: String,
-    /// The library's own description of the algorithm, as hexadecimal numbers; empty for `apart`.
+    /// The library's opaque description of the algorithm in hexadecimal; empty for `apart`.
     pub algorithm: String,
-    /// Which operands begin at less than a multiple of 256 bytes, and of how many they do; nearly always none.
+    /// Operands with an alignment below 256 bytes, with that alignment; nearly always empty.
     #[serde(default)]
     pub alignment: String,
 }
 
-/// From where a run has a choice.
+/// The source of a run's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// The candidates were timed for this run.
     Timed,
-    /// They were timed for another run, on the same card with the same versions.
+    /// The candidates were timed for another run, on the same card with the same versions.
     Cache,
-    /// It was stored with the run that this one repeats.
+    /// Stored with the run that this run repeats.
     LoadParameter,
-    /// There was no memory to time them in: it is the library's first recommendation.
+    /// The library's first recommendation: there was no memory for timing.
     Untimed,
 }
 
@@ -96,9 +96,9 @@ impl fmt::Display for Choice {
             Source::Timed => "timed",
             Source::Cache => "from the cache",
             Source::LoadParameter => "stored with the run",
-            Source::Untimed => "not timed for want of memory",
+            Source::Untimed => "not timed: too little memory",
         };
-        write!(f, "product {product}")?;
+        write!(f, "matmul {product}")?;
         if !alignment.is_empty() {
             write!(f, ", alignment {alignment}")?;
         }

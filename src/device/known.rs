@@ -1,32 +1,32 @@
-//! Cards that can be planned for where there is none: their figures as they are published.
+//! Known cards, with published figures, for plans without the card.
 
 use super::cuda;
 use super::{Figures, Target};
 use base::units::Bytes;
 
-/// What a card's context is taken to take where nobody measured it: about what those of compute capability 8.0 to 9.0 take
-/// with kernels and the library loaded.
+/// Assumed context size where it was not measured: about the size on compute capability 8.0 to 9.0 with kernels and
+/// cuBLASLt loaded.
 pub const ASSUMED_CONTEXT: Bytes = Bytes(512 << 20);
 
-/// A card as NVIDIA's data sheet describes it. Rates are peaks in TFLOP/s, dense, with sums in fp32.
+/// A card with figures from NVIDIA's data sheet. Rates are dense peaks in TFLOP/s with fp32 accumulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnownCard {
-    /// What `--target` takes.
+    /// The name for `--target`.
     pub word: &'static str,
-    /// As its driver says it.
+    /// The driver's name for the card.
     pub name: &'static str,
-    /// As much as drivers let programs have, which is some tens of MiB more or less from version to version.
+    /// Memory that drivers report as available; varies by tens of MiB between driver versions.
     pub memory: Bytes,
     pub capability: &'static str,
-    /// Of its memory, in GB/s.
+    /// Memory bandwidth in GB/s.
     pub bandwidth: f64,
     pub fp32: f64,
     pub tf32: f64,
-    /// Of fp16, too.
+    /// Also the fp16 rate.
     pub bf16: f64,
 }
 
-/// The largest of a generation first.
+/// Within a generation, largest first.
 #[rustfmt::skip]
 pub const KNOWN_CARDS: &[KnownCard] = &[
     card("b200-180gb", "NVIDIA B200", 182_630, "10.0", 8000.0, [75.0, 1125.0, 2250.0]),
@@ -59,18 +59,18 @@ const fn card(
 }
 
 impl KnownCard {
-    /// The card of a name as `--target` takes it.
+    /// The card with this `--target` name.
     pub fn find(word: &str) -> Option<&'static KnownCard> {
         KNOWN_CARDS.iter().find(|card| card.word == word)
     }
 
-    /// The card that its driver calls this.
+    /// The card with this driver name.
     pub fn named(name: &str) -> Option<&'static KnownCard> {
         KNOWN_CARDS.iter().find(|card| card.name == name)
     }
 
-    /// GB/s to the host's memory, and as many back: of sixteen lanes of PCI Express as its generation of cards has it, or of what
-    /// joins it to its own processor.
+    /// Bandwidth to and from host memory, in GB/s per direction: PCI Express x16 of the card's generation, or
+    /// NVLink-C2C.
     pub fn link(&self) -> f64 {
         match self.capability.split('.').next() {
             _ if self.name.contains("GH200") => 450.0,
@@ -79,7 +79,7 @@ impl KnownCard {
         }
     }
 
-    /// The names that were probably meant by another: those that have it within them, or else those that are spelt nearly so.
+    /// Suggestions for an unknown name: the names that contain it, or else those with the smallest edit distance.
     pub fn near(word: &str) -> Vec<&'static str> {
         const LONGEST: usize = 40;
         let plain = |name: &str| name.to_lowercase().replace(['-', '_', ' '], "");
@@ -98,7 +98,7 @@ impl KnownCard {
         words().filter(|known| distance(known) == least && least <= 1 + meant.len() / 4).collect()
     }
 
-    /// As a target. What its context takes is assumed.
+    /// The card as a target. Its context size is assumed.
     pub fn target(&self) -> Target {
         let capability = Some(self.capability.to_owned());
         let target = cuda::target(self.name, capability, self.memory, ASSUMED_CONTEXT);
@@ -110,9 +110,9 @@ impl KnownCard {
 mod tests {
     use super::*;
 
-    /// What a data sheet calls the size of a card's memory stands in its name, in powers of 1000 or of 1024.
+    /// A name contains the nominal memory size, in GB or GiB.
     #[test]
-    fn what_is_published_agrees_with_itself() {
+    fn published_figures_are_consistent() {
         for card in KNOWN_CARDS {
             let KnownCard { word, memory, bandwidth, fp32, tf32, bf16, .. } = *card;
             let size = word.rsplit('-').next().and_then(|size| size.strip_suffix("gb")).expect("a size");
@@ -124,13 +124,13 @@ mod tests {
             let (major, minor) = card.capability.split_once('.').expect("a version");
             let capability = cuda::Version { major: major.parse().unwrap(), minor: minor.parse().unwrap() };
             assert!(capability >= cuda::OLDEST, "{word}: {capability}");
-            assert_eq!(KnownCard::find(word), Some(card), "{word} is there once");
+            assert_eq!(KnownCard::find(word), Some(card), "{word} is listed once");
             assert_eq!(card.target().available(), memory.0 - ASSUMED_CONTEXT.0);
         }
     }
 
     #[test]
-    fn names_that_are_nearly_right_lead_to_those_that_are() {
+    fn near_suggests_similar_names() {
         assert_eq!(KnownCard::near("H100"), ["h100-94gb", "h100-80gb", "h100-pcie-80gb"]);
         assert_eq!(KnownCard::near("NVIDIA GeForce RTX 4090"), ["rtx-4090-24gb"]);
         assert_eq!(KnownCard::near("a100_40gb"), ["a100-40gb"]);

@@ -1,13 +1,13 @@
-//! The count of live and reserved bytes, moved only by real requests and frees.
+//! Counts live and reserved bytes. Only actual requests and frees change the counts.
 
 use std::iter;
 
 use super::{ByRole, Pool, Role};
 
-/// What a run is doing when memory is counted.
+/// The phase of a run, for memory counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Parameters and optimizer state come into being.
+    /// Initialises parameters and optimizer states.
     Start,
     Forward,
     Backward,
@@ -30,29 +30,30 @@ impl Phase {
     }
 }
 
-/// Where a program is: the section's number and the instruction's in it.
+/// A position in a program: the section's index and the instruction's index within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     pub section: u32,
     pub instruction: u32,
 }
 
-/// The most that was live at one time.
+/// The maximum of live bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
     pub live: ByRole,
-    /// The allocation that reached it.
+    /// The allocation that reached the peak.
     pub position: Position,
 }
 
-/// What a ledger saw of one pool, or of several together.
+/// Byte counts of one pool, or of several pools together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Live now.
     pub live: ByRole,
-    /// The peak of each phase, in the order of `Phase::ALL`. A phase begins with what the one before left live.
+    /// The peak of each phase, in the order of `Phase::ALL`. A phase starts with the bytes live at the end of the
+    /// previous one.
     pub phase_peaks: [Peak; Phase::ALL.len()],
-    /// Asked of the system and not given back.
+    /// Obtained from the system and not returned.
     pub reserved: u64,
     pub reserved_peak: u64,
 }
@@ -62,18 +63,18 @@ impl Usage {
         &self.phase_peaks[phase as usize]
     }
 
-    /// The most bytes that were ever live.
+    /// The maximum of live bytes over all phases.
     pub fn peak(&self) -> u64 {
         self.phase_peaks.iter().map(|peak| peak.live.total()).max().unwrap_or(0)
     }
 
-    /// The most bytes that were live in an optimizer step so far.
+    /// The maximum of live bytes in optimizer steps so far.
     pub fn step_peak(&self) -> u64 {
         let steps = [Phase::Forward, Phase::Backward, Phase::Update];
         steps.iter().map(|phase| self.phase_peak(*phase).live.total()).max().unwrap_or(0)
     }
 
-    /// The peak of training and evaluation, start-up left out; the earliest phase wins a draw.
+    /// The peak of training and evaluation, without start-up. On a tie, that of the earliest phase.
     pub fn steady_peak(&self) -> &Peak {
         let steady = &self.phase_peaks[Phase::Forward as usize..];
         steady.iter().rev().max_by_key(|peak| peak.live.total()).expect("there are phases after start-up")
@@ -84,9 +85,9 @@ impl Usage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     pools: [Usage; Pool::ALL.len()],
-    /// The host's pools together.
+    /// All host pools together.
     host: Usage,
-    /// Reserved of all pools together: now, and the most at one time.
+    /// Reserved bytes of all pools together: now, and their peak.
     all_reserved: u64,
     all_reserved_peak: u64,
     phase: Phase,
@@ -112,7 +113,7 @@ impl Ledger {
         &self.pools[pool as usize]
     }
 
-    /// Of the pools of a home together.
+    /// The usage of a home's pools together.
     pub fn usage_at(&self, home: Pool) -> &Usage {
         match home {
             Pool::Device => self.usage(Pool::Device),
@@ -120,12 +121,12 @@ impl Ledger {
         }
     }
 
-    /// The most bytes that were reserved of all pools together: theirs may have come at different times.
+    /// The peak of reserved bytes of all pools together. The pools' own peaks may occur at different times.
     pub fn all_reserved_peak(&self) -> u64 {
         self.all_reserved_peak
     }
 
-    /// Says where the program is, for the peaks that follow.
+    /// Sets the position and phase for later peaks.
     #[inline]
     pub fn advance(&mut self, phase: Phase, position: Position) {
         self.position = position;
@@ -151,7 +152,8 @@ impl Ledger {
         self.usages(pool).for_each(|usage| usage.live[role] -= bytes);
     }
 
-    /// So many bytes have come to stay, of which so many were asked of the system, without a peak that what follows does not pass.
+    /// Adds permanent bytes: live bytes by role, and bytes obtained from the system. Peaks stay unchanged, because
+    /// later allocations exceed them.
     pub fn grown(&mut self, pool: Pool, live: &ByRole, reserved: u64) {
         for usage in self.usages(pool) {
             live.iter().for_each(|(role, bytes)| usage.live[role] += bytes);
@@ -174,7 +176,7 @@ impl Ledger {
         self.all_reserved -= bytes;
     }
 
-    /// All that a pool's bytes count in.
+    /// All counts that include a pool's bytes.
     #[inline]
     fn usages(&mut self, pool: Pool) -> impl Iterator<Item = &mut Usage> {
         let of_host = (pool.home() == Pool::Host).then_some(&mut self.host);
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_begins_with_what_is_live() {
+    fn a_phase_starts_with_the_live_bytes_of_the_previous_one() {
         let mut ledger = Ledger::default();
         ledger.allocated(Pool::Device, Role::Parameter, 100);
         ledger.advance(Phase::Forward, Position { section: 1, instruction: 0 });
@@ -206,13 +208,13 @@ mod tests {
         let usage = ledger.usage(Pool::Device);
         assert_eq!(usage.phase_peak(Phase::Start).live.total(), 100);
         assert_eq!(usage.phase_peak(Phase::Forward).live.total(), 100);
-        assert_eq!(usage.step_peak(), 100, "start-up is no step");
+        assert_eq!(usage.step_peak(), 100, "start-up is not a step");
         assert_eq!(usage.steady_peak().live[Role::Parameter], 100);
         assert_eq!(usage.live.total(), 90);
     }
 
     #[test]
-    fn reserved_is_counted_apart() {
+    fn reserved_bytes_are_counted_separately() {
         let mut ledger = Ledger::default();
         ledger.reserved(Pool::Host, 4096);
         ledger.returned(Pool::Host, 4096);
@@ -220,9 +222,9 @@ mod tests {
         assert_eq!(ledger.usage(Pool::Device).reserved_peak, 0);
     }
 
-    /// What was the most in each of them need not have been there at the same time.
+    /// The pools' peaks need not coincide.
     #[test]
-    fn the_host_s_pools_are_counted_together_as_well() {
+    fn host_pools_are_also_counted_together() {
         let mut ledger = Ledger::default();
         for (pool, bytes) in [(Pool::Device, 1000), (Pool::Host, 40), (Pool::Pinned, 3)] {
             ledger.reserved(pool, bytes);

@@ -1,34 +1,34 @@
-//! Memory of the host that a device handed out, lent to who fills it: threads of its own, which know no device.
+//! Host memory of a device, lent to threads that fill it without access to the device.
 
-// Others see bytes: here they are made of an address.
+// `Lent` derefs to a byte slice built from an address.
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A region of a device's host memory, which stays where it is for as long as this and the device live, whatever becomes of the
-/// buffer. Whoever holds it reads and writes it alone.
+/// A region of a device's host memory. The memory stays mapped while this value and the device live, even if the buffer
+/// is freed. The holder has exclusive access.
 pub struct Lent {
     address: *mut u8,
     bytes: usize,
-    /// Keeps the memory.
+    /// Keeps the memory mapped.
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the memory is kept, and used by one holder at a time.
+// SAFETY: `_keep` keeps the memory mapped; one holder uses it at a time.
 unsafe impl Send for Lent {}
 
-// SAFETY: who shares it reads alone.
+// SAFETY: shared references only read.
 unsafe impl Sync for Lent {}
 
 impl Lent {
-    /// So many bytes of memory that is there for as long as `keep` is.
+    /// `bytes` bytes of memory that stays mapped while `keep` lives.
     ///
     /// # Safety
     ///
-    /// All of it is readable and writable, and initialised. No other that lives overlaps it, and what a device is told to copy
-    /// there or from there is waited for before this is used again.
+    /// All bytes are readable, writable and initialised. No other live `Lent` overlaps them. The holder waits for the
+    /// device's copies to or from the memory before it uses the memory again.
     pub(super) unsafe fn new(address: *mut u8, bytes: u64, keep: Arc<dyn Any + Send + Sync>) -> Lent {
         Lent { address, bytes: bytes as usize, _keep: keep }
     }
@@ -38,8 +38,8 @@ impl Deref for Lent {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the device that made it has checked the bounds; the memory is kept and initialised by the system; its
-        // holder alone uses it.
+        // SAFETY: the device has checked the bounds; the memory is kept mapped and initialised by the system; the
+        // holder has exclusive access.
         unsafe { std::slice::from_raw_parts(self.address, self.bytes) }
     }
 }

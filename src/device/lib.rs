@@ -1,4 +1,5 @@
-//! Machines that hold memory and run operations. Knows no models and no strategies.
+//! Devices: the `Device` trait, memory pools, the ledger, and the CPU and CUDA implementations. Independent of models
+//! and strategies.
 
 mod check;
 mod choice;
@@ -38,20 +39,20 @@ pub use rates::{Factors, Rates, measure as measure_rates, product as measure_pro
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Figures, Limits, Target};
 
-/// Where a value lives. As the home of an operation, `Device` and `Host` stand for the processors whose memory it is.
+/// The memory pool of a value. As the home of an operation, `Device` and `Host` select the processor that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pool {
     Device,
-    /// Pageable memory of the host: who copies between it and a card waits for that.
+    /// Pageable host memory: a copy between it and a card blocks the caller.
     Host,
-    /// Memory of the host that the system leaves where it is, so that the copy queue reads and writes it by itself.
+    /// Page-locked host memory, which the copy queue reads and writes asynchronously.
     Pinned,
 }
 
 impl Pool {
     pub const ALL: [Pool; 3] = [Pool::Device, Pool::Host, Pool::Pinned];
 
-    /// Each has a limit of its own, for all of its pools together.
+    /// The two memories. Each has its own limit, shared by all of its pools.
     pub const HOMES: [Pool; 2] = [Pool::Device, Pool::Host];
 
     pub fn name(self) -> &'static str {
@@ -62,7 +63,7 @@ impl Pool {
         }
     }
 
-    /// Whose memory it is: the device's or the host's.
+    /// The memory that contains the pool: `Device` or `Host`.
     pub fn home(self) -> Pool {
         match self {
             Pool::Device => Pool::Device,
@@ -70,7 +71,7 @@ impl Pool {
         }
     }
 
-    /// Of a home: where what is computed there lives, if nothing else is said.
+    /// The default pool for results computed at a home.
     pub fn workplace(self) -> Pool {
         match self {
             Pool::Device => Pool::Device,
@@ -78,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// Where the processor that it belongs to is given its work.
+    /// The queue of the processor that computes on this pool.
     pub fn queue(self) -> Queue {
         match self {
             Pool::Device => Queue::Compute,
@@ -87,20 +88,20 @@ impl Pool {
     }
 }
 
-/// Work is done in order within a queue and in any order between queues, but for events.
+/// A queue runs its work in order. Only events order work on different queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Queue {
-    /// What the device computes, on memory of the device.
+    /// Kernels of the device, on device memory.
     Compute,
     Copy,
-    /// What the host's processor computes, on memory of the host.
+    /// Operations that the host processor computes, on host memory.
     Host,
 }
 
 impl Queue {
     pub const ALL: [Queue; 3] = [Queue::Compute, Queue::Copy, Queue::Host];
 
-    /// Those of the device, which copies go through.
+    /// The device's queues, which accept copies.
     pub const OF_DEVICE: [Queue; 2] = [Queue::Compute, Queue::Copy];
 
     pub fn name(self) -> &'static str {
@@ -112,15 +113,15 @@ impl Queue {
     }
 }
 
-/// Names an event of a program. Recording it again replaces what it stands for.
+/// An event's id within a program. Recording the event again replaces the earlier recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub u32);
 
-/// Names a stretch of work that a device can replay.
+/// The id of captured work that a device can replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CapturedGraph(pub u32);
 
-/// Names memory that a device handed out.
+/// The id of a device allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer(pub u32);
 
@@ -147,28 +148,28 @@ impl Tensor {
     }
 }
 
-/// Why a device did not do what it was asked.
+/// Why a device call failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DeviceError {
-    /// Said by who keeps to the target's limit: a device gives what it has.
-    #[error("the limit has no room for {bytes} more bytes in the {pool} pool", pool = pool.name())]
+    /// Returned by the allocator that enforces the target's limit. Devices do not enforce it.
+    #[error("{bytes} more bytes in the {pool} pool exceed the memory limit", pool = pool.name())]
     BeyondLimit { pool: Pool, bytes: u64 },
-    /// Said by the system.
+    /// Returned by the operating system or the driver.
     #[error("the system refused {bytes} more bytes for the {pool} pool", pool = pool.name())]
     OutOfMemory { pool: Pool, bytes: u64 },
     #[error("buffer {} is not allocated", buffer.0)]
     NoSuchBuffer { buffer: Buffer },
-    #[error("{bytes} bytes at offset {offset} do not lie within buffer {} of {size} bytes", buffer.0)]
+    #[error("{bytes} bytes at offset {offset} exceed buffer {} of {size} bytes", buffer.0)]
     OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
     #[error(transparent)]
     Type(#[from] TypeError),
-    #[error("buffer {} is no memory of the host's", buffer.0)]
+    #[error("buffer {} is not in host memory", buffer.0)]
     NotOfHost { buffer: Buffer },
-    #[error("the host's queue takes no copies")]
+    #[error("the host queue does not accept copies")]
     NoCopies,
-    #[error("the device has no addresses without memory behind them")]
+    #[error("the device cannot reserve addresses without memory")]
     NoReservations,
-    #[error("the device has no graphs to capture work in")]
+    #[error("the device cannot capture graphs")]
     NoGraphs,
     /// A call into the driver or one of its libraries.
     #[error("{call} failed: {name} ({code})")]
@@ -177,70 +178,70 @@ pub enum DeviceError {
     Unavailable(#[from] Unavailable),
     #[error("the device's queue stopped: {0}")]
     Lost(String),
-    /// What a run was computed with cannot be used again.
+    /// A stored matmul algorithm cannot be used again.
     #[error(
-        "the algorithm stored with the run for product {product} {problem}; measure it again with --fresh"
+        "the algorithm stored with the run for matmul {product} {problem}; measure it again with --fresh"
     )]
     StoredChoice { product: String, problem: String },
 }
 
-/// What a driver counts of its device's memory, in bytes.
+/// The driver's counters of its device's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExternalReading {
-    /// Taken now, by this process and any other.
+    /// In use now, by this process and all others.
     pub taken: u64,
-    /// What was taken at the most since the witness began, over what was then.
+    /// Peak use since `begin_witness`, minus the use at that time.
     pub peak: u64,
-    /// What the driver reserves at a time, learnt when the witness began: a peak is a multiple of it.
+    /// The driver's reservation granularity, measured by `begin_witness`: the pool's peak is a multiple of it.
     pub step: u64,
 }
 
-/// A device and its host: memory in the pools of each, operations on either, a queue for what each computes and one for copies.
+/// A device and its host: memory pools and a compute queue on each, and a copy queue between them.
 ///
-/// Calls enqueue work in the order they are made. Only `synchronize`, `read` and `write` wait for it.
+/// Calls enqueue work in call order. Only `synchronize`, `read` and `write` wait for it.
 pub trait Device {
     fn target(&self) -> &Target;
 
-    /// What the user should know of how it was opened, a line each.
+    /// Notes for the user from opening the device, one line each.
     fn notes(&self) -> &[String] {
         &[]
     }
 
-    /// Asks the backing store for memory of its own. What it holds is unspecified.
+    /// Requests memory from the system. Its contents are unspecified.
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
 
-    /// Gives a buffer back, once the work that is queued has been done.
+    /// Frees a buffer once the queued work is done.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Takes addresses of the device pool with no memory behind them.
+    /// Reserves addresses of the device pool without memory.
     ///
     /// # Errors
-    /// A device that has none to give.
+    /// `NoReservations`, or the device fails.
     fn reserve(&mut self, _bytes: u64) -> Result<Buffer, DeviceError> {
         Err(DeviceError::NoReservations)
     }
 
-    /// Asks the backing store for memory behind a part of what was reserved, in multiples of 2 MiB. What it holds is unspecified.
+    /// Maps memory to part of a reservation, in multiples of 2 MiB. Its contents are unspecified.
     ///
     /// # Errors
-    /// As from `allocate`.
+    /// As `allocate`.
     fn commit(&mut self, _part: Region) -> Result<(), DeviceError> {
         Err(DeviceError::NoReservations)
     }
 
-    /// Gives back the memory behind a part, as it was committed, once the work that is queued has been done.
+    /// Unmaps the memory of a committed part once the queued work is done.
     ///
     /// # Errors
-    /// A device that fails.
+    /// The device fails.
     fn decommit(&mut self, _part: Region) -> Result<(), DeviceError> {
         Err(DeviceError::NoReservations)
     }
 
-    /// Copies between regions of equal size, of any pools, on one of the device's queues.
+    /// Copies between regions of equal size in any pools, on one of the device's queues.
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError>;
 
-    /// Runs an operation where its operands live, all with one home: those of the device on the compute queue, those of the
-    /// host on the host's. The workspace is as large as the operation declares.
+    /// Launches an operation whose operands all have one home: on the compute queue for device memory, on the host
+    /// queue for host memory. The workspace has at least the size that the operation declares.
     fn launch(
         &mut self,
         op: &Op,
@@ -249,91 +250,89 @@ pub trait Device {
         workspace: Option<Region>,
     ) -> Result<(), DeviceError>;
 
-    /// Lends a region of the host's memory to who fills it: no part of it may be lent already, and who holds it waits for what
-    /// was enqueued on it before using it again.
+    /// Gives the caller exclusive access to a region of host memory. No part of it may be lent already. Before each
+    /// use, the holder waits for the work enqueued on the region.
     ///
     /// # Errors
-    /// It is no memory of the host's.
+    /// `NotOfHost` if the region is in device memory.
     fn lend(&mut self, region: Region) -> Result<Lent, DeviceError>;
 
-    /// The event stands for all work enqueued on the queue so far.
+    /// Records the event after all work enqueued on the queue so far.
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;
 
-    /// Later work on the queue waits until what the event stands for is done.
+    /// Makes later work on the queue wait for the recorded event.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;
 
-    /// From now on, what is enqueued on the compute queue is written down and not done. Memory may neither be
-    /// allocated nor given back meanwhile.
+    /// Starts a capture: later work on the compute queue is recorded instead of run. No memory may be allocated or
+    /// freed during the capture.
     ///
     /// # Errors
-    /// A device that cannot replay: programs for it have nothing to capture.
+    /// `NoGraphs` if the device cannot replay graphs.
     fn begin_capture(&mut self) -> Result<(), DeviceError> {
         Err(DeviceError::NoGraphs)
     }
 
-    /// Ends what `begin_capture` began.
+    /// Ends the capture.
     ///
     /// # Errors
-    /// As for `begin_capture`, or a driver that takes the work not as a graph.
+    /// As `begin_capture`, or the driver rejects the captured work.
     fn end_capture(&mut self) -> Result<CapturedGraph, DeviceError> {
         Err(DeviceError::NoGraphs)
     }
 
-    /// Enqueues on the compute queue what was captured.
+    /// Enqueues captured work on the compute queue.
     ///
     /// # Errors
-    /// As for `begin_capture`.
+    /// As `begin_capture`.
     fn replay(&mut self, _graph: CapturedGraph) -> Result<(), DeviceError> {
         Err(DeviceError::NoGraphs)
     }
 
-    /// Chooses how it does what it has several ways for, among the operations that a program will launch: as `stored`
-    /// says, or else by time. It takes memory and gives it back, and must not be called while work is captured.
+    /// Selects matmul algorithms for the operations that a program will launch: the stored choices, or else the fastest
+    /// measured. Allocates and frees memory; must not be called during a capture.
     ///
     /// # Errors
-    /// A stored choice that was made for another card or other versions, or that a library does not take; a device that
-    /// fails.
+    /// A stored choice was made for another card or other versions, or the library rejects it; the device fails.
     fn choose(&mut self, _work: &[Work], _stored: &[Choice]) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// What it has chosen so far.
+    /// The choices so far.
     fn choices(&self) -> Vec<Choice> {
         Vec::new()
     }
 
-    /// Whether it has units that multiply numbers of this type; otherwise they are widened to f32, which costs time.
+    /// Whether the hardware multiplies this type natively. Otherwise operands are converted to f32, which costs time.
     fn multiplies(&self, _dtype: DType) -> bool {
         true
     }
 
-    /// Whether the compute queue has a clock of its own. One that works inline has none: there, the host's says what
-    /// a call took.
+    /// Whether the compute queue has its own clock. An inline queue has none: the host's clock measures its calls.
     fn has_clock(&self) -> bool {
         false
     }
 
-    /// Has that clock read once the work enqueued so far on the compute queue is done.
+    /// Enqueues a reading of that clock after the work so far on the compute queue.
     ///
     /// # Errors
-    /// A device that fails.
+    /// The device fails.
     fn lap(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// The time from each `lap` to the next, since this was last called; waits for the last.
+    /// The times between consecutive `lap` readings since the previous call. Waits for the last reading.
     ///
     /// # Errors
-    /// A device that fails.
+    /// The device fails.
     fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
         Ok(Vec::new())
     }
 
-    /// What the copies of the copy queue took since this was last asked, from the beginning of each to its end; waits for
-    /// them. A device with a clock times them once it was asked for the first time. `None` where nothing times them.
+    /// The total duration of copies on the copy queue since the previous call. Waits for them. A device with a clock
+    /// times copies only after the first call. `None` if the device does not time copies.
     ///
     /// # Errors
-    /// A device that fails.
+    /// The device fails.
     fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
         Ok(None)
     }
@@ -341,23 +340,23 @@ pub trait Device {
     /// Returns once all enqueued work is done.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
 
-    /// Overwrites a region with the debugging pattern, in the compute queue's order: reading freed memory then
-    /// shows as wrong numbers.
+    /// Overwrites a region with the debugging pattern, in compute queue order, so that reads of freed memory give wrong
+    /// numbers.
     fn poison(&mut self, region: Region) -> Result<(), DeviceError>;
 
-    /// Puts bytes into memory, after the work enqueued so far.
+    /// Writes bytes to memory after the work enqueued so far.
     fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// Takes bytes out of memory, after the work enqueued so far.
+    /// Reads bytes from memory after the work enqueued so far.
     fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Has the device's driver count the memory that is taken from now on, after the work enqueued so far. `false`
-    /// where there is no driver that counts.
+    /// Starts an external reading: the driver's memory counters, from the end of the work enqueued so far. `false` if
+    /// the device has no such counters.
     fn begin_witness(&mut self) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
-    /// What the driver counted, after the work enqueued so far. `None` where there is none.
+    /// The driver's counters after the work enqueued so far. `None` if the device has none.
     fn witness(&mut self) -> Result<Option<ExternalReading>, DeviceError> {
         Ok(None)
     }

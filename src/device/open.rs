@@ -1,4 +1,4 @@
-//! Which device there is, and one to work with.
+//! Detects devices and opens them.
 
 use std::io;
 use std::str::FromStr;
@@ -9,20 +9,19 @@ use super::{
 };
 use base::units::Bytes;
 
-/// What was asked for.
+/// The requested device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first CUDA device, if it and all it needs are there, the CPU otherwise.
+    /// The first CUDA device if it is usable, otherwise the CPU.
     #[default]
     Auto,
     Cpu,
-    /// The CUDA device of an ordinal, or the first.
+    /// The CUDA device with this ordinal, or the first.
     Cuda(Option<usize>),
 }
 
 impl DeviceChoice {
-    /// Which of the cards it is, if it is one. Not part of a target: the same card in another slot gives the same
-    /// results.
+    /// The card's ordinal; 0 by default. Not part of a target: the same card in another slot gives the same results.
     pub fn ordinal(self) -> usize {
         match self {
             DeviceChoice::Cuda(Some(ordinal)) => ordinal,
@@ -46,30 +45,30 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// Why there is no target for what was asked for.
+/// Why the requested device has no target.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
-    #[error("{0}; `plan --target` predicts for a card that is not here (`devices --targets` lists some)")]
+    #[error("{0}; `plan --target` predicts for an absent card (`devices --targets` lists some)")]
     Unavailable(#[from] Unavailable),
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    #[error("nothing says how much memory this machine has (no /proc/meminfo): name a limit with `--memory`")]
+    #[error("the memory size of this machine is unknown (no /proc/meminfo): set a limit with `--memory`")]
     UnknownMemory,
     #[error(transparent)]
     UnknownProcessor(#[from] io::Error),
 }
 
-/// The device that was found.
+/// A detected device.
 #[derive(Clone, Debug)]
 pub struct Detected {
-    /// `None` for the processor, whose target is made when its memory is known.
+    /// `None` for the CPU, whose target is built when its memory is known.
     card: Option<Target>,
-    /// What the user should know, a line each.
+    /// Notes for the user, one line each.
     pub notes: Vec<String>,
 }
 
 impl Detected {
-    /// As a target, with its own memory or the limits that were asked for.
+    /// The device as a target, with its own memory or the requested limits.
     ///
     /// # Errors
     /// `UnknownMemory`, `UnknownProcessor`.
@@ -82,12 +81,11 @@ impl Detected {
     }
 }
 
-/// Finds the device that was asked for. What a card takes for itself is measured in a process of its own: this one
-/// makes no context.
+/// Finds the requested device. A child process measures the size of a card's context: this process creates none.
 ///
 /// # Errors
-/// The device is not to be had: who asked for a card gets no other. `auto` passes over a card that cannot be used,
-/// and notes why, unless there is none at all.
+/// The device is unavailable: a requested card is never replaced. `auto` falls back to the CPU, with a note if there is
+/// an unusable card.
 pub fn find(choice: DeviceChoice) -> Result<Detected, DetectError> {
     let processor = |notes| Ok(Detected { card: None, notes });
     match (choice, choice.ordinal()) {
@@ -96,21 +94,21 @@ pub fn find(choice: DeviceChoice) -> Result<Detected, DetectError> {
         (DeviceChoice::Auto, ordinal) => match detect_card(ordinal) {
             Ok(detected) => Ok(detected),
             Err(DetectError::Unavailable(reason)) if reason.is_absence() => processor(Vec::new()),
-            Err(DetectError::Unavailable(reason)) => processor(vec![passed_over(&reason)]),
-            Err(reason) => processor(vec![passed_over(&reason)]),
+            Err(DetectError::Unavailable(reason)) => processor(vec![skipped_card_note(&reason)]),
+            Err(reason) => processor(vec![skipped_card_note(&reason)]),
         },
     }
 }
 
-/// What was asked for as a target, with its own memory or the limit that was asked for.
+/// The requested device as a target, with its own memory or the requested limit.
 ///
 /// # Errors
-/// As `find`, and as those of [`Detected::target`].
+/// As `find` and [`Detected::target`].
 pub fn detect(choice: DeviceChoice, memory: Option<Bytes>) -> Result<Target, DetectError> {
     find(choice)?.target(Limits { memory, ..Limits::default() })
 }
 
-fn passed_over(reason: &dyn std::fmt::Display) -> String {
+fn skipped_card_note(reason: &dyn std::fmt::Display) -> String {
     format!("the CUDA device is not used: {reason}")
 }
 
@@ -120,15 +118,15 @@ fn detect_card(ordinal: usize) -> Result<Detected, DetectError> {
     Ok(Detected { card: Some(equipment.target(Bytes(probed.context_bytes))), notes: probed.notes })
 }
 
-/// The device of a target; of several cards, the first.
+/// Opens the device of a target; with several cards, the first.
 ///
 /// # Errors
-/// The target is not of this machine, or the system gives no threads.
+/// The target is another machine's, or no thread can be started.
 pub fn open(target: &Target) -> Result<Box<dyn Device>, DeviceError> {
     open_card(target, 0)
 }
 
-/// The device of a target; of several cards, that of an ordinal.
+/// Opens the device of a target; with several cards, the one with this ordinal.
 ///
 /// # Errors
 /// As `open`.
@@ -144,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_have_names() {
+    fn device_choices_are_parsed() {
         let parse = |text: &str| text.parse::<DeviceChoice>();
         assert_eq!(parse("auto"), Ok(DeviceChoice::Auto));
         assert_eq!(parse("cpu"), Ok(DeviceChoice::Cpu));

@@ -1,4 +1,4 @@
-//! What only a process of its own can find out about a device: what its context takes, and how fast it is.
+//! Probes a device in a child process: the size of its context, and its rates.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,50 +10,51 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::flag;
 
-/// What a probe found out: a line of JSON on its standard output.
+/// The result of a probe: one line of JSON on its standard output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
-    /// What the driver counted as taken of the card once everything was loaded and had run; 0 for the processor.
+    /// Card memory in use, by the driver's counter, after all modules were loaded and had run; 0 for the CPU.
     pub context_bytes: u64,
-    /// What the user should know, a line each.
+    /// Notes for the user, one line each.
     pub notes: Vec<String>,
-    /// Where rates were asked for: of fp32 and of bf16 products, and of copies.
+    /// If rates were requested: of fp32 matmuls, bf16 matmuls, and copies.
     pub product_flops_per_s: Option<f64>,
     pub bf16_product_flops_per_s: Option<f64>,
     pub copy_bytes_per_s: Option<f64>,
 }
 
-/// Why a probe found nothing out.
+/// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     #[error("the probe of the device could not be started: {0}")]
     NotStarted(io::Error),
-    /// The probe's own words.
+    /// The probe's error message.
     #[error("{0}")]
     Failed(String),
-    #[error("the probe of the device {}", ended(.0))]
+    #[error("the probe of the device {}", describe_exit(.0))]
     Died(ExitStatus),
 }
 
-fn ended(status: &ExitStatus) -> String {
+fn describe_exit(status: &ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (_, Some(signal)) => format!("was killed by signal {signal}"),
-        (code, None) => format!("ended with code {} and said nothing", code.unwrap_or(-1)),
+        (code, None) => format!("ended with code {} and no message", code.unwrap_or(-1)),
     }
 }
 
-/// This program again, for something that it does in a process of its own. By way of the running process where there
-/// is one: the file at its path may have been built anew since it began, and two versions must not mix.
+/// A command that runs this program in a child process. It uses `/proc/self/exe` if present: the file at the program's
+/// path may have been rebuilt since the start, and two versions must not mix.
 ///
-/// Who started this process may have had it ignore the ends of its children, and would then never learn how one ended.
+/// The parent process may have set SIGCHLD to be ignored, which would discard the exit status of children. So a handler
+/// is registered.
 ///
 /// # Errors
-/// The system does not say which program this is.
+/// The path of this program is unknown.
 pub fn this_program() -> io::Result<Command> {
-    static HEARS: Once = Once::new();
-    let mut hears = Ok(());
-    HEARS.call_once(|| hears = flag::register(SIGCHLD, Arc::default()).map(drop));
-    hears?;
+    static SIGCHLD_HANDLED: Once = Once::new();
+    let mut registered = Ok(());
+    SIGCHLD_HANDLED.call_once(|| registered = flag::register(SIGCHLD, Arc::default()).map(drop));
+    registered?;
     let running = Path::new("/proc/self/exe");
     let program = if running.exists() { running.to_path_buf() } else { std::env::current_exe()? };
     let mut command = Command::new(program);
@@ -61,10 +62,10 @@ pub fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Probes the card of an ordinal, or the processor, with or without measuring its rates.
+/// Probes the card with this ordinal, or the CPU, with or without measuring its rates.
 ///
 /// # Errors
-/// The device cannot be used, or the probe does not end well.
+/// The device cannot be used, or the probe fails.
 pub fn in_child(ordinal: Option<usize>, rates: bool) -> Result<Probed, ProbeError> {
     let mut command = this_program().map_err(ProbeError::NotStarted)?;
     command.arg("probe-device");
@@ -78,7 +79,11 @@ pub fn in_child(ordinal: Option<usize>, rates: bool) -> Result<Probed, ProbeErro
     if let (true, Ok(probed)) = (output.status.success(), serde_json::from_slice(&output.stdout)) {
         return Ok(probed);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("error: ");
-    Err(if said.is_empty() { ProbeError::Died(output.status) } else { ProbeError::Failed(said.to_owned()) })
+    let message = String::from_utf8_lossy(&output.stderr);
+    let message = message.trim().trim_start_matches("error: ");
+    Err(if message.is_empty() {
+        ProbeError::Died(output.status)
+    } else {
+        ProbeError::Failed(message.to_owned())
+    })
 }

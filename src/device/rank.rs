@@ -1,18 +1,19 @@
-//! Which share of the work a device does.
+//! A device's share of the samples.
 
 use std::ops::Range;
 
-/// One of the processes that train together, each on a device of its own.
+/// One of the processes that train together, each on its own device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
     pub index: usize,
+    /// The number of ranks (world size).
     pub of: usize,
 }
 
 impl Rank {
     pub const ALONE: Rank = Rank { index: 0, of: 1 };
 
-    /// Which of so many samples are its own: as many as the others', or one more.
+    /// The rank's range of `of_all` samples. Ranks' counts differ by at most one.
     pub fn samples(self, of_all: usize) -> Range<usize> {
         let begin = |index: usize| of_all * index / self.of;
         begin(self.index)..begin(self.index + 1)
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_share_all_samples() {
+    fn ranks_partition_all_samples() {
         for (of, of_all) in [(1, 7), (2, 7), (3, 7), (4, 8), (5, 5)] {
             let shares: Vec<_> = (0..of).map(|index| Rank { index, of }.samples(of_all)).collect();
             assert_eq!((shares[0].start, shares[of - 1].end), (0, of_all));

@@ -1,44 +1,44 @@
-//! How fast a device multiplies and moves memory at its best: what its operations are judged by.
+//! Device rates: the peak matmul rate and memory bandwidth of a device, the roofline for its operations.
 
 use std::time::{Duration, Instant};
 
 use super::{Buffer, Device, DeviceError, DeviceKind, Placed, Pool, Queue, Region, Target, Tensor, Work};
 use ops::{Add, Cast, DType, Deviation, Fill, Linear, Normal, Op, Operation, TensorType};
 
-/// What a device reached. What does not fit its memory is unknown.
+/// Measured rates. `None` if the operands do not fit in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// Of a square product, in FLOP/s, a multiply-add counting two.
+    /// Rate of a square matmul in FLOP/s; a multiply-add is two FLOPs.
     pub product_flops_per_s: Option<f64>,
-    /// Bytes per second between a device and its own memory, those read and those written both counted: of a copy
-    /// or of an addition in place, whichever moves more. A copy alone would not do, as one thread of a processor
-    /// makes it.
+    /// Bandwidth between a device and its own memory in bytes per second, reads plus writes: of a copy or of an
+    /// in-place addition, whichever is higher. On the CPU, a copy alone would underestimate it, because it runs on one
+    /// thread.
     pub copy_bytes_per_s: Option<f64>,
 }
 
-/// Rows and columns of the smallest product that says anything, and of the largest that is tried.
-const SMALLEST_PRODUCT: usize = 512;
-const LARGEST_PRODUCT: usize = 8192;
+/// Rows and columns of the smallest meaningful matmul, and of the largest that is timed.
+const SMALLEST_MATMUL: usize = 512;
+const LARGEST_MATMUL: usize = 8192;
 
-/// A product that takes this long is large enough: twice as large is no faster.
-const LONG_ENOUGH: Duration = Duration::from_millis(20);
+/// A matmul of this duration is large enough: a larger one reaches no higher rate.
+const SUFFICIENT_TIME: Duration = Duration::from_millis(20);
 
-/// Elements of each of the two buffers that are copied and added: more than a core's own caches hold. Half and a
-/// quarter of it are tried where memory is short.
-const COPIED: usize = 16 << 20;
+/// Elements of each of the two buffers for copy and addition: more than a core's private caches hold. Half and a
+/// quarter are used if memory is too small.
+const COPY_ELEMENTS: usize = 16 << 20;
 
-/// The same of a card, whose cache is as large as those buffers; less if they would take more than this part of its
-/// memory.
-const COPIED_ON_A_CARD: usize = 256 << 20;
-const PART_OF_A_CARD: u64 = 64;
+/// The same for a card, whose cache would hold the smaller buffers. A buffer takes at most one part in
+/// `CARD_MEMORY_PARTS` of the card's memory.
+const CARD_COPY_ELEMENTS: usize = 256 << 20;
+const CARD_MEMORY_PARTS: u64 = 64;
 
-/// How often each is timed, and for how long at the least. The best counts. Other programs disturb memory more than
-/// arithmetic.
-const PRODUCT_SAMPLES: usize = 3;
+/// Number of samples and minimum duration of each. The fastest sample counts. Other programs disturb memory bandwidth
+/// more than arithmetic.
+const MATMUL_SAMPLES: usize = 3;
 const COPY_SAMPLES: usize = 4;
-const SAMPLE: Duration = Duration::from_millis(5);
+const SAMPLE_TIME: Duration = Duration::from_millis(5);
 
-/// What is multiplied.
+/// The operand type of a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Factors {
     pub dtype: DType,
@@ -51,16 +51,16 @@ impl Factors {
     pub const BF16: Factors = Factors { dtype: DType::BF16, tf32: false };
 }
 
-/// Measures both, in a few tenths of a second. What is allocated for it stays well within the target's memory, in
-/// which there should be nothing else, and is given back.
+/// Measures both rates, in a few tenths of a second. Its allocations stay well below the target's memory, which should
+/// be otherwise empty, and are freed.
 ///
 /// # Errors
-/// A device that fails, or has less memory than its target says.
+/// The device fails, or has less memory than its target declares.
 pub fn measure(device: &mut dyn Device, factors: Factors) -> Result<Rates, DeviceError> {
     measure_by(&clock(), device, factors)
 }
 
-/// The time since some moment: tests have a clock of their own.
+/// The time since an arbitrary origin: tests use a simulated clock.
 type Clock = dyn Fn() -> Duration;
 
 fn clock() -> impl Fn() -> Duration {
@@ -69,40 +69,46 @@ fn clock() -> impl Fn() -> Duration {
 }
 
 fn measure_by(clock: &Clock, device: &mut dyn Device, factors: Factors) -> Result<Rates, DeviceError> {
-    let product_flops_per_s = product_by(clock, device, factors)?;
-    Ok(Rates { product_flops_per_s, copy_bytes_per_s: copy(clock, device)? })
+    let product_flops_per_s = matmul_rate_by(clock, device, factors)?;
+    Ok(Rates { product_flops_per_s, copy_bytes_per_s: bandwidth(clock, device)? })
 }
 
-/// The rate of a product that is large enough, or as large as memory allows, in FLOP/s.
+/// The rate of a sufficiently large matmul, or of the largest that fits in memory, in FLOP/s.
 ///
 /// # Errors
 /// As `measure`.
 pub fn product(device: &mut dyn Device, factors: Factors) -> Result<Option<f64>, DeviceError> {
-    product_by(&clock(), device, factors)
+    matmul_rate_by(&clock(), device, factors)
 }
 
-fn product_by(clock: &Clock, device: &mut dyn Device, factors: Factors) -> Result<Option<f64>, DeviceError> {
-    let Some(smallest) = square(clock, device, factors, SMALLEST_PRODUCT)? else { return Ok(None) };
-    let (mut size, mut expected) = (SMALLEST_PRODUCT, smallest);
-    while expected < LONG_ENOUGH && size < LARGEST_PRODUCT {
-        // Twice the rows, columns and terms.
+fn matmul_rate_by(
+    clock: &Clock,
+    device: &mut dyn Device,
+    factors: Factors,
+) -> Result<Option<f64>, DeviceError> {
+    let Some(smallest) = square_matmul_time(clock, device, factors, SMALLEST_MATMUL)? else {
+        return Ok(None);
+    };
+    let (mut size, mut expected) = (SMALLEST_MATMUL, smallest);
+    while expected < SUFFICIENT_TIME && size < LARGEST_MATMUL {
+        // Rows, columns and inner dimension double.
         (size, expected) = (2 * size, 8 * expected);
     }
-    while size > SMALLEST_PRODUCT {
-        if let Some(took) = square(clock, device, factors, size)? {
+    while size > SMALLEST_MATMUL {
+        if let Some(took) = square_matmul_time(clock, device, factors, size)? {
             return Ok(Some(flops_per_s(size, took)));
         }
         size /= 2;
     }
-    Ok(Some(flops_per_s(SMALLEST_PRODUCT, smallest)))
+    Ok(Some(flops_per_s(SMALLEST_MATMUL, smallest)))
 }
 
 fn flops_per_s(size: usize, took: Duration) -> f64 {
     2.0 * (size as f64).powi(3) / took.as_secs_f64()
 }
 
-/// What a square product of this size takes; `None` if there is no memory for it.
-fn square(
+/// The duration of a square matmul of this size; `None` if it does not fit in memory.
+fn square_matmul_time(
     clock: &Clock,
     device: &mut dyn Device,
     factors: Factors,
@@ -112,59 +118,61 @@ fn square(
     let (ty, drawn) = (TensorType::new(dtype, &[size, size]), TensorType::f32(&[size, size]));
     let linear = Linear { bias: false, activation: None, residual: false, tf32 };
     let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits(Pool::Device));
-    // What is drawn at random takes the place of scratch memory, which is not needed yet.
+    // The random f32 numbers share the workspace's buffer, which is not in use yet.
     let sizes = [ty.bytes(), ty.bytes(), scratch.max(drawn.bytes())];
     if !fits(device.target(), &sizes) {
         return Ok(None);
     }
-    // The algorithm is chosen before, in memory that is given back: it is not what is timed here.
+    // The algorithm is selected first, in memory that is freed again, so that its selection is not timed.
     let placed = Placed::new(ty, 0);
     let (inputs, outputs) = (vec![placed, placed], vec![placed]);
     let work = Work { home: Pool::Device, op: Op::Linear(linear), inputs, outputs, workspace: scratch };
     device.choose(&[work], &[])?;
-    let Some(memory) = Memory::take(device, &sizes)? else { return Ok(None) };
-    let took = memory.with(device, |device, buffers| {
-        // The product of a matrix and itself, transposed: one to fill instead of two.
+    let Some(memory) = Buffers::take(device, &sizes)? else { return Ok(None) };
+    let took = memory.use_and_free(device, |device, buffers| {
+        // The matrix times its own transpose: only one operand to fill.
         let [x, y] = [0, 1].map(|index| tensor(buffers[index], ty));
         let workspace = Region { buffer: buffers[2], offset: 0, bytes: scratch };
-        // Numbers as in training: a card multiplies equal ones with less power, and so faster.
+        // Random numbers as in training: with constant operands a card draws less power and clocks higher.
         let normal = Op::Normal(Normal { output: drawn, deviation: Deviation::Fixed(1.0), seed: 0, site: 0 });
         let numbers = tensor(buffers[2], drawn);
         device.launch(&normal, &[], &[numbers], None)?;
         device.launch(&Op::Cast(Cast { to: dtype }), &[numbers], &[x], None)?;
         let product = Op::Linear(linear);
-        best(clock, device, PRODUCT_SAMPLES, |device| device.launch(&product, &[x, x], &[y], Some(workspace)))
+        best_time(clock, device, MATMUL_SAMPLES, |device| {
+            device.launch(&product, &[x, x], &[y], Some(workspace))
+        })
     })?;
     Ok(Some(took))
 }
 
-/// Elements that are copied if memory allows.
-fn copied(target: &Target) -> usize {
+/// Elements of the copy buffers if memory allows.
+fn copy_elements(target: &Target) -> usize {
     match target.kind {
-        DeviceKind::Cpu => COPIED,
+        DeviceKind::Cpu => COPY_ELEMENTS,
         DeviceKind::Cuda => {
-            let part = target.available() / PART_OF_A_CARD / size_of::<f32>() as u64;
-            // A power of two, as all that are tried.
+            let part = target.available() / CARD_MEMORY_PARTS / size_of::<f32>() as u64;
+            // All sizes are powers of two.
             let part = (usize::try_from(part).unwrap_or(usize::MAX) / 2 + 1).next_power_of_two();
-            part.clamp(COPIED, COPIED_ON_A_CARD)
+            part.clamp(COPY_ELEMENTS, CARD_COPY_ELEMENTS)
         }
     }
 }
 
-fn copy(clock: &Clock, device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
-    let most = copied(device.target());
-    for elements in [most, most / 2, most / 4] {
+fn bandwidth(clock: &Clock, device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
+    let largest = copy_elements(device.target());
+    for elements in [largest, largest / 2, largest / 4] {
         let ty = TensorType::f32(&[elements]);
-        let Some(memory) = Memory::take(device, &[ty.bytes(), ty.bytes()])? else { continue };
-        let rate = memory.with(device, |device, buffers| {
+        let Some(memory) = Buffers::take(device, &[ty.bytes(), ty.bytes()])? else { continue };
+        let rate = memory.use_and_free(device, |device, buffers| {
             let [a, b] = [0, 1].map(|index| tensor(buffers[index], ty));
             for operand in [a, b] {
                 device.launch(&Op::Fill(Fill { output: ty, value: 1.0 }), &[], &[operand], None)?;
             }
-            let copied = best(clock, device, COPY_SAMPLES, |device| {
+            let copied = best_time(clock, device, COPY_SAMPLES, |device| {
                 device.copy(Queue::Compute, b.region(), a.region())
             })?;
-            let added = best(clock, device, COPY_SAMPLES, |device| {
+            let added = best_time(clock, device, COPY_SAMPLES, |device| {
                 device.launch(&Op::Add(Add::PLAIN), &[a, b], &[a], None)
             })?;
             // A copy reads once and writes once, an addition reads twice.
@@ -180,9 +188,9 @@ fn tensor(buffer: Buffer, ty: TensorType) -> Tensor {
     Tensor { buffer, offset: 0, ty }
 }
 
-/// What one piece of work takes at the least: the device is synchronised around as many of them as it needs for
-/// the clock's and the queue's own time not to matter.
-fn best(
+/// The shortest duration of one piece of work. Each sample repeats it between two synchronisations until the overhead
+/// of clock and queue is negligible.
+fn best_time(
     clock: &Clock,
     device: &mut dyn Device,
     samples: usize,
@@ -197,7 +205,7 @@ fn best(
         }
         device.synchronize()?;
         let took = clock() - began;
-        if took < SAMPLE {
+        if took < SAMPLE_TIME {
             times *= 2;
         } else {
             taken += 1;
@@ -207,15 +215,15 @@ fn best(
     Ok(best)
 }
 
-/// How much may be taken. A limit that the user set counts the device pool alone. One of the system's own counts the
-/// rest of the process too, and may end it.
-fn room(target: &Target) -> u64 {
+/// The memory budget. A user's limit counts only the device pool. The system's own limit also counts the rest of the
+/// process, which it may kill.
+fn budget(target: &Target) -> u64 {
     if target.limited { target.available() } else { target.available() / 2 }
 }
 
-/// Whether buffers of these many bytes each may be taken together.
+/// Whether buffers of these sizes fit in the budget together.
 fn fits(target: &Target, sizes: &[u64]) -> bool {
-    rounded(target.page.0, sizes).sum::<u64>() <= room(target)
+    rounded(target.page.0, sizes).sum::<u64>() <= budget(target)
 }
 
 fn rounded(page: u64, sizes: &[u64]) -> impl Iterator<Item = u64> {
@@ -223,26 +231,26 @@ fn rounded(page: u64, sizes: &[u64]) -> impl Iterator<Item = u64> {
 }
 
 /// Buffers of the device pool.
-struct Memory(Vec<Buffer>);
+struct Buffers(Vec<Buffer>);
 
-impl Memory {
-    /// Buffers of these many bytes each; `None` if there is no room for them together.
-    fn take(device: &mut dyn Device, sizes: &[u64]) -> Result<Option<Memory>, DeviceError> {
+impl Buffers {
+    /// Allocates buffers of these sizes; `None` if they do not fit together.
+    fn take(device: &mut dyn Device, sizes: &[u64]) -> Result<Option<Buffers>, DeviceError> {
         if !fits(device.target(), sizes) {
             return Ok(None);
         }
-        let mut memory = Memory(Vec::new());
+        let mut memory = Buffers(Vec::new());
         for bytes in rounded(device.target().page.0, sizes) {
             match device.allocate(Pool::Device, bytes) {
                 Ok(buffer) => memory.0.push(buffer),
-                Err(error) => return memory.with(device, |_, _| Err(error)),
+                Err(error) => return memory.use_and_free(device, |_, _| Err(error)),
             }
         }
         Ok(Some(memory))
     }
 
-    /// Works with the buffers and gives them back, whatever came of it.
-    fn with<T>(
+    /// Runs `work` on the buffers and frees them, also after an error.
+    fn use_and_free<T>(
         self,
         device: &mut dyn Device,
         work: impl FnOnce(&mut dyn Device, &[Buffer]) -> Result<T, DeviceError>,
@@ -266,20 +274,20 @@ mod tests {
     const COPY_PER_S: f64 = 1e10;
     const ADD_PER_S: f64 = 2e10;
 
-    /// A device that takes its time, by its own clock, and computes nothing.
-    struct Sleeper {
+    /// A device with a simulated clock that computes nothing.
+    struct SimulatedDevice {
         target: Target,
         clock: Rc<Cell<Duration>>,
         /// Bytes of each buffer, 0 once it is freed.
         buffers: Vec<u64>,
-        most: u64,
+        peak: u64,
         failing: bool,
     }
 
-    impl Sleeper {
-        fn new(mib: u64) -> Sleeper {
+    impl SimulatedDevice {
+        fn new(mib: u64) -> SimulatedDevice {
             let target = crate::cpu_target(Some(Bytes(mib << 20))).unwrap().expect("a limit is given");
-            Sleeper { target, clock: Rc::default(), buffers: Vec::new(), most: 0, failing: false }
+            SimulatedDevice { target, clock: Rc::default(), buffers: Vec::new(), peak: 0, failing: false }
         }
 
         fn live(&self) -> u64 {
@@ -296,14 +304,14 @@ mod tests {
         }
     }
 
-    impl Device for Sleeper {
+    impl Device for SimulatedDevice {
         fn target(&self) -> &Target {
             &self.target
         }
 
         fn allocate(&mut self, _pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
             self.buffers.push(bytes);
-            self.most = self.most.max(self.live());
+            self.peak = self.peak.max(self.live());
             Ok(Buffer(self.buffers.len() as u32 - 1))
         }
 
@@ -327,7 +335,9 @@ mod tests {
             let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<_>>();
             let (inputs, outputs) = (types(inputs), types(outputs));
             match op {
-                Op::Linear(_) if self.failing => return Err(DeviceError::Lost("it fell asleep".to_owned())),
+                Op::Linear(_) if self.failing => {
+                    return Err(DeviceError::Lost("simulated failure".to_owned()));
+                }
                 Op::Linear(op) => {
                     self.sleep(op.flops(&inputs, &outputs) as f64 / FLOPS_PER_S);
                 }
@@ -368,47 +378,47 @@ mod tests {
         }
     }
 
-    /// But for nanoseconds.
-    fn is_nearly(rate: Option<f64>, real: f64) -> bool {
+    /// Equal up to the clock's resolution of nanoseconds.
+    fn is_close(rate: Option<f64>, real: f64) -> bool {
         rate.is_some_and(|rate| (rate - real).abs() < 1e-4 * real)
     }
 
     #[test]
-    fn the_better_of_copy_and_addition_counts_within_the_memory_there_is() {
-        let mut device = Sleeper::new(40);
+    fn copy_rate_is_the_better_of_copy_and_addition() {
+        let mut device = SimulatedDevice::new(40);
         let rates = device.measure().unwrap();
-        assert!(is_nearly(rates.product_flops_per_s, FLOPS_PER_S), "{rates:?}");
-        assert!(is_nearly(rates.copy_bytes_per_s, ADD_PER_S), "{rates:?}");
+        assert!(is_close(rates.product_flops_per_s, FLOPS_PER_S), "{rates:?}");
+        assert!(is_close(rates.copy_bytes_per_s, ADD_PER_S), "{rates:?}");
         assert!(rates.copy_bytes_per_s > Some(COPY_PER_S), "{rates:?}");
-        assert!(device.most >= 32 << 20, "{} bytes", device.most);
-        assert!(device.most <= 40 << 20, "{} bytes", device.most);
-        assert_eq!(device.live(), 0, "all is given back");
+        assert!(device.peak >= 32 << 20, "{} bytes", device.peak);
+        assert!(device.peak <= 40 << 20, "{} bytes", device.peak);
+        assert_eq!(device.live(), 0, "all buffers are freed");
     }
 
     #[test]
-    fn the_system_s_own_limit_is_not_exhausted() {
-        let mut device = Sleeper::new(70);
+    fn system_memory_is_used_to_half() {
+        let mut device = SimulatedDevice::new(70);
         device.target.limited = false;
         let rates = device.measure().unwrap();
         assert!(rates.copy_bytes_per_s.is_some(), "{rates:?}");
-        assert!(device.most <= 35 << 20, "{} bytes", device.most);
+        assert!(device.peak <= 35 << 20, "{} bytes", device.peak);
     }
 
     #[test]
-    fn what_does_not_fit_is_unknown() {
-        let mut device = Sleeper::new(20);
+    fn rates_are_unknown_if_operands_do_not_fit() {
+        let mut device = SimulatedDevice::new(20);
         let rates = device.measure().unwrap();
         assert!(rates.product_flops_per_s.is_some() && rates.copy_bytes_per_s.is_none(), "{rates:?}");
-        let mut device = Sleeper::new(1);
+        let mut device = SimulatedDevice::new(1);
         assert_eq!(device.measure(), Ok(Rates::default()));
-        assert_eq!(device.most, 0);
+        assert_eq!(device.peak, 0);
     }
 
     #[test]
-    fn a_device_that_fails_has_its_memory_back() {
-        let mut device = Sleeper { failing: true, ..Sleeper::new(40) };
+    fn buffers_are_freed_after_a_failure() {
+        let mut device = SimulatedDevice { failing: true, ..SimulatedDevice::new(40) };
         assert!(matches!(device.measure(), Err(DeviceError::Lost(_))));
-        assert!(device.most > 0);
+        assert!(device.peak > 0);
         assert_eq!(device.live(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What memory is for.
+//! The purpose of a value's memory.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
@@ -6,11 +6,11 @@ use std::ops::{Index, IndexMut};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a value is for. Every byte of the ledger has one.
+/// The purpose of a value. Every byte of the ledger has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Parameter,
-    /// A parameter in the dtype of the work: a 16-bit copy, or what one that is stored otherwise stands for.
+    /// A parameter in the dtype of matmuls: a 16-bit copy, or the dequantized values of a quantized parameter.
     Cast,
     MasterWeight,
     Gradient,
@@ -22,7 +22,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In the order of columns.
+    /// In column order.
     pub const ALL: [Role; 9] = [
         Role::Parameter,
         Role::Cast,
@@ -49,18 +49,18 @@ impl Role {
         }
     }
 
-    /// What there is of it, in a sentence.
+    /// A description of the role's values.
     pub fn what(self) -> &'static str {
         match self {
-            Role::Parameter => "what the model computes with and training changes",
-            Role::Cast => "copies of parameters in the precision of products",
-            Role::MasterWeight => "fp32 copies of parameters that are stored in 16 bits",
+            Role::Parameter => "the model's parameters",
+            Role::Cast => "copies of parameters in the dtype of matmuls",
+            Role::MasterWeight => "fp32 copies of 16-bit parameters",
             Role::Gradient => "gradients of parameters",
-            Role::Optimizer => "the optimizer's states, such as moments",
-            Role::Activation => "what forward passes compute, and its gradients",
+            Role::Optimizer => "optimizer states, such as moments",
+            Role::Activation => "results of the forward pass, and their gradients",
             Role::Input => "batches",
-            Role::Workspace => "what operations take while they compute",
-            Role::Communication => "what is exchanged with other devices",
+            Role::Workspace => "scratch memory of operations",
+            Role::Communication => "buffers of communication with other devices",
         }
     }
 
@@ -70,7 +70,7 @@ impl Role {
     }
 }
 
-/// Something for each role: bytes, if nothing else is said. Written down, it is a map by [`Role::column`].
+/// One value per role, by default bytes. Serialized as a map with the keys [`Role::column`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByRole<T = u64>([T; Role::ALL.len()]);
 
@@ -111,7 +111,7 @@ impl<T: Copy + Serialize> Serialize for ByRole<T> {
     }
 }
 
-/// Roles that are not there keep their default: a table may be older than a role.
+/// Missing roles get the default: a table may be older than a role.
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for ByRole<T>
 where
     ByRole<T>: Default,

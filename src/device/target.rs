@@ -1,4 +1,4 @@
-//! What the planner must know of a machine to predict a run on it.
+//! The machine properties that predictions need.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::{Pool, Rank};
 use base::units::Bytes;
 use ops::{Processor, WorkspaceLimits};
 
-/// Threads of a card's host that compute: no target says yet how many it has.
+/// Compute threads of a card's host. Targets do not declare this number yet.
 pub(super) const HOST_THREADS: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -17,28 +17,28 @@ pub enum DeviceKind {
     Cuda,
 }
 
-/// How the figures of a target are known.
+/// The origin of a target's figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Figures {
-    /// The device, its driver or whoever describes it says them all.
+    /// All figures come from the device, its driver or the target file.
     #[default]
     #[serde(rename = "measured")]
     Measured,
-    /// A known card's, which was nowhere at hand.
+    /// From the data sheet of a known card that is not present.
     #[serde(rename = "data sheet")]
     DataSheet,
-    /// What its context takes is assumed.
+    /// The context size is assumed.
     #[serde(rename = "assumed")]
     Assumed,
 }
 
 impl Figures {
-    /// What every output says that rests on them, unless they were measured.
+    /// The caution that outputs based on these figures print, unless all were measured.
     pub fn caution(self) -> Option<&'static str> {
         match self {
             Figures::Measured => None,
             Figures::DataSheet => Some("from its data sheet, not measured with this program"),
-            Figures::Assumed => Some("what its context takes is assumed, not measured with this program"),
+            Figures::Assumed => Some("its context size is assumed, not measured with this program"),
         }
     }
 
@@ -47,43 +47,42 @@ impl Figures {
     }
 }
 
-/// A small TOML file (`plan --target FILE`), saved with every run, so that a laptop can plan for a machine it
-/// does not have.
+/// A machine as a small TOML file (`plan --target FILE`), saved with every run, so that a laptop can plan for another
+/// machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Target {
     /// The processor's or the card's name.
     pub name: String,
     pub kind: DeviceKind,
-    /// Of a card: what its processors can do, such as `9.0`. Programs do not depend on it; speed does, and so do ids of
-    /// runs.
+    /// A card's compute capability, such as `9.0`. Programs do not depend on it; speed and run ids do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capability: Option<String>,
-    /// Threads that work on one operation; 1 for a card.
+    /// Threads per operation; 1 for a card.
     pub threads: usize,
-    /// Values inside a larger allocation begin at multiples of this.
+    /// Alignment of values within a larger allocation.
     pub alignment: Bytes,
-    /// Memory asked of the system comes in multiples of this.
+    /// Requests to the system are rounded up to multiples of this.
     pub page: Bytes,
-    /// What a matrix product may use of memory for packing, per thread.
+    /// Limit on a matmul's workspace, per thread.
     pub product_workspace: Bytes,
-    /// What the device takes for itself before the first allocation.
+    /// Memory that the device's context occupies before the first allocation.
     pub context: Bytes,
-    /// Memory there is, context included.
+    /// Total memory, context included.
     pub memory: Bytes,
-    /// Whether `memory` is a limit that was asked for, not the machine's own.
+    /// Whether `memory` is a requested limit rather than the machine's total.
     pub limited: bool,
-    /// What the host's pools may hold together. Without it nothing limits them but what the machine has.
+    /// Limit on all host pools together. `None`: limited by the machine only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<Bytes>,
-    /// How these are known. No part of a run's id: it is the same run where they are right.
+    /// The origin of the figures. Not part of a run's id: with correct figures, it is the same run.
     #[serde(skip_serializing_if = "Figures::are_measured")]
     pub figures: Figures,
-    /// Which share of a run's samples it sees. No target file says it: nothing brings ranks together yet.
+    /// The rank that determines this device's share of the samples. Not in target files: there are no collectives yet.
     #[serde(skip)]
     pub rank: Rank,
 }
 
-/// Limits that were asked for, in place of what the machine has.
+/// Requested limits, in place of the machine's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub memory: Option<Bytes>,
@@ -91,14 +90,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// These, and those of others that they do not say.
+    /// These limits; missing ones are taken from `others`.
     pub fn or(self, others: Limits) -> Limits {
         Limits { memory: self.memory.or(others.memory), host_memory: self.host_memory.or(others.host_memory) }
     }
 }
 
 impl Target {
-    /// The bounds on scratch memory of what is computed in a pool.
+    /// The workspace limits for operations on a pool.
     pub fn workspace_limits(&self, home: Pool) -> WorkspaceLimits {
         let own = |processor| WorkspaceLimits {
             processor,
@@ -108,7 +107,7 @@ impl Target {
         match (self.kind, home) {
             (DeviceKind::Cpu, _) => own(Processor::Cpu),
             (DeviceKind::Cuda, Pool::Device) => own(Processor::Cuda),
-            // All that is known of a card's host.
+            // Targets declare nothing about a card's host.
             (DeviceKind::Cuda, Pool::Host | Pool::Pinned) => WorkspaceLimits {
                 processor: Processor::Cpu,
                 threads: HOST_THREADS,
@@ -117,12 +116,12 @@ impl Target {
         }
     }
 
-    /// Bytes that the device pool may hold.
+    /// Bytes available to the device pool.
     pub fn available(&self) -> u64 {
         self.available_at(Pool::Device)
     }
 
-    /// Bytes that the pools of a home may hold together.
+    /// Bytes available to all pools of a home together.
     pub fn available_at(&self, home: Pool) -> u64 {
         match home {
             Pool::Device => self.memory.0.saturating_sub(self.context.0),
@@ -130,7 +129,7 @@ impl Target {
         }
     }
 
-    /// Whether the memory of a home has an end.
+    /// Whether the memory of a home is limited.
     pub fn limits(&self, home: Pool) -> bool {
         match home {
             Pool::Device => self.memory.0 < u64::MAX,
@@ -138,7 +137,7 @@ impl Target {
         }
     }
 
-    /// What the memory of a home lacks for so many bytes in its pools.
+    /// The bytes by which `bytes` in a home's pools exceed its memory.
     pub fn short_of(&self, home: Pool, bytes: u64) -> u64 {
         match home {
             Pool::Device => self.context.0.saturating_add(bytes).saturating_sub(self.memory.0),
@@ -146,12 +145,12 @@ impl Target {
         }
     }
 
-    /// Behaves like the same device with this much memory.
+    /// The same device with another memory size.
     pub fn with_memory(self, memory: Bytes) -> Target {
         Target { memory, limited: true, ..self }
     }
 
-    /// Behaves as if it had no more than that.
+    /// The same device under these limits.
     pub fn limited_to(self, Limits { memory, host_memory }: Limits) -> Target {
         let target = Target { host_memory: host_memory.or(self.host_memory), ..self };
         match memory {
@@ -160,7 +159,7 @@ impl Target {
         }
     }
 
-    /// The same device and host with all the memory in the world.
+    /// The same device and host with unlimited memory.
     pub fn boundless(&self) -> Target {
         Target { host_memory: None, ..self.clone() }.with_memory(Bytes(u64::MAX))
     }

@@ -1,5 +1,5 @@
-//! How products are computed: chosen by time, kept in the cache and with the run. On the emulated stack alone, whose second
-//! algorithm sums in another order, and whose `EMULATED_PRODUCTS` says what is fast.
+//! Autotuning of matmuls: timed, cached and stored with the run. Only on the emulated stack, whose second algorithm
+//! sums in another order, and whose `EMULATED_PRODUCTS` sets which algorithm is fast.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ precision = "bf16"
 gradients = "zero"
 "#;
 
-/// A place with an experiment, and a cache of its own that has the kernels and nothing else.
+/// A test folder with an experiment, and a private cache that contains only the kernels.
 fn place() -> Place {
     let place = Place::new();
     let tiny = Tiny { d_model: 32, ..Tiny::default() }.with(MORE);
@@ -50,12 +50,12 @@ fn place() -> Place {
 }
 
 impl Place {
-    /// What is fast is said by a word.
-    fn choose(&self, fast: &str, arguments: &[&str]) -> Output {
+    /// Runs the sweep; `fast` is the value of `EMULATED_PRODUCTS`.
+    fn sweep_with(&self, fast: &str, arguments: &[&str]) -> Output {
         self.failing_sweep(fast, arguments, "")
     }
 
-    /// The same where a library's call fails, as `EMULATED_FAIL` says.
+    /// The same with a failing library call; `failing` is the value of `EMULATED_FAIL`.
     fn failing_sweep(&self, fast: &str, arguments: &[&str], failing: &str) -> Output {
         let mut command = self.program(&["sweep", "small.toml", "--device", "cuda"]);
         command.args(arguments).env("EMULATED_PRODUCTS", fast).env("RUNNER_CACHE_DIR", self.path("cache"));
@@ -64,7 +64,7 @@ impl Place {
 
     #[track_caller]
     fn succeeds(&self, fast: &str, arguments: &[&str]) {
-        let output = self.choose(fast, arguments);
+        let output = self.sweep_with(fast, arguments);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     }
 
@@ -78,7 +78,7 @@ impl Place {
         products.iter().for_each(|file| fs::remove_file(file).unwrap());
     }
 
-    /// The rows of all repeats in a folder for results, which are as they were predicted.
+    /// The rows of all repeats in a results folder. Asserts that they match their predictions.
     fn good_rows(&self, out: &str) -> Vec<Row> {
         let rows = self.rows(&format!("{out}/small.csv"));
         for row in &rows {
@@ -98,12 +98,12 @@ fn is_product(file: &Path) -> bool {
     file.file_name().unwrap().to_str().unwrap().starts_with("product-")
 }
 
-/// Shapes that were timed, from the cache, stored with the run, and untimed.
+/// Number of shapes whose choice was timed, cached, stored with the run, and untimed.
 fn sources(row: &Row) -> [u64; 4] {
     [row.products_timed, row.products_cached, row.products_stored, row.products_untimed].map(Option::unwrap)
 }
 
-/// The lines of a run's file, by product.
+/// The choices of a run's file, by shape.
 fn table(file: &Path) -> BTreeMap<String, Choice> {
     let choices: Vec<Choice> =
         ::csv::Reader::from_path(file).unwrap().deserialize().collect::<Result<_, _>>().unwrap();
@@ -112,7 +112,7 @@ fn table(file: &Path) -> BTreeMap<String, Choice> {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
+fn repeats_use_the_stored_choices() {
     let place = place();
     let plain = ["--filter", "plain"];
     place.succeeds("first", &plain);
@@ -136,21 +136,21 @@ fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
     assert!(rows[1].effects.ends_with(&format!("algorithms: {shapes} stored")), "{}", rows[1].effects);
     assert_eq!(rows[1].digest, first.digest);
 
-    // Without what was stored, and kept in the cache again, the run is another.
+    // Without the stored and cached choices, the run gives other results.
     place.clear_cache();
     fs::remove_file(&place.find("results/small/*/1/products.csv")[0]).unwrap();
-    let output = place.choose("second", &[&plain[..], &["--dump", "others", "--repeats", "2"]].concat());
+    let output = place.sweep_with("second", &[&plain[..], &["--dump", "others", "--repeats", "2"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("it ends in other parameters than the result"), "{}", said(&output));
     place.succeeds("second", &[&plain[..], &["--fresh"]].concat());
     let fresh = place.good_rows("results").remove(0);
-    assert_eq!(sources(&fresh), [0, shapes, 0, 0], "the dump that was refused had timed them");
+    assert_eq!(sources(&fresh), [0, shapes, 0, 0], "the rejected dump had timed and cached them");
     assert_ne!(fresh.digest, first.digest);
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn what_was_stored_for_another_card_or_library_is_not_used() {
+fn choices_of_another_card_or_library_are_rejected() {
     let place = place();
     let plain = ["--filter", "plain"];
     place.succeeds("first", &plain);
@@ -158,24 +158,25 @@ fn what_was_stored_for_another_card_or_library_is_not_used() {
     let whole = fs::read_to_string(file).unwrap();
     let refused = |text: &str, problem: &str| {
         fs::write(file, text).unwrap();
-        let output = place.choose("first", &[&plain[..], &["--dump", "dumps"]].concat());
+        let output = place.sweep_with("first", &[&plain[..], &["--dump", "dumps"]].concat());
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(said(&output).contains(problem), "{}", said(&output));
         assert!(said(&output).contains("measure it again with --fresh"), "{}", said(&output));
     };
     refused(
         &whole.replace("cuBLASLt 13.0.0", "cuBLASLt 12.9.1"),
-        "is of emulated GPU, compute capability 9.0, cuBLASLt 12.9.1, driver 13.0, this is emulated GPU, \
+        "was chosen on emulated GPU, compute capability 9.0, cuBLASLt 12.9.1, driver 13.0, but this is emulated GPU, \
          compute capability 9.0, cuBLASLt 13.0.0, driver 13.0;",
     );
     let foreign = foreign_algorithm(&table(file).values().next().unwrap().algorithm);
     let algorithm = &table(file).values().next().unwrap().algorithm.clone();
-    refused(&whole.replace(algorithm, &foreign), "is not taken by the library;");
-    let output = place.choose("first", &[&plain[..], &["--fresh", "--dump", "dumps"]].concat());
+    refused(&whole.replace(algorithm, &foreign), "was rejected by the library;");
+    let output = place.sweep_with("first", &[&plain[..], &["--fresh", "--dump", "dumps"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }
 
-/// The stand-in's algorithms are three words: its mark, the digest of the problem, and a number.
+/// An emulated algorithm consists of three words: a magic number, the digest of the problem, and the algorithm's
+/// number.
 fn foreign_algorithm(algorithm: &str) -> String {
     format!("{}{:016x}{}", &algorithm[..16], 12345, &algorithm[32..])
 }
@@ -186,14 +187,14 @@ fn second_algorithm(algorithm: &str) -> String {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn what_was_timed_once_comes_from_the_cache() {
+fn timed_choices_come_from_the_cache() {
     let place = place();
     place.succeeds("second", &["--out", "one"]);
     let one = place.good_rows("one");
     let shapes: u64 = sources(&one[0])[0];
     assert_eq!(sources(&one[0]), [shapes, 0, 0, 0]);
     for row in &one[1..] {
-        // Recomputing and zeroing make no other choices, and so change no bit.
+        // Recomputation and zeroed gradients use the same choices, and so change no bit.
         assert_eq!(sources(row), [0, shapes, 0, 0], "{}", row.strategy);
         assert_eq!(row.digest, one[0].digest, "{}", row.strategy);
     }
@@ -205,9 +206,9 @@ fn what_was_timed_once_comes_from_the_cache() {
     place.succeeds("first", &["--out", "three", "--filter", "plain"]);
     let three = place.good_rows("three");
     assert_eq!(sources(&three[0]), [shapes, 0, 0, 0]);
-    assert_ne!(three[0].digest, one[0].digest, "another order of the same sums");
+    assert_ne!(three[0].digest, one[0].digest, "another summation order");
 
-    // Entries that the library does not take, and that are no choices, are made anew.
+    // Rejected and malformed entries are timed again.
     let entries = place.cached_products();
     let choice = |file: &Path| serde_json::from_slice::<Choice>(&fs::read(file).unwrap()[32..]).unwrap();
     let forge = |file: &Path, contents: &[u8]| {
@@ -216,18 +217,18 @@ fn what_was_timed_once_comes_from_the_cache() {
     let mut foreign = choice(&entries[0]);
     foreign.algorithm = foreign_algorithm(&foreign.algorithm);
     forge(&entries[0], &serde_json::to_vec(&foreign).unwrap());
-    forge(&entries[1], b"no choice");
+    forge(&entries[1], b"not a choice");
     place.succeeds("first", &["--out", "four"]);
     let four = place.good_rows("four");
     let timed: u64 = four.iter().map(|row| sources(row)[0]).sum();
-    assert!((1..=2).contains(&timed), "{timed}: one of them may be that of the rate's product");
+    assert!((1..=2).contains(&timed), "{timed}: one entry may belong to the matmul of the rate measurement");
     assert_eq!(choice(&entries[0]).algorithm.len(), foreign.algorithm.len());
     assert_ne!(choice(&entries[0]), foreign);
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_kernel_finishes_what_the_library_would_finish_slowly() {
+fn kernel_replaces_a_slow_library_epilogue() {
     let place = place();
     place.succeeds("apart", &["--out", "apart", "--filter", "plain"]);
     let apart = table(&place.find("apart/small/*/1/products.csv")[0]);
@@ -262,7 +263,7 @@ fn work(device: &dyn Device, op: Op, inputs: &[TensorType]) -> Work {
     Work { home: Pool::Device, inputs: placed(inputs), outputs: placed(&outputs), op, workspace }
 }
 
-/// The first output of an operation, its inputs filled with numbers, the accumulated ones with zeros.
+/// Launches an operation with pseudorandom inputs and zeroed accumulators; returns the first output.
 fn launch(device: &mut CudaDevice, work: &Work) -> Vec<u8> {
     let mut tensor = |placed: &Placed| {
         let buffer = device.allocate(Pool::Device, placed.end()).unwrap();
@@ -290,10 +291,10 @@ fn launch(device: &mut CudaDevice, work: &Work) -> Vec<u8> {
     bytes
 }
 
-/// Gradients that are stored and gradients that are added to zeros: whether they are freed or zeroed changes no bit.
+/// Storing gradients and adding them to zeros give the same bits.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn what_is_added_to_is_computed_as_what_is_stored() {
+fn accumulated_and_stored_gradients_use_the_same_algorithm() {
     let mut device = device(target());
     let op = |accumulate| {
         let gradients = DType::F32;
@@ -309,43 +310,46 @@ fn what_is_added_to_is_computed_as_what_is_stored() {
     let mut other = self::device(target());
     other.choose(std::slice::from_ref(&stored), &[second]).unwrap();
     let bits = [launch(&mut device, &stored), launch(&mut other, &stored)];
-    assert!(bits[0] != bits[1], "the algorithms sum in another order");
+    assert!(bits[0] != bits[1], "the algorithms sum in different orders");
     assert!(launch(&mut device, &added) == bits[0]);
     assert!(launch(&mut other, &added) == bits[1]);
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn what_there_is_no_memory_to_time_is_computed_as_recommended() {
+fn without_memory_for_timing_the_recommendation_is_used() {
     let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
     let types = [[200, 72], [40, 72]].map(|shape| TensorType::new(DType::BF16, &shape));
     let types = [types[0], types[1], TensorType::new(DType::BF16, &[40])];
-    // A size that no earlier test can have left in the cache.
+    // A workspace size that no earlier test has cached.
     let workspace = Bytes((1 << 20) + 256 * u64::from(std::process::id()));
     let target = || Target { product_workspace: workspace, ..target() };
     let mut small = device(target().with_memory(workspace));
     let work = work(&small, op, &types);
     small.choose(std::slice::from_ref(&work), &[]).unwrap();
     let choices = small.choices();
-    assert_eq!(choices.len(), 2, "with its bias and without: {choices:?}");
+    assert_eq!(choices.len(), 2, "with and without bias: {choices:?}");
     for choice in &choices {
         assert_eq!((choice.source, choice.choice.starts_with("algorithm 0")), (Source::Untimed, true));
         assert_eq!(choice.candidates_ms, "");
-        assert!(choice.to_string().ends_with("; not timed for want of memory"), "{choice}");
+        assert!(choice.to_string().ends_with("; not timed: too little memory"), "{choice}");
     }
 
     let mut large = device(target());
     large.begin_witness().unwrap();
     let before = large.witness().unwrap().unwrap().taken;
     large.choose(std::slice::from_ref(&work), &[]).unwrap();
-    assert_eq!(large.witness().unwrap().unwrap().taken, before, "what it took is given back");
-    assert!(large.choices().iter().all(|choice| choice.source != Source::Untimed), "it was not kept");
+    assert_eq!(large.witness().unwrap().unwrap().taken, before, "scratch memory is freed");
+    assert!(
+        large.choices().iter().all(|choice| choice.source != Source::Untimed),
+        "untimed choices are not cached"
+    );
     assert!(launch(&mut small, &work) == launch(&mut large, &work));
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_stored_choice_needs_no_memory() {
+fn stored_choice_needs_no_scratch_memory() {
     let mut ample = device(target());
     let op = Op::Linear(Linear { bias: false, activation: None, residual: false, tf32: false });
     let types = [[64, 48], [40, 48]].map(|shape| TensorType::new(DType::F16, &shape));
@@ -360,13 +364,13 @@ fn a_stored_choice_needs_no_memory() {
     assert!(matches!(other.choose(&[work], &[wrong]), Err(DeviceError::StoredChoice { .. })));
 }
 
-/// cuBLASLt may be newer than this program: what it says of itself is a number, whatever number it is.
+/// cuBLASLt may be newer than this program: unknown status codes are handled as numbers.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn codes_that_nobody_knows_yet_are_numbers() {
+fn unknown_library_codes_are_handled() {
     let place = place();
     let plain = ["--filter", "plain"];
-    // Of the two algorithms that are recommended for a shape, the first is never in order.
+    // Of the two algorithms recommended for each shape, the first always has an error state.
     let states = (1..1000).step_by(2).map(|n| format!("cublasLtMatmulAlgoGetHeuristic.state:{n}:4242"));
     let output = place.failing_sweep("first", &plain, &states.collect::<Vec<_>>().join(","));
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -376,11 +380,11 @@ fn codes_that_nobody_knows_yet_are_numbers() {
         assert!(choice.choice.starts_with("algorithm 1,") || choice.choice == "apart", "{choice:?}");
     }
 
-    // Now that all is chosen, it is training that fails.
+    // All choices are cached, so the failing call is in training.
     let output = place.failing_sweep("first", &[&plain[..], &["--fresh"]].concat(), "cublasLtMatmul:30:4242");
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let [row] = <[Row; 1]>::try_from(place.rows("results/small.csv")).unwrap();
     assert_eq!(row.status, Status::Failed);
-    let failed = "cublasLtMatmul failed: an error that this program has no name for (4242)";
+    let failed = "cublasLtMatmul failed: an error unknown to this program (4242)";
     assert!(row.message.contains(failed), "{}", row.message);
 }

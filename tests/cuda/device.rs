@@ -1,5 +1,5 @@
 //! Memory, queues and events of the CUDA device, on a card or on the emulated stack. `tests/cuda.sh` runs them with the
-//! work of either stream put off for as long as events allow.
+//! work of either stream delayed for as long as events allow.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ fn target() -> Target {
 }
 
 fn device() -> CudaDevice {
-    CudaDevice::new(target(), 0).expect("a device that works")
+    CudaDevice::new(target(), 0).expect("a usable device")
 }
 
 fn whole(buffer: Buffer) -> Region {
     Region { buffer, offset: 0, bytes: SIZE }
 }
 
-/// Bytes that no two seeds have in common.
+/// A byte pattern that differs for each seed.
 fn pattern(seed: u64) -> Vec<u8> {
     (0..SIZE).map(|index| (index.wrapping_mul(2 * seed + 1) >> 3) as u8).collect()
 }
@@ -32,10 +32,10 @@ fn read(device: &mut CudaDevice, region: Region) -> Vec<u8> {
     bytes
 }
 
-/// Pages that have memory lie side by side, and keep what they hold while others come and go.
+/// Committed pages are contiguous, and keep their contents while others are committed and decommitted.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn memory_comes_and_goes_behind_addresses() {
+fn reserved_pages_are_committed_and_decommitted() {
     const PAGE: u64 = 2 << 20;
     let mut device = device();
     let buffer = device.reserve(8 * PAGE).unwrap();
@@ -54,7 +54,7 @@ fn memory_comes_and_goes_behind_addresses() {
     assert!(read(&mut device, pages(1, 1)) == data);
     device.decommit(pages(0, 6)).unwrap();
     device.free(buffer).unwrap();
-    // What is still there goes with the device.
+    // Pages that are still committed are freed with the device.
     let buffer = device.reserve(4 * PAGE).unwrap();
     device.commit(Region { buffer, offset: 0, bytes: PAGE }).unwrap();
     let nowhere = Region { buffer, offset: 4 * PAGE, bytes: PAGE };
@@ -63,7 +63,7 @@ fn memory_comes_and_goes_behind_addresses() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn bytes_go_everywhere_and_back() {
+fn copies_between_all_pools_are_exact() {
     let mut device = device();
     let ways = Pool::ALL.into_iter().flat_map(|from| Pool::ALL.map(|to| (from, to)));
     for (number, (from, to)) in ways.enumerate() {
@@ -75,7 +75,7 @@ fn bytes_go_everywhere_and_back() {
             device.copy(queue, whole(source), whole(sink)).unwrap();
             assert!(read(&mut device, whole(sink)) == data, "{from:?} to {to:?} on {queue:?}");
 
-            // Parts, at odd places.
+            // Partial copies at odd offsets.
             let part = Region { buffer: sink, offset: 13, bytes: 1001 };
             device.write(part, &data[..1001]).unwrap();
             assert_eq!(read(&mut device, part), data[..1001]);
@@ -122,7 +122,7 @@ fn regions_must_lie_within_buffers() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn memory_that_is_not_there_is_out_of_memory_and_nothing_else() {
+fn oversized_allocation_is_out_of_memory_only() {
     let mut device = device();
     let bytes = 1 << 40;
     assert_eq!(
@@ -154,7 +154,7 @@ fn events_order_the_queues_with(pool: Pool) {
         device.record(Queue::Copy, event).unwrap();
         device.wait(Queue::Compute, event).unwrap();
         device.copy(Queue::Compute, whole(a), whole(b)).unwrap();
-        // The same event, recorded again for the way back.
+        // The same event is recorded again for the copy back.
         device.record(Queue::Compute, event).unwrap();
         device.wait(Queue::Copy, event).unwrap();
         device.copy(Queue::Copy, whole(b), whole(host)).unwrap();
@@ -168,11 +168,11 @@ fn events_order_the_queues_with(pool: Pool) {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn memory_is_given_back_behind_the_copy_that_uses_it() {
+fn memory_is_freed_after_the_copy_that_uses_it() {
     let mut device = device();
     let kept = device.allocate(Pool::Pinned, SIZE).unwrap();
     for (seed, pool) in (0..8).zip([Pool::Host, Pool::Pinned].into_iter().cycle()) {
-        // Neither the program nor the test orders anything: that the copy queue uses memory is the device's to know.
+        // The test records no events: the device itself must track the copy queue's use of memory.
         let staged = device.allocate(pool, SIZE).unwrap();
         device.write(whole(staged), &pattern(seed)).unwrap();
         let passing = device.allocate(Pool::Device, SIZE).unwrap();
@@ -187,18 +187,18 @@ fn memory_is_given_back_behind_the_copy_that_uses_it() {
     }
 }
 
-/// The queue's own clock times copies from the moment on at which it is first asked, and nothing between them.
+/// The queue's clock times copies after the first call of `copied`, without the gaps between them.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn copies_are_timed_once_somebody_asks() {
+fn copies_are_timed_after_the_first_request() {
     let mut device = device();
-    let [here, there] = [Pool::Device, Pool::Pinned].map(|pool| device.allocate(pool, SIZE).unwrap());
-    device.copy(Queue::Copy, whole(there), whole(here)).unwrap();
+    let [on_card, on_host] = [Pool::Device, Pool::Pinned].map(|pool| device.allocate(pool, SIZE).unwrap());
+    device.copy(Queue::Copy, whole(on_host), whole(on_card)).unwrap();
     assert_eq!(device.copied().unwrap(), Some(Duration::ZERO));
     let began = Instant::now();
     for _ in 0..3 {
-        device.copy(Queue::Copy, whole(there), whole(here)).unwrap();
-        device.copy(Queue::Compute, whole(here), whole(there)).unwrap();
+        device.copy(Queue::Copy, whole(on_host), whole(on_card)).unwrap();
+        device.copy(Queue::Compute, whole(on_card), whole(on_host)).unwrap();
     }
     device.synchronize().unwrap();
     let elapsed = began.elapsed();
@@ -241,12 +241,12 @@ fn the_driver_witnesses_the_peak() {
     let reading = device.witness().unwrap().unwrap();
     let grown = reading.peak - start.peak;
     let asked = 4 * ((64 << 20) + 1);
-    // How drivers pack requests into what they reserve is not written down.
+    // How drivers pack requests into reservations is undocumented.
     let most = asked + 4 * reading.step;
-    assert!((asked..=most).contains(&grown), "{grown} bytes, in steps of {}", reading.step);
-    // Where the step is known, it was learnt.
+    assert!((asked..=most).contains(&grown), "{grown} bytes, granularity {}", reading.step);
+    // The emulated granularity is known: the measured one must match.
     if let Ok(step) = std::env::var("EMULATED_POOL_STEP") {
         assert_eq!(reading.step.to_string(), step);
     }
-    assert!(reading.taken > 0, "a context takes something");
+    assert!(reading.taken > 0, "the context uses memory");
 }

@@ -1,11 +1,10 @@
-//! What the user reads when a card cannot be used: whole lines, on the emulated stack, which `tests/cuda.sh` puts in
-//! the loader's path.
+//! Complete error messages for unusable cards, on the emulated stack, which `tests/cuda.sh` puts in the loader's path.
 
 use std::process::Output;
 
 use crate::place::{Place, Tiny};
 
-/// Runs the program in a folder of its own, with more variables.
+/// Runs the program in a new folder, with additional environment variables.
 fn runner(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let place = Place::new();
     place.write("a.toml", Tiny { d_model: 32, ..Tiny::default() }.with("[strategies.plain]\n"));
@@ -16,12 +15,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// What `plan --device cuda` answers; it must be an error of the input.
-fn refused(variables: &[(&str, &str)]) -> String {
-    refused_on("cuda", variables)
+/// The error of `plan --device cuda`. Asserts that it is an input error.
+fn plan_error(variables: &[(&str, &str)]) -> String {
+    plan_error_on("cuda", variables)
 }
 
-fn refused_on(device: &str, variables: &[(&str, &str)]) -> String {
+fn plan_error_on(device: &str, variables: &[(&str, &str)]) -> String {
     let output = runner(&["plan", "a.toml", "--device", device], variables);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -29,19 +28,18 @@ fn refused_on(device: &str, variables: &[(&str, &str)]) -> String {
     said.trim_end().to_owned()
 }
 
-const ELSEWHERE: &str =
-    "; `plan --target` predicts for a card that is not here (`devices --targets` lists some)";
+const PLAN_HINT: &str = "; `plan --target` predicts for an absent card (`devices --targets` lists some)";
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_driver_without_a_device() {
+fn driver_without_a_device_is_reported() {
     assert_eq!(
-        refused(&[("EMULATED_DEVICES", "0"), ("EMULATED_DRIVER", "13000")]),
-        format!("error: the CUDA driver (13.0) finds no device{ELSEWHERE}")
+        plan_error(&[("EMULATED_DEVICES", "0"), ("EMULATED_DRIVER", "13000")]),
+        format!("error: the CUDA driver (13.0) finds no device{PLAN_HINT}")
     );
-    let hidden = refused(&[("EMULATED_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);
+    let hidden = plan_error(&[("EMULATED_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);
     assert!(hidden.contains("finds no device; CUDA_VISIBLE_DEVICES is `7`"), "{hidden}");
-    // Nobody misses a card that is not there.
+    // `auto` does not mention an absent card.
     let auto = runner(&["plan", "a.toml"], &[("EMULATED_DEVICES", "0")]);
     let first = text(&auto.stdout).lines().next().expect("a line").to_owned();
     assert!(first.starts_with("device: ") && first.contains("(cpu, "), "{first}");
@@ -50,83 +48,83 @@ fn a_driver_without_a_device() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn an_ordinal_that_does_not_exist() {
+fn unknown_ordinal_is_reported() {
     assert_eq!(
-        refused_on("cuda:2", &[("EMULATED_DEVICES", "2")]),
+        plan_error_on("cuda:2", &[("EMULATED_DEVICES", "2")]),
         format!(
-            "error: there is no cuda:2; there are: cuda:0 (emulated GPU), cuda:1 (emulated GPU){ELSEWHERE}"
+            "error: there is no cuda:2; there are: cuda:0 (emulated GPU), cuda:1 (emulated GPU){PLAN_HINT}"
         )
     );
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_driver_that_is_too_old() {
+fn old_driver_is_reported() {
     assert_eq!(
-        refused(&[("EMULATED_DRIVER", "11040")]),
+        plan_error(&[("EMULATED_DRIVER", "11040")]),
         format!(
-            "error: the driver is too old: it is made for CUDA 11.4, this program needs 12.0 or newer; update the \
-             driver{ELSEWHERE}"
+            "error: the driver is too old: it supports CUDA 11.4, this program needs 12.0 or newer; update the \
+             driver{PLAN_HINT}"
         )
     );
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_card_that_is_too_old_or_too_new() {
+fn card_too_old_or_too_new_is_reported() {
     assert_eq!(
-        refused(&[("EMULATED_CAPABILITY", "7.5")]),
+        plan_error(&[("EMULATED_CAPABILITY", "7.5")]),
         format!(
-            "error: cuda:0 (emulated GPU) has compute capability 7.5, this program needs 8.0 or newer{ELSEWHERE}"
+            "error: cuda:0 (emulated GPU) has compute capability 7.5, this program needs 8.0 or newer{PLAN_HINT}"
         )
     );
-    let newer = refused(&[("EMULATED_CAPABILITY", "99.0")]);
+    let newer = plan_error(&[("EMULATED_CAPABILITY", "99.0")]);
     assert!(newer.contains("cannot compile for cuda:0 (emulated GPU) of compute capability 99.0"), "{newer}");
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_card_that_others_have() {
+fn busy_card_is_reported() {
     assert_eq!(
-        refused(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:46")]),
-        "error: cuda:0 (emulated GPU) is busy: another process has it for itself \
+        plan_error(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:46")]),
+        "error: cuda:0 (emulated GPU) is busy: another process uses it exclusively \
          (CUDA_ERROR_DEVICE_UNAVAILABLE, 46)"
     );
     assert_eq!(
-        refused(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:2")]),
-        "error: cuda:0 (emulated GPU) has no memory left for a context: other processes hold it"
+        plan_error(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:2")]),
+        "error: cuda:0 (emulated GPU) has no memory left for a context: other processes use it"
     );
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_call_that_fails_is_named() {
+fn failed_call_is_named() {
     assert_eq!(
-        refused(&[("EMULATED_FAIL", "cuMemPoolCreate:1:801")]),
+        plan_error(&[("EMULATED_FAIL", "cuMemPoolCreate:1:801")]),
         "error: cuMemPoolCreate failed: CUDA_ERROR_NOT_SUPPORTED (801)"
     );
 }
 
-/// A library may be newer than this program: its codes are shown as they are.
+/// A library may be newer than this program: unknown codes are shown as numbers.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn codes_that_nobody_knows_yet_are_shown() {
-    let driver = "an error that this driver has no name for (4242)";
+fn unknown_codes_are_shown() {
+    let driver = "an error unknown to this driver (4242)";
     assert_eq!(
-        refused(&[("EMULATED_FAIL", "cuInit:1:4242")]),
-        format!("error: the CUDA driver cannot be used: cuInit failed: {driver}{ELSEWHERE}")
+        plan_error(&[("EMULATED_FAIL", "cuInit:1:4242")]),
+        format!("error: the CUDA driver cannot be used: cuInit failed: {driver}{PLAN_HINT}")
     );
     assert_eq!(
-        refused(&[("EMULATED_FAIL", "cuMemPoolCreate:1:4242")]),
+        plan_error(&[("EMULATED_FAIL", "cuMemPoolCreate:1:4242")]),
         format!("error: cuMemPoolCreate failed: {driver}")
     );
     assert_eq!(
-        refused(&[("EMULATED_FAIL", "cublasLtCreate:1:4242")]),
-        "error: cublasLtCreate failed: an error that this program has no name for (4242)"
+        plan_error(&[("EMULATED_FAIL", "cublasLtCreate:1:4242")]),
+        "error: cublasLtCreate failed: an error unknown to this program (4242)"
     );
 }
 
-/// The folder of the emulated stack; cargo puts its own before it.
+/// The folder of the emulated stack, last in the path: cargo prepends its own folders.
 fn stack() -> String {
     let path = std::env::var("LD_LIBRARY_PATH").expect("the emulated stack");
     path.rsplit(':').next().expect("a folder").to_owned()
@@ -134,18 +132,18 @@ fn stack() -> String {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_compiler_s_code_that_nobody_knows_yet_is_shown() {
+fn unknown_compiler_code_is_shown() {
     let stack = stack();
     let path = format!("{stack}:{stack}/nvrtc");
-    // Nothing is compiled already.
+    // An empty cache, so that kernels are compiled.
     let said =
-        refused(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242"), ("RUNNER_CACHE_DIR", "cache")]);
+        plan_error(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242"), ("RUNNER_CACHE_DIR", "cache")]);
     assert!(said.starts_with("error: NVRTC cannot compile "), "{said}");
     assert!(said.ends_with(" for sm_90:\nNVRTC_ERROR unknown (4242)"), "{said}");
 }
 
-/// What `devices` says of NVRTC: that it is there, or why it is of no use.
-fn surveyed_compiler(variables: &[(&str, &str)]) -> String {
+/// The line of `devices` about NVRTC: that it is found, or why it is unusable.
+fn nvrtc_line(variables: &[(&str, &str)]) -> String {
     let variables: Vec<_> = [("EMULATED_DEVICES", "0")].iter().chain(variables).copied().collect();
     let output = runner(&["devices"], &variables);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -158,25 +156,25 @@ fn surveyed_compiler(variables: &[(&str, &str)]) -> String {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_compiler_that_does_not_compile_is_no_compiler() {
+fn nvrtc_that_cannot_compile_is_reported() {
     let stack = stack();
     let path = format!("{stack}:{stack}/nvrtc");
-    let said = surveyed_compiler(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242")]);
+    let said = nvrtc_line(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242")]);
     let expected = format!(
         "NVRTC 13.0 ({stack}/nvrtc/libnvrtc.so.13) does not compile: NVRTC_ERROR unknown (4242); `pip install \
-         nvidia-cuda-nvrtc` brings another one"
+         nvidia-cuda-nvrtc` installs another version"
     );
     assert_eq!(said, expected);
 }
 
-/// The real one, alone in a folder: it is found, and opens the rest when it compiles.
+/// The real NVRTC, alone in a folder: it is found, but cannot load its builtins when it compiles.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_compiler_without_its_builtins_says_so_in_one_line() {
+fn missing_builtins_are_reported_in_one_line() {
     let environment = std::env::var("VIRTUAL_ENV").expect("NVRTC in a Python environment");
     let pattern = format!("{environment}/lib*/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1?");
     let real = glob::glob(&pattern).unwrap().map(Result::unwrap).next().expect("NVRTC");
-    let installed = surveyed_compiler(&[]);
+    let installed = nvrtc_line(&[]);
     assert!(installed.ends_with(&format!(": {}", real.display())), "{installed}");
 
     let alone = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the test");
@@ -188,33 +186,33 @@ fn a_compiler_without_its_builtins_says_so_in_one_line() {
     let version = installed.split([' ', ':']).nth(1).expect("a version");
     let (file, folder) = (file.display(), folder.display());
     let expected = format!(
-        "NVRTC {version} ({file}) cannot compile without libnvrtc-builtins.so.{version}, and there is none in {folder}; \
-         install NVRTC again, or have the folder of that file in LD_LIBRARY_PATH"
+        "NVRTC {version} ({file}) cannot compile without libnvrtc-builtins.so.{version}, and {folder} does not contain it; \
+         install NVRTC again, or add the folder of that file to LD_LIBRARY_PATH"
     );
     let root = alone.path().to_str().expect("a path of text");
-    assert_eq!(surveyed_compiler(&[("VIRTUAL_ENV", root)]), expected);
-    // The same where kernels are compiled.
-    let refused = refused(&[("VIRTUAL_ENV", root), ("RUNNER_CACHE_DIR", "cache")]);
-    assert_eq!(refused, format!("error: {expected}"));
+    assert_eq!(nvrtc_line(&[("VIRTUAL_ENV", root)]), expected);
+    // The same error when kernels are compiled.
+    let plan_error = plan_error(&[("VIRTUAL_ENV", root), ("RUNNER_CACHE_DIR", "cache")]);
+    assert_eq!(plan_error, format!("error: {expected}"));
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_card_that_is_passed_over_is_told_in_the_first_line() {
+fn skipped_card_is_reported_in_the_first_line() {
     let output = runner(&["plan", "a.toml"], &[("EMULATED_CAPABILITY", "7.5")]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let first = text(&output.stdout).lines().next().expect("a line").to_owned();
-    let passed_over = "; the CUDA device is not used: cuda:0 (emulated GPU) has compute capability 7.5, this \
+    let skipped = "; the CUDA device is not used: cuda:0 (emulated GPU) has compute capability 7.5, this \
                        program needs 8.0 or newer";
-    assert!(first.contains("(cpu, ") && first.ends_with(passed_over), "{first}");
+    assert!(first.contains("(cpu, ") && first.ends_with(skipped), "{first}");
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_missing_compiler_is_one_line_with_every_place() {
+fn missing_nvrtc_lists_all_searched_folders() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let nowhere = folder.path().to_str().expect("a path of text");
-    // All that is left of the loader's path is the stand-in's folder.
+    // The loader's path contains only the emulated stack's folder.
     let variables = [
         ("VIRTUAL_ENV", nowhere),
         ("CONDA_PREFIX", ""),
@@ -222,7 +220,7 @@ fn a_missing_compiler_is_one_line_with_every_place() {
         ("PATH", ""),
         ("HOME", ""),
     ];
-    let said = refused(&variables);
+    let said = plan_error(&variables);
     let path = std::env::var("LD_LIBRARY_PATH").expect("the emulated stack");
     let places = format!(
         "the loader's path (LD_LIBRARY_PATH={path}), /nowhere/lib64 (CUDA_HOME), CUDA_PATH (not set), \
@@ -231,8 +229,8 @@ fn a_missing_compiler_is_one_line_with_every_place() {
     assert_eq!(
         said,
         format!(
-            "error: NVRTC, which compiles kernels, is missing: looked for libnvrtc.so.13 and libnvrtc.so.12 in \
-             {places}; `pip install nvidia-cuda-nvrtc` or the CUDA toolkit provides it{ELSEWHERE}"
+            "error: NVRTC (the kernel compiler) is missing: searched for libnvrtc.so.13 and libnvrtc.so.12 in \
+             {places}; `pip install nvidia-cuda-nvrtc` or the CUDA toolkit provides it{PLAN_HINT}"
         )
     );
 }

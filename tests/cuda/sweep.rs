@@ -1,5 +1,6 @@
-//! `runner sweep --device cuda` as its user meets it, on the emulated stack, which `tests/cuda.sh` puts in the loader's
-//! path: every strategy against the same run on the processor, prediction, witness, running out, and a card that is lost.
+//! End-to-end tests of `runner sweep --device cuda` on the emulated stack, which `tests/cuda.sh` puts in the loader's
+//! path: every strategy against the same run on the CPU, predictions, external readings, out of memory, and a lost
+//! card.
 
 use std::collections::HashMap;
 use std::process::Output;
@@ -49,7 +50,7 @@ precision = "fp16"
 loss_scale.dynamic = { initial = 1073741824, backoff = 0.00006103515625 }
 "#;
 
-/// A place with the experiment.
+/// A test folder with the experiment.
 fn place() -> Place {
     let place = Place::new();
     let tiny = Tiny { layers: 2, d_model: 32, context: 32, ..Tiny::default() }.with(MORE);
@@ -70,7 +71,7 @@ impl Place {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn every_strategy_trains_on_a_card_as_on_the_processor() {
+fn every_strategy_trains_on_cuda_as_on_the_cpu() {
     let place = place();
     for device in ["cpu", "cuda"] {
         let output = place.sweep(device, &[], &[]);
@@ -87,10 +88,10 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         let step = row.external_step_bytes.unwrap();
         assert!(
             driver_agrees(reserved, witness, step),
-            "{strategy}: {witness} for {reserved}, in steps of {step}"
+            "{strategy}: driver reports {witness} for {reserved} reserved, granularity {step}"
         );
         assert!(row.context_bytes.unwrap() > 0, "{strategy}");
-        assert!(!row.emulated, "{strategy}: a card has units for it");
+        assert!(!row.emulated, "{strategy}: cards multiply these types natively");
         let tolerance = if row.precision == "fp32" { 1e-5 } else { 1e-3 };
         for (a, b) in [(row.loss_last, on_cpu.loss_last), (row.loss_eval, on_cpu.loss_eval)] {
             let (a, b) = (a.unwrap(), b.unwrap());
@@ -101,9 +102,9 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
     for strategy in ["recompute", "direct", "offload", "pageable", "offload-graph"] {
         assert_eq!(cuda[strategy].digest, cuda["plain"].digest, "{strategy} changes no bit");
     }
-    assert_eq!(cuda["bf16-graph"].digest, cuda["bf16"].digest, "replayed work is the same work");
+    assert_eq!(cuda["bf16-graph"].digest, cuda["bf16"].digest, "replay changes no bit");
     assert!(cuda["bf16-graph"].effects.contains("graph replay"), "{}", cuda["bf16-graph"].effects);
-    // Replayed work cannot be timed in parts, and what is not copied is not hidden.
+    // The hidden share exists only with copies, and without graphs: parts of a replay cannot be timed.
     for strategy in ["offload", "pageable"] {
         let hidden = cuda[strategy].copies_hidden.unwrap();
         assert!((0.0..=1.0).contains(&hidden), "{strategy}: {hidden}");
@@ -116,16 +117,16 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
     assert_eq!(pinned("pageable"), pinned("plain"));
     assert_eq!(cuda["overflow"].skipped_steps, Some(1));
     assert_eq!(cuda["overflow"].loss_scale, Some(65536.0));
-    // What a flag does to the program is known without a card; that tf32 does something, only there.
+    // Whether a strategy changes the program is the same on all devices, but tf32 has an effect only on a card.
     assert_eq!((cpu["tf32"].no_effect.as_str(), cuda["tf32"].no_effect.as_str()), ("precision", ""));
     let graph = (cpu["bf16-graph"].no_effect.as_str(), cuda["bf16-graph"].no_effect.as_str());
     assert_eq!(graph, ("graph", ""));
 }
 
-/// What a driver reserves at a time is learnt from it, and stands in the row that is judged by it.
+/// The driver's reservation granularity is measured, and stored in the row.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_row_says_what_the_driver_reserves_at_a_time() {
+fn row_contains_the_driver_s_reservation_granularity() {
     for step in ["2097152", "33554432"] {
         let place = place();
         let output = place.sweep("cuda", &["--filter", "plain"], &[("EMULATED_POOL_STEP", step)]);
@@ -136,27 +137,27 @@ fn a_row_says_what_the_driver_reserves_at_a_time() {
     }
 }
 
-/// A card that has less memory left than the limit, because others fill it: the run is tried again another time.
+/// The card has less free memory than the limit, because other processes use it: the run fails and is repeated later.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_card_without_memory_left_is_no_result() {
+fn out_of_memory_on_the_card_is_a_failure_not_a_result() {
     let place = place();
-    // In a step of training: choosing algorithms and priming, which ask first, let be what they get no memory for.
+    // During a training step: autotuning and priming, which allocate first, tolerate failed allocations.
     let fails = [("EMULATED_FAIL", "cuMemAllocFromPoolAsync:500:2")];
     let output = place.sweep("cuda", &["--filter", "direct"], &fails);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let row = &place.rows_on("cuda")["direct"];
-    assert_eq!(row.status, Status::Failed, "what the plan knows of was enough: {}", row.message);
+    assert_eq!(row.status, Status::Failed, "the run fits according to the plan: {}", row.message);
     assert!(row.message.contains("refused by the system: "), "{}", row.message);
     let output = place.sweep("cuda", &["--filter", "direct"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(place.rows_on("cuda")["direct"].status, Status::Ok);
 }
 
-/// The sweep says what happened to one run and goes on with the next.
+/// The sweep reports the failed run and continues with the next.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_card_that_is_lost_costs_one_run() {
+fn lost_card_fails_one_run_only() {
     let place = place();
     let output =
         place.sweep("cuda", &["--filter", "[pr][le]*"], &[("EMULATED_FAIL", "cuLaunchKernel:250:700")]);
@@ -169,15 +170,15 @@ fn a_card_that_is_lost_costs_one_run() {
     }
 }
 
-/// A folder for compiled kernels and choices that cannot be written costs time, and one line that says so.
+/// An unwritable cache folder costs time, and causes one warning.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn kernels_need_no_cache() {
+fn unwritable_cache_only_warns() {
     let place = place();
     let file = place.path("text.txt/no-folder");
     let variables = [("RUNNER_CACHE_DIR", file.to_str().unwrap())];
     let output = place.sweep("cuda", &["--filter", "plain"], &variables);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let said = said(&output);
-    assert_eq!(said.matches("compiled kernels and chosen algorithms cannot be kept").count(), 1, "{said}");
+    assert_eq!(said.matches("compiled kernels and algorithms cannot be cached").count(), 1, "{said}");
 }

@@ -286,14 +286,11 @@ fn a_file_of_few_keys_is_a_target_and_says_what_it_leaves_out() {
     let device = plan.lines().next().expect("a line");
     assert_eq!(
         device,
-        "device: mine (cuda, compute capability 8.9), 8.00 GiB; what its context takes is assumed, not measured with this \
+        "device: mine (cuda, compute capability 8.9), 8.00 GiB; its context size is assumed, not measured with this \
          program; defaults of every card, not in its file: alignment = 256 B, page = 512 B, product_workspace = 32 MiB; \
          assumed: context = 512 MiB"
     );
-    assert!(
-        plan.contains("\n  what its context takes is assumed, not measured with this program |"),
-        "{plan}"
-    );
+    assert!(plan.contains("\n  its context size is assumed, not measured with this program |"), "{plan}");
 }
 
 /// As all mistakes of an experiment are: at once, each where it stands, with what works.

@@ -1,4 +1,4 @@
-//! What this machine is.
+//! Detects this machine's processor and memory.
 
 use std::fs;
 use std::io;
@@ -8,18 +8,18 @@ use super::kernels::PRODUCT_WORKSPACE_PER_THREAD;
 use crate::{DeviceKind, Figures, Target};
 use base::units::Bytes;
 
-/// This machine's processor as a target, with its own memory or the limit that was asked for. `None` if nothing
-/// says how much memory there is.
+/// This machine's processor as a target, with its own memory or the requested limit. `None` if the memory size is
+/// unknown.
 ///
 /// # Errors
-/// What says its name cannot be read: under another name it would be another machine.
+/// /proc/cpuinfo exists but cannot be read: with another name, the target would be another machine.
 pub fn target(limit: Option<Bytes>) -> io::Result<Option<Target>> {
     let Some(memory) = limit.or_else(|| memory().map(Bytes)) else { return Ok(None) };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(Some(Target { limited: limit.is_some(), ..described(&processor_name()?, threads, memory) }))
 }
 
-/// A processor as a target, this machine's or not: what few know of processors is the same for all of them.
+/// A processor as a target. The remaining properties are the same for all processors.
 pub fn described(name: &str, threads: usize, memory: Bytes) -> Target {
     Target {
         name: name.to_owned(),
@@ -50,7 +50,7 @@ fn processor_name() -> io::Result<String> {
     Ok(name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned()))
 }
 
-/// The machine's physical memory, or what a control group allows this process if that is less.
+/// The machine's physical memory, or this process's control group limit if that is smaller.
 fn memory() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -59,8 +59,8 @@ fn memory() -> Option<u64> {
     Some(groups.lines().filter_map(group_limit).fold(physical, u64::min))
 }
 
-/// The least that a control group or one it lies in allows. A line of `/proc/self/cgroup` is
-/// `number:controllers:path`; the second version has no controllers.
+/// The smallest limit of a control group and its ancestors. A line of `/proc/self/cgroup` is `number:controllers:path`;
+/// in version 2, `controllers` is empty.
 fn group_limit(line: &str) -> Option<u64> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
     let (root, file) = match controllers {

@@ -1,24 +1,24 @@
-//! The processor and its memory: the embedded default and the reference.
+//! The CPU device: the default and the reference.
 //!
-//! What it computes runs inline, on all threads, in any pool; the copy queue on a thread of its own. Every request to the
-//! system is a populated anonymous mapping of its own, so that the process's resident set is an independent
-//! reading of the same memory.
+//! Operations run inline on all threads, on any pool; the copy queue has its own thread. Every request to the system is
+//! a separate populated anonymous mapping, so that the process's resident set is an external reading of the same
+//! memory.
 
-// Kernels and queues work on memory by address: each use gives its reason.
+// Kernels and queues access memory by address: each use states why it is sound.
 #![allow(unsafe_code)]
 
 mod host;
 mod kernels;
-mod lane;
 mod mapping;
 mod processor;
+mod queues;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::kernels::{Operand, Workers};
-use self::lane::{Command, CpuQueues, Fence};
+use self::queues::{Command, CpuQueues, Fence};
 use super::check::{check, common_home};
 use super::{Buffer, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor};
 use ops::{DType, Op};
@@ -26,39 +26,39 @@ use ops::{DType, Op};
 pub use self::host::{described, target};
 pub use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use self::kernels::{from_f32, to_f32};
-pub use self::lane::Delay;
 pub(super) use self::mapping::Mapping;
 pub(super) use self::processor::HostProcessor;
+pub use self::queues::Delay;
 
-/// Where kernels want their operands to begin.
+/// Required alignment of operands, in bytes.
 const ALIGNMENT: u64 = 64;
 
-/// The processor as a device.
+/// The CPU as a device.
 pub struct CpuDevice {
     target: Target,
     mappings: HashMap<Buffer, (Pool, Arc<Mapping>)>,
     next: u32,
-    lanes: CpuQueues,
+    queues: CpuQueues,
     events: HashMap<Event, Arc<Fence>>,
 }
 
 impl CpuDevice {
     /// # Errors
-    /// `Lost` if the system gives no threads.
+    /// `Lost` if no thread can be started.
     pub fn new(target: Target) -> Result<CpuDevice, DeviceError> {
         CpuDevice::with_delay(target, None)
     }
 
-    /// A device that puts off one queue's work for as long as the events of the program let it: a missing event
-    /// then shows as wrong numbers.
+    /// A device that delays one queue's work for as long as the program's events allow, so that a missing event causes
+    /// wrong numbers.
     ///
     /// # Errors
-    /// `Lost` if the system gives no threads.
+    /// `Lost` if no thread can be started.
     pub fn with_delay(target: Target, delay: Option<Delay>) -> Result<CpuDevice, DeviceError> {
         let workers = Workers::new(target.threads).map_err(DeviceError::Lost)?;
-        let lanes = CpuQueues::new(workers, delay)
+        let queues = CpuQueues::new(workers, delay)
             .map_err(|error| DeviceError::Lost(format!("no thread could be started: {error}")))?;
-        Ok(CpuDevice { target, mappings: HashMap::new(), next: 0, lanes, events: HashMap::new() })
+        Ok(CpuDevice { target, mappings: HashMap::new(), next: 0, queues, events: HashMap::new() })
     }
 
     fn add(&mut self, pool: Pool, mapping: Mapping) -> Buffer {
@@ -78,7 +78,7 @@ impl CpuDevice {
         Ok(mapping)
     }
 
-    /// Where an operation's operands live.
+    /// The common home of an operation's operands.
     fn home(&self, op: &Op, buffers: impl Iterator<Item = Buffer>) -> Result<Pool, DeviceError> {
         common_home(op, buffers, |buffer| self.mappings.get(&buffer).map(|(pool, _)| *pool))
     }
@@ -107,7 +107,7 @@ impl Device for CpuDevice {
     }
 
     fn multiplies(&self, dtype: DType) -> bool {
-        self.lanes.workers().multiply(dtype)
+        self.queues.workers().multiply(dtype)
     }
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
@@ -115,7 +115,7 @@ impl Device for CpuDevice {
         Ok(self.add(pool, mapping))
     }
 
-    /// Queued work holds on to the mapping until it is done.
+    /// Queued work keeps the mapping until it is done.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.mappings.remove(&buffer).map(drop).ok_or(DeviceError::NoSuchBuffer { buffer })
     }
@@ -130,8 +130,8 @@ impl Device for CpuDevice {
     }
 
     fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
-        self.lanes.synchronize()?;
-        self.mapping(part)?.give_back(Pool::Device, part.offset, part.bytes)
+        self.queues.synchronize()?;
+        self.mapping(part)?.decommit(Pool::Device, part.offset, part.bytes)
     }
 
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
@@ -154,7 +154,7 @@ impl Device for CpuDevice {
             bytes: from.bytes as usize,
             _keep: [source.clone(), sink.clone()],
         };
-        self.lanes.enqueue(queue, command)
+        self.queues.enqueue(queue, command)
     }
 
     fn launch(
@@ -177,8 +177,8 @@ impl Device for CpuDevice {
             }
             None => None,
         };
-        let launch = lane::Launch { op: op.clone(), inputs, outputs, workspace, _keep: keep };
-        self.lanes.enqueue(home.queue(), Command::Launch(Box::new(launch)))
+        let launch = queues::Launch { op: op.clone(), inputs, outputs, workspace, _keep: keep };
+        self.queues.enqueue(home.queue(), Command::Launch(Box::new(launch)))
     }
 
     fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
@@ -187,32 +187,32 @@ impl Device for CpuDevice {
         if self.mappings.get(&buffer).is_some_and(|(pool, _)| pool.home() == Pool::Device) {
             return Err(DeviceError::NotOfHost { buffer });
         }
-        // SAFETY: it lies within the mapping, all of which is resident; the rest is what who asks for it promises.
+        // SAFETY: it lies within the mapping, all of which is resident; the caller guarantees the rest.
         #[allow(unsafe_code)]
         Ok(unsafe { Lent::new(mapping.address(offset), bytes, mapping.clone()) })
     }
 
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
-        let ticket = Arc::new(Fence::default());
-        self.events.insert(event, ticket.clone());
-        self.lanes.enqueue(queue, Command::Record(ticket))
+        let fence = Arc::new(Fence::default());
+        self.events.insert(event, fence.clone());
+        self.queues.enqueue(queue, Command::Record(fence))
     }
 
-    /// Waiting for an event that was never recorded waits for nothing, as in CUDA.
+    /// Waiting for an event that was never recorded returns at once, as in CUDA.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
         match self.events.get(&event) {
-            Some(ticket) => self.lanes.enqueue(queue, Command::Wait(ticket.clone())),
+            Some(fence) => self.queues.enqueue(queue, Command::Wait(fence.clone())),
             None => Ok(()),
         }
     }
 
     fn synchronize(&mut self) -> Result<(), DeviceError> {
-        self.lanes.synchronize()
+        self.queues.synchronize()
     }
 
     fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
-        self.lanes.synchronize()?;
-        Ok(Some(self.lanes.copied()))
+        self.queues.synchronize()?;
+        Ok(Some(self.queues.take_copy_time()))
     }
 
     fn poison(&mut self, region: Region) -> Result<(), DeviceError> {
@@ -222,23 +222,23 @@ impl Device for CpuDevice {
             bytes: region.bytes as usize,
             _keep: mapping.clone(),
         };
-        self.lanes.enqueue(Queue::Compute, command)
+        self.queues.enqueue(Queue::Compute, command)
     }
 
     fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.lanes.synchronize()?;
+        self.queues.synchronize()?;
         let mapping = self.mapping(region)?;
         let count = bytes.len().min(region.bytes as usize);
-        // SAFETY: the region lies within the mapping, and nothing else works on it after `synchronize`.
+        // SAFETY: the region lies within the mapping, and nothing else uses it after `synchronize`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.address(region.offset), count) };
         Ok(())
     }
 
     fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.lanes.synchronize()?;
+        self.queues.synchronize()?;
         let mapping = self.mapping(region)?;
         let count = bytes.len().min(region.bytes as usize);
-        // SAFETY: the region lies within the mapping, and nothing else works on it after `synchronize`.
+        // SAFETY: the region lies within the mapping, and nothing else uses it after `synchronize`.
         unsafe { std::ptr::copy_nonoverlapping(mapping.address(region.offset), bytes.as_mut_ptr(), count) };
         Ok(())
     }

@@ -1,20 +1,20 @@
-//! The processor as it computes for a card, on memory of the host.
+//! The host processor of a card: runs operations on host memory.
 
 use super::kernels::{self, OPERAND_ALIGNMENT, Operand, Workers};
 use crate::DeviceError;
 use ops::{Op, TensorType};
 
-/// Threads that work on one operation at a time.
+/// A thread pool that runs one operation at a time.
 pub(crate) struct HostProcessor {
     workers: Workers,
 }
 
 impl HostProcessor {
-    /// Where operands have to begin, in bytes.
+    /// Required alignment of operands, in bytes.
     pub(crate) const ALIGNMENT: u64 = OPERAND_ALIGNMENT;
 
     /// # Errors
-    /// `Lost` if the system gives no threads.
+    /// `Lost` if no thread can be started.
     pub(crate) fn new(threads: usize) -> Result<HostProcessor, DeviceError> {
         Ok(HostProcessor { workers: Workers::new(threads).map_err(DeviceError::Lost)? })
     }
@@ -23,7 +23,7 @@ impl HostProcessor {
     ///
     /// # Safety
     ///
-    /// As for `kernels::run`; the workspace is what the operation declares for as many threads.
+    /// As for `kernels::run`; the workspace has the size that the operation declares for this number of threads.
     pub(crate) unsafe fn run(
         &self,
         op: &Op,
@@ -33,7 +33,7 @@ impl HostProcessor {
     ) {
         let operand = |&(address, ty): &(*mut u8, TensorType)| Operand { address, ty };
         let [inputs, outputs] = [inputs, outputs].map(|all| all.iter().map(operand).collect::<Vec<_>>());
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { kernels::run(op, &inputs, &outputs, workspace, &self.workers) };
     }
 }

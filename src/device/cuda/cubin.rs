@@ -1,9 +1,9 @@
-//! The machine code that NVRTC returns: an ELF file with a section `.text.NAME` for each kernel.
+//! Parses NVRTC's machine code: an ELF file with a section `.text.NAME` per kernel.
 
-/// Bytes of one instruction, on every architecture since 7.0.
+/// Bytes per instruction, on every architecture since 7.0.
 const INSTRUCTION: u64 = 16;
 
-/// Bytes of a section header, and where its fields are.
+/// Size of a section header, and offsets of its fields.
 const HEADER: usize = 64;
 const OFFSET: usize = 24;
 const SIZE: usize = 32;
@@ -46,7 +46,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A file with the sections' names, and code of two kernels.
+    /// A file with section names and the code of two kernels.
     fn file() -> Vec<u8> {
         let names = b"\0.names\0.text.add\0.nv.info.add\0.text.scale\0";
         // Name, offset and size of each section.

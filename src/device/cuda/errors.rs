@@ -1,48 +1,48 @@
-//! Calls into the card's libraries that fail.
+//! CallError calls into the card's libraries.
 
 use super::calls::{NO_SUCH_FUNCTION, Status};
 use crate::DeviceError;
 
-/// A call that did not succeed.
+/// A failed library call.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Failed {
+pub(super) struct CallError {
     pub(super) call: String,
     /// The library's name for the code.
     pub(super) name: String,
     pub(super) code: u32,
-    /// Whether nothing more can be done with the device: every later call fails too.
+    /// Whether the device is lost: every later call fails too.
     pub(super) lost: bool,
 }
 
-impl Failed {
-    /// Success, or which call failed and how. `name` is how the library calls a code.
+impl CallError {
+    /// An error if the call failed. `name` returns the library's name for a code.
     pub(super) fn check(
         call: &'static str,
         status: Status,
         name: impl FnOnce(Status) -> String,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CallError> {
         match status {
             0 => Ok(()),
-            NO_SUCH_FUNCTION => Err(Failed::absent(call)),
-            code => Err(Failed { call: call.to_owned(), name: name(code), code, lost: false }),
+            NO_SUCH_FUNCTION => Err(CallError::missing_function(call)),
+            code => Err(CallError { call: call.to_owned(), name: name(code), code, lost: false }),
         }
     }
 
-    /// The library is loaded, and has no function of that name.
-    pub(super) fn absent(call: &'static str) -> Failed {
-        let name = "this version of the library has no such function".to_owned();
-        Failed { call: call.to_owned(), name, code: NO_SUCH_FUNCTION, lost: false }
+    /// The loaded library has no function of that name.
+    pub(super) fn missing_function(call: &'static str) -> CallError {
+        let name = "this version of the library does not have the function".to_owned();
+        CallError { call: call.to_owned(), name, code: NO_SUCH_FUNCTION, lost: false }
     }
 
-    /// Names the kernel that was to be launched.
-    pub(super) fn of_kernel(self, kernel: &str) -> Failed {
-        Failed { call: format!("{} of {kernel}", self.call), ..self }
+    /// Adds the kernel's name to the call.
+    pub(super) fn with_kernel(self, kernel: &str) -> CallError {
+        CallError { call: format!("{} of {kernel}", self.call), ..self }
     }
 }
 
-impl From<Failed> for DeviceError {
-    fn from(failed: Failed) -> DeviceError {
-        let Failed { call, name, code, lost } = failed;
+impl From<CallError> for DeviceError {
+    fn from(failed: CallError) -> DeviceError {
+        let CallError { call, name, code, lost } = failed;
         if lost {
             DeviceError::Lost(format!("{call} failed: {name} ({code})"))
         } else {

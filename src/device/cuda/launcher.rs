@@ -1,22 +1,21 @@
-//! What operations enqueue on the compute stream: kernels by name, and matrix products.
+//! Enqueues kernels and matmuls on the compute stream.
 
+use super::autotune::Mode;
 use super::calls::driver as sys;
-use super::choosing::Mode;
 use super::driver::check;
+use super::matmul::{Matmul, MatmulMethod, MatmulPlans};
 use super::modules::Modules;
-use super::products::{Product, Products, Way};
 use crate::DeviceError;
 use ops::TensorType;
 
-/// An operand of an operation, in device memory. Addresses are multiples of 256 bytes, but for operations that take any
-/// rows.
+/// An operand in device memory. Addresses are multiples of 256 bytes, except for operations that accept any rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Operand {
     pub(super) address: u64,
     pub(super) ty: TensorType,
 }
 
-/// What a kernel is given, in the order of its parameters. Each variant is one parameter of that very type.
+/// A kernel argument. Each variant is one parameter of exactly that type.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Argument {
     /// A device address; 0 for a null pointer.
@@ -24,16 +23,16 @@ pub(super) enum Argument {
     U32(u32),
     U64(u64),
     F32(f32),
-    /// A struct passed by value, as the 8-byte words that it consists of, the first member in the low bits of the
-    /// first word. At most 4096 bytes for all arguments together.
+    /// A struct passed by value, as 8-byte words; the first member is in the low bits of the first word. All arguments
+    /// together take at most 4096 bytes.
     Words(Vec<u64>),
 }
 
-/// Enqueues on the compute stream, in the order of the calls. Nothing waits for the device, but where products are timed.
+/// Enqueues work on the compute stream, in call order. Only autotuning waits for the device.
 pub(super) struct Launcher<'a> {
     stream: sys::CUstream,
     modules: &'a mut Modules,
-    products: &'a mut Products,
+    matmuls: &'a mut MatmulPlans,
     mode: Mode<'a>,
 }
 
@@ -41,22 +40,22 @@ impl<'a> Launcher<'a> {
     pub(super) fn new(
         stream: sys::CUstream,
         modules: &'a mut Modules,
-        products: &'a mut Products,
+        matmuls: &'a mut MatmulPlans,
     ) -> Launcher<'a> {
-        Launcher { stream, modules, products, mode: Mode::Enqueue }
+        Launcher { stream, modules, matmuls, mode: Mode::Enqueue }
     }
 
-    /// One that does more with products than to enqueue them.
+    /// The launcher in another mode.
     pub(super) fn in_mode(self, mode: Mode<'a>) -> Launcher<'a> {
         Launcher { mode, ..self }
     }
 
-    /// Enqueues a kernel on a grid of blocks of `block` threads (one dimension), with as many bytes of dynamic shared
+    /// Enqueues a kernel on a grid of blocks of `block` threads (one dimension), with `shared_bytes` of dynamic shared
     /// memory.
     ///
     /// # Errors
-    /// No source has a kernel of that name, or the driver refuses the launch: too large a block or grid, more shared
-    /// memory than the card has.
+    /// There is no kernel of that name, or the driver rejects the launch: the block or grid is too large, or the card
+    /// has too little shared memory.
     pub(super) fn kernel(
         &mut self,
         name: &str,
@@ -65,16 +64,16 @@ impl<'a> Launcher<'a> {
         shared_bytes: u32,
         arguments: &[Argument],
     ) -> Result<(), DeviceError> {
-        if let Mode::Note(_) = self.mode {
+        if let Mode::Collect(_) = self.mode {
             return Ok(());
         }
         let function = self.modules.function(name, shared_bytes)?;
         let words: Vec<Vec<u64>> = arguments.iter().map(words).collect();
         let mut pointers: Vec<*mut std::ffi::c_void> =
             words.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
-        // SAFETY: the function is of a loaded module. The driver copies each argument, as many bytes as the kernel's
-        // parameter has, before it returns; that launches pass what the kernel takes is what the tests of every
-        // kernel are for.
+        // SAFETY: the function belongs to a loaded module. The driver copies each argument, with the size of the
+        // kernel's parameter, before it returns; the tests of every kernel check that the arguments match the
+        // parameters.
         let status = unsafe {
             sys::cuLaunchKernel(
                 function,
@@ -90,62 +89,60 @@ impl<'a> Launcher<'a> {
                 std::ptr::null_mut(),
             )
         };
-        Ok(check("cuLaunchKernel", status).map_err(|failed| failed.of_kernel(name))?)
+        Ok(check("cuLaunchKernel", status).map_err(|failed| failed.with_kernel(name))?)
     }
 
-    /// Enqueues a product without an epilogue, which every size and type has.
+    /// Enqueues a matmul without an epilogue, which is supported for all sizes and types.
     ///
     /// # Errors
-    /// What the library says.
-    pub(super) fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
+    /// The library fails.
+    pub(super) fn matmul(&mut self, matmul: &Matmul) -> Result<(), DeviceError> {
         match &mut self.mode {
             Mode::Enqueue => {}
-            Mode::Note(shapes) => {
-                shapes.push(product.shape());
+            Mode::Collect(shapes) => {
+                shapes.push(matmul.shape());
                 return Ok(());
             }
-            Mode::Choose(chooser) => {
-                chooser.choose(product, None, self.stream, self.modules, self.products)?
-            }
+            Mode::Tune(tuner) => tuner.tune(matmul, None, self.stream, self.modules, self.matmuls)?,
         }
-        self.products.enqueue(product, self.stream)
+        self.matmuls.enqueue(matmul, self.stream)
     }
 
-    /// Enqueues a product with its epilogue by the library. Where the library has no algorithm for it, or a slower one,
-    /// `apart` enqueues what comes to the same, but for its rounding.
+    /// Enqueues a matmul with a fused epilogue. If the library has no algorithm for it, or only a slower one,
+    /// `separate` enqueues an equivalent matmul and kernel, which may round differently.
     ///
     /// # Errors
-    /// What the library or `apart` says.
-    pub(super) fn fused(
+    /// The library or `separate` fails.
+    pub(super) fn fused_matmul(
         &mut self,
-        product: &Product,
-        apart: impl Fn(&mut Launcher) -> Result<(), DeviceError>,
+        matmul: &Matmul,
+        separate: impl Fn(&mut Launcher) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        if self.products.way(product.shape())?.is_none() {
-            return apart(self);
+        if self.matmuls.method(matmul.shape())?.is_none() {
+            return separate(self);
         }
         match &mut self.mode {
             Mode::Enqueue => {}
-            Mode::Note(shapes) => {
-                shapes.push(product.shape());
-                return apart(self);
+            Mode::Collect(shapes) => {
+                shapes.push(matmul.shape());
+                return separate(self);
             }
-            Mode::Choose(_) => {
-                // Its own product is chosen first.
-                apart(self)?;
-                if let Mode::Choose(chooser) = &mut self.mode {
-                    chooser.choose(product, Some(&apart), self.stream, self.modules, self.products)?;
+            Mode::Tune(_) => {
+                // The matmul without epilogue is tuned first.
+                separate(self)?;
+                if let Mode::Tune(tuner) = &mut self.mode {
+                    tuner.tune(matmul, Some(&separate), self.stream, self.modules, self.matmuls)?;
                 }
             }
         }
-        match self.products.way(product.shape())? {
-            Some(Way::Fused(_)) => self.products.enqueue(product, self.stream),
-            _ => apart(self),
+        match self.matmuls.method(matmul.shape())? {
+            Some(MatmulMethod::Fused(_)) => self.matmuls.enqueue(matmul, self.stream),
+            _ => separate(self),
         }
     }
 }
 
-/// An argument's bytes: cards and their hosts are little-endian, so that a shorter number lies at the word's address.
+/// An argument as words. Cards and their hosts are little-endian, so a shorter number begins at the word's address.
 fn words(argument: &Argument) -> Vec<u64> {
     vec![match argument {
         Argument::Pointer(value) | Argument::U64(value) => *value,

@@ -1,14 +1,14 @@
-//! Finds the driver, NVRTC and cuBLASLt, and loads them.
+//! Finds and loads the driver, NVRTC and cuBLASLt.
 //!
-//! cudarc asks the loader for each by its bare name, and panics if there is none. So each is asked for here first: in
-//! the loader's path, then where toolkits and Python environments keep them. One that is found elsewhere is loaded by
-//! its path; the loader then answers to its bare name with the same library.
+//! cudarc loads each library by its bare name, and panics if it is missing. So each is searched for here first: in the
+//! loader's path, then in the folders of CUDA toolkits and Python environments. A library found there is loaded by its
+//! path; the loader then resolves its bare name to the same library.
 //!
-//! Libraries open others by bare names, too, and not all of them look beside themselves, as `readelf -d` tells of those
-//! on PyPI. NVRTC opens its builtins when it compiles: 13.5.37 has an RPATH of `$ORIGIN`, 12.9.86 a RUNPATH, and 13.0.88
-//! neither. cuBLASLt 13.1.0.3 and 12.9.1.4 need nothing that a system with a driver does not have, and open the driver and
-//! `libnvrtc.so` of their own major; they have a RUNPATH of `$ORIGIN`. NVRTC is loaded before them, builtins and all, and
-//! answers to that name.
+//! The libraries also load others by bare name, and not all of them search their own folder, as `readelf -d` shows for
+//! those on PyPI. NVRTC loads its builtins when it compiles: 13.5.37 has an RPATH of `$ORIGIN`, 12.9.86 a RUNPATH, and
+//! 13.0.88 neither. cuBLASLt 13.1.0.3 and 12.9.1.4 depend only on libraries of a system with a driver, and load the
+//! driver and `libnvrtc.so` of their own major version; they have a RUNPATH of `$ORIGIN`. NVRTC and its builtins are
+//! loaded before them, so that name is already resolved.
 
 use std::env;
 use std::fs;
@@ -24,22 +24,22 @@ pub(super) enum Library {
     CublasLt,
 }
 
-/// The majors of CUDA whose libraries are looked for, newest first.
+/// The supported CUDA major versions, newest first.
 const MAJORS: [u32; 2] = [13, 12];
 
 impl Library {
-    fn what(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Library::Driver => "the CUDA driver",
-            Library::Nvrtc => "NVRTC, which compiles kernels,",
-            Library::CublasLt => "cuBLASLt, which multiplies matrices,",
+            Library::Nvrtc => "NVRTC (the kernel compiler)",
+            Library::CublasLt => "cuBLASLt (the matmul library)",
         }
     }
 
     fn advice(self) -> &'static str {
         match self {
             Library::Driver => {
-                "install NVIDIA's driver, or let the container see its host's, or use `--device cpu`"
+                "install NVIDIA's driver, or mount the host's driver into the container, or use `--device cpu`"
             }
             Library::Nvrtc => "`pip install nvidia-cuda-nvrtc` or the CUDA toolkit provides it",
             Library::CublasLt => "`pip install nvidia-cublas` or the CUDA toolkit provides it",
@@ -54,7 +54,7 @@ impl Library {
         }
     }
 
-    /// File names, best first. A driver cannot use libraries of a newer major than its own.
+    /// File names in order of preference. A driver cannot use libraries of a newer major version than its own.
     fn files(self, newest: u32) -> Vec<String> {
         match self {
             Library::Driver => vec![format!("{}.1", self.stem())],
@@ -65,10 +65,9 @@ impl Library {
         }
     }
 
-    /// Whether the loader has it.
+    /// Whether the loader finds the library.
     fn is_present(self) -> bool {
-        // SAFETY: loading runs the library's initialisers: these are NVIDIA's own, or a stand-in put in their place on
-        // purpose.
+        // SAFETY: loading runs the library's initialisers: NVIDIA's, or those of the emulated stack.
         unsafe {
             match self {
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
@@ -78,31 +77,32 @@ impl Library {
         }
     }
 
-    /// Where the loaded one came from, as the system tells.
+    /// The path of the loaded library, from the process's memory map.
     pub(super) fn path(self) -> Option<PathBuf> {
         let maps = fs::read_to_string("/proc/self/maps").ok()?;
         let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
-        let mut named = paths.filter(|path| {
+        let mut matching = paths.filter(|path| {
             path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(self.stem()))
         });
-        named.next().map(Path::to_path_buf)
+        matching.next().map(Path::to_path_buf)
     }
 }
 
-/// Makes sure that calls into a library find it, of no newer major of CUDA than `newest` where there is a choice.
+/// Loads a library; if there are several, of a CUDA major version of at most `newest`.
 pub(super) fn load(library: Library, newest: u32) -> Result<(), MissingLibrary> {
     if library.is_present() {
         return Ok(());
     }
     let mut files = library.files(newest);
-    let places = if library == Library::Driver { Vec::new() } else { places(&|name| env::var(name).ok()) };
+    let search_folders =
+        if library == Library::Driver { Vec::new() } else { search_folders(&|name| env::var(name).ok()) };
     let mut searched = vec![loader_path()];
-    for place in &places {
-        for found in files.iter().flat_map(|file| place.find(file)) {
+    for folder in &search_folders {
+        for found in files.iter().flat_map(|file| folder.find(file)) {
             // SAFETY: as in `is_present`.
             match unsafe { libloading::Library::new(&found) } {
                 Ok(handle) => {
-                    // cudarc may ask for it at any time until the process ends.
+                    // Never unloaded: cudarc may load it by name at any time.
                     std::mem::forget(handle);
                     if library.is_present() {
                         return Ok(());
@@ -111,37 +111,43 @@ pub(super) fn load(library: Library, newest: u32) -> Result<(), MissingLibrary> 
                 Err(error) => searched.push(format!("{} (cannot be loaded: {error})", found.display())),
             }
         }
-        searched.push(place.to_string());
+        searched.push(folder.to_string());
     }
     let driver = library == Library::Driver;
     if let (false, Some(last)) = (driver || newest >= MAJORS[0], files.last_mut()) {
         last.push_str(" (the driver cannot use a newer one)");
     }
-    Err(MissingLibrary { what: library.what(), files, places: searched, advice: library.advice(), driver })
+    Err(MissingLibrary {
+        what: library.description(),
+        files,
+        places: searched,
+        advice: library.advice(),
+        driver,
+    })
 }
 
-/// What NVRTC opens when it compiles.
+/// The file name of NVRTC's builtins.
 pub(super) fn builtins(nvrtc: Version) -> String {
     format!("libnvrtc-builtins.so.{nvrtc}")
 }
 
-/// Loads NVRTC's builtins, which lie beside it, so that it need not look for them. NVRTC is loaded.
+/// Loads NVRTC's builtins from NVRTC's folder, so that NVRTC need not search for them. NVRTC is loaded.
 ///
 /// # Errors
-/// Why that cannot be, as a part of a sentence. NVRTC may find them all the same, elsewhere in the loader's path.
+/// The reason, as part of a sentence. NVRTC may still find them elsewhere in the loader's path.
 pub(super) fn load_builtins(nvrtc: Version) -> Result<(), String> {
-    let library = Library::Nvrtc.path().ok_or("the system does not tell where NVRTC lies")?;
-    let file = beside(&library, &builtins(nvrtc))?;
+    let library = Library::Nvrtc.path().ok_or("the path of NVRTC is unknown")?;
+    let file = in_same_folder(&library, &builtins(nvrtc))?;
     // SAFETY: as in `is_present`.
     let handle = unsafe { libloading::Library::new(&file) };
-    // NVRTC may ask for it at any time until the process ends.
+    // Never unloaded: NVRTC may load it by name at any time.
     handle.map(std::mem::forget).map_err(|error| format!("{} cannot be loaded: {error}", file.display()))
 }
 
-fn beside(library: &Path, file: &str) -> Result<PathBuf, String> {
+fn in_same_folder(library: &Path, file: &str) -> Result<PathBuf, String> {
     let folder = library.parent().unwrap_or(Path::new("/"));
     let path = folder.join(file);
-    if path.is_file() { Ok(path) } else { Err(format!("there is none in {}", folder.display())) }
+    if path.is_file() { Ok(path) } else { Err(format!("{} does not contain it", folder.display())) }
 }
 
 fn loader_path() -> String {
@@ -151,16 +157,16 @@ fn loader_path() -> String {
     }
 }
 
-/// Folders that may hold libraries.
+/// Folders to search for libraries.
 #[derive(Debug, PartialEq)]
-struct Place {
-    /// A pattern, or nothing where a variable is not set.
+struct SearchFolder {
+    /// A glob pattern; `None` if the variable is not set.
     folders: Option<String>,
-    /// The variable that names it.
+    /// The environment variable that contains the root.
     variable: Option<&'static str>,
 }
 
-impl Place {
+impl SearchFolder {
     fn find(&self, file: &str) -> Vec<PathBuf> {
         let pattern = self.folders.iter().map(|folders| format!("{folders}/{file}"));
         let paths = pattern.filter_map(|pattern| glob::glob(&pattern).ok()).flatten();
@@ -168,7 +174,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for SearchFolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.folders, self.variable) {
             (Some(folders), Some(variable)) => write!(f, "{folders} ({variable})"),
@@ -178,33 +184,33 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Where toolkits and Python environments keep libraries, in the order they are looked at.
-fn places(variable: &dyn Fn(&str) -> Option<String>) -> Vec<Place> {
+/// The library folders of CUDA toolkits and Python environments, in search order.
+fn search_folders(variable: &dyn Fn(&str) -> Option<String>) -> Vec<SearchFolder> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let named = |name: &'static str, within: &str| {
+    let from_variable = |name: &'static str, within: &str| {
         let folders = variable(name).map(|root| format!("{}/{within}", glob::Pattern::escape(&root)));
-        Place { folders, variable: Some(name) }
+        SearchFolder { folders, variable: Some(name) }
     };
-    let anonymous = |folders: String| Place { folders: Some(folders), variable: None };
-    // Debian has a folder for each Python and one for all, and calls them dist-packages.
+    let fixed = |folders: String| SearchFolder { folders: Some(folders), variable: None };
+    // Debian calls these folders dist-packages, and has one per Python version and a common one.
     let packages = "lib*/python3*/*-packages/nvidia/*/lib";
-    let mut places = vec![
-        named("CUDA_HOME", "lib64"),
-        named("CUDA_PATH", "lib64"),
-        anonymous("/usr/local/cuda*/lib64".to_owned()),
-        named("VIRTUAL_ENV", packages),
-        named("CONDA_PREFIX", packages),
+    let mut search_folders = vec![
+        from_variable("CUDA_HOME", "lib64"),
+        from_variable("CUDA_PATH", "lib64"),
+        fixed("/usr/local/cuda*/lib64".to_owned()),
+        from_variable("VIRTUAL_ENV", packages),
+        from_variable("CONDA_PREFIX", packages),
     ];
     let prefixes = variable("PATH").map(|path| python_prefixes(&path)).unwrap_or_default();
-    places.extend(prefixes.iter().map(|prefix| anonymous(format!("{prefix}/{packages}"))));
+    search_folders.extend(prefixes.iter().map(|prefix| fixed(format!("{prefix}/{packages}"))));
     if let Some(home) = variable("HOME") {
-        places.push(anonymous(format!("{}/.local/{packages}", glob::Pattern::escape(&home))));
+        search_folders.push(fixed(format!("{}/.local/{packages}", glob::Pattern::escape(&home))));
     }
-    places
+    search_folders
 }
 
-/// Where the Python that `python3` starts is installed, as patterns: the folder over that of its program, as a virtual
-/// environment has it, and that of the program itself behind links.
+/// The prefixes of the Python that `python3` starts, as glob patterns: the parent of the program's folder, as in a
+/// virtual environment, and the same after resolving links.
 fn python_prefixes(path: &str) -> Vec<String> {
     let mut programs = env::split_paths(path).map(|folder| folder.join("python3"));
     let Some(program) = programs.find(|program| program.is_file()) else { return Vec::new() };
@@ -215,16 +221,16 @@ fn python_prefixes(path: &str) -> Vec<String> {
             continue;
         };
         let escaped = glob::Pattern::escape(&prefix.to_string_lossy());
-        let more = if folder.ends_with("shims") {
-            // pyenv's program, which chooses among the Pythons that it installed.
+        let prefix_patterns = if folder.ends_with("shims") {
+            // A pyenv shim, which selects one of the installed versions.
             vec![format!("{escaped}/versions/*")]
         } else if prefix == Path::new("/usr") {
-            // pip installs past the system's packages.
+            // pip installs outside the system's packages.
             vec![escaped, "/usr/local".to_owned()]
         } else {
             vec![escaped]
         };
-        for prefix in more {
+        for prefix in prefix_patterns {
             if !prefixes.contains(&prefix) {
                 prefixes.push(prefix);
             }
@@ -260,33 +266,36 @@ mod tests {
         let path = venv.join("bin").display().to_string();
         let variable = |name: &str| (name == "PATH").then(|| path.clone());
         let found: Vec<PathBuf> =
-            places(&variable).iter().flat_map(|place| place.find("libnvrtc.so.13")).collect();
+            search_folders(&variable).iter().flat_map(|place| place.find("libnvrtc.so.13")).collect();
         let ours: Vec<&PathBuf> = found.iter().filter(|path| path.starts_with(root.path())).collect();
         let behind_links = |file: &Path| file.canonicalize().unwrap();
         assert_eq!(ours, [&wanted, &behind_links(&packaged), &behind_links(&second)]);
     }
 
     #[test]
-    fn builtins_lie_beside_their_compiler() {
+    fn builtins_are_found_next_to_nvrtc() {
         let folder = tempfile::tempdir().unwrap();
         let (library, wanted) =
             (folder.path().join("libnvrtc.so.13"), folder.path().join("libnvrtc-builtins.so.13.0"));
-        // Of another version, and of another build of the same.
+        // Builtins of another version, and of another build of the same version.
         for name in ["libnvrtc.so.13", "libnvrtc-builtins.so.12.9", "libnvrtc-builtins.alt.so.13.0"] {
             touch(&folder.path().join(name));
         }
         let file = builtins(Version { major: 13, minor: 0 });
-        assert_eq!(beside(&library, &file), Err(format!("there is none in {}", folder.path().display())));
+        assert_eq!(
+            in_same_folder(&library, &file),
+            Err(format!("{} does not contain it", folder.path().display()))
+        );
         touch(&wanted);
-        assert_eq!(beside(&library, &file), Ok(wanted));
+        assert_eq!(in_same_folder(&library, &file), Ok(wanted));
     }
 
     #[test]
-    fn variables_name_places_and_say_when_they_are_not_set() {
+    fn search_folders_show_their_variables() {
         let variable = |name: &str| (name == "CUDA_HOME").then(|| "/opt/cuda".to_owned());
-        let said: Vec<String> = places(&variable).iter().map(Place::to_string).collect();
+        let shown: Vec<String> = search_folders(&variable).iter().map(SearchFolder::to_string).collect();
         assert_eq!(
-            said,
+            shown,
             [
                 "/opt/cuda/lib64 (CUDA_HOME)",
                 "CUDA_PATH (not set)",
@@ -298,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_driver_is_given_no_newer_library() {
+    fn libraries_newer_than_the_driver_are_excluded() {
         assert_eq!(Library::Nvrtc.files(12), ["libnvrtc.so.12"]);
         assert_eq!(Library::CublasLt.files(13), ["libcublasLt.so.13", "libcublasLt.so.12"]);
         assert_eq!(Library::Driver.files(0), ["libcuda.so.1"]);

@@ -1,6 +1,6 @@
-//! `registers.lock`: what every kernel takes, by architecture and version of NVRTC, as a committed table. The figures follow
-//! from the sources, the options, the architecture and the version alone; a digest of these with each group of figures shows
-//! which of them are still true without compiling anything.
+//! `registers.lock`: a committed table of every kernel's resource use, by architecture and NVRTC version. The figures
+//! depend only on sources, options, architecture and version. Each group stores a digest of these, which shows without
+//! compiling whether its figures are current.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::report::{Compilation, KernelReport, SourceReport, compilations, short_digest, source};
 use super::unavailable::Version;
 
-/// The versions of NVRTC that the table has, each with its architectures. tests/cuda.sh installs them.
+/// The NVRTC versions of the table, each with its architectures. tests/cuda.sh installs them.
 const COVERED: [(Version, &[&str]); 3] = [
     (Version { major: 12, minor: 9 }, &["sm_90"]),
     (Version { major: 13, minor: 0 }, &["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]),
@@ -30,7 +30,7 @@ pub struct RegistersLock {
     groups: Vec<SourceReport>,
 }
 
-/// A line that is not one of a table's.
+/// A malformed line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct MalformedLock {
@@ -39,11 +39,11 @@ pub struct MalformedLock {
 }
 
 impl RegistersLock {
-    /// The command that brings the table up to date.
+    /// The command that updates the table.
     pub const UPDATE: &str = "bash tests/cuda.sh lock";
 
     /// # Errors
-    /// A line is malformed, a group has no kernels, or two groups are of the same compilation.
+    /// A line is malformed, a group has no kernels, or two groups have the same compilation.
     pub fn parse(text: &str) -> Result<RegistersLock, MalformedLock> {
         let mut groups: Vec<SourceReport> = Vec::new();
         let mut seen = HashSet::new();
@@ -96,17 +96,17 @@ impl RegistersLock {
         text
     }
 
-    /// The versions that a complete table has, as messages list them.
+    /// The versions of a complete table, for messages.
     pub fn covered() -> String {
         COVERED.map(|(version, _)| version.to_string()).join(", ")
     }
 
-    /// Whether a complete table has any group of the version.
+    /// Whether a complete table covers the version.
     pub fn covers(version: Version) -> bool {
         COVERED.iter().any(|(covered, _)| *covered == version)
     }
 
-    /// What is wrong with the table: missing, stale and superfluous groups, and the faults of kernels.
+    /// Problems of the table: missing, stale and superfluous groups, and the faults of kernels.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for compilation in complete() {
@@ -119,10 +119,10 @@ impl RegistersLock {
         let expected: HashSet<Compilation> = complete().collect();
         for group in &self.groups {
             if source(&group.compilation.file).is_none() {
-                problems.push(format!("{} is of a source that does not exist", group.compilation));
+                problems.push(format!("{}: the source does not exist", group.compilation));
             } else if !expected.contains(&group.compilation) {
                 problems.push(format!(
-                    "{} is not one of the table's architectures and versions",
+                    "{}: the table does not cover this architecture and version",
                     group.compilation
                 ));
             }
@@ -150,7 +150,7 @@ impl RegistersLock {
         Some(candidates.swap_remove(index as usize))
     }
 
-    /// Where compiled kernels are not as the table has them, one message for each kernel.
+    /// Differences between compiled kernels and the table, one message per kernel.
     pub fn differences(&self, reports: &[SourceReport]) -> Vec<String> {
         let mut differences = Vec::new();
         for report in reports {
@@ -176,7 +176,7 @@ impl RegistersLock {
         differences
     }
 
-    /// Replaces the groups of the reports, and drops those that a complete table does not have.
+    /// Replaces the groups of the reports, and drops superfluous groups.
     pub fn update(&mut self, reports: Vec<SourceReport>) {
         let expected: HashSet<Compilation> = complete().collect();
         let replaced =
@@ -191,7 +191,7 @@ impl RegistersLock {
     }
 }
 
-/// Of a complete table.
+/// The compilations of a complete table.
 fn complete() -> impl Iterator<Item = Compilation> {
     COVERED.into_iter().flat_map(|(version, architectures)| compilations(version, architectures))
 }
@@ -201,7 +201,7 @@ fn is_current(group: &SourceReport) -> bool {
         .is_some_and(|source| short_digest(source, &group.compilation) == group.digest)
 }
 
-/// By source, then version, then the number of the architecture.
+/// The sort key: source, then version, then architecture number.
 fn order(compilation: &Compilation) -> (&str, Version, usize, &str) {
     let Compilation { file, architecture, version } = compilation;
     (file, *version, architecture.len(), architecture)
@@ -214,7 +214,7 @@ fn figures(report: &KernelReport) -> String {
     )
 }
 
-/// Reads the first line of a group.
+/// Parses the first line of a group.
 fn group(line: &str) -> Option<SourceReport> {
     let [file, architecture, version, digest] = words(line)?;
     let (major, minor) = version.split_once('.')?;
@@ -227,7 +227,7 @@ fn group(line: &str) -> Option<SourceReport> {
     })
 }
 
-/// Reads the line of a kernel.
+/// Parses a kernel's line.
 fn kernel(line: &str) -> Option<KernelReport> {
     let [kernel, registers, shared_bytes, spill_bytes, instructions] = words(line)?;
     Some(KernelReport {
@@ -254,7 +254,8 @@ mod tests {
         RegistersLock::parse(COMMITTED).unwrap_or_else(|error| panic!("registers.lock, {error}"))
     }
 
-    /// Every source for every architecture, of the sources as they are, without spills and below the limit.
+    /// The table contains every source for every architecture, with current digests, without spills and within the
+    /// limit.
     #[test]
     fn committed_table_is_current() {
         let problems = committed().problems();
@@ -293,14 +294,14 @@ mod tests {
         assert_eq!(lock.differences(std::slice::from_ref(&group)), std::slice::from_ref(&missing));
         group.compilation.architecture = "sm_70".to_owned();
         let superfluous =
-            format!("{} is not one of the table's architectures and versions", group.compilation);
+            format!("{}: the table does not cover this architecture and version", group.compilation);
         lock.groups.push(group.clone());
         assert_eq!(lock.problems(), [missing.clone(), superfluous]);
         group.compilation.file = "gone.cu".to_owned();
         *lock.groups.last_mut().expect("a group") = group;
         assert_eq!(
             lock.problems(),
-            [missing, "gone.cu for sm_70 by NVRTC 13.5 is of a source that does not exist".to_owned()]
+            [missing, "gone.cu for sm_70 by NVRTC 13.5: the source does not exist".to_owned()]
         );
     }
 

@@ -1,15 +1,14 @@
-//! A card of NVIDIA's, through its driver, NVRTC and cuBLASLt, all of them loaded when they are first needed.
+//! An NVIDIA card, through its driver, NVRTC and cuBLASLt, each loaded at its first use.
 //!
-//! The compute and the copy queue are streams, and what the host computes is done when it is enqueued. Memory of the device
-//! pool comes and goes in the compute queue's order. Nothing but `synchronize`, `read`, `write` and the host's queue waits
-//! for the card.
+//! The compute and copy queues are streams; the host queue runs inline. Device memory is allocated and freed in compute
+//! queue order. Only `synchronize`, `read`, `write` and the host queue wait for the card.
 
-// The libraries are C: each call gives its reason.
+// Calls into C libraries: each states why it is sound.
 #![allow(unsafe_code)]
 
+mod autotune;
 mod cache;
 mod calls;
-mod choosing;
 mod clock;
 mod compiler;
 mod cubin;
@@ -21,11 +20,11 @@ mod launcher;
 mod launches;
 mod libraries;
 mod lock;
+mod matmul;
 mod memory;
 mod modules;
-mod order;
 mod probe;
-mod products;
+mod queue_order;
 mod queues;
 mod report;
 mod reservation;
@@ -36,16 +35,16 @@ mod unavailable;
 
 use std::time::Duration;
 
+use self::autotune::Environment;
 use self::cache::Cache;
 use self::calls::driver as sys;
-use self::choosing::Setting;
 use self::clock::Clock;
 use self::driver::{Context, check as checked};
 use self::graphs::Graphs;
 use self::launcher::{Launcher, Operand};
-use self::memory::Memory;
+use self::matmul::MatmulPlans;
+use self::memory::DeviceMemory;
 use self::modules::Modules;
-use self::products::Products;
 use self::queues::Queues;
 use super::check::{check, common_home};
 use super::choice::ALIGNMENT;
@@ -64,61 +63,61 @@ pub use self::probe::{Equipment, Found, Inventory, OLDEST, equip, inventory, tar
 pub use self::report::{KernelCompiler, KernelReport, SourceReport};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
 
-/// The debugging pattern, all ones: not a number in every float format, and a token that no table has.
+/// The debugging pattern, all ones: NaN in every float format, and a token id beyond every table.
 const POISON: u8 = 0xFF;
 const POISON_PIECE: usize = 64 << 10;
 
-/// A card as a device. It stays on the thread that made it. Its parts are dropped in the order they are listed, the
-/// context last.
+/// A card as a device, confined to the thread that created it. Fields are dropped in declaration order, the context
+/// last.
 pub struct CudaDevice {
     target: Target,
     notes: Vec<String>,
     cache: Cache,
-    setting: Setting,
-    /// What computes on the host's memory, once it was needed.
+    environment: Environment,
+    /// The processor for operations on host memory, created at its first use.
     host: Option<HostProcessor>,
-    /// Host memory full of the debugging pattern, once it was needed.
+    /// Host memory filled with the debugging pattern, created at its first use.
     pattern: Option<Buffer>,
     graphs: Graphs,
     modules: Modules,
-    products: Products,
-    memory: Memory,
+    matmuls: MatmulPlans,
+    memory: DeviceMemory,
     clock: Clock,
-    /// Of the copy queue, read before and after each copy, once somebody has asked for what they take.
-    copies: Option<Clock>,
+    /// The copy queue's clock, read before and after each copy. Created by the first call of `copied`.
+    copy_clock: Option<Clock>,
     queues: Queues,
     context: Context,
 }
 
 impl CudaDevice {
-    /// Compiles what is not in the cache, then makes a context on the card of an ordinal.
+    /// Compiles the kernels that are not in the cache, then creates a context on the card with this ordinal.
     ///
     /// # Errors
-    /// `Unavailable`, with what is missing or in the way; `Call` or `Lost` if the driver fails.
+    /// `Unavailable` with the reason; `Call` or `Lost` if the driver fails.
     pub fn new(target: Target, ordinal: usize) -> Result<CudaDevice, DeviceError> {
         let equipment = equip(ordinal)?;
-        let cache = Cache::of_user();
+        let cache = Cache::open_user();
         let cubins = equipment.compiler.cubins(&equipment.architecture, &cache)?;
         let context = Context::new(&equipment.card)?;
         Ok(CudaDevice {
             target,
-            notes: cache.complaint().map(str::to_owned).into_iter().collect(),
-            setting: Setting::new(&equipment, &cubins),
+            notes: cache.warning().map(str::to_owned).into_iter().collect(),
+            environment: Environment::new(&equipment, &cubins),
             cache,
             host: None,
             pattern: None,
             graphs: Graphs::default(),
             modules: Modules::load(&cubins)?,
-            products: Products::new()?,
-            memory: Memory::new(&context)?,
+            matmuls: MatmulPlans::new()?,
+            memory: DeviceMemory::new(&context)?,
             clock: Clock::default(),
-            copies: None,
+            copy_clock: None,
             queues: Queues::new()?,
             context,
         })
     }
 
-    /// The driver fills the card's memory alone: what the host's is filled with is copied from a piece of it.
+    /// Fills host memory with copies of the pattern: the driver's asynchronous memset works on card memory only.
     fn poison_host(&mut self, address: u64, bytes: usize) -> Result<(), DeviceError> {
         let region = |buffer| Region { buffer, offset: 0, bytes: POISON_PIECE as u64 };
         let pattern = match self.pattern {
@@ -127,7 +126,7 @@ impl CudaDevice {
                 let buffer = self.memory.allocate(Pool::Pinned, POISON_PIECE as u64, &mut self.queues)?;
                 self.pattern = Some(buffer);
                 let (pattern, _) = self.memory.find(region(buffer))?;
-                // SAFETY: the buffer is as large, at the host's own address, and nothing works on it yet.
+                // SAFETY: the buffer has this size and a host address, and nothing uses it yet.
                 unsafe { std::ptr::write_bytes(pattern as *mut u8, POISON, POISON_PIECE) };
                 pattern
             }
@@ -135,13 +134,13 @@ impl CudaDevice {
         let stream = self.queues.stream(Queue::Compute);
         for offset in (0..bytes).step_by(POISON_PIECE) {
             let (to, count) = (address + offset as u64, POISON_PIECE.min(bytes - offset));
-            // SAFETY: both lie within their buffers, which are given back only behind this.
+            // SAFETY: both lie within their buffers, which are freed only after this work.
             checked("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(to, pattern, count, stream) })?;
         }
         Ok(())
     }
 
-    /// Done when this returns: the program has made the host's queue wait for what it needs.
+    /// Runs the operation inline: the program has already made the host queue wait for its inputs.
     fn launch_on_host(
         &mut self,
         op: &Op,
@@ -156,8 +155,8 @@ impl CudaDevice {
         let on_host = |operand: &Operand| (operand.address as *mut u8, operand.ty);
         let [inputs, outputs] = [inputs, outputs].map(|all| all.iter().map(on_host).collect::<Vec<_>>());
         let workspace = (scratch_bytes > 0).then_some((scratch as *mut u8, scratch_bytes as usize));
-        // SAFETY: types, alignment and bounds are checked; both pools are at the host's own addresses; the program's
-        // verifier has ordered what works on the same memory.
+        // SAFETY: types, alignment and bounds are checked; both pools have host addresses; the program's verifier has
+        // ordered all accesses to the same memory.
         unsafe { host.run(op, &inputs, &outputs, workspace) };
         Ok(())
     }
@@ -181,15 +180,15 @@ impl Device for CudaDevice {
     }
 
     fn choose(&mut self, work: &[Work], stored: &[Choice]) -> Result<(), DeviceError> {
-        let chosen = choosing::choose(self, work, stored);
+        let selected = autotune::select(self, work, stored);
         if self.notes.is_empty() {
-            self.notes.extend(self.cache.complaint().map(str::to_owned));
+            self.notes.extend(self.cache.warning().map(str::to_owned));
         }
-        chosen
+        selected
     }
 
     fn choices(&self) -> Vec<Choice> {
-        self.products.choices()
+        self.matmuls.choices()
     }
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
@@ -206,7 +205,7 @@ impl Device for CudaDevice {
 
     fn commit(&mut self, part: Region) -> Result<(), DeviceError> {
         self.memory.commit(part)?;
-        // No pool of the driver's keeps the most of it in mind.
+        // The driver's pools keep no high-water mark of this memory.
         Ok(self.memory.sample(&self.context)?)
     }
 
@@ -228,15 +227,15 @@ impl Device for CudaDevice {
             return Ok(());
         }
         if queue == Queue::Copy {
-            self.memory.copies(from.buffer, &mut self.queues)?;
-            self.memory.copies(to.buffer, &mut self.queues)?;
+            self.memory.prepare_copy(from.buffer, &mut self.queues)?;
+            self.memory.prepare_copy(to.buffer, &mut self.queues)?;
         }
         let (bytes, stream) = (from.bytes as usize, self.queues.stream(queue));
-        let mut clock = self.copies.as_mut().filter(|_| queue == Queue::Copy);
+        let mut clock = self.copy_clock.as_mut().filter(|_| queue == Queue::Copy);
         if let Some(clock) = &mut clock {
             clock.lap(stream)?;
         }
-        // SAFETY: both regions lie within their buffers, which are given back only behind this copy.
+        // SAFETY: both regions lie within their buffers, which are freed only after this copy.
         checked("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(sink, source, bytes, stream) })?;
         if let Some(clock) = &mut clock {
             clock.lap(stream)?;
@@ -264,7 +263,7 @@ impl Device for CudaDevice {
             return self.launch_on_host(op, &inputs, &outputs, workspace);
         }
         let stream = self.queues.stream(Queue::Compute);
-        let mut launcher = Launcher::new(stream, &mut self.modules, &mut self.products);
+        let mut launcher = Launcher::new(stream, &mut self.modules, &mut self.matmuls);
         launches::run(op, &inputs, &outputs, workspace, &mut launcher)
     }
 
@@ -276,7 +275,7 @@ impl Device for CudaDevice {
         Ok(self.queues.record(queue, event)?)
     }
 
-    /// Waiting for an event that was never recorded waits for nothing.
+    /// Waiting for an event that was never recorded returns at once.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
         Ok(self.queues.wait(queue, event)?)
     }
@@ -306,8 +305,8 @@ impl Device for CudaDevice {
     }
 
     fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
-        let laps = self.copies.get_or_insert_default().laps()?;
-        // Every other one is the time between two copies.
+        let laps = self.copy_clock.get_or_insert_default().laps()?;
+        // Every second lap is the gap between two copies.
         Ok(Some(laps.into_iter().step_by(2).sum()))
     }
 
@@ -324,7 +323,7 @@ impl Device for CudaDevice {
             _ if bytes == 0 => Ok(()),
             Pool::Host | Pool::Pinned => self.poison_host(address, bytes),
             Pool::Device => {
-                // SAFETY: the region lies within its buffer, which is given back only behind this.
+                // SAFETY: the region lies within its buffer, which is freed only after this work.
                 let status = unsafe { sys::cuMemsetD8Async(address, POISON, bytes, stream) };
                 Ok(checked("cuMemsetD8Async", status)?)
             }
@@ -338,16 +337,17 @@ impl Device for CudaDevice {
         match pool {
             Pool::Device => {
                 let (source, stream) = (bytes.as_ptr().cast(), self.queues.stream(Queue::Compute));
-                // SAFETY: the region lies within its buffer; the bytes stay where they are until the copy is done.
+                // SAFETY: the region lies within its buffer; `bytes` outlives the copy, because the queue is
+                // synchronised below.
                 checked("cuMemcpyHtoDAsync", unsafe {
                     sys::cuMemcpyHtoDAsync_v2(address, source, count, stream)
                 })?;
-                // Not the driver's synchronous copy, which returns before the card has all of the bytes.
+                // The driver's synchronous copy would return before the card has received all bytes.
                 Ok(self.queues.synchronize()?)
             }
             Pool::Host | Pool::Pinned => {
-                // SAFETY: the region lies within its buffer, which is at the host's own address, and nothing else
-                // works on it after `synchronize`.
+                // SAFETY: the region lies within its buffer, which has a host address, and nothing else uses it after
+                // `synchronize`.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, count) };
                 Ok(())
             }
@@ -361,15 +361,16 @@ impl Device for CudaDevice {
         match pool {
             Pool::Device => {
                 let (sink, stream) = (bytes.as_mut_ptr().cast(), self.queues.stream(Queue::Compute));
-                // SAFETY: the region lies within its buffer; the bytes stay where they are until the copy is done.
+                // SAFETY: the region lies within its buffer; `bytes` outlives the copy, because the queue is
+                // synchronised below.
                 checked("cuMemcpyDtoHAsync", unsafe {
                     sys::cuMemcpyDtoHAsync_v2(sink, address, count, stream)
                 })?;
                 Ok(self.queues.synchronize()?)
             }
             Pool::Host | Pool::Pinned => {
-                // SAFETY: the region lies within its buffer, which is at the host's own address, and nothing else
-                // works on it after `synchronize`.
+                // SAFETY: the region lies within its buffer, which has a host address, and nothing else uses it after
+                // `synchronize`.
                 unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), count) };
                 Ok(())
             }
@@ -390,7 +391,7 @@ impl Device for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // Memory must not be given back under queued work. A lost device has none left.
+        // Memory must not be freed while queued work uses it. A lost device has no queued work.
         let _ = self.queues.synchronize();
     }
 }

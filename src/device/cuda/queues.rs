@@ -1,4 +1,4 @@
-//! The card's queues as streams, and events between them and the host's, whose work is done as soon as it is enqueued.
+//! The card's queues as streams, and events between them and the host queue, which runs inline.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,54 +6,55 @@ use super::calls::driver::{
     self as sys, CUevent_flags_enum as EventFlags, CUstream_flags_enum as StreamFlags,
 };
 use super::driver::check;
-use super::errors::Failed;
-use super::order::{Moment, Order, other};
+use super::errors::CallError;
+use super::queue_order::{QueueOrder, SequenceNumber, other};
 use crate::{Event, Queue};
 
 /// Streams and events of a context. Dropped before it.
 pub(super) struct Queues {
     streams: Vec<sys::CUstream>,
     events: HashMap<Event, sys::CUevent>,
-    /// Events that stand for work of the host: it was done when they were recorded.
-    of_host: HashSet<Event>,
-    /// For the device's own needs. A wait takes what an event stands for when it is called, so that one will do.
-    own: sys::CUevent,
-    pub(super) order: Order,
+    /// Events recorded on the host queue: their work is already done.
+    host_events: HashSet<Event>,
+    /// The event for the device's internal_event waits. A wait uses the event's recording at the time of the call, so
+    /// one event suffices.
+    internal_event: sys::CUevent,
+    pub(super) order: QueueOrder,
 }
 
 impl Queues {
     /// In the current context.
-    pub(super) fn new() -> Result<Queues, Failed> {
+    pub(super) fn new() -> Result<Queues, CallError> {
         let mut queues = Queues {
             streams: Vec::with_capacity(Queue::OF_DEVICE.len()),
             events: HashMap::new(),
-            of_host: HashSet::new(),
-            own: std::ptr::null_mut(),
-            order: Order::default(),
+            host_events: HashSet::new(),
+            internal_event: std::ptr::null_mut(),
+            order: QueueOrder::default(),
         };
         for _ in Queue::OF_DEVICE {
             let mut stream = std::ptr::null_mut();
-            // Work of others on the default stream orders nothing here.
+            // Non-blocking: no implicit ordering with the default stream.
             let flags = StreamFlags::CU_STREAM_NON_BLOCKING as u32;
             // SAFETY: a context is current.
             check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
             queues.streams.push(stream);
         }
-        queues.own = new_event()?;
+        queues.internal_event = new_event()?;
         Ok(queues)
     }
 
-    /// Of one of the card's queues.
+    /// The stream of one of the card's queues.
     pub(super) fn stream(&self, queue: Queue) -> sys::CUstream {
         self.streams[queue as usize]
     }
 
-    pub(super) fn record(&mut self, queue: Queue, event: Event) -> Result<(), Failed> {
+    pub(super) fn record(&mut self, queue: Queue, event: Event) -> Result<(), CallError> {
         if queue == Queue::Host {
-            self.of_host.insert(event);
+            self.host_events.insert(event);
             return Ok(());
         }
-        self.of_host.remove(&event);
+        self.host_events.remove(&event);
         let handle = match self.events.get(&event) {
             Some(handle) => *handle,
             None => {
@@ -67,13 +68,13 @@ impl Queues {
         Ok(())
     }
 
-    /// Waiting for an event that was never recorded waits for nothing.
-    pub(super) fn wait(&mut self, queue: Queue, event: Event) -> Result<(), Failed> {
-        let Some(&handle) = self.events.get(&event).filter(|_| !self.of_host.contains(&event)) else {
+    /// Waiting for an event that was never recorded returns at once.
+    pub(super) fn wait(&mut self, queue: Queue, event: Event) -> Result<(), CallError> {
+        let Some(&handle) = self.events.get(&event).filter(|_| !self.host_events.contains(&event)) else {
             return Ok(());
         };
         if queue == Queue::Host {
-            // SAFETY: it lives.
+            // SAFETY: the event is live.
             return check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(handle) });
         }
         wait(handle, self.stream(queue))?;
@@ -81,32 +82,33 @@ impl Queues {
         Ok(())
     }
 
-    /// Makes a queue wait for a moment of the other's, if nothing did so yet.
-    pub(super) fn follow(&mut self, queue: Queue, moment: Moment) -> Result<(), Failed> {
-        if self.order.could_overtake(queue, moment) {
-            record(self.own, self.stream(other(queue)))?;
-            wait(self.own, self.stream(queue))?;
-            self.order.joined(queue);
+    /// Makes a queue wait for a position of the other queue, unless it already does.
+    pub(super) fn follow(&mut self, queue: Queue, position: SequenceNumber) -> Result<(), CallError> {
+        if self.order.could_overtake(queue, position) {
+            record(self.internal_event, self.stream(other(queue)))?;
+            wait(self.internal_event, self.stream(queue))?;
+            self.order.mark_joined(queue);
         }
         Ok(())
     }
 
-    /// Returns once all have done everything.
-    pub(super) fn synchronize(&mut self) -> Result<(), Failed> {
+    /// Waits for all work on all streams.
+    pub(super) fn synchronize(&mut self) -> Result<(), CallError> {
         for stream in &self.streams {
-            // SAFETY: the stream lives.
+            // SAFETY: the stream is live.
             check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(*stream) })?;
         }
-        self.order.idle();
+        self.order.mark_idle();
         Ok(())
     }
 }
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        let events = self.events.values().copied().chain([self.own]).filter(|event| !event.is_null());
+        let events =
+            self.events.values().copied().chain([self.internal_event]).filter(|event| !event.is_null());
         for event in events {
-            // What a lost context no longer has cannot be destroyed, and need not be.
+            // A lost context has already destroyed it; errors are ignored.
             // SAFETY: created once, destroyed once.
             let _ = unsafe { sys::cuEventDestroy_v2(event) };
         }
@@ -117,7 +119,7 @@ impl Drop for Queues {
     }
 }
 
-fn new_event() -> Result<sys::CUevent, Failed> {
+fn new_event() -> Result<sys::CUevent, CallError> {
     let mut event = std::ptr::null_mut();
     let flags = EventFlags::CU_EVENT_DISABLE_TIMING as u32;
     // SAFETY: a context is current.
@@ -125,12 +127,12 @@ fn new_event() -> Result<sys::CUevent, Failed> {
     Ok(event)
 }
 
-fn record(event: sys::CUevent, stream: sys::CUstream) -> Result<(), Failed> {
-    // SAFETY: both live.
+fn record(event: sys::CUevent, stream: sys::CUstream) -> Result<(), CallError> {
+    // SAFETY: both are live.
     check("cuEventRecord", unsafe { sys::cuEventRecord(event, stream) })
 }
 
-fn wait(event: sys::CUevent, stream: sys::CUstream) -> Result<(), Failed> {
-    // SAFETY: both live.
+fn wait(event: sys::CUevent, stream: sys::CUstream) -> Result<(), CallError> {
+    // SAFETY: both are live.
     check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, event, 0) })
 }

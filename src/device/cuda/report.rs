@@ -1,21 +1,21 @@
-//! Registers, shared memory, spills and machine instructions of each kernel.
+//! Resource use of each kernel: registers, shared memory, spills and machine instructions.
 
 use std::fmt;
 
 use super::compiler::{Compiler, digest};
 use super::cubin;
-use super::sources::{SOURCES, Source};
+use super::sources::{KernelSource, SOURCES};
 use super::unavailable::{Unavailable, Version};
 use base::parallel;
 
-/// The limit on a kernel's machine instructions. A longer one takes seconds to compile and does not fit the instruction
-/// cache of a multiprocessor: typically branches on run-time types were inlined into an unrolled loop.
+/// The limit on a kernel's machine instructions. A longer kernel takes seconds to compile and exceeds the instruction
+/// cache of a multiprocessor; the usual cause is a branch on run-time types inlined into an unrolled loop.
 const MAX_INSTRUCTIONS: u32 = 12_000;
 
-/// Characters of a digest in a table: enough to tell two versions of a source apart.
+/// Characters of a digest in the table: enough to distinguish versions of a source.
 const DIGEST: usize = 16;
 
-/// What one kernel takes.
+/// The resource use of one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelReport {
     pub kernel: String,
@@ -23,7 +23,7 @@ pub struct KernelReport {
     pub registers: u32,
     /// Static, in bytes per block.
     pub shared_bytes: u32,
-    /// Bytes per thread that are stored to and loaded from local memory for want of registers.
+    /// Spilled bytes per thread: stores to plus loads from local memory.
     pub spill_bytes: u32,
     pub instructions: u32,
 }
@@ -52,18 +52,18 @@ pub struct SourceReport {
 }
 
 impl SourceReport {
-    /// What is wrong with the kernels: spills, and too many instructions.
+    /// Faults of the kernels: spills, and too many instructions.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let Compilation { architecture, version, .. } = &self.compilation;
         for KernelReport { kernel, spill_bytes, instructions, .. } in &self.kernels {
-            let place = format!("{kernel} for {architecture} by NVRTC {version}");
+            let subject = format!("{kernel} for {architecture} by NVRTC {version}");
             if *spill_bytes > 0 {
-                faults.push(format!("{place} spills registers: {spill_bytes} bytes"));
+                faults.push(format!("{subject} spills registers: {spill_bytes} bytes"));
             }
             if *instructions > MAX_INSTRUCTIONS {
                 faults.push(format!(
-                    "{place} has {instructions} instructions; the limit is {MAX_INSTRUCTIONS}"
+                    "{subject} has {instructions} instructions; the limit is {MAX_INSTRUCTIONS}"
                 ));
             }
         }
@@ -71,7 +71,7 @@ impl SourceReport {
     }
 }
 
-/// NVRTC, for the figures of kernels. It takes no driver.
+/// NVRTC, for the resource use of kernels. Needs no driver.
 #[derive(Debug)]
 pub struct KernelCompiler(Compiler);
 
@@ -98,10 +98,10 @@ impl KernelCompiler {
     /// NVRTC fails on a source.
     ///
     /// # Panics
-    /// There is no such source.
+    /// A compilation's source does not exist.
     pub fn compile(&self, compilations: Vec<Compilation>) -> Result<Vec<SourceReport>, Unavailable> {
         let compile = |compilation: Compilation| {
-            let source = source(&compilation.file).expect("a source of this program");
+            let source = source(&compilation.file).expect("the compilation's source exists");
             let architecture = compilation.architecture.as_str();
             let compiled = self.0.compile(source, architecture, &["--ptxas-options=-v"])?;
             let kernels = kernels(&compiled.log, &compiled.cubin).map_err(|log| Unavailable::Kernel {
@@ -116,32 +116,32 @@ impl KernelCompiler {
     }
 }
 
-/// Of every source for the architectures.
+/// The compilations of every source for the architectures.
 pub(super) fn compilations(version: Version, architectures: &[impl AsRef<str>]) -> Vec<Compilation> {
-    let of_source = |source: &Source, architecture: &str| Compilation {
+    let compilation = |source: &KernelSource, architecture: &str| Compilation {
         file: source.file.to_owned(),
         architecture: architecture.to_owned(),
         version,
     };
     let pairs =
         SOURCES.iter().flat_map(|source| architectures.iter().map(move |name| (source, name.as_ref())));
-    pairs.map(|(source, architecture)| of_source(source, architecture)).collect()
+    pairs.map(|(source, architecture)| compilation(source, architecture)).collect()
 }
 
-pub(super) fn source(file: &str) -> Option<&'static Source> {
+pub(super) fn source(file: &str) -> Option<&'static KernelSource> {
     SOURCES.iter().find(|source| source.file == file)
 }
 
-pub(super) fn short_digest(source: &Source, compilation: &Compilation) -> String {
+pub(super) fn short_digest(source: &KernelSource, compilation: &Compilation) -> String {
     let mut digest = digest(source, &compilation.architecture, compilation.version);
     digest.truncate(DIGEST);
     digest
 }
 
-/// The figures of all kernels in some machine code and the log of its compilation, by name.
+/// The resource use of all kernels in a compilation's log and machine code, sorted by name.
 ///
 /// # Errors
-/// The two are not of the same kernels, or of none.
+/// Log and machine code contain different kernels, or none.
 fn kernels(log: &str, cubin: &[u8]) -> Result<Vec<KernelReport>, String> {
     let mut kernels = parse(log);
     kernels.sort_by(|a, b| a.kernel.cmp(&b.kernel));
@@ -163,7 +163,7 @@ fn kernels(log: &str, cubin: &[u8]) -> Result<Vec<KernelReport>, String> {
     Ok(kernels)
 }
 
-/// Reads the assembler's log: for each kernel a line with its name, one with its spills, one with its registers.
+/// Parses the assembler's log: for each kernel one line each with its name, spills and registers.
 fn parse(log: &str) -> Vec<KernelReport> {
     let mut reports: Vec<KernelReport> = Vec::new();
     for line in log.lines() {
@@ -179,8 +179,8 @@ fn parse(log: &str) -> Vec<KernelReport> {
         };
         report.registers = before(&["registers"]).unwrap_or(report.registers);
         report.shared_bytes = before(&["bytes", "smem"]).unwrap_or(report.shared_bytes);
-        for way in ["stores", "loads"] {
-            report.spill_bytes += before(&["bytes", "spill", way]).unwrap_or(0);
+        for direction in ["stores", "loads"] {
+            report.spill_bytes += before(&["bytes", "spill", direction]).unwrap_or(0);
         }
     }
     reports
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_assembler_s_log_is_read() {
+    fn assembler_log_is_parsed() {
         let log = "\
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'add_f32' for 'sm_90'

@@ -1,22 +1,22 @@
-//! The kernels' sources, part of the program. Each is compiled into one module; a kernel's name occurs once in all of
-//! them.
+//! The kernels' sources, embedded in the program. Each is compiled into one module; kernel names are unique across all
+//! modules.
 
 /// A file of CUDA C++ under `kernels/`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
+pub(super) struct KernelSource {
     pub(super) file: &'static str,
     pub(super) text: &'static str,
 }
 
-/// A file under `kernels/`, by its name.
+/// Embeds a file under `kernels/`.
 macro_rules! source {
     ($file:literal) => {
-        Source { file: $file, text: include_str!(concat!("kernels/", $file)) }
+        KernelSource { file: $file, text: include_str!(concat!("kernels/", $file)) }
     };
 }
 
-/// What is compiled.
-pub(super) const SOURCES: &[Source] = &[
+/// The compiled sources.
+pub(super) const SOURCES: &[KernelSource] = &[
     source!("activation.cu"),
     source!("adafactor.cu"),
     source!("attention_delta.cu"),
@@ -58,8 +58,8 @@ pub(super) const SOURCES: &[Source] = &[
     source!("widen.cu"),
 ];
 
-/// What sources include, by these names.
-pub(super) const HEADERS: &[Source] = &[
+/// The headers that sources include.
+pub(super) const HEADERS: &[KernelSource] = &[
     source!("activations.cuh"),
     source!("adam.cuh"),
     source!("attention_blocks.cuh"),
@@ -89,16 +89,16 @@ pub(super) const HEADERS: &[Source] = &[
     source!("weights.cuh"),
 ];
 
-/// A source and the headers that it includes, directly or through others, each once.
-pub(super) fn with_headers(source: &Source) -> Vec<&Source> {
+/// A source and all headers that it includes, directly or indirectly, each once.
+pub(super) fn with_headers(source: &KernelSource) -> Vec<&KernelSource> {
     let mut parts = vec![source];
     let mut next = 0;
-    while let Some(part) = parts.get(next) {
-        for name in includes(part) {
+    while let Some(item) = parts.get(next) {
+        for name in includes(item) {
             let header = HEADERS.iter().find(|header| header.file == name);
-            // The emulator's header is not compiled by NVRTC.
+            // NVRTC does not compile the emulator's header.
             let Some(header) = header else { continue };
-            if !parts.iter().any(|part| part.file == header.file) {
+            if !parts.iter().any(|item| item.file == header.file) {
                 parts.push(header);
             }
         }
@@ -107,8 +107,8 @@ pub(super) fn with_headers(source: &Source) -> Vec<&Source> {
     parts
 }
 
-/// The names in a file's `#include "name"` lines.
-fn includes(source: &Source) -> impl Iterator<Item = &'static str> {
+/// The file names in a file's `#include "name"` lines.
+fn includes(source: &KernelSource) -> impl Iterator<Item = &'static str> {
     source.text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'))
 }
 
@@ -129,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_headers_are_parts_of_a_source() {
+    fn indirect_headers_are_found() {
         let dropout = SOURCES.iter().find(|source| source.file == "dropout.cu").expect("a source");
-        let files: Vec<&str> = with_headers(dropout).iter().map(|part| part.file).collect();
+        let files: Vec<&str> = with_headers(dropout).iter().map(|item| item.file).collect();
         assert!(files.starts_with(&["dropout.cu"]));
         assert!(["chance.cuh", "philox.cuh", "compat.cuh"].iter().all(|file| files.contains(file)));
         assert!(!files.contains(&"adam.cuh"));

@@ -1,8 +1,8 @@
-//! Why a card cannot be used: one line each, with what would help.
+//! Why a card cannot be used: one line each, with advice.
 
 use std::fmt;
 
-/// Why there is no CUDA device to work with.
+/// Why there is no usable CUDA device.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unavailable {
     #[error(transparent)]
@@ -10,40 +10,40 @@ pub enum Unavailable {
     #[error("the CUDA driver ({driver}) finds no device{}", hidden(.visible.as_deref()))]
     NoDevice {
         driver: Version,
-        /// `CUDA_VISIBLE_DEVICES`, where it is set.
+        /// `CUDA_VISIBLE_DEVICES`, if it is set.
         visible: Option<String>,
     },
     #[error("there is no cuda:{asked}; there are: {}", .found.join(", "))]
     NoSuchDevice { asked: usize, found: Vec<String> },
     #[error(
-        "the driver is too old: it is made for CUDA {found}, {by} needs {needed} or newer; update the driver"
+        "the driver is too old: it supports CUDA {found}, {by} needs {needed} or newer; update the driver"
     )]
     OldDriver { found: Version, needed: Version, by: String },
     #[error("{card} has compute capability {capability}, this program needs 8.0 or newer")]
     OldCard { card: String, capability: Version },
     #[error(
-        "NVRTC {nvrtc} cannot compile for {card} of compute capability {capability}; install a newer one"
+        "NVRTC {nvrtc} cannot compile for {card} of compute capability {capability}; install a newer NVRTC"
     )]
     UnknownCard { card: String, capability: Version, nvrtc: Version },
-    #[error("{card} is busy: another process has it for itself ({name}, {code})")]
+    #[error("{card} is busy: another process uses it exclusively ({name}, {code})")]
     Busy { card: String, name: String, code: u32 },
-    #[error("{card} has no memory left for a context: other processes hold it")]
+    #[error("{card} has no memory left for a context: other processes use it")]
     Full { card: String },
     #[error("NVRTC cannot compile {file} for {architecture}:\n{log}")]
     Kernel { file: &'static str, architecture: String, log: String },
     #[error(
-        "{nvrtc} cannot compile without {file}, and {why}; install NVRTC again, or have the folder of that file in \
+        "{nvrtc} cannot compile without {file}, and {why}; install NVRTC again, or add the folder of that file to \
          LD_LIBRARY_PATH"
     )]
     Builtins { nvrtc: String, file: String, why: String },
-    #[error("{nvrtc} does not compile: {why}; `pip install nvidia-cuda-nvrtc` brings another one")]
+    #[error("{nvrtc} does not compile: {why}; `pip install nvidia-cuda-nvrtc` installs another version")]
     Compiler { nvrtc: String, why: String },
     #[error("{} cannot be used: {call} failed: {name} ({code})", library(.call))]
     Call { call: String, name: String, code: u32 },
 }
 
 impl Unavailable {
-    /// Whether there is no card at all, as far as anyone can tell, rather than one that something is amiss with.
+    /// Whether there appears to be no card at all, rather than an unusable one.
     pub fn is_absence(&self) -> bool {
         match self {
             Unavailable::NoDevice { .. } => true,
@@ -53,7 +53,7 @@ impl Unavailable {
     }
 }
 
-/// The library that has a function, by the name of the function.
+/// The library of a function, by the function's name.
 fn library(call: &str) -> &'static str {
     match call {
         call if call.starts_with("nvrtc") => "NVRTC",
@@ -66,11 +66,11 @@ fn hidden(visible: Option<&str>) -> String {
     visible.map(|list| format!("; CUDA_VISIBLE_DEVICES is `{list}`")).unwrap_or_default()
 }
 
-/// A library that was not found.
+/// A missing library.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{what} is missing: looked for {} in {}; {advice}", .files.join(" and "), .places.join(", "))]
+#[error("{what} is missing: searched for {} in {}; {advice}", .files.join(" and "), .places.join(", "))]
 pub struct MissingLibrary {
-    /// Its name, and what it is for.
+    /// Its name and purpose.
     pub what: &'static str,
     pub files: Vec<String>,
     pub places: Vec<String>,
@@ -80,7 +80,7 @@ pub struct MissingLibrary {
     pub driver: bool,
 }
 
-/// Of CUDA, a library or a card's abilities.
+/// The version of CUDA or of a library, or a compute capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     pub major: u32,
@@ -88,7 +88,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// As the driver counts: 12080 is 12.8.
+    /// From the driver's number: 12080 is 12.8.
     pub(super) fn of_cuda(number: u32) -> Version {
         Version { major: number / 1000, minor: number % 1000 / 10 }
     }

@@ -6,11 +6,11 @@ use ops::{
 };
 
 use super::dropout::seeds;
-use super::harness::{Devices, TOLERANCE, of_tensor_cores};
+use super::harness::{Devices, TOLERANCE, tensor_core_error};
 use super::numbers::{Data, NUMBERS};
 
-/// B, T, H and D: every padded head dimension, heads whose rows have whole vectors and others, sequences of less than a
-/// tile, of whole tiles and of more.
+/// B, T, H and D: every padded head dimension, head rows with and without whole vectors, sequences shorter than a tile,
+/// of whole tiles, and of partial tiles.
 const SHAPES: [[usize; 4]; 10] = [
     [2, 17, 1, 16],
     [1, 64, 2, 20],
@@ -24,8 +24,8 @@ const SHAPES: [[usize; 4]; 10] = [
     [1, 90, 1, 256],
 ];
 
-/// What out, and gradients, may be off by, relative to their norm. Of 16-bit types, weights and their gradients are
-/// rounded before they are multiplied again, and results once more.
+/// Tolerances of out and of gradients, relative to their norm. With 16-bit types, attention weights and their gradients
+/// are rounded before the next matmul, and results once more.
 fn tolerances(dtype: DType) -> [f64; 2] {
     match dtype {
         DType::F32 | DType::I32 | DType::U16 | DType::U8 | DType::U4 => [4e-6, 4e-6],
@@ -34,19 +34,19 @@ fn tolerances(dtype: DType) -> [f64; 2] {
     }
 }
 
-/// Asserts that numbers differ little, relative to their norm or the `least` it counts for.
+/// Asserts that the error is within the tolerance, relative to the norm, or to `least` if the norm is smaller.
 fn assert_near(found: &[f32], expected: &[f32], tolerance: f64, least: f64, what: &str) {
     let norm =
         |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|number| number * number).sum::<f64>().sqrt();
     let size = norm(&mut expected.iter().map(|&number| f64::from(number)));
     let error = norm(&mut found.iter().zip(expected).map(|(&f, &e)| f64::from(f) - f64::from(e)));
     let error = error / size.max(least);
-    // So that not-a-number is wrong too.
+    // NaN must fail too.
     let right = error < tolerance;
-    assert!(right, "{what} is off by {error:e}");
+    assert!(right, "{what} has an error of {error:e}");
 }
 
-/// Sizes, a type of numbers, and how queries attend.
+/// Sizes, type and attention variant.
 struct Case {
     batch: usize,
     sequence: usize,
@@ -55,10 +55,9 @@ struct Case {
     attending: Attending,
 }
 
-/// Ways to attend, with B, T and D: heads that share keys, windows shorter than a tile, as long as one and longer than the
-/// sequence, no mask but them, caps that scores reach, another scale, documents, and weights that are dropped with tiles of
-/// each size.
-fn ways() -> Vec<([usize; 3], Attending)> {
+/// Attention variants with B, T and D: shared keys, windows shorter than a tile, as long as a tile and longer than the
+/// sequence, windows without a causal mask, score caps, another scale, documents, and dropout with tiles of each size.
+fn variants() -> Vec<([usize; 3], Attending)> {
     let of = |heads, kv_heads| Attending { kv_heads, ..Attending::causal(heads) };
     let shared = of(6, 2);
     let dropped = Dropped::at_rate(0.3, 5);
@@ -92,7 +91,7 @@ fn ways() -> Vec<([usize; 3], Attending)> {
 fn cases() -> impl Iterator<Item = Case> {
     let plain =
         SHAPES.map(|[batch, sequence, heads, head]| ([batch, sequence, head], Attending::causal(heads)));
-    let all = plain.into_iter().chain(ways());
+    let all = plain.into_iter().chain(variants());
     all.flat_map(|([batch, sequence, head], attending)| {
         NUMBERS.map(|dtype| Case { batch, sequence, head, dtype, attending })
     })
@@ -107,9 +106,9 @@ impl Case {
         })
     }
 
-    /// Some operands, and behind them where documents begin if they are told apart, of one position and of many, and others
-    /// in each sequence, and the seeds of what is dropped.
-    fn and_others(&self, operands: impl IntoIterator<Item = Data>) -> Vec<Data> {
+    /// Appends the mask operands: document starts, different in each sequence and with lengths from one position to
+    /// many, and dropout seeds.
+    fn with_mask_inputs(&self, operands: impl IntoIterator<Item = Data>) -> Vec<Data> {
         let start = |i: usize| {
             let (sequence, position) = (i / self.sequence, i % self.sequence);
             let begins = [1, 20, 21, 95, 200].map(|begin| begin + 3 * sequence);
@@ -123,7 +122,7 @@ impl Case {
         self.attending.dropped.map(|_| seeds(self.batch))
     }
 
-    /// Queries, keys and values of all rows of a qkv.
+    /// Splits qkv into queries, keys and values.
     fn parts(&self, qkv: &Data) -> [Vec<f32>; 3] {
         let Attending { heads, kv_heads, .. } = self.attending;
         let ends = [0, heads, heads + kv_heads, heads + 2 * kv_heads].map(|heads| heads * self.head);
@@ -139,9 +138,9 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Asserts that each part of a dqkv is near. Returns what gradients that may vanish count for at least.
+/// Asserts that dq, dk and dv are within the tolerance. Returns the minimum norm for gradients that may vanish.
 fn assert_gradients_near(found: &Data, expected: &Data, tolerance: f64, what: &Case) -> f64 {
-    // A single position has no gradient but its value's.
+    // With a single position, only dv is nonzero.
     let least = expected.numbers.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>().sqrt() / 100.0;
     let [found, expected] = [found, expected].map(|dqkv| what.parts(dqkv));
     for ((name, found), expected) in ["dq", "dk", "dv"].iter().zip(&found).zip(&expected) {
@@ -152,7 +151,7 @@ fn assert_gradients_near(found: &Data, expected: &Data, tolerance: f64, what: &C
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn attention_and_its_gradient() {
+fn attention_and_its_gradient_match_the_cpu() {
     let mut devices = Devices::new();
     for case in cases() {
         let [out_tolerance, gradient_tolerance] = tolerances(case.dtype);
@@ -160,25 +159,25 @@ fn attention_and_its_gradient() {
 
         let attending = case.attending;
         let op = Op::Attention(Attention { attending });
-        let inputs = case.and_others([qkv.clone()]);
+        let inputs = case.with_mask_inputs([qkv.clone()]);
         let (found, expected) = (devices.cuda(&op, &inputs), devices.expected(&op, &inputs));
         assert_near(&found[0].numbers, &expected[0].numbers, out_tolerance, 0.0, &format!("{case}: out"));
-        let tensor_cores = if case.dtype == DType::F32 { 0.0 } else { of_tensor_cores(case.head) };
+        let tensor_cores = if case.dtype == DType::F32 { 0.0 } else { tensor_core_error(case.head) };
         let lse_tolerance = TOLERANCE + tensor_cores;
         assert_near(&found[1].numbers, &expected[1].numbers, lse_tolerance, 0.0, &format!("{case}: lse"));
 
         let op = Op::AttentionBackward(AttentionBackward { attending });
-        let inputs = case.and_others([dout, qkv, found[0].clone(), found[1].clone()]);
+        let inputs = case.with_mask_inputs([dout, qkv, found[0].clone(), found[1].clone()]);
         let found = devices.cuda(&op, &inputs);
         let expected = devices.expected(&op, &inputs);
         assert_gradients_near(&found[0], &expected[0], gradient_tolerance, &case);
     }
 }
 
-/// Scores, probabilities and their gradients are stored, and computed with, as operands are.
+/// Scores, probabilities and their gradients are stored in the operands' type.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn materialized_attention_and_its_gradient() {
+fn materialized_attention_and_its_gradient_match_the_cpu() {
     let mut devices = Devices::new();
     for case in cases() {
         let [tolerance, gradient_tolerance] = tolerances(case.dtype);
@@ -186,7 +185,7 @@ fn materialized_attention_and_its_gradient() {
 
         let attending = case.attending;
         let op = Op::MaterializedAttention(MaterializedAttention { attending });
-        let inputs = case.and_others([qkv.clone()]);
+        let inputs = case.with_mask_inputs([qkv.clone()]);
         let (found, expected) = (devices.cuda(&op, &inputs), devices.expected(&op, &inputs));
         let names = ["out", "probabilities", "scores", "left"];
         for ((name, found), expected) in names.iter().zip(&found).zip(&expected) {
@@ -208,11 +207,11 @@ fn materialized_attention_and_its_gradient() {
     }
 }
 
-/// Scores are whole numbers of up to 256, which is what those of the last two keys are, the largest of every row: beyond what
-/// f32 has a power of e for, and far above those of the keys that most queries see.
+/// Scores are integers of up to 256, reached by the last two keys: exp of them overflows f32, and they far exceed the
+/// scores of the keys that most queries see.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn steep_scores_are_softened_right() {
+fn softmax_of_large_scores_does_not_overflow() {
     let (sequence, channels) = (70, 32);
     let attending = Attending::causal(2);
     let mut qkv = Data::random(DType::F32, &[1, sequence, 3 * channels], 8.0, 1).map(f32::round);

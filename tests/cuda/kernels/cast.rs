@@ -1,11 +1,11 @@
-//! Numbers in another precision, to the bit.
+//! Casts between floating-point types, bit for bit.
 
 use ops::{Cast, DType, Op};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS, rounded, value_of};
 
-/// Asserts that each number became the nearest one of another type.
+/// Asserts that each number was rounded to the nearest number of the type.
 fn assert_rounded(cast: &Data, numbers: &[f32]) {
     for (&found, &number) in cast.numbers.iter().zip(numbers) {
         let expected = rounded(number, cast.ty.dtype);
@@ -16,9 +16,9 @@ fn assert_rounded(cast: &Data, numbers: &[f32]) {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn many_tensors_of_all_types_at_once() {
+fn many_tensors_are_cast_in_one_launch() {
     let mut devices = Devices::new();
-    // More than one table holds, of every type, of all alignments of the ends.
+    // More tensors than a launch table holds, of every type, with all alignments of their ends.
     let inputs: Vec<Data> = (0..140)
         .map(|index| {
             let elements = [1, 7, 8, 100, 8192, 8199, 17_000][index % 7];
@@ -50,7 +50,7 @@ fn every_16_bit_number_survives_f32() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn ties_go_to_even_and_what_is_too_large_to_infinity() {
+fn ties_round_to_even_and_overflow_to_infinity() {
     let mut devices = Devices::new();
     for dtype in [DType::BF16, DType::F16] {
         let all = (0..u16::MAX).map(|bits| [value_of(bits, dtype), value_of(bits + 1, dtype)]);

@@ -7,12 +7,12 @@ use super::numbers::{Data, NUMBERS};
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn cross_entropy_and_its_gradient() {
+fn cross_entropy_and_its_gradient_match_the_cpu() {
     let mut devices = Devices::new();
-    // Rows that begin at any alignment, and rows that keep a block busy.
+    // Rows of any alignment, and long rows that occupy a whole block.
     for [rows, vocabulary] in [[1, 1], [1, 2], [23, 7], [50, 40], [33, 257], [3, 8195], [1, 50_304]] {
         let targets = Data::tokens(&[rows], |i| (i * i * 7 + i * 3) % vocabulary);
-        // Rows of one sample, or each of its own; some count for nothing.
+        // All rows of one sample, or one sample per row; some targets are masked.
         let samples = if rows % 2 == 0 { 1 } else { rows };
         let weights = Data::random(DType::F32, &[samples], 1.0, 2).map(|x| 1.5 + x);
         let mut masked = targets.clone();
@@ -40,11 +40,11 @@ fn cross_entropy_and_its_gradient() {
     }
 }
 
-/// Slices of the rows, of which the last is smaller: each against the CPU's of the same, and all together the whole. Their
-/// gradients are its own to the last bit where rows are whole vectors: the others are summed as they lie in memory.
+/// Slices of the rows, the last one smaller: each matches the CPU, and together they match the whole. Gradients are
+/// identical bit for bit if rows are whole vectors; otherwise the summation order depends on the alignment.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn slices_are_parts_of_the_whole() {
+fn slices_add_up_to_the_whole() {
     let mut devices = Devices::new();
     for ([rows, vocabulary], of) in [([23, 7], 4), ([50, 40], 7), ([33, 257], 2), ([5, 8200], 3)] {
         let mut targets = Data::tokens(&[rows], |i| (i * i * 7 + i * 3) % vocabulary);
@@ -83,15 +83,15 @@ fn slices_are_parts_of_the_whole() {
             assert_eq!(wrong, None, "the loss of {rows} rows of {dtype} in {of} slices");
             let gradient: Vec<u32> = outputs[1..].iter().flat_map(Data::bits).collect();
             let whole_vectors = (vocabulary as u64 * dtype.bytes()).is_multiple_of(16);
-            assert!(!whole_vectors || rows_of_gradient == gradient, "{dtype} in {of} slices: other bits");
+            assert!(!whole_vectors || rows_of_gradient == gradient, "{dtype} in {of} slices: different bits");
         }
     }
 }
 
-/// A step whose logits are too large for half precision must be seen to be bad.
+/// Logits that overflow half precision must give a NaN loss, so that the step is detected.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn infinite_logits_show() {
+fn non_finite_logits_give_a_nan_loss() {
     let mut devices = Devices::new();
     let op = CrossEntropy { gradient: true, ..CrossEntropy::PLAIN };
     for dtype in NUMBERS {
@@ -110,7 +110,7 @@ fn infinite_logits_show() {
 /// Masked classes have no probability, and no gradient.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn logits_of_minus_infinity_are_passed_over() {
+fn minus_infinity_logits_are_masked() {
     let mut devices = Devices::new();
     let op = Op::CrossEntropy(CrossEntropy { gradient: true, ..CrossEntropy::PLAIN });
     let mut logits = Data::random(DType::F32, &[1, 9000], 1.0, 1);

@@ -1,15 +1,15 @@
-//! Elements left out by chance.
+//! Dropout.
 
 use ops::{DType, Dropout, Dropped, Op};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
 
-/// B, rows of a sample and columns: less than what numbers are made for together, odd, whole vectors that end within it, and
-/// more than a block takes.
+/// B, rows per sample and columns: fewer than a group of random numbers, odd, whole vectors that end within a group,
+/// and more than a block processes.
 const SHAPES: [[usize; 3]; 5] = [[1, 1, 1], [3, 5, 33], [2, 3, 40], [2, 7, 256], [3, 67, 101]];
 
-/// Of so many samples: words that have all kinds of bits, in numbers that f32 can hold.
+/// Seeds with varied bits that f32 represents exactly.
 pub(crate) fn seeds(samples: usize) -> Data {
     let word = |i: i32| (i.wrapping_mul(0x5851_F42D).wrapping_add(0x1405_7B7E) & !0xFF) as f32;
     Data::new(DType::I32, &[samples, 2], (0..2 * samples as i32).map(word).collect())
@@ -17,7 +17,7 @@ pub(crate) fn seeds(samples: usize) -> Data {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn dropout_of_all_types() {
+fn dropout_matches_the_cpu_for_all_types() {
     let mut devices = Devices::new();
     for [batch, rows, columns] in SHAPES {
         let operand = |dtype, seed| Data::random(dtype, &[batch, rows, columns], 2.0, seed);

@@ -1,4 +1,4 @@
-//! Operations on each element by itself, and where values come from.
+//! Elementwise operations and initialisation.
 
 use ops::{
     Activation, ActivationBackward, Add, DType, Deviation, Fill, Frequencies, Gated, GatedBackward, Normal,
@@ -8,12 +8,12 @@ use ops::{
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
 
-/// One element, less and more than a vector, and more than a block takes.
+/// One element, less and more than a vector, and more than a block processes.
 const SIZES: [usize; 5] = [1, 7, 40, 8192, 20_003];
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn sums_and_slopes_of_activations() {
+fn additions_and_activations_match_the_cpu() {
     let mut devices = Devices::new();
     for elements in SIZES {
         let operand = |dtype, scale, seed| Data::random(dtype, &[elements], scale, seed);
@@ -35,7 +35,7 @@ fn sums_and_slopes_of_activations() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn gates() {
+fn gates_match_the_cpu() {
     let mut devices = Devices::new();
     for [rows, width] in [[1, 1], [3, 40], [2, 1030], [67, 513]] {
         for (dtype, activation) in NUMBERS.into_iter().flat_map(|dtype| Activation::ALL.map(|a| (dtype, a))) {
@@ -51,10 +51,10 @@ fn gates() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn rotations() {
+fn rotary_matches_the_cpu() {
     let mut devices = Devices::new();
     let scaling = Some(Scaling { factor: 8.0, low: 1.0, high: 4.0, original: 64 });
-    // B, T, heads that are rotated, D, and channels behind them.
+    // B, T, rotated heads, D, and channels after them.
     for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 41], [2, 300, 3, 256, 64]]
     {
         for (dtype, inverse) in NUMBERS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
@@ -68,7 +68,7 @@ fn rotations() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn the_slope_of_gelu_far_out() {
+fn gelu_slope_is_exact_for_large_arguments() {
     let x = vec![-1e9, -100.0, -20.0, 0.0, 20.0, 100.0, 1e9];
     let inputs = [vec![1.0; 7], x].map(|numbers| Data::new(DType::F32, &[7], numbers));
     let slope = Op::ActivationBackward(ActivationBackward { activation: Activation::GeluTanh });
@@ -78,7 +78,7 @@ fn the_slope_of_gelu_far_out() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn constants_and_random_numbers() {
+fn constants_and_random_numbers_match_the_cpu() {
     let mut devices = Devices::new();
     for elements in [1, 2, 3, 4, 5, 1024, 10_007] {
         for dtype in NUMBERS {

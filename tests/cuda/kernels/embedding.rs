@@ -1,12 +1,12 @@
-//! Token embedding, with learned positions or without.
+//! Token embedding with optional learned positions.
 
 use ops::{DType, Embedding, EmbeddingBackward, Op};
 
 use super::harness::Devices;
 use super::numbers::Data;
 
-/// Batch, sequence, channels, vocabulary: odd channels, tables whose rows take one to three digits to number, more tokens
-/// than the block that sorts has threads.
+/// Batch, sequence, channels, vocabulary: odd channels, row indices of one to three radix-sort digits, and more tokens
+/// than the sorting block has threads.
 const SHAPES: [[usize; 4]; 7] = [
     [1, 1, 1, 1],
     [3, 37, 40, 257],
@@ -19,29 +19,29 @@ const SHAPES: [[usize; 4]; 7] = [
 
 use DType::{BF16, F16, F32};
 
-/// What tables are stored in, and what is made of them.
+/// Types of tables and of x.
 const TYPES: [(DType, DType); 5] = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16)];
 
-/// What gradients of tables are stored in, and what they are made of.
+/// Types of the tables' gradients and of dx.
 const GRADIENTS: [(DType, DType); 7] =
     [(F32, F32), (BF16, F32), (F32, BF16), (BF16, BF16), (F16, F32), (F32, F16), (F16, F16)];
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn embedding_and_its_gradient() {
+fn embedding_and_its_gradient_match_the_cpu() {
     let mut devices = Devices::new();
     for (shape, [batch, sequence, channels, vocabulary]) in SHAPES.into_iter().enumerate() {
         let numbers = |dims: &[usize], seed| Data::random(DType::F32, dims, 1.0, seed);
         let (table, positions) = (numbers(&[vocabulary, channels], 1), numbers(&[sequence, channels], 2));
         let dx = numbers(&[batch, sequence, channels], 3);
-        // Some tokens often, most of them seldom or never; all of them the last.
+        // Some tokens often, most of them rarely or never; and the last token only.
         let texts: [&dyn Fn(usize) -> usize; 2] =
             [&|i| if i % 3 == 0 { vocabulary / 2 } else { (i * i * 7 + i * 3) % vocabulary }, &|_| {
                 vocabulary - 1
             }];
         for (number, text) in texts.into_iter().enumerate() {
             let tokens = Data::tokens(&[batch, sequence], text);
-            // Where documents of a few tokens begin, of other lengths in each sequence.
+            // Starts of short documents, with different lengths in each sequence.
             let starts =
                 Data::tokens(&[batch, sequence], |i| i % sequence / (5 + i / sequence) * (5 + i / sequence));
             for (stored, output) in TYPES {
@@ -54,23 +54,23 @@ fn embedding_and_its_gradient() {
                     devices.check(&op(output), &op(DType::F32), &inputs);
                 }
             }
-            // Whether there are positions, and what is accumulated.
+            // Whether there are positions; bits: accumulate table, accumulate positions, documents.
             let flags =
                 [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3), (true, 4), (true, 7)];
-            // Each text with all flags and all types, and each flag with all types, but not each with each: of a text, a flag
-            // goes with two of the types, which the next text moves on by one.
+            // Each text uses all flags and all types, and each flag all types, but not all combinations: each flag uses
+            // two types per text, shifted by one for the next text.
             let all = flags.into_iter().enumerate().flat_map(|(flag, flags)| {
                 let first = flag + 2 * shape + number;
                 [first, first + 3].map(|types| (flags, GRADIENTS[types % GRADIENTS.len()]))
             });
-            for ((has_positions, flags), (gradients, of_dx)) in all {
+            for ((has_positions, flags), (gradients, dx_dtype)) in all {
                 let (accumulate_table, accumulate_positions) = (flags & 1 > 0, flags & 2 > 0);
                 let documents = flags & 4 > 0;
-                // Every position looks through all rows, which takes the emulated card minutes.
+                // Each position scans all rows, which takes minutes on the emulated card.
                 if documents && batch * sequence > 1000 && devices.are_emulated() {
                     continue;
                 }
-                let mut inputs = vec![tokens.clone(), dx.stored_as(of_dx)];
+                let mut inputs = vec![tokens.clone(), dx.stored_as(dx_dtype)];
                 inputs.extend(documents.then(|| starts.clone()));
                 inputs.extend(accumulate_table.then(|| table.stored_as(gradients)));
                 inputs.extend(accumulate_positions.then(|| positions.stored_as(gradients)));
@@ -91,7 +91,7 @@ fn embedding_and_its_gradient() {
     }
 }
 
-/// Small whole numbers are summed exactly in any order: what is left out or taken twice shows.
+/// Small integers, whose sums are exact in any order: omitted or repeated tokens are detected.
 fn whole_numbers(dims: &[usize]) -> Data {
     Data::random(DType::F32, dims, 8.0, 1).map(f32::round)
 }
@@ -109,8 +109,8 @@ fn table_gradient(vocabulary: usize, accumulate_table: bool) -> Op {
     })
 }
 
-/// Runs of a token that end within 32 tokens, where those end, and after many times as many; tokens that differ in one
-/// digit alone.
+/// Runs of equal tokens that end within a partial sum of 32 tokens, at its end, and after many of them; tokens that
+/// differ in one digit only.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn every_token_is_added_once() {
@@ -121,7 +121,7 @@ fn every_token_is_added_once() {
             let found = devices.cuda(&table_gradient(vocabulary, false), &inputs);
             let expected = devices.expected(&table_gradient(vocabulary, false), &inputs);
             let same = found[0].numbers == expected[0].numbers;
-            assert!(same, "text {number}, {}: other sums", inputs[1].ty);
+            assert!(same, "text {number}, {}: different sums", inputs[1].ty);
         };
     let texts: [&dyn Fn(usize) -> usize; 7] = [
         &|i| i / 32,
@@ -142,7 +142,7 @@ fn every_token_is_added_once() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn tokens_outside_of_the_table_are_left_out() {
+fn tokens_outside_the_table_are_ignored() {
     let mut devices = Devices::new();
     let (vocabulary, channels) = (40, 8);
     let inside = |i: usize| if i.is_multiple_of(3) { vocabulary } else { i * i % vocabulary };
@@ -155,16 +155,16 @@ fn tokens_outside_of_the_table_are_left_out() {
         }
     }
     let found = devices.cuda(&table_gradient(vocabulary, false), &[tokens, dx.clone()]);
-    // A table with one more row has all of them there.
+    // In a table with one more row, they all map to that row.
     let inputs = [Data::tokens(&[2, 150], inside), dx];
     let expected = devices.expected(&table_gradient(vocabulary + 1, false), &inputs);
-    assert!(found[0].numbers == expected[0].numbers[..vocabulary * channels], "other sums");
+    assert!(found[0].numbers == expected[0].numbers[..vocabulary * channels], "different sums");
 }
 
-/// Gradients that are kept and zeroed are those that are not.
+/// A gradient added to zeros equals the stored gradient.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_gradient_added_to_zeros_is_the_one_stored() {
+fn gradient_added_to_zeros_equals_the_stored_one() {
     let mut devices = Devices::new();
     let (vocabulary, channels) = (50, 36);
     let tokens = Data::tokens(&[4, 300], |i| i * i % 7 * (i % 5));
@@ -172,5 +172,5 @@ fn a_gradient_added_to_zeros_is_the_one_stored() {
     let stored = devices.cuda(&table_gradient(vocabulary, false), &inputs);
     inputs.push(Data::new(DType::F32, &[vocabulary, channels], vec![0.0; vocabulary * channels]));
     let added = devices.cuda(&table_gradient(vocabulary, true), &inputs);
-    assert!(stored[0].bits() == added[0].bits(), "other bits");
+    assert!(stored[0].bits() == added[0].bits(), "different bits");
 }

@@ -1,4 +1,4 @@
-//! Runs an operation on both devices, on memory that shows mistakes, and compares.
+//! Runs an operation on both devices, with guarded memory, and compares the results.
 
 use std::collections::HashMap;
 
@@ -9,33 +9,33 @@ use device::{
 };
 use ops::{DType, Op, TensorType};
 
+use super::modes::{Mode, TestedModes};
 use super::numbers::{Data, from_bytes, to_bytes};
-use super::ways::{Tried, Way};
 
-/// How far an f32 result may be from the CPU's, relative to the norm of that: both are within 2e-6 of the truth.
+/// Tolerance of an f32 result, relative to the norm of the CPU's: both are within 2e-6 of the exact result.
 pub(crate) const TOLERANCE: f64 = 4e-6;
 
-/// Bytes behind every operand that nothing may write. Where there are none, an emulated card that checks addresses sees what is
-/// read there, too.
+/// Guard bytes after every operand that must not be written. Without them, an emulated card with address checks also
+/// detects out-of-bounds reads.
 const GUARD: u64 = 256;
 
 /// Both devices.
 pub(crate) struct Devices {
     cuda: CudaDevice,
-    /// The same card, once it was needed, where the library has no epilogue that stores what goes into GELU: a device plans
-    /// each product once.
-    refused: Option<CudaDevice>,
+    /// The same card for modes whose library rejects GELU epilogues, created at its first use: a device plans each
+    /// matmul shape once.
+    without_gelu: Option<CudaDevice>,
     cpu: CpuDevice,
-    rows: RowsBefore,
-    /// What every operation goes by, or each by the number of the case.
-    fixed: Option<Way>,
-    tried: HashMap<Kind, Tried>,
+    rows: RowOffset,
+    /// The mode of all operations; by default it depends on the case number.
+    fixed: Option<Mode>,
+    tested: HashMap<OpTypes, TestedModes>,
 }
 
-/// An operation and each type that it has among its inputs and outputs.
-type Kind = (&'static str, Vec<DType>);
+/// An operation and the types of its inputs and outputs.
+type OpTypes = (&'static str, Vec<DType>);
 
-fn kind(op: &Op, inputs: &[Data]) -> Kind {
+fn op_types(op: &Op, inputs: &[Data]) -> OpTypes {
     let inputs: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
     let outputs = op.outputs(&inputs).expect("the test's inputs fit the operation");
     let mut types = Vec::new();
@@ -47,28 +47,29 @@ fn kind(op: &Op, inputs: &[Data]) -> Kind {
     (op.name(), types)
 }
 
-/// How many rows an operand is behind the start of its memory, for each input and then each output. One that takes another's
-/// place is where that is.
-pub(crate) type RowsBefore = fn(operand: usize) -> usize;
+/// The offset of each operand from the start of its memory in rows, inputs first, then outputs. An aliased output has
+/// the input's offset.
+pub(crate) type RowOffset = fn(operand: usize) -> usize;
 
-/// How exact a result must be.
+/// The required accuracy of a result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exactness {
-    /// How often a 16-bit result may have been rounded.
+    /// The number of roundings of a 16-bit result.
     pub(crate) roundings: f64,
-    /// What f32 results are held to.
+    /// The tolerance of f32 results.
     pub(crate) tolerance: f64,
 }
 
-/// What tensor cores may make an f32 sum of `inner` products off by, relative to the norm of many such sums of numbers of
-/// either sign.
+/// Error bound of an f32 sum of `inner` products on tensor cores, relative to the norm of many such sums of numbers of
+/// both signs.
 ///
-/// They add at least 8 products at a time: exact products and the sum so far are cut off one bit below the last place of
-/// the largest, and their sum is cut off to f32. A cut costs, as a root mean square, 1 / sqrt(3) of the most it may: of the
-/// sum 0.58 of 2^-23, and of 9 addends, either way as their signs are, 3 * 0.58 of 2^-24 of the largest of them, which is
-/// the sum so far. Of numbers of either sign that grows as a root does, and on the way is 2/3 of what it ends as. So each
-/// step costs 2/3 (0.58 + 0.87) 2^-23 = 0.97 of 2^-23 of the whole, and steps add up at the most.
-pub(crate) fn of_tensor_cores(inner: usize) -> f64 {
+/// Tensor cores add at least 8 products per step: the exact products and the partial sum are truncated one bit below
+/// the last place of the largest, and their sum is truncated to f32. The root mean square of a truncation error is 1 /
+/// sqrt(3) of its maximum: 0.58 of 2^-23 for the sum, and 3 * 0.58 of 2^-24 for the 9 addends of random sign, relative
+/// to the largest, which is the partial sum. The partial sum of numbers of both signs grows like a square root, and on
+/// average is 2/3 of the final sum. So each step costs 2/3 (0.58 + 0.87) 2^-23 = 0.97 of 2^-23 of the final sum, and
+/// the steps' errors add up at most.
+pub(crate) fn tensor_core_error(inner: usize) -> f64 {
     inner.div_ceil(8) as f64 * 2.0_f64.powi(-23)
 }
 
@@ -80,36 +81,35 @@ impl Default for Exactness {
 
 impl Devices {
     pub(crate) fn new() -> Devices {
-        let target = cpu_target(Some(Bytes(4 << 30))).expect("the processor has a name");
-        let target = target.expect("its memory is said");
+        let target = cpu_target(Some(Bytes(4 << 30))).expect("the CPU has a name");
+        let target = target.expect("its memory size is known");
         let cpu = CpuDevice::new(target).expect("threads can be started");
-        let (fixed, tried) = (None, HashMap::new());
-        Devices { cuda: card(), refused: None, cpu, rows: |_| 0, fixed, tried }
+        let (fixed, tested) = (None, HashMap::new());
+        Devices { cuda: card(), without_gelu: None, cpu, rows: |_| 0, fixed, tested }
     }
 
-    /// From now on, everything goes one way.
-    pub(crate) fn fix(&mut self, way: Way) {
-        self.fixed = Some(way);
+    /// Sets the mode of all later operations.
+    pub(crate) fn fix_mode(&mut self, mode: Mode) {
+        self.fixed = Some(mode);
     }
 
-    /// The card that goes a way.
-    fn card(&mut self, way: Way) -> &mut CudaDevice {
-        let refuses = way.refuses() && self.are_emulated();
-        if refuses { self.refused.get_or_insert_with(card) } else { &mut self.cuda }
+    /// The card for a mode.
+    fn card(&mut self, mode: Mode) -> &mut CudaDevice {
+        let without_gelu = mode.rejects_gelu_epilogue() && self.are_emulated();
+        if without_gelu { self.without_gelu.get_or_insert_with(card) } else { &mut self.cuda }
     }
 
-    /// From now on, operands on the card begin at some row of a tensor.
-    pub(crate) fn begin_at(&mut self, rows: RowsBefore) {
+    /// Sets the row offsets of all later operands on the card.
+    pub(crate) fn set_row_offsets(&mut self, rows: RowOffset) {
         self.rows = rows;
     }
 
-    /// Whether the card is one of `tests/emulator`.
+    /// Whether the card is emulated.
     pub(crate) fn are_emulated(&self) -> bool {
         is_emulated(self.cuda.target())
     }
 
-    /// Has the CUDA device choose how it computes the products of `op`, or take what was chosen before. Returns all
-    /// that it has chosen.
+    /// Autotunes the matmuls of `op` on the CUDA device, or uses the stored choices. Returns all choices so far.
     pub(crate) fn choose(&mut self, op: &Op, inputs: &[Data], stored: &[Choice]) -> Vec<Choice> {
         let inputs: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.outputs(&inputs).expect("the test's inputs fit the operation");
@@ -118,55 +118,54 @@ impl Devices {
         let placed = |(operand, &ty): (usize, &TensorType)| Placed::new(ty, start(ty, rows(operand)));
         let inputs: Vec<Placed> = inputs.iter().enumerate().map(placed).collect();
         let outputs = (inputs.len()..).zip(&outputs).map(placed).collect();
-        let way = self.fixed.expect("choices are made on one card");
-        way.emulate(0);
-        self.card(way)
+        let mode = self.fixed.expect("choices are made on one card");
+        mode.set(0);
+        self.card(mode)
             .choose(&[Work { home: Pool::Device, op: op.clone(), inputs, outputs, workspace }], stored)
             .unwrap();
         self.choices()
     }
 
-    /// What the CUDA device has chosen so far.
+    /// The CUDA device's choices so far.
     pub(crate) fn choices(&mut self) -> Vec<Choice> {
         self.card(self.fixed.expect("choices are made on one card")).choices()
     }
 
-    /// The outputs of `op` on the CUDA device, whether it works in place where it may or not, and whatever order the threads of
-    /// an emulated one take.
+    /// The outputs of `op` on the CUDA device. Asserts that they do not depend on in-place execution or on an emulated
+    /// card's thread order.
     pub(crate) fn cuda(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
-        let (way, orders) = match self.fixed {
-            Some(way) => (way, vec![0, 1, 7]),
-            None => self.tried.entry(kind(op, inputs)).or_default().next(),
+        let (mode, orders) = match self.fixed {
+            Some(mode) => (mode, vec![0, 1, 7]),
+            None => self.tested.entry(op_types(op, inputs)).or_default().next(),
         };
         let rows = self.rows;
-        let card = self.card(way);
+        let card = self.card(mode);
         let mut launches = orders.iter().enumerate().map(|(number, &order)| {
-            way.emulate(order);
+            mode.set(order);
             let (share, guard) = if number % 2 == 1 { (true, 0) } else { (false, GUARD) };
             launch(card, op, inputs, share, rows, guard)
         });
         let first = launches.next().expect("there is an order");
-        for again in launches {
-            let same = first.iter().zip(&again).all(|(a, b)| a.bits() == b.bits());
-            assert!(same, "{}: other bits in place or in another order of {orders:?}", op.name());
+        for other in launches {
+            let same = first.iter().zip(&other).all(|(a, b)| a.bits() == b.bits());
+            assert!(same, "{}: different bits in place, or with another order of {orders:?}", op.name());
         }
         first
     }
 
-    /// The outputs of `reference` on the CPU device, of the same numbers in f32.
+    /// The outputs of `reference` on the CPU device, with the inputs converted to f32.
     pub(crate) fn expected(&mut self, reference: &Op, inputs: &[Data]) -> Vec<Data> {
-        let widened: Vec<Data> = inputs.iter().map(Data::widened).collect();
-        launch(&mut self.cpu, reference, &widened, false, |_| 0, GUARD)
+        let inputs: Vec<Data> = inputs.iter().map(Data::to_f32).collect();
+        launch(&mut self.cpu, reference, &inputs, false, |_| 0, GUARD)
     }
 
-    /// The outputs of `op` on the CPU device, of the same operands.
-    pub(crate) fn expected_of_same(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
+    /// The outputs of `op` on the CPU device, with the same inputs.
+    pub(crate) fn cpu(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
         launch(&mut self.cpu, op, inputs, false, |_| 0, GUARD)
     }
 
-    /// Asserts that `op` on the CUDA device makes of its inputs what the CPU device makes of the same numbers in
-    /// f32 with `reference`, but for the rounding to the output's own type.
-    /// Returns what it makes.
+    /// Asserts that the outputs of `op` on the CUDA device equal those of `reference` on the CPU device with f32
+    /// inputs, up to rounding to the output's type. Returns the outputs.
     pub(crate) fn check(&mut self, op: &Op, reference: &Op, inputs: &[Data]) -> Vec<Data> {
         let exactness = Exactness::default();
         self.checked(op, reference, inputs, |_, _, found, expected| {
@@ -180,7 +179,8 @@ impl Devices {
         });
     }
 
-    /// The same with what is wrong with an output, of its number, all that is expected, itself and what it should be.
+    /// The same with a custom comparison. `wrong` receives the output's index, all expected outputs, the output and its
+    /// expected value, and returns the problem, if any.
     pub(crate) fn check_outputs(
         &mut self,
         op: &Op,
@@ -212,56 +212,63 @@ impl Devices {
 }
 
 impl Drop for Devices {
-    /// An operation that is not tried in every way that is open to it would be tested less than it seems.
+    /// Asserts that each operation was tested in all modes that affect it.
     fn drop(&mut self) {
         if !std::thread::panicking() && self.are_emulated() {
-            for ((op, types), tried) in &self.tried {
-                assert!(tried.is_complete(op, types), "{op} of {types:?} was tried only so: {tried:?}");
+            for ((op, types), tested) in &self.tested {
+                assert!(
+                    tested.is_complete(op, types),
+                    "{op} of {types:?} was tested in these modes only: {tested:?}"
+                );
             }
         }
     }
 }
 
 fn card() -> CudaDevice {
-    let equipment = equip(0).expect("there is a card, or what stands in for it");
+    let equipment = equip(0).expect("a card or the emulated stack");
     let mut target = equipment.target(Bytes(0));
     if is_emulated(&target) {
-        // Most of the time went into filling what no product there needs.
+        // A small workspace: filling a large one would dominate the run time.
         target.product_workspace = Bytes(1 << 20);
     }
-    CudaDevice::new(target, 0).expect("the card can be used")
+    CudaDevice::new(target, 0).expect("a usable card")
 }
 
 fn is_emulated(card: &Target) -> bool {
     card.name.starts_with("emulated")
 }
 
-/// What is wrong with a result.
+/// The error of a result beyond its tolerance, if any.
 pub(crate) fn difference(found: &Data, expected: &[f32], exactness: Exactness) -> Option<String> {
     let numbers = || found.numbers.iter().zip(expected).map(|(&f, &e)| (f64::from(f), f64::from(e)));
     let norm = numbers().map(|(_, e)| e * e).sum::<f64>().sqrt();
     let Some(half_unit) = half_unit(found.ty.dtype) else {
         let error = numbers().map(|(f, e)| (f - e) * (f - e)).sum::<f64>().sqrt();
         let error = if norm > 0.0 { error / norm } else { error };
-        // So that not-a-number is wrong too.
+        // NaN must fail too.
         let right = error < exactness.tolerance;
-        return (!right).then(|| format!("is off by {error:e}"));
+        return (!right).then(|| format!("has an error of {error:e}"));
     };
     let noise = exactness.tolerance * norm / (expected.len() as f64).sqrt();
-    beyond(found, expected, |index| {
+    first_outlier(found, expected, |index| {
         exactness.roundings * half_unit.of(f64::from(expected[index])) * 1.001 + noise
     })
 }
 
-/// The first number that is further off than it may be at its index.
-pub(crate) fn beyond(found: &Data, expected: &[f32], allowed: impl Fn(usize) -> f64) -> Option<String> {
+/// The first element whose error exceeds its bound, if any.
+pub(crate) fn first_outlier(
+    found: &Data,
+    expected: &[f32],
+    allowed: impl Fn(usize) -> f64,
+) -> Option<String> {
     let numbers = found.numbers.iter().zip(expected).map(|(&f, &e)| (f64::from(f), f64::from(e)));
     let wrong = numbers.enumerate().find(|&(index, (f, e))| {
-        // So that not-a-number is wrong too.
+        // NaN must fail too.
         let right = (f - e).abs() <= allowed(index);
         !right
     });
-    wrong.map(|(index, (f, e))| format!("has {f:e} for {e:e} at {index}"))
+    wrong.map(|(index, (f, e))| format!("has {f:e} instead of {e:e} at {index}"))
 }
 
 /// Half a unit in the last place of a 16-bit type.
@@ -272,7 +279,7 @@ pub(crate) struct HalfUnit {
 }
 
 impl HalfUnit {
-    /// What rounding a number may change.
+    /// The maximum rounding error of a number.
     pub(crate) fn of(self, number: f64) -> f64 {
         self.relative * number.abs() + self.least
     }
@@ -292,7 +299,7 @@ fn launch(
     op: &Op,
     inputs: &[Data],
     share: bool,
-    rows: RowsBefore,
+    rows: RowOffset,
     guard: u64,
 ) -> Vec<Data> {
     let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
@@ -338,7 +345,7 @@ fn launch(
     outputs
 }
 
-/// Memory for a tensor, with rows before it and a guard behind it, filled with what reads as not-a-number.
+/// Allocates a tensor with rows before it and a guard after it, filled with NaN bits.
 fn allocate(device: &mut dyn Device, ty: TensorType, rows: usize, guard: u64) -> Tensor {
     let offset = start(ty, rows);
     let bytes = offset + ty.bytes() + guard;
@@ -347,7 +354,7 @@ fn allocate(device: &mut dyn Device, ty: TensorType, rows: usize, guard: u64) ->
     Tensor { buffer, offset, ty }
 }
 
-/// Where a tensor begins that has as many rows before it, in bytes.
+/// The offset in bytes of a tensor with `rows` rows before it.
 fn start(ty: TensorType, rows: usize) -> u64 {
     (rows * ty.shape.last()) as u64 * ty.dtype.bytes()
 }
@@ -360,7 +367,7 @@ fn read(device: &mut dyn Device, tensor: &Tensor) -> Data {
 
 fn assert_guarded(device: &mut dyn Device, tensor: &Tensor, op: &Op, guard: u64) {
     let (offset, end) = (tensor.offset, tensor.offset + tensor.ty.bytes());
-    let guards = [("before", 0, offset), ("behind", end, guard)];
+    let guards = [("before", 0, offset), ("after", end, guard)];
     for (place, offset, bytes) in guards.into_iter().filter(|(_, _, bytes)| *bytes > 0) {
         let mut guard = vec![0; bytes as usize];
         device.read(Region { buffer: tensor.buffer, offset, bytes }, &mut guard).unwrap();

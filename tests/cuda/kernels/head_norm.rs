@@ -1,4 +1,4 @@
-//! Normalisation of heads of queries and keys.
+//! Normalisation of query and key heads (QK norm).
 
 use std::slice;
 
@@ -7,19 +7,19 @@ use ops::{DType, Op, QkNorm, QkNormBackward, QkNormHeads};
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
 
-/// B, T, D, H and G: fewer and more channels than a warp has lanes, fewer and more rows than one partial sum has.
+/// B, T, D, H and G: fewer and more channels than a warp has lanes, fewer and more rows than a partial sum covers.
 const SHAPES: [[usize; 5]; 5] =
     [[1, 1, 4, 1, 1], [2, 70, 20, 6, 2], [1, 33, 64, 2, 2], [1, 130, 128, 3, 1], [1, 9, 256, 2, 1]];
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn norms_of_heads_and_their_gradient() {
+fn qk_norm_and_its_gradient_match_the_cpu() {
     let mut devices = Devices::new();
     for ([batch, sequence, channels, queries, keys], dtype) in
         SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|dtype| (shape, dtype)))
     {
         let heads = QkNormHeads { queries, keys };
-        // One of the two.
+        // Both values of the weight offset.
         let offset = (queries % 2) as f32;
         let dims = [batch, sequence, (queries + 2 * keys) * channels];
         let qkv = Data::random(dtype, &dims, 1.0, 1).map(|x| 2.0 * x + 0.5).stored_as(dtype);

@@ -1,45 +1,47 @@
-//! Products with what is fused to them, by the library or by kernels after it.
+//! Linear layers: matmuls with epilogues, fused by the library or as separate kernels.
 
 use device::{Choice, Source};
 use ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op};
 
 use super::harness::{
-    Devices, Exactness, HalfUnit, RowsBefore, TOLERANCE, beyond, half_unit, of_tensor_cores,
+    Devices, Exactness, HalfUnit, RowOffset, TOLERANCE, first_outlier, half_unit, tensor_core_error,
 };
+use super::modes::Mode;
 use super::numbers::{Data, NUMBERS};
-use super::ways::Way;
 
-/// Rows, K and M: single elements, sizes that the library finishes itself, odd ones, and many rows to sum.
+/// Rows, inner and output dimension: single elements, sizes with fused epilogues, odd sizes, and many rows to sum.
 const SHAPES: [[usize; 3]; 6] =
     [[1, 1, 1], [1, 40, 257], [13, 7, 5], [64, 40, 96], [130, 801, 40], [300, 32, 64]];
 
-/// Every shape, and one with more products to sum, each with every combination of as many flags.
+/// Every shape and one with a long sum, each with every combination of flags.
 fn cases(long: [usize; 3], flags: usize) -> impl Iterator<Item = ([usize; 3], usize)> {
     SHAPES.into_iter().chain([long]).flat_map(move |shape| (0..1 << flags).map(move |set| (shape, set)))
 }
 
-/// How steep an activation is at the most for arguments that are this far from x: GELU between them, others at one end.
-fn steepest(activation: Activation, x: f64, off: f64) -> f64 {
+/// Bound on an activation's slope within `error` of x: GELU's maximum, or the slope at either end for other
+/// activations.
+fn max_slope(activation: Activation, x: f64, error: f64) -> f64 {
     const GELU: f64 = 1.13;
-    [x - off, x + off]
+    [x - error, x + error]
         .map(activation.definition().slope)
         .into_iter()
         .fold(GELU, |most, slope| most.max(slope.abs()))
 }
 
-/// Kernels that finish a product round what the library has rounded. 16-bit factors are multiplied by tensor cores.
-fn twice(dtype: DType, products: usize) -> Exactness {
-    Exactness { roundings: 2.5, tolerance: sums(dtype, products) }
+/// Accuracy with a separate epilogue kernel, which rounds the library's rounded result again. 16-bit operands use
+/// tensor cores.
+fn double_rounding(dtype: DType, products: usize) -> Exactness {
+    Exactness { roundings: 2.5, tolerance: sum_tolerance(dtype, products) }
 }
 
-fn sums(dtype: DType, products: usize) -> f64 {
-    let tensor_cores = if dtype == DType::F32 { 0.0 } else { of_tensor_cores(products) };
+fn sum_tolerance(dtype: DType, products: usize) -> f64 {
+    let tensor_cores = if dtype == DType::F32 { 0.0 } else { tensor_core_error(products) };
     TOLERANCE + tensor_cores
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn linear() {
+fn linear_matches_the_cpu() {
     let mut devices = Devices::new();
     for (shape, flags) in cases([16, 2048, 24], 4) {
         for dtype in NUMBERS {
@@ -48,21 +50,21 @@ fn linear() {
     }
 }
 
-/// The one that the library has an epilogue for.
+/// The activation with a library epilogue.
 fn gelu_if(activates: bool) -> Option<Activation> {
     activates.then_some(Activation::GeluTanh)
 }
 
-/// Those, too, that the library has no epilogue for.
+/// Includes the activations without a library epilogue.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn activations_behind_products() {
+fn matmuls_with_activations_match_the_cpu() {
     let mut devices = Devices::new();
     for (activation, dtype) in Activation::ALL.into_iter().flat_map(|a| NUMBERS.map(|dtype| (a, dtype))) {
         for flags in 0..16 {
             forward(&mut devices, [9, 24, 1030], dtype, flags, Some(activation));
         }
-        // In as many ways as there are.
+        // Repeated to cover all modes.
         for flags in [0, 1].repeat(3) {
             input_gradient(&mut devices, [9, 24, 40], dtype, flags, Some(activation));
         }
@@ -78,14 +80,14 @@ fn forward(
 ) {
     let (bias, residual) = (flags & 1 > 0, flags & 2 > 0);
     let op = Op::Linear(Linear { bias, activation, residual, tf32: false });
-    // A residual stream may be of the type of x.
+    // The residual stream may have the type of x.
     let sum = if residual && flags & 8 == 0 { DType::F32 } else { dtype };
     let mut inputs =
         vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[out, inner], 1.0, 2)];
     inputs.extend(bias.then(|| Data::random(sum, &[out], 1.0, 3)));
     inputs.extend(residual.then(|| Data::random(sum, &[rows, out], 1.0, 4)));
     let Some(unit) = half_unit(dtype) else {
-        return devices.check_within(twice(dtype, inner), &op, &op, &inputs);
+        return devices.check_within(double_rounding(dtype, inner), &op, &op, &inputs);
     };
     let rounding = Rounding { unit, bias: bias.then(|| inputs[2].numbers.clone()), inner };
     match activation {
@@ -95,36 +97,36 @@ fn forward(
         None if bias && sum == dtype => {
             devices.check_outputs(&op, &op, &inputs, |_, _, found, y| rounding.wrong_sum(found, &y.numbers));
         }
-        None => devices.check_within(twice(dtype, inner), &op, &op, &inputs),
+        None => devices.check_within(double_rounding(dtype, inner), &op, &op, &inputs),
     }
 }
 
-/// How far results of 16-bit products may be off.
+/// Error bounds of 16-bit results.
 struct Rounding {
     unit: HalfUnit,
     bias: Option<Vec<f32>>,
-    /// Products that are summed.
+    /// Length of the sum.
     inner: usize,
 }
 
 impl Rounding {
-    /// What is wrong with `x = product + bias`. Where a kernel adds the bias, the product is rounded before, which is at most
-    /// |x| + |bias|; and so is x itself.
+    /// Checks `x = matmul + bias`. If a kernel adds the bias, the matmul's result, at most |x| + |bias|, is rounded
+    /// first, and then x.
     fn wrong_sum(&self, found: &Data, x: &[f32]) -> Option<String> {
-        let off = self.of_product(x);
-        beyond(found, x, |index| {
-            let product = off(index);
+        let error = self.matmul_error(x);
+        first_outlier(found, x, |index| {
+            let product = error(index);
             product + self.unit.of(f64::from(x[index]).abs() + product)
         })
     }
 
-    /// What is wrong with an output of a product with an activation: 0 is y = f(x), to which a residual may be added, 1 is
-    /// x = product + bias.
+    /// Checks an output of a matmul with an activation: 0 is y = f(x), optionally with a residual, 1 is x = matmul +
+    /// bias.
     ///
-    /// Which way it goes is the library's choice, on which nothing is documented, and the bound holds for all. It stores x
-    /// rounded, and takes GELU of x before or after that: the argument is off by half a unit of x. Or it refuses, where x
-    /// has odd rows, say: then it rounds the product alone, and kernels go on from there. y is off by as much as its
-    /// argument times the slope, and is rounded itself.
+    /// The library's rounding is undocumented; the bound covers all cases. The library stores x rounded, and applies
+    /// GELU before or after rounding: the argument's error is half a ULP of x. Or it rejects the epilogue, e.g. for odd
+    /// rows: then the matmul's result is rounded, and kernels continue from there. The error of y is that of its
+    /// argument times the slope, plus its own rounding.
     fn wrong_activation(
         &self,
         activation: Activation,
@@ -136,20 +138,20 @@ impl Rounding {
         if output == 1 {
             return self.wrong_sum(found, x);
         }
-        let (stored, off) = (half_unit(found.ty.dtype), self.of_product(x));
-        beyond(found, y, |index| {
-            let off = off(index);
-            let before = steepest(activation, f64::from(x[index]), off) * off;
+        let (stored, error) = (half_unit(found.ty.dtype), self.matmul_error(x));
+        first_outlier(found, y, |index| {
+            let error = error(index);
+            let before = max_slope(activation, f64::from(x[index]), error) * error;
             let most = f64::from(y[index]).abs() + before;
-            // With a residual it may be f32.
+            // With a residual, y may be f32.
             before + stored.map_or(TOLERANCE * most, |unit| unit.of(most))
         })
     }
 
-    /// How far the products may be off that numbers of x are the sums of, by their index.
-    fn of_product<'a>(&'a self, x: &'a [f32]) -> impl Fn(usize) -> f64 + 'a {
+    /// Error bound of the matmul's results in x, by index.
+    fn matmul_error<'a>(&'a self, x: &'a [f32]) -> impl Fn(usize) -> f64 + 'a {
         let mean_square = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
-        let noise = (TOLERANCE + of_tensor_cores(self.inner)) * mean_square.sqrt();
+        let noise = (TOLERANCE + tensor_core_error(self.inner)) * mean_square.sqrt();
         move |index| {
             let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[index % bias.len()]).abs());
             self.unit.of(f64::from(x[index]).abs() + bias) + noise
@@ -159,7 +161,7 @@ impl Rounding {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn input_gradients() {
+fn input_gradients_match_the_cpu() {
     let mut devices = Devices::new();
     for (shape, flags) in cases([16, 24, 2048], 2) {
         for dtype in NUMBERS {
@@ -181,12 +183,12 @@ fn input_gradient(
         vec![Data::random(dtype, &[rows, out], 1.0, 1), Data::random(dtype, &[out, inner], 1.0, 2)];
     inputs.extend(accumulate.then(|| Data::random(dtype, &[rows, inner], 1.0, 3)));
     inputs.extend(activation.map(|_| Data::random(dtype, &[rows, inner], 2.0, 4)));
-    devices.check_within(twice(dtype, out), &op, &op, &inputs);
+    devices.check_within(double_rounding(dtype, out), &op, &op, &inputs);
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn weight_gradients() {
+fn weight_gradients_match_the_cpu() {
     let mut devices = Devices::new();
     for (shape, flags) in cases([2048, 24, 16], 3) {
         for dtype in NUMBERS {
@@ -207,25 +209,27 @@ fn weight_gradient(devices: &mut Devices, [rows, inner, out]: [usize; 3], dtype:
         inputs.push(Data::random(gradients, &[out, inner], 1.0, 3));
         inputs.extend(bias.then(|| Data::random(gradients, &[out], 1.0, 4)));
     }
-    // Numbers of 16 bits the library may sum on tensor cores, for the bias's gradient too.
-    let exactness = Exactness { tolerance: sums(dtype, rows), ..Exactness::default() };
+    // The library may use tensor cores for 16-bit sums, also for the bias gradient.
+    let exactness = Exactness { tolerance: sum_tolerance(dtype, rows), ..Exactness::default() };
     devices.check_within(exactness, &op, &reference, &inputs);
 }
 
-/// Operands that begin anywhere: all of them, one alone, what is added to alone. In place and not, what is added to
-/// is as aligned: the same algorithm makes the same bits.
-const PLACES: [RowsBefore; 3] =
+/// Row offsets of operands: all, only the first, only the accumulator. The accumulator has the same alignment in place
+/// and out of place, so the same algorithm gives the same bits.
+const OFFSETS: [RowOffset; 3] =
     [|_| 1, |operand| 3 * usize::from(operand == 0), |operand| 5 * usize::from(operand == 2)];
 
-/// By the sizes of their rows, operands of 16 bits begin at multiples of 2, 4, 16 and 64 bytes.
-const AT_ROWS: [[usize; 3]; 2] = [[5, 33, 34], [40, 24, 96]];
+/// The row sizes give 16-bit operands alignments of 2, 4, 16 and 64 bytes.
+const OFFSET_SHAPES: [[usize; 3]; 2] = [[5, 33, 34], [40, 24, 96]];
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn operands_at_any_row() {
+fn operands_may_begin_at_any_row() {
     let mut devices = Devices::new();
-    for (place, [rows, inner, out]) in PLACES.into_iter().flat_map(|at| AT_ROWS.map(|shape| (at, shape))) {
-        devices.begin_at(place);
+    for (place, [rows, inner, out]) in
+        OFFSETS.into_iter().flat_map(|at| OFFSET_SHAPES.map(|shape| (at, shape)))
+    {
+        devices.set_row_offsets(place);
         for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..8).map(move |flags| (dtype, flags))) {
             forward(&mut devices, [rows, inner, out], dtype, flags, gelu_if(flags & 4 > 0));
             if flags < 4 {
@@ -237,56 +241,56 @@ fn operands_at_any_row() {
     }
 }
 
-/// An algorithm for operands that begin where memory does may not be taken for others.
+/// An algorithm chosen for aligned operands must not be used for less aligned ones.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn choices_are_made_for_an_alignment() {
-    let on_one_card = || {
+fn choices_depend_on_alignment() {
+    let devices_with_fixed_mode = || {
         let mut devices = Devices::new();
-        devices.fix(Way::SUMS[1]);
+        devices.fix_mode(Mode::SUMS[1]);
         devices
     };
-    let mut devices = on_one_card();
+    let mut devices = devices_with_fixed_mode();
     let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
     let shapes: [&[usize]; 3] = [&[6, 33], &[40, 33], &[40]];
     let inputs = shapes.map(|dims| Data::random(DType::BF16, dims, 1.0, 1));
     let aligned = devices.choose(&op, &inputs, &[]);
     assert!(!aligned.is_empty() && aligned.iter().all(|choice| choice.alignment.is_empty()), "{aligned:?}");
     for (place, alignment) in [
-        ((|operand| 3 * usize::from(operand == 0)) as RowsBefore, "left 2"),
+        ((|operand| 3 * usize::from(operand == 0)) as RowOffset, "left 2"),
         (|operand| 2 * usize::from(operand == 1), "right 4"),
         (|operand| 3 * usize::from(operand == 3), "output 16"),
     ] {
-        devices.begin_at(place);
+        devices.set_row_offsets(place);
         let before = devices.choices().len();
         let all = devices.choose(&op, &inputs, &[]);
         let new: Vec<&Choice> = all.iter().filter(|choice| choice.alignment == alignment).collect();
         assert_eq!((new.len(), all.len()), (aligned.len(), before + aligned.len()), "{all:?}");
         let products = |choices: &[&Choice]| choices.iter().map(|c| c.product.clone()).collect::<Vec<_>>();
         assert_eq!(products(&new), products(&aligned.iter().collect::<Vec<_>>()));
-        devices.check_within(twice(DType::BF16, 33), &op, &op, &inputs);
+        devices.check_within(double_rounding(DType::BF16, 33), &op, &op, &inputs);
     }
-    // And not of one that was stored.
-    let mut repeated = on_one_card();
-    repeated.begin_at(|operand| 3 * usize::from(operand == 0));
+    // The same for stored choices.
+    let mut repeated = devices_with_fixed_mode();
+    repeated.set_row_offsets(|operand| 3 * usize::from(operand == 0));
     let sources = repeated.choose(&op, &inputs, &aligned);
     assert!(sources.iter().all(|choice| choice.source != Source::LoadParameter), "{sources:?}");
     let stored = repeated.choices();
-    let mut again = on_one_card();
-    again.begin_at(|operand| 3 * usize::from(operand == 0));
-    let taken = again.choose(&op, &inputs, &stored);
+    let mut reused = devices_with_fixed_mode();
+    reused.set_row_offsets(|operand| 3 * usize::from(operand == 0));
+    let taken = reused.choose(&op, &inputs, &stored);
     assert!(taken.iter().all(|choice| choice.source == Source::LoadParameter), "{taken:?}");
 }
 
-/// Gradients that are kept and zeroed are those that are not, whoever sums dy: the library, if it has 16 bits and rows
-/// of whole vectors, kernels otherwise.
+/// Gradients added to zeros equal stored gradients, whether the library sums dy (16 bits and rows of whole vectors) or
+/// kernels do.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn weight_gradients_added_to_zeros_are_those_stored() {
+fn weight_gradients_added_to_zeros_equal_stored_ones() {
     let mut devices = Devices::new();
     let cases = SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|dtype| (shape, dtype)));
-    for (([rows, inner, out], dtype), way) in cases.flat_map(|case| Way::SUMS.map(|way| (case, way))) {
-        devices.fix(way);
+    for (([rows, inner, out], dtype), mode) in cases.flat_map(|case| Mode::SUMS.map(|mode| (case, mode))) {
+        devices.fix_mode(mode);
         let op = |accumulate| {
             let gradients = DType::F32;
             Op::LinearWeightGradient(LinearWeightGradient { gradients, bias: true, accumulate, tf32: false })
@@ -295,38 +299,38 @@ fn weight_gradients_added_to_zeros_are_those_stored() {
             vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[rows, out], 1.0, 2)];
         let choices = devices.choose(&op(false), &inputs, &[]);
         if devices.are_emulated() {
-            // Where a card's library has bias gradients is not written down.
+            // For real cards, it is undocumented which shapes support fused bias gradients.
             let product = format!("{out}x{inner}x{rows} {dtype}^T {dtype} to f32, bgradb, ");
             let fused = choices.iter().any(|choice| choice.product.starts_with(&product));
-            let can = dtype != DType::F32 && inner.is_multiple_of(8) && out.is_multiple_of(8);
-            assert_eq!(fused, can, "{product} in {choices:?}");
+            let expected = dtype != DType::F32 && inner.is_multiple_of(8) && out.is_multiple_of(8);
+            assert_eq!(fused, expected, "{product} in {choices:?}");
         }
         let stored = devices.cuda(&op(false), &inputs);
         for dims in [&[out, inner][..], &[out]] {
             inputs.push(Data::new(DType::F32, dims, vec![0.0; dims.iter().product()]));
         }
-        assert_eq!(devices.choose(&op(true), &inputs, &[]), choices, "one choice for both");
+        assert_eq!(devices.choose(&op(true), &inputs, &[]), choices, "both use the same choice");
         let added = devices.cuda(&op(true), &inputs);
         for (stored, added) in stored.iter().zip(&added) {
             let same = stored.bits() == added.bits();
-            assert!(same, "{dtype}, {rows} rows, {inner} to {out}: other bits");
+            assert!(same, "{dtype}, {rows} rows, {inner} to {out}: different bits");
         }
     }
 }
 
-/// A run that is repeated computes its products as it did, with whatever is fused to them.
+/// A repeated run uses the stored algorithms, including epilogues.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn what_was_chosen_is_taken_again() {
+fn stored_choices_are_reused() {
     let (mut first, mut second) = (Devices::new(), Devices::new());
-    for way in Way::ALL {
-        first.fix(way);
-        second.fix(way);
-        take_again(&mut first, &mut second);
+    for mode in Mode::ALL {
+        first.fix_mode(mode);
+        second.fix_mode(mode);
+        reuse_choices(&mut first, &mut second);
     }
 }
 
-fn take_again(first: &mut Devices, second: &mut Devices) {
+fn reuse_choices(first: &mut Devices, second: &mut Devices) {
     let data = |dims: &[usize]| Data::random(DType::BF16, dims, 1.0, 1);
     for (bias, activation) in
         [(true, None), (true, Some(Activation::GeluTanh)), (false, Some(Activation::GeluTanh))]
@@ -335,25 +339,25 @@ fn take_again(first: &mut Devices, second: &mut Devices) {
         let mut inputs = vec![data(&[64, 96]), data(&[40, 96])];
         inputs.extend(bias.then(|| data(&[40])));
         let chosen = first.choose(&op, &inputs, &[]);
-        let again = second.choose(&op, &inputs, &chosen);
-        assert!(again.iter().all(|choice| choice.source == Source::LoadParameter), "{again:?}");
-        let ways =
+        let reused = second.choose(&op, &inputs, &chosen);
+        assert!(reused.iter().all(|choice| choice.source == Source::LoadParameter), "{reused:?}");
+        let algorithms =
             |choices: &[Choice]| choices.iter().map(|choice| choice.algorithm.clone()).collect::<Vec<_>>();
-        assert_eq!(ways(&again), ways(&chosen));
+        assert_eq!(algorithms(&reused), algorithms(&chosen));
     }
 }
 
-/// Factors of 11 bits: the product is as near as they are.
+/// TF32 operands have 11 significant bits, which determines the error.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn the_short_format_of_tensor_cores() {
+fn tf32_is_within_its_precision() {
     let mut devices = Devices::new();
     let op = |tf32| Op::Linear(Linear { bias: true, activation: None, residual: false, tf32 });
     let shapes: [&[usize]; 3] = [&[64, 128], &[96, 128], &[96]];
     let inputs = [0, 1, 2].map(|i| Data::random(DType::F32, shapes[i], 1.0, i as u64));
     let exactness = Exactness { tolerance: 2e-3, ..Exactness::default() };
-    for way in Way::SUMS {
-        devices.fix(way);
+    for mode in Mode::SUMS {
+        devices.fix_mode(mode);
         devices.check_within(exactness, &op(true), &op(false), &inputs);
     }
 }

@@ -1,4 +1,4 @@
-//! Updates that see what is a matrix, and not each element by itself.
+//! Optimizer rules that update whole matrices: Adafactor and Muon.
 
 use ops::{
     Adafactor, Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, OptimizerStep, Rounding,
@@ -6,14 +6,14 @@ use ops::{
 };
 
 use super::harness::Devices;
+use super::modes::Mode;
 use super::numbers::{Data, NUMBERS};
-use super::optimizer::{assert_near, stored};
-use super::ways::Way;
+use super::optimizer::{assert_near, stored_operands};
 
-/// The step is one of the first, so that what was kept matters little less than what is new.
+/// An early step, so that old states and new gradients have similar weights.
 const LEARNING_RATE_AND_STEP: [f32; 2] = [0.01, 5.0];
 
-/// What updates them, with products in a type if there are any.
+/// The rules, with matmuls of a type.
 fn rules(dtype: DType) -> Vec<Rule> {
     let adafactor = |clip_threshold, weight_decay| Adafactor {
         beta2_decay: -0.8,
@@ -41,7 +41,7 @@ fn rules(dtype: DType) -> Vec<Rule> {
     rules
 }
 
-/// Wide and tall ones of odd and even sizes, such as consist of several, and, for rules that take them, vectors.
+/// Wide and tall matrices of odd and even sizes, stacked matrices, and vectors for rules that support them.
 fn bucket(rule: &Rule, dtype: DType, narrowest: DType) -> (Members, TensorType) {
     let matrices: [(&[usize], &[usize]); 6] = [
         (&[37, 50], &[]),
@@ -61,19 +61,19 @@ fn bucket(rule: &Rule, dtype: DType, narrowest: DType) -> (Members, TensorType) 
     lay_out(all.enumerate().map(member), dtype, narrowest)
 }
 
-/// An update whose gradients count so, of parameters and gradients of such types, and its operands, with a norm of 2.
+/// An update with clipping and loss scale, for the given types, with its operands and a gradient norm of 2.
 fn update(
     rule: Rule,
     format: UpdateFormat,
     [clip_norm, loss_scale]: [Option<f32>; 2],
-    [of_parameters, of_gradients]: [DType; 2],
+    [parameter_dtype, gradient_dtype]: [DType; 2],
 ) -> (OptimizerStep, Members, Vec<Data>) {
-    let narrowest = [of_parameters, of_gradients, format.states.dtype()];
+    let narrowest = [parameter_dtype, gradient_dtype, format.states.dtype()];
     let narrowest = narrowest.into_iter().min_by_key(|dtype| dtype.bits()).unwrap();
-    let (members, ty) = bucket(&rule, of_parameters, narrowest);
+    let (members, ty) = bucket(&rule, parameter_dtype, narrowest);
     let gradients = GradientTerms { members: members.clone(), clip_norm, scaled: loss_scale.is_some() };
     let update = OptimizerStep { gradients, format, numbers_at: 0, rule };
-    let mut inputs = stored(&update, ty, [of_parameters, of_gradients]);
+    let mut inputs = stored_operands(&update, ty, [parameter_dtype, gradient_dtype]);
     let numbers = inputs.len() - 2;
     inputs[numbers].numbers[..2].copy_from_slice(&LEARNING_RATE_AND_STEP);
     if !update.gradients.need_norm() {
@@ -83,14 +83,14 @@ fn update(
     (update, members, inputs)
 }
 
-/// One whose gradients count in full, and all in f32.
+/// An f32 update without clipping and loss scale.
 fn plain(rule: Rule) -> (OptimizerStep, Members, Vec<Data>) {
     update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2])
 }
 
 fn assert_same(devices: &mut Devices, update: &OptimizerStep, members: &Members, inputs: &[Data]) {
     let op = Op::OptimizerStep(update.clone());
-    let expected = devices.expected_of_same(&op, inputs);
+    let expected = devices.cpu(&op, inputs);
     let found = devices.cuda(&op, inputs);
     assert_eq!(found.len(), 1 + update.kept().len());
     for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -104,7 +104,7 @@ fn assert_same(devices: &mut Devices, update: &OptimizerStep, members: &Members,
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn matrices_are_updated() {
+fn matrix_updates_match_the_cpu() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {
         for terms in
@@ -119,7 +119,7 @@ fn matrices_are_updated() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn matrices_with_states_in_fewer_bits() {
+fn matrix_updates_with_low_precision_states_match_the_cpu() {
     let mut devices = Devices::new();
     let formats = [
         StateFormat::Bf16(Rounding::Nearest),
@@ -135,10 +135,10 @@ fn matrices_with_states_in_fewer_bits() {
     }
 }
 
-/// With a copy in f32, or rounded to the nearest or at random.
+/// With a master copy, or rounded to nearest or stochastically.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn matrices_in_16_bits() {
+fn matrix_updates_in_16_bits_match_the_cpu() {
     let mut devices = Devices::new();
     let seed = 0x9abc_1234_5678;
     for half in [DType::BF16, DType::F16] {
@@ -159,18 +159,18 @@ fn matrices_in_16_bits() {
     }
 }
 
-/// What products in 16 bits make of a matrix is near on both devices, each of which rounds sums of its own order.
+/// With 16-bit matmuls, both devices agree approximately: they sum in different orders.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn matrices_orthogonalised_in_16_bits() {
+fn orthogonalisation_in_16_bits_agrees_approximately() {
     let mut devices = Devices::new();
     let types = NUMBERS.into_iter().zip([1e-5, 3e-2, 4e-3]);
-    for ((dtype, most), way) in types.flat_map(|case| Way::SUMS.map(|way| (case, way))) {
-        devices.fix(way);
+    for ((dtype, tolerance), mode) in types.flat_map(|case| Mode::SUMS.map(|mode| (case, mode))) {
+        devices.fix_mode(mode);
         for rule in rules(dtype).into_iter().filter(|rule| matches!(rule, Rule::Muon(_))) {
             let (update, members, inputs) = plain(rule);
             let op = Op::OptimizerStep(update);
-            let (expected, found) = (devices.expected_of_same(&op, &inputs), devices.cuda(&op, &inputs));
+            let (expected, found) = (devices.cpu(&op, &inputs), devices.cuda(&op, &inputs));
             let began = &inputs[0].numbers;
             let (mut off, mut moved) = (0.0, 0.0);
             for i in members.iter().flat_map(|member| member.offset..member.offset + member.elements()) {
@@ -178,14 +178,14 @@ fn matrices_orthogonalised_in_16_bits() {
                 moved += f64::from(expected[0].numbers[i] - began[i]).powi(2);
             }
             let error = (off / moved).sqrt();
-            assert!(error < most, "{op:?} is off by {error:e}");
+            assert!(error < tolerance, "{op:?} has an error of {error:e}");
         }
     }
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn matrices_stay_in_a_step_that_is_left_out() {
+fn skipped_step_leaves_matrices_unchanged() {
     let mut devices = Devices::new();
     for half in [DType::BF16, DType::F16] {
         for rule in rules(half) {
@@ -206,10 +206,10 @@ fn matrices_stay_in_a_step_that_is_left_out() {
     }
 }
 
-/// Elements of a tensor have something in common: one gradient that is not a number makes all of it so.
+/// A single NaN gradient makes the whole tensor NaN, because its elements share statistics.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
+fn nan_gradient_spreads_over_its_matrix() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {
         let (update, members, mut inputs) = plain(rule);
@@ -220,10 +220,10 @@ fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
     }
 }
 
-/// As those of what no sample has touched: nothing of it is divided by 0.
+/// Zero gradients, e.g. of unused parameters, must not cause a division by 0.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn gradients_of_zero_leave_matrices_finite() {
+fn zero_gradients_leave_matrices_finite() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {
         let (update, members, mut inputs) = plain(rule);

@@ -1,6 +1,6 @@
-//! Every operation on the CUDA device against the CPU device: all types, odd and even sizes, in place and not.
+//! Every operation on the CUDA device against the CPU device: all types, odd and even sizes, in place and out of place.
 //!
-//! Needs a card, or what `tests/emulator` puts in its place; without either, these tests fail.
+//! Needs a card or the emulated stack of `tests/emulator`; without either, these tests fail.
 
 mod attention;
 mod cast;
@@ -13,10 +13,10 @@ mod head_norm;
 mod layer_norm;
 mod linear;
 mod matrices;
+mod modes;
 mod numbers;
 mod optimizer;
 mod rms_norm;
 mod storage;
 mod stretch;
-mod ways;
 mod widen;

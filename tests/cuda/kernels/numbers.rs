@@ -1,11 +1,11 @@
-//! Numbers of 16 bits as f32, and the bytes of tensors.
+//! 16-bit numbers as f32, and the bytes of tensors.
 
 use ops::{DType, TensorType};
 
-/// The types that numbers have.
+/// The floating-point types.
 pub(crate) const NUMBERS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
-/// The nearest number of a type, ties to even; what is too large becomes infinite.
+/// Rounds to the nearest number of a type, ties to even; overflow gives infinity.
 pub(crate) fn rounded(value: f32, dtype: DType) -> f32 {
     let (bits, lowest, largest) = match dtype {
         DType::F32 | DType::I32 | DType::U16 | DType::U8 | DType::U4 => return value,
@@ -15,7 +15,7 @@ pub(crate) fn rounded(value: f32, dtype: DType) -> f32 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
-    // An f32 below the least normal one has its exponent too: every f32 is a normal f64.
+    // Subnormal f32 numbers are normal as f64, so the exponent bits are valid.
     let value = f64::from(value);
     if value.abs() >= largest {
         return (value.signum() * f64::INFINITY) as f32;
@@ -25,12 +25,12 @@ pub(crate) fn rounded(value: f32, dtype: DType) -> f32 {
     ((value / unit).round_ties_even() * unit) as f32
 }
 
-/// 2 to a power that a normal f64 has: tests round too many numbers for `powi`.
+/// 2 to a power within the normal f64 range; faster than `powi`.
 const fn power(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
-/// What half precision says of a number that it holds.
+/// The bits of a number that f16 represents exactly.
 fn f16_bits(value: f32) -> u16 {
     let sign = (value.to_bits() >> 16) as u16 & 0x8000;
     let magnitude = value.abs();
@@ -57,12 +57,12 @@ fn f16_value(bits: u16) -> f32 {
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
-/// The number that bits of a type stand for.
+/// The value of a 16-bit type's bits.
 pub(crate) fn value_of(bits: u16, dtype: DType) -> f32 {
     if dtype == DType::F16 { f16_value(bits) } else { f32::from_bits(u32::from(bits) << 16) }
 }
 
-/// Numbers that a type can hold, as it stores them.
+/// The bytes of numbers that the type represents exactly.
 pub(crate) fn to_bytes(numbers: &[f32], dtype: DType) -> Vec<u8> {
     match dtype {
         DType::F32 => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
@@ -92,7 +92,7 @@ pub(crate) fn from_bytes(bytes: &[u8], dtype: DType) -> Vec<f32> {
     }
 }
 
-/// A tensor and what is in it: numbers that its type can hold.
+/// A tensor's type and values, which the type represents exactly.
 #[derive(Clone, Debug)]
 pub(crate) struct Data {
     pub(crate) ty: TensorType,
@@ -106,7 +106,7 @@ impl Data {
         Data { ty, numbers: numbers.into_iter().map(|number| rounded(number, dtype)).collect() }
     }
 
-    /// Numbers between -`scale` and `scale`, the same for the same seed.
+    /// Pseudorandom numbers between -`scale` and `scale`, determined by the seed.
     pub(crate) fn random(dtype: DType, dims: &[usize], scale: f32, seed: u64) -> Data {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC_DEF1;
         let numbers = (0..dims.iter().product()).map(|_| {
@@ -118,7 +118,7 @@ impl Data {
         Data::new(dtype, dims, numbers.collect())
     }
 
-    /// The same numbers, rounded to what another type can hold.
+    /// The same numbers, rounded to another type.
     pub(crate) fn stored_as(&self, dtype: DType) -> Data {
         Data::new(dtype, self.ty.shape.dims(), self.numbers.clone())
     }
@@ -140,8 +140,8 @@ impl Data {
         self.numbers.iter().map(|number| number.to_bits()).collect()
     }
 
-    /// The same numbers in f32, if they are numbers.
-    pub(crate) fn widened(&self) -> Data {
+    /// The same numbers in f32; i32 data stay i32.
+    pub(crate) fn to_f32(&self) -> Data {
         let dtype = if self.ty.dtype == DType::I32 { DType::I32 } else { DType::F32 };
         Data { ty: TensorType { dtype, ..self.ty }, numbers: self.numbers.clone() }
     }

@@ -1,4 +1,4 @@
-//! What happens to whole buckets at the end of a step.
+//! Operations on whole buckets: global norm, optimizer step, loss scale.
 
 use ops::{
     Adam, DType, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, OptimizerStep,
@@ -8,13 +8,13 @@ use ops::{
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
 
-/// Two members that decay and one that does not, padding between them.
+/// Two members with weight decay and one without, with padding between them.
 fn members(len: usize) -> Members {
     let member = |offset, len, decay| Member { offset, ..Member::new(Shape::new(&[len]), decay, 3) };
     [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 
-/// Many small ones: more than a table holds.
+/// Many small members: more than a launch table holds.
 fn many_members(count: usize) -> Members {
     (0..count)
         .map(|i| {
@@ -26,7 +26,7 @@ fn many_members(count: usize) -> Members {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn the_global_norm() {
+fn global_norm_matches_the_cpu() {
     let mut devices = Devices::new();
     let lens = [64, 70_000, 200_001, 16 * 150];
     let buckets = vec![members(64), members(70_000), members(200_001), many_members(150)];
@@ -45,13 +45,13 @@ fn the_global_norm() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_norm_beyond_f32_squares_is_finite() {
+fn global_norm_does_not_overflow() {
     let op = Op::GlobalNorm(GlobalNorm { buckets: vec![members(64)], scaled: false });
     let found = Devices::new().cuda(&op, &[Data::new(DType::F32, &[64], vec![1e30; 64])]);
     assert!((found[0].numbers[0] / 1e30 - 40.0_f32.sqrt()).abs() < 1e-5);
 }
 
-/// Operands of an update, with a norm and a loss scale where there is one.
+/// Operands of an update, with an optional norm and loss scale.
 fn operands(op: &OptimizerStep, len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
     let numbers = op.rule.numbers(5, 0.01);
     let random = |scale, seed| Data::random(DType::F32, &[len], scale, seed);
@@ -66,7 +66,7 @@ fn operands(op: &OptimizerStep, len: usize, norm: Option<f32>, scale: Option<f32
     inputs
 }
 
-/// Every rule that goes element by element, with every term that it may have.
+/// Every elementwise rule, with all of its optional terms.
 fn rules() -> Vec<Rule> {
     let adam = |decoupled| Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, decoupled };
     let lion = Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
@@ -76,7 +76,7 @@ fn rules() -> Vec<Rule> {
     others.into_iter().chain(sgds.map(sgd)).collect()
 }
 
-/// Every kind of update of the same gradients that is stored like this.
+/// One update per rule, with these gradients and this format.
 fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<OptimizerStep> {
     rules()
         .into_iter()
@@ -86,7 +86,7 @@ fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<Optimize
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn updates() {
+fn elementwise_updates_match_the_cpu() {
     let mut devices = Devices::new();
     for (len, members) in [(64, members(64)), (50_001, members(50_001)), (16 * 150, many_members(150))] {
         for (clip_norm, scaled) in
@@ -96,27 +96,27 @@ fn updates() {
             let norm = gradients.need_norm().then_some(2.0);
             for update in every_update(&gradients, UpdateFormat::default()) {
                 let op = Op::OptimizerStep(update.clone());
-                // Padding is not a number in the reference's operands either, and stays as it is.
+                // Padding is NaN in the reference's operands too, and stays unchanged.
                 devices.check(&op, &op, &operands(&update, len, norm, scaled.then_some(1024.0)));
             }
         }
     }
 }
 
-/// The operands of an update of parameters of a type by gradients of a type: its states in their own format, of random numbers,
-/// and a copy of the parameters where there is one.
-pub(super) fn stored(
+/// The operands of an update for types of parameters and gradients: random states in their own format, and a master
+/// copy if the format has one.
+pub(super) fn stored_operands(
     update: &OptimizerStep,
     ty: TensorType,
-    [of_parameters, of_gradients]: [DType; 2],
+    [parameter_dtype, gradient_dtype]: [DType; 2],
 ) -> Vec<Data> {
     let (members, len) = (&update.gradients.members, ty.elements());
     let plain = operands(update, len, Some(2.0), None);
     let mut inputs = Vec::new();
     if !update.format.has_master() {
-        inputs.push(plain[0].stored_as(of_parameters));
+        inputs.push(plain[0].stored_as(parameter_dtype));
     }
-    inputs.push(plain[1].stored_as(of_gradients));
+    inputs.push(plain[1].stored_as(gradient_dtype));
     for (index, state) in update.kept().iter().enumerate() {
         let ty = state.layout(members, ty).1;
         let random = Data::random(DType::F32, &[ty.elements()], 1.0, 9 + index as u64);
@@ -136,13 +136,13 @@ pub(super) fn stored(
     inputs
 }
 
-/// Tensors of such lengths, every other of which decays, to be laid out.
+/// Members of these lengths, every other one with weight decay.
 fn tensors(lens: [usize; 3]) -> impl Iterator<Item = Member> + Clone {
     let member = |(index, len)| Member::new(Shape::new(&[len]), index % 2 == 0, 5 + index as u32);
     lens.into_iter().enumerate().map(member)
 }
 
-/// Asserts that an update of parameters and gradients of such types leaves the same on both devices, of all that it keeps.
+/// Asserts that an update gives the same parameters and states on both devices.
 fn assert_same_update(
     devices: &mut Devices,
     update: &OptimizerStep,
@@ -151,32 +151,31 @@ fn assert_same_update(
     dtypes: [DType; 2],
 ) {
     let op = Op::OptimizerStep(update.clone());
-    let inputs = stored(update, ty, dtypes);
-    let expected = devices.expected_of_same(&op, &inputs);
+    let inputs = stored_operands(update, ty, dtypes);
+    let expected = devices.cpu(&op, &inputs);
     let found = devices.cuda(&op, &inputs);
     assert_eq!(found.len(), 1 + update.kept().len());
     for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        let place = format!("{op:?} of {}: output {index}", dtypes[0]);
+        let label = format!("{op:?} of {}: output {index}", dtypes[0]);
         let members = match index {
             0 => members.clone(),
             index => update.kept()[index - 1].layout(members, ty).0,
         };
-        assert_near(found, expected, &members, &place);
+        assert_near(found, expected, &members, &label);
     }
 }
 
-/// The states in their own format, of random numbers, the same bits on both devices. Codes and 16-bit numbers that a last bit
-/// of the arithmetic decides about may be the next ones.
+/// Both devices start from the same bits. Codes and 16-bit numbers near a rounding boundary may differ by one step.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn updates_of_states_in_fewer_bits() {
+fn updates_with_low_precision_states_match_the_cpu() {
     let mut devices = Devices::new();
     let formats = [
         StateFormat::Bf16(Rounding::Nearest),
         StateFormat::Bf16(Rounding::Stochastic { seed: 0x1234_5678_9abc }),
         StateFormat::Quantized,
     ];
-    // Of every remainder modulo 4: a thread updates four elements at once, and what is left of a tensor.
+    // All remainders modulo 4: a thread updates four elements at once, or the rest of a tensor.
     let lens = [[4096, 7, 302], [1, 256, 13_001]];
     for (format, lens) in formats.into_iter().flat_map(|format| lens.map(|lens| (format, lens))) {
         let (members, ty) = lay_out(tensors(lens), DType::F32, format.dtype());
@@ -190,11 +189,11 @@ fn updates_of_states_in_fewer_bits() {
     }
 }
 
-/// Parameters and gradients in 16 bits, with a copy in f32 or rounded to the nearest or at random, and with states in every
-/// format: what the processor makes of the same, but for numbers that a last bit of the arithmetic decides about.
+/// Parameters and gradients in 16 bits, with a master copy or rounded to nearest or stochastically, and with states in
+/// every format. Results match the CPU's, except for numbers near a rounding boundary.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn updates_of_parameters_in_16_bits() {
+fn updates_of_16_bit_parameters_match_the_cpu() {
     let mut devices = Devices::new();
     let seed = 0x9abc_1234_5678;
     let weights =
@@ -203,7 +202,7 @@ fn updates_of_parameters_in_16_bits() {
     let cases = types.into_iter().flat_map(|types| {
         weights.into_iter().chain([WeightFormat::Master(types.0)]).map(move |weights| (types, weights))
     });
-    for ((half, of_gradients), weights) in cases {
+    for ((half, gradient_dtype), weights) in cases {
         for states in
             [StateFormat::F32, StateFormat::Bf16(Rounding::Stochastic { seed: 3 }), StateFormat::Quantized]
         {
@@ -212,16 +211,16 @@ fn updates_of_parameters_in_16_bits() {
             let (members, ty) = lay_out(tensors([4098, 7, 13_001]), half, narrowest);
             let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
             for update in every_update(&gradients, format) {
-                assert_same_update(&mut devices, &update, &members, ty, [half, of_gradients]);
+                assert_same_update(&mut devices, &update, &members, ty, [half, gradient_dtype]);
             }
         }
     }
 }
 
-/// A step that is left out leaves parameters as their copy is rounded, which may be all that there is of them.
+/// A skipped step still writes the parameters from their master copy, because they may not be stored otherwise.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
+fn skipped_step_rounds_the_master_copy() {
     let mut devices = Devices::new();
     for half in [DType::BF16, DType::F16] {
         for states in [StateFormat::F32, StateFormat::Quantized] {
@@ -231,7 +230,7 @@ fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
             let format = UpdateFormat { states, weights: WeightFormat::Master(half) };
             for update in every_update(&gradients, format) {
                 let op = Op::OptimizerStep(update.clone());
-                let mut inputs = stored(&update, ty, [half, half]);
+                let mut inputs = stored_operands(&update, ty, [half, half]);
                 let norm = inputs.len() - 1;
                 inputs[norm] = Data::scalar(f32::INFINITY);
                 inputs.push(Data::scalar(1024.0));
@@ -247,10 +246,10 @@ fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
     }
 }
 
-/// All of some tensors, and nothing between them.
-pub(super) fn assert_near(found: &Data, expected: &Data, members: &Members, place: &str) {
+/// Asserts that the members' elements agree; padding is ignored.
+pub(super) fn assert_near(found: &Data, expected: &Data, members: &Members, label: &str) {
     let TensorType { dtype, .. } = found.ty;
-    let mut others = 0;
+    let mut differing = 0;
     for i in members.iter().flat_map(|member| member.offset..member.offset + member.elements()) {
         let (found, expected) = (found.numbers[i], expected.numbers[i]);
         let near = match dtype {
@@ -259,16 +258,16 @@ pub(super) fn assert_near(found: &Data, expected: &Data, members: &Members, plac
             DType::F16 => (found - expected).abs() <= expected.abs() / 1023.0 + 6e-8,
             _ => (found - expected).abs() <= 1e-5 * expected.abs().max(1e-2),
         };
-        assert!(near, "{place}, {dtype} at {i}: {found} for {expected}");
-        others += usize::from(found != expected && dtype != DType::F32);
+        assert!(near, "{label}, {dtype} at {i}: {found} instead of {expected}");
+        differing += usize::from(found != expected && dtype != DType::F32);
     }
     let all: usize = members.iter().map(Member::elements).sum();
-    assert!(others <= 1 + all / 100, "{place}: {others} of {all} are others");
+    assert!(differing <= 1 + all / 100, "{label}: {differing} of {all} differ");
 }
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn a_step_without_a_finite_norm_changes_nothing() {
+fn non_finite_norm_skips_the_step() {
     let mut devices = Devices::new();
     for norm in [f32::INFINITY, f32::NAN] {
         for clip_norm in [None, Some(1.0)] {
@@ -290,7 +289,7 @@ fn a_step_without_a_finite_norm_changes_nothing() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn the_loss_scale_follows_the_norms() {
+fn loss_scale_follows_the_norms() {
     let mut devices = Devices::new();
     let rule = LossScale { backoff: 0.5, growth: 2.0, interval: 3.0 };
     for (scale, counts, norm) in [

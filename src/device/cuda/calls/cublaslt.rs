@@ -12,7 +12,7 @@ pub(in crate::cuda) use cudarc::cublaslt::sys::{
 
 use super::{Status, functions};
 
-/// An algorithm that the library recommends, written by it.
+/// An algorithm recommended by the library, which writes this struct.
 #[repr(C)]
 pub(in crate::cuda) struct cublasLtMatmulHeuristicResult_t {
     pub(in crate::cuda) algo: cublasLtMatmulAlgo_t,

@@ -1,10 +1,10 @@
-//! The functions of NVIDIA's libraries that are called, declared here with numbers for their answers.
+//! Declarations of the functions of NVIDIA's libraries, with integer status codes.
 //!
-//! cudarc declares them, too, with Rust enums of the codes that were known when it was made. A newer driver may answer
-//! with another code, and a Rust enum of an unknown value is undefined behaviour. So cudarc loads the libraries, and
-//! gives handles, structs that are passed in and enums that are passed in; whatever a library writes is a number.
+//! cudarc also declares them, but returns Rust enums of the codes known to it. A newer driver may return another code,
+//! and a Rust enum with an unknown value is undefined behaviour. So cudarc only loads the libraries and provides
+//! handles and the structs and enums that are passed in; everything that a library writes is an integer.
 
-// Names are the libraries' own, and so is the number of parameters.
+// Names and parameter counts follow the libraries.
 #![allow(non_camel_case_types, non_snake_case, clippy::too_many_arguments)]
 
 pub(super) mod cublaslt;
@@ -13,24 +13,24 @@ pub(super) mod nvrtc;
 
 use libloading::Library;
 
-/// What a function answers: 0, or a code of its library's own.
+/// A status: 0, or an error code of the library.
 pub(super) type Status = u32;
 
-/// The answer where the library has no such function; no library has a code that is negative to C.
+/// The status if the library does not have the function. No library uses codes that are negative as C integers.
 pub(super) const NO_SUCH_FUNCTION: Status = Status::MAX;
 
-/// The function of a name in a library.
+/// Looks up a function of a library.
 ///
 /// # Safety
-/// It is of type `F`.
+/// The function has type `F`.
 unsafe fn find<F: Copy>(library: &Library, name: &str) -> Option<F> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
-/// Declares functions of a library, which must be loaded before one of them is called. Each is looked up once. It
-/// answers with its status, `NO_SUCH_FUNCTION` where there is none of that name; one that is declared with a value
-/// answers with that, or with `None`.
+/// Declares functions of a library, which must be loaded before the first call. Each is looked up once. It returns its
+/// status, or `NO_SUCH_FUNCTION` if the library does not have it; with a declared return type, it returns `Some(value)`
+/// or `None`.
 macro_rules! functions {
     (of $library:expr; $(fn $name:ident($($parameter:ident: $type:ty),*) $(-> $value:ty)?;)*) => {
         $(functions!(@one $library, $name($($parameter: $type),*) $($value)?);)*
@@ -38,7 +38,7 @@ macro_rules! functions {
     (@one $library:expr, $name:ident($($parameter:ident: $type:ty),*)) => {
         pub(in crate::cuda) unsafe fn $name($($parameter: $type),*) -> $crate::cuda::calls::Status {
             let function = functions!(@find $library, $name, fn($($type),*) -> $crate::cuda::calls::Status);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             function.map_or($crate::cuda::calls::NO_SUCH_FUNCTION, |function| unsafe {
                 function($($parameter),*)
             })
@@ -46,7 +46,7 @@ macro_rules! functions {
     };
     (@one $library:expr, $name:ident($($parameter:ident: $type:ty),*) $value:ty) => {
         pub(in crate::cuda) unsafe fn $name($($parameter: $type),*) -> Option<$value> {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             functions!(@find $library, $name, fn($($type),*) -> $value).map(|function| unsafe {
                 function($($parameter),*)
             })
@@ -55,7 +55,7 @@ macro_rules! functions {
     (@find $library:expr, $name:ident, fn($($type:ty),*) -> $answer:ty) => {{
         type Function = unsafe extern "C" fn($($type),*) -> $answer;
         static FUNCTION: std::sync::OnceLock<Option<Function>> = std::sync::OnceLock::new();
-        // SAFETY: the library is loaded, and its documentation declares the function like this.
+        // SAFETY: the library is loaded, and its documentation declares the function with this type.
         *FUNCTION.get_or_init(|| unsafe { $crate::cuda::calls::find($library, stringify!($name)) })
     }};
 }
@@ -80,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_a_library_lacks_is_an_answer() {
-        // SAFETY: the C library declares both like this.
+    fn missing_functions_are_reported() {
+        // SAFETY: the C library declares both with these types.
         unsafe {
-            assert_eq!(abs(-4242), 4242, "a code that nobody knows is a number");
+            assert_eq!(abs(-4242), 4242, "unknown codes are passed through");
             assert_eq!(labs(-4242), Some(4242));
         }
         // SAFETY: nothing is called.

@@ -1,21 +1,21 @@
-//! Functions of each element, by themselves, behind a sum or a product, and through a gate.
+//! Activations: alone, after an addition or a matmul, and gated.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
 use ops::{Activation, DType, Gated, GatedBackward, TensorType};
 
-use super::elementwise::{FINISH_COLUMNS, SINGLES, map2};
+use super::elementwise::{FINISH_COLUMNS, SINGLES, binary};
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size, size_argument};
 
-/// Columns of a gate that a block takes.
+/// Columns per block of gate kernels.
 const GATE_COLUMNS: usize = 1024;
 
-/// What the names of kernels end with, by the type that they are for.
+/// Suffixes of kernel names by type.
 const TYPES: [&str; 3] = ["f32", "bf16", "f16"];
 
-/// The name of an activation's kernel: its word, what it does, and types.
-fn name(activation: Activation, does: &str, types: &str) -> String {
-    format!("{}_{does}_{types}", activation.definition().word)
+/// A kernel's name: the activation, the action and the types.
+fn name(activation: Activation, action: &str, types: &str) -> String {
+    format!("{}_{action}_{types}", activation.definition().word)
 }
 
 /// `before = a + b; y = f(before)`
@@ -41,10 +41,10 @@ pub(super) fn backward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let name = name(activation, "backward", by_dtype(outputs[0].ty.dtype, TYPES)?);
-    map2(&name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
+    binary(&name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
 }
 
-/// What follows a product: `before += bias; y = f(before) + residual`, bias and residual being of y's type.
+/// The epilogue of a matmul: `before += bias; y = f(before) + residual`, with bias and residual of y's type.
 pub(super) fn finish(
     activation: Activation,
     [y, before]: [&Operand; 2],
@@ -86,7 +86,7 @@ pub(super) fn gated_backward(
     gate(&name, &inputs[0].ty, &[&outputs[0], &inputs[0], &inputs[1]], launcher)
 }
 
-/// A kernel over rows as wide as what comes of a gate.
+/// Launches a gate kernel over the rows of the gate's output.
 fn gate(
     name: &str,
     narrow: &TensorType,

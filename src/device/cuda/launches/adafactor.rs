@@ -1,4 +1,4 @@
-//! Adafactor's kernels, one after the other over all tensors of a bucket.
+//! Adafactor: each kernel runs over all tensors of a bucket.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher};
@@ -6,9 +6,9 @@ use ops::{Adafactor, Factored, OptimizerStep, TensorType};
 
 use super::optimizer::{UPDATE_ELEMENTS, words};
 use super::sizes::BLOCK;
-use super::tables::{Work, each_table};
+use super::tables::{TableEntry, each_table};
 
-/// How many blocks work on a tensor.
+/// The number of blocks per tensor.
 type Blocks = fn(&Factored) -> usize;
 
 /// The struct `Adafactor` of `adafactor.cu`.
@@ -17,7 +17,7 @@ pub(super) fn constants(rule: &Adafactor) -> Argument {
     words(&[epsilon, scale_epsilon, clip_threshold, weight_decay])
 }
 
-/// `operands` are those that all kernels of updates begin with; `parameters` is the type of the bucket.
+/// `operands` are the common first arguments of all update kernels; `parameters` is the bucket's type.
 pub(super) fn update(
     op: &OptimizerStep,
     parameters: TensorType,
@@ -26,18 +26,18 @@ pub(super) fn update(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let members = &op.gradients.members;
-    let kept = op.states()[0].layout(members, parameters).0;
+    let layout = op.states()[0].layout(members, parameters).0;
     let mut scratch_end = 0;
     let tensors: Vec<(Factored, [u64; 6])> = members
         .iter()
-        .zip(kept.iter())
-        .map(|(member, of)| {
+        .zip(layout.iter())
+        .map(|(member, state)| {
             let factored = Factored::of(&member.shape);
             let begin = scratch_end;
             scratch_end += factored.scratch_len();
             let terms =
                 u64::from(member.site) | u64::from(member.decay) << 32 | u64::from(factored.is_matrix) << 33;
-            let sizes = [member.offset, factored.rows, factored.columns, of.offset, begin];
+            let sizes = [member.offset, factored.rows, factored.columns, state.offset, begin];
             let [offset, rows, columns, variances, begin] = sizes.map(|size| size as u64);
             (factored, [offset, rows, columns, variances, begin, terms])
         })
@@ -51,7 +51,7 @@ pub(super) fn update(
     ];
     for (kernel, blocks) in kernels {
         let work =
-            tensors.iter().map(|(factored, fields)| Work { blocks: blocks(factored), fields: *fields });
+            tensors.iter().map(|(factored, fields)| TableEntry { blocks: blocks(factored), fields: *fields });
         each_table(work, |blocks, table| {
             let last = [Argument::Pointer(scratch), table];
             let arguments: Vec<Argument> = operands.iter().cloned().chain(last).collect();

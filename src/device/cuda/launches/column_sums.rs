@@ -6,13 +6,13 @@ use ops::DType;
 
 use super::sizes::{BLOCK, blocks, by_dtype, flag, pointer, size, size_argument, vector_len};
 
-/// Rows that a block sums, if the workspace has room for the partial sums of so few.
+/// Rows per block, if the workspace holds that many partial sums.
 const ROWS_PER_PARTIAL: usize = 128;
 
-/// Stores the sums of the columns of `matrix`, a tensor of any rank, as f32 at `sums`, or adds them to what is there.
+/// Stores the column sums of `matrix`, a tensor of any rank, as f32 at `sums`, or adds them to its contents.
 ///
 /// # Errors
-/// Sizes beyond what a grid can have; what the driver says.
+/// Sizes beyond a grid's limits; the driver fails.
 pub(super) fn column_sums(
     matrix: &Operand,
     sums: u64,
@@ -21,10 +21,11 @@ pub(super) fn column_sums(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let (rows, columns) = (matrix.ty.shape.rows(), matrix.ty.shape.last());
-    let most = bytes as usize / (columns * DType::F32.bytes() as usize);
-    let rows_per_partial = if most == 0 { rows } else { ROWS_PER_PARTIAL.max(rows.div_ceil(most)) };
+    let max_partials = bytes as usize / (columns * DType::F32.bytes() as usize);
+    let rows_per_partial =
+        if max_partials == 0 { rows } else { ROWS_PER_PARTIAL.max(rows.div_ceil(max_partials)) };
     let partials = rows.div_ceil(rows_per_partial);
-    // Such rows are aligned whichever of a tensor's is the first.
+    // Rows of whole vectors keep the alignment, whichever row of a tensor is the first.
     let whole_vectors = columns.is_multiple_of(vector_len(matrix.ty.dtype));
     let (names, lane_columns) = if whole_vectors {
         (
@@ -34,36 +35,36 @@ pub(super) fn column_sums(
     } else {
         (["column_sums_f32", "column_sums_bf16", "column_sums_f16"], 1)
     };
-    let alone = partials == 1;
+    let single_stage = partials == 1;
     launcher.kernel(
         by_dtype(matrix.ty.dtype, names)?,
         [blocks(columns, 32 * lane_columns)?, size(partials)?, 1],
         BLOCK,
         0,
         &[
-            Argument::Pointer(if alone { sums } else { workspace }),
+            Argument::Pointer(if single_stage { sums } else { workspace }),
             pointer(matrix),
             size_argument(rows)?,
             size_argument(columns)?,
             size_argument(rows_per_partial)?,
-            flag(alone && accumulate),
+            flag(single_stage && accumulate),
         ],
     )?;
-    if alone {
+    if single_stage {
         return Ok(());
     }
     let sinks = Sums { dtype: DType::F32, addresses: [sums, 0] };
     sum_partials(sinks, workspace, [partials, columns, columns], accumulate, launcher)
 }
 
-/// Where sums go, and what they are stored as.
+/// The outputs of a reduction: type and addresses.
 pub(super) struct Sums {
     pub(super) dtype: DType,
     pub(super) addresses: [u64; 2],
 }
 
-/// Stores the sum of `count` rows of partial sums, or adds it: the columns before `split` at the first address, the
-/// others at the second. The sizes are `[count, columns, split]`.
+/// Stores or adds the sum of `count` rows of partial sums: columns before `split` at the first address, the others at
+/// the second. The sizes are `[count, columns, split]`.
 ///
 /// # Errors
 /// As `column_sums`.

@@ -6,9 +6,9 @@ use ops::CrossEntropy;
 
 use super::sizes::{by_dtype, flag, optional, pointer, size, size_argument, vector_len};
 
-/// The most threads that a row is given: two such blocks fill a processor, whose rows the second-level cache still holds
+/// Maximum threads per row: two such blocks fill a multiprocessor, and their rows are still in the second-level cache
 /// when they are read again.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 pub(super) fn run(
     op: &CrossEntropy,
@@ -26,7 +26,7 @@ pub(super) fn run(
         None => ["cross_entropy_f32", "cross_entropy_bf16", "cross_entropy_f16"],
         Some(_) => ["cross_entropy_capped_f32", "cross_entropy_capped_bf16", "cross_entropy_capped_f16"],
     };
-    // A few vectors for each thread.
+    // Four vectors per thread.
     let threads = vocabulary / (4 * vector_len(logits.ty.dtype));
     let mut arguments = vec![
         Argument::Pointer(losses),
@@ -44,11 +44,11 @@ pub(super) fn run(
     launcher.kernel(
         by_dtype(logits.ty.dtype, names)?,
         [size(rows)?, 1, 1],
-        threads.next_power_of_two().clamp(32, MOST_THREADS) as u32,
+        threads.next_power_of_two().clamp(32, MAX_THREADS) as u32,
         0,
         &arguments,
     )?;
-    // Where it is accumulated, the loss so far is in the output's own memory.
+    // With accumulation, the output holds the previous loss.
     launcher.kernel(
         "cross_entropy_mean",
         [1, 1, 1],

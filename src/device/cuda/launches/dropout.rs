@@ -1,4 +1,4 @@
-//! Elements left out by chance.
+//! Dropout.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -6,10 +6,10 @@ use ops::{DType, Dropout, Dropped};
 
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argument};
 
-/// Columns of a row that four threads take: their numbers are made together.
+/// Columns per four threads, which generate their random numbers together.
 const COLUMNS: usize = 32;
 
-/// What `Chance` of `chance.cuh` holds: what is dropped, by seeds at an address, if anything is.
+/// The fields of `Chance` in `chance.cuh`: the dropout and the address of its seeds, if any.
 pub(super) fn chance(dropped: Option<(Dropped, u64)>) -> [u64; 2] {
     const ALL: u64 = 1 << 16;
     let words = |(Dropped { site, kept }, seeds)| [seeds, u64::from(site) | u64::from(kept) << 32];
@@ -25,7 +25,7 @@ pub(super) fn run(
     drop_elements(op.dropped, [&inputs[0], &inputs[1], &outputs[0]], inputs.get(2), launcher)
 }
 
-/// `y = residual + dropped(x)` of x num[B,..,C], seeds i32[B,2] and y, with a residual or without.
+/// `y = residual + dropout(x)`, with x num[B,..,C] and seeds i32[B,2]; the residual is optional.
 pub(super) fn drop_elements(
     dropped: Dropped,
     [x, seeds, y]: [&Operand; 3],
@@ -38,7 +38,7 @@ pub(super) fn drop_elements(
         _ => ["dropout_f32_f32", "dropout_f32_bf16", "dropout_f32_f16"],
     };
     let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
-    // Which the kernel counts in 32 bits.
+    // The kernel counts groups in 32 bits.
     let groups = size(rows * columns.div_ceil(COLUMNS))?;
     launcher.kernel(
         by_dtype(y.ty.dtype, names)?,

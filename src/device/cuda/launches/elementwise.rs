@@ -1,4 +1,4 @@
-//! Operations on each element by itself.
+//! Elementwise operations.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -6,16 +6,16 @@ use ops::{Add, Cast, DType, Scale};
 
 use super::activation::add_and_activate;
 use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size, size_argument, vector_len};
-use super::tables::{Work, each_table};
+use super::tables::{TableEntry, each_table};
 
-/// Vectors that a thread takes where it takes several.
+/// Vectors per thread of vectorised kernels.
 const VECTORS: usize = 4;
-/// Elements of a tensor that one block casts.
+/// Elements per block of the cast kernels.
 const CAST_ELEMENTS: usize = 8192;
-/// Columns of a row that one block finishes.
+/// Columns per block of the epilogue kernels.
 pub(super) const FINISH_COLUMNS: usize = 1024;
 
-/// Elements that a thread takes one by one.
+/// Elements per thread of scalar kernels.
 pub(super) const SINGLES: usize = 8;
 
 const ADD: [&str; 3] = ["add_f32", "add_bf16", "add_f16"];
@@ -29,7 +29,7 @@ pub(super) fn add(
 ) -> Result<(), DeviceError> {
     let dtype = outputs[0].ty.dtype;
     match op.activation {
-        None => map2(by_dtype(dtype, ADD)?, [&outputs[0], &inputs[0], &inputs[1]], launcher),
+        None => binary(by_dtype(dtype, ADD)?, [&outputs[0], &inputs[0], &inputs[1]], launcher),
         Some(activation) => add_and_activate(activation, inputs, outputs, launcher),
     }
 }
@@ -46,8 +46,12 @@ pub(super) fn scale(
     launcher.kernel(by_dtype(outputs[0].ty.dtype, SCALE)?, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
-/// A kernel that makes each element of the first operand of those of the others.
-pub(super) fn map2(name: &str, operands: [&Operand; 3], launcher: &mut Launcher) -> Result<(), DeviceError> {
+/// Launches a binary elementwise kernel: output first, then the two inputs.
+pub(super) fn binary(
+    name: &str,
+    operands: [&Operand; 3],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
     let [out, a, b] = operands;
     let elements = out.ty.elements();
     launcher.kernel(
@@ -88,7 +92,7 @@ pub(super) fn cast(
         let work = pairs.map(|(input, output)| {
             let elements = input.ty.elements();
             let fields = [input.address, output.address, elements as u64];
-            Work { blocks: elements.div_ceil(CAST_ELEMENTS), fields }
+            TableEntry { blocks: elements.div_ceil(CAST_ELEMENTS), fields }
         });
         each_table(work, |blocks, table| launcher.kernel(name, [blocks, 1, 1], BLOCK, 0, &[table]))?;
     }

@@ -1,4 +1,4 @@
-//! Token embedding, scaled or not, with learned positions or without.
+//! Token embedding with an optional scale and optional learned positions.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -7,23 +7,23 @@ use ops::{DType, Embedding, EmbeddingBackward, Fill, TypeError};
 use super::initialise::fill;
 use super::sizes::{BLOCK, blocks, count, flag, optional, pointer, size, size_argument};
 
-/// Rows of x that a block makes: one for each of its warps.
+/// Rows of x per block: one per warp.
 const ROWS: usize = 8;
-/// Elements of the positions' gradient that a block makes.
+/// Elements of the positions' gradient per block.
 const POSITION_ELEMENTS: usize = 1024;
-/// Partial sums of the table's gradient that a block makes: one for each of its warps.
+/// Partial sums of the table's gradient per block: one per warp.
 const PARTIALS: usize = 8;
-/// Channels of them that it makes.
+/// Channels of these partial sums per block.
 const CHANNELS: usize = 128;
-/// Bits of a token that one pass sorts by.
+/// Bits of a token id per pass of the radix sort.
 const DIGIT_BITS: u32 = 8;
-/// Threads of the block that sorts.
+/// Threads of the sorting block.
 const SORT_BLOCK: u32 = 1024;
 
-/// Kernels, each with the types that it reads and makes.
+/// Kernels with their input and output types.
 type Kernels = &'static [(DType, DType, &'static str)];
 
-/// By the type of the tables and that of x.
+/// By the types of the tables and of x.
 const EMBEDDING: Kernels = &[
     (DType::F32, DType::F32, "embedding_f32_f32"),
     (DType::BF16, DType::F32, "embedding_bf16_f32"),
@@ -32,7 +32,7 @@ const EMBEDDING: Kernels = &[
     (DType::F16, DType::F16, "embedding_f16_f16"),
 ];
 
-/// The names for the types of dx and of gradients.
+/// Kernel names by the types of dx and of the gradients.
 macro_rules! backward {
     ($name:literal) => {
         &[
@@ -53,7 +53,7 @@ const TABLE: Kernels = backward!("embedding_table_backward_");
 const FINISH: Kernels = backward!("embedding_table_finish_");
 
 /// # Errors
-/// Types that there is no kernel for.
+/// There is no kernel for the types.
 fn by_dtypes(
     operation: &'static str,
     [from, to]: [DType; 2],
@@ -92,7 +92,7 @@ pub(super) fn forward(
     )
 }
 
-/// Gradients that are accumulated are in the outputs' own memory.
+/// Accumulated gradients are in the outputs' memory.
 pub(super) fn backward(
     op: &EmbeddingBackward,
     inputs: &[Operand],
@@ -137,8 +137,8 @@ pub(super) fn backward(
     )
 }
 
-/// Tokens are sorted, so that those of a row of the table lie together; sums of as many of them each are made, and what
-/// belongs to one row is added.
+/// Sorts the tokens, so that those of one table row are adjacent, computes partial sums of a fixed number of tokens
+/// each, and adds the partial sums of each row.
 fn table_gradient(
     op: &EmbeddingBackward,
     inputs: &[Operand],
@@ -151,7 +151,7 @@ fn table_gradient(
     let [order_bytes, _] = EmbeddingBackward::workspace_parts(&tokens.ty, channels);
     let (order, partials) = (Argument::Pointer(workspace), Argument::Pointer(workspace + order_bytes));
     if !op.accumulate_table {
-        // Most rows have no token.
+        // Most rows have no token in the batch.
         fill(&Fill { output: table.ty, value: 0.0 }, &[*table], launcher)?;
     }
     launcher.kernel(
@@ -174,7 +174,7 @@ fn table_gradient(
     let mut arguments = vec![pointer(table), partials, order, pointer(tokens), pointer(dx)];
     arguments.extend(sizes);
     arguments.extend([Argument::F32(op.scale), flag(op.accumulate_table)]);
-    // Both take the same.
+    // Both kernels have the same parameters.
     for kernels in [TABLE, FINISH] {
         let name = by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], kernels)?;
         launcher.kernel(name, grid, BLOCK, 0, &arguments)?;
@@ -182,8 +182,8 @@ fn table_gradient(
     Ok(())
 }
 
-/// How often tokens are sorted by a digit: the largest number is that of tokens which the vocabulary does not have, its
-/// length.
+/// The number of passes of the radix sort. The largest key is the vocabulary's length, which stands for tokens outside
+/// the vocabulary.
 fn passes(vocabulary: usize) -> u32 {
     (usize::BITS - vocabulary.leading_zeros()).div_ceil(DIGIT_BITS)
 }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_sorted_by_all_of_their_digits() {
+    fn sort_passes_cover_all_digits() {
         let cases = [(1, 1), (255, 1), (256, 2), (50_304, 2), (65_535, 2), (65_536, 3)];
         for (vocabulary, expected) in cases {
             assert_eq!(passes(vocabulary), expected, "{vocabulary} tokens");

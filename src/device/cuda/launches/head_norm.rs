@@ -1,4 +1,4 @@
-//! Normalisation of heads of queries and keys.
+//! Normalisation of query and key heads (QK norm).
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -7,18 +7,18 @@ use ops::{Operation, QkNorm, QkNormBackward, QkNormHeads, TypeError};
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size, size_argument};
 
-/// Heads that a block takes at a time: a warp each.
+/// Heads per block: one per warp.
 const WARPS: usize = BLOCK as usize / 32;
-/// Channels of a head at most.
+/// Maximum channels per head.
 const CHANNELS: usize = 256;
 
-/// `Heads` of the kernels.
+/// The kernels' struct `Heads`.
 ///
 /// # Errors
-/// Heads wider than they take.
+/// Heads are wider than the kernels support.
 fn sizes(operation: &'static str, heads: QkNormHeads, channels: usize) -> Result<Argument, DeviceError> {
     if channels > CHANNELS {
-        let problem = format!("on a CUDA device a head has at most {CHANNELS} channels, not {channels}");
+        let problem = format!("CUDA devices support heads of at most {CHANNELS} channels, not {channels}");
         return Err(TypeError { operation, problem }.into());
     }
     let QkNormHeads { queries, keys } = heads;
@@ -27,7 +27,7 @@ fn sizes(operation: &'static str, heads: QkNormHeads, channels: usize) -> Result
     Ok(Argument::Words(words.collect()))
 }
 
-/// A warp takes a head.
+/// One warp per head.
 pub(super) fn forward(
     op: &QkNorm,
     inputs: &[Operand],
@@ -44,7 +44,7 @@ pub(super) fn forward(
     launcher.kernel(name, [blocks(items, WARPS)?, 1, 1], BLOCK, 0, &arguments)
 }
 
-/// A block takes the rows of one partial sum.
+/// One block per partial sum.
 pub(super) fn backward(
     op: &QkNormBackward,
     inputs: &[Operand],

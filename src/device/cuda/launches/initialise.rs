@@ -6,9 +6,9 @@ use ops::{Fill, Normal, Operation as _};
 
 use super::sizes::{BLOCK, blocks, by_dtype, count, pointer};
 
-/// Elements that a block makes.
+/// Elements per block.
 const ELEMENTS: usize = 1024;
-/// Bytes that a block fills with zeros.
+/// Bytes per block of the zero-fill kernel.
 const ZEROS: usize = 4096;
 
 pub(super) fn fill(op: &Fill, outputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {

@@ -7,18 +7,18 @@ use ops::{DType, LayerNorm, LayerNormBackward};
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size_argument};
 
-/// Warps of a block.
+/// Warps per block.
 const BLOCK_WARPS: usize = 8;
-/// Channels of a row that a warp holds in registers.
+/// Channels that a warp holds in registers.
 const WARP_CHANNELS: usize = 768;
 
-/// How many warps hold a row of so many channels; `None` for rows that they cannot, or not in runs of four.
+/// The number of warps that hold a row in registers; `None` if the row is too long or not a multiple of four channels.
 fn warps_per_row(channels: usize) -> Option<usize> {
     let warps = channels.div_ceil(WARP_CHANNELS).next_power_of_two();
     (channels.is_multiple_of(4) && warps <= BLOCK_WARPS).then_some(warps)
 }
 
-/// The names of the kernels of both directions: of y in f32, bf16 and f16 with x in f32, and with x of the same type.
+/// Kernel names, forward and backward: for y in f32, bf16 and f16, with x in f32 and with x of y's type.
 macro_rules! names {
     ($warps:literal) => {
         [
@@ -31,7 +31,7 @@ macro_rules! names {
     };
 }
 
-/// The kernels for rows that as many warps hold: forward and backward.
+/// The forward and backward kernels for this number of warps per row.
 fn kernels(warps: Option<usize>, y: DType, x: DType) -> Result<[&'static str; 2], DeviceError> {
     let names = match warps {
         None => names!("any"),
@@ -74,7 +74,7 @@ pub(super) fn backward(
     let warps = warps_per_row(channels);
     let [_, backward] = kernels(warps, dy.ty.dtype, x.ty.dtype)?;
     let count = rows.div_ceil(LayerNormBackward::ROWS_PER_PARTIAL);
-    // Each group of warps has its sums of dweight and dbias there, before they are added up.
+    // Shared memory for each warp group's partial sums of dweight and dbias.
     let sums = warps.map_or(0, |warps| BLOCK_WARPS / warps * 2 * channels);
     launcher.kernel(
         backward,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_held_by_as_few_warps_as_can() {
+    fn rows_use_the_fewest_warps() {
         let cases = [(4, 1), (768, 1), (772, 2), (1600, 4), (3072, 4), (3076, 8), (6144, 8)];
         for (channels, warps) in cases {
             assert_eq!(warps_per_row(channels), Some(warps), "{channels} channels");

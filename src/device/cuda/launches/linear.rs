@@ -1,12 +1,11 @@
-//! Products with what is fused to them.
+//! Linear layers: matmuls with epilogues.
 //!
-//! The library finishes a product itself where it can and is the faster for it. Elsewhere kernels do it afterwards: a
-//! 16-bit result is then rounded once more than it has to be. They also do it where f32 is to be exact: how near the
-//! library's GELU comes to it is not documented.
+//! The library computes the epilogue if it supports it and is faster. Otherwise a separate kernel does, which rounds a
+//! 16-bit result once more. Exact f32 also uses kernels, because the accuracy of the library's GELU is undocumented.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Launcher, Operand};
-use crate::cuda::products::{Added, Epilogue, Matrix, Product};
+use crate::cuda::matmul::{Added, Epilogue, Matmul, Matrix};
 use ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
 use super::activation;
@@ -21,25 +20,25 @@ fn transposed(operand: &Operand) -> Matrix {
     Matrix { transposed: true, ..matrix(operand) }
 }
 
-/// What is added once.
-fn whole(address: u64) -> Added {
+/// An addend with scale 1.
+fn unscaled(address: u64) -> Added {
     Added { address, scale: 1.0 }
 }
 
-/// Whether nothing may be rounded to less than f32.
-fn is_exact(product: &Product) -> bool {
-    product.left.dtype == DType::F32 && !product.tf32
+/// Whether the whole computation is in f32.
+fn is_exact(matmul: &Matmul) -> bool {
+    matmul.left.dtype == DType::F32 && !matmul.tf32
 }
 
-/// Enqueues a product and what finishes it: by the library, or else by `finish`.
-fn finished(
-    plain: Product,
+/// Enqueues a matmul and its epilogue: fused by the library, or else by `finish`.
+fn with_epilogue(
+    plain: Matmul,
     epilogue: Epilogue,
     launcher: &mut Launcher,
     finish: impl Fn(&mut Launcher) -> Result<(), DeviceError>,
 ) -> Result<(), DeviceError> {
-    launcher.fused(&Product { epilogue, ..plain }, |launcher| {
-        launcher.product(&plain)?;
+    launcher.fused_matmul(&Matmul { epilogue, ..plain }, |launcher| {
+        launcher.matmul(&plain)?;
         finish(launcher)
     })
 }
@@ -54,7 +53,7 @@ pub(super) fn forward(
     let (x, weight, y) = (&inputs[0], &inputs[1], &outputs[0]);
     let bias = op.bias.then(|| inputs[2].address);
     let residual = op.residual.then(|| inputs[2 + usize::from(op.bias)].address);
-    let plain = Product {
+    let plain = Matmul {
         rows: x.ty.shape.rows(),
         columns: y.ty.shape.last(),
         inner: x.ty.shape.last(),
@@ -62,28 +61,29 @@ pub(super) fn forward(
         right: transposed(weight),
         output: matrix(y),
         scale: 1.0,
-        added: residual.map(whole),
+        added: residual.map(unscaled),
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,
     };
     match (op.activation, bias) {
-        (None, None) => launcher.product(&plain),
+        (None, None) => launcher.matmul(&plain),
         (None, Some(bias)) => {
-            finished(plain, Epilogue::Bias(bias), launcher, |launcher| add_bias(y, bias, launcher))
+            with_epilogue(plain, Epilogue::Bias(bias), launcher, |launcher| add_bias(y, bias, launcher))
         }
         (Some(activation), _) => {
             let before = &outputs[1];
-            let apart = |launcher: &mut Launcher| {
-                launcher.product(&Product { output: matrix(before), added: None, ..plain })?;
+            let separate = |launcher: &mut Launcher| {
+                launcher.matmul(&Matmul { output: matrix(before), added: None, ..plain })?;
                 activation::finish(activation, [y, before], bias, residual, launcher)
             };
-            // Of the others, the library has none that keeps what went into it. It would add the residual before the activation.
+            // For other activations, the library has no epilogue that stores the pre-activation. And it would add the
+            // residual before the activation.
             if activation != Activation::GeluTanh || op.residual || is_exact(&plain) {
-                return apart(launcher);
+                return separate(launcher);
             }
             let epilogue = Epilogue::GeluBias { bias, before: before.address };
-            launcher.fused(&Product { epilogue, ..plain }, apart)
+            launcher.fused_matmul(&Matmul { epilogue, ..plain }, separate)
         }
     }
 }
@@ -96,7 +96,7 @@ pub(super) fn input_gradient(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let (dy, weight, dx) = (&inputs[0], &inputs[1], &outputs[0]);
-    let plain = Product {
+    let plain = Matmul {
         rows: dy.ty.shape.rows(),
         columns: dx.ty.shape.last(),
         inner: dy.ty.shape.last(),
@@ -104,31 +104,31 @@ pub(super) fn input_gradient(
         right: matrix(weight),
         output: matrix(dx),
         scale: 1.0,
-        added: op.accumulate.then(|| whole(inputs[2].address)),
+        added: op.accumulate.then(|| unscaled(inputs[2].address)),
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,
     };
     match op.activation {
-        None => launcher.product(&plain),
+        None => launcher.matmul(&plain),
         Some(activation) => {
             let before = inputs[2 + usize::from(op.accumulate)];
             let finish =
                 |launcher: &mut Launcher| activation::backward(activation, &[*dx, before], outputs, launcher);
             if activation != Activation::GeluTanh || is_exact(&plain) {
-                launcher.product(&plain)?;
+                launcher.matmul(&plain)?;
                 return finish(launcher);
             }
-            finished(plain, Epilogue::GeluSlope { before: before.address }, launcher, finish)
+            with_epilogue(plain, Epilogue::GeluSlope { before: before.address }, launcher, finish)
         }
     }
 }
 
-/// Gradients that are accumulated are in the outputs' own memory.
+/// Accumulated gradients are in the outputs' memory.
 ///
-/// dbias comes out of the product that reads a 16-bit dy anyway: its sums are of the very numbers and in f32. f32 is
-/// summed by kernels of its own: with tf32 it is not documented whether the library sums dy or what it rounded it to, and
-/// where f32 is exact, the product takes so long that reading dy once more is nothing.
+/// For a 16-bit dy, the matmul that reads dy also computes dbias: it sums the exact numbers in f32. For an f32 dy,
+/// separate kernels sum: with tf32 it is undocumented whether the library sums dy or its rounded values, and an exact
+/// f32 matmul takes so long that another read of dy is negligible.
 pub(super) fn weight_gradient(
     op: &LinearWeightGradient,
     inputs: &[Operand],
@@ -139,7 +139,7 @@ pub(super) fn weight_gradient(
     let (x, dy, dweight) = (&inputs[0], &inputs[1], &outputs[0]);
     let sums_bytes = op.sums_bytes(&dy.ty, Processor::Cuda);
     let workspace = (address + sums_bytes, bytes - sums_bytes);
-    let plain = Product {
+    let plain = Matmul {
         rows: dy.ty.shape.last(),
         columns: x.ty.shape.last(),
         inner: x.ty.shape.rows(),
@@ -147,28 +147,28 @@ pub(super) fn weight_gradient(
         right: matrix(x),
         output: matrix(dweight),
         scale: 1.0,
-        added: op.accumulate.then(|| whole(dweight.address)),
+        added: op.accumulate.then(|| unscaled(dweight.address)),
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,
     };
     if !op.bias {
-        return launcher.product(&plain);
+        return launcher.matmul(&plain);
     }
     let dbias = outputs[1].address;
     if dy.ty.dtype == DType::F32 {
-        launcher.product(&plain)?;
+        launcher.matmul(&plain)?;
         return column_sums(dy, dbias, op.accumulate, workspace, launcher);
     }
-    // Whoever sums, stores, and the sums are then added or rounded: gradients that are kept and zeroed are those that are
-    // not, to the bit, as long as the same algorithm is taken for both.
+    // The sums are stored first, then added or rounded. So gradients that are zeroed and accumulated equal stored ones
+    // bit for bit, if both use the same algorithm.
     let sums = if sums_bytes > 0 { address } else { dbias };
     let sum = |launcher: &mut Launcher| column_sums(dy, sums, false, workspace, launcher);
     if op.gradients == DType::F32 {
-        finished(plain, Epilogue::BiasGradient(sums), launcher, sum)?;
+        with_epilogue(plain, Epilogue::BiasGradient(sums), launcher, sum)?;
     } else {
-        // With a product that is stored in 16 bits, the library's sums are, too.
-        launcher.product(&plain)?;
+        // With a 16-bit output, the library would also store the sums in 16 bits.
+        launcher.matmul(&plain)?;
         sum(launcher)?;
     }
     if sums_bytes > 0 {

@@ -1,4 +1,4 @@
-//! Self-attention that stores its scores: products of all heads at a time, and the softmax between them.
+//! Self-attention that materialises its scores: batched matmuls over all heads, and a softmax between them.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -6,16 +6,16 @@ use ops::{
     Attending, DType, Heads, MaterializedAttention, MaterializedAttentionBackward, Operation, TensorType,
 };
 
-use super::attention::seen;
+use super::attention::attention_range;
 use super::dropout::drop_elements;
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, size, size_argument};
 
-/// Rows and columns of a result that one block computes.
+/// Rows and columns of a block's result tile.
 const TILE: usize = 64;
-/// Queries whose softmax one block computes: a warp each.
+/// Softmax rows (queries) per block: one per warp.
 const SOFTMAX_ROWS: usize = BLOCK as usize / 32;
 
-/// Scores and probabilities are computed from what is stored of the step before.
+/// Each step reads the stored (rounded) result of the previous one.
 pub(super) fn forward(
     op: &MaterializedAttention,
     inputs: &[Operand],
@@ -23,10 +23,13 @@ pub(super) fn forward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let sizes = Sizes::new(op.name(), &op.attending, &inputs[0].ty)?;
-    let [queries, keys, values] = sizes.parts(&inputs[0]);
-    let [out, probabilities, scores] =
-        [sizes.rows(&outputs[0]), sizes.square(&outputs[1]), sizes.square(&outputs[2])];
-    let capped = Product { factor: sizes.scale(), cap: op.attending.cap, ..sizes.of_queries() };
+    let [queries, keys, values] = sizes.qkv_matrices(&inputs[0]);
+    let [out, probabilities, scores] = [
+        sizes.out_matrices(&outputs[0]),
+        sizes.score_matrices(&outputs[1]),
+        sizes.score_matrices(&outputs[2]),
+    ];
+    let capped = BatchedMatmul { factor: sizes.scale(), cap: op.attending.cap, ..sizes.per_query_head() };
     sizes.multiply(&capped, scores, queries, keys.transposed(), launcher)?;
     let [starts, seeds] = op.attending.places(1).map(|place| Some(&inputs[place?]));
     let starts = optional(starts.map(|starts| starts.address));
@@ -36,16 +39,23 @@ pub(super) fn forward(
         [blocks(sizes.queries(), SOFTMAX_ROWS)?, 1, 1],
         BLOCK,
         0,
-        &[probabilities.pointer(), scores.pointer(), count(sizes.queries()), sizes.seen()?, starts, heads],
+        &[
+            probabilities.pointer(),
+            scores.pointer(),
+            count(sizes.queries()),
+            sizes.range_argument()?,
+            starts,
+            heads,
+        ],
     )?;
     let left = match op.attending.dropped.zip(seeds) {
         Some((dropped, seeds)) => {
             drop_elements(dropped, [&outputs[1], seeds, &outputs[3]], None, launcher)?;
-            sizes.square(&outputs[3])
+            sizes.score_matrices(&outputs[3])
         }
         None => probabilities,
     };
-    sizes.multiply(&sizes.of_queries(), out, left, values, launcher)
+    sizes.multiply(&sizes.per_query_head(), out, left, values, launcher)
 }
 
 pub(super) fn backward(
@@ -55,20 +65,26 @@ pub(super) fn backward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let sizes = Sizes::new(op.name(), &op.attending, &inputs[1].ty)?;
-    let (dout, probabilities) = (sizes.rows(&inputs[0]), sizes.square(&inputs[2]));
-    let [queries, keys, values] = sizes.parts(&inputs[1]);
-    let [dqueries, dkeys, dvalues] = sizes.parts(&outputs[0]);
-    let (dprobabilities, dscores) = (sizes.square(&outputs[1]), sizes.square(&outputs[2]));
-    let (of_queries, of_keys) = (sizes.of_queries(), sizes.of_keys());
+    let (dout, probabilities) = (sizes.out_matrices(&inputs[0]), sizes.score_matrices(&inputs[2]));
+    let [queries, keys, values] = sizes.qkv_matrices(&inputs[1]);
+    let [dqueries, dkeys, dvalues] = sizes.qkv_matrices(&outputs[0]);
+    let (dprobabilities, dscores) = (sizes.score_matrices(&outputs[1]), sizes.score_matrices(&outputs[2]));
+    let (per_query_head, per_key_head) = (sizes.per_query_head(), sizes.per_key_head());
     let (scores, others) = inputs[3..].split_at(usize::from(op.attending.cap.is_some()));
-    if let (Some(dropped), [left, seeds]) = (op.attending.dropped, others) {
-        sizes.multiply(&of_keys, dvalues, sizes.square(left).transposed(), dout, launcher)?;
-        // The gradients of what is left, before they are those of scores.
-        sizes.multiply(&of_queries, dscores, dout, values.transposed(), launcher)?;
+    if let (Some(dropped), [dropped_probabilities, seeds]) = (op.attending.dropped, others) {
+        sizes.multiply(
+            &per_key_head,
+            dvalues,
+            sizes.score_matrices(dropped_probabilities).transposed(),
+            dout,
+            launcher,
+        )?;
+        // `dscores` temporarily holds the gradients of the probabilities after dropout.
+        sizes.multiply(&per_query_head, dscores, dout, values.transposed(), launcher)?;
         drop_elements(dropped, [&outputs[2], seeds, &outputs[1]], None, launcher)?;
     } else {
-        sizes.multiply(&of_keys, dvalues, probabilities.transposed(), dout, launcher)?;
-        sizes.multiply(&of_queries, dprobabilities, dout, values.transposed(), launcher)?;
+        sizes.multiply(&per_key_head, dvalues, probabilities.transposed(), dout, launcher)?;
+        sizes.multiply(&per_query_head, dprobabilities, dout, values.transposed(), launcher)?;
     }
     let names = [
         "attention_softmax_backward_f32",
@@ -86,24 +102,24 @@ pub(super) fn backward(
             probabilities.pointer(),
             optional(scores.first().map(|scores| scores.address)),
             count(sizes.queries()),
-            sizes.seen()?,
+            sizes.range_argument()?,
             Argument::F32(sizes.scale()),
             Argument::F32(op.attending.cap.unwrap_or_default()),
         ],
     )?;
-    sizes.multiply(&of_queries, dqueries, dscores, keys, launcher)?;
-    sizes.multiply(&of_keys, dkeys, dscores.transposed(), queries, launcher)
+    sizes.multiply(&per_query_head, dqueries, dscores, keys, launcher)?;
+    sizes.multiply(&per_key_head, dkeys, dscores.transposed(), queries, launcher)
 }
 
-/// A matrix of each head: `Matrices` of `materialized_attention.cu`, and where the first one begins.
+/// One matrix per head: `Matrices` of `materialized_attention.cu`, and the address of the first.
 #[derive(Clone, Copy, Debug)]
 struct Matrices {
     address: u64,
     rows: usize,
     columns: usize,
-    /// Elements from one batch element, matrix, row and column to the next.
+    /// Strides in elements: batch element, matrix, row, column.
     strides: [usize; 4],
-    /// Heads in a row that share one.
+    /// Number of consecutive heads that share a matrix.
     shared: usize,
 }
 
@@ -118,12 +134,12 @@ impl Matrices {
     }
 }
 
-/// What is done with the products of two matrices.
+/// A batched matmul over heads.
 #[derive(Clone, Copy, Debug)]
-struct Product {
+struct BatchedMatmul {
     /// Heads of the result.
     heads: usize,
-    /// Products of so many heads in a row are added up.
+    /// Number of consecutive heads whose results are summed.
     summed: usize,
     factor: f32,
     cap: Option<f32>,
@@ -146,48 +162,48 @@ impl Sizes {
         self.attending.scale(self.heads.head)
     }
 
-    /// Heads of queries that share keys and values.
+    /// Query heads per key head.
     fn shared(&self) -> usize {
         self.heads.queries / self.heads.keys
     }
 
-    /// Of all heads.
+    /// Queries of all heads.
     fn queries(&self) -> usize {
         self.heads.batch * self.heads.queries * self.heads.sequence
     }
 
-    /// A result of each head of queries.
-    fn of_queries(&self) -> Product {
-        Product { heads: self.heads.queries, summed: 1, factor: 1.0, cap: None }
+    /// One result per query head.
+    fn per_query_head(&self) -> BatchedMatmul {
+        BatchedMatmul { heads: self.heads.queries, summed: 1, factor: 1.0, cap: None }
     }
 
-    /// A result of each head of keys: of the heads that share it.
-    fn of_keys(&self) -> Product {
-        Product { heads: self.heads.keys, summed: self.shared(), factor: 1.0, cap: None }
+    /// One result per key head: the sum over the query heads that share it.
+    fn per_key_head(&self) -> BatchedMatmul {
+        BatchedMatmul { heads: self.heads.keys, summed: self.shared(), factor: 1.0, cap: None }
     }
 
-    /// `Seen` of the kernels.
-    fn seen(&self) -> Result<Argument, DeviceError> {
+    /// The kernels' struct `Seen`.
+    fn range_argument(&self) -> Result<Argument, DeviceError> {
         let sequence = self.heads.sequence;
-        let [ahead, window] = seen(&self.attending, sequence);
+        let [ahead, window] = attention_range(&self.attending, sequence);
         let [sequence, ahead, window] = [size(sequence)?, size(ahead)?, size(window)?].map(u64::from);
         Ok(Argument::Words(vec![sequence | ahead << 32, window]))
     }
 
-    /// Rows of so many channels in all, a head's from an address on.
+    /// Matrices within rows of `channels` elements; the first head begins at `address`.
     fn matrices(&self, address: u64, channels: usize, shared: usize) -> Matrices {
         let Heads { sequence, head, .. } = self.heads;
         let strides = [sequence * channels, head, channels, 1];
         Matrices { address, rows: sequence, columns: head, strides, shared }
     }
 
-    /// An out [B,T,HD], or its gradient.
-    fn rows(&self, out: &Operand) -> Matrices {
+    /// The matrices of out [B,T,HD], or of its gradient.
+    fn out_matrices(&self, out: &Operand) -> Matrices {
         self.matrices(out.address, self.heads.channels(), 1)
     }
 
-    /// Queries, keys and values of a qkv [B,T,(H+2G)D], or their gradients.
-    fn parts(&self, qkv: &Operand) -> [Matrices; 3] {
+    /// The query, key and value matrices of qkv [B,T,(H+2G)D], or of its gradient.
+    fn qkv_matrices(&self, qkv: &Operand) -> [Matrices; 3] {
         let Heads { queries, keys, head, .. } = self.heads;
         let part = |heads: usize, shared: usize| {
             let address = qkv.address + (heads * head) as u64 * self.dtype.bytes();
@@ -196,8 +212,8 @@ impl Sizes {
         [part(0, 1), part(queries, self.shared()), part(queries + keys, self.shared())]
     }
 
-    /// Scores [B,H,T,T], what is made of them, or their gradients.
-    fn square(&self, scores: &Operand) -> Matrices {
+    /// The matrices of scores [B,H,T,T], probabilities, or their gradients.
+    fn score_matrices(&self, scores: &Operand) -> Matrices {
         let Heads { sequence, queries, .. } = self.heads;
         let square = sequence * sequence;
         let strides = [queries * square, square, sequence, 1];
@@ -207,7 +223,7 @@ impl Sizes {
     /// `out = cap(factor left right)` for each head of the result.
     fn multiply(
         &self,
-        product: &Product,
+        matmul: &BatchedMatmul,
         out: Matrices,
         left: Matrices,
         right: Matrices,
@@ -222,17 +238,17 @@ impl Sizes {
             size(out.rows)?,
             size(left.columns)?,
             size(out.columns)?,
-            size(product.heads)?,
-            size(product.summed)?,
-            product.factor.to_bits(),
-            product.cap.unwrap_or_default().to_bits(),
+            size(matmul.heads)?,
+            size(matmul.summed)?,
+            matmul.factor.to_bits(),
+            matmul.cap.unwrap_or_default().to_bits(),
             0,
         ];
         let numbers = numbers.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32);
         let words = strides.chain(numbers).collect();
         launcher.kernel(
             by_dtype(self.dtype, names)?,
-            [size(self.heads.batch * product.heads * tiles)?, 1, 1],
+            [size(self.heads.batch * matmul.heads * tiles)?, 1, 1],
             BLOCK,
             0,
             &[out.pointer(), left.pointer(), right.pointer(), Argument::Words(words)],

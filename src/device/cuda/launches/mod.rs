@@ -1,6 +1,6 @@
-//! What operations enqueue: kernels of `kernels/`, and matrix products.
+//! Launch code of operations: kernels of `kernels/`, and matmuls.
 //!
-//! Names of kernels, their parameters and what one block of each takes are written in both places.
+//! Kernel names, parameters and the work per block are repeated here and must match the sources.
 
 mod activation;
 mod adafactor;
@@ -29,10 +29,10 @@ use super::launcher::{Launcher, Operand};
 use crate::DeviceError;
 use ops::Op;
 
-/// Enqueues an operation whose operands were checked. The workspace is (address, bytes), zeros where there is none.
+/// Enqueues an operation with checked operands. The workspace is (address, bytes); (0, 0) if there is none.
 ///
 /// # Errors
-/// Sizes beyond what a grid can have, heads wider than attention takes; what the driver and the library say.
+/// Sizes beyond a grid's limits, attention heads that are too wide; the driver or the library fails.
 pub(super) fn run(
     op: &Op,
     inputs: &[Operand],
@@ -73,7 +73,7 @@ pub(super) fn run(
         Op::RmsNormBackward(op) => rms_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
-        Op::LoadParameter(_) => unreachable!("no device reads files"),
+        Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors"),
         Op::Stretch(op) => stretch::run(op, inputs, outputs, launcher),
         Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
         Op::CastIds(op) => widen::run(op, inputs, outputs, launcher),

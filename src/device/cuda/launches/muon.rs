@@ -1,16 +1,16 @@
-//! Muon's kernels and products, one parameter after the other.
+//! Muon's kernels and matmuls, one parameter at a time.
 
 use std::ops::Range;
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use crate::cuda::products::{Added, Epilogue, Matrix, Product};
+use crate::cuda::matmul::{Added, Epilogue, Matmul, Matrix};
 use ops::{DType, Member, Muon, MuonScratch, OptimizerStep, TensorType};
 
 use super::optimizer::{Bucket, each_element, in_format, kernels, words};
 use super::sizes::{BLOCK, blocks, by_dtype, count};
 
-/// Elements that a block puts over the norm.
+/// Elements per block of the normalisation kernel.
 const NORMALISED: usize = 16 * BLOCK as usize;
 
 pub(super) fn update(
@@ -22,14 +22,19 @@ pub(super) fn update(
 ) -> Result<(), DeviceError> {
     let scratch = Scratch { rule, places: rule.scratch(&op.gradients.members), workspace };
     let added = (1.0 - rule.momentum) as f32;
-    let turn = words(&[added, if rule.nesterov { added } else { 0.0 }]);
-    let take = words(&[rule.weight_decay]);
+    let momentum_constants = words(&[added, if rule.nesterov { added } else { 0.0 }]);
+    let update_constants = words(&[rule.weight_decay]);
     for member in op.gradients.members.iter() {
         let len = TensorType::f32(&[member.elements()]);
         let direction = Operand { address: scratch.direction(0), ty: len };
-        let made = bucket.of_other_parameters(before(direction, member));
+        let momentum_bucket = bucket.with_parameters(as_bucket(direction, member));
         let kernel = in_format(kernels!("muon_momentum"), op.format.states);
-        each_element(std::slice::from_ref(member), kernel, &made.arguments(turn.clone())?, launcher)?;
+        each_element(
+            std::slice::from_ref(member),
+            kernel,
+            &momentum_bucket.arguments(momentum_constants.clone())?,
+            launcher,
+        )?;
         let columns = member.shape.last();
         for rows in member.matrices() {
             scratch.normalise(rows.start * columns..rows.end * columns, launcher)?;
@@ -39,14 +44,19 @@ pub(super) fn update(
         }
         let orthogonal =
             Operand { address: scratch.x(rule.steps, 0), ty: TensorType { dtype: rule.dtype, ..len } };
-        let taken = bucket.of_other_gradients(before(orthogonal, member));
-        each_element(std::slice::from_ref(member), "muon", &taken.arguments(take.clone())?, launcher)?;
+        let update_bucket = bucket.with_gradients(as_bucket(orthogonal, member));
+        each_element(
+            std::slice::from_ref(member),
+            "muon",
+            &update_bucket.arguments(update_constants.clone())?,
+            launcher,
+        )?;
     }
     Ok(())
 }
 
-/// Where a bucket would begin in which the tensor is that member.
-fn before(tensor: Operand, member: &Member) -> Operand {
+/// An operand for the bucket in which `tensor` would be this member.
+fn as_bucket(tensor: Operand, member: &Member) -> Operand {
     let address = tensor.address.wrapping_sub(tensor.ty.dtype.bytes_of(member.offset));
     Operand { address, ..tensor }
 }
@@ -63,7 +73,7 @@ impl Scratch<'_> {
         self.workspace.0 + self.places.direction + DType::F32.bytes_of(element)
     }
 
-    /// Where `x` begins after that many steps: of every other one, where directions were.
+    /// The address of `x` after a number of steps. Steps alternate between two buffers: `factors` and the directions'.
     fn x(&self, steps: usize, element: usize) -> u64 {
         let place = if steps.is_multiple_of(2) { self.places.factors } else { self.places.direction };
         self.workspace.0 + place + self.rule.dtype.bytes_of(element)
@@ -91,12 +101,12 @@ impl Scratch<'_> {
         let (rule, first) = (self.rule, rows.start * columns);
         let (is_tall, short, long) = (rows.len() > columns, rows.len().min(columns), rows.len().max(columns));
         let matrix = |address| Matrix { address, dtype: rule.dtype, transposed: false };
-        let turned = |address| Matrix { transposed: true, ..matrix(address) };
+        let transposed_matrix = |address| Matrix { transposed: true, ..matrix(address) };
         let [gram, polynomial] =
             [self.places.gram, self.places.polynomial].map(|place| self.workspace.0 + place);
         let product = self.places.product;
         let workspace = (self.workspace.0 + product, self.workspace.1 - product);
-        let plain = |[rows, inner, columns]: [usize; 3], [left, right]: [Matrix; 2], output| Product {
+        let plain = |[rows, inner, columns]: [usize; 3], [left, right]: [Matrix; 2], output| Matmul {
             rows,
             columns,
             inner,
@@ -112,16 +122,17 @@ impl Scratch<'_> {
         let [a, b, c] = Muon::COEFFICIENTS;
         for step in 0..rule.steps {
             let (x, next) = (self.x(step, first), self.x(step + 1, first));
-            let both = if is_tall { [turned(x), matrix(x)] } else { [matrix(x), turned(x)] };
-            launcher.product(&plain([short, long, short], both, gram))?;
+            let factors_pair =
+                if is_tall { [transposed_matrix(x), matrix(x)] } else { [matrix(x), transposed_matrix(x)] };
+            launcher.matmul(&plain([short, long, short], factors_pair, gram))?;
             let square = plain([short; 3], [matrix(gram); 2], polynomial);
             let added = Some(Added { address: gram, scale: b });
-            launcher.product(&Product { scale: c, added, ..square })?;
-            let both = if is_tall { [x, polynomial] } else { [polynomial, x] }.map(matrix);
+            launcher.matmul(&Matmul { scale: c, added, ..square })?;
+            let factors_pair = if is_tall { [x, polynomial] } else { [polynomial, x] }.map(matrix);
             let scale = rule.scale_of(step, rows.len(), columns);
             let added = Some(Added { address: x, scale: scale * a });
-            let product = plain([rows.len(), short, columns], both, next);
-            launcher.product(&Product { scale, added, ..product })?;
+            let matmul = plain([rows.len(), short, columns], factors_pair, next);
+            launcher.matmul(&Matmul { scale, added, ..matmul })?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What happens to whole buckets of gradients and parameters at the end of a step.
+//! Optimizer steps, the global gradient norm and the loss scale: operations on whole buckets.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -8,12 +8,12 @@ use ops::{
 };
 
 use super::sizes::{BLOCK, by_dtype, optional, pointer, size_argument};
-use super::tables::{Work, each_table};
+use super::tables::{TableEntry, each_table};
 use super::{adafactor, muon};
 
-/// Threads of a block that makes a partial sum of a norm.
+/// Threads per block of the norm's partial sums.
 const NORM_BLOCK: u32 = 512;
-/// Elements of a tensor that one block updates.
+/// Elements per block of update kernels.
 pub(super) const UPDATE_ELEMENTS: usize = 4096;
 
 pub(super) fn global_norm(
@@ -23,19 +23,19 @@ pub(super) fn global_norm(
     (partials, _): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let mut made = 0;
+    let mut launched_blocks = 0;
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let name = by_dtype(dtype, ["norm_partials_f32", "norm_partials_bf16", "norm_partials_f16"])?;
         let buckets = op.buckets.iter().zip(inputs).filter(|(_, bucket)| bucket.ty.dtype == dtype);
         let work = buckets.flat_map(|(members, bucket)| {
-            members.iter().map(move |member| Work {
+            members.iter().map(move |member| TableEntry {
                 blocks: member.elements().div_ceil(GlobalNorm::ELEMENTS_PER_PARTIAL),
                 fields: [bucket.address + member.offset as u64 * dtype.bytes(), member.elements() as u64],
             })
         });
         each_table(work, |blocks, table| {
-            let sums = partials + made as u64 * size_of::<f64>() as u64;
-            made += blocks as usize;
+            let sums = partials + launched_blocks as u64 * size_of::<f64>() as u64;
+            launched_blocks += blocks as usize;
             launcher.kernel(name, [blocks, 1, 1], NORM_BLOCK, 0, &[Argument::Pointer(sums), table])
         })?;
     }
@@ -48,12 +48,12 @@ pub(super) fn global_norm(
             pointer(&outputs[0]),
             Argument::Pointer(partials),
             optional(op.scaled.then(|| inputs[op.buckets.len()].address)),
-            size_argument(made)?,
+            size_argument(launched_blocks)?,
         ],
     )
 }
 
-/// Enqueues an update, whose states are updated in place, as parameters are unless they have a copy.
+/// Enqueues an optimizer step. States are updated in place; so are parameters, unless they have a master copy.
 pub(super) fn update(
     op: &OptimizerStep,
     inputs: &[Operand],
@@ -75,14 +75,14 @@ pub(super) fn update(
     }
 }
 
-/// What kernels of updates work on.
+/// The operands of update kernels.
 #[derive(Clone)]
 pub(super) struct Bucket {
     parameters: Operand,
     gradients: Operand,
     states: Vec<Operand>,
     master: Option<Operand>,
-    /// The address of those that are the rule's.
+    /// The address of the rule's numbers.
     numbers: u64,
     norm: Option<u64>,
     scaling: Option<u64>,
@@ -108,19 +108,19 @@ impl Bucket {
         }
     }
 
-    /// With parameters in f32 elsewhere, which are not kept.
-    pub(super) fn of_other_parameters(&self, parameters: Operand) -> Bucket {
+    /// The same with temporary f32 parameters.
+    pub(super) fn with_parameters(&self, parameters: Operand) -> Bucket {
         let format = UpdateFormat { weights: WeightFormat::default(), ..self.format };
         Bucket { parameters, master: None, format, ..self.clone() }
     }
 
-    /// With what is applied elsewhere, by a rule that keeps nothing of it.
-    pub(super) fn of_other_gradients(&self, gradients: Operand) -> Bucket {
+    /// The same with other gradients, for a rule without states.
+    pub(super) fn with_gradients(&self, gradients: Operand) -> Bucket {
         Bucket { gradients, states: Vec::new(), ..self.clone() }
     }
 
-    /// What kernels begin with: parameters, gradients, states and numbers, null for a copy, a norm and a loss scale that there is
-    /// not, what gradients are clipped to, the rule's constants, and the types.
+    /// The common first arguments of update kernels: parameters, gradients, states and numbers; master copy, norm and
+    /// loss scale, or null; the clipping norm, the rule's constants, and the types.
     pub(super) fn arguments(&self, constants: Argument) -> Result<Vec<Argument>, DeviceError> {
         let Bucket { parameters, gradients, .. } = self;
         let mut arguments: Vec<Argument> =
@@ -128,7 +128,7 @@ impl Bucket {
         arguments.push(Argument::Pointer(self.numbers));
         let master = self.master.map(|master| master.address);
         arguments.extend([master, self.norm, self.scaling].map(optional));
-        // Infinite where gradients are not clipped.
+        // Infinity disables clipping.
         arguments.push(Argument::F32(self.clip_norm.unwrap_or(f32::INFINITY)));
         arguments.push(constants);
         arguments.push(formats(self.format, [parameters.ty.dtype, gradients.ty.dtype])?);
@@ -136,14 +136,14 @@ impl Bucket {
     }
 }
 
-/// A kernel that takes each of the members' elements by itself.
+/// Launches an elementwise update kernel over the members.
 pub(super) fn each_element(
     members: &[Member],
     kernel: &'static str,
     arguments: &[Argument],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let work = members.iter().map(|member| Work {
+    let work = members.iter().map(|member| TableEntry {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
         fields: [
             member.offset as u64,
@@ -158,7 +158,8 @@ pub(super) fn each_element(
     })
 }
 
-/// A rule's kernels by its line of `optimizers.cuh`: with moments in f32, in bf16, in bf16 rounded at random, and quantized.
+/// A rule's kernels as named in `optimizers.cuh`: with moments in f32, in bf16, in stochastically rounded bf16, and
+/// quantized.
 macro_rules! kernels {
     ($name:literal) => {
         [$name, concat!($name, "_bf16"), concat!($name, "_bf16_random"), concat!($name, "_quantized")]
@@ -167,19 +168,19 @@ macro_rules! kernels {
 
 pub(super) use kernels;
 
-/// What updates by a rule, and the struct of its constants that it takes. What moments take on is made in f64, as what they
-/// keep is.
+/// The kernel of a rule, and its constants as a struct. `1 - beta` is computed in f64.
 fn kernel(rule: &Rule, format: StateFormat) -> (&'static str, Argument) {
     let (kernels, constants) = match rule {
-        Rule::Adafactor(_) | Rule::Muon(_) => unreachable!("it does not go element by element"),
+        Rule::Adafactor(_) | Rule::Muon(_) => unreachable!("these rules are not elementwise"),
         Rule::Adam(Adam { beta1, beta2, epsilon, weight_decay, decoupled }) => {
-            let ([beta1, added1], [beta2, added2]) = (shares(*beta1), shares(*beta2));
+            let ([beta1, added1], [beta2, added2]) = (average_weights(*beta1), average_weights(*beta2));
             let decoupled = f32::from(u8::from(*decoupled));
             (kernels!("adam"), vec![beta1, added1, beta2, added2, *epsilon, *weight_decay, decoupled])
         }
-        Rule::Lion(Lion { beta1, beta2, weight_decay }) => {
-            (kernels!("lion"), [&shares(*beta1)[..], &shares(*beta2), &[*weight_decay]].concat())
-        }
+        Rule::Lion(Lion { beta1, beta2, weight_decay }) => (
+            kernels!("lion"),
+            [&average_weights(*beta1)[..], &average_weights(*beta2), &[*weight_decay]].concat(),
+        ),
         Rule::Sgd(Sgd { momentum: 0.0, weight_decay, .. }) => (["sgd"; 4], vec![*weight_decay]),
         Rule::Sgd(Sgd { momentum, nesterov, weight_decay }) => {
             (kernels!("sgd_momentum"), vec![*momentum, f32::from(u8::from(*nesterov)), *weight_decay])
@@ -188,7 +189,7 @@ fn kernel(rule: &Rule, format: StateFormat) -> (&'static str, Argument) {
     (in_format(kernels, format), words(&constants))
 }
 
-/// The one of these kernels whose moments are stored so.
+/// Selects the kernel for a state format.
 pub(super) fn in_format(
     [f32, bf16, random, quantized]: [&'static str; 4],
     format: StateFormat,
@@ -201,21 +202,21 @@ pub(super) fn in_format(
     }
 }
 
-/// What a mean keeps of itself, and what is added to it.
-fn shares(beta: f64) -> [f32; 2] {
+/// The weights of a moving average: `beta` and `1 - beta`.
+fn average_weights(beta: f64) -> [f32; 2] {
     [beta as f32, (1.0 - beta) as f32]
 }
 
-/// Numbers as a struct whose last word may be half empty.
+/// A struct of f32 numbers; its last word may be half empty.
 pub(super) fn words(numbers: &[f32]) -> Argument {
     let bits = |number: Option<&f32>| u64::from(number.map_or(0, |number| number.to_bits()));
     Argument::Words(numbers.chunks(2).map(|pair| bits(pair.first()) | bits(pair.get(1)) << 32).collect())
 }
 
-/// The struct `Formats` of `weights.cuh`, for parameters and gradients of these types.
+/// The struct `Formats` of `weights.cuh`, for the types of parameters and gradients.
 ///
 /// # Errors
-/// Types that are not of numbers.
+/// A type is not a floating-point type.
 fn formats(format: UpdateFormat, dtypes: [DType; 2]) -> Result<Argument, DeviceError> {
     let UpdateFormat { states, weights } = format;
     let states_seed = match states {
@@ -247,7 +248,7 @@ fn formats(format: UpdateFormat, dtypes: [DType; 2]) -> Result<Argument, DeviceE
     ]))
 }
 
-/// Scale and counts are updated in place.
+/// Updates the scale and its counts in place.
 pub(super) fn loss_scale(
     op: &LossScale,
     inputs: &[Operand],

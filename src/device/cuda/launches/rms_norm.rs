@@ -10,8 +10,8 @@ use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argume
 /// Channels of a row that a block holds in registers.
 const BLOCK_CHANNELS: usize = 6144;
 
-/// The names of the kernels of a direction, by the type of y: with x in f32, and with x of the same type. The first are of rows
-/// that are held in registers.
+/// Kernel names of one direction, by the type of y: with x in f32, and with x of y's type. The first group holds rows
+/// in registers.
 macro_rules! names {
     ($name:literal) => {
         [names!($name, ""), names!($name, "_any")]
@@ -29,16 +29,16 @@ macro_rules! names {
 }
 
 fn kernel(names: [[[&'static str; 3]; 2]; 2], y: &Operand, x: &Operand) -> Result<&'static str, DeviceError> {
-    let is_held = is_held(x.ty.shape.last());
-    by_dtype(y.ty.dtype, names[usize::from(!is_held)][usize::from(x.ty.dtype != DType::F32)])
+    let fits_registers = fits_registers(x.ty.shape.last());
+    by_dtype(y.ty.dtype, names[usize::from(!fits_registers)][usize::from(x.ty.dtype != DType::F32)])
 }
 
-/// Whether a block holds rows of so many channels, in runs of four.
-fn is_held(channels: usize) -> bool {
+/// Whether a block can hold a row in registers: at most `BLOCK_CHANNELS`, a multiple of four.
+fn fits_registers(channels: usize) -> bool {
     channels.is_multiple_of(4) && channels <= BLOCK_CHANNELS
 }
 
-/// A block takes a row.
+/// One block per row.
 pub(super) fn forward(
     op: &RmsNorm,
     inputs: &[Operand],
@@ -53,7 +53,7 @@ pub(super) fn forward(
     launcher.kernel(kernel(names!("rms_norm"), y, x)?, grid, BLOCK, 0, &arguments)
 }
 
-/// A block takes the rows of one partial sum.
+/// One block per partial sum.
 pub(super) fn backward(
     op: &RmsNormBackward,
     inputs: &[Operand],
@@ -92,8 +92,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_held_that_fit_a_block() {
-        assert!([4, 768, 4096, 6144].into_iter().all(is_held));
-        assert!(![1, 257, 6148, 8192].into_iter().any(is_held));
+    fn rows_that_fit_are_held_in_registers() {
+        assert!([4, 768, 4096, 6144].into_iter().all(fits_registers));
+        assert!(![1, 257, 6148, 8192].into_iter().any(fits_registers));
     }
 }

@@ -1,4 +1,4 @@
-//! Queries and keys rotated by their positions.
+//! Rotary position embedding of queries and keys.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -6,11 +6,11 @@ use ops::{Operation, Rotary, TypeError};
 
 use super::sizes::{BLOCK, by_dtype, flag, pointer, size, size_argument};
 
-/// Pairs of channels that a kernel is given the frequencies of.
+/// Maximum channel pairs, the length of the kernel's frequency table.
 const PAIRS: usize = 128;
 
 /// # Errors
-/// Heads wider than the kernel takes.
+/// Heads are wider than the kernel supports.
 pub(super) fn run(
     op: &Rotary,
     inputs: &[Operand],
@@ -20,7 +20,8 @@ pub(super) fn run(
     let (qkv, rotated) = (&inputs[0], &outputs[0]);
     let mut frequencies = op.frequencies.of_head(op.head);
     if frequencies.len() > PAIRS {
-        let problem = format!("on a CUDA device a head has at most {} channels, not {}", 2 * PAIRS, op.head);
+        let problem =
+            format!("CUDA devices support heads of at most {} channels, not {}", 2 * PAIRS, op.head);
         return Err(TypeError { operation: op.name(), problem }.into());
     }
     frequencies.resize(PAIRS, 0.0);

@@ -1,29 +1,29 @@
-//! Sizes as kernels and grids take them.
+//! Sizes as arguments of kernels and grids.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Operand};
 use ops::{DType, TypeError};
 
-/// Threads of a block of most kernels.
+/// Threads per block of most kernels.
 pub(super) const BLOCK: u32 = 256;
 
-/// Bytes that a thread loads at once.
+/// Bytes of a thread's vector load.
 pub(super) const VECTOR_BYTES: usize = 16;
 
 /// # Errors
-/// A number of more than 31 bits, the most blocks that a grid can have: kernels count rows and columns in 32 bits.
+/// The value exceeds 31 bits, the limit on blocks of a grid: kernels count rows and columns in 32 bits.
 pub(super) fn size(value: usize) -> Result<u32, DeviceError> {
     match i32::try_from(value) {
         Ok(value) => Ok(value.cast_unsigned()),
         Err(_) => Err(TypeError {
             operation: "kernel",
-            problem: format!("takes sizes of at most {}, got {value}", i32::MAX),
+            problem: format!("sizes are limited to {}, got {value}", i32::MAX),
         }
         .into()),
     }
 }
 
-/// The same as a kernel's parameter.
+/// A size as a kernel argument.
 ///
 /// # Errors
 /// As `size`.
@@ -31,7 +31,7 @@ pub(super) fn size_argument(value: usize) -> Result<Argument, DeviceError> {
     size(value).map(Argument::U32)
 }
 
-/// Blocks that take `per_block` of `count` each.
+/// The number of blocks for `count` items with `per_block` each.
 ///
 /// # Errors
 /// As `size`.
@@ -39,15 +39,15 @@ pub(super) fn blocks(count: usize, per_block: usize) -> Result<u32, DeviceError>
     size(count.div_ceil(per_block))
 }
 
-/// Elements of a type in a vector.
+/// Elements per vector load.
 pub(super) fn vector_len(dtype: DType) -> usize {
     VECTOR_BYTES / dtype.bytes() as usize
 }
 
-/// The kernel for f32, bf16 or f16.
+/// Selects the kernel for f32, bf16 or f16.
 ///
 /// # Errors
-/// Another type.
+/// The type is none of these.
 pub(super) fn by_dtype(
     dtype: DType,
     [f32, bf16, f16]: [&'static str; 3],
@@ -66,7 +66,7 @@ pub(super) fn pointer(operand: &Operand) -> Argument {
     Argument::Pointer(operand.address)
 }
 
-/// Null where there is none.
+/// A null pointer for `None`.
 pub(super) fn optional(address: Option<u64>) -> Argument {
     Argument::Pointer(address.unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Weights as codes, and back.
+//! Quantization and dequantization of weights.
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
@@ -6,11 +6,11 @@ use ops::{CodeFormat, Dequantize, NF4_BLOCK, QUANTIZED_BLOCK, Quantize};
 
 use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size, size_argument};
 
-/// Numbers that one block makes codes of: a block of them to each warp.
+/// Numbers per block of the quantization kernels: one NF4 block per warp.
 const QUANTIZED: usize = NF4_BLOCK * BLOCK as usize / 32;
-/// Numbers that one block makes of codes: four pairs to each thread.
+/// Numbers per block of the dequantization kernels: four pairs per thread.
 const DEQUANTIZED: usize = 2 * 4 * BLOCK as usize;
-/// Elements of a row that one block makes of codes.
+/// Columns per block of row-wise dequantization.
 const COLUMNS: usize = 1024;
 
 const DEQUANTIZE_ROWS: [&str; 3] = ["dequantize_rows_f32", "dequantize_rows_bf16", "dequantize_rows_f16"];

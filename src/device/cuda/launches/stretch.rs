@@ -1,4 +1,4 @@
-//! Stretches of a long row of tokens.
+//! Gathers samples: slices of a long row of tokens.
 
 use super::sizes::{BLOCK, blocks, count, flag, pointer, size, size_argument};
 use crate::DeviceError;

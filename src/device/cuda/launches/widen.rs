@@ -1,4 +1,4 @@
-//! Whole numbers in 32 bits.
+//! Casts u8 and u16 ids to i32.
 
 use super::elementwise::SINGLES;
 use super::sizes::{BLOCK, blocks, count, flag, pointer};

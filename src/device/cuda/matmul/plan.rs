@@ -1,14 +1,14 @@
-//! A product of one shape, prepared: its description, the algorithms that the library recommends, and the choice among
-//! them.
+//! The plan of a matmul shape: its descriptor and layouts, the library's recommended algorithms, and the selected
+//! method.
 //!
-//! The library thinks in columns: a row-major matrix is its own transpose to it. So what is asked for is the transpose
-//! of the product, with the two operands in the other order.
+//! The library is column-major: it sees a row-major matrix as its transpose. So the plan requests the transposed
+//! matmul, with the two operands exchanged.
 
 use std::ffi::c_void;
 
 use super::algorithm::Algorithm;
 use super::alignment::Alignment;
-use super::{Added, Epilogue, Product, Shape};
+use super::{Added, Epilogue, Matmul, MatmulShape};
 use crate::DeviceError;
 use crate::cuda::calls::Status;
 use crate::cuda::calls::cublaslt::{
@@ -16,74 +16,77 @@ use crate::cuda::calls::cublaslt::{
     cublasLtMatmulPreferenceAttributes_t as Preference, cudaDataType_t as DataType,
 };
 use crate::cuda::calls::driver::CUstream;
-use crate::cuda::errors::Failed;
+use crate::cuda::errors::CallError;
 use ops::{DType, TypeError};
 
 const INVALID_VALUE: Status = 7;
 const ARCH_MISMATCH: Status = 8;
 const NOT_SUPPORTED: Status = 15;
 
-/// How many algorithms the library may recommend.
+/// Maximum number of recommended algorithms.
 const CANDIDATES: usize = 8;
 
-/// How the parts of a product that was split along its inner dimension may be summed, a mask of bits: apart from the
-/// output and in f32. In the output itself takes atomics, whose order changes from run to run, and in the output's type
-/// would round each part to 16 bits.
+/// The allowed split-K reduction schemes, a bit mask: partial sums in f32 in the workspace. Reduction in place uses
+/// atomics, whose order changes between runs, and reduction in the output's type would round each partial sum to 16
+/// bits.
 const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
-/// What the operands of epilogues have to be aligned to. Of these the library is told nothing but their addresses, and what
-/// it wants of them is not documented: its kernels load as many bytes at once.
+/// Required alignment of epilogue operands in bytes. The library receives only their addresses, and its requirement is
+/// undocumented: its kernels use 16-byte loads.
 const EPILOGUE_ALIGNMENT: u64 = 16;
 
-/// How products of a shape are computed.
+/// The method for matmuls of a shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in super::super) enum Way {
-    /// By the library, with what is fused to it.
+pub(in super::super) enum MatmulMethod {
+    /// The library computes matmul and epilogue.
     Fused(Algorithm),
-    /// Without its epilogue, which a kernel takes on.
-    Apart,
+    /// The library computes the matmul, a kernel the epilogue.
+    Separate,
 }
 
-pub(in super::super) struct Plan {
-    description: Description,
-    /// Of our right matrix, the library's first.
+pub(in super::super) struct MatmulPlan {
+    descriptor: Descriptor,
+    /// Of the right matrix, the library's first operand.
     first: Layout,
-    /// Of our left matrix.
+    /// Of the left matrix.
     second: Layout,
     output: Layout,
     /// At least one.
     pub(super) recommended: Vec<Algorithm>,
-    pub(super) way: Way,
+    pub(super) method: MatmulMethod,
 }
 
-impl Plan {
-    /// With the way that the library recommends first. `None` if it has no algorithm for the shape.
-    pub(super) fn new(handle: sys::cublasLtHandle_t, shape: &Shape) -> Result<Option<Plan>, DeviceError> {
+impl MatmulPlan {
+    /// A plan with the library's first recommendation. `None` if it has no algorithm for the shape.
+    pub(super) fn new(
+        handle: sys::cublasLtHandle_t,
+        shape: &MatmulShape,
+    ) -> Result<Option<MatmulPlan>, DeviceError> {
         if shape.alignment.epilogue < EPILOGUE_ALIGNMENT {
             return Ok(None);
         }
-        let description = Description::new(shape)?;
+        let descriptor = Descriptor::new(shape)?;
         let output = Layout::new(shape.output, shape.columns, shape.rows)?;
         let first = Layout::of_operand(shape.right, shape.columns, shape.inner)?;
         let second = Layout::of_operand(shape.left, shape.inner, shape.rows)?;
-        let recommended = recommended(handle, shape, &description, [&first, &second, &output])?;
-        let Some(way) = recommended.first().copied().map(Way::Fused) else { return Ok(None) };
-        Ok(Some(Plan { description, first, second, output, recommended, way }))
+        let recommended = recommended(handle, shape, &descriptor, [&first, &second, &output])?;
+        let Some(method) = recommended.first().copied().map(MatmulMethod::Fused) else { return Ok(None) };
+        Ok(Some(MatmulPlan { descriptor, first, second, output, recommended, method }))
     }
 
-    /// Whether the library takes an algorithm, which may have been stored by another of its versions, for this shape.
-    pub(super) fn takes(
+    /// Whether the library accepts an algorithm for this shape. It may be stored by another library version.
+    pub(super) fn accepts(
         &self,
         handle: sys::cublasLtHandle_t,
-        shape: &Shape,
+        shape: &MatmulShape,
         algorithm: &Algorithm,
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, CallError> {
         let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
-        // SAFETY: all descriptions live; the algorithm is only looked at; there is room for the result.
+        // SAFETY: all descriptors are live; the algorithm is only read; the result has the library's type.
         let status = check("cublasLtMatmulAlgoCheck", unsafe {
             sys::cublasLtMatmulAlgoCheck(
                 handle,
-                self.description.0,
+                self.descriptor.0,
                 self.first.0,
                 self.second.0,
                 self.output.0,
@@ -93,10 +96,10 @@ impl Plan {
             )
         });
         match status {
-            // SAFETY: the library filled it in.
+            // SAFETY: the library has initialised it.
             Ok(()) => Ok(fits(unsafe { found.assume_init_ref() }, shape)),
-            // How it refuses one, depending on what it finds.
-            Err(Failed { code: INVALID_VALUE | ARCH_MISMATCH | NOT_SUPPORTED, .. }) => Ok(false),
+            // The library's codes for a rejected algorithm.
+            Err(CallError { code: INVALID_VALUE | ARCH_MISMATCH | NOT_SUPPORTED, .. }) => Ok(false),
             Err(failed) => Err(failed),
         }
     }
@@ -104,30 +107,30 @@ impl Plan {
     pub(super) fn enqueue(
         &self,
         handle: sys::cublasLtHandle_t,
-        product: &Product,
+        matmul: &Matmul,
         algorithm: &Algorithm,
         stream: CUstream,
-    ) -> Result<(), Failed> {
-        self.description.point(product.epilogue)?;
+    ) -> Result<(), CallError> {
+        self.descriptor.set_pointers(matmul.epilogue)?;
         let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
-        let added = product.added.unwrap_or(Added { address: product.output.address, scale: 0.0 });
-        let (workspace, bytes) = product.workspace;
-        // SAFETY: the description and layouts are those that the algorithm was recommended for, the scalars are on the
-        // host and read before the call returns, and the operands are as large as the layouts say: the device checked
-        // the operation's types and regions.
+        let added = matmul.added.unwrap_or(Added { address: matmul.output.address, scale: 0.0 });
+        let (workspace, bytes) = matmul.workspace;
+        // SAFETY: descriptor and layouts match the algorithm; the scalars are in host memory and are read before the
+        // call returns; the operands have the sizes of the layouts, because the device has checked the operation's
+        // types and regions.
         let status = unsafe {
             sys::cublasLtMatmul(
                 handle,
-                self.description.0,
-                number(&product.scale),
-                product.right.address as *const c_void,
+                self.descriptor.0,
+                number(&matmul.scale),
+                matmul.right.address as *const c_void,
                 self.first.0,
-                product.left.address as *const c_void,
+                matmul.left.address as *const c_void,
                 self.second.0,
                 number(&added.scale),
                 added.address as *const c_void,
                 self.output.0,
-                product.output.address as *mut c_void,
+                matmul.output.address as *mut c_void,
                 self.output.0,
                 &algorithm.0,
                 workspace as *mut c_void,
@@ -139,9 +142,9 @@ impl Plan {
     }
 }
 
-/// That a shape has no algorithm.
-pub(super) fn unsupported(shape: &Shape) -> Failed {
-    Failed {
+/// The error for a shape without an algorithm.
+pub(super) fn unsupported(shape: &MatmulShape) -> CallError {
+    CallError {
         call: format!("cublasLtMatmul of {shape:?}"),
         name: "CUBLAS_STATUS_NOT_SUPPORTED".to_owned(),
         code: NOT_SUPPORTED,
@@ -149,8 +152,8 @@ pub(super) fn unsupported(shape: &Shape) -> Failed {
     }
 }
 
-pub(super) fn check(call: &'static str, status: Status) -> Result<(), Failed> {
-    Failed::check(call, status, |code| name(code).to_owned())
+pub(super) fn check(call: &'static str, status: Status) -> Result<(), CallError> {
+    CallError::check(call, status, |code| name(code).to_owned())
 }
 
 fn name(code: Status) -> &'static str {
@@ -164,15 +167,15 @@ fn name(code: Status) -> &'static str {
         14 => "CUBLAS_STATUS_INTERNAL_ERROR",
         NOT_SUPPORTED => "CUBLAS_STATUS_NOT_SUPPORTED",
         16 => "CUBLAS_STATUS_LICENSE_ERROR",
-        _ => "an error that this program has no name for",
+        _ => "an error unknown to this program",
     }
 }
 
-/// What is computed.
-struct Description(sys::cublasLtMatmulDesc_t);
+/// A matmul descriptor.
+struct Descriptor(sys::cublasLtMatmulDesc_t);
 
-impl Description {
-    fn new(shape: &Shape) -> Result<Description, DeviceError> {
+impl Descriptor {
+    fn new(shape: &MatmulShape) -> Result<Descriptor, DeviceError> {
         let compute = if shape.tf32 {
             ComputeType::CUBLAS_COMPUTE_32F_FAST_TF32
         } else {
@@ -182,36 +185,36 @@ impl Description {
         // SAFETY: the library is loaded.
         let status = unsafe { sys::cublasLtMatmulDescCreate(&mut handle, compute, DataType::CUDA_R_32F) };
         check("cublasLtMatmulDescCreate", status)?;
-        let description = Description(handle);
-        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.right.1))?;
-        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.left.1))?;
-        description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
-        // Vectors and matrices of epilogues are of the output's type, which is what the library takes them to be
-        // of if it is not told: it is, for what an f32 output of 16-bit operands means is not written down. Before a call
-        // says where they are, they are somewhere as aligned, for a library that looks at that when it recommends or checks
-        // an algorithm. Nothing is read or written there.
-        let (ty, somewhere) = (data_type(shape.output)?, shape.alignment.epilogue);
+        let descriptor = Descriptor(handle);
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.right.1))?;
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.left.1))?;
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
+        // Epilogue vectors and matrices have the output's type. That is the library's default too, but the default for
+        // an f32 output of 16-bit operands is undocumented, so it is set. Until a call sets the pointers, they hold a
+        // placeholder address of the same alignment, because the library may read it when it recommends or checks an
+        // algorithm. The placeholder is never dereferenced.
+        let (ty, placeholder) = (data_type(shape.output)?, shape.alignment.epilogue);
         match shape.epilogue {
             sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT => {}
             sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS
             | sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB => {
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere)?;
+                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
+                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, placeholder)?;
             }
             _ => {
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere)?;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ty)?;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere)?;
+                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
+                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, placeholder)?;
+                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ty)?;
+                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, placeholder)?;
                 let row = shape.columns as i64;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
+                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
             }
         }
-        Ok(description)
+        Ok(descriptor)
     }
 
-    /// Says where this call's epilogue finds what it reads and puts what it writes.
-    fn point(&self, epilogue: Epilogue) -> Result<(), Failed> {
+    /// Sets the pointers of a call's epilogue operands.
+    fn set_pointers(&self, epilogue: Epilogue) -> Result<(), CallError> {
         let (vector, matrix) = match epilogue {
             Epilogue::None => (None, None),
             Epilogue::Bias(vector) | Epilogue::BiasGradient(vector) => (Some(vector), None),
@@ -227,31 +230,31 @@ impl Description {
         Ok(())
     }
 
-    fn set<T: Copy>(&self, attribute: Attribute, value: T) -> Result<(), Failed> {
+    fn set<T: Copy>(&self, attribute: Attribute, value: T) -> Result<(), CallError> {
         let (pointer, size) = (std::ptr::from_ref(&value).cast(), size_of::<T>());
-        // SAFETY: the description lives; the library reads as many bytes as it is told, and refuses a wrong number.
+        // SAFETY: the descriptor is live; the library reads `size` bytes and rejects a wrong size.
         let status = unsafe { sys::cublasLtMatmulDescSetAttribute(self.0, attribute, pointer, size) };
         check("cublasLtMatmulDescSetAttribute", status)
     }
 }
 
-impl Drop for Description {
+impl Drop for Descriptor {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         let _ = unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
     }
 }
 
-/// The library's numbers for taking an operand as it lies and transposed, which cudarc binds with cuBLAS alone.
+/// The library's `cublasOperation_t` values, which cudarc binds only with cuBLAS.
 fn operation(transposed: bool) -> i32 {
     i32::from(transposed)
 }
 
-/// How a matrix lies in memory, in columns.
+/// A column-major matrix layout.
 struct Layout(sys::cublasLtMatrixLayout_t);
 
 impl Layout {
-    /// An operand that is `rows` by `columns` to the library once it has transposed it as it is told.
+    /// The layout of an operand that is `rows` by `columns` after the requested transposition.
     fn of_operand(
         (dtype, transposed): (DType, bool),
         rows: usize,
@@ -263,7 +266,7 @@ impl Layout {
     fn new(dtype: DType, rows: usize, columns: usize) -> Result<Layout, DeviceError> {
         let mut handle = std::ptr::null_mut();
         let ty = data_type(dtype)?;
-        // SAFETY: the library is loaded. Columns follow each other without gaps.
+        // SAFETY: the library is loaded. Columns are contiguous.
         let status = unsafe {
             sys::cublasLtMatrixLayoutCreate(&mut handle, ty, rows as u64, columns as u64, rows as i64)
         };
@@ -285,32 +288,32 @@ fn data_type(dtype: DType) -> Result<DataType, DeviceError> {
         DType::BF16 => Ok(DataType::CUDA_R_16BF),
         DType::F16 => Ok(DataType::CUDA_R_16F),
         DType::I32 | DType::U16 | DType::U8 | DType::U4 => {
-            Err(TypeError { operation: "product", problem: format!("does not multiply {dtype}") }.into())
+            Err(TypeError { operation: "matmul", problem: format!("does not support {dtype}") }.into())
         }
     }
 }
 
-/// The algorithms that the library recommends within the workspace, what it thinks the fastest first.
+/// The library's recommended algorithms within the workspace, in order of expected speed.
 fn recommended(
     handle: sys::cublasLtHandle_t,
-    shape: &Shape,
-    description: &Description,
+    shape: &MatmulShape,
+    descriptor: &Descriptor,
     [first, second, output]: [&Layout; 3],
-) -> Result<Vec<Algorithm>, Failed> {
-    let limits = Limits::new(shape)?;
+) -> Result<Vec<Algorithm>, CallError> {
+    let preferences = Preferences::new(shape)?;
     let mut found =
         [const { std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; CANDIDATES];
     let mut count = 0;
-    // SAFETY: all descriptions live; there is room for as many results as are asked for.
+    // SAFETY: all descriptors are live; `found` has room for `CANDIDATES` results.
     let status = unsafe {
         sys::cublasLtMatmulAlgoGetHeuristic(
             handle,
-            description.0,
+            descriptor.0,
             first.0,
             second.0,
             output.0,
             output.0,
-            limits.0,
+            preferences.0,
             CANDIDATES as i32,
             found.as_mut_ptr().cast(),
             &mut count,
@@ -318,33 +321,33 @@ fn recommended(
     };
     match check("cublasLtMatmulAlgoGetHeuristic", status) {
         Ok(()) => {}
-        // How the library says that it has none, depending on its version.
-        Err(Failed { code: INVALID_VALUE | NOT_SUPPORTED, .. }) => return Ok(Vec::new()),
+        // The codes for no algorithm, depending on the library version.
+        Err(CallError { code: INVALID_VALUE | NOT_SUPPORTED, .. }) => return Ok(Vec::new()),
         Err(failed) => return Err(failed),
     }
     let count = usize::try_from(count).unwrap_or(0).min(CANDIDATES);
-    // SAFETY: the library filled in as many as it says; the others are not looked at.
+    // SAFETY: the library has initialised `count` results; the others are not read.
     let found = found[..count].iter().map(|result| unsafe { result.assume_init_ref() });
     Ok(found.filter(|result| fits(result, shape)).map(|result| Algorithm(result.algo)).collect())
 }
 
-/// Whether an algorithm can be used within a shape's workspace.
-fn fits(result: &sys::cublasLtMatmulHeuristicResult_t, shape: &Shape) -> bool {
+/// Whether an algorithm is valid and fits in the shape's workspace.
+fn fits(result: &sys::cublasLtMatmulHeuristicResult_t, shape: &MatmulShape) -> bool {
     result.state == 0 && result.workspaceSize as u64 <= shape.workspace
 }
 
-/// What an algorithm must keep to.
-struct Limits(sys::cublasLtMatmulPreference_t);
+/// Constraints on recommended algorithms.
+struct Preferences(sys::cublasLtMatmulPreference_t);
 
-impl Limits {
-    fn new(shape: &Shape) -> Result<Limits, Failed> {
+impl Preferences {
+    fn new(shape: &MatmulShape) -> Result<Preferences, CallError> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library is loaded.
         let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&mut handle) };
         check("cublasLtMatmulPreferenceCreate", status)?;
-        let limits = Limits(handle);
-        limits.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, shape.workspace)?;
-        limits.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCTIONS)?;
+        let preferences = Preferences(handle);
+        preferences.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, shape.workspace)?;
+        preferences.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCTIONS)?;
         let Alignment { left, right, output, epilogue: _ } = shape.alignment;
         for (attribute, bytes) in [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, right),
@@ -352,20 +355,20 @@ impl Limits {
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, output),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, output),
         ] {
-            limits.set(attribute, bytes as u32)?;
+            preferences.set(attribute, bytes as u32)?;
         }
-        Ok(limits)
+        Ok(preferences)
     }
 
-    fn set<T: Copy>(&self, attribute: Preference, value: T) -> Result<(), Failed> {
+    fn set<T: Copy>(&self, attribute: Preference, value: T) -> Result<(), CallError> {
         let (pointer, size) = (std::ptr::from_ref(&value).cast(), size_of::<T>());
-        // SAFETY: the preference lives; the library reads as many bytes as it is told, and refuses a wrong number.
+        // SAFETY: the preference is live; the library reads `size` bytes and rejects a wrong size.
         let status = unsafe { sys::cublasLtMatmulPreferenceSetAttribute(self.0, attribute, pointer, size) };
         check("cublasLtMatmulPreferenceSetAttribute", status)
     }
 }
 
-impl Drop for Limits {
+impl Drop for Preferences {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         let _ = unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };

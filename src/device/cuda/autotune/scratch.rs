@@ -1,38 +1,38 @@
-//! Memory of an operation's own, on which its products can be timed.
+//! Scratch operands for timing the matmuls of an operation.
 
 use crate::cuda::CudaDevice;
 use crate::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
 use ops::{Cast, DType, Deviation, Normal, Op, TensorType};
 
-/// Random numbers that operands are filled with, again and again.
+/// Number of random numbers; operands are filled with repeated copies of them.
 const NUMBERS: usize = 1 << 20;
 
-/// Operands as a program has them, as aligned: an output that takes an input's place, or may, does.
+/// Operands with the program's alignments. An output that must or may overwrite an input does.
 pub(super) struct Scratch {
     buffers: Vec<Buffer>,
     pub(super) inputs: Vec<Tensor>,
     pub(super) outputs: Vec<Tensor>,
     pub(super) workspace: Region,
-    /// Random numbers in f32, and in another type.
+    /// Random numbers in f32, and converted to another type.
     numbers: [Region; 2],
 }
 
 impl Scratch {
-    /// `None` if there is no room for it in the target's memory, or on the card.
+    /// `None` if it does not fit in the target's memory or on the card.
     ///
     /// # Errors
-    /// A device that fails otherwise.
-    pub(super) fn take(device: &mut CudaDevice, work: &Work) -> Result<Option<Scratch>, DeviceError> {
-        let apart = (0..work.outputs.len()).filter(|&output| work.place(output).is_none());
+    /// The device fails otherwise.
+    pub(super) fn allocate(device: &mut CudaDevice, work: &Work) -> Result<Option<Scratch>, DeviceError> {
+        let own_outputs = (0..work.outputs.len()).filter(|&output| work.place(output).is_none());
         let largest = work.inputs.iter().map(|input| input.ty.elements()).max().unwrap_or(0);
         let numbers = TensorType::f32(&[largest.clamp(1, NUMBERS)]).bytes();
         let mut sizes: Vec<u64> = work.inputs.iter().map(Placed::end).collect();
-        sizes.extend(apart.map(|output| work.outputs[output].end()));
+        sizes.extend(own_outputs.map(|output| work.outputs[output].end()));
         sizes.extend([work.workspace, numbers, numbers]);
-        let Some(buffers) = allocate(device, &sizes)? else { return Ok(None) };
+        let Some(buffers) = allocate_all(device, &sizes)? else { return Ok(None) };
 
         let mut regions = buffers.iter().zip(&sizes).map(|(&buffer, &bytes)| region(buffer, bytes));
-        let mut next = || regions.next().expect("as many as were allocated");
+        let mut next = || regions.next().expect("one region per allocation");
         let tensor =
             |&Placed { ty, offset }: &Placed, region: Region| Tensor { buffer: region.buffer, offset, ty };
         let inputs: Vec<Tensor> = work.inputs.iter().map(|placed| tensor(placed, next())).collect();
@@ -45,10 +45,11 @@ impl Scratch {
         Ok(Some(Scratch { buffers, inputs, outputs, workspace, numbers }))
     }
 
-    /// Fills the operands with numbers as in training: a card multiplies equal ones with less power, and so faster.
+    /// Fills the operands with random numbers as in training: with constant operands a card draws less power and clocks
+    /// higher.
     ///
     /// # Errors
-    /// A device that fails.
+    /// The device fails.
     pub(super) fn fill(&self, device: &mut CudaDevice) -> Result<(), DeviceError> {
         let [drawn, cast] = self.numbers;
         let tensor = |region: Region, dtype: DType| {
@@ -74,7 +75,7 @@ impl Scratch {
     }
 
     pub(super) fn free(self, device: &mut CudaDevice) -> Result<(), DeviceError> {
-        free(device, self.buffers)
+        free_all(device, self.buffers)
     }
 }
 
@@ -82,8 +83,8 @@ fn region(buffer: Buffer, bytes: u64) -> Region {
     Region { buffer, offset: 0, bytes }
 }
 
-/// `None` if there is no room for all of them.
-fn allocate(device: &mut CudaDevice, sizes: &[u64]) -> Result<Option<Vec<Buffer>>, DeviceError> {
+/// `None` if they do not all fit.
+fn allocate_all(device: &mut CudaDevice, sizes: &[u64]) -> Result<Option<Vec<Buffer>>, DeviceError> {
     let page = device.target.page.0;
     let total = sizes.iter().map(|bytes| bytes.next_multiple_of(page)).sum::<u64>();
     if total > device.target.available() {
@@ -94,7 +95,7 @@ fn allocate(device: &mut CudaDevice, sizes: &[u64]) -> Result<Option<Vec<Buffer>
         match device.allocate(Pool::Device, bytes) {
             Ok(buffer) => buffers.push(buffer),
             Err(error) => {
-                free(device, buffers)?;
+                free_all(device, buffers)?;
                 let is_full = matches!(error, DeviceError::OutOfMemory { .. });
                 return if is_full { Ok(None) } else { Err(error) };
             }
@@ -103,6 +104,6 @@ fn allocate(device: &mut CudaDevice, sizes: &[u64]) -> Result<Option<Vec<Buffer>
     Ok(Some(buffers))
 }
 
-fn free(device: &mut CudaDevice, buffers: Vec<Buffer>) -> Result<(), DeviceError> {
+fn free_all(device: &mut CudaDevice, buffers: Vec<Buffer>) -> Result<(), DeviceError> {
     buffers.into_iter().try_for_each(|buffer| device.free(buffer))
 }
