@@ -1,15 +1,16 @@
-//! Numbers in another precision.
+//! Casts between floating-point types.
 
 use super::float::{BUFFER, Float, with_float, write};
 use super::operands::Operands;
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
-/// Elements that a thread takes at a time.
+/// Elements per task.
 const CHUNK: usize = 1 << 14;
 
-/// Casts all inputs at once: most are too small for more than one thread.
+/// Casts all inputs in one parallel loop, because most are too small for more than one thread.
 pub(super) fn run<To: Float>(operands: &mut Operands, count: usize, workers: &Workers) {
-    let outputs: Vec<Parts<To>> = (0..count).map(|index| Parts::new(operands.output(index))).collect();
+    let outputs: Vec<SharedSlice<To>> =
+        (0..count).map(|index| SharedSlice::new(operands.output(index))).collect();
     let operands = &*operands;
     let chunks = || {
         outputs.iter().enumerate().flat_map(|(index, output)| {
@@ -17,11 +18,11 @@ pub(super) fn run<To: Float>(operands: &mut Operands, count: usize, workers: &Wo
             (0..len).step_by(CHUNK).map(move |start| (index, start..len.min(start + CHUNK)))
         })
     };
-    workers.each(workers.threads(), |share| {
-        for (index, range) in chunks().skip(share).step_by(workers.threads()) {
+    workers.for_each(workers.threads(), |first| {
+        for (index, range) in chunks().skip(first).step_by(workers.threads()) {
             // SAFETY: chunks do not overlap.
             #[allow(unsafe_code)]
-            let output = unsafe { outputs[index].part(range.clone()) };
+            let output = unsafe { outputs[index].range_mut(range.clone()) };
             with_float!(operands.input_type(index).dtype, From => {
                 cast::<From, To>(&operands.input(index)[range], output, workers);
             });

@@ -1,4 +1,4 @@
-//! Operations on each element by itself.
+//! Elementwise operations.
 
 use ops::{Activation, Add, Scale};
 
@@ -6,31 +6,31 @@ use super::activation::activate;
 use super::float::{BUFFER, Float, update, write};
 use super::operands::Operands;
 use super::simd::{Level, simd};
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
-/// Elements that a thread takes at a time.
+/// Elements per task.
 const CHUNK: usize = 1 << 14;
 
 pub(super) fn add<T: Float>(op: &Add, operands: &mut Operands, workers: &Workers) {
     if let Some(activation) = op.activation {
         return add_and_activate::<T>(activation, operands, workers);
     }
-    let (source, other) = (operands.source::<T>(0, 0), operands.input::<T>(1));
+    let (source, other) = (operands.input_unless_aliased::<T>(0, 0), operands.input::<T>(1));
     in_place(operands.output(0), source, other, workers, add_to);
 }
 
-/// The sum begins as a, what comes of it as b.
+/// `sum = a + b`, `y = activation(sum)`. The sum may share memory with a, and y with b.
 fn add_and_activate<T: Float>(activation: Activation, operands: &mut Operands, workers: &Workers) {
-    let (a, b) = (operands.source::<T>(1, 0), operands.source::<T>(0, 1));
-    let (y, sum) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output::<T>(1)));
+    let (a, b) = (operands.input_unless_aliased::<T>(1, 0), operands.input_unless_aliased::<T>(0, 1));
+    let (y, sum) = (SharedSlice::new(operands.output::<T>(0)), SharedSlice::new(operands.output::<T>(1)));
     let level = workers.level();
-    workers.chunks(y.len(), CHUNK, |range| {
+    workers.for_each_chunk(y.len(), CHUNK, |range| {
         // SAFETY: chunks do not overlap.
         #[allow(unsafe_code)]
-        let [y, sum] = [&y, &sum].map(|whole| unsafe { whole.part(range.clone()) });
-        for (part, source) in [(&mut *sum, a), (&mut *y, b)] {
+        let [y, sum] = [&y, &sum].map(|whole| unsafe { whole.range_mut(range.clone()) });
+        for (output, source) in [(&mut *sum, a), (&mut *y, b)] {
             if let Some(source) = source {
-                part.copy_from_slice(&source[range.clone()]);
+                output.copy_from_slice(&source[range.clone()]);
             }
         }
         let mut other = [0.0; BUFFER];
@@ -48,12 +48,12 @@ fn add_and_activate<T: Float>(activation: Activation, operands: &mut Operands, w
 }
 
 pub(super) fn scale<T: Float>(op: &Scale, operands: &mut Operands, workers: &Workers) {
-    let source = operands.source::<T>(0, 0);
-    let (output, level) = (Parts::new(operands.output::<T>(0)), workers.level());
-    workers.chunks(output.len(), CHUNK, |range| {
+    let source = operands.input_unless_aliased::<T>(0, 0);
+    let (output, level) = (SharedSlice::new(operands.output::<T>(0)), workers.level());
+    workers.for_each_chunk(output.len(), CHUNK, |range| {
         // SAFETY: chunks do not overlap.
         #[allow(unsafe_code)]
-        let part = unsafe { output.part(range.clone()) };
+        let part = unsafe { output.range_mut(range.clone()) };
         if let Some(source) = source {
             part.copy_from_slice(&source[range]);
         }
@@ -61,7 +61,8 @@ pub(super) fn scale<T: Float>(op: &Scale, operands: &mut Operands, workers: &Wor
     });
 }
 
-/// Works on an output that begins as another value, chunk by chunk: `work(level, output, other)`.
+/// Calls `work(level, output, other)` chunk by chunk. The output first holds `source`, or its present contents if that
+/// is `None`.
 pub(super) fn in_place<T: Float>(
     output: &mut [T],
     source: Option<&[T]>,
@@ -69,12 +70,12 @@ pub(super) fn in_place<T: Float>(
     workers: &Workers,
     work: impl Fn(Level, &mut [f32], &[f32]) + Sync,
 ) {
-    assert_eq!(output.len(), other.len(), "operands of one shape");
-    let (output, level) = (Parts::new(output), workers.level());
-    workers.chunks(output.len(), CHUNK, |range| {
+    assert_eq!(output.len(), other.len(), "operands of equal shape");
+    let (output, level) = (SharedSlice::new(output), workers.level());
+    workers.for_each_chunk(output.len(), CHUNK, |range| {
         // SAFETY: chunks do not overlap.
         #[allow(unsafe_code)]
-        let part = unsafe { output.part(range.clone()) };
+        let part = unsafe { output.range_mut(range.clone()) };
         if let Some(source) = source {
             part.copy_from_slice(&source[range.clone()]);
         }

@@ -1,27 +1,27 @@
 //! The norm of all gradients.
 
 use super::as_f64;
+use super::bucket_chunks::{member_chunks, round_robin};
 use super::float::{BUFFER, read, with_float};
 use super::operands::Operands;
-use super::runs::{in_turn, runs};
 use super::simd::simd;
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 use ops::GlobalNorm;
 
 pub(super) fn run(op: &GlobalNorm, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    let runs = || {
+    let chunks = || {
         let buckets = op.buckets.iter().enumerate();
         buckets.flat_map(|(bucket, members)| {
-            runs(members, GlobalNorm::ELEMENTS_PER_PARTIAL).map(move |(_, range)| (bucket, range))
+            member_chunks(members, GlobalNorm::ELEMENTS_PER_PARTIAL).map(move |(_, range)| (bucket, range))
         })
     };
-    let partials = &mut as_f64(scratch)[..runs().count()];
-    let parts = Parts::new(partials);
-    workers.each(workers.threads(), |index| {
-        for (partial, (bucket, range)) in in_turn(runs().enumerate(), index, workers.threads()) {
-            // SAFETY: each run has a partial sum of its own.
+    let partials = &mut as_f64(scratch)[..chunks().count()];
+    let sums = SharedSlice::new(partials);
+    workers.for_each(workers.threads(), |index| {
+        for (partial, (bucket, range)) in round_robin(chunks().enumerate(), index, workers.threads()) {
+            // SAFETY: each chunk has its own partial sum.
             #[allow(unsafe_code)]
-            let sum = unsafe { parts.part(partial..partial + 1) };
+            let sum = unsafe { sums.range_mut(partial..partial + 1) };
             sum[0] = 0.0;
             with_float!(operands.input_type(bucket).dtype, G => {
                 read(workers.level(), &operands.input::<G>(bucket)[range], &mut [0.0; BUFFER], |_, numbers| {

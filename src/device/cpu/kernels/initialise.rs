@@ -1,42 +1,42 @@
-//! Constants and random numbers.
+//! Initial values: constants and normally distributed random numbers.
 //!
-//! Random numbers are counter based, so that any device makes the same ones: elements 4j to 4j + 3 come from the
-//! block of Philox4x32-10 (Salmon et al. 2011) with the counter (low half of j, high half of j, site, 0) and the
-//! key (low half of the seed, high half of the seed). Its four words (a, b, c, d) become two pairs (a, b) and
-//! (c, d), and each pair (u, v) two normal numbers, `r cos t` and `r sin t` with `r = sqrt(-2 ln((u + 1) / 2^32))`
-//! and `t = 2 pi v / 2^32` (Box and Muller 1958), computed in f64, multiplied by the deviation and rounded to f32.
+//! Random numbers are counter-based, so that all devices compute the same ones. Elements 4j to 4j + 3 come from the
+//! Philox4x32-10 block (Salmon et al. 2011) with the counter (low half of j, high half of j, site, 0) and the key (low
+//! half of the seed, high half of the seed). Its four words (a, b, c, d) form two pairs, (a, b) and (c, d). Each pair
+//! (u, v) gives two normal numbers, `r cos t` and `r sin t` with `r = sqrt(-2 ln((u + 1) / 2^32))` and
+//! `t = 2 pi v / 2^32` (Box and Muller 1958), computed in f64, multiplied by the standard deviation and rounded to f32.
 
 use ops::{Fill, Normal, Operation as _};
 
 use super::float::{BUFFER, Float, with_float, write};
 use super::operands::Operands;
 use super::philox::philox;
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
-/// Elements that a thread takes at a time: whole blocks of four.
+/// Elements per task: a multiple of four.
 const CHUNK: usize = 1 << 14;
 
 pub(super) fn fill(op: &Fill, operands: &mut Operands, workers: &Workers) {
     match op.output.dtype {
-        // Of other types, zeros alone.
+        // Types that are not floating-point are filled with zeros only.
         dtype if op.is_zeros() || !dtype.is_float() => {
-            each_chunk(operands.bytes(0), workers, |_, part| part.fill(0))
+            for_each_chunk(operands.output_bytes(0), workers, |_, part| part.fill(0))
         }
         dtype => with_float!(dtype, T => {
             let mut value = T::default();
             T::narrow(workers.level(), &[op.value], std::slice::from_mut(&mut value));
-            each_chunk(operands.output::<T>(0), workers, |_, part| part.fill(value));
+            for_each_chunk(operands.output::<T>(0), workers, |_, part| part.fill(value));
         }),
     }
 }
 
 pub(super) fn normal<T: Float>(op: &Normal, operands: &mut Operands, workers: &Workers) {
     let (level, deviation) = (workers.level(), f64::from(op.deviation.of(&op.output)));
-    each_chunk(operands.output::<T>(0), workers, |start, part| {
+    for_each_chunk(operands.output::<T>(0), workers, |start, part| {
         write(level, part, &mut [0.0; BUFFER], |run, numbers| {
             for (index, block) in numbers.chunks_mut(4).enumerate() {
-                let made = normals(((start + run.start) / 4 + index) as u64, op.seed, op.site);
-                for (element, number) in block.iter_mut().zip(made) {
+                let numbers = normals(((start + run.start) / 4 + index) as u64, op.seed, op.site);
+                for (element, number) in block.iter_mut().zip(numbers) {
                     *element = (number * deviation) as f32;
                 }
             }
@@ -44,16 +44,17 @@ pub(super) fn normal<T: Float>(op: &Normal, operands: &mut Operands, workers: &W
     });
 }
 
-fn each_chunk<T: Send>(output: &mut [T], workers: &Workers, work: impl Fn(usize, &mut [T]) + Sync) {
-    let output = Parts::new(output);
-    workers.chunks(output.len(), CHUNK, |range| {
+/// Calls `work(start, elements)` for each chunk of the output.
+fn for_each_chunk<T: Send>(output: &mut [T], workers: &Workers, work: impl Fn(usize, &mut [T]) + Sync) {
+    let output = SharedSlice::new(output);
+    workers.for_each_chunk(output.len(), CHUNK, |range| {
         // SAFETY: chunks do not overlap.
         #[allow(unsafe_code)]
-        work(range.start, unsafe { output.part(range.clone()) });
+        work(range.start, unsafe { output.range_mut(range.clone()) });
     });
 }
 
-/// Four normal numbers of mean 0 and deviation 1.
+/// Four normal numbers with mean 0 and standard deviation 1.
 fn normals(block: u64, seed: u64, site: u32) -> [f64; 4] {
     let words = philox([block as u32, (block >> 32) as u32, site, 0], [seed as u32, (seed >> 32) as u32]);
     const UNIT: f64 = 1.0 / (1u64 << 32) as f64;

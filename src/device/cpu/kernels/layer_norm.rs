@@ -1,26 +1,27 @@
-//! Layer normalisation over rows.
+//! Layer normalization over rows.
 
 use ops::{LayerNorm, LayerNormBackward};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float, read, update, write};
 use super::math::sum;
-use super::operands::{Operands, Start};
+use super::operands::{Addend, Operands};
 use super::simd::{Level, simd};
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
 const ROWS: usize = LayerNormBackward::ROWS_PER_PARTIAL;
 
 pub(super) fn forward<X: Float, T: Float>(op: &LayerNorm, operands: &mut Operands, workers: &Workers) {
     let (x, weight, bias) = (operands.input::<X>(0), operands.input::<f32>(1), operands.input::<f32>(2));
     let channels = weight.len();
-    let y = Parts::new(operands.output::<T>(0));
-    let (mean, rstd) = (Parts::new(operands.output(1)), Parts::new(operands.output(2)));
-    workers.chunks(x.len() / channels, ROWS, |rows| {
+    let y = SharedSlice::new(operands.output::<T>(0));
+    let (mean, rstd) = (SharedSlice::new(operands.output(1)), SharedSlice::new(operands.output(2)));
+    workers.for_each_chunk(x.len() / channels, ROWS, |rows| {
         let elements = rows.start * channels..rows.end * channels;
-        // SAFETY: runs of rows do not overlap.
+        // SAFETY: chunks of rows do not overlap.
         #[allow(unsafe_code)]
-        let (y, mean, rstd) = unsafe { (y.part(elements.clone()), mean.part(rows.clone()), rstd.part(rows)) };
+        let (y, mean, rstd) =
+            unsafe { (y.range_mut(elements.clone()), mean.range_mut(rows.clone()), rstd.range_mut(rows)) };
         let level = workers.level();
         let rows = x[elements].chunks_exact(channels).zip(y.chunks_exact_mut(channels));
         let (mut buffer, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
@@ -34,7 +35,7 @@ pub(super) fn forward<X: Float, T: Float>(op: &LayerNorm, operands: &mut Operand
     });
 }
 
-/// Mean of a row, and 1 over its deviation.
+/// The mean of a row, and 1 over its standard deviation.
 fn statistics<X: Float>(level: Level, x: &[X], epsilon: f32) -> (f32, f32) {
     let (mut buffer, channels) = ([0.0; BUFFER], x.len() as f32);
     let (mut total, mut squares) = (0.0, 0.0);
@@ -73,28 +74,28 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    // What is cast may take the place of dy.
-    let dy = if op.cast { operands.source::<T>(3, 0) } else { Some(operands.input::<T>(0)) };
+    // The cast output may share memory with dy.
+    let dy = if op.cast { operands.input_unless_aliased::<T>(3, 0) } else { Some(operands.input::<T>(0)) };
     let x = operands.input::<X>(1);
     let [weight, mean, rstd] = [2, 3, 4].map(|index| operands.input::<f32>(index));
     let channels = weight.len();
-    let start = operands.start::<X>(0, op.accumulate.then_some(5));
-    let dx = Parts::new(operands.output::<X>(0));
-    let cast = op.cast.then(|| Parts::new(operands.output::<T>(3)));
+    let start = operands.addend::<X>(0, op.accumulate.then_some(5));
+    let dx = SharedSlice::new(operands.output::<X>(0));
+    let cast = op.cast.then(|| SharedSlice::new(operands.output::<T>(3)));
     let rows = x.len() / channels;
     let scratch = &mut scratch[..rows.div_ceil(ROWS) * 2 * channels];
-    let partials = Parts::new(scratch);
-    workers.chunks(rows, ROWS, |rows| {
+    let partials = SharedSlice::new(scratch);
+    workers.for_each_chunk(rows, ROWS, |rows| {
         let partial = rows.start / ROWS * 2 * channels;
         let elements = rows.start * channels..rows.end * channels;
-        // SAFETY: runs of rows do not overlap and have partial sums of their own.
+        // SAFETY: chunks of rows do not overlap and have their own partial sums.
         #[allow(unsafe_code)]
         let (dx, partial) =
-            unsafe { (dx.part(elements.clone()), partials.part(partial..partial + 2 * channels)) };
+            unsafe { (dx.range_mut(elements.clone()), partials.range_mut(partial..partial + 2 * channels)) };
         match start {
-            Start::Zero => dx.fill(X::default()),
-            Start::Output => {}
-            Start::Other(so_far) => dx.copy_from_slice(&so_far[elements.clone()]),
+            Addend::Zero => dx.fill(X::default()),
+            Addend::Output => {}
+            Addend::Input(previous) => dx.copy_from_slice(&previous[elements.clone()]),
         }
         let level = workers.level();
         partial.fill(0.0);
@@ -105,19 +106,20 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
             let (x, mean, rstd) = (&x[elements.clone()], mean[row], rstd[row]);
             // SAFETY: rows do not overlap.
             #[allow(unsafe_code)]
-            let cast = cast.as_ref().map(|cast| unsafe { cast.part(elements.clone()) });
+            let cast = cast.as_ref().map(|cast| unsafe { cast.range_mut(elements.clone()) });
             let dy: &[T] = match (dy, &cast) {
                 (Some(dy), _) => &dy[elements],
                 (None, Some(cast)) => cast,
-                (None, None) => unreachable!("dy shares memory with what is cast alone"),
+                (None, None) => unreachable!("dy shares memory with the cast output only"),
             };
-            let (mut through, mut along) = (0.0, 0.0);
+            let (mut mean_gradient, mut mean_product) = (0.0, 0.0);
             read(level, dy, &mut buffer, |run, dy| {
                 let x = X::widened(level, &x[run.clone()], &mut wide);
                 let sums = gradient_sums(level, dy, x, &weight[run], mean, rstd);
-                (through, along) = (through + sums.0 / channels as f32, along + sums.1 / channels as f32);
+                mean_gradient += sums.0 / channels as f32;
+                mean_product += sums.1 / channels as f32;
             });
-            let row = Row { mean, rstd, through, along };
+            let row = Row { mean, rstd, mean_gradient, mean_product };
             read(level, dy, &mut buffer, |run, dy| {
                 let (dweight, dbias) = (&mut dweight[run.clone()], &mut dbias[run.clone()]);
                 let x = X::widened(level, &x[run.clone()], &mut wide);
@@ -142,41 +144,41 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
     }
 }
 
-/// The numbers of a row.
+/// Statistics of a row and of its gradient.
 #[derive(Clone, Copy)]
 struct Row {
     mean: f32,
     rstd: f32,
-    /// Means of the gradient of the normal row, and of it times that row.
-    through: f32,
-    along: f32,
+    /// Means over the channels of the normalized row's gradient, and of that gradient times the normalized row.
+    mean_gradient: f32,
+    mean_product: f32,
 }
 
 simd! {
-    /// The sums of the gradient of the normal row, and of it times that row.
+    /// The sums of the normalized row's gradient, and of that gradient times the normalized row.
     fn gradient_sums(dy: &[f32], x: &[f32], weight: &[f32], mean: f32, rstd: f32) -> (f32, f32) {
         let channels = dy.len();
         let (x, weight) = (&x[..channels], &weight[..channels]);
-        let through = sum(channels, |c| dy[c] * weight[c]);
-        let along = sum(channels, |c| dy[c] * weight[c] * ((x[c] - mean) * rstd));
-        (through, along)
+        let gradient = sum(channels, |c| dy[c] * weight[c]);
+        let product = sum(channels, |c| dy[c] * weight[c] * ((x[c] - mean) * rstd));
+        (gradient, product)
     }
 }
 
 simd! {
     /// Adds to dx, dweight and dbias.
-    #[allow(clippy::too_many_arguments)] // The operation's own operands.
+    #[allow(clippy::too_many_arguments)] // The operands of the operation.
     fn differentiate(
         row: Row, dy: &[f32], x: &[f32], weight: &[f32], dx: &mut [f32], dweight: &mut [f32], dbias: &mut [f32],
     ) {
-        let Row { mean, rstd, through, along } = row;
+        let Row { mean, rstd, mean_gradient, mean_product } = row;
         let channels = dy.len();
         let (x, weight, dx) = (&x[..channels], &weight[..channels], &mut dx[..channels]);
         let (dweight, dbias) = (&mut dweight[..channels], &mut dbias[..channels]);
         for c in 0..channels {
-            let normal = (x[c] - mean) * rstd;
-            dx[c] += rstd * (dy[c] * weight[c] - through - normal * along);
-            dweight[c] += dy[c] * normal;
+            let normalized = (x[c] - mean) * rstd;
+            dx[c] += rstd * (dy[c] * weight[c] - mean_gradient - normalized * mean_product);
+            dweight[c] += dy[c] * normalized;
             dbias[c] += dy[c];
         }
     }

@@ -1,24 +1,24 @@
-//! Elementary functions and sums that vectorise: no branches, no calls, a fixed order.
+//! Elementary functions and sums that vectorize: no branches, no calls, a fixed order of additions.
 
-/// Partial sums that a reduction keeps side by side: one vector of the widest instruction set.
+/// Partial sums of a reduction: one vector of the widest instruction set.
 pub(super) const LANES: usize = 16;
 
-/// `a * b + c`, rounded once if the machine does so at no cost.
+/// `a * b + c`, rounded once if the level has fused multiply-add.
 #[inline(always)]
 pub(super) fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// `e^x` to a relative error of about 1e-7, for x between -87 and 87: beyond them it gives the power at the bound,
-/// so that neither it nor its inverse is subnormal, which processors are slow at.
+/// `e^x` to a relative error of about 1e-7, with x clamped to [-87, 87], so that neither the result nor its inverse is
+/// subnormal: processors are slow at subnormal numbers.
 ///
-/// `e^x = 2^n e^r` with `n` the nearest whole number to `x / ln 2`; the polynomial for `e^r` is the one of
-/// Cephes (Moshier 1989), and `n ln 2` is subtracted in two pieces, the first of which is exact.
+/// `e^x = 2^n e^r` with `n` the integer nearest to `x / ln 2`. The polynomial for `e^r` is that of Cephes (Moshier
+/// 1989); `n ln 2` is subtracted in two terms, the first of which is exact.
 #[inline(always)]
 pub(super) fn exp<const FUSED: bool>(x: f32) -> f32 {
     const HIGHEST: f32 = 87.0;
     const LOWEST: f32 = -87.0;
-    /// Adding it leaves the nearest whole number in the low bits of the mantissa.
+    /// Adding it leaves the nearest integer in the low bits of the mantissa.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -43,7 +43,7 @@ pub(super) fn tanh<const FUSED: bool>(x: f32) -> f32 {
     1.0 - 2.0 / (1.0 + exp::<FUSED>(2.0 * x))
 }
 
-/// Sums lanes pairwise. Not inlined: seeing its narrow steps, the compiler would make the loop before it as narrow.
+/// Sums lanes pairwise. Not inlined: otherwise the compiler narrows the vectors of the loop before it too.
 #[inline(never)]
 fn total(mut lanes: [f32; LANES]) -> f32 {
     for width in [8, 4, 2, 1] {
@@ -70,7 +70,7 @@ fn largest_lane(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// The sum of `term(i)` for `i` in `0..len`: of `LANES` partial sums and of what is left over.
+/// The sum of `term(i)` for `i` in `0..len`: `LANES` partial sums, plus the sum of the remainder.
 #[inline(always)]
 pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -87,7 +87,7 @@ pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
     total(lanes) + rest
 }
 
-/// Replaces whole vectors of values by their `term` and returns the sum of those.
+/// Replaces each value by its `term` and returns the sum of the terms. The length is a multiple of `LANES`.
 #[inline(always)]
 pub(super) fn map_and_sum(values: &mut [f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -102,7 +102,7 @@ pub(super) fn map_and_sum(values: &mut [f32], term: impl Fn(f32) -> f32) -> f32 
     total(lanes)
 }
 
-/// The largest element, or minus infinity of none; not-a-numbers are passed over.
+/// The largest element, or minus infinity if there is none; NaNs are ignored.
 #[inline(always)]
 pub(super) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];

@@ -1,41 +1,41 @@
-//! What each operation computes, on the processor.
+//! The CPU kernels: one for each operation.
 //!
-//! A kernel gives the same bits for any number of threads, for any addresses, and whether an optional alias is
-//! taken or not: work is cut into pieces that do not depend on the threads, and every element is summed in one
-//! fixed order. Results may differ between machines, whose products fuse multiply and add or do not.
+//! A kernel is deterministic: its results are bitwise identical for any number of threads, for any addresses, and with
+//! or without the optional aliases. Work is divided into chunks that do not depend on the number of threads, and every
+//! sum has a fixed order. Results may differ between machines with and without fused multiply-add.
 
 mod activation;
 mod attention;
+mod bucket_chunks;
 mod cast;
+mod cast_ids;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod embedding;
 mod float;
 mod global_norm;
-mod head_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
 mod loss_scale;
 mod math;
+mod matmul;
 mod operands;
 mod optimizer;
 mod philox;
-mod product;
+mod qk_norm;
 mod quantize;
 mod rms_norm;
 mod rotary;
-mod runs;
 mod simd;
 mod states;
 mod storage;
 mod stretch;
-mod team;
 #[cfg(test)]
 mod tests;
+mod thread_pool;
 mod weights;
-mod widen;
 mod workers;
 
 use ops::Op;
@@ -46,23 +46,23 @@ pub(super) use operands::Operand;
 use operands::Operands;
 pub(super) use workers::Workers;
 
-/// Packing space that one thread uses for a matrix product, in bytes: what the target of this device promises.
-pub(super) const PRODUCT_WORKSPACE_PER_THREAD: u64 = product::WORKSPACE_PER_THREAD;
+/// Workspace of one thread for the packed operands of a matmul, in bytes: the value in this device's target.
+pub(super) const PRODUCT_WORKSPACE_PER_THREAD: u64 = matmul::WORKSPACE_PER_THREAD;
 
-/// The least of it that any matrix product can do with.
-pub const LEAST_PRODUCT_WORKSPACE_PER_THREAD: u64 = product::LEAST_WORKSPACE_PER_THREAD;
+/// The smallest workspace of one thread, in bytes, with which every matmul can run.
+pub const LEAST_PRODUCT_WORKSPACE_PER_THREAD: u64 = matmul::MIN_WORKSPACE_PER_THREAD;
 
-/// Where operands have to begin, in bytes.
+/// Alignment of operands in bytes.
 pub const OPERAND_ALIGNMENT: u64 = 64;
 
 /// Runs `op`.
 ///
 /// # Safety
 ///
-/// The operands have the types that the operation declares and are valid memory, aligned to 64 bytes or, where the
-/// operation takes any rows, to their elements, that nothing else uses meanwhile. Outputs share memory with the inputs that `updates` names, may share it with those that
-/// `may_overwrite` names, and overlap nothing else. The workspace has at least the bytes that the operation
-/// declares for as many threads as there are workers, and is aligned alike.
+/// The operands have the types that the operation declares. They are valid memory that nothing else uses during the
+/// call, aligned to 64 bytes, or only to their elements if the operation takes any rows. Outputs share memory with the
+/// inputs that `updates` lists, may share it with those that `may_overwrite` lists, and overlap nothing else. The
+/// workspace has at least the size that the operation declares for this number of threads, and is aligned to 64 bytes.
 #[allow(unsafe_code)]
 pub(super) unsafe fn run(
     op: &Op,
@@ -71,11 +71,11 @@ pub(super) unsafe fn run(
     workspace: Option<(*mut u8, usize)>,
     workers: &Workers,
 ) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut operands = unsafe { Operands::new(inputs, outputs) };
     let scratch: &mut [f32] = match workspace {
         None => &mut [],
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some((address, bytes)) => unsafe {
             std::slice::from_raw_parts_mut(address.cast(), bytes / size_of::<f32>())
         },
@@ -116,9 +116,9 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => activation::gated_backward::<T>(op, &mut operands, workers));
         }
         Op::GlobalNorm(op) => global_norm::run(op, &mut operands, scratch, workers),
-        Op::QkNorm(op) => with_float!(dtype(0), T => head_norm::forward::<T>(op, &mut operands, workers)),
+        Op::QkNorm(op) => with_float!(dtype(0), T => qk_norm::forward::<T>(op, &mut operands, workers)),
         Op::QkNormBackward(op) => with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
-            head_norm::backward::<T, G>(op, &mut operands, scratch, workers);
+            qk_norm::backward::<T, G>(op, &mut operands, scratch, workers);
         })),
         Op::LayerNorm(op) => {
             with_float!(op.output, T => with_f32_or!(T, dtype(0), X => {
@@ -164,37 +164,37 @@ pub(super) unsafe fn run(
         }
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
-        Op::LoadParameter(_) => unreachable!("no device reads files"),
+        Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors, not the device"),
         Op::Stretch(op) => stretch::run(op, &mut operands),
         Op::OptimizerStep(op) => optimizer::update(op, &mut operands, scratch, workers),
-        Op::CastIds(op) => widen::run(op, &mut operands),
+        Op::CastIds(op) => cast_ids::run(op, &mut operands),
     }
 }
 
-/// Whole numbers in scratch memory.
+/// Scratch memory as u32 integers.
 fn as_u32(scratch: &mut [f32]) -> &mut [u32] {
-    // SAFETY: as large, aligned alike, and any bits are a number.
+    // SAFETY: same size and alignment, and any bits are a valid u32.
     #[allow(unsafe_code)]
     unsafe {
         std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), scratch.len())
     }
 }
 
-/// Numbers of at most 32 bits in scratch memory.
+/// Scratch memory as floats of at most 32 bits.
 fn as_floats<T: float::Float>(scratch: &mut [f32]) -> &mut [T] {
     let len = size_of_val(scratch) / size_of::<T>();
-    // SAFETY: f32s are aligned for these, which are as large or smaller, and any bits are a number.
+    // SAFETY: T is not larger than f32 and needs no stricter alignment, and any bits are a valid T.
     #[allow(unsafe_code)]
     unsafe {
         std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), len)
     }
 }
 
-/// f64 numbers in scratch memory, which is aligned for them.
+/// Scratch memory as f64 numbers. Its alignment is at least that of f64.
 fn as_f64(scratch: &mut [f32]) -> &mut [f64] {
     let len = scratch.len() / 2;
     assert!(scratch.as_ptr().cast::<f64>().is_aligned(), "scratch memory is aligned to a cache line");
-    // SAFETY: aligned, as large, and any bits are a number.
+    // SAFETY: aligned, not longer than the scratch memory, and any bits are a valid f64.
     #[allow(unsafe_code)]
     unsafe {
         std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), len)

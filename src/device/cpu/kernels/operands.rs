@@ -1,38 +1,39 @@
 //! Operands as slices.
-#![allow(unsafe_code)] // Addresses become slices here; that they are valid is `run`'s contract.
+#![allow(unsafe_code)] // Turns addresses into slices; the contract of `run` guarantees that they are valid.
 
 use super::float::Float;
 use ops::{DType, TensorType};
 
-/// An operand in memory: what a launch resolves a `Tensor` to.
+/// An operand in memory, to which a launch resolves a `Tensor`.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Operand {
     pub(in crate::cpu) address: *mut u8,
     pub(in crate::cpu) ty: TensorType,
 }
 
-/// What a result is added to.
+/// The tensor to which a result is added.
 #[derive(Clone, Copy)]
-pub(super) enum Start<'a, T = f32> {
+pub(super) enum Addend<'a, T = f32> {
     Zero,
-    /// What the output holds already.
+    /// The present contents of the output.
     Output,
-    Other(&'a [T]),
+    /// An input with its own memory.
+    Input(&'a [T]),
 }
 
-/// The operands of one launch. Each output is taken at most once, and no input that it shares memory with is.
+/// The operands of one launch. Each output is taken at most once, and inputs that share its memory are not taken.
 pub(super) struct Operands<'a> {
     inputs: &'a [Operand],
     outputs: &'a [Operand],
 }
 
-// SAFETY: shared operands only give out shared slices of inputs.
+// SAFETY: through a shared reference, only shared slices of inputs are available.
 unsafe impl Sync for Operands<'_> {}
 
 impl<'a> Operands<'a> {
     /// # Safety
     ///
-    /// The operands are valid for as long as the slices are, and only outputs may share memory with inputs.
+    /// The operands outlive the slices, and only outputs may share memory with inputs.
     pub(super) unsafe fn new(inputs: &'a [Operand], outputs: &'a [Operand]) -> Operands<'a> {
         Operands { inputs, outputs }
     }
@@ -47,19 +48,19 @@ impl<'a> Operands<'a> {
 
     pub(super) fn input<T: Float>(&self, index: usize) -> &'a [T] {
         let Operand { address, ty } = self.inputs[index];
-        assert_eq!(ty.dtype, T::DTYPE, "an input of numbers");
+        assert_eq!(ty.dtype, T::DTYPE, "a floating-point input");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
     }
 
-    pub(super) fn tokens(&self, index: usize) -> &'a [i32] {
+    pub(super) fn i32_input(&self, index: usize) -> &'a [i32] {
         let Operand { address, ty } = self.inputs[index];
-        assert_eq!(ty.dtype, DType::I32, "an input of tokens");
+        assert_eq!(ty.dtype, DType::I32, "an i32 input");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
     }
 
-    /// Codes, in bytes.
+    /// An input of quantized codes, as bytes.
     pub(super) fn input_codes(&self, index: usize) -> &'a [u8] {
         let Operand { address, ty } = self.inputs[index];
         assert!(matches!(ty.dtype, DType::U8 | DType::U4), "an input of codes");
@@ -67,30 +68,29 @@ impl<'a> Operands<'a> {
         unsafe { std::slice::from_raw_parts(address, ty.bytes() as usize) }
     }
 
-    /// An output of codes, in bytes.
-    pub(super) fn codes(&mut self, index: usize) -> &'a mut [u8] {
+    /// An output of quantized codes, as bytes.
+    pub(super) fn output_codes(&mut self, index: usize) -> &'a mut [u8] {
         assert!(matches!(self.outputs[index].ty.dtype, DType::U8 | DType::U4), "an output of codes");
-        self.bytes(index)
+        self.output_bytes(index)
     }
 
-    /// An input of whole numbers of fewer than 32 bits.
+    /// An input of u8 or u16 integers, as bytes.
     pub(super) fn input_bytes(&self, index: usize) -> &'a [u8] {
         let Operand { address, ty } = self.inputs[index];
-        assert!(matches!(ty.dtype, DType::U8 | DType::U16), "an input of whole numbers");
+        assert!(matches!(ty.dtype, DType::U8 | DType::U16), "a u8 or u16 input");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts(address, ty.bytes() as usize) }
     }
 
-    /// An output of whole numbers.
-    pub(super) fn whole_numbers(&mut self, index: usize) -> &'a mut [i32] {
+    pub(super) fn i32_output(&mut self, index: usize) -> &'a mut [i32] {
         let Operand { address, ty } = self.outputs[index];
-        assert_eq!(ty.dtype, DType::I32, "an output of whole numbers");
+        assert_eq!(ty.dtype, DType::I32, "an i32 output");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts_mut(address.cast(), ty.elements()) }
     }
 
-    /// An output of any type.
-    pub(super) fn bytes(&mut self, index: usize) -> &'a mut [u8] {
+    /// An output of any type, as bytes.
+    pub(super) fn output_bytes(&mut self, index: usize) -> &'a mut [u8] {
         let Operand { address, ty } = self.outputs[index];
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts_mut(address, ty.bytes() as usize) }
@@ -98,21 +98,21 @@ impl<'a> Operands<'a> {
 
     pub(super) fn output<T: Float>(&mut self, index: usize) -> &'a mut [T] {
         let Operand { address, ty } = self.outputs[index];
-        assert_eq!(ty.dtype, T::DTYPE, "an output of numbers");
+        assert_eq!(ty.dtype, T::DTYPE, "a floating-point output");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts_mut(address.cast(), ty.elements()) }
     }
 
-    /// The input that an output begins as, or none where they are the same memory.
-    pub(super) fn source<T: Float>(&self, output: usize, input: usize) -> Option<&'a [T]> {
+    /// The input, or `None` if it shares memory with the output.
+    pub(super) fn input_unless_aliased<T: Float>(&self, output: usize, input: usize) -> Option<&'a [T]> {
         (self.outputs[output].address != self.inputs[input].address).then(|| self.input(input))
     }
 
-    /// What an output is added to.
-    pub(super) fn start<T: Float>(&self, output: usize, input: Option<usize>) -> Start<'a, T> {
+    /// The tensor to which a result is added: the input with this index, if any.
+    pub(super) fn addend<T: Float>(&self, output: usize, input: Option<usize>) -> Addend<'a, T> {
         match input {
-            None => Start::Zero,
-            Some(input) => self.source(output, input).map_or(Start::Output, Start::Other),
+            None => Addend::Zero,
+            Some(input) => self.input_unless_aliased(output, input).map_or(Addend::Output, Addend::Input),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Philox4x32 with ten rounds (Salmon et al. 2011): random numbers that are a function of a counter and a key, so that any
-//! device makes the same ones, in any order.
+//! Philox4x32 with ten rounds (Salmon et al. 2011): random numbers as a function of a counter and a key, so that all
+//! devices compute the same ones, in any order.
 
 use std::array::from_fn;
 
 use super::simd::simd;
 
-/// Blocks that are made side by side.
+/// Blocks per vectorized step.
 const LANES: usize = 8;
 
 /// The four words of one block.
@@ -14,7 +14,8 @@ pub(super) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 }
 
 simd! {
-    /// The words of consecutive blocks, four of each. Counters are (low half of the block's number, high half, ..counter).
+    /// The words of consecutive blocks, four per block. The counter of a block is (low half of its number, high half,
+    /// ..counter).
     pub(super) fn philox_words(first: u64, counter: [u32; 2], key: [u32; 2], words: &mut [u32]) {
         let (whole, rest) = words.as_chunks_mut();
         let mut block = first;
@@ -29,15 +30,15 @@ simd! {
 }
 
 simd! {
-    /// The numbers of 16 bits that columns of a row have, 32 from each four consecutive blocks: those of columns 2b and 2b + 1
-    /// of eight are the halves of a word of the b-th block, and each eight have the next words. Counters are as above.
+    /// One 16-bit number per column of a row, 32 columns from four consecutive blocks. Column c uses word
+    /// `(c % 32) / 8` of block `4 (c / 32) + (c % 8) / 2`, the lower half if c is even. Counters are as above.
     pub(super) fn philox_columns(first: u64, counter: [u32; 2], key: [u32; 2], columns: &mut [u16]) {
         let mut block = first;
         for columns in columns.chunks_mut(8 * LANES) {
-            let made = blocks(block, counter, key);
+            let words = blocks(block, counter, key);
             let mut numbers = [0; 8 * LANES];
             for (index, pair) in numbers.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                let word = made[index / 4 % 4][index / 16 * 4 + index % 4];
+                let word = words[index / 4 % 4][index / 16 * 4 + index % 4];
                 *pair = [word as u16, (word >> 16) as u16];
             }
             match columns.as_chunks_mut() {
@@ -51,15 +52,16 @@ simd! {
 
 #[inline(always)]
 fn lanes(first: u64, counter: [u32; 2], key: [u32; 2]) -> [u32; 4 * LANES] {
-    let made = blocks(first, counter, key);
+    let blocks = blocks(first, counter, key);
     let mut words = [0; 4 * LANES];
     for (lane, words) in words.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        *words = [made[0][lane] as u32, made[1][lane] as u32, made[2][lane] as u32, made[3][lane] as u32];
+        *words =
+            [blocks[0][lane] as u32, blocks[1][lane] as u32, blocks[2][lane] as u32, blocks[3][lane] as u32];
     }
     words
 }
 
-/// The words of consecutive blocks, those of each place side by side.
+/// The words of consecutive blocks, by word index, then by block.
 #[inline(always)]
 fn blocks(first: u64, counter: [u32; 2], key: [u32; 2]) -> [[u64; LANES]; 4] {
     let block = |lane: usize| first + lane as u64;
@@ -67,8 +69,8 @@ fn blocks(first: u64, counter: [u32; 2], key: [u32; 2]) -> [[u64; LANES]; 4] {
     rounds([from_fn(block), from_fn(|lane| block(lane) >> 32), third, fourth], key)
 }
 
-/// Of as many counters as there are lanes. A word is the lower half of a lane, and what is in the upper half does not matter:
-/// a processor's product of such halves is a whole lane, so that nothing has to be moved between lanes.
+/// The ten rounds for `N` counters. A word is the lower half of a 64-bit lane; the upper half is ignored. The product
+/// of two words fills a lane, so that no data moves between lanes.
 #[inline(always)]
 fn rounds<const N: usize>(mut counter: [[u64; N]; 4], mut key: [u32; 2]) -> [[u64; N]; 4] {
     const WORD: u64 = 0xFFFF_FFFF;
@@ -94,9 +96,9 @@ mod tests {
     use super::super::simd::Level;
     use super::*;
 
-    /// The known answers that come with the authors' Random123 library.
+    /// The known-answer tests of the authors' Random123 library.
     #[test]
-    fn philox_gives_the_published_numbers() {
+    fn philox_matches_published_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(
             philox([u32::MAX; 4], [u32::MAX; 2]),
@@ -108,9 +110,8 @@ mod tests {
         );
     }
 
-    /// Column c has a half of word (c % 32) / 8 of block 4 (c / 32) + (c % 8) / 2.
     #[test]
-    fn columns_have_halves_of_words() {
+    fn columns_are_halves_of_words() {
         let first = 7u64 << 32;
         let number = |column: usize| {
             let block = (4 * (column / 32) + column % 8 / 2) as u32;
@@ -128,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_one_block_after_the_other() {
-        // Over the end of the low half, and a last block that is not whole.
+    fn words_are_those_of_consecutive_blocks() {
+        // The block number overflows its low half, and the last block is incomplete.
         let first = (1 << 32) - 3;
         let expected: Vec<u32> = (first..first + 40)
             .flat_map(|block: u64| philox([block as u32, (block >> 32) as u32, 5, 6], [7, 8]))

@@ -1,4 +1,4 @@
-//! Block-wise dynamic quantization: codes of 8 bits, and a scale for each block of them.
+//! Block-wise dynamic quantization: 8-bit codes, and a scale per block.
 
 use std::sync::LazyLock;
 
@@ -7,66 +7,67 @@ use ops::DynamicMap;
 
 const ALL_DECADES: usize = DynamicMap::DECADES + 1;
 
-/// What quantizing takes, worked out once for each map.
-pub(super) struct Codes {
-    /// What each code stands for.
+/// The tables for encoding and decoding, computed once for each map.
+pub(super) struct Codebook {
+    /// The value of each code, relative to the scale.
     shares: [f32; 256],
     encoder: Encoder,
 }
 
-/// How the code nearest to a share is found: its decade by comparison, its place there by arithmetic, for the codes of a
-/// decade stand for the middles of equal parts of it.
+/// Tables to find the code nearest to a value relative to the scale (a share). Comparisons find its decade, arithmetic
+/// its position there, because the codes of a decade stand for the midpoints of equal intervals.
 #[derive(Clone, Copy)]
 struct Encoder {
-    /// By decade, and at last for 1 itself: the least share that belongs there.
-    least: [f32; ALL_DECADES],
-    /// Parts of the decade to a share; none of the last.
-    parts: [f32; ALL_DECADES],
-    /// Parts of a decade.
-    count: [f32; ALL_DECADES],
-    /// How much less than as many parts as its decade has the code of a decade's first is above that of 0.
-    before: f32,
+    /// The smallest share of each decade; the last entry is for the share 1.
+    lower_bounds: [f32; ALL_DECADES],
+    /// Intervals of each decade per unit of share; 0 for the last entry.
+    intervals_per_share: [f32; ALL_DECADES],
+    /// Number of intervals of each decade.
+    interval_counts: [f32; ALL_DECADES],
+    /// The same for every decade: its number of intervals, less the distance of its first code from the code of 0.
+    first_offset: f32,
+    /// The code of 0.
     zero: f32,
     signed: bool,
 }
 
-static SIGNED: LazyLock<Codes> = LazyLock::new(|| Codes::new(DynamicMap::Signed));
-static UNSIGNED: LazyLock<Codes> = LazyLock::new(|| Codes::new(DynamicMap::Unsigned));
+static SIGNED: LazyLock<Codebook> = LazyLock::new(|| Codebook::new(DynamicMap::Signed));
+static UNSIGNED: LazyLock<Codebook> = LazyLock::new(|| Codebook::new(DynamicMap::Unsigned));
 
-impl Codes {
-    pub(super) fn of(map: DynamicMap) -> &'static Codes {
+impl Codebook {
+    pub(super) fn for_map(map: DynamicMap) -> &'static Codebook {
         match map {
             DynamicMap::Signed => &SIGNED,
             DynamicMap::Unsigned => &UNSIGNED,
         }
     }
 
-    fn new(map: DynamicMap) -> Codes {
+    fn new(map: DynamicMap) -> Codebook {
         let code = |above: usize| map.share((map.zero() + above) as u8);
         let least = |decade: usize| ((code(map.first(decade) - 1) + code(map.first(decade))) / 2.0) as f32;
         let parts = |decade: usize| match decade {
             DynamicMap::DECADES => 0.0,
             _ => (map.count(decade) as f64 / 0.9 * 10f64.powi(6 - decade as i32)) as f32,
         };
-        Codes {
+        Codebook {
             shares: std::array::from_fn(|code| map.share(code as u8) as f32),
             encoder: Encoder {
-                least: std::array::from_fn(least),
-                parts: std::array::from_fn(parts),
-                count: std::array::from_fn(|decade| map.count(decade) as f32),
-                before: (map.count(0) - map.first(0)) as f32,
+                lower_bounds: std::array::from_fn(least),
+                intervals_per_share: std::array::from_fn(parts),
+                interval_counts: std::array::from_fn(|decade| map.count(decade) as f32),
+                first_offset: (map.count(0) - map.first(0)) as f32,
                 zero: map.zero() as f32,
                 signed: map == DynamicMap::Signed,
             },
         }
     }
 
-    /// What the codes of a block stand for.
+    /// Decodes a block.
     pub(super) fn decode(&self, level: Level, codes: &[u8], scale: f32, to: &mut [f32]) {
         decode(level, &self.shares, codes, scale, to);
     }
 
-    /// The nearest codes to the numbers of a block. Returns their scale.
+    /// Encodes a block to the nearest codes. Returns its scale.
     pub(super) fn encode(&self, level: Level, from: &[f32], codes: &mut [u8]) -> f32 {
         let scale = largest(level, from);
         encode(level, self.encoder, from, scale, codes);
@@ -108,21 +109,22 @@ simd! {
     }
 }
 
-/// Numbers that are encoded side by side.
+/// Numbers per vectorized step of encoding.
 const LANES: usize = 16;
 
 impl Encoder {
     #[inline(always)]
     fn codes(&self, from: &[f32; LANES], scale: f32) -> [u8; LANES] {
-        // What is added to it is rounded to a whole number, which its last bits then are.
-        const MAGNET: f32 = 12_582_912.0;
+        // Adding it rounds to an integer, which the low bits of the sum then hold.
+        const MAGIC: f32 = 12_582_912.0;
         let mut shares = [0.0; LANES];
         for (share, value) in shares.iter_mut().zip(from) {
             *share = value.abs() / scale;
         }
         let (mut part, mut count) = ([0.0f32; LANES], [0.0f32; LANES]);
         for decade in 0..ALL_DECADES {
-            let (least, parts, counted) = (self.least[decade], self.parts[decade], self.count[decade]);
+            let (least, parts, counted) =
+                (self.lower_bounds[decade], self.intervals_per_share[decade], self.interval_counts[decade]);
             for lane in 0..LANES {
                 let reached = shares[lane] >= least;
                 part[lane] = if reached { parts } else { part[lane] };
@@ -131,19 +133,20 @@ impl Encoder {
         }
         let mut codes = [0; LANES];
         for lane in 0..LANES {
-            // The first tenth of what a decade is parted in lies below it. All is 0 where no decade is reached.
-            let place = shares[lane] * part[lane] - count[lane] * (1.0 / 9.0);
-            let place = if place < count[lane] - 0.25 { place } else { count[lane] - 0.25 };
-            let place = if place > 0.25 { place } else { 0.25 };
-            // Rounded down, or a number between two parts to either.
-            let place = (place - 0.5 + MAGNET) - MAGNET;
-            let first = if count[lane] > self.before { count[lane] - self.before } else { 0.0 };
-            let above = first + place;
-            // There is one code less below 0 than above.
+            // A decade begins at a tenth of its end, `count / 9` intervals above 0. All is 0 if the share is below
+            // every decade.
+            let position = shares[lane] * part[lane] - count[lane] * (1.0 / 9.0);
+            let position = if position < count[lane] - 0.25 { position } else { count[lane] - 0.25 };
+            let position = if position > 0.25 { position } else { 0.25 };
+            // Rounds down; on the border between two intervals, either result is right.
+            let position = (position - 0.5 + MAGIC) - MAGIC;
+            let first = if count[lane] > self.first_offset { count[lane] - self.first_offset } else { 0.0 };
+            let above = first + position;
+            // There is one code fewer below 0 than above.
             let below = if above < self.zero { above } else { self.zero };
             let is_below = self.signed && from[lane] < 0.0;
             let number = if is_below { self.zero - below } else { self.zero + above };
-            codes[lane] = (number + MAGNET).to_bits() as u8;
+            codes[lane] = (number + MAGIC).to_bits() as u8;
         }
         codes
     }
@@ -153,11 +156,11 @@ impl Encoder {
 mod tests {
     use super::*;
 
-    /// Of all codes, none is nearer; a code's own number has that code.
+    /// No other code is nearer, and the exact value of a code is encoded to that code.
     #[test]
-    fn codes_are_the_nearest() {
+    fn encode_finds_the_nearest_code() {
         for map in [DynamicMap::Signed, DynamicMap::Unsigned] {
-            let codes = Codes::of(map);
+            let codes = Codebook::for_map(map);
             let shares: Vec<f64> = (0..=255).map(|code| map.share(code)).collect();
             let mut numbers: Vec<f32> = shares.iter().map(|&share| share as f32).collect();
             let mut x = 1.0f32;
@@ -180,7 +183,7 @@ mod tests {
                             found[..256].iter().enumerate().all(|(code, &found)| code == usize::from(found))
                         );
                     }
-                    // Subnormal numbers have no more than a few bits.
+                    // Subnormal numbers have few significant bits.
                     let slack = if scale < f32::MIN_POSITIVE { 2e-6 } else { 1e-6 };
                     for (&number, &code) in scaled.iter().zip(&found) {
                         let share = f64::from(number) / f64::from(scale);
@@ -203,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_zeros_stays_zeros() {
+    fn block_of_zeros_stays_zero() {
         for map in [DynamicMap::Signed, DynamicMap::Unsigned] {
             let mut codes = [1; 100];
-            let scale = Codes::of(map).encode(Level::best(), &[0.0; 100], &mut codes);
+            let scale = Codebook::for_map(map).encode(Level::best(), &[0.0; 100], &mut codes);
             assert_eq!(scale, 0.0);
             assert_eq!(codes.map(usize::from), [map.zero(); 100]);
             let mut numbers = [1.0; 100];
-            // What memory begins as: code 0 of scale 0.
-            Codes::of(map).decode(Level::best(), &[0; 100], 0.0, &mut numbers);
+            // The initial contents of states: code 0 with scale 0.
+            Codebook::for_map(map).decode(Level::best(), &[0; 100], 0.0, &mut numbers);
             assert_eq!(numbers, [0.0; 100]);
         }
     }

@@ -1,25 +1,25 @@
-//! Root-mean-square normalisation over rows.
+//! Root-mean-square normalization over rows.
 
 use ops::{RmsNorm, RmsNormBackward};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float, read, update, write};
 use super::math::sum;
-use super::operands::{Operands, Start};
+use super::operands::{Addend, Operands};
 use super::simd::{Level, simd};
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
 const ROWS: usize = RmsNormBackward::ROWS_PER_PARTIAL;
 
 pub(super) fn forward<X: Float, T: Float>(op: &RmsNorm, operands: &mut Operands, workers: &Workers) {
     let (x, weight) = (operands.input::<X>(0), operands.input::<f32>(1));
     let channels = weight.len();
-    let (y, rrms) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output(1)));
-    workers.chunks(x.len() / channels, ROWS, |rows| {
+    let (y, rrms) = (SharedSlice::new(operands.output::<T>(0)), SharedSlice::new(operands.output(1)));
+    workers.for_each_chunk(x.len() / channels, ROWS, |rows| {
         let elements = rows.start * channels..rows.end * channels;
-        // SAFETY: runs of rows do not overlap.
+        // SAFETY: chunks of rows do not overlap.
         #[allow(unsafe_code)]
-        let (y, rrms) = unsafe { (y.part(elements.clone()), rrms.part(rows)) };
+        let (y, rrms) = unsafe { (y.range_mut(elements.clone()), rrms.range_mut(rows)) };
         let level = workers.level();
         let rows = x[elements].chunks_exact(channels).zip(y.chunks_exact_mut(channels));
         for ((x, y), rrms) in rows.zip(rrms) {
@@ -28,7 +28,7 @@ pub(super) fn forward<X: Float, T: Float>(op: &RmsNorm, operands: &mut Operands,
     });
 }
 
-/// Returns 1 over the root of the row's mean square.
+/// Normalizes a row. Returns 1 over its root mean square.
 pub(super) fn normalise_row<X: Float, T: Float>(
     level: Level,
     x: &[X],
@@ -44,7 +44,7 @@ pub(super) fn normalise_row<X: Float, T: Float>(
     rrms
 }
 
-/// Adds to the gradients of a row and of the weight that it was multiplied by.
+/// Adds to the gradients of a row and of the weight.
 pub(super) fn differentiate_row<T: Float, X: Float>(
     level: Level,
     (dy, x): (&[T], &[X]),
@@ -53,21 +53,21 @@ pub(super) fn differentiate_row<T: Float, X: Float>(
     dweight: &mut [f32],
 ) {
     let (mut buffer, mut wide, mut sums) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
-    let mut along = 0.0;
+    let mut mean_product = 0.0;
     read(level, dy, &mut buffer, |run, dy| {
         let x = X::widened(level, &x[run.clone()], &mut wide);
-        along += along_row(level, dy, x, &weight[run], offset) * rrms / weight.len() as f32;
+        mean_product += gradient_times_x(level, dy, x, &weight[run], offset) * rrms / weight.len() as f32;
     });
     read(level, dy, &mut buffer, |run, dy| {
         let dweight = &mut dweight[run.clone()];
         let x = X::widened(level, &x[run.clone()], &mut wide);
         update(level, &mut dx[run.clone()], &mut sums, |_, dx| {
-            differentiate(level, (rrms, along, offset), dy, x, &weight[run.clone()], dx, dweight);
+            differentiate(level, (rrms, mean_product, offset), dy, x, &weight[run.clone()], dx, dweight);
         });
     });
 }
 
-/// 1 over the root of a row's mean square.
+/// 1 over the root mean square of a row.
 fn reciprocal_root<X: Float>(level: Level, x: &[X], epsilon: f32) -> f32 {
     let mut squares = 0.0;
     read(level, x, &mut [0.0; BUFFER], |_, x| squares += squares_of(level, x));
@@ -97,28 +97,28 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    // What is cast may take the place of dy.
-    let dy = if op.cast { operands.source::<T>(2, 0) } else { Some(operands.input::<T>(0)) };
+    // The cast output may share memory with dy.
+    let dy = if op.cast { operands.input_unless_aliased::<T>(2, 0) } else { Some(operands.input::<T>(0)) };
     let x = operands.input::<X>(1);
     let [weight, rrms] = [2, 3].map(|index| operands.input::<f32>(index));
     let channels = weight.len();
-    let start = operands.start::<X>(0, op.accumulate.then_some(4));
-    let dx = Parts::new(operands.output::<X>(0));
-    let cast = op.cast.then(|| Parts::new(operands.output::<T>(2)));
+    let start = operands.addend::<X>(0, op.accumulate.then_some(4));
+    let dx = SharedSlice::new(operands.output::<X>(0));
+    let cast = op.cast.then(|| SharedSlice::new(operands.output::<T>(2)));
     let rows = x.len() / channels;
     let scratch = &mut scratch[..rows.div_ceil(ROWS) * channels];
-    let partials = Parts::new(scratch);
-    workers.chunks(rows, ROWS, |rows| {
+    let partials = SharedSlice::new(scratch);
+    workers.for_each_chunk(rows, ROWS, |rows| {
         let partial = rows.start / ROWS * channels;
         let elements = rows.start * channels..rows.end * channels;
-        // SAFETY: runs of rows do not overlap and have partial sums of their own.
+        // SAFETY: chunks of rows do not overlap and have their own partial sums.
         #[allow(unsafe_code)]
         let (dx, dweight) =
-            unsafe { (dx.part(elements.clone()), partials.part(partial..partial + channels)) };
+            unsafe { (dx.range_mut(elements.clone()), partials.range_mut(partial..partial + channels)) };
         match start {
-            Start::Zero => dx.fill(X::default()),
-            Start::Output => {}
-            Start::Other(so_far) => dx.copy_from_slice(&so_far[elements.clone()]),
+            Addend::Zero => dx.fill(X::default()),
+            Addend::Output => {}
+            Addend::Input(previous) => dx.copy_from_slice(&previous[elements.clone()]),
         }
         let level = workers.level();
         dweight.fill(0.0);
@@ -127,11 +127,11 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
             let (x, rrms) = (&x[elements.clone()], rrms[row]);
             // SAFETY: rows do not overlap.
             #[allow(unsafe_code)]
-            let cast = cast.as_ref().map(|cast| unsafe { cast.part(elements.clone()) });
+            let cast = cast.as_ref().map(|cast| unsafe { cast.range_mut(elements.clone()) });
             let dy: &[T] = match (dy, &cast) {
                 (Some(dy), _) => &dy[elements],
                 (None, Some(cast)) => cast,
-                (None, None) => unreachable!("dy shares memory with what is cast alone"),
+                (None, None) => unreachable!("dy shares memory with the cast output only"),
             };
             differentiate_row(level, (dy, x), (weight, op.offset, rrms), dx, dweight);
             if let (Some(cast), Some(dx)) = (cast, X::as_f32(dx)) {
@@ -151,8 +151,8 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
 }
 
 simd! {
-    /// The sum of the gradient of the normal row times x.
-    fn along_row(dy: &[f32], x: &[f32], weight: &[f32], offset: f32) -> f32 {
+    /// The sum over the channels of the normalized row's gradient times x.
+    fn gradient_times_x(dy: &[f32], x: &[f32], weight: &[f32], offset: f32) -> f32 {
         let channels = dy.len();
         let (x, weight) = (&x[..channels], &weight[..channels]);
         sum(channels, |c| dy[c] * (weight[c] + offset) * x[c])
@@ -160,18 +160,18 @@ simd! {
 }
 
 simd! {
-    /// Adds to dx and dweight. `along` is the mean of the gradient of the normal row times that row.
+    /// Adds to dx and dweight. `mean_product` is the mean of the normalized row's gradient times the normalized row.
     fn differentiate(
         row: (f32, f32, f32), dy: &[f32], x: &[f32], weight: &[f32], dx: &mut [f32], dweight: &mut [f32],
     ) {
-        let (rrms, along, offset) = row;
+        let (rrms, mean_product, offset) = row;
         let channels = dy.len();
         let (x, weight, dx) = (&x[..channels], &weight[..channels], &mut dx[..channels]);
         let dweight = &mut dweight[..channels];
         for c in 0..channels {
-            let normal = x[c] * rrms;
-            dx[c] += rrms * (dy[c] * (weight[c] + offset) - normal * along);
-            dweight[c] += dy[c] * normal;
+            let normalized = x[c] * rrms;
+            dx[c] += rrms * (dy[c] * (weight[c] + offset) - normalized * mean_product);
+            dweight[c] += dy[c] * normalized;
         }
     }
 }

@@ -1,34 +1,34 @@
-//! Queries and keys rotated by their positions.
+//! Rotary position embedding of queries and keys.
 
 use ops::Rotary;
 
 use super::float::Float;
 use super::operands::Operands;
 use super::simd::simd;
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
 pub(super) fn run<T: Float>(op: &Rotary, operands: &mut Operands, workers: &Workers) {
     let ty = *operands.input_type(0);
     let (sequence, row) = (ty.shape.dims()[1], ty.shape.last());
-    let source = operands.source::<T>(0, 0);
-    let (output, level) = (Parts::new(operands.output::<T>(0)), workers.level());
+    let source = operands.input_unless_aliased::<T>(0, 0);
+    let (output, level) = (SharedSlice::new(operands.output::<T>(0)), workers.level());
     let frequencies = op.frequencies.of_head(op.head);
     let half = op.head / 2;
-    // All rows of a position at once: their angles are the same.
-    workers.chunks(sequence, 1, |positions| {
-        let mut turns = vec![0.0; op.head];
+    // A task handles all rows of one position, whose angles are the same.
+    workers.for_each_chunk(sequence, 1, |positions| {
+        let mut rotation = vec![0.0; op.head];
         let mut wide = vec![0.0; op.head];
         for position in positions {
-            let (cosines, sines) = turns.split_at_mut(half);
+            let (cosines, sines) = rotation.split_at_mut(half);
             for (i, frequency) in frequencies.iter().enumerate() {
                 let (sine, cosine) = (position as f32 * frequency).sin_cos();
                 (cosines[i], sines[i]) = (cosine, if op.inverse { -sine } else { sine });
             }
-            for place in (position..ty.shape.rows()).step_by(sequence) {
-                let elements = place * row..(place + 1) * row;
+            for index in (position..ty.shape.rows()).step_by(sequence) {
+                let elements = index * row..(index + 1) * row;
                 // SAFETY: positions do not overlap.
                 #[allow(unsafe_code)]
-                let values = unsafe { output.part(elements.clone()) };
+                let values = unsafe { output.range_mut(elements.clone()) };
                 if let Some(source) = source {
                     values.copy_from_slice(&source[elements]);
                 }

@@ -1,11 +1,11 @@
-//! Instruction sets, chosen at run time: builds are for plain x86-64 or aarch64.
+//! Instruction sets, selected at run time: builds target baseline x86-64 or aarch64.
 
 #[cfg(target_arch = "x86_64")]
-use super::product::has_amx;
+use super::matmul::has_amx;
 use ops::DType;
 
-/// What the processor can do. Every level computes the same function, but not to the same bits: only some fuse
-/// multiply and add.
+/// An instruction set. All levels compute the same functions, but results differ in the last bits, because only some
+/// levels fuse multiply and add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Portable,
@@ -13,16 +13,16 @@ pub(super) enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX-512, and for products of bf16 its instruction for pairs of them.
+    /// AVX-512, with its dot-product instruction for bf16 matmuls.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// AVX-512, and for products of bf16 the processor's matrix units.
+    /// AVX-512, with the processor's matrix units (AMX) for bf16 matmuls.
     #[cfg(target_arch = "x86_64")]
     Amx,
 }
 
 impl Level {
-    /// The levels that this machine has, slowest first.
+    /// The levels that this machine supports, slowest first.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn available() -> impl Iterator<Item = Level> {
         Level::with(Features::detected())
@@ -52,7 +52,7 @@ impl Level {
         Level::available().last().unwrap_or(Level::Portable)
     }
 
-    /// Whether products of this type are done without widening it first.
+    /// Whether matmuls with operands of this type run without converting them to f32 first.
     pub(super) fn multiplies(self, dtype: DType) -> bool {
         match (dtype, self) {
             (DType::F32, _) => true,
@@ -63,15 +63,15 @@ impl Level {
     }
 }
 
-/// What processor and system have.
+/// Features that both the processor and the operating system support.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 struct Features {
-    /// With fused multiply-add and conversions of fp16.
+    /// Together with FMA and F16C.
     avx2: bool,
     avx512: bool,
     avx512_bf16: bool,
-    /// For bf16, and this process may use them.
+    /// Tiles of bf16, which this process has permission to use.
     amx: bool,
 }
 
@@ -89,16 +89,16 @@ impl Features {
     }
 }
 
-/// Defines a function that is compiled once for each level and takes the level as its first argument. The body is
-/// plain Rust that vectorises by itself; what it calls must be `#[inline(always)]`, or it is compiled for the
-/// plain instruction set. In the body, the constant `FUSED` says whether the level fuses multiply and add: to ask
-/// for it elsewhere would be a library call for each element.
+/// Defines a function that is compiled once for each level and takes the level as its first argument. The compiler
+/// vectorizes the body, which is plain Rust. Functions that it calls must be `#[inline(always)]`; otherwise they are
+/// compiled for the baseline instruction set. In the body, the constant `FUSED` is whether the level fuses multiply and
+/// add; without hardware support, `mul_add` would be a library call for each element.
 macro_rules! simd {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         $vis fn $name(level: $crate::cpu::kernels::simd::Level, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            #[allow(clippy::extra_unused_type_parameters)] // Most bodies do not mind.
+            #[allow(clippy::extra_unused_type_parameters)] // Most bodies do not use `FUSED`.
             fn body<const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
@@ -138,9 +138,9 @@ pub(super) use simd;
 mod tests {
     use super::*;
 
-    /// What the best level is with some features, and whether it multiplies bf16 by itself.
+    /// The best level for some features, and whether it multiplies bf16 natively.
     #[test]
-    fn products_of_bf16_are_widened_only_where_no_unit_takes_them() {
+    fn bf16_matmuls_are_widened_only_without_hardware_support() {
         let none = Features { avx2: false, avx512: false, avx512_bf16: false, amx: false };
         let avx2 = Features { avx2: true, ..none };
         let avx512 = Features { avx512: true, ..avx2 };
@@ -153,31 +153,31 @@ mod tests {
             (pairs, Level::Avx512Bf16, true),
             (tiles, Level::Amx, true),
             (Features { amx: true, ..pairs }, Level::Amx, true),
-            // What a system switches off takes with it what needs it.
+            // A disabled feature also disables the levels that need it.
             (Features { avx512: false, amx: true, ..pairs }, Level::Avx2, false),
             (Features { avx2: false, amx: true, ..pairs }, Level::Portable, false),
         ] {
-            let found = Level::with(features).last().expect("there is always one");
+            let found = Level::with(features).last().expect("the portable level always exists");
             assert_eq!(found, best, "{features:?}");
             let multiplied = [DType::F32, DType::BF16, DType::F16].map(|dtype| found.multiplies(dtype));
             assert_eq!(multiplied, [true, bf16, false], "{features:?}");
         }
     }
 
-    /// Tests of a level pass where it is not: this one says whether it should have been.
+    /// Tests of a level pass without running if the level is not detected. This test compares detection with Linux.
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_levels_are_those_that_the_system_names() {
-        let processors = std::fs::read_to_string("/proc/cpuinfo").expect("Linux lists its processors");
+    fn levels_match_cpuinfo() {
+        let processors = std::fs::read_to_string("/proc/cpuinfo").expect("Linux has /proc/cpuinfo");
         let flags =
-            processors.lines().find(|line| line.starts_with("flags")).expect("x86 names its features");
+            processors.lines().find(|line| line.starts_with("flags")).expect("x86 lists its features");
         let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
         let avx2 = has("avx2") && has("fma") && has("f16c");
         let avx512 = avx2 && has("avx512f");
-        for (level, named) in
+        for (level, listed) in
             [(Level::Avx2, avx2), (Level::Avx512, avx512), (Level::Avx512Bf16, avx512 && has("avx512_bf16"))]
         {
-            assert_eq!(Level::available().any(|available| available == level), named, "{level:?}");
+            assert_eq!(Level::available().any(|available| available == level), listed, "{level:?}");
         }
     }
 }

@@ -1,69 +1,71 @@
-//! An optimizer's states, brought to f32 and stored again a piece at a time.
+//! Optimizer states, converted to f32 and back in pieces.
 
 use std::ops::Range;
 
 use super::float::{Bf16, Float as _, Half as _};
 use super::operands::Operands;
 use super::philox::philox_words;
-use super::quantize::Codes;
+use super::quantize::Codebook;
 use super::simd::Level;
-use super::workers::Parts;
+use super::workers::SharedSlice;
 use ops::{Member, OptimizerStep, QUANTIZED_BLOCK, Rounding, StateFormat};
 
-/// Numbers that are brought to f32 at a time, where they are not in f32 already: few enough to stay in the nearest cache, and
-/// for the processor to fetch the next ones while random numbers are made for these.
+/// Numbers per piece, for states that are not stored in f32: a piece stays in the L1 cache, and the next one is
+/// prefetched while the random bits of this one are computed.
 pub(super) const PIECE: usize = QUANTIZED_BLOCK;
 
-/// `N` states of a bucket, at the most two: the draws of each are half a word.
+/// `N` states of a bucket, at most two: each state uses 16 bits of a random word.
 pub(super) enum States<'a, const N: usize> {
-    F32([Parts<'a, f32>; N]),
-    Bf16([Parts<'a, Bf16>; N], Option<Draws>),
+    F32([SharedSlice<'a, f32>; N]),
+    Bf16([SharedSlice<'a, Bf16>; N], Option<RoundingRng>),
     Quantized([Quantized<'a>; N]),
 }
 
-/// What tells the draws of one step from all others.
+/// Random bits for the stochastic rounding of one step.
 #[derive(Clone, Copy)]
-pub(super) struct Draws {
+pub(super) struct RoundingRng {
     seed: u64,
     step: u32,
 }
 
-/// Of the steps that parameters are drawn for: a bit that no number of a step has.
-const OF_PARAMETERS: u32 = 1 << 31;
+/// Set in the step number for parameters, so that their random bits differ from those of states.
+const PARAMETER_BIT: u32 = 1 << 31;
 
 pub(super) struct Quantized<'a> {
-    map: &'static Codes,
-    codes: Parts<'a, u8>,
-    scales: Parts<'a, f32>,
+    map: &'static Codebook,
+    codes: SharedSlice<'a, u8>,
+    scales: SharedSlice<'a, f32>,
 }
 
 impl<'a, const N: usize> States<'a, N> {
-    /// The moments of an update at this step: the outputs after the parameters.
+    /// The states of an optimizer step: the outputs after the parameters. `step` counts from 1.
     pub(super) fn new(op: &OptimizerStep, step: f32, operands: &mut Operands<'a>) -> States<'a, N> {
-        const { assert!(N <= 2, "a word of random bits is enough for two") };
+        const { assert!(N <= 2, "a random word has bits for two states") };
         let indices: [usize; N] = std::array::from_fn(|state| state);
         match op.format.states {
-            // Of none, none are brought to f32.
-            _ if N == 0 => States::F32(indices.map(|_| unreachable!("there are none"))),
-            StateFormat::F32 => States::F32(indices.map(|state| Parts::new(operands.output(1 + state)))),
+            // No states: nothing to convert.
+            _ if N == 0 => States::F32(indices.map(|_| unreachable!("there are no states"))),
+            StateFormat::F32 => {
+                States::F32(indices.map(|state| SharedSlice::new(operands.output(1 + state))))
+            }
             StateFormat::Bf16(rounding) => {
-                let draws = Draws::of_states(rounding, step);
-                States::Bf16(indices.map(|state| Parts::new(operands.output(1 + state))), draws)
+                let rng = RoundingRng::for_states(rounding, step);
+                States::Bf16(indices.map(|state| SharedSlice::new(operands.output(1 + state))), rng)
             }
             StateFormat::Quantized => States::Quantized(indices.map(|state| Quantized {
-                map: Codes::of(op.rule.moments()[state].map),
-                codes: Parts::new(operands.codes(1 + 2 * state)),
-                scales: Parts::new(operands.output(2 + 2 * state)),
+                map: Codebook::for_map(op.rule.moments()[state].map),
+                codes: SharedSlice::new(operands.output_codes(1 + 2 * state)),
+                scales: SharedSlice::new(operands.output(2 + 2 * state)),
             })),
         }
     }
 
-    /// Calls `work` for pieces of some elements of a tensor with their states, and stores what it makes of these. Elements
-    /// begin with the tensor or at a multiple of `PIECE` after that.
+    /// Calls `work(range, states)` for pieces of some elements of a tensor, and stores the states that it changes. The
+    /// offset of `elements` in the tensor is a multiple of `PIECE`.
     ///
     /// # Safety
     ///
-    /// No elements that are in use elsewhere are among these.
+    /// The elements are not in use elsewhere.
     #[allow(unsafe_code)]
     pub(super) unsafe fn update(
         &self,
@@ -73,8 +75,8 @@ impl<'a, const N: usize> States<'a, N> {
         mut work: impl FnMut(Range<usize>, [&mut [f32]; N]),
     ) {
         if let States::F32(states) = self {
-            // SAFETY: by this function's contract.
-            let states = states.each_ref().map(|state| unsafe { state.part(elements.clone()) });
+            // SAFETY: guaranteed by the caller.
+            let states = states.each_ref().map(|state| unsafe { state.range_mut(elements.clone()) });
             return work(elements, states);
         }
         let mut buffers = [[0.0; PIECE]; N];
@@ -82,21 +84,21 @@ impl<'a, const N: usize> States<'a, N> {
             let piece = start..elements.end.min(start + PIECE);
             let numbers = buffers.each_mut().map(|buffer| &mut buffer[..piece.len()]);
             match self {
-                States::F32(_) => unreachable!("they are updated where they lie"),
-                States::Bf16(states, draws) => {
-                    // SAFETY: by this function's contract.
-                    let states = states.each_ref().map(|state| unsafe { state.part(piece.clone()) });
+                States::F32(_) => unreachable!("f32 states are updated in place"),
+                States::Bf16(states, rng) => {
+                    // SAFETY: guaranteed by the caller.
+                    let states = states.each_ref().map(|state| unsafe { state.range_mut(piece.clone()) });
                     let mut numbers = numbers;
                     for (state, numbers) in states.iter().zip(&mut numbers) {
                         Bf16::widen(level, state, numbers);
                     }
                     work(piece.clone(), numbers.each_mut().map(|numbers| &mut **numbers));
-                    let words = draws.map(|draws| draws.words(level, member, &piece));
+                    let words = rng.map(|rng| rng.random_words(level, member, &piece));
                     for (index, (state, numbers)) in states.into_iter().zip(numbers).enumerate() {
                         match &words {
                             None => Bf16::narrow(level, numbers, state),
                             Some(words) => {
-                                Bf16::round_at_random(level, numbers, words, 16 * index as u32, state)
+                                Bf16::round_stochastically(level, numbers, words, 16 * index as u32, state)
                             }
                         }
                     }
@@ -104,9 +106,13 @@ impl<'a, const N: usize> States<'a, N> {
                 States::Quantized(states) => {
                     let mut numbers = numbers;
                     let blocks = piece.start / QUANTIZED_BLOCK..piece.end.div_ceil(QUANTIZED_BLOCK);
-                    // SAFETY: by this function's contract; blocks are of one tensor, and pieces of whole ones.
+                    // SAFETY: guaranteed by the caller; a block belongs to one tensor, and a piece has whole blocks.
                     let mut states = states.each_ref().map(|state| unsafe {
-                        (state.map, state.codes.part(piece.clone()), state.scales.part(blocks.clone()))
+                        (
+                            state.map,
+                            state.codes.range_mut(piece.clone()),
+                            state.scales.range_mut(blocks.clone()),
+                        )
                     });
                     for ((map, codes, scales), numbers) in states.iter_mut().zip(&mut numbers) {
                         let blocks = codes.chunks(QUANTIZED_BLOCK).zip(numbers.chunks_mut(QUANTIZED_BLOCK));
@@ -127,20 +133,20 @@ impl<'a, const N: usize> States<'a, N> {
     }
 }
 
-impl Draws {
-    fn of_states(rounding: Rounding, step: f32) -> Option<Draws> {
-        rounding.seed().map(|seed| Draws { seed, step: step as u32 })
+impl RoundingRng {
+    fn for_states(rounding: Rounding, step: f32) -> Option<RoundingRng> {
+        rounding.seed().map(|seed| RoundingRng { seed, step: step as u32 })
     }
 
-    pub(super) fn of_parameters(rounding: Rounding, step: f32) -> Option<Draws> {
-        let draws = Draws::of_states(rounding, step);
-        draws.map(|draws| Draws { step: draws.step | OF_PARAMETERS, ..draws })
+    pub(super) fn for_parameters(rounding: Rounding, step: f32) -> Option<RoundingRng> {
+        let rng = RoundingRng::for_states(rounding, step);
+        rng.map(|rng| RoundingRng { step: rng.step | PARAMETER_BIT, ..rng })
     }
 
-    /// 32 random bits for each element: word `e % 4` of the block of Philox4x32-10 whose counter is (low half of `e / 4`, high
-    /// half, site, step) for element `e` of the tensor, and whose key is the seed. Steps count from 1: no first value of a
-    /// parameter was drawn from the same.
-    pub(super) fn words(self, level: Level, member: &Member, elements: &Range<usize>) -> [u32; PIECE] {
+    /// 32 random bits for each element: for element `e` of the tensor, word `e % 4` of the Philox4x32-10 block with the
+    /// counter (low half of `e / 4`, high half, site, step) and the seed as its key. Steps count from 1, so these
+    /// blocks differ from those of initial parameter values, whose fourth word is 0.
+    pub(super) fn random_words(self, level: Level, member: &Member, elements: &Range<usize>) -> [u32; PIECE] {
         let mut words = [0; PIECE];
         let first = (elements.start - member.offset) as u64 / 4;
         let key = [self.seed as u32, (self.seed >> 32) as u32];
@@ -155,14 +161,14 @@ mod tests {
     use super::*;
     use ops::Shape;
 
-    /// Whatever piece an element is drawn with, and wherever in its bucket its tensor lies.
+    /// Neither the piece of an element nor its tensor's offset in the bucket changes its random bits.
     #[test]
-    fn a_draw_is_of_its_seed_step_site_and_element() {
+    fn random_bits_depend_on_seed_step_site_and_element_only() {
         let member = Member { offset: 512, ..Member::new(Shape::new(&[5000]), false, 9) };
-        let draws = Draws { seed: 0x1_0000_0002, step: 3 };
+        let rng = RoundingRng { seed: 0x1_0000_0002, step: 3 };
         for start in [0, 1024, 4096] {
             let piece = member.offset + start..(member.offset + 5000).min(member.offset + start + PIECE);
-            let words = draws.words(Level::best(), &member, &piece);
+            let words = rng.random_words(Level::best(), &member, &piece);
             for (element, &word) in (start as u32..).zip(&words[..piece.len()]) {
                 assert_eq!(word, philox([element / 4, 0, 9, 3], [2, 1])[element as usize % 4], "{element}");
             }

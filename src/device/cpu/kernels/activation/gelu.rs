@@ -1,4 +1,4 @@
-//! GELU by the error function.
+//! GELU with the error function.
 
 use super::Function;
 use crate::cpu::kernels::math::{exp, multiply_add};
@@ -6,11 +6,11 @@ use crate::cpu::kernels::math::{exp, multiply_add};
 pub(super) struct Gelu;
 
 impl Gelu {
-    /// The share of normal numbers below x, and `e^(-x^2 / 2)`.
+    /// The cumulative normal distribution at x, and `e^(-x^2 / 2)`.
     #[inline(always)]
     fn normal<const FUSED: bool>(x: f32) -> (f32, f32) {
-        /// Of the share above |x| over `t e^(-x^2 / 2)`, `t = 1 / (1 + 0.3 |x|)`: fitted for |x| up to 13 to a relative
-        /// error of 1.2e-7 at the most.
+        /// A polynomial in `t = 1 / (1 + 0.3 |x|)` for the upper tail at |x| over `t e^(-x^2 / 2)`, fitted for |x| up
+        /// to 13 to a relative error of at most 1.2e-7.
         const COEFFICIENTS: [f32; 8] = [
             0.119_624_54,
             0.120_826_32,

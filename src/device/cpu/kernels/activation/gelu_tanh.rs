@@ -1,4 +1,4 @@
-//! GELU by the hyperbolic tangent.
+//! GELU in its tanh approximation.
 
 use super::Function;
 use crate::cpu::kernels::math::{exp, multiply_add};
@@ -6,7 +6,7 @@ use crate::cpu::kernels::math::{exp, multiply_add};
 pub(super) struct GeluTanh;
 
 impl GeluTanh {
-    /// `sqrt(8 / pi)`: twice GELU's, because `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
+    /// `sqrt(8 / pi)`: twice the factor in GELU's definition, because `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
     const SLOPE: f32 = 1.595_769;
     const CUBE: f32 = 0.044_715;
 

@@ -1,4 +1,5 @@
-//! Functions of each element, their slopes, and gates made of them. A new one is a file here and its name in `with_function`.
+//! Activation functions, their derivatives, and gated activations. A new activation needs a file here and an entry in
+//! `with_function`.
 
 mod gelu;
 mod gelu_tanh;
@@ -18,19 +19,19 @@ use super::elementwise::in_place;
 use super::float::{BUFFER, Float, read, write};
 use super::operands::Operands;
 use super::simd::{Level, simd};
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
-/// Rows that a thread takes at a time.
+/// Rows per task.
 const ROWS: usize = 16;
 
-/// A function of each element.
+/// An activation function and its derivative.
 trait Function {
     fn value<const FUSED: bool>(x: f32) -> f32;
 
     fn slope<const FUSED: bool>(x: f32) -> f32;
 }
 
-/// Evaluates an expression with a type's name standing for the function of an activation.
+/// Evaluates an expression in which a type name stands for the function of an activation.
 macro_rules! with_function {
     ($activation:expr, $function:ident => $body:expr) => {
         with_function!($activation, $function => $body, [GeluTanh, Gelu, Relu, ReluSquared, Silu])
@@ -83,7 +84,7 @@ simd! {
 }
 
 simd! {
-    /// In: a gate and what it lets through. Out: their gradients.
+    /// In: gate and up projections. Out: their gradients.
     fn gate_gradients(activation: Activation, dy: &[f32], gate: &mut [f32], up: &mut [f32]) {
         let (gate, up) = (&mut gate[..dy.len()], &mut up[..dy.len()]);
         with_function!(activation, F => for i in 0..dy.len() {
@@ -95,18 +96,18 @@ simd! {
 }
 
 pub(super) fn backward<T: Float>(op: &ActivationBackward, operands: &mut Operands, workers: &Workers) {
-    let (source, x) = (operands.source::<T>(0, 0), operands.input::<T>(1));
+    let (source, x) = (operands.input_unless_aliased::<T>(0, 0), operands.input::<T>(1));
     let work = |level: Level, dx: &mut [f32], x: &[f32]| scale_by_slope(level, op.activation, dx, x);
     in_place(operands.output(0), source, x, workers, work);
 }
 
 pub(super) fn gated<T: Float>(op: &Gated, operands: &mut Operands, workers: &Workers) {
     let (both, width) = (operands.input::<T>(0), operands.output_type(0).shape.last());
-    let (y, level) = (Parts::new(operands.output::<T>(0)), workers.level());
-    workers.chunks(y.len() / width, ROWS, |rows| {
-        // SAFETY: runs of rows do not overlap.
+    let (y, level) = (SharedSlice::new(operands.output::<T>(0)), workers.level());
+    workers.for_each_chunk(y.len() / width, ROWS, |rows| {
+        // SAFETY: chunks of rows do not overlap.
         #[allow(unsafe_code)]
-        let y = unsafe { y.part(rows.start * width..rows.end * width) };
+        let y = unsafe { y.range_mut(rows.start * width..rows.end * width) };
         let both = both[2 * rows.start * width..2 * rows.end * width].chunks_exact(2 * width);
         let [mut buffer, mut gates, mut ups] = [[0.0; BUFFER]; 3];
         for (y, both) in y.chunks_exact_mut(width).zip(both) {
@@ -121,13 +122,13 @@ pub(super) fn gated<T: Float>(op: &Gated, operands: &mut Operands, workers: &Wor
 
 pub(super) fn gated_backward<T: Float>(op: &GatedBackward, operands: &mut Operands, workers: &Workers) {
     let (dy, width) = (operands.input::<T>(0), operands.input_type(0).shape.last());
-    let source = operands.source::<T>(0, 1);
-    let (dboth, level) = (Parts::new(operands.output::<T>(0)), workers.level());
-    workers.chunks(dy.len() / width, ROWS, |rows| {
+    let source = operands.input_unless_aliased::<T>(0, 1);
+    let (dboth, level) = (SharedSlice::new(operands.output::<T>(0)), workers.level());
+    workers.for_each_chunk(dy.len() / width, ROWS, |rows| {
         let elements = 2 * rows.start * width..2 * rows.end * width;
-        // SAFETY: runs of rows do not overlap.
+        // SAFETY: chunks of rows do not overlap.
         #[allow(unsafe_code)]
-        let dboth = unsafe { dboth.part(elements.clone()) };
+        let dboth = unsafe { dboth.range_mut(elements.clone()) };
         if let Some(source) = source {
             dboth.copy_from_slice(&source[elements]);
         }
@@ -137,7 +138,7 @@ pub(super) fn gated_backward<T: Float>(op: &GatedBackward, operands: &mut Operan
             let (gate, up) = dboth.split_at_mut(width);
             read(level, dy, &mut buffer, |run, dy| {
                 let (gate, up) = (&mut gate[run.clone()], &mut up[run]);
-                // Of f32, there is one run, of the whole row.
+                // For f32, `read` passes the whole row at once.
                 if let (Some(gate), Some(up)) = (T::as_f32_mut(gate), T::as_f32_mut(up)) {
                     return gate_gradients(level, op.activation, dy, gate, up);
                 }

@@ -1,4 +1,4 @@
-//! The rectifier.
+//! ReLU.
 
 use super::Function;
 

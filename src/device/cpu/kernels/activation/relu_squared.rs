@@ -1,4 +1,4 @@
-//! The rectifier's square.
+//! Squared ReLU.
 
 use super::{Function, Relu};
 

@@ -1,32 +1,32 @@
-//! Attention in tiles of scores: forward one batch element's head at a time, backward those that share keys.
+//! Attention kernels. Forward computes one head of one batch element per task, backward the heads that share keys.
 
-/// Calls a function for the machine's instruction set.
-macro_rules! with_micro {
+/// Calls a function with the micro-kernel of the machine's instruction set.
+macro_rules! with_micro_kernel {
     ($workers:expr, $function:ident::<$float:ident>($($argument:expr),*)) => {{
-        use $crate::cpu::kernels::{product, simd::Level};
+        use $crate::cpu::kernels::{matmul, simd::Level};
         match $workers.level() {
-            Level::Portable => $function::<product::Portable, $float>($($argument),*),
+            Level::Portable => $function::<matmul::Portable, $float>($($argument),*),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => $function::<product::Avx2, $float>($($argument),*),
+            Level::Avx2 => $function::<matmul::Avx2, $float>($($argument),*),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => $function::<product::Avx512, $float>($($argument),*),
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => $function::<matmul::Avx512, $float>($($argument),*),
         }
     }};
 }
 
 mod backward;
 mod forward;
+mod gradient_sums;
 mod materialized;
-mod sums;
 
 use ops::{Attending, Attention, Heads, TensorType};
 
-use super::dropout::{self, Chance};
+use super::dropout::{self, SeededDropout};
 use super::float::Float;
+use super::matmul::{LeftRows, Matrix, MicroKernel, pack_right};
 use super::operands::Operands;
-use super::product::{Left, Matrix, Micro, pack_right};
 use super::simd::Level;
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
 pub(super) use backward::run as backward;
 pub(super) use forward::run as forward;
@@ -36,15 +36,15 @@ const QUERIES: usize = Attention::QUERY_TILE;
 const KEYS: usize = Attention::KEY_TILE;
 const SCORE_ROW: usize = Attention::SCORE_ROW;
 
-/// Sizes of one operation, and what each query sees.
+/// Sizes and mask of one operation.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
     sequence: usize,
-    /// Heads of queries, and of keys and values.
+    /// Numbers of query heads, and of key and value heads.
     heads: usize,
     kv_heads: usize,
-    /// Channels of one head, and of all of a result.
+    /// Channels of one head, and of all heads of the output.
     head: usize,
     channels: usize,
     attending: Attending,
@@ -57,8 +57,8 @@ impl Sizes {
         Sizes { batch, sequence, heads: queries, kv_heads: keys, head, channels: sizes.channels(), attending }
     }
 
-    /// Elements between positions in a qkv.
-    fn row(&self) -> usize {
+    /// Elements between positions in qkv.
+    fn qkv_stride(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head
     }
 
@@ -74,146 +74,159 @@ impl Sizes {
         self.sequence.next_multiple_of(Attention::PANEL)
     }
 
-    /// Where a head of queries and what belongs to it begin.
-    fn place(&self, batch: usize, head: usize) -> Head {
+    /// Offsets of a query head, and of its keys and values.
+    fn head_offsets(&self, batch: usize, head: usize) -> HeadOffsets {
         let position = batch * self.sequence;
         let key_head = self.heads + head / (self.heads / self.kv_heads);
         let in_qkv = [head, key_head, key_head + self.kv_heads];
-        Head {
+        HeadOffsets {
             position,
-            qkv: in_qkv.map(|head| position * self.row() + head * self.head),
+            qkv: in_qkv.map(|head| position * self.qkv_stride() + head * self.head),
             out: position * self.channels + head * self.head,
             lse: (batch * self.heads + head) * self.sequence,
             sample: batch,
-            row: head * self.sequence,
+            dropout_row: head * self.sequence,
         }
     }
 }
 
-/// One head of one batch element: where it begins in a tensor of each shape.
+/// Offsets of one head of one batch element in tensors of each shape (B batch, T sequence, H query heads, G key heads,
+/// D head size).
 #[derive(Clone, Copy)]
-struct Head {
-    /// In what there is one of for each position, [B,T].
+struct HeadOffsets {
+    /// In tensors [B,T].
     position: usize,
-    /// Queries, keys and values in qkv [B,T,(H+2G)D].
+    /// Of queries, keys and values in qkv [B,T,(H+2G)D].
     qkv: [usize; 3],
     /// In out [B,T,HD].
     out: usize,
     /// In lse f32[B,H,T].
     lse: usize,
-    /// Its sample, and which of that's rows of weights is its first query's.
+    /// The sample, and the row of its dropout mask [HT,T] for the first query.
     sample: usize,
-    row: usize,
+    dropout_row: usize,
 }
 
-/// A head of those that share keys, one after the other.
+/// A query head in a group that shares keys. The heads of a group are processed in order.
 #[derive(Clone, Copy)]
-struct Member {
-    place: Head,
+struct GroupHead {
+    offsets: HeadOffsets,
     is_first: bool,
     is_last: bool,
 }
 
-/// Calls `work` for each head of queries with scratch memory of its own.
-fn each_head(
+/// Calls `work(offsets, scratch)` for each query head.
+fn for_each_head(
     sizes: Sizes,
     scratch: &mut [f32],
     scratch_len: usize,
     workers: &Workers,
-    work: impl Fn(Head, &mut [f32]) + Sync,
+    work: impl Fn(HeadOffsets, &mut [f32]) + Sync,
 ) {
-    let scratch = Parts::new(scratch);
-    workers.each_by(sizes.batch * sizes.heads, |worker, index| {
-        // SAFETY: each worker has a part of its own.
+    let scratch = SharedSlice::new(scratch);
+    workers.for_each_with_worker(sizes.batch * sizes.heads, |worker, index| {
+        // SAFETY: each worker has its own range.
         #[allow(unsafe_code)]
-        let scratch = unsafe { scratch.part(worker * scratch_len..(worker + 1) * scratch_len) };
-        work(sizes.place(index / sizes.heads, index % sizes.heads), scratch);
+        let scratch = unsafe { scratch.range_mut(worker * scratch_len..(worker + 1) * scratch_len) };
+        work(sizes.head_offsets(index / sizes.heads, index % sizes.heads), scratch);
     });
 }
 
-/// Calls `work` for the heads of queries that share keys, with scratch memory that only these have.
-fn each_group(
+/// Calls `work(heads, scratch)` for each group of query heads that share keys.
+fn for_each_group(
     sizes: Sizes,
     scratch: &mut [f32],
     scratch_len: usize,
     workers: &Workers,
-    work: impl Fn(&mut dyn Iterator<Item = Member>, &mut [f32]) + Sync,
+    work: impl Fn(&mut dyn Iterator<Item = GroupHead>, &mut [f32]) + Sync,
 ) {
-    let scratch = Parts::new(scratch);
+    let scratch = SharedSlice::new(scratch);
     let group = sizes.heads / sizes.kv_heads;
-    workers.each_by(sizes.batch * sizes.kv_heads, |worker, index| {
-        // SAFETY: each worker has a part of its own.
+    workers.for_each_with_worker(sizes.batch * sizes.kv_heads, |worker, index| {
+        // SAFETY: each worker has its own range.
         #[allow(unsafe_code)]
-        let scratch = unsafe { scratch.part(worker * scratch_len..(worker + 1) * scratch_len) };
+        let scratch = unsafe { scratch.range_mut(worker * scratch_len..(worker + 1) * scratch_len) };
         let (batch, first) = (index / sizes.kv_heads, index % sizes.kv_heads * group);
-        let mut members = (0..group).map(|member| Member {
-            place: sizes.place(batch, first + member),
-            is_first: member == 0,
-            is_last: member + 1 == group,
+        let mut heads = (0..group).map(|head| GroupHead {
+            offsets: sizes.head_offsets(batch, first + head),
+            is_first: head == 0,
+            is_last: head + 1 == group,
         });
-        work(&mut members, scratch);
+        work(&mut heads, scratch);
     });
 }
 
-/// Packs x^T, x [T, head] with rows `row` elements apart, as the right operand of a product over channels.
-fn pack_transposed<M: Micro, T: Float>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
-    let matrix = Matrix::new(x, row).transposed();
+/// Packs x^T as the right operand of a matmul over channels; x is [T, head] with a row stride.
+fn pack_transposed<M: MicroKernel, T: Float>(
+    level: Level,
+    x: &[T],
+    stride: usize,
+    sizes: Sizes,
+    packed: &mut [f32],
+) {
+    let matrix = Matrix::new(x, stride).transposed();
     pack_right::<M, T>(level, &matrix, 0..sizes.head, 0..sizes.sequence, packed);
 }
 
-/// Packs x [T, head] as the right operand of a product over positions.
-fn pack_straight<M: Micro, T: Float>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
-    pack_right::<M, T>(level, &Matrix::new(x, row), 0..sizes.sequence, 0..sizes.head, packed);
+/// Packs x as the right operand of a matmul over positions; x is [T, head] with a row stride.
+fn pack_untransposed<M: MicroKernel, T: Float>(
+    level: Level,
+    x: &[T],
+    stride: usize,
+    sizes: Sizes,
+    packed: &mut [f32],
+) {
+    pack_right::<M, T>(level, &Matrix::new(x, stride), 0..sizes.sequence, 0..sizes.head, packed);
 }
 
-/// Rows of a head's channels in f32, for tiles of queries: this many elements apart.
+/// The f32 rows of a tile of queries (or of their outputs' gradients): the channels of one head.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct TileRows<'a> {
     data: &'a [f32],
-    row: usize,
+    stride: usize,
     head: usize,
 }
 
-impl<'a> Rows<'a> {
-    /// The first `count` rows of x, `row` elements apart: where they lie, or copied to `wide`.
+impl<'a> TileRows<'a> {
+    /// The first `count` rows of x: x itself if it is f32, otherwise converted to `wide`.
     fn new<T: Float>(
         level: Level,
         x: &'a [T],
-        row: usize,
+        stride: usize,
         count: usize,
         head: usize,
         wide: &'a mut [f32],
-    ) -> Rows<'a> {
+    ) -> TileRows<'a> {
         if let Some(data) = T::as_f32(x) {
-            return Rows { data, row, head };
+            return TileRows { data, stride, head };
         }
-        for (x, wide) in x.chunks(row).zip(wide.chunks_exact_mut(head)).take(count) {
+        for (x, wide) in x.chunks(stride).zip(wide.chunks_exact_mut(head)).take(count) {
             T::widen(level, &x[..head], wide);
         }
-        Rows { data: wide, row: head, head }
+        TileRows { data: wide, stride: head, head }
     }
 
     fn row(&self, row: usize) -> &'a [f32] {
-        &self.data[row * self.row..row * self.row + self.head]
+        &self.data[row * self.stride..row * self.stride + self.head]
     }
 
-    /// The rows from this one on, as the left operand of a product over channels.
-    fn left(&self, row: usize) -> Left {
-        Left { start: self.data[row * self.row..].as_ptr(), row: self.row, step: 1 }
+    /// The rows from `row` on, as the left operand of a matmul over channels.
+    fn left(&self, row: usize) -> LeftRows {
+        LeftRows { start: self.data[row * self.stride..].as_ptr(), row_stride: self.stride, inner_stride: 1 }
     }
 }
 
-/// Takes `len` elements off the front of scratch memory.
+/// Takes the first `len` elements of scratch memory.
 fn take<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
     let (taken, rest) = std::mem::take(scratch).split_at_mut(len);
     *scratch = rest;
     taken
 }
 
-/// Some keys and queries, and which of the keys each of the queries sees.
+/// A tile of queries and keys, with its mask.
 #[derive(Clone, Copy)]
 struct Tile<'a> {
-    /// Whether it is the first of these queries.
+    /// Whether it is the first tile of these queries.
     is_first: bool,
     /// First key.
     key: usize,
@@ -223,43 +236,50 @@ struct Tile<'a> {
     query: usize,
     query_end: usize,
     attending: Attending,
-    starts: Starts<'a>,
+    starts: DocumentStarts<'a>,
 }
 
-/// Where the document of each position of a sequence begins, if documents are told apart.
+/// The first position of the document of each position, if documents are masked.
 #[derive(Clone, Copy)]
-struct Starts<'a>(Option<&'a [i32]>);
+struct DocumentStarts<'a>(Option<&'a [i32]>);
 
-impl<'a> Starts<'a> {
-    /// Of all sequences.
-    fn of_all(attending: Attending, index: usize, operands: &Operands<'a>) -> Starts<'a> {
-        Starts(attending.documents.then(|| operands.tokens(index)))
+impl<'a> DocumentStarts<'a> {
+    /// For all sequences, from the input with this index.
+    fn new(attending: Attending, index: usize, operands: &Operands<'a>) -> DocumentStarts<'a> {
+        DocumentStarts(attending.documents.then(|| operands.i32_input(index)))
     }
 
-    fn of(self, place: Head, sizes: Sizes) -> Starts<'a> {
-        Starts(self.0.map(|starts| &starts[place.position..place.position + sizes.sequence]))
+    /// For the sequence of a head.
+    fn for_head(self, offsets: HeadOffsets, sizes: Sizes) -> DocumentStarts<'a> {
+        DocumentStarts(self.0.map(|starts| &starts[offsets.position..offsets.position + sizes.sequence]))
     }
 
-    /// The first key that a query sees for its document.
-    fn first(self, query: usize) -> usize {
+    /// The first key of a query's document.
+    fn first_key(self, query: usize) -> usize {
         self.0.map_or(0, |starts| starts[query] as usize)
     }
 }
 
-/// The chance of weights to be dropped, if there is one: the seeds are the input of that index.
-fn chance<'a>(attending: Attending, index: Option<usize>, operands: &Operands<'a>) -> Option<Chance<'a>> {
-    Some(Chance::new(attending.dropped?, operands.tokens(index?)))
+/// The dropout of attention weights, if there is any; `index` is that of the input with the seeds.
+fn dropout_of<'a>(
+    attending: Attending,
+    index: Option<usize>,
+    operands: &Operands<'a>,
+) -> Option<SeededDropout<'a>> {
+    Some(SeededDropout::new(attending.dropped?, operands.i32_input(index?)))
 }
 
-const _: () =
-    assert!(Attention::PANEL.is_multiple_of(dropout::PANEL), "tiles of keys begin where numbers do");
+const _: () = assert!(
+    Attention::PANEL.is_multiple_of(dropout::PANEL),
+    "tiles of keys begin at a multiple of dropout::PANEL"
+);
 
 impl<'a> Tile<'a> {
-    /// All tiles that queries of the tile beginning at `query` see. They begin where panels do.
-    fn of_queries(query: usize, sizes: Sizes, starts: Starts<'a>) -> impl Iterator<Item = Tile<'a>> {
+    /// All tiles with keys visible to the tile of queries that begins at `query`. They begin at panels.
+    fn for_queries(query: usize, sizes: Sizes, starts: DocumentStarts<'a>) -> impl Iterator<Item = Tile<'a>> {
         let (attending, sequence) = (sizes.attending, sizes.sequence);
         let query_end = sequence.min(query + QUERIES);
-        let first = attending.seen(query, sequence).start.max(starts.first(query));
+        let first = attending.seen(query, sequence).start.max(starts.first_key(query));
         let first = first / Attention::PANEL * Attention::PANEL;
         let end = attending.seen(query_end - 1, sequence).end;
         (first..end).step_by(KEYS).map(move |key| Tile {
@@ -273,7 +293,7 @@ impl<'a> Tile<'a> {
         })
     }
 
-    /// Groups of `size` queries, as ranges of rows of the tile, that see a key of it or come too late to.
+    /// Groups of `size` queries, as ranges of rows, without those that precede all keys of the tile.
     fn query_groups(self, size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         let rows = self.query_end - self.query;
         (0..rows)
@@ -282,16 +302,16 @@ impl<'a> Tile<'a> {
             .filter(move |rows| self.keys_until(rows.end) > 0)
     }
 
-    /// Keys up to the last one that the rows up to `end` see.
+    /// The number of keys up to the last one visible to the rows before `end`.
     fn keys_until(self, end: usize) -> usize {
         let last = if self.attending.causal { self.query + end } else { self.key_end };
         self.key_end.min(last).saturating_sub(self.key)
     }
 
-    /// Keys that a row no longer sees.
-    fn hidden(self, row: usize) -> usize {
+    /// The number of keys before the first one visible to a row: those before its window or document.
+    fn hidden_before(self, row: usize) -> usize {
         let query = self.query + row;
-        let first = self.attending.seen(query, self.key_end).start.max(self.starts.first(query));
+        let first = self.attending.seen(query, self.key_end).start.max(self.starts.first_key(query));
         first.saturating_sub(self.key).min(self.key_end - self.key)
     }
 }

@@ -1,10 +1,10 @@
-//! Numbers of 16 bits.
+//! 16-bit floating-point numbers.
 
 use super::Float;
 use crate::cpu::kernels::simd::{Level, simd};
 use ops::DType;
 
-/// The upper half of an f32.
+/// bfloat16: the upper half of an f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Bf16(pub(crate) u16);
@@ -14,9 +14,9 @@ pub(crate) struct Bf16(pub(crate) u16);
 #[repr(transparent)]
 pub(crate) struct F16(pub(crate) u16);
 
-/// Of an f32 without its sign.
+/// Bits of an f32 infinity.
 const INFINITY: u32 = 0x7F80_0000;
-/// Makes a not-a-number a quiet one, whatever of its other bits is kept.
+/// The bit that makes an f32 NaN quiet. Setting it keeps the mantissa non-zero after truncation.
 const QUIET: u32 = 0x0040_0000;
 const SIGN: u32 = 0x8000_0000;
 
@@ -29,33 +29,34 @@ impl Bf16 {
     #[inline(always)]
     fn from_f32(value: f32) -> Bf16 {
         let bits = value.to_bits();
-        // Half a unit in the last place, less one bit where that unit's bit is even.
+        // Adds half a ULP, or one bit less if the last kept bit is even.
         let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1));
         let is_number = bits & !SIGN <= INFINITY;
         Bf16(((if is_number { rounded } else { bits | QUIET }) >> 16) as u16)
     }
 }
 
-/// A number of 16 bits that others are rounded to up or down: up as often as so many of 65536 random numbers add up to one
-/// with what is cut off. Those numbers are 16 bits of each word from bit `shift` on.
+/// A 16-bit type with stochastic rounding.
 pub(crate) trait Half: Float {
-    fn round_at_random(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [Self]);
+    /// `to = from`, rounded up with a probability equal to the truncated fraction of a ULP, to 1 in 65536. The random
+    /// number of an element is 16 bits of its word, from bit `shift` on.
+    fn round_stochastically(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [Self]);
 }
 
 impl Half for Bf16 {
-    fn round_at_random(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
-        round_bf16_at_random(level, from, words, shift, to);
+    fn round_stochastically(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
+        round_bf16_stochastically(level, from, words, shift, to);
     }
 }
 
 impl Half for F16 {
-    fn round_at_random(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [F16]) {
-        round_f16_at_random(level, from, words, shift, to);
+    fn round_stochastically(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [F16]) {
+        round_f16_stochastically(level, from, words, shift, to);
     }
 }
 
 simd! {
-    fn round_bf16_at_random(from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
+    fn round_bf16_stochastically(from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
         for ((to, from), word) in to.iter_mut().zip(from).zip(words) {
             let bits = from.to_bits();
             let is_number = bits & !SIGN <= INFINITY;
@@ -66,20 +67,20 @@ simd! {
 }
 
 simd! {
-    fn round_f16_at_random(from: &[f32], words: &[u32], shift: u32, to: &mut [F16]) {
+    fn round_f16_stochastically(from: &[f32], words: &[u32], shift: u32, to: &mut [F16]) {
         for ((to, &from), word) in to.iter_mut().zip(from).zip(words) {
-            *to = F16::at_random(from, word >> shift & 0xFFFF);
+            *to = F16::stochastic(from, word >> shift & 0xFFFF);
         }
     }
 }
 
 impl F16 {
-    /// Bits of significand that an f32 has more.
+    /// Mantissa bits of f32 less those of f16.
     const SHIFT: u32 = 23 - 10;
     const EXPONENT: u32 = 0x7C00;
-    /// What an f32's exponent is larger by.
+    /// Difference of the exponent biases.
     const BIAS: u32 = (127 - 15) << 23;
-    /// Of an f32: the least number that is not subnormal here, and the one after the largest binade.
+    /// Bits of f32 numbers: the smallest normal f16, and the power of two above the largest f16.
     const LEAST_NORMAL: u32 = (127 - 14) << 23;
     const TOO_LARGE: u32 = (127 + 16) << 23;
 
@@ -88,7 +89,7 @@ impl F16 {
         let bits = u32::from(self.0 & 0x7FFF) << F16::SHIFT;
         let exponent = bits & F16::EXPONENT << F16::SHIFT;
         let normal = bits + F16::BIAS;
-        // Put below the least normal number's significand, which is then subtracted.
+        // Placed in the mantissa of the smallest normal number, which is then subtracted.
         let subnormal =
             (f32::from_bits(bits + F16::LEAST_NORMAL) - f32::from_bits(F16::LEAST_NORMAL)).to_bits();
         let value = if exponent == 0 { subnormal } else { normal };
@@ -96,16 +97,16 @@ impl F16 {
         f32::from_bits(value | u32::from(self.0 & 0x8000) << 16)
     }
 
-    /// `draw` is below 65536.
+    /// Stochastic rounding; `random` is below 65536.
     #[inline(always)]
-    fn at_random(value: f32, draw: u32) -> F16 {
-        /// What a subnormal number is a multiple of is 65536 of these.
+    fn stochastic(value: f32, random: u32) -> F16 {
+        /// 65536 over the smallest subnormal f16.
         const UNITS: f32 = (1u64 << 40) as f32;
         let sign = value.to_bits() & SIGN;
         let bits = value.to_bits() ^ sign;
-        let normal = bits.wrapping_sub(F16::BIAS).wrapping_add(draw >> 3) >> F16::SHIFT;
+        let normal = bits.wrapping_sub(F16::BIAS).wrapping_add(random >> 3) >> F16::SHIFT;
         let magnitude = if bits < F16::LEAST_NORMAL { f32::from_bits(bits) } else { 0.0 };
-        let subnormal = ((magnitude * UNITS) as u32 + draw) >> 16;
+        let subnormal = ((magnitude * UNITS) as u32 + random) >> 16;
         let value = if bits < F16::LEAST_NORMAL { subnormal } else { normal };
         let value = if bits >= F16::TOO_LARGE { F16::EXPONENT } else { value };
         let not_a_number = F16::EXPONENT | ((QUIET | bits & !INFINITY) >> F16::SHIFT);
@@ -117,12 +118,12 @@ impl F16 {
     fn from_f32(value: f32) -> F16 {
         let sign = value.to_bits() & SIGN;
         let bits = value.to_bits() ^ sign;
-        // A carry out of the significand is the next exponent, and one out of the last exponent is infinity.
+        // A carry out of the mantissa increments the exponent; from the largest exponent it gives infinity.
         let odd = bits >> F16::SHIFT & 1;
         let normal = bits.wrapping_sub(F16::BIAS).wrapping_add(0xFFF + odd) >> F16::SHIFT;
-        // Added to a number whose last place is that of subnormal ones, it is rounded by the addition.
-        const MAGNET: f32 = 0.5;
-        let subnormal = (f32::from_bits(bits) + MAGNET).to_bits().wrapping_sub(MAGNET.to_bits());
+        // The ULP of 0.5 in f32 is the smallest subnormal f16, so that the addition rounds to a multiple of it.
+        const MAGIC: f32 = 0.5;
+        let subnormal = (f32::from_bits(bits) + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits());
         let value = if bits < F16::LEAST_NORMAL { subnormal } else { normal };
         let value = if bits >= F16::TOO_LARGE { F16::EXPONENT } else { value };
         let not_a_number = F16::EXPONENT | ((QUIET | bits & !INFINITY) >> F16::SHIFT);
@@ -150,7 +151,7 @@ impl Float for Bf16 {
 
 simd! {
     fn widen_bf16(from: &[Bf16], to: &mut [f32]) {
-        assert_eq!(from.len(), to.len(), "as many numbers");
+        assert_eq!(from.len(), to.len(), "slices of equal length");
         for (to, from) in to.iter_mut().zip(from) {
             *to = from.to_f32();
         }
@@ -159,7 +160,7 @@ simd! {
 
 simd! {
     fn narrow_bf16(from: &[f32], to: &mut [Bf16]) {
-        assert_eq!(from.len(), to.len(), "as many numbers");
+        assert_eq!(from.len(), to.len(), "slices of equal length");
         for (to, &from) in to.iter_mut().zip(from) {
             *to = Bf16::from_f32(from);
         }
@@ -170,7 +171,7 @@ impl Float for F16 {
     const DTYPE: DType = DType::F16;
 
     fn widen(level: Level, from: &[F16], to: &mut [f32]) {
-        assert_eq!(from.len(), to.len(), "as many numbers");
+        assert_eq!(from.len(), to.len(), "slices of equal length");
         match level {
             Level::Portable => {
                 for (to, from) in to.iter_mut().zip(from) {
@@ -189,7 +190,7 @@ impl Float for F16 {
     }
 
     fn narrow(level: Level, from: &[f32], to: &mut [F16]) {
-        assert_eq!(from.len(), to.len(), "as many numbers");
+        assert_eq!(from.len(), to.len(), "slices of equal length");
         match level {
             Level::Portable => {
                 for (to, &from) in to.iter_mut().zip(from) {
@@ -208,7 +209,7 @@ impl Float for F16 {
     }
 }
 
-/// The processor's own conversions: compilers do not find them.
+/// Conversion with the processor's F16C and AVX-512 instructions, which the compiler does not emit by itself.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
@@ -217,14 +218,14 @@ mod x86 {
 
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-    /// Defines the conversions of slices of equal length with one instruction set.
+    /// Defines the conversions between slices of equal length with one instruction set.
     macro_rules! conversions {
         ($feature:literal, $lanes:literal, $widen:ident, $narrow:ident, $bits:ty, $load_bits:ident, $store_bits:ident,
          $widened:ident, $load:ident, $store:ident, $narrowed:expr) => {
             #[target_feature(enable = $feature)]
             pub(super) fn $widen(from: &[F16], to: &mut [f32]) {
                 let convert = |from: &[F16; $lanes], to: &mut [f32; $lanes]| {
-                    // SAFETY: both are as long as a vector.
+                    // SAFETY: both arrays have the length of a vector.
                     #[allow(unsafe_code)]
                     unsafe {
                         $store(to.as_mut_ptr(), $widened($load_bits(from.as_ptr().cast::<$bits>())))
@@ -244,7 +245,7 @@ mod x86 {
             #[target_feature(enable = $feature)]
             pub(super) fn $narrow(from: &[f32], to: &mut [F16]) {
                 let convert = |from: &[f32; $lanes], to: &mut [F16; $lanes]| {
-                    // SAFETY: both are as long as a vector.
+                    // SAFETY: both arrays have the length of a vector.
                     #[allow(unsafe_code)]
                     unsafe {
                         $store_bits(to.as_mut_ptr().cast::<$bits>(), $narrowed($load(from.as_ptr())))
@@ -307,8 +308,8 @@ mod tests {
         narrow
     }
 
-    /// What bits of a number with this many bits of fraction mean: none for a not-a-number.
-    fn meaning(bits: u16, fraction: u32) -> Option<f64> {
+    /// The value of a 16-bit pattern with this number of fraction bits; `None` for NaN.
+    fn decode(bits: u16, fraction: u32) -> Option<f64> {
         let exponents = 1 << (15 - fraction);
         let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
         let exponent = i32::from(bits >> fraction & (exponents - 1));
@@ -324,13 +325,13 @@ mod tests {
         }
     }
 
-    fn every_pattern_means_what_it_should<T: Float>(make: fn(u16) -> T, bits: fn(T) -> u16, fraction: u32) {
+    fn check_every_pattern<T: Float>(make: fn(u16) -> T, bits: fn(T) -> u16, fraction: u32) {
         let patterns: Vec<T> = (0..=u16::MAX).map(make).collect();
         for level in Level::available() {
             let wide = widened(level, &patterns);
             let back = narrowed::<T>(level, &wide);
             for ((&pattern, wide), back) in patterns.iter().zip(wide).zip(back) {
-                match meaning(bits(pattern), fraction) {
+                match decode(bits(pattern), fraction) {
                     Some(value) => {
                         let same_sign = value.is_sign_negative() == wide.is_sign_negative();
                         assert!(f64::from(wide) == value && same_sign, "{level:?} {:x}", bits(pattern));
@@ -338,7 +339,7 @@ mod tests {
                     }
                     None => {
                         assert!(wide.is_nan(), "{level:?} {:x}", bits(pattern));
-                        assert!(meaning(bits(back), fraction).is_none(), "{level:?} {:x}", bits(pattern));
+                        assert!(decode(bits(back), fraction).is_none(), "{level:?} {:x}", bits(pattern));
                     }
                 }
             }
@@ -346,23 +347,23 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_is_the_same_after_a_round_trip() {
-        every_pattern_means_what_it_should(Bf16, |number| number.0, 7);
-        every_pattern_means_what_it_should(F16, |number| number.0, 10);
+    fn every_bit_pattern_survives_a_round_trip() {
+        check_every_pattern(Bf16, |number| number.0, 7);
+        check_every_pattern(F16, |number| number.0, 10);
     }
 
-    /// Between any two neighbours: their middle goes to the even one, what is next to it to the nearer one.
-    fn rounds_to_the_nearest<T: Float>(bits: fn(T) -> u16, fraction: u32, largest: u16) {
+    /// Between any two neighbours: the midpoint rounds to the even one, the f32 numbers next to it to the nearer one.
+    fn check_rounding<T: Float>(bits: fn(T) -> u16, fraction: u32, largest: u16) {
         for level in Level::available() {
             for sign in [0, 0x8000] {
                 let mut values = Vec::new();
                 let mut expected = Vec::new();
                 for below in 0..=largest {
                     let above = below + 1;
-                    // The largest number's neighbour would be the next power of two, which is infinite.
+                    // The upper neighbour of the largest number is a power of two that rounds to infinity.
                     let top = 2f64.powi(1 << (14 - fraction));
                     let [low, high] =
-                        [below, above].map(|bits| meaning(bits, fraction).unwrap_or(top).min(top));
+                        [below, above].map(|bits| decode(bits, fraction).unwrap_or(top).min(top));
                     let middle = ((low + high) / 2.0) as f32;
                     let even = if below % 2 == 0 { below } else { above };
                     for (value, nearest) in
@@ -381,26 +382,21 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_rounded_to_the_nearest_and_ties_to_even() {
-        rounds_to_the_nearest::<Bf16>(|number| number.0, 7, 0x7F7F);
-        rounds_to_the_nearest::<F16>(|number| number.0, 10, 0x7BFF);
+    fn narrowing_rounds_to_nearest_ties_to_even() {
+        check_rounding::<Bf16>(|number| number.0, 7, 0x7F7F);
+        check_rounding::<F16>(|number| number.0, 10, 0x7BFF);
     }
 
     #[test]
-    fn what_is_too_large_becomes_infinite_and_not_a_number_stays() {
-        let not_numbers =
-            [0x7F80_0001, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0001, 0xFFFF_FFFF].map(f32::from_bits);
+    fn overflow_becomes_infinity_and_nan_stays_nan() {
+        let nans = [0x7F80_0001, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0001, 0xFFFF_FFFF].map(f32::from_bits);
         for level in Level::available() {
             let large = narrowed::<F16>(level, &[65519.0, 65520.0, 1e30, f32::MAX, f32::INFINITY, -7e4]);
             assert_eq!(large.map_bits(), [0x7BFF, 0x7C00, 0x7C00, 0x7C00, 0x7C00, 0xFC00], "{level:?}");
             let large = narrowed::<Bf16>(level, &[3.3895e38, f32::MAX, f32::INFINITY, -f32::MAX]);
             assert_eq!(large.map_bits(), [0x7F7F, 0x7F80, 0x7F80, 0xFF80], "{level:?}");
-            assert!(
-                narrowed::<F16>(level, &not_numbers).map_bits().iter().all(|bits| bits & 0x7FFF > 0x7C00)
-            );
-            assert!(
-                narrowed::<Bf16>(level, &not_numbers).map_bits().iter().all(|bits| bits & 0x7FFF > 0x7F80)
-            );
+            assert!(narrowed::<F16>(level, &nans).map_bits().iter().all(|bits| bits & 0x7FFF > 0x7C00));
+            assert!(narrowed::<Bf16>(level, &nans).map_bits().iter().all(|bits| bits & 0x7FFF > 0x7F80));
         }
     }
 
@@ -420,18 +416,18 @@ mod tests {
         }
     }
 
-    /// Up or down as often as the draws say, whichever part of the range a number is in.
+    /// For numbers in each part of the range, over all 65536 random numbers.
     #[test]
-    fn a_number_of_f16_is_rounded_up_as_often_as_it_is_near() {
+    fn stochastic_rounding_to_f16_rounds_up_in_proportion_to_the_fraction() {
         let words: Vec<u32> = (0..1 << 16).collect();
         let up = |value: f32| {
             let mut all = vec![F16::default(); words.len()];
-            F16::round_at_random(Level::best(), &vec![value; words.len()], &words, 0, &mut all);
+            F16::round_stochastically(Level::best(), &vec![value; words.len()], &words, 0, &mut all);
             let wide = widened(Level::best(), &all);
             let least = wide.iter().copied().fold(f32::INFINITY, f32::min);
             (least, wide.iter().filter(|&&found| found > least).count())
         };
-        // Exact numbers stay, the least subnormal and the largest among them; an eighth of the way up, and half.
+        // Exact numbers never change, including the smallest subnormal and the largest number.
         for exact in [0.0, 1.0, -1.5, 65504.0, 2f32.powi(-24), 2f32.powi(-14), 3.0 * 2f32.powi(-24)] {
             assert_eq!(up(exact), (exact, 0));
         }
@@ -443,7 +439,7 @@ mod tests {
         assert_eq!(up(1e6), (f32::INFINITY, 0));
         assert_eq!(up(65520.0), (65504.0, 1 << 15));
         let mut found = [F16::default(); 1];
-        F16::round_at_random(Level::best(), &[f32::NAN], &[0xFFFF], 0, &mut found);
+        F16::round_stochastically(Level::best(), &[f32::NAN], &[0xFFFF], 0, &mut found);
         assert!(widened(Level::best(), &found)[0].is_nan());
     }
 }

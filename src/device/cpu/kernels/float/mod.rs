@@ -1,5 +1,5 @@
-//! How numbers are stored: in f32, or in 16 bits. Arithmetic is done in f32; what is stored is rounded once, to the
-//! nearest, ties to even.
+//! Storage types of floating-point numbers: f32, bf16 and f16. Arithmetic uses f32; each stored result is rounded once,
+//! to nearest, ties to even.
 
 mod half;
 
@@ -10,23 +10,23 @@ pub(super) use half::{Bf16, F16, Half};
 use super::simd::Level;
 use ops::DType;
 
-/// Numbers that are widened at a time: those of a few operands stay in the nearest cache.
+/// Numbers that are converted to f32 at a time: the buffers of a few operands fit the L1 cache.
 pub(super) const BUFFER: usize = 512;
 
-/// Where numbers are in f32 for a moment.
+/// A temporary buffer of f32 numbers.
 pub(super) type Buffer = [f32; BUFFER];
 
-/// What one number is stored as.
+/// The storage type of a floating-point number.
 pub(super) trait Float: Copy + Default + Send + Sync + 'static {
     const DTYPE: DType;
 
     /// `to = from`, exactly.
     fn widen(level: Level, from: &[Self], to: &mut [f32]);
 
-    /// `to = from`, rounded to the nearest: what is too large becomes infinite, not-a-numbers stay.
+    /// `to = from`, rounded to nearest: overflow gives infinity, NaNs stay NaNs.
     fn narrow(level: Level, from: &[f32], to: &mut [Self]);
 
-    /// The numbers themselves, where they are stored in f32.
+    /// The numbers themselves, if this type is f32.
     fn as_f32(_values: &[Self]) -> Option<&[f32]> {
         None
     }
@@ -35,13 +35,13 @@ pub(super) trait Float: Copy + Default + Send + Sync + 'static {
         None
     }
 
-    /// The numbers themselves, where they are stored in bf16.
+    /// The numbers themselves, if this type is bf16.
     #[cfg(target_arch = "x86_64")]
     fn as_bf16(_values: &[Self]) -> Option<&[Bf16]> {
         None
     }
 
-    /// Numbers in f32: where they lie, or in the beginning of `buffer`.
+    /// The numbers in f32: the slice itself, or a conversion at the start of `buffer`.
     fn widened<'a>(level: Level, from: &'a [Self], buffer: &'a mut [f32]) -> &'a [f32] {
         if let Some(from) = Self::as_f32(from) {
             return from;
@@ -52,7 +52,7 @@ pub(super) trait Float: Copy + Default + Send + Sync + 'static {
     }
 }
 
-/// Numbers as they lie in memory, in f32.
+/// Converts numbers from their bytes in memory to f32.
 pub fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let halves = || bytes.as_chunks().0.iter().map(|half| u16::from_ne_bytes(*half));
     match dtype {
@@ -60,18 +60,20 @@ pub fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
         DType::BF16 => widened(&halves().map(Bf16).collect::<Vec<_>>()),
         DType::F16 => widened(&halves().map(F16).collect::<Vec<_>>()),
         DType::I32 | DType::U16 | DType::U8 | DType::U4 => {
-            unreachable!("{dtype} holds no numbers that have gradients")
+            unreachable!("{dtype} is not a floating-point type")
         }
     }
 }
 
-/// Numbers in f32 as they lie in memory, each the nearest that the type has.
+/// Converts f32 numbers to another type, rounded to nearest, as bytes in memory.
 pub fn from_f32(dtype: DType, numbers: &[f32]) -> Vec<u8> {
     match dtype {
         DType::F32 => numbers.iter().flat_map(|number| number.to_ne_bytes()).collect(),
         DType::BF16 => narrowed::<Bf16>(numbers).iter().flat_map(|half| half.0.to_ne_bytes()).collect(),
         DType::F16 => narrowed::<F16>(numbers).iter().flat_map(|half| half.0.to_ne_bytes()).collect(),
-        DType::I32 | DType::U16 | DType::U8 | DType::U4 => unreachable!("no parameter is of {dtype}"),
+        DType::I32 | DType::U16 | DType::U8 | DType::U4 => {
+            unreachable!("{dtype} is not a floating-point type")
+        }
     }
 }
 
@@ -107,7 +109,7 @@ impl Float for f32 {
     }
 }
 
-/// Evaluates an expression with a type's name standing for what numbers of a dtype are stored as.
+/// Evaluates an expression in which a type name stands for the storage type of a dtype.
 macro_rules! with_float {
     ($dtype:expr, $float:ident => $body:expr) => {
         match $dtype {
@@ -130,7 +132,7 @@ macro_rules! with_float {
     };
 }
 
-/// The same of a dtype that is f32 or that of another type.
+/// As `with_float`, for a dtype that is either f32 or that of the given type.
 macro_rules! with_f32_or {
     ($other:ty, $dtype:expr, $float:ident => $body:expr) => {
         if $dtype == ::ops::DType::F32 {
@@ -146,58 +148,58 @@ macro_rules! with_f32_or {
 
 pub(super) use {with_f32_or, with_float};
 
-/// Runs of at most `BUFFER` numbers, or all at once where they are stored in f32.
-fn runs<T: Float>(len: usize) -> impl Iterator<Item = Range<usize>> {
+/// Ranges of at most `BUFFER` numbers, or a single range if the type is f32.
+fn ranges<T: Float>(len: usize) -> impl Iterator<Item = Range<usize>> {
     let longest = if T::DTYPE == DType::F32 { len.max(1) } else { BUFFER };
     (0..len).step_by(longest).map(move |start| start..len.min(start + longest))
 }
 
-/// Calls `work` for each run of numbers in f32.
+/// Calls `work(range, numbers)` for ranges of the values, converted to f32.
 pub(super) fn read<T: Float>(
     level: Level,
     values: &[T],
     buffer: &mut Buffer,
     mut work: impl FnMut(Range<usize>, &[f32]),
 ) {
-    for run in runs::<T>(values.len()) {
-        work(run.clone(), T::widened(level, &values[run], buffer));
+    for range in ranges::<T>(values.len()) {
+        work(range.clone(), T::widened(level, &values[range], buffer));
     }
 }
 
-/// Stores what `work` makes of each run of numbers in f32.
+/// Stores the f32 numbers that `work(range, numbers)` writes for ranges of the values.
 pub(super) fn write<T: Float>(
     level: Level,
     values: &mut [T],
     buffer: &mut Buffer,
     mut work: impl FnMut(Range<usize>, &mut [f32]),
 ) {
-    for run in runs::<T>(values.len()) {
-        let values = &mut values[run.clone()];
+    for range in ranges::<T>(values.len()) {
+        let values = &mut values[range.clone()];
         if let Some(values) = T::as_f32_mut(values) {
-            work(run, values);
+            work(range, values);
         } else {
             let buffer = &mut buffer[..values.len()];
-            work(run, buffer);
+            work(range, buffer);
             T::narrow(level, buffer, values);
         }
     }
 }
 
-/// As `write`, with numbers that begin as they were.
+/// As `write`, but `work` starts from the present values.
 pub(super) fn update<T: Float>(
     level: Level,
     values: &mut [T],
     buffer: &mut Buffer,
     mut work: impl FnMut(Range<usize>, &mut [f32]),
 ) {
-    for run in runs::<T>(values.len()) {
-        let values = &mut values[run.clone()];
+    for range in ranges::<T>(values.len()) {
+        let values = &mut values[range.clone()];
         if let Some(values) = T::as_f32_mut(values) {
-            work(run, values);
+            work(range, values);
         } else {
             let buffer = &mut buffer[..values.len()];
             T::widen(level, values, buffer);
-            work(run, buffer);
+            work(range, buffer);
             T::narrow(level, buffer, values);
         }
     }

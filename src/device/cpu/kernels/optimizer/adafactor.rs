@@ -1,17 +1,17 @@
-//! Adafactor's step: two passes over a tensor for its sums, and one that updates it.
+//! Adafactor's step: two passes over a tensor compute sums, and a third pass updates it.
 
 use std::ops::Range;
 
-use super::{CHUNK, leave_out, share};
+use super::{CHUNK, gradient_scale, skip_step};
 use crate::cpu::kernels::as_f64;
 use crate::cpu::kernels::global_norm::sum_of_squares;
 use crate::cpu::kernels::operands::Operands;
 use crate::cpu::kernels::simd::simd;
 use crate::cpu::kernels::weights::Weights;
-use crate::cpu::kernels::workers::{Parts, Workers};
+use crate::cpu::kernels::workers::{SharedSlice, Workers};
 use ops::{Adafactor, Factored, Member, OptimizerStep};
 
-/// Columns that a thread adds up at a time.
+/// Columns per task of the reduction over blocks.
 const COLUMNS: usize = 1 << 10;
 
 pub(super) fn update(
@@ -22,42 +22,42 @@ pub(super) fn update(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    let &[learning_rate, step, new, most] = numbers else {
+    let &[learning_rate, step, new_weight, max_rate] = numbers else {
         unreachable!("the type of the step's numbers was checked")
     };
     let weights = Weights::new(op, step, operands);
-    let Some(share) = share(&op.gradients, operands, op.numbers_input() + 1) else {
-        return leave_out(&op.gradients.members, &weights, workers);
+    let Some(gradient_scale) = gradient_scale(&op.gradients, operands, op.numbers_input() + 1) else {
+        return skip_step(&op.gradients.members, &weights, workers);
     };
-    let kept = op.states()[0].layout(&op.gradients.members, *operands.output_type(0)).0;
+    let layout = op.states()[0].layout(&op.gradients.members, *operands.output_type(0)).0;
     let variances: &mut [f32] = operands.output(1);
-    for (member, of) in op.gradients.members.iter().zip(kept.iter()) {
+    for (member, state) in op.gradients.members.iter().zip(layout.iter()) {
         let factored = Factored::of(&member.shape);
-        let variances = &mut variances[of.offset..][..of.elements()];
-        let tensor = Tensor { member, factored, weights: &weights, share, workers };
+        let variances = &mut variances[state.offset..][..state.elements()];
+        let tensor = Tensor { member, factored, weights: &weights, gradient_scale, workers };
         let (sums, partial_columns) = scratch.split_at_mut(4 * factored.blocks());
         let (sums, partial_columns) =
             (as_f64(sums), &mut partial_columns[..factored.blocks() * factored.columns]);
         let (rows, columns) = variances.split_at_mut(factored.rows_with_variances());
-        let squares = tensor.add_up(new, rows, sums, partial_columns);
-        tensor.bring_together(new, columns, partial_columns);
+        let squares = tensor.accumulate_squares(new_weight, rows, sums, partial_columns);
+        tensor.update_columns(new_weight, columns, partial_columns);
         let mean = rows.iter().map(|&row| f64::from(row)).sum::<f64>() / factored.rows as f64;
         let (rows, mean) = match factored.is_matrix {
             true => (&*rows, (mean as f32).max(rule.epsilon)),
             false => (&[1.0][..], 1.0),
         };
-        let variance = Variance { rows, columns, mean, least: rule.epsilon * rule.epsilon };
+        let variance = Variance { rows, columns, mean, min: rule.epsilon * rule.epsilon };
         let elements = member.elements() as f64;
         let scale = ((squares / elements).sqrt() as f32).max(rule.scale_epsilon);
-        let direction = (tensor.squares_of_direction(&variance, sums) / elements).sqrt() as f32;
-        let taken = if member.decay { learning_rate * rule.weight_decay } else { 0.0 };
-        let rate = scale * learning_rate.min(most) / clipped(direction / rule.clip_threshold);
-        tensor.take(&variance, 1.0 - taken, rate);
+        let direction_rms = (tensor.sum_of_squared_direction(&variance, sums) / elements).sqrt() as f32;
+        let decay = if member.decay { learning_rate * rule.weight_decay } else { 0.0 };
+        let rate = scale * learning_rate.min(max_rate) / clip_divisor(direction_rms / rule.clip_threshold);
+        tensor.apply(&variance, 1.0 - decay, rate);
     }
 }
 
-/// What a direction is divided by; one that is not a number must show in the parameters.
-fn clipped(ratio: f32) -> f32 {
+/// The divisor that clips a direction: at least 1, or NaN, so that NaN propagates to the parameters.
+fn clip_divisor(ratio: f32) -> f32 {
     if ratio < 1.0 { 1.0 } else { ratio }
 }
 
@@ -65,23 +65,23 @@ struct Tensor<'a> {
     member: &'a Member,
     factored: Factored,
     weights: &'a Weights<'a>,
-    /// What gradients count.
-    share: f32,
+    gradient_scale: f32,
     workers: &'a Workers,
 }
 
-/// That of each element: of its row times that of its column over the mean of all rows, but no less than the least.
+/// The factored second moment. An element's variance is `rows[i] * columns[j] / mean`, at least `min`.
 struct Variance<'a> {
     rows: &'a [f32],
     columns: &'a [f32],
+    /// Mean of `rows`.
     mean: f32,
-    least: f32,
+    min: f32,
 }
 
 impl Tensor<'_> {
     fn rows_of(&self, block: usize) -> Range<usize> {
-        let each = self.factored.rows_per_block();
-        block * each..self.factored.rows.min((block + 1) * each)
+        let len = self.factored.rows_per_block();
+        block * len..self.factored.rows.min((block + 1) * len)
     }
 
     /// The elements of a row.
@@ -90,135 +90,146 @@ impl Tensor<'_> {
         begin..begin + self.factored.columns
     }
 
-    /// Moves the rows' variances, and adds up each block's columns. Returns the sum of the parameters' squares.
-    fn add_up(&self, new: f32, rows: &mut [f32], sums: &mut [f64], partial_columns: &mut [f32]) -> f64 {
+    /// Updates the row variances with weight `new_weight`, and sums the squared gradients of each block's columns.
+    /// Returns the sum of the squared parameters.
+    fn accumulate_squares(
+        &self,
+        new_weight: f32,
+        rows: &mut [f32],
+        sums: &mut [f64],
+        partial_columns: &mut [f32],
+    ) -> f64 {
         let (factored, level) = (self.factored, self.workers.level());
         let len = factored.columns;
-        let (rows, partials) = (Parts::new(rows), Parts::new(partial_columns));
-        let all = Parts::new(&mut sums[..factored.blocks()]);
-        self.workers.each(factored.blocks(), |block| {
-            // SAFETY: each block has rows, a sum and partial sums of its own.
+        let (rows, partials) = (SharedSlice::new(rows), SharedSlice::new(partial_columns));
+        let all = SharedSlice::new(&mut sums[..factored.blocks()]);
+        self.workers.for_each(factored.blocks(), |block| {
+            // SAFETY: each block has its own rows, sum and partial sums.
             #[allow(unsafe_code)]
             let (sum, columns, mut variances) = unsafe {
-                let variances = factored.is_matrix.then(|| rows.part(self.rows_of(block)));
-                (all.part(block..block + 1), partials.part(block * len..(block + 1) * len), variances)
+                let variances = factored.is_matrix.then(|| rows.range_mut(self.rows_of(block)));
+                (
+                    all.range_mut(block..block + 1),
+                    partials.range_mut(block * len..(block + 1) * len),
+                    variances,
+                )
             };
             columns.fill(0.0);
             sum[0] = 0.0;
             for (index, row) in self.rows_of(block).enumerate() {
-                let mut of_row = 0.0;
-                self.weights.read(level, self.row(row), |part, parameters, gradients| {
+                let mut row_sum = 0.0;
+                self.weights.read(level, self.row(row), |range, parameters, gradients| {
                     sum[0] += sum_of_squares(level, parameters);
-                    of_row += add_squares(level, self.share, gradients, &mut columns[part]);
+                    row_sum += add_squares(level, self.gradient_scale, gradients, &mut columns[range]);
                 });
                 if let Some(variances) = &mut variances {
-                    variances[index] += (of_row / len as f32 - variances[index]) * new;
+                    variances[index] += (row_sum / len as f32 - variances[index]) * new_weight;
                 }
             }
         });
         sums[..factored.blocks()].iter().sum()
     }
 
-    /// Moves the columns' variances by what each block has added up.
-    fn bring_together(&self, new: f32, columns: &mut [f32], partial_columns: &[f32]) {
+    /// Updates the column variances from the partial sums of all blocks.
+    fn update_columns(&self, new_weight: f32, columns: &mut [f32], partial_columns: &[f32]) {
         let (len, rows) = (columns.len(), self.factored.rows);
-        let columns = Parts::new(columns);
-        self.workers.chunks(len, COLUMNS, |range| {
+        let columns = SharedSlice::new(columns);
+        self.workers.for_each_chunk(len, COLUMNS, |range| {
             // SAFETY: chunks do not overlap.
             #[allow(unsafe_code)]
-            let variances = unsafe { columns.part(range.clone()) };
+            let variances = unsafe { columns.range_mut(range.clone()) };
             let mut sums = [0.0; COLUMNS];
             let sums = &mut sums[..range.len()];
             for partial in partial_columns.chunks_exact(len) {
                 sums.iter_mut().zip(&partial[range.clone()]).for_each(|(sum, partial)| *sum += partial);
             }
             for (variance, sum) in variances.iter_mut().zip(sums) {
-                *variance += (*sum / rows as f32 - *variance) * new;
+                *variance += (*sum / rows as f32 - *variance) * new_weight;
             }
         });
     }
 
-    /// The sum of the squares of what gradients become.
-    fn squares_of_direction(&self, variance: &Variance, sums: &mut [f64]) -> f64 {
+    /// The sum of the squares of the direction, the gradients over the roots of their variances.
+    fn sum_of_squared_direction(&self, variance: &Variance, sums: &mut [f64]) -> f64 {
         let level = self.workers.level();
         let sums = &mut sums[..self.factored.blocks()];
-        let all = Parts::new(sums);
-        self.workers.each(self.factored.blocks(), |block| {
-            // SAFETY: each block has a sum of its own.
+        let all = SharedSlice::new(sums);
+        self.workers.for_each(self.factored.blocks(), |block| {
+            // SAFETY: each block has its own sum.
             #[allow(unsafe_code)]
-            let sum = unsafe { all.part(block..block + 1) };
+            let sum = unsafe { all.range_mut(block..block + 1) };
             sum[0] = 0.0;
             for row in self.rows_of(block) {
-                self.weights.read(level, self.row(row), |part, _, gradients| {
-                    let Variance { rows, columns, mean, least } = *variance;
-                    let row = Row { share: self.share, variance: rows[row] / mean, least };
-                    sum[0] += f64::from(squares_of_row(level, row, gradients, &columns[part]));
+                self.weights.read(level, self.row(row), |range, _, gradients| {
+                    let Variance { rows, columns, mean, min } = *variance;
+                    let row = Row { gradient_scale: self.gradient_scale, variance: rows[row] / mean, min };
+                    sum[0] += f64::from(row_direction_squares(level, row, gradients, &columns[range]));
                 });
             }
         });
         sums.iter().sum()
     }
 
-    /// Updates all parameters: what remains of each, less the rate times its direction.
-    fn take(&self, variance: &Variance, kept: f32, rate: f32) {
+    /// Updates all parameters: `parameter = parameter * decay_factor - rate * direction`.
+    fn apply(&self, variance: &Variance, decay_factor: f32, rate: f32) {
         let (level, width, offset) = (self.workers.level(), self.factored.columns, self.member.offset);
-        self.workers.chunks(self.member.elements(), CHUNK, |run| {
-            let first = run.start;
-            let work = |part: Range<usize>, parameters: &mut [f32], gradients: &[f32]| {
+        self.workers.for_each_chunk(self.member.elements(), CHUNK, |chunk| {
+            let first = chunk.start;
+            let work = |range: Range<usize>, parameters: &mut [f32], gradients: &[f32]| {
                 let mut done = 0;
-                while done < part.len() {
-                    let element = first + part.start + done;
+                while done < range.len() {
+                    let element = first + range.start + done;
                     let (row, column) = (element / width, element % width);
-                    let len = (width - column).min(part.len() - done);
-                    let Variance { rows, columns, mean, least } = *variance;
+                    let len = (width - column).min(range.len() - done);
+                    let Variance { rows, columns, mean, min } = *variance;
                     let columns = &columns[column..column + len];
-                    let row = Row { share: self.share, variance: rows[row] / mean, least };
-                    let of_row = done..done + len;
-                    take_row(
+                    let row = Row { gradient_scale: self.gradient_scale, variance: rows[row] / mean, min };
+                    let in_row = done..done + len;
+                    update_row(
                         level,
                         row,
-                        kept,
+                        decay_factor,
                         rate,
-                        &mut parameters[of_row.clone()],
-                        &gradients[of_row],
+                        &mut parameters[in_row.clone()],
+                        &gradients[in_row],
                         columns,
                     );
                     done += len;
                 }
             };
-            // SAFETY: runs do not overlap.
+            // SAFETY: chunks do not overlap.
             #[allow(unsafe_code)]
             unsafe {
-                self.weights.update(level, self.member, offset + run.start..offset + run.end, work);
+                self.weights.update(level, self.member, offset + chunk.start..offset + chunk.end, work);
             }
         });
     }
 }
 
-/// What elements of a row have in common.
+/// Values that the elements of a row share.
 #[derive(Clone, Copy)]
 struct Row {
-    share: f32,
-    /// Over the mean of all rows.
+    gradient_scale: f32,
+    /// The row's variance over the mean of all rows.
     variance: f32,
-    least: f32,
+    min: f32,
 }
 
 simd! {
-    /// Adds the squares to those of the columns, and up.
-    fn add_squares(share: f32, gradients: &[f32], columns: &mut [f32]) -> f32 {
+    /// Adds the squared gradients to the sums of their columns, and returns their sum.
+    fn add_squares(gradient_scale: f32, gradients: &[f32], columns: &mut [f32]) -> f32 {
         let mut lanes = [0.0f32; 16];
         let (whole, rest) = gradients.as_chunks::<16>();
-        let (of_whole, of_rest) = columns[..gradients.len()].as_chunks_mut::<16>();
-        for (chunk, columns) in whole.iter().zip(of_whole) {
+        let (whole_columns, rest_columns) = columns[..gradients.len()].as_chunks_mut::<16>();
+        for (chunk, columns) in whole.iter().zip(whole_columns) {
             for ((lane, &gradient), column) in lanes.iter_mut().zip(chunk).zip(columns) {
-                let square = (gradient * share) * (gradient * share);
+                let square = (gradient * gradient_scale) * (gradient * gradient_scale);
                 *lane += square;
                 *column += square;
             }
         }
-        for ((lane, &gradient), column) in lanes.iter_mut().zip(rest).zip(of_rest) {
-            let square = (gradient * share) * (gradient * share);
+        for ((lane, &gradient), column) in lanes.iter_mut().zip(rest).zip(rest_columns) {
+            let square = (gradient * gradient_scale) * (gradient * gradient_scale);
             *lane += square;
             *column += square;
         }
@@ -227,36 +238,36 @@ simd! {
 }
 
 simd! {
-    fn squares_of_row(row: Row, gradients: &[f32], columns: &[f32]) -> f32 {
+    fn row_direction_squares(row: Row, gradients: &[f32], columns: &[f32]) -> f32 {
         let mut lanes = [0.0f32; 16];
         let (whole, rest) = gradients.as_chunks::<16>();
-        let (of_whole, of_rest) = columns[..gradients.len()].as_chunks::<16>();
-        for (chunk, columns) in whole.iter().zip(of_whole) {
+        let (whole_columns, rest_columns) = columns[..gradients.len()].as_chunks::<16>();
+        for (chunk, columns) in whole.iter().zip(whole_columns) {
             for ((lane, &gradient), &column) in lanes.iter_mut().zip(chunk).zip(columns) {
-                let gradient = gradient * row.share;
-                *lane += gradient * gradient / (row.variance * column).max(row.least);
+                let gradient = gradient * row.gradient_scale;
+                *lane += gradient * gradient / (row.variance * column).max(row.min);
             }
         }
-        for ((lane, &gradient), &column) in lanes.iter_mut().zip(rest).zip(of_rest) {
-            let gradient = gradient * row.share;
-            *lane += gradient * gradient / (row.variance * column).max(row.least);
+        for ((lane, &gradient), &column) in lanes.iter_mut().zip(rest).zip(rest_columns) {
+            let gradient = gradient * row.gradient_scale;
+            *lane += gradient * gradient / (row.variance * column).max(row.min);
         }
         lanes.iter().sum()
     }
 }
 
 simd! {
-    fn take_row(
+    fn update_row(
         row: Row,
-        kept: f32,
+        decay_factor: f32,
         rate: f32,
         parameters: &mut [f32],
         gradients: &[f32],
         columns: &[f32],
     ) {
         for ((parameter, gradient), column) in parameters.iter_mut().zip(gradients).zip(columns) {
-            let direction = gradient * row.share / (row.variance * column).max(row.least).sqrt();
-            *parameter = *parameter * kept - rate * direction;
+            let direction = gradient * row.gradient_scale / (row.variance * column).max(row.min).sqrt();
+            *parameter = *parameter * decay_factor - rate * direction;
         }
     }
 }

@@ -4,81 +4,91 @@ use super::ElementwiseStep;
 use crate::cpu::kernels::simd::{Level, simd};
 use ops::Sgd;
 
-/// Without momentum.
+/// A step without momentum.
 #[derive(Clone, Copy)]
-pub(super) struct Descent {
+pub(super) struct PlainStep {
     rate: f32,
-    /// What of a parameter that decays is added to its gradient.
-    added: f32,
+    /// Weight decay: the fraction of a parameter that is added to its gradient.
+    l2: f32,
 }
 
-impl Descent {
-    pub(super) fn new(rule: &Sgd, numbers: &[f32]) -> Descent {
-        Descent { rate: numbers[0], added: rule.weight_decay }
+impl PlainStep {
+    pub(super) fn new(rule: &Sgd, numbers: &[f32]) -> PlainStep {
+        PlainStep { rate: numbers[0], l2: rule.weight_decay }
     }
 
-    fn of(self, decays: bool) -> Descent {
-        if decays { self } else { Descent { added: 0.0, ..self } }
+    fn with_decay(self, decays: bool) -> PlainStep {
+        if decays { self } else { PlainStep { l2: 0.0, ..self } }
     }
 }
 
-impl ElementwiseStep<0> for Descent {
-    fn take(
+impl ElementwiseStep<0> for PlainStep {
+    fn apply(
         &self,
         level: Level,
-        share: f32,
+        gradient_scale: f32,
         decays: bool,
         parameters: &mut [f32],
         gradients: &[f32],
         []: [&mut [f32]; 0],
     ) {
-        descend(level, self.of(decays), share, parameters, gradients);
+        update(level, self.with_decay(decays), gradient_scale, parameters, gradients);
     }
 }
 
 simd! {
-    fn descend(step: Descent, share: f32, parameters: &mut [f32], gradients: &[f32]) {
+    fn update(step: PlainStep, gradient_scale: f32, parameters: &mut [f32], gradients: &[f32]) {
         for (parameter, gradient) in parameters.iter_mut().zip(gradients) {
-            let gradient = gradient * share + step.added * *parameter;
+            let gradient = gradient * gradient_scale + step.l2 * *parameter;
             *parameter -= step.rate * gradient;
         }
     }
 }
 
-/// With momentum.
+/// A step with momentum.
 #[derive(Clone, Copy)]
-pub(super) struct Roll {
-    descent: Descent,
+pub(super) struct MomentumStep {
+    plain: PlainStep,
     momentum: f32,
     nesterov: bool,
 }
 
-impl Roll {
-    pub(super) fn new(rule: &Sgd, numbers: &[f32]) -> Roll {
-        Roll { descent: Descent::new(rule, numbers), momentum: rule.momentum, nesterov: rule.nesterov }
+impl MomentumStep {
+    pub(super) fn new(rule: &Sgd, numbers: &[f32]) -> MomentumStep {
+        MomentumStep {
+            plain: PlainStep::new(rule, numbers),
+            momentum: rule.momentum,
+            nesterov: rule.nesterov,
+        }
     }
 }
 
-impl ElementwiseStep<1> for Roll {
-    fn take(
+impl ElementwiseStep<1> for MomentumStep {
+    fn apply(
         &self,
         level: Level,
-        share: f32,
+        gradient_scale: f32,
         decays: bool,
         parameters: &mut [f32],
         gradients: &[f32],
         [velocities]: [&mut [f32]; 1],
     ) {
-        let step = Roll { descent: self.descent.of(decays), ..*self };
-        roll(level, step, share, parameters, gradients, velocities);
+        let step = MomentumStep { plain: self.plain.with_decay(decays), ..*self };
+        update_with_momentum(level, step, gradient_scale, parameters, gradients, velocities);
     }
 }
 
 simd! {
-    fn roll(step: Roll, share: f32, parameters: &mut [f32], gradients: &[f32], velocities: &mut [f32]) {
-        let Descent { rate, added } = step.descent;
+    fn update_with_momentum(
+        step: MomentumStep,
+        gradient_scale: f32,
+        parameters: &mut [f32],
+        gradients: &[f32],
+        velocities: &mut [f32],
+    ) {
+        let PlainStep { rate, l2 } = step.plain;
         for ((parameter, gradient), velocity) in parameters.iter_mut().zip(gradients).zip(velocities) {
-            let gradient = gradient * share + added * *parameter;
+            let gradient = gradient * gradient_scale + l2 * *parameter;
             *velocity = step.momentum * *velocity + gradient;
             let direction = if step.nesterov { gradient + step.momentum * *velocity } else { *velocity };
             *parameter -= rate * direction;

@@ -1,25 +1,24 @@
-//! The loss.
+//! Cross-entropy loss.
 
 use crate::cpu::kernels::simd::Level;
 use ops::{CrossEntropy, Op, Slice, TensorType};
 
-use super::harness::{Data, How, NUMBERS, assert_slope, cases, check_in, launch};
+use super::harness::{Data, FLOATS, LaunchOptions, assert_gradient, cases, check_variants, launch};
 use super::reference;
 
 #[test]
 fn cross_entropy_matches_the_reference() {
     let shapes = [[1, 1, 1], [1, 1, 2], [3, 23, 257], [2, 50, 40], [1, 3, 1030]];
-    for ([shape, number, flags @ ..], ways) in cases(3, [shapes.len(), NUMBERS.len(), 2, 2, 2, 2, 2]) {
-        let ([batch, sequence, vocabulary], number) = (shapes[shape], NUMBERS[number]);
+    for ([shape, dtype, flags @ ..], variants) in cases(3, [shapes.len(), FLOATS.len(), 2, 2, 2, 2, 2]) {
+        let ([batch, sequence, vocabulary], dtype) = (shapes[shape], FLOATS[dtype]);
         let [gradient, accumulate, scaled, is_capped, weighted] = flags.map(|flag| flag > 0);
-        let logits =
-            Data::random(&[batch, sequence, vocabulary], 1).map(|x| 20.0 * x + 5.0).stored_as(number);
+        let logits = Data::random(&[batch, sequence, vocabulary], 1).map(|x| 20.0 * x + 5.0).stored_as(dtype);
         let targets = Data::tokens(&[batch, sequence], vocabulary);
-        let Data::I32(ty, numbers) = &targets else { unreachable!("tokens are whole numbers") };
-        let places: Vec<usize> = numbers.iter().map(|&number| number as usize).collect();
-        // The rows of each sample count for something else, and some for nothing.
+        let Data::I32(ty, numbers) = &targets else { unreachable!("tokens are i32") };
+        let classes: Vec<usize> = numbers.iter().map(|&number| number as usize).collect();
+        // Each sample has its own weight, and some rows are masked.
         let weights: Vec<f32> = (0..batch).map(|sample| 0.5 + sample as f32).collect();
-        let counts = |row: usize| match row % 3 == 1 {
+        let row_weight = |row: usize| match row % 3 == 1 {
             _ if !weighted => 1.0,
             true => 0.0,
             false => f64::from(weights[row / sequence]),
@@ -27,8 +26,8 @@ fn cross_entropy_matches_the_reference() {
         let masked = numbers.iter().enumerate().map(|(row, &target)| if row % 3 == 1 { -1 } else { target });
         let masked = Data::I32(*ty, masked.collect());
         let cap = is_capped.then_some(10.0);
-        let counts: Vec<f64> = (0..places.len()).map(counts).collect();
-        let (loss, dlogits) = reference::cross_entropy(&logits.to_f64(), &places, &counts, cap, 0.25);
+        let row_weights: Vec<f64> = (0..classes.len()).map(row_weight).collect();
+        let (loss, dlogits) = reference::cross_entropy(&logits.to_f64(), &classes, &row_weights, cap, 0.25);
         let scale = if scaled { 4096.0 } else { 1.0 };
         let mut inputs = vec![logits, if weighted { masked } else { targets.clone() }];
         inputs.extend(weighted.then(|| Data::F32(TensorType::f32(&[batch]), weights.clone())));
@@ -47,55 +46,55 @@ fn cross_entropy_matches_the_reference() {
             scaled,
             ..CrossEntropy::PLAIN
         };
-        check_in(ways, Op::CrossEntropy(op), &inputs, &expected);
+        check_variants(variants, Op::CrossEntropy(op), &inputs, &expected);
     }
 }
 
-/// One after the other, slices make the gradient of the whole to the last bit, and its loss but for the order of sums.
+/// The slices' gradients are bitwise equal to those of the whole; the loss differs only by the order of sums.
 #[test]
-fn slices_of_cross_entropy_are_the_whole() {
+fn sliced_cross_entropy_matches_the_whole() {
     let (rows, vocabulary) = (100, 67);
     let mut targets = Data::tokens(&[4, 25], vocabulary);
     if let Data::I32(_, targets) = &mut targets {
         targets.iter_mut().step_by(7).for_each(|target| *target = -1);
     }
     let weights = Data::F32(TensorType::f32(&[4]), vec![0.5, 2.0, 1.0, 0.75]);
-    for (level, number) in Level::available().flat_map(|level| NUMBERS.map(|number| (level, number))) {
+    for (level, dtype) in Level::available().flat_map(|level| FLOATS.map(|dtype| (level, dtype))) {
         let logits = Data::random(&[rows, vocabulary], 1).map(|x| 20.0 * x + 5.0);
-        let Data::F32(_, values) = &logits else { unreachable!("numbers in f32") };
-        let run = |op: CrossEntropy, so_far: Option<f32>| {
+        let Data::F32(_, values) = &logits else { unreachable!("f32 data") };
+        let run = |op: CrossEntropy, previous: Option<f32>| {
             let range = op.rows.range(rows);
             let part = values[range.start * vocabulary..range.end * vocabulary].to_vec();
-            let part = Data::F32(TensorType::f32(&[range.len(), vocabulary]), part).stored_as(number);
-            let op = Op::CrossEntropy(CrossEntropy { accumulate: so_far.is_some(), ..op });
+            let part = Data::F32(TensorType::f32(&[range.len(), vocabulary]), part).stored_as(dtype);
+            let op = Op::CrossEntropy(CrossEntropy { accumulate: previous.is_some(), ..op });
             let mut inputs = vec![part, targets.clone(), weights.clone()];
-            inputs.extend(so_far.map(Data::scalar));
-            launch(&op, &inputs, How { threads: 2, level, share: true })
+            inputs.extend(previous.map(Data::scalar));
+            launch(&op, &inputs, LaunchOptions { threads: 2, level, alias: true })
         };
         let whole = CrossEntropy { weight: 0.25, weighted: true, gradient: true, ..CrossEntropy::PLAIN };
         let expected = run(whole, None);
-        // The last slice is smaller than the others, or all are one row.
-        for of in [1, 3, 7, 100] {
+        // One slice, slices with a smaller last one, and slices of one row.
+        for count in [1, 3, 7, 100] {
             let (mut loss, mut gradient) = (None, Vec::new());
-            for slice in Slice::all(of) {
+            for slice in Slice::all(count) {
                 let outputs = run(CrossEntropy { rows: slice, ..whole }, loss);
                 loss = Some(outputs[0][0]);
                 gradient.extend_from_slice(&outputs[1]);
             }
-            let place = format!("{number} at {level:?} in {of} slices");
-            assert!(gradient == expected[1], "{place}: another gradient");
+            let context = format!("{dtype} at {level:?} in {count} slices");
+            assert!(gradient == expected[1], "{context}: different gradient");
             let (loss, whole) = (loss.expect("there is a slice"), expected[0][0]);
-            assert!(of > 1 || loss == whole, "{place}: other bits");
-            assert!((loss - whole).abs() < 1e-6 * whole, "{place}: {loss} for {whole}");
+            assert!(count > 1 || loss == whole, "{context}: different bits");
+            assert!((loss - whole).abs() < 1e-6 * whole, "{context}: {loss} for {whole}");
         }
     }
 }
 
 #[test]
-fn the_reference_of_cross_entropy_is_differentiated_right() {
+fn cross_entropy_reference_matches_numeric_gradient() {
     let logits = Data::random(&[3, 9], 1).map(|x| 4.0 * x).to_f64();
     for cap in [None, Some(3.0)] {
         let loss = |logits: &[f64]| reference::cross_entropy(logits, &[4, 0, 8], &[1.0, 0.0, 2.0], cap, 0.5);
-        assert_slope(&loss(&logits).1, &logits, |logits| loss(logits).0);
+        assert_gradient(&loss(&logits).1, &logits, |logits| loss(logits).0);
     }
 }

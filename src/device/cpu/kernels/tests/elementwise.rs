@@ -1,4 +1,4 @@
-//! What works element by element: activations, gates, rotations, casts, sums and what fills.
+//! Elementwise operations: activations, gated activations, rotary embedding, casts, sums and fills.
 
 use crate::cpu::kernels::simd::Level;
 use ops::{
@@ -7,126 +7,127 @@ use ops::{
 };
 
 use super::harness::{
-    Data, How, NUMBERS, added, assert_slope, cases, check, check_in, distance, inner_product, launch,
+    Data, FLOATS, LaunchOptions, added, assert_gradient, cases, check, check_variants, inner_product, launch,
+    relative_error,
 };
 use super::reference;
 
-/// An operation of one or two tensors, element by element.
+/// An elementwise operation of one or two tensors.
 #[derive(Clone, Copy)]
 enum Elementwise {
-    Slope(Activation),
+    ActivationBackward(Activation),
     Add,
-    AddThen(Activation),
+    AddAndActivate(Activation),
     Scale,
 }
 
 #[test]
 fn elementwise_operations_match_the_reference() {
-    let each = |of: fn(Activation) -> Elementwise| Activation::ALL.into_iter().map(of);
+    let each = |operation: fn(Activation) -> Elementwise| Activation::ALL.into_iter().map(operation);
     let operations: Vec<Elementwise> = [Elementwise::Add, Elementwise::Scale]
         .into_iter()
-        .chain(each(Elementwise::Slope))
-        .chain(each(Elementwise::AddThen))
+        .chain(each(Elementwise::ActivationBackward))
+        .chain(each(Elementwise::AddAndActivate))
         .collect();
     let lens = [1, 40, 40_003];
-    for ([len, number, operation], ways) in cases(3, [lens.len(), NUMBERS.len(), operations.len()]) {
-        let (elements, number) = (lens[len], NUMBERS[number]);
-        let random =
-            |seed, factor: f32| Data::random(&[elements], seed).map(|x| factor * x).stored_as(number);
+    for ([len, dtype, operation], variants) in cases(3, [lens.len(), FLOATS.len(), operations.len()]) {
+        let (elements, dtype) = (lens[len], FLOATS[dtype]);
+        let random = |seed, factor: f32| Data::random(&[elements], seed).map(|x| factor * x).stored_as(dtype);
         let (a, wide) = (random(1, 1.0), random(2, 12.0));
         match operations[operation] {
-            Elementwise::Slope(activation) => {
+            Elementwise::ActivationBackward(activation) => {
                 let slopes = wide.to_f64().into_iter().map(|x| reference::activation_slope(activation, x));
                 let dx = a.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
                 let op = Op::ActivationBackward(ActivationBackward { activation });
-                check_in(ways, op, &[a, wide], &[dx]);
+                check_variants(variants, op, &[a, wide], &[dx]);
             }
             Elementwise::Add => {
                 let sum = added(&a.to_f64(), &wide.to_f64());
-                check_in(ways, Op::Add(Add::PLAIN), &[a, wide], &[sum]);
+                check_variants(variants, Op::Add(Add::PLAIN), &[a, wide], &[sum]);
             }
-            Elementwise::AddThen(activation) => {
-                // Of far below 0, little is left to be exact.
+            Elementwise::AddAndActivate(activation) => {
+                // Only small inputs: far below 0, activations lose relative precision.
                 let other = random(3, 1.0);
                 let sum = added(&a.to_f64(), &other.to_f64());
                 let activated = sum.iter().map(|&sum| reference::activation(activation, sum)).collect();
                 let op = Op::Add(Add { activation: Some(activation), stream: false });
-                check_in(ways, op, &[a, other], &[activated, sum]);
+                check_variants(variants, op, &[a, other], &[activated, sum]);
             }
             Elementwise::Scale => {
                 let scaled = wide.to_f64().iter().map(|x| 1.5 * x).collect();
-                check_in(ways, Op::Scale(Scale { factor: 1.5 }), &[wide], &[scaled]);
+                check_variants(variants, Op::Scale(Scale { factor: 1.5 }), &[wide], &[scaled]);
             }
         }
     }
 }
 
 #[test]
-fn slopes_of_activations_are_their_slopes() {
-    // 0, where the slope of one jumps, is not among them.
+fn activation_slopes_match_numeric_derivatives() {
+    // Without 0, where the derivative of ReLU jumps.
     let x: Vec<f64> = (-41..40).map(|i| (f64::from(i) + 0.5) / 7.0).collect();
     for activation in Activation::ALL {
         let slopes: Vec<f64> = x.iter().map(|&x| reference::activation_slope(activation, x)).collect();
         let sum = |x: &[f64]| x.iter().map(|&x| reference::activation(activation, x)).sum();
-        assert_slope(&slopes, &x, sum);
+        assert_gradient(&slopes, &x, sum);
     }
 }
 
 #[test]
-fn gates_match_the_reference() {
+fn gated_activations_match_the_reference() {
     let sizes = [[1, 1], [3, 40], [67, 513], [2, 1030]];
-    for ([size, number, activation], ways) in cases(3, [sizes.len(), NUMBERS.len(), Activation::ALL.len()]) {
-        let ([rows, width], number) = (sizes[size], NUMBERS[number]);
+    for ([size, dtype, activation], variants) in cases(3, [sizes.len(), FLOATS.len(), Activation::ALL.len()])
+    {
+        let ([rows, width], dtype) = (sizes[size], FLOATS[dtype]);
         let activation = Activation::ALL[activation];
-        let both = Data::random(&[rows, 2 * width], 1).map(|x| 6.0 * x).stored_as(number);
-        let dy = Data::random(&[rows, width], 2).stored_as(number);
+        let both = Data::random(&[rows, 2 * width], 1).map(|x| 6.0 * x).stored_as(dtype);
+        let dy = Data::random(&[rows, width], 2).stored_as(dtype);
         let y = reference::gated(activation, &both.to_f64(), width);
-        check_in(ways, Op::Gated(Gated { activation }), std::slice::from_ref(&both), &[y]);
+        check_variants(variants, Op::Gated(Gated { activation }), std::slice::from_ref(&both), &[y]);
         let gradients = reference::gated_backward(activation, &dy.to_f64(), &both.to_f64(), width);
-        check_in(ways, Op::GatedBackward(GatedBackward { activation }), &[dy, both], &[gradients]);
+        check_variants(variants, Op::GatedBackward(GatedBackward { activation }), &[dy, both], &[gradients]);
     }
 }
 
 #[test]
-fn the_reference_of_gates_is_differentiated_right() {
+fn gated_reference_matches_numeric_gradient() {
     let [both, dy] = [Data::random(&[3, 10], 1), Data::random(&[3, 5], 2)].map(|data| data.to_f64());
     for activation in Activation::ALL {
         let gradients = reference::gated_backward(activation, &dy, &both, 5);
-        assert_slope(&gradients, &both, |both| inner_product(&reference::gated(activation, both, 5), &dy));
+        assert_gradient(&gradients, &both, |both| inner_product(&reference::gated(activation, both, 5), &dy));
     }
 }
 
 #[test]
-fn rotations_match_the_reference() {
-    // B, T, heads that are rotated, D, and channels behind them.
+fn rotary_matches_the_reference() {
+    // Batch, sequence, rotated heads, head size, and channels after the rotated heads.
     for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 40], [2, 300, 3, 64, 64]] {
         let qkv = Data::random(&[batch, sequence, rotated * head + rest], 1);
-        for (number, inverse) in NUMBERS.into_iter().flat_map(|number| [(number, false), (number, true)]) {
+        for (dtype, inverse) in FLOATS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
             let op = Rotary { rotated, head, frequencies: Frequencies { base: 1e4, scaling: None }, inverse };
-            let qkv = qkv.clone().stored_as(number);
+            let qkv = qkv.clone().stored_as(dtype);
             let expected = reference::rotary(&op, &qkv.to_f64(), sequence, rotated * head + rest);
-            // Angles of hundreds of radians are products in f32.
+            // Angles of hundreds of radians, computed in f32, have larger errors.
             if sequence < 100 {
                 check(Op::Rotary(op), std::slice::from_ref(&qkv), &[expected]);
             } else {
-                let how = How { threads: 2, level: Level::best(), share: true };
-                let found = launch(&Op::Rotary(op), std::slice::from_ref(&qkv), how);
-                let error = distance(&found[0], &expected);
-                assert!(error < if number == DType::F32 { 2e-5 } else { 3e-3 }, "{number}: {error:e}");
+                let options = LaunchOptions { threads: 2, level: Level::best(), alias: true };
+                let found = launch(&Op::Rotary(op), std::slice::from_ref(&qkv), options);
+                let error = relative_error(&found[0], &expected);
+                assert!(error < if dtype == DType::F32 { 2e-5 } else { 3e-3 }, "{dtype}: {error:e}");
             }
         }
     }
 }
 
-/// What is rotated keeps its length, and products of queries and keys depend on how far apart they are.
+/// Dot products of rotated queries and keys depend on the distance of their positions only.
 #[test]
-fn rotated_products_depend_on_distances() {
+fn rotary_dot_products_depend_on_distance_only() {
     let frequencies = Frequencies { base: 1e4, scaling: None };
     let op = Op::Rotary(Rotary { rotated: 2, head: 8, frequencies, inverse: false });
-    let Data::F32(_, row) = Data::random(&[16], 1) else { unreachable!("random numbers are f32") };
+    let Data::F32(_, row) = Data::random(&[16], 1) else { unreachable!("random data is f32") };
     let qkv = Data::F32(TensorType::f32(&[1, 20, 16]), row.repeat(20));
-    let how = How { threads: 1, level: Level::best(), share: false };
-    let rotated = launch(&op, &[qkv], how).swap_remove(0);
+    let options = LaunchOptions { threads: 1, level: Level::best(), alias: false };
+    let rotated = launch(&op, &[qkv], options).swap_remove(0);
     let head = |t: usize, start: usize| {
         let channels = &rotated[t * 16 + start..t * 16 + start + 8];
         channels.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>()
@@ -140,7 +141,7 @@ fn rotated_products_depend_on_distances() {
 
 #[test]
 fn casts_match_the_reference() {
-    for (from, to) in NUMBERS.into_iter().flat_map(|from| NUMBERS.map(|to| (from, to))) {
+    for (from, to) in FLOATS.into_iter().flat_map(|from| FLOATS.map(|to| (from, to))) {
         let inputs = [1, 40, 0, 40_003, 700]
             .map(|len| Data::random(&[len], 1 + len as u64).map(|x| 100.0 * x * x * x).stored_as(from));
         let expected = inputs.each_ref().map(Data::to_f64);
@@ -149,39 +150,39 @@ fn casts_match_the_reference() {
 }
 
 #[test]
-fn every_number_of_16_bits_survives_a_cast_to_f32_and_back() {
+fn every_16_bit_number_survives_a_cast_to_f32_and_back() {
     let numbers = [DType::BF16, DType::F16];
-    for (level, number) in Level::available().flat_map(|level| numbers.map(|number| (level, number))) {
+    for (level, dtype) in Level::available().flat_map(|level| numbers.map(|dtype| (level, dtype))) {
         let cast = |to, input: &Data| {
-            let how = How { threads: 3, level, share: false };
-            launch(&Op::Cast(Cast { to }), std::slice::from_ref(input), how).swap_remove(0)
+            let options = LaunchOptions { threads: 3, level, alias: false };
+            launch(&Op::Cast(Cast { to }), std::slice::from_ref(input), options).swap_remove(0)
         };
-        let patterns = Data::Half(TensorType::new(number, &[1 << 16]), (0..=u16::MAX).collect());
+        let patterns = Data::Bits16(TensorType::new(dtype, &[1 << 16]), (0..=u16::MAX).collect());
         let wide = cast(DType::F32, &patterns);
-        let back = cast(number, &Data::F32(TensorType::f32(&[1 << 16]), wide.clone()));
+        let back = cast(dtype, &Data::F32(TensorType::f32(&[1 << 16]), wide.clone()));
         for ((wide, back), expected) in wide.iter().zip(&back).zip(patterns.to_f64()) {
             let same = wide.to_bits() == back.to_bits() && f64::from(*wide) == expected;
-            let none = wide.is_nan() && back.is_nan() && expected.is_nan();
-            assert!(same || none, "{level:?} {number}: {expected} became {wide}, then {back}");
+            let nan = wide.is_nan() && back.is_nan() && expected.is_nan();
+            assert!(same || nan, "{level:?} {dtype}: {expected} became {wide}, then {back}");
         }
     }
 }
 
 #[test]
-fn fill_fills() {
+fn fill_writes_every_element() {
     let output = TensorType::f32(&[3, 7001]);
-    for dtype in NUMBERS {
+    for dtype in FLOATS {
         let output = TensorType { dtype, ..output };
         check(Op::Fill(Fill { output, value: 1.5 }), &[], &[vec![1.5; 3 * 7001]]);
     }
 }
 
 #[test]
-fn normal_numbers_are_normal_and_depend_on_seed_and_site() {
+fn normal_has_normal_moments_and_depends_on_seed_and_site() {
     let make = |elements, seed, site, threads| {
         let output = TensorType::f32(&[elements]);
         let op = Op::Normal(Normal { output, deviation: Deviation::Fixed(0.5), seed, site });
-        launch(&op, &[], How { threads, level: Level::best(), share: false }).swap_remove(0)
+        launch(&op, &[], LaunchOptions { threads, level: Level::best(), alias: false }).swap_remove(0)
     };
     let numbers = make(100_003, 1, 2, 1);
     assert_eq!(numbers, make(100_003, 1, 2, 3), "the same on any number of threads");

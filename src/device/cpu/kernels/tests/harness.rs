@@ -1,5 +1,5 @@
-//! Runs operations on memory that shows mistakes: poisoned outputs and scratch memory, guards behind everything.
-#![allow(unsafe_code)] // Operands are addresses; the buffers here outlive the launch.
+//! Runs operations on memory that exposes errors: outputs and scratch memory are poisoned, and every buffer has guards.
+#![allow(unsafe_code)] // Operands are addresses; these buffers outlive the launch.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,30 +11,30 @@ use crate::cpu::kernels::{Operand, PRODUCT_WORKSPACE_PER_THREAD, Workers, run};
 use ops::{DType, Op, Processor, TensorType, WorkspaceLimits};
 use testing::{combinations, full};
 
-/// How far a result may be from the reference, relative to the norm of the reference.
+/// Largest error of a result, relative to the norm of the reference.
 pub(super) const TOLERANCE: f64 = 2e-6;
 
-/// What numbers are stored as.
-pub(super) const NUMBERS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+/// The floating-point storage types.
+pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
-/// Every two of them.
-pub(super) fn pairs() -> impl Iterator<Item = (DType, DType)> {
-    NUMBERS.into_iter().flat_map(|a| NUMBERS.map(|b| (a, b)))
+/// All ordered pairs of floating-point types.
+pub(super) fn float_pairs() -> impl Iterator<Item = (DType, DType)> {
+    FLOATS.into_iter().flat_map(|a| FLOATS.map(|b| (a, b)))
 }
 
-/// A value and what is in it.
+/// The type and contents of a tensor.
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     F32(TensorType, Vec<f32>),
-    /// Numbers of 16 bits, whole ones among them.
-    Half(TensorType, Vec<u16>),
-    /// An even number of bytes.
+    /// 16-bit elements: bf16, f16 or u16.
+    Bits16(TensorType, Vec<u16>),
+    /// u8 elements; an even number of bytes.
     Codes(TensorType, Vec<u8>),
     I32(TensorType, Vec<i32>),
 }
 
 impl Data {
-    /// Numbers between -1 and 1, the same for the same seed.
+    /// Pseudo-random numbers between -1 and 1, a function of the seed.
     pub(super) fn random(dims: &[usize], seed: u64) -> Data {
         let ty = TensorType::f32(dims);
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC_DEF1;
@@ -52,13 +52,13 @@ impl Data {
         Data::I32(ty, (0..ty.elements()).map(|i| (i * i * 7 + i * 3) as i32 % vocabulary as i32).collect())
     }
 
-    /// Of so many samples.
+    /// The dropout seeds of a batch.
     pub(super) fn seeds(samples: usize) -> Data {
         let words = (0..samples).flat_map(|sample| seed(sample).map(|word| word as i32));
         Data::I32(TensorType::i32(&[samples, 2]), words.collect())
     }
 
-    /// One number.
+    /// A scalar.
     pub(super) fn scalar(value: f32) -> Data {
         Data::F32(TensorType::scalar(), vec![value])
     }
@@ -70,29 +70,29 @@ impl Data {
         self
     }
 
-    /// Numbers in f32, rounded to another type.
+    /// Rounds f32 numbers to another type.
     pub(super) fn stored_as(self, dtype: DType) -> Data {
-        let Data::F32(ty, values) = self else { unreachable!("numbers in f32") };
+        let Data::F32(ty, values) = self else { unreachable!("f32 data") };
         let ty = TensorType { dtype, ..ty };
         let bits = match dtype {
             DType::BF16 => narrowed::<Bf16>(&values).iter().map(|number| number.0).collect(),
             DType::F16 => narrowed::<F16>(&values).iter().map(|number| number.0).collect(),
             DType::F32 | DType::I32 => return Data::F32(ty, values),
-            DType::U16 | DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
+            DType::U16 | DType::U8 | DType::U4 => unreachable!("{dtype} is not a floating-point type"),
         };
-        Data::Half(ty, bits)
+        Data::Bits16(ty, bits)
     }
 
     pub(super) fn ty(&self) -> TensorType {
         match self {
-            Data::F32(ty, _) | Data::Half(ty, _) | Data::Codes(ty, _) | Data::I32(ty, _) => *ty,
+            Data::F32(ty, _) | Data::Bits16(ty, _) | Data::Codes(ty, _) | Data::I32(ty, _) => *ty,
         }
     }
 
     pub(super) fn to_f64(&self) -> Vec<f64> {
         match self {
             Data::F32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
-            Data::Half(ty, bits) => numbers(ty.dtype, bits).into_iter().map(f64::from).collect(),
+            Data::Bits16(ty, bits) => to_f32(ty.dtype, bits).into_iter().map(f64::from).collect(),
             Data::Codes(_, codes) => codes.iter().map(|&code| f64::from(code)).collect(),
             Data::I32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
         }
@@ -102,7 +102,7 @@ impl Data {
         let halves = |bits: u32| [bits as u16, (bits >> 16) as u16];
         match self {
             Data::F32(_, values) => values.iter().flat_map(|value| halves(value.to_bits())).collect(),
-            Data::Half(_, bits) => bits.clone(),
+            Data::Bits16(_, bits) => bits.clone(),
             Data::Codes(_, codes) => {
                 codes.as_chunks().0.iter().map(|&pair| u16::from_le_bytes(pair)).collect()
             }
@@ -117,8 +117,8 @@ fn narrowed<T: Float>(values: &[f32]) -> Vec<T> {
     narrow
 }
 
-/// The numbers, or codes, in memory that holds some of this type.
-fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
+/// Converts elements of any type, codes included, to f32.
+fn to_f32(dtype: DType, bits: &[u16]) -> Vec<f32> {
     let mut wide = vec![0.0; bits.len()];
     match dtype {
         DType::BF16 => {
@@ -137,15 +137,15 @@ fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
         }
         DType::U16 => return bits.iter().map(|&bits| f32::from(bits)).collect(),
         DType::U8 => return bits.iter().flat_map(|bits| bits.to_le_bytes()).map(f32::from).collect(),
-        DType::U4 => unreachable!("half a byte is no number"),
+        DType::U4 => unreachable!("4-bit codes are packed in bytes"),
     }
     wide
 }
 
-/// Memory with a guard around it, in units of two bytes.
-struct Memory {
+/// A buffer with guards before and after it, in units of two bytes.
+struct GuardedBuffer {
     storage: Vec<u16>,
-    /// Of what is used: so much behind a cache line, where what devices allocate begins.
+    /// Index of the first used element: at the requested offset from a cache line, the alignment of device memory.
     start: usize,
     len: usize,
 }
@@ -153,22 +153,22 @@ struct Memory {
 const LINE_BYTES: usize = 64;
 const LINE: usize = LINE_BYTES / size_of::<u16>();
 const GUARD: u16 = 0xC0FE;
-/// In any type, also twice.
-const NOT_A_NUMBER: u16 = 0x7FFF;
+/// Bits that are NaN in every floating-point type; two of them are an f32 NaN.
+const NAN: u16 = 0x7FFF;
 
-impl Memory {
-    fn new(bytes: usize, bytes_before: usize) -> Memory {
+impl GuardedBuffer {
+    fn new(bytes: usize, bytes_before: usize) -> GuardedBuffer {
         let [len, before] = [bytes, bytes_before].map(|bytes| bytes / size_of::<u16>());
-        // A line to begin within, a line for the guard.
+        // One line for the alignment, one for the guard.
         let storage = vec![GUARD; before + len + 2 * LINE];
         let start = storage.as_ptr().align_offset(LINE_BYTES) + before;
-        let mut memory = Memory { storage, start, len };
-        memory.bits_mut().fill(NOT_A_NUMBER);
+        let mut memory = GuardedBuffer { storage, start, len };
+        memory.bits_mut().fill(NAN);
         memory
     }
 
-    fn holding(bits: &[u16], bytes_before: usize) -> Memory {
-        let mut memory = Memory::new(size_of_val(bits), bytes_before);
+    fn from_bits(bits: &[u16], bytes_before: usize) -> GuardedBuffer {
+        let mut memory = GuardedBuffer::new(size_of_val(bits), bytes_before);
         memory.bits_mut().copy_from_slice(bits);
         memory
     }
@@ -182,86 +182,93 @@ impl Memory {
     }
 
     fn address(&mut self) -> *mut u8 {
-        // Of the whole storage, so that a kernel that writes into the guard is found, not undefined.
+        // Derived from the whole storage, so that a write into the guard is detected instead of undefined behaviour.
         self.storage.as_mut_ptr().wrapping_add(self.start).cast()
     }
 
-    fn guarded(&self) -> bool {
-        let (before, behind) = (&self.storage[..self.start], &self.storage[self.start + self.len..]);
-        before.iter().chain(behind).all(|&bits| bits == GUARD)
+    fn guards_are_intact(&self) -> bool {
+        let (before, after) = (&self.storage[..self.start], &self.storage[self.start + self.len..]);
+        before.iter().chain(after).all(|&bits| bits == GUARD)
     }
 }
 
-/// How an operation is run.
+/// Settings of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct How {
+pub(super) struct LaunchOptions {
     pub(super) threads: usize,
     pub(super) level: Level,
-    /// Whether optional aliases are taken.
-    pub(super) share: bool,
+    /// Whether outputs use the optional aliases.
+    pub(super) alias: bool,
 }
 
 /// The outputs of `op`, in f32.
-pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
-    launch_at(op, inputs, how, 0)
+pub(super) fn launch(op: &Op, inputs: &[Data], options: LaunchOptions) -> Vec<Vec<f32>> {
+    launch_at(op, inputs, options, 0)
 }
 
-/// The same where every operand begins as many rows into a tensor.
-fn launch_at(op: &Op, inputs: &[Data], how: How, rows: usize) -> Vec<Vec<f32>> {
+/// As `launch`, with every operand at an offset of `rows` rows into a tensor.
+fn launch_at(op: &Op, inputs: &[Data], options: LaunchOptions, rows: usize) -> Vec<Vec<f32>> {
     let before = |ty: TensorType| rows * ty.shape.last() * ty.dtype.bytes() as usize;
     let types: Vec<TensorType> = inputs.iter().map(Data::ty).collect();
     let output_types = op.outputs(&types).expect("the test's inputs fit the operation");
     let limits = WorkspaceLimits {
         processor: Processor::Cpu,
-        threads: how.threads,
+        threads: options.threads,
         product_bytes_per_thread: PRODUCT_WORKSPACE_PER_THREAD,
     };
     let bytes = op.workspace(&types, &output_types, &limits) as usize;
     let mut aliases = op.updates().to_vec();
-    if how.share {
+    if options.alias {
         aliases.extend(op.may_overwrite());
     }
-    let held = inputs.iter().map(|input| Memory::holding(&input.bits(), before(input.ty())));
-    let mut memory: Vec<Memory> = held.collect();
-    let places: Vec<usize> = output_types
+    let filled = inputs.iter().map(|input| GuardedBuffer::from_bits(&input.bits(), before(input.ty())));
+    let mut memory: Vec<GuardedBuffer> = filled.collect();
+    let output_buffers: Vec<usize> = output_types
         .iter()
         .enumerate()
         .map(|(output, ty)| match aliases.iter().find(|alias| alias.0 == output) {
             Some(&(_, input)) => input,
             None => {
-                memory.push(Memory::new(ty.bytes() as usize, before(*ty)));
+                memory.push(GuardedBuffer::new(ty.bytes() as usize, before(*ty)));
                 memory.len() - 1
             }
         })
         .collect();
-    let operand = |memory: &mut Memory, ty: TensorType| Operand { address: memory.address(), ty };
+    let operand = |memory: &mut GuardedBuffer, ty: TensorType| Operand { address: memory.address(), ty };
     let operands: Vec<Operand> = memory.iter_mut().zip(&types).map(|(m, &ty)| operand(m, ty)).collect();
-    let outputs: Vec<Operand> =
-        places.iter().zip(&output_types).map(|(&place, &ty)| operand(&mut memory[place], ty)).collect();
-    let mut scratch = Memory::new(bytes, 0);
-    let workers = workers(how.threads, how.level);
-    // SAFETY: all operands are buffers of their types' sizes that nothing else uses.
+    let outputs: Vec<Operand> = output_buffers
+        .iter()
+        .zip(&output_types)
+        .map(|(&index, &ty)| operand(&mut memory[index], ty))
+        .collect();
+    let mut scratch = GuardedBuffer::new(bytes, 0);
+    let workers = workers(options.threads, options.level);
+    // SAFETY: all operands are buffers of the size of their type, used by nothing else.
     unsafe { run(op, &operands, &outputs, Some((scratch.address(), bytes)), &workers) };
 
-    assert!(memory.iter().chain([&scratch]).all(Memory::guarded), "{} wrote out of bounds", op.name());
+    assert!(
+        memory.iter().chain([&scratch]).all(GuardedBuffer::guards_are_intact),
+        "{} wrote out of bounds",
+        op.name()
+    );
     for (index, (input, memory)) in inputs.iter().zip(&memory).enumerate() {
         let written = aliases.iter().any(|alias| alias.1 == index);
         assert!(written || memory.bits() == input.bits(), "{} changed its input {index}", op.name());
     }
-    let outputs = places.iter().zip(&output_types);
-    outputs.map(|(&place, ty)| numbers(ty.dtype, memory[place].bits())).collect()
+    let outputs = output_buffers.iter().zip(&output_types);
+    outputs.map(|(&index, ty)| to_f32(ty.dtype, memory[index].bits())).collect()
 }
 
-/// A test's workers of so many threads: starting them takes longer than most launches.
+/// Workers, cached per test thread, because starting their threads takes longer than most launches.
 fn workers(threads: usize, level: Level) -> Rc<Workers> {
     thread_local! {
-        static STARTED: RefCell<Vec<Rc<Workers>>> = const { RefCell::new(Vec::new()) };
+        static CACHE: RefCell<Vec<Rc<Workers>>> = const { RefCell::new(Vec::new()) };
     }
-    STARTED.with_borrow_mut(|started| {
-        let known = started.iter().find(|workers| (workers.threads(), workers.level()) == (threads, level));
-        known.cloned().unwrap_or_else(|| {
+    CACHE.with_borrow_mut(|cache| {
+        let cached = cache.iter().find(|workers| (workers.threads(), workers.level()) == (threads, level));
+        cached.cloned().unwrap_or_else(|| {
             let workers = Rc::new(Workers::with_level(threads, level).expect("threads can be started"));
-            started.push(Rc::clone(&workers));
+            cache.push(Rc::clone(&workers));
             workers
         })
     })
@@ -271,119 +278,125 @@ fn bits(outputs: &[Vec<f32>]) -> Vec<Vec<u32>> {
     outputs.iter().map(|output| output.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
-/// Threads, whether optional aliases are taken, and how many rows into tensors operands begin: none of them may matter.
-type Way = (usize, bool, usize);
+/// Launch settings that must not change results: threads, use of optional aliases, and the operands' offset into their
+/// tensors in rows.
+type Variant = (usize, bool, usize);
 
-const WAYS: [Way; 6] = [(1, true, 0), (2, false, 0), (3, true, 0), (4, false, 0), (2, true, 1), (2, true, 3)];
+const VARIANTS: [Variant; 6] =
+    [(1, true, 0), (2, false, 0), (3, true, 0), (4, false, 0), (2, true, 1), (2, true, 3)];
 
-/// The ways in which a case is run, beside that on one thread.
+/// The levels and variants in which a case runs. At each level it also runs on one thread, without aliases and offset.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ways {
+pub(super) enum Variants {
     All,
-    /// At one level in one way, by positions.
+    /// One level and one variant, by index.
     One {
         level: usize,
-        way: usize,
+        variant: usize,
     },
 }
 
-impl Ways {
-    /// Levels, each with the ways that are tried at it.
-    fn by_level(self) -> Vec<(Level, Vec<Way>)> {
+impl Variants {
+    /// The levels, each with its variants.
+    fn by_level(self) -> Vec<(Level, Vec<Variant>)> {
         match self {
-            // Threads differ in number at the best level; any two will do at others.
-            Ways::All => Level::available()
+            // The best level runs with all numbers of threads, the others with two threads.
+            Variants::All => Level::available()
                 .map(|level| {
                     (
                         level,
                         if level == Level::best() {
-                            WAYS.to_vec()
+                            VARIANTS.to_vec()
                         } else {
-                            [&WAYS[1..2], &WAYS[4..]].concat()
+                            [&VARIANTS[1..2], &VARIANTS[4..]].concat()
                         },
                     )
                 })
                 .collect(),
-            Ways::One { level, way } => {
-                Level::available().skip(level).take(1).map(|level| (level, vec![WAYS[way]])).collect()
+            Variants::One { level, variant } => {
+                Level::available().skip(level).take(1).map(|level| (level, vec![VARIANTS[variant]])).collect()
             }
         }
     }
 }
 
-/// Combinations of one value of each axis, by positions, with the ways to run each. In full these are all of them, in all ways;
-/// otherwise so many that every `strength` values of different axes meet, two of which are the level and the way.
-pub(super) fn cases<const AXES: usize>(strength: usize, axes: [usize; AXES]) -> Vec<([usize; AXES], Ways)> {
-    let of = |combination: &[usize]| combination[..AXES].try_into().expect("all axes come first");
+/// Combinations of one value of each axis, as indices, each with its variants. A full run has all combinations in all
+/// variants. Otherwise a covering array: every `strength` values of different axes occur together, where the level and
+/// the variant are two more axes.
+pub(super) fn cases<const AXES: usize>(
+    strength: usize,
+    axes: [usize; AXES],
+) -> Vec<([usize; AXES], Variants)> {
+    let values = |combination: &[usize]| combination[..AXES].try_into().expect("all axes come first");
     if full() {
-        return combinations(&axes, AXES).iter().map(|all| (of(all), Ways::All)).collect();
+        return combinations(&axes, AXES).iter().map(|all| (values(all), Variants::All)).collect();
     }
-    let with_ways = [&axes[..], &[Level::available().count(), WAYS.len()]].concat();
-    let combinations = combinations(&with_ways, strength);
-    let case = |all: &Vec<usize>| (of(all), Ways::One { level: all[AXES], way: all[AXES + 1] });
+    let all_axes = [&axes[..], &[Level::available().count(), VARIANTS.len()]].concat();
+    let combinations = combinations(&all_axes, strength);
+    let case = |all: &Vec<usize>| (values(all), Variants::One { level: all[AXES], variant: all[AXES + 1] });
     combinations.iter().map(case).collect()
 }
 
-/// Runs `op` in every way, and asserts that ways which must not matter do not, bit for bit, and that every level
-/// comes near what is expected.
+/// Runs `op` in all variants. Asserts that results are close to `expected` at every level, and that variants give
+/// bitwise equal results.
 pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
-    check_in(Ways::All, op, inputs, expected);
+    check_variants(Variants::All, op, inputs, expected);
 }
 
-/// The same in some ways.
-pub(super) fn check_in(ways: Ways, op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
+/// As `check`, in some variants.
+pub(super) fn check_variants(variants: Variants, op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
     let types: Vec<TensorType> = inputs.iter().map(Data::ty).collect();
     let types = op.outputs(&types).expect("the test's inputs fit the operation");
-    for (level, ways) in ways.by_level() {
-        let outputs = launch(&op, inputs, How { threads: 1, level, share: false });
-        assert_eq!(outputs.len(), expected.len(), "{} has as many outputs as expected", op.name());
+    for (level, variants) in variants.by_level() {
+        let outputs = launch(&op, inputs, LaunchOptions { threads: 1, level, alias: false });
+        assert_eq!(outputs.len(), expected.len(), "{}: number of outputs", op.name());
         for (index, ((output, expected), ty)) in outputs.iter().zip(expected).zip(&types).enumerate() {
-            let place = format!("{} at {level:?}: output {index}, {ty},", op.name());
+            let context = format!("{} at {level:?}: output {index}, {ty},", op.name());
             match ty.dtype {
-                DType::BF16 => assert_rounded(output, expected, 7, -126, &place),
-                DType::F16 => assert_rounded(output, expected, 10, -14, &place),
+                DType::BF16 => assert_rounded(output, expected, 7, -126, &context),
+                DType::F16 => assert_rounded(output, expected, 10, -14, &context),
                 DType::F32 | DType::I32 => {
-                    let error = distance(output, expected);
-                    assert!(error < TOLERANCE, "{place} is off by {error:e}");
+                    let error = relative_error(output, expected);
+                    assert!(error < TOLERANCE, "{context} is off by {error:e}");
                 }
-                DType::U16 | DType::U8 | DType::U4 => unreachable!("no operation gives numbers so"),
+                DType::U16 | DType::U8 | DType::U4 => unreachable!("no tested output has this type"),
             }
         }
-        for (threads, share, rows) in ways {
-            // Few operations may begin anywhere in a tensor.
+        for (threads, alias, rows) in variants {
+            // Only some operations accept operands at any row of a tensor.
             let rows = if op.takes_any_rows() { rows } else { 0 };
-            let how = How { threads, level, share };
-            let same = bits(&launch_at(&op, inputs, how, rows)) == bits(&outputs);
-            assert!(same, "{}: other bits with {how:?}, {rows} rows into tensors", op.name());
+            let options = LaunchOptions { threads, level, alias };
+            let same = bits(&launch_at(&op, inputs, options, rows)) == bits(&outputs);
+            assert!(same, "{}: different bits with {options:?}, at an offset of {rows} rows", op.name());
         }
     }
 }
 
-/// Asserts that each element is what is expected, rounded once to so many bits of fraction: it may be off by half a
-/// unit in the last place, and by what f32 sums may be off.
-fn assert_rounded(found: &[f32], expected: &[f64], fraction: i32, least_exponent: i32, place: &str) {
+/// Asserts that each element is the expected number rounded once to `fraction` mantissa bits. The error may be half a
+/// ULP, plus the tolerance of f32 sums.
+fn assert_rounded(found: &[f32], expected: &[f64], fraction: i32, least_exponent: i32, context: &str) {
     assert_eq!(found.len(), expected.len());
     let squares: f64 = expected.iter().map(|value| value * value).sum();
     let noise = 5.0 * TOLERANCE * (squares / expected.len() as f64).sqrt();
     for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         let exponent = (expected.abs() + noise).log2().floor() as i32;
-        let half_a_unit = 2f64.powi(exponent.max(least_exponent) - fraction - 1);
+        let half_ulp = 2f64.powi(exponent.max(least_exponent) - fraction - 1);
         let error = (f64::from(found) - expected).abs();
-        assert!(error <= half_a_unit + noise, "{place} element {index} is {found}, not {expected}");
+        assert!(error <= half_ulp + noise, "{context} element {index} is {found}, not {expected}");
     }
 }
 
-/// The norm of the difference over the norm of what is expected, or the former alone where the latter is zero.
-pub(super) fn distance(found: &[f32], expected: &[f64]) -> f64 {
+/// The norm of the difference, relative to the norm of `expected` unless that is zero.
+pub(super) fn relative_error(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let difference = norm(&mut found.iter().zip(expected).map(|(&f, &e)| f64::from(f) - e));
-    let whole = norm(&mut expected.iter().copied());
-    if whole > 0.0 { difference / whole } else { difference }
+    let scale = norm(&mut expected.iter().copied());
+    if scale > 0.0 { difference / scale } else { difference }
 }
 
 /// The gradient of `loss` by central differences.
-pub(super) fn differences(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+pub(super) fn numeric_gradient(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
     const STEP: f64 = 1e-5;
     let mut point = at.to_vec();
     (0..at.len())
@@ -398,10 +411,10 @@ pub(super) fn differences(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> 
         .collect()
 }
 
-/// Asserts that a reference's gradient is the slope of the reference's forward pass.
-pub(super) fn assert_slope(gradient: &[f64], at: &[f64], loss: impl Fn(&[f64]) -> f64) {
-    let slope: Vec<f32> = differences(at, loss).iter().map(|&value| value as f32).collect();
-    let error = distance(&slope, gradient);
+/// Asserts that a gradient of the reference matches the numeric gradient of its forward pass.
+pub(super) fn assert_gradient(gradient: &[f64], at: &[f64], loss: impl Fn(&[f64]) -> f64) {
+    let numeric: Vec<f32> = numeric_gradient(at, loss).iter().map(|&value| value as f32).collect();
+    let error = relative_error(&numeric, gradient);
     assert!(error < 1e-6, "the reference is off by {error:e}");
 }
 

@@ -1,7 +1,9 @@
-//! Every operation against an f64 reference, for any number of threads, at every level, in place or not.
+//! Tests of every operation against an f64 reference, for several numbers of threads, at every instruction set level,
+//! with and without optional aliases.
 
 mod adafactor;
 mod attention;
+mod cast_ids;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
@@ -15,4 +17,3 @@ mod storage;
 mod stretch;
 mod updates;
 mod weights;
-mod widen;

@@ -1,4 +1,4 @@
-//! The operations in f64, written down as their definitions read.
+//! Reference implementations of the operations in f64, written as they are defined.
 
 use crate::cpu::kernels::philox::philox;
 use ops::{Activation, Attending, Dropped, Rotary};
@@ -11,14 +11,14 @@ pub(super) fn activation_slope(activation: Activation, x: f64) -> f64 {
     (activation.definition().slope)(x)
 }
 
-/// y of gate and up side by side in rows of `2 width`.
+/// y, from rows of `2 width` elements: gate, then up.
 pub(super) fn gated(function: Activation, both: &[f64], width: usize) -> Vec<f64> {
     let rows = both.chunks(2 * width);
     rows.flat_map(|row| (0..width).map(|c| activation(function, row[c]) * row[width + c]).collect::<Vec<_>>())
         .collect()
 }
 
-/// The gradients of both.
+/// The gradients of gate and up, in rows of `2 width` elements.
 pub(super) fn gated_backward(function: Activation, dy: &[f64], both: &[f64], width: usize) -> Vec<f64> {
     let mut gradients = Vec::new();
     for (dy, row) in dy.chunks(width).zip(both.chunks(2 * width)) {
@@ -29,14 +29,14 @@ pub(super) fn gated_backward(function: Activation, dy: &[f64], both: &[f64], wid
     gradients
 }
 
-/// Rows of a qkv turned by their positions, as complex numbers.
+/// The rows of qkv rotated by their positions, as complex numbers.
 pub(super) fn rotary(op: &Rotary, qkv: &[f64], sequence: usize, row: usize) -> Vec<f64> {
     let (half, mut rotated) = (op.head / 2, qkv.to_vec());
-    for (place, row) in rotated.chunks_mut(row).enumerate() {
+    for (index, row) in rotated.chunks_mut(row).enumerate() {
         for head in row[..op.rotated * op.head].chunks_mut(op.head) {
             for i in 0..half {
                 let frequency = op.frequencies.base.powf(-((2 * i) as f64) / op.head as f64);
-                let angle = frequency * (place % sequence) as f64 * if op.inverse { -1.0 } else { 1.0 };
+                let angle = frequency * (index % sequence) as f64 * if op.inverse { -1.0 } else { 1.0 };
                 let (x, y) = (head[i], head[i + half]);
                 head[i] = x * angle.cos() - y * angle.sin();
                 head[i + half] = x * angle.sin() + y * angle.cos();
@@ -47,7 +47,7 @@ pub(super) fn rotary(op: &Rotary, qkv: &[f64], sequence: usize, row: usize) -> V
 }
 
 /// `a[rows,inner] b[inner,columns]`
-pub(super) fn product(a: &[f64], b: &[f64], inner: usize) -> Vec<f64> {
+pub(super) fn matmul(a: &[f64], b: &[f64], inner: usize) -> Vec<f64> {
     let columns = b.len() / inner;
     let mut c = vec![0.0; a.len() / inner * columns];
     for (row, c) in a.chunks(inner).zip(c.chunks_mut(columns)) {
@@ -63,7 +63,7 @@ pub(super) fn transposed(a: &[f64], columns: usize) -> Vec<f64> {
     (0..a.len()).map(|i| a[i % rows * columns + i / rows]).collect()
 }
 
-/// The sum of the rows.
+/// The sum over the rows.
 pub(super) fn row_sum(a: &[f64], columns: usize) -> Vec<f64> {
     let mut sum = vec![0.0; columns];
     for row in a.chunks(columns) {
@@ -91,14 +91,14 @@ pub(super) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) 
 pub(super) fn layer_norm_backward(dy: &[f64], x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 3] {
     let channels = weight.len();
     let zeros = vec![0.0; channels];
-    let [normal, _, rstds] = layer_norm(x, &vec![1.0; channels], &zeros, epsilon);
+    let [normalized, _, rstds] = layer_norm(x, &vec![1.0; channels], &zeros, epsilon);
     let (mut dx, mut dweight) = (Vec::new(), zeros);
-    for ((dy, normal), rstd) in dy.chunks(channels).zip(normal.chunks(channels)).zip(rstds) {
-        let slope: Vec<f64> = (0..channels).map(|c| dy[c] * weight[c]).collect();
-        let through = slope.iter().sum::<f64>() / channels as f64;
-        let along = slope.iter().zip(normal).map(|(s, n)| s * n).sum::<f64>() / channels as f64;
-        dx.extend((0..channels).map(|c| rstd * (slope[c] - through - normal[c] * along)));
-        (0..channels).for_each(|c| dweight[c] += dy[c] * normal[c]);
+    for ((dy, normalized), rstd) in dy.chunks(channels).zip(normalized.chunks(channels)).zip(rstds) {
+        let gradient: Vec<f64> = (0..channels).map(|c| dy[c] * weight[c]).collect();
+        let mean_gradient = gradient.iter().sum::<f64>() / channels as f64;
+        let mean_product = gradient.iter().zip(normalized).map(|(g, n)| g * n).sum::<f64>() / channels as f64;
+        dx.extend((0..channels).map(|c| rstd * (gradient[c] - mean_gradient - normalized[c] * mean_product)));
+        (0..channels).for_each(|c| dweight[c] += dy[c] * normalized[c]);
     }
     [dx, dweight, row_sum(dy, channels)]
 }
@@ -118,66 +118,67 @@ pub(super) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2]
 /// dx and dweight.
 pub(super) fn rms_norm_backward(dy: &[f64], x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2] {
     let channels = weight.len();
-    let [normal, rrmss] = rms_norm(x, &vec![1.0; channels], epsilon);
+    let [normalized, rrmss] = rms_norm(x, &vec![1.0; channels], epsilon);
     let (mut dx, mut dweight) = (Vec::new(), vec![0.0; channels]);
-    for ((dy, normal), rrms) in dy.chunks(channels).zip(normal.chunks(channels)).zip(rrmss) {
-        let slope: Vec<f64> = (0..channels).map(|c| dy[c] * weight[c]).collect();
-        let along = slope.iter().zip(normal).map(|(s, n)| s * n).sum::<f64>() / channels as f64;
-        dx.extend((0..channels).map(|c| rrms * (slope[c] - normal[c] * along)));
-        (0..channels).for_each(|c| dweight[c] += dy[c] * normal[c]);
+    for ((dy, normalized), rrms) in dy.chunks(channels).zip(normalized.chunks(channels)).zip(rrmss) {
+        let gradient: Vec<f64> = (0..channels).map(|c| dy[c] * weight[c]).collect();
+        let mean_product = gradient.iter().zip(normalized).map(|(g, n)| g * n).sum::<f64>() / channels as f64;
+        dx.extend((0..channels).map(|c| rrms * (gradient[c] - normalized[c] * mean_product)));
+        (0..channels).for_each(|c| dweight[c] += dy[c] * normalized[c]);
     }
     [dx, dweight]
 }
 
-/// Loss, and the gradient of the logits, of rows that count for so much each beside what all do.
+/// The loss, and the gradient of the logits. `row_weights` weights single rows, `weight` all rows.
 pub(super) fn cross_entropy(
     logits: &[f64],
     targets: &[usize],
-    counts: &[f64],
+    row_weights: &[f64],
     cap: Option<f64>,
     weight: f64,
 ) -> (f64, Vec<f64>) {
-    let within = |logit: f64| cap.map_or(logit, |cap| cap * (logit / cap).tanh());
+    let capped = |logit: f64| cap.map_or(logit, |cap| cap * (logit / cap).tanh());
     let slope = |logit: f64| cap.map_or(1.0, |cap| 1.0 - (logit / cap).tanh().powi(2));
     let rows = targets.len();
     let mut loss = 0.0;
     let mut gradient = Vec::new();
-    for ((before, &target), counts) in logits.chunks(logits.len() / rows).zip(targets).zip(counts) {
-        let row: Vec<f64> = before.iter().copied().map(within).collect();
+    for ((uncapped, &target), row_weight) in logits.chunks(logits.len() / rows).zip(targets).zip(row_weights)
+    {
+        let row: Vec<f64> = uncapped.iter().copied().map(capped).collect();
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = row.iter().map(|x| (x - largest).exp()).sum();
-        loss += counts * (sum.ln() + largest - row[target]);
-        let share = counts * weight / rows as f64;
-        gradient.extend(row.iter().zip(before).enumerate().map(|(v, (x, &before))| {
-            share * slope(before) * ((x - largest).exp() / sum - f64::from(u8::from(v == target)))
+        loss += row_weight * (sum.ln() + largest - row[target]);
+        let factor = row_weight * weight / rows as f64;
+        gradient.extend(row.iter().zip(uncapped).enumerate().map(|(v, (x, &uncapped))| {
+            factor * slope(uncapped) * ((x - largest).exp() / sum - f64::from(u8::from(v == target)))
         }));
     }
     (loss * weight / rows as f64, gradient)
 }
 
-/// What a sample's seed is in tests.
+/// The dropout seed of a sample in tests.
 pub(super) fn seed(sample: usize) -> [u32; 2] {
     [sample as u32 * 77 + 5, 0xdead_beef - sample as u32]
 }
 
-/// What an element of a row of a sample is multiplied by: 0, or what makes up for it.
-pub(super) fn factor(dropped: Dropped, sample: usize, row: usize, column: usize) -> f64 {
+/// The dropout factor of an element of a sample: 0, or 1 over the fraction kept.
+pub(super) fn dropout_factor(dropped: Dropped, sample: usize, row: usize, column: usize) -> f64 {
     let block = column / 32 * 4 + column % 8 / 2;
     let word = philox([block as u32, row as u32, dropped.site, 0], seed(sample))[column % 32 / 8];
     let number = word >> (16 * (column % 2)) & 0xffff;
     if number < dropped.kept { 65536.0 / f64::from(dropped.kept) } else { 0.0 }
 }
 
-/// Some of a tensor's elements, of samples of so many rows.
+/// Dropout of a tensor whose samples have `rows` rows.
 pub(super) fn dropout(dropped: Dropped, x: &[f64], rows: usize, channels: usize) -> Vec<f64> {
-    let of = |(index, x): (usize, &f64)| {
+    let drop_element = |(index, x): (usize, &f64)| {
         let (row, column) = (index / channels, index % channels);
-        x * factor(dropped, row / rows, row % rows, column)
+        x * dropout_factor(dropped, row / rows, row % rows, column)
     };
-    x.iter().enumerate().map(of).collect()
+    x.iter().enumerate().map(drop_element).collect()
 }
 
-/// Sizes of an attention.
+/// The sizes and mask of an attention operation.
 #[derive(Clone, Copy)]
 pub(super) struct Attention {
     pub(super) batch: usize,
@@ -191,25 +192,25 @@ impl Attention {
         self.attending.heads * self.head
     }
 
-    /// Of a qkv.
+    /// Elements per position of qkv.
     pub(super) fn width(&self) -> usize {
         (self.attending.heads + 2 * self.attending.kv_heads) * self.head
     }
 
-    /// Where a head's q, k or v begins in a row of qkv.
-    fn place(&self, head: usize, part: usize) -> usize {
+    /// The offset of a head's q, k or v (`part` 0, 1 or 2) in a row of qkv.
+    fn offset(&self, head: usize, part: usize) -> usize {
         let Attending { heads, kv_heads, .. } = self.attending;
-        let of_keys = head * kv_heads / heads;
-        [head, heads + of_keys, heads + kv_heads + of_keys][part] * self.head
+        let kv_head = head * kv_heads / heads;
+        [head, heads + kv_head, heads + kv_heads + kv_head][part] * self.head
     }
 
-    /// One head's q, k or v, rows of `head`.
-    fn part(&self, qkv: &[f64], batch: usize, head: usize, part: usize) -> Vec<f64> {
-        let (row, start) = (self.width(), self.place(head, part));
+    /// One head's q, k or v, in rows of `head` elements.
+    fn head_rows(&self, qkv: &[f64], batch: usize, head: usize, part: usize) -> Vec<f64> {
+        let (row, start) = (self.width(), self.offset(head, part));
         (0..self.sequence)
             .flat_map(|t| {
-                let place = (batch * self.sequence + t) * row + start;
-                qkv[place..place + self.head].to_vec()
+                let first = (batch * self.sequence + t) * row + start;
+                qkv[first..first + self.head].to_vec()
             })
             .collect()
     }
@@ -218,9 +219,9 @@ impl Attention {
         self.attending.scale.map_or(1.0 / (self.head as f64).sqrt(), f64::from)
     }
 
-    /// Scaled, and held within the cap.
+    /// Scaled and soft-capped scores.
     fn scores(&self, q: &[f64], k: &[f64]) -> Vec<f64> {
-        let mut scores = product(q, &transposed(k, self.head), self.head);
+        let mut scores = matmul(q, &transposed(k, self.head), self.head);
         for score in &mut scores {
             *score *= self.scale();
             if let Some(cap) = self.attending.cap.map(f64::from) {
@@ -230,13 +231,13 @@ impl Attention {
         scores
     }
 
-    /// What the gradient of a score is multiplied by for that of its product.
+    /// The derivative of a score with respect to q k^T.
     fn score_slope(&self, score: f64) -> f64 {
         self.scale() * self.attending.cap.map_or(1.0, |cap| 1.0 - (score / f64::from(cap)).powi(2))
     }
 
-    /// Where a position's document begins, where they are told apart: they are of one position and of many, and other ones in
-    /// each sequence.
+    /// The first position of a position's document, if documents are masked. Documents have one or many positions, and
+    /// differ between sequences.
     pub(super) fn start(&self, batch: usize, position: usize) -> usize {
         let begins = [1, 20, 21, 95, 200, 340].map(|begin| begin + 3 * batch);
         begins.into_iter().filter(|begin| self.attending.documents && *begin <= position).max().unwrap_or(0)
@@ -248,7 +249,7 @@ impl Attention {
         is_near && !(self.attending.causal && key > query) && key >= self.start(batch, query)
     }
 
-    /// The weights of one head [T,T], and the logarithms of their sums.
+    /// The softmax of one head [T,T], and its log-sum-exps.
     fn weights(&self, batch: usize, q: &[f64], k: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let mut weights = self.scores(q, k);
         let mut lse = Vec::new();
@@ -264,22 +265,23 @@ impl Attention {
         (weights, lse)
     }
 
-    /// What is left of the weights of one head [T,T], or of their gradients.
-    fn left(&self, batch: usize, head: usize, weights: &[f64]) -> Vec<f64> {
+    /// The weights of one head [T,T], or their gradients, after dropout.
+    fn drop_weights(&self, batch: usize, head: usize, weights: &[f64]) -> Vec<f64> {
         let Some(dropped) = self.attending.dropped else { return weights.to_vec() };
-        let of = |(index, weight): (usize, &f64)| {
+        let drop_element = |(index, weight): (usize, &f64)| {
             let (query, key) = (index / self.sequence, index % self.sequence);
-            weight * factor(dropped, batch, head * self.sequence + query, key)
+            weight * dropout_factor(dropped, batch, head * self.sequence + query, key)
         };
-        weights.iter().enumerate().map(of).collect()
+        weights.iter().enumerate().map(drop_element).collect()
     }
 
-    /// The same of all heads.
-    pub(super) fn left_of_all(&self, weights: &[f64]) -> Vec<f64> {
+    /// The same for all heads.
+    pub(super) fn drop_all_weights(&self, weights: &[f64]) -> Vec<f64> {
         let heads = weights.chunks(self.sequence * self.sequence).enumerate();
-        let left =
-            |(index, weights)| self.left(index / self.attending.heads, index % self.attending.heads, weights);
-        heads.flat_map(left).collect()
+        let drop_head = |(index, weights)| {
+            self.drop_weights(index / self.attending.heads, index % self.attending.heads, weights)
+        };
+        heads.flat_map(drop_head).collect()
     }
 
     /// out and lse.
@@ -288,96 +290,96 @@ impl Attention {
         let mut out = vec![0.0; self.batch * self.sequence * channels];
         let mut lses = Vec::new();
         for (batch, head) in (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h))) {
-            let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
+            let [q, k, v] = [0, 1, 2].map(|part| self.head_rows(qkv, batch, head, part));
             let (weights, lse) = self.weights(batch, &q, &k);
             lses.extend(lse);
-            let weights = self.left(batch, head, &weights);
-            for (t, row) in product(&weights, &v, self.sequence).chunks(self.head).enumerate() {
-                let place = (batch * self.sequence + t) * channels + head * self.head;
-                out[place..place + self.head].copy_from_slice(row);
+            let weights = self.drop_weights(batch, head, &weights);
+            for (t, row) in matmul(&weights, &v, self.sequence).chunks(self.head).enumerate() {
+                let start = (batch * self.sequence + t) * channels + head * self.head;
+                out[start..start + self.head].copy_from_slice(row);
             }
         }
         [out, lses]
     }
 
-    /// dqkv, for the out of the forward pass.
+    /// dqkv, from the output of the forward pass.
     pub(super) fn backward(&self, dout: &[f64], qkv: &[f64], out: &[f64]) -> Vec<f64> {
         let (sequence, channels) = (self.sequence, self.channels());
         let mut dqkv = vec![0.0; qkv.len()];
         for (batch, head) in (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h))) {
-            let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
+            let [q, k, v] = [0, 1, 2].map(|part| self.head_rows(qkv, batch, head, part));
             let (weights, _) = self.weights(batch, &q, &k);
             let [dout, out] = [dout, out].map(|whole| {
                 let rows = (0..sequence).map(|t| (batch * sequence + t) * channels + head * self.head);
-                rows.flat_map(|place| whole[place..place + self.head].to_vec()).collect::<Vec<f64>>()
+                rows.flat_map(|start| whole[start..start + self.head].to_vec()).collect::<Vec<f64>>()
             });
-            let dweights = product(&dout, &transposed(&v, self.head), self.head);
-            let dweights = self.left(batch, head, &dweights);
+            let dweights = matmul(&dout, &transposed(&v, self.head), self.head);
+            let dweights = self.drop_weights(batch, head, &dweights);
             let mut dscores = Vec::new();
-            // The sum of a row's weights times their gradients is that of its output times its gradient.
-            let along: Vec<f64> = dout
+            // A row's dot product of weights and their gradients equals that of its output and the output's gradient.
+            let row_dots: Vec<f64> = dout
                 .chunks(self.head)
                 .zip(out.chunks(self.head))
                 .map(|(dout, out)| dout.iter().zip(out).map(|(d, o)| d * o).sum())
                 .collect();
             let rows = weights.chunks(sequence).zip(dweights.chunks(sequence));
-            for ((weights, dweights), along) in rows.zip(along) {
-                dscores.extend(weights.iter().zip(dweights).map(|(w, d)| w * (d - along)));
+            for ((weights, dweights), row_dot) in rows.zip(row_dots) {
+                dscores.extend(weights.iter().zip(dweights).map(|(w, d)| w * (d - row_dot)));
             }
             for (dscore, score) in dscores.iter_mut().zip(self.scores(&q, &k)) {
                 *dscore *= self.score_slope(score);
             }
             let gradients = [
-                product(&dscores, &k, sequence),
-                product(&transposed(&dscores, sequence), &q, sequence),
-                product(&transposed(&self.left(batch, head, &weights), sequence), &dout, sequence),
+                matmul(&dscores, &k, sequence),
+                matmul(&transposed(&dscores, sequence), &q, sequence),
+                matmul(&transposed(&self.drop_weights(batch, head, &weights), sequence), &dout, sequence),
             ];
             self.add_gradients(&mut dqkv, batch, head, &gradients);
         }
         dqkv
     }
 
-    /// Adds those of q, k and v of one head.
+    /// Adds the gradients of q, k and v of one head.
     fn add_gradients(&self, dqkv: &mut [f64], batch: usize, head: usize, gradients: &[Vec<f64>; 3]) {
         for (part, gradient) in gradients.iter().enumerate() {
             for (t, row) in gradient.chunks(self.head).enumerate() {
-                let place = (batch * self.sequence + t) * self.width() + self.place(head, part);
-                dqkv[place..place + self.head].iter_mut().zip(row).for_each(|(sum, d)| *sum += d);
+                let start = (batch * self.sequence + t) * self.width() + self.offset(head, part);
+                dqkv[start..start + self.head].iter_mut().zip(row).for_each(|(sum, d)| *sum += d);
             }
         }
     }
 
-    /// One head's rows of an out [B,T,HD].
+    /// One head's rows of an output [B,T,HD].
     fn rows(&self, out: &[f64], batch: usize, head: usize) -> Vec<f64> {
-        let places = (0..self.sequence).map(|t| self.row(batch, head, t));
-        places.flat_map(|place| out[place..place + self.head].to_vec()).collect()
+        let starts = (0..self.sequence).map(|t| self.row_offset(batch, head, t));
+        starts.flat_map(|start| out[start..start + self.head].to_vec()).collect()
     }
 
-    /// Where a head's row begins in an out.
-    fn row(&self, batch: usize, head: usize, t: usize) -> usize {
+    /// The offset of a head's row in an output.
+    fn row_offset(&self, batch: usize, head: usize, t: usize) -> usize {
         (batch * self.sequence + t) * self.channels() + head * self.head
     }
 
-    /// out, probabilities, scores, and the probabilities that are left, all of them stored.
+    /// The stored outputs: out, probabilities, scores, and the probabilities after dropout.
     pub(super) fn materialized(&self, qkv: &[f64]) -> [Vec<f64>; 4] {
-        let (mut probabilities, mut scores, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut probabilities, mut scores, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         for (batch, head) in (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h))) {
-            let [q, k] = [0, 1].map(|part| self.part(qkv, batch, head, part));
+            let [q, k] = [0, 1].map(|part| self.head_rows(qkv, batch, head, part));
             scores.extend(self.scores(&q, &k));
             let weights = self.weights(batch, &q, &k).0;
-            left.extend(self.left(batch, head, &weights));
+            dropped.extend(self.drop_weights(batch, head, &weights));
             probabilities.extend(weights);
         }
         let [out, _] = self.forward(qkv);
-        [out, probabilities, scores, left]
+        [out, probabilities, scores, dropped]
     }
 
-    /// dqkv, dprobabilities and dscores, by the rule of a softmax, for the probabilities and what is left of them.
+    /// dqkv, dprobabilities and dscores, from the probabilities before and after dropout.
     pub(super) fn materialized_backward(
         &self,
         dout: &[f64],
         qkv: &[f64],
-        [probabilities, left]: [&[f64]; 2],
+        [probabilities, dropped]: [&[f64]; 2],
         scores: Option<&[f64]>,
     ) -> [Vec<f64>; 3] {
         let sequence = self.sequence;
@@ -385,25 +387,25 @@ impl Attention {
         let heads = (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h)));
         let square = sequence * sequence;
         for (index, (batch, head)) in heads.enumerate() {
-            let of = index * square..(index + 1) * square;
-            let p = &probabilities[of.clone()];
-            let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
+            let range = index * square..(index + 1) * square;
+            let p = &probabilities[range.clone()];
+            let [q, k, v] = [0, 1, 2].map(|part| self.head_rows(qkv, batch, head, part));
             let dout = self.rows(dout, batch, head);
-            let dp = product(&dout, &transposed(&v, self.head), self.head);
-            let dp = self.left(batch, head, &dp);
+            let dp = matmul(&dout, &transposed(&v, self.head), self.head);
+            let dp = self.drop_weights(batch, head, &dp);
             let mut ds = Vec::new();
             for (p, dp) in p.chunks(sequence).zip(dp.chunks(sequence)) {
-                let along: f64 = p.iter().zip(dp).map(|(p, dp)| p * dp).sum();
-                ds.extend(p.iter().zip(dp).map(|(p, dp)| p * (dp - along)));
+                let row_dot: f64 = p.iter().zip(dp).map(|(p, dp)| p * dp).sum();
+                ds.extend(p.iter().zip(dp).map(|(p, dp)| p * (dp - row_dot)));
             }
-            let scores = scores.map_or_else(|| self.scores(&q, &k), |all| all[of.clone()].to_vec());
+            let scores = scores.map_or_else(|| self.scores(&q, &k), |all| all[range.clone()].to_vec());
             for (ds, score) in ds.iter_mut().zip(scores) {
                 *ds *= self.score_slope(score);
             }
             let gradients = [
-                product(&ds, &k, sequence),
-                product(&transposed(&ds, sequence), &q, sequence),
-                product(&transposed(&left[of.clone()], sequence), &dout, sequence),
+                matmul(&ds, &k, sequence),
+                matmul(&transposed(&ds, sequence), &q, sequence),
+                matmul(&transposed(&dropped[range.clone()], sequence), &dout, sequence),
             ];
             self.add_gradients(&mut dqkv, batch, head, &gradients);
             dprobabilities.extend(dp);

@@ -1,4 +1,4 @@
-//! Norms of gradients, updates of parameters, and the scale of the loss.
+//! Gradient norms, optimizer steps and the loss scale.
 
 use crate::cpu::kernels::simd::Level;
 use ops::{
@@ -6,17 +6,17 @@ use ops::{
     Sgd, Shape, TensorType, UpdateFormat,
 };
 
-use super::harness::{Data, How, NUMBERS, cases, check, check_in, launch};
+use super::harness::{Data, FLOATS, LaunchOptions, cases, check, check_variants, launch};
 use super::{adafactor, muon};
 
-/// Two members that decay and one that does not, padding between them.
+/// Two members with weight decay and one without, with padding between them.
 fn members(len: usize) -> Members {
     let member = |offset, len, decay| Member { offset, ..Member::new(Shape::new(&[len]), decay, 3) };
     [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 
 #[test]
-fn the_global_norm_matches_the_reference() {
+fn global_norm_matches_the_reference() {
     let lens = [64, 70_000, 200_001];
     let op = GlobalNorm { buckets: lens.map(members).to_vec(), scaled: false };
     let inputs: Vec<Data> = lens.iter().map(|&len| Data::random(&[len], len as u64)).collect();
@@ -28,7 +28,7 @@ fn the_global_norm_matches_the_reference() {
         }
     }
     check(Op::GlobalNorm(op.clone()), &inputs, &[vec![squares.sqrt()]]);
-    for number in NUMBERS {
+    for number in FLOATS {
         let inputs: Vec<Data> = inputs.iter().map(|bucket| bucket.clone().stored_as(number)).collect();
         let buckets = op.buckets.iter().zip(&inputs).flat_map(|(members, bucket)| {
             let values = bucket.to_f64();
@@ -42,7 +42,7 @@ fn the_global_norm_matches_the_reference() {
     check(Op::GlobalNorm(GlobalNorm { scaled: true, ..op }), &inputs, &[vec![squares.sqrt() / 1024.0]]);
 }
 
-/// Every rule that goes element by element, with every term that it may have.
+/// Every elementwise update rule, with each of its optional terms.
 pub(super) fn rules() -> Vec<Rule> {
     let adam = |decoupled, weight_decay| {
         Rule::Adam(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay, decoupled })
@@ -61,7 +61,7 @@ pub(super) fn rules() -> Vec<Rule> {
     ]
 }
 
-/// An update of a bucket of this many elements, with the loss scale that its gradients are multiplied by.
+/// An optimizer step on a bucket of `len` elements, with its inputs. `loss_scale` is the scale of the gradients.
 fn update(
     rule: Rule,
     len: usize,
@@ -83,18 +83,19 @@ fn update(
 }
 
 #[test]
-fn updates_do_what_their_rules_say() {
+fn updates_match_their_rules() {
     let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
     let (begins, scales, rules) = ([1.0, 0.0], [None, Some(3.0)], rules());
-    for ([rule, begin, clip, scale], ways) in cases(3, [rules.len(), begins.len(), clips.len(), scales.len()])
+    for ([rule, begin, clip, scale], variants) in
+        cases(3, [rules.len(), begins.len(), clips.len(), scales.len()])
     {
         let (rule, (clip_norm, clip), loss_scale) = (&rules[rule], clips[clip], scales[scale]);
-        // At the first step, all of the moments is the small share of the gradient that is added to them.
-        let began = begins[begin];
+        // With moments of zero, as in the first step, the new moments are the weighted gradients alone.
+        let initial_scale = begins[begin];
         let (op, mut inputs) = update(rule.clone(), 50_000, clip_norm, 2.0, loss_scale);
         let moments = rule.moments().len();
         for moment in &mut inputs[2..2 + moments] {
-            *moment = moment.clone().map(|moment| moment * began);
+            *moment = moment.clone().map(|moment| moment * initial_scale);
         }
         let [mut parameters, gradients] = [0, 1].map(|index| inputs[index].to_f64());
         let mut states: Vec<Vec<f64>> = inputs[2..2 + moments].iter().map(Data::to_f64).collect();
@@ -102,18 +103,19 @@ fn updates_do_what_their_rules_say() {
         for member in op.gradients.members.iter() {
             for i in member.offset..member.offset + member.elements() {
                 let gradient = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
-                let mut of_element: Vec<f64> = states.iter().map(|state| state[i]).collect();
-                let rule = rule.elementwise().expect("all of these are");
-                parameters[i] = rule.exact(&numbers, member.decay, parameters[i], gradient, &mut of_element);
-                states.iter_mut().zip(of_element).for_each(|(state, number)| state[i] = number);
+                let mut element_states: Vec<f64> = states.iter().map(|state| state[i]).collect();
+                let rule = rule.elementwise().expect("an elementwise rule");
+                parameters[i] =
+                    rule.exact(&numbers, member.decay, parameters[i], gradient, &mut element_states);
+                states.iter_mut().zip(element_states).for_each(|(state, number)| state[i] = number);
             }
         }
         let expected: Vec<Vec<f64>> = [parameters].into_iter().chain(states).collect();
-        check_in(ways, Op::OptimizerStep(op), &inputs, &expected);
+        check_variants(variants, Op::OptimizerStep(op), &inputs, &expected);
     }
 }
 
-/// Every kind of update that is of one element at a time.
+/// A step of every elementwise rule.
 pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
     let update = |rule| {
         let (op, inputs) = update(rule, 100, clip_norm, norm, loss_scale);
@@ -122,26 +124,26 @@ pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>
     rules().into_iter().map(update).collect()
 }
 
-/// Those, and those of whole tensors.
+/// A step of every elementwise rule, and of every rule on whole tensors.
 fn all_updates(norm: f32, clip_norm: Option<f32>, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
-    let mut of_tensors = of_tensors(clip_norm, loss_scale);
-    of_tensors.iter_mut().for_each(|(_, inputs)| inputs[4] = Data::scalar(norm));
-    updates(clip_norm, norm, loss_scale).into_iter().chain(of_tensors).collect()
+    let mut tensor_updates = tensor_updates(clip_norm, loss_scale);
+    tensor_updates.iter_mut().for_each(|(_, inputs)| inputs[4] = Data::scalar(norm));
+    updates(clip_norm, norm, loss_scale).into_iter().chain(tensor_updates).collect()
 }
 
-/// All of their decaying parameters lose a tenth of the learning rate.
-fn of_tensors(clip_norm: Option<f32>, loss_scale: Option<f32>) -> [(Op, Vec<Data>); 2] {
+/// Steps of the rules on whole tensors. Their weight decay is 0.1.
+fn tensor_updates(clip_norm: Option<f32>, loss_scale: Option<f32>) -> [(Op, Vec<Data>); 2] {
     [adafactor::usual(clip_norm, loss_scale), muon::usual(clip_norm, loss_scale)]
 }
 
 #[test]
-fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
+fn scaled_step_with_non_finite_norm_is_skipped() {
     for (norm, clip_norm) in [(f32::INFINITY, None), (f32::NAN, None), (f32::NAN, Some(1.0))] {
         for (op, inputs) in all_updates(norm, clip_norm, Some(65536.0)) {
             for level in Level::available() {
-                let outputs = launch(&op, &inputs, How { threads: 2, level, share: false });
+                let outputs = launch(&op, &inputs, LaunchOptions { threads: 2, level, alias: false });
                 for (output, input) in outputs.iter().zip([0, 2, 3]) {
-                    let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
+                    let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("f32 data") };
                     assert_eq!(output, unchanged, "{} at {level:?}, norm {norm}, {clip_norm:?}", op.name());
                 }
             }
@@ -150,44 +152,45 @@ fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
 }
 
 #[test]
-fn a_norm_that_is_not_a_number_shows_if_gradients_are_not_scaled() {
-    let how = How { threads: 2, level: Level::best(), share: false };
+fn nan_norm_propagates_to_parameters_without_loss_scale() {
+    let options = LaunchOptions { threads: 2, level: Level::best(), alias: false };
     for (op, inputs) in all_updates(f32::NAN, Some(1.0), None) {
-        assert!(launch(&op, &inputs, how)[0][0].is_nan(), "{}", op.name());
+        assert!(launch(&op, &inputs, options)[0][0].is_nan(), "{}", op.name());
     }
 }
 
-/// Of tensors whose elements have something in common, one gradient that is none makes all of it so.
+/// For rules whose elements share values of their tensor.
 #[test]
-fn a_gradient_that_is_not_a_number_shows_in_all_of_its_tensor() {
-    for (op, mut inputs) in of_tensors(None, None) {
-        let Op::OptimizerStep(update) = &op else { unreachable!("an update") };
+fn nan_gradient_propagates_to_the_whole_tensor() {
+    for (op, mut inputs) in tensor_updates(None, None) {
+        let Op::OptimizerStep(update) = &op else { unreachable!("an optimizer step") };
         let matrix = update.gradients.members[0];
         let Data::F32(_, gradients) = &mut inputs[1] else { unreachable!("gradients in f32") };
         gradients[matrix.offset] = f32::NAN;
         for level in Level::available() {
-            let made = launch(&op, &inputs, How { threads: 2, level, share: false });
-            let last = made[0][matrix.offset + matrix.elements() - 1];
+            let outputs = launch(&op, &inputs, LaunchOptions { threads: 2, level, alias: false });
+            let last = outputs[0][matrix.offset + matrix.elements() - 1];
             assert!(last.is_nan(), "{} at {level:?}: {last}", op.name());
         }
     }
 }
 
-/// As those of what no sample has touched: nothing of it is divided by 0.
+/// Zero gradients occur in the embedding of an unused token; they must cause no division by 0.
 #[test]
-fn gradients_of_zero_move_nothing_but_by_decay() {
-    for (op, mut inputs) in of_tensors(None, None) {
-        let Op::OptimizerStep(update) = &op else { unreachable!("an update") };
-        for begins in &mut inputs[1..3] {
-            *begins = begins.clone().map(|_| 0.0);
+fn zero_gradients_change_parameters_by_weight_decay_only() {
+    for (op, mut inputs) in tensor_updates(None, None) {
+        let Op::OptimizerStep(update) = &op else { unreachable!("an optimizer step") };
+        for input in &mut inputs[1..3] {
+            *input = input.clone().map(|_| 0.0);
         }
         let parameters = inputs[0].to_f64();
-        let made = &launch(&op, &inputs, How { threads: 2, level: Level::best(), share: false })[0];
+        let updated =
+            &launch(&op, &inputs, LaunchOptions { threads: 2, level: Level::best(), alias: false })[0];
         let learning_rate = inputs[3].to_f64()[0];
         for member in update.gradients.members.iter() {
-            let kept = if member.decay { 1.0 - 0.1 * learning_rate } else { 1.0 };
+            let decay_factor = if member.decay { 1.0 - 0.1 * learning_rate } else { 1.0 };
             for element in member.offset..member.offset + member.elements() {
-                let (found, expected) = (f64::from(made[element]), parameters[element] * kept);
+                let (found, expected) = (f64::from(updated[element]), parameters[element] * decay_factor);
                 assert!((found - expected).abs() <= 1e-6 * expected.abs(), "{}: {found}", op.name());
             }
         }
@@ -195,7 +198,7 @@ fn gradients_of_zero_move_nothing_but_by_decay() {
 }
 
 #[test]
-fn the_loss_scale_follows_the_norm() {
+fn loss_scale_follows_the_norm() {
     let op = LossScale { backoff: 0.5, growth: 2.0, interval: 3.0 };
     let cases = [
         ("good", 1.0, [0.0, 5.0], 1024.0, [1.0, 5.0]),
@@ -205,8 +208,8 @@ fn the_loss_scale_follows_the_norm() {
     ];
     for (name, norm, counts, scale, next) in cases {
         let counts = Data::F32(TensorType::f32(&[2]), counts.to_vec());
-        let how = How { threads: 2, level: Level::best(), share: false };
+        let options = LaunchOptions { threads: 2, level: Level::best(), alias: false };
         let inputs = [Data::scalar(1024.0), counts, Data::scalar(norm)];
-        assert_eq!(launch(&Op::LossScale(op), &inputs, how), [vec![scale], next.to_vec()], "{name}");
+        assert_eq!(launch(&Op::LossScale(op), &inputs, options), [vec![scale], next.to_vec()], "{name}");
     }
 }

@@ -1,23 +1,24 @@
-//! How a product's result is divided between threads.
+//! Division of a matmul's result between threads.
 
 use std::ops::Range;
 
 use super::Kernel;
 
-/// How the result is divided between threads.
+/// A grid of rectangles of the result, one per thread.
 pub(super) struct Grid {
     rows: usize,
     columns: usize,
-    /// Parts that the rows and the columns are cut into.
+    /// Numbers of parts of the rows and of the columns.
     parts: [usize; 2],
-    /// What is not cut.
+    /// Numbers of rows and columns that are not divided.
     units: [usize; 2],
 }
 
 impl Grid {
-    /// Packing one element costs about as much as this many multiply-adds.
+    /// Cost of packing one element, in multiply-adds.
     const PACKING: usize = 16;
-    /// A tile with fewer rows takes less time, one with fewer columns does not: rows are cut nearly anywhere.
+    /// Granularity of the division of rows. It may be smaller than a tile: a tile with fewer rows takes less time, one
+    /// with fewer columns does not.
     const ROWS: usize = 4;
 
     /// The division with the least work for the busiest thread.

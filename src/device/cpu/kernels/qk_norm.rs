@@ -1,4 +1,4 @@
-//! Normalisation of heads of queries and keys.
+//! QK-norm: RMS normalization of the heads of queries and keys.
 
 use ops::{QkNorm, QkNormBackward, QkNormHeads};
 
@@ -6,11 +6,11 @@ use super::elementwise::add_to;
 use super::float::{BUFFER, Float, update};
 use super::operands::Operands;
 use super::rms_norm::{differentiate_row, normalise_row};
-use super::workers::{Parts, Workers};
+use super::workers::{SharedSlice, Workers};
 
 const ROWS: usize = QkNormBackward::ROWS_PER_PARTIAL;
 
-/// Which of the two weights a head has, if it is one of queries or keys.
+/// The index of a head's weight: 0 for queries, 1 for keys, `None` for values.
 fn weight_of(heads: QkNormHeads, head: usize) -> Option<usize> {
     (head < heads.count()).then_some(usize::from(head >= heads.queries))
 }
@@ -19,13 +19,14 @@ pub(super) fn forward<T: Float>(op: &QkNorm, operands: &mut Operands, workers: &
     let (qkv, row) = (operands.input::<T>(0), operands.input_type(0).shape.last());
     let weights = [1, 2].map(|index| operands.input::<f32>(index));
     let (channels, normed) = (weights[0].len(), op.heads.count());
-    let (y, rrms) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output::<f32>(1)));
-    workers.chunks(qkv.len() / row, ROWS, |rows| {
+    let (y, rrms) = (SharedSlice::new(operands.output::<T>(0)), SharedSlice::new(operands.output::<f32>(1)));
+    workers.for_each_chunk(qkv.len() / row, ROWS, |rows| {
         let elements = rows.start * row..rows.end * row;
-        // SAFETY: runs of rows do not overlap.
+        // SAFETY: chunks of rows do not overlap.
         #[allow(unsafe_code)]
-        let (y, rrms) =
-            unsafe { (y.part(elements.clone()), rrms.part(rows.start * normed..rows.end * normed)) };
+        let (y, rrms) = unsafe {
+            (y.range_mut(elements.clone()), rrms.range_mut(rows.start * normed..rows.end * normed))
+        };
         let level = workers.level();
         let all = qkv[elements].chunks_exact(row).zip(y.chunks_exact_mut(row));
         for ((x, y), rrms) in all.zip(rrms.chunks_exact_mut(normed)) {
@@ -53,31 +54,31 @@ pub(super) fn backward<T: Float, G: Float>(
     let [queries, keys, rrms] = [2, 3, 4].map(|index| operands.input::<f32>(index));
     let weights = [queries, keys];
     let (channels, normed) = (queries.len(), op.heads.count());
-    let dqkv = Parts::new(operands.output::<T>(0));
+    let dqkv = SharedSlice::new(operands.output::<T>(0));
     let rows = qkv.len() / row;
     let scratch = &mut scratch[..rows.div_ceil(ROWS) * 2 * channels];
-    let partials = Parts::new(scratch);
-    workers.chunks(rows, ROWS, |rows| {
+    let partials = SharedSlice::new(scratch);
+    workers.for_each_chunk(rows, ROWS, |rows| {
         let partial = rows.start / ROWS * 2 * channels;
-        // SAFETY: runs of rows have partial sums of their own.
+        // SAFETY: chunks of rows have their own partial sums.
         #[allow(unsafe_code)]
-        let sums = unsafe { partials.part(partial..partial + 2 * channels) };
+        let sums = unsafe { partials.range_mut(partial..partial + 2 * channels) };
         let level = workers.level();
         sums.fill(0.0);
-        for place in rows {
+        for index in rows {
             // SAFETY: rows do not overlap.
             #[allow(unsafe_code)]
-            let dx = unsafe { dqkv.part(place * row..(place + 1) * row) };
+            let dx = unsafe { dqkv.range_mut(index * row..(index + 1) * row) };
             for (head, dx) in dx.chunks_exact_mut(channels).enumerate() {
-                let from = place * row + head * channels;
-                let (dy, x) = (&dy[from..from + channels], &qkv[from..from + channels]);
+                let start = index * row + head * channels;
+                let (dy, x) = (&dy[start..start + channels], &qkv[start..start + channels]);
                 let Some(which) = weight_of(op.heads, head) else {
                     dx.copy_from_slice(dy);
                     continue;
                 };
                 dx.fill(T::default());
                 let dweight = &mut sums[which * channels..(which + 1) * channels];
-                let rrms = rrms[place * normed + head];
+                let rrms = rrms[index * normed + head];
                 differentiate_row(level, (dy, x), (weights[which], op.offset, rrms), dx, dweight);
             }
         }

@@ -1,46 +1,46 @@
-//! Products of bf16 in the processor's own units: Intel's Advanced Matrix Extensions.
+//! Matmul of bf16 with Intel's Advanced Matrix Extensions (AMX).
 //!
-//! A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of 32 numbers by 16 columns of them,
-//! exactly, and adds them up in f32. The right operand's tiles hold pairs of numbers that follow each other along the
-//! inner dimension. Subnormal numbers count as zero.
-#![allow(unsafe_code)] // Tiles are loaded through pointers; the compiler has no intrinsics for them yet.
+//! A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of 32 numbers by 16 columns of 32
+//! numbers, exactly, and accumulates in f32. The right operand's tiles hold pairs of numbers that are consecutive along
+//! the inner dimension. Subnormal numbers count as zero.
+#![allow(unsafe_code)] // Tiles are loaded through pointers; stable Rust has no intrinsics for them yet.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::element::of_bf16;
 use super::kernel::Kernel;
-use super::micro::{Sink, transpose_16};
+use super::micro_kernel::{Sink, transpose_16};
 use super::pack::LeftBlock;
+use super::packed_element::as_bf16_matrix;
 use super::{Block, Matrix, ROW_BLOCK};
 use crate::cpu::kernels::elementwise::add_to;
 use crate::cpu::kernels::float::{Bf16, Float};
 use crate::cpu::kernels::simd::Level;
 
-/// Rows and columns of sums in one register.
+/// Rows and columns of sums in one tile register.
 const TILE: usize = 16;
-/// Numbers along the inner dimension that one instruction takes.
+/// Numbers along the inner dimension per instruction.
 const DEPTH: usize = 32;
-/// f32 elements that a tile register is as large as.
+/// Size of a tile register in f32 elements.
 const TILE_LEN: usize = TILE * TILE;
-/// Two by two tiles of sums are computed at a time: more registers there are not.
+/// Rows and columns of sums computed at a time: two by two tiles, which with their operands fill all eight registers.
 const SIDE: usize = 2 * TILE;
 
-/// A tile of 16 rows of 16 pairs, which is moved as if it held f32.
-type Pairs = [[[u16; 2]; TILE]; TILE];
-const EMPTY: Pairs = [[[0; 2]; TILE]; TILE];
+/// A tile of 16 rows of 16 pairs, moved as a tile of f32.
+type PairTile = [[[u16; 2]; TILE]; TILE];
+const EMPTY: PairTile = [[[0; 2]; TILE]; TILE];
 
 pub(crate) struct Amx;
 
 impl Kernel for Amx {
     const ROWS: usize = SIDE;
     const COLUMNS: usize = SIDE;
-    const LONGEST: usize = 768;
-    const CUT: usize = 512;
-    const UNIT: usize = 1;
+    const MAX_INNER: usize = 768;
+    const INNER_BLOCK: usize = 512;
+    const INNER_UNIT: usize = 1;
 
-    fn is_in_place<T: Float>(_matrix: &Matrix<T>, _inner: usize) -> bool {
+    fn reads_in_place<T: Float>(_matrix: &Matrix<T>, _inner: usize) -> bool {
         false
     }
 
@@ -59,15 +59,15 @@ impl Kernel for Amx {
         columns: Range<usize>,
         packed: &mut [f32],
     ) {
-        let (matrix, tiles, steps) = (of_bf16(matrix), tiles(packed), inner.len().div_ceil(DEPTH));
+        let (matrix, tiles, steps) = (as_bf16_matrix(matrix), tiles(packed), inner.len().div_ceil(DEPTH));
         let mut pairs = EMPTY;
         for step in 0..steps {
             let depth = inner.start + step * DEPTH;
             let inner = depth..inner.end.min(depth + DEPTH);
             for strip in 0..columns.len().next_multiple_of(SIDE) / TILE {
                 let tile = &mut tiles[(strip / 2 * steps + step) * 2 + strip % 2];
-                let columns = part(&columns, strip);
-                if matrix.step == 1 {
+                let columns = tile_range(&columns, strip);
+                if matrix.column_stride == 1 {
                     interleave(&matrix, inner.clone(), columns, tile);
                 } else {
                     copy(&matrix.transposed(), columns, inner.clone(), &mut pairs);
@@ -77,17 +77,17 @@ impl Kernel for Amx {
         }
     }
 
-    fn rows_along<T: Float>(
+    fn pack_row_major<T: Float>(
         _level: Level,
         matrix: &Matrix<T>,
         block: &Block,
         packed: &mut [f32],
     ) -> LeftBlock {
-        let matrix = of_bf16(matrix);
+        let matrix = as_bf16_matrix(matrix);
         pack_left(block, packed, |rows, inner, tile| copy(&matrix, rows, inner, tile))
     }
 
-    fn rows_beside<T: Float>(
+    fn pack_column_major<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,
@@ -97,11 +97,12 @@ impl Kernel for Amx {
         if let Some(sums) = sums {
             let mut wide = [0.0; ROW_BLOCK];
             for p in block.inner.clone() {
-                let column = p * matrix.step + block.rows.start..p * matrix.step + block.rows.end;
+                let start = p * matrix.column_stride;
+                let column = start + block.rows.start..start + block.rows.end;
                 add_to(level, sums, T::widened(level, &matrix.data[column], &mut wide));
             }
         }
-        let matrix = of_bf16(matrix).transposed();
+        let matrix = as_bf16_matrix(matrix).transposed();
         let mut pairs = EMPTY;
         pack_left(block, packed, |rows, inner, tile| {
             interleave(&matrix, inner, rows, &mut pairs);
@@ -115,7 +116,7 @@ impl Kernel for Amx {
         for row in (0..rows).step_by(SIDE) {
             let left = left.rows_from(row).start;
             for (panel, column) in (0..columns).step_by(SIDE).enumerate() {
-                // SAFETY: the packed operands hold whole tiles, the rest is the caller's promise.
+                // SAFETY: the packed operands hold whole tiles; the caller guarantees the rest.
                 unsafe {
                     let mut sums = [0.0; SIDE * SIDE];
                     multiply(left, right[panel * panel_len..].as_ptr(), inner.div_ceil(DEPTH), &mut sums);
@@ -126,7 +127,7 @@ impl Kernel for Amx {
         }
     }
 
-    fn prepared(work: impl FnOnce()) {
+    fn with_configured_units(work: impl FnOnce()) {
         /// Palette 1: eight registers of up to 16 rows of 64 bytes.
         #[repr(C, align(64))]
         struct Configuration {
@@ -140,33 +141,33 @@ impl Kernel for Amx {
             Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         configuration.row_bytes[..8].fill(64);
         configuration.rows[..8].fill(TILE as u8);
-        // SAFETY: the level exists only where the processor has tiles and the system lets them be used.
+        // SAFETY: the level exists only if the processor has AMX and the system permits its use.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly, preserves_flags))
         };
         work();
-        // So that the system need not save them when threads take turns.
+        // Then the system need not save the tiles on a context switch.
         // SAFETY: as above.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
     }
 }
 
-/// Whether the processor, which has AVX-512, multiplies tiles of bf16, and the system lets this process use them.
+/// Whether the processor, which has AVX-512, also has AMX with bf16, and the system permits this process to use it.
 pub(crate) fn is_available() -> bool {
     const BF16: u32 = 1 << 22;
     const TILES: u32 = 1 << 24;
-    // SAFETY: every processor with AVX2 has this leaf; newer compilers know that asking is safe.
+    // SAFETY: every processor with AVX2 has this CPUID leaf. In newer compilers the function is safe.
     #[allow(unused_unsafe)]
     let features = unsafe { __cpuid_count(7, 0) }.edx;
     features & BF16 != 0 && features & TILES != 0 && is_permitted()
 }
 
-/// Linux has to be asked, once: tiles enlarge what it saves of a thread.
+/// Requests permission from Linux, once per process, because tiles enlarge the saved state of each thread.
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
-    // SAFETY: it changes nothing but what the process may use.
+    // SAFETY: the call changes only the process's permissions.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
@@ -176,22 +177,22 @@ fn is_permitted() -> bool {
 }
 
 /// Scratch memory as whole tiles.
-fn tiles(scratch: &mut [f32]) -> &mut [Pairs] {
-    // SAFETY: as large as so many tiles, aligned for more, and any bits are numbers to either.
+fn tiles(scratch: &mut [f32]) -> &mut [PairTile] {
+    // SAFETY: the length is rounded down to whole tiles, f32 has the stricter alignment, and any bits are valid.
     unsafe { std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), scratch.len() / TILE_LEN) }
 }
 
-/// Those of some rows or columns that a tile holds.
-fn part(whole: &Range<usize>, tile: usize) -> Range<usize> {
-    let first = whole.end.min(whole.start + tile * TILE);
-    first..whole.end.min(first + TILE)
+/// The rows or columns of `range` that belong to a tile.
+fn tile_range(range: &Range<usize>, tile: usize) -> Range<usize> {
+    let first = range.end.min(range.start + tile * TILE);
+    first..range.end.min(first + TILE)
 }
 
-/// Packs the left operand tile by tile, as `pack` does one.
+/// Packs the left operand tile by tile; `pack` packs one tile.
 fn pack_left(
     block: &Block,
     packed: &mut [f32],
-    mut pack: impl FnMut(Range<usize>, Range<usize>, &mut Pairs),
+    mut pack: impl FnMut(Range<usize>, Range<usize>, &mut PairTile),
 ) -> LeftBlock {
     let (start, tiles) = (packed.as_ptr(), tiles(packed));
     let steps = block.inner.len().div_ceil(DEPTH);
@@ -200,20 +201,20 @@ fn pack_left(
         let inner = depth..block.inner.end.min(depth + DEPTH);
         for strip in 0..block.rows.len().next_multiple_of(SIDE) / TILE {
             let tile = &mut tiles[(strip / 2 * steps + step) * 2 + strip % 2];
-            pack(part(&block.rows, strip), inner.clone(), tile);
+            pack(tile_range(&block.rows, strip), inner.clone(), tile);
         }
     }
-    LeftBlock::of_tiles(start, steps * TILE)
+    LeftBlock::from_tiles(start, steps * TILE)
 }
 
-/// Rows that lie along memory, filled up with zeros.
-fn copy(matrix: &Matrix<Bf16>, rows: Range<usize>, inner: Range<usize>, tile: &mut Pairs) {
+/// Copies rows of a row-major matrix to a tile, padded with zeros.
+fn copy(matrix: &Matrix<Bf16>, rows: Range<usize>, inner: Range<usize>, tile: &mut PairTile) {
     if rows.len() < TILE || inner.len() < DEPTH {
         *tile = EMPTY;
     }
     for (row, tile) in rows.zip(tile) {
-        let place = row * matrix.row + inner.start;
-        let (tile, numbers) = (tile.as_flattened_mut(), &matrix.data[place..place + inner.len()]);
+        let start = row * matrix.row_stride + inner.start;
+        let (tile, numbers) = (tile.as_flattened_mut(), &matrix.data[start..start + inner.len()]);
         if let Ok(numbers) = <&[Bf16; DEPTH]>::try_from(numbers) {
             tile.copy_from_slice(&numbers.map(|number| number.0));
         } else {
@@ -222,11 +223,11 @@ fn copy(matrix: &Matrix<Bf16>, rows: Range<usize>, inner: Range<usize>, tile: &m
     }
 }
 
-/// Rows of the inner dimension, which lie along memory, in pairs, filled up with zeros.
-fn interleave(matrix: &Matrix<Bf16>, inner: Range<usize>, columns: Range<usize>, tile: &mut Pairs) {
+/// Interleaves pairs of rows of a row-major matrix, whose rows follow the inner dimension, to a tile padded with zeros.
+fn interleave(matrix: &Matrix<Bf16>, inner: Range<usize>, columns: Range<usize>, tile: &mut PairTile) {
     let row = |p: usize| {
-        let place = p * matrix.row;
-        &matrix.data[place + columns.start..place + columns.end]
+        let start = p * matrix.row_stride;
+        &matrix.data[start + columns.start..start + columns.end]
     };
     if columns.len() < TILE || inner.len() < DEPTH {
         *tile = EMPTY;
@@ -246,18 +247,20 @@ fn interleave(matrix: &Matrix<Bf16>, inner: Range<usize>, columns: Range<usize>,
     }
 }
 
-/// Turns 16 rows of 16 pairs.
-fn transpose(pairs: &Pairs, tile: &mut Pairs) {
-    // SAFETY: both are 16 rows of 16 elements as large as f32, whose bits are moved as they are, and whoever has tiles
-    // has AVX-512.
+/// Transposes 16 rows of 16 pairs.
+fn transpose(pairs: &PairTile, tile: &mut PairTile) {
+    // SAFETY: both are 16 rows of 16 elements of the size of f32, whose bits are moved unchanged, and processors with
+    // AMX have AVX-512.
     unsafe { transpose_16(pairs.as_ptr().cast(), TILE, tile.as_mut_ptr().cast(), TILE) };
 }
 
+/// Multiplies a block of `SIDE` rows by a panel of `SIDE` columns.
+///
 /// # Safety
 ///
-/// Both operands have `steps` times two tiles, and the processor is prepared.
+/// Both operands have `2 * steps` tiles, and the matrix units are configured.
 unsafe fn multiply(left: *const f32, right: *const f32, steps: usize, sums: &mut [f32; SIDE * SIDE]) {
-    // SAFETY: by the caller's promise; the sums are two by two tiles in rows of 128 bytes.
+    // SAFETY: guaranteed by the caller; the sums are two by two tiles in rows of 128 bytes.
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -294,29 +297,30 @@ unsafe fn multiply(left: *const f32, right: *const f32, steps: usize, sums: &mut
     }
 }
 
-/// Puts sums where they belong.
+/// Writes sums to the sink.
 ///
 /// # Safety
 ///
-/// The sink has these rows and columns, and the machine AVX-512.
+/// The sink has these rows and columns, and the machine has AVX-512.
 #[target_feature(enable = "avx512f")]
 unsafe fn store(sums: &[f32; SIDE * SIDE], rows: usize, columns: usize, sink: Sink) {
     if columns < SIDE {
-        // SAFETY: by the caller's promise.
-        return unsafe { sink.put(sums, SIDE, rows, columns) };
+        // SAFETY: guaranteed by the caller.
+        return unsafe { sink.write(sums, SIDE, rows, columns) };
     }
     for r in 0..rows {
         for column in [0, TILE] {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let mut value = _mm512_loadu_ps(sums.as_ptr().add(r * SIDE + column));
-                if !sink.from.is_null() {
-                    value = _mm512_add_ps(value, _mm512_loadu_ps(sink.from.add(r * sink.from_row + column)));
+                if !sink.addend.is_null() {
+                    let addend = sink.addend.add(r * sink.addend_row_stride + column);
+                    value = _mm512_add_ps(value, _mm512_loadu_ps(addend));
                 }
                 if !sink.bias.is_null() {
                     value = _mm512_add_ps(value, _mm512_loadu_ps(sink.bias.add(column)));
                 }
-                _mm512_storeu_ps(sink.c.add(r * sink.row + column), value);
+                _mm512_storeu_ps(sink.c.add(r * sink.row_stride + column), value);
             }
         }
     }

@@ -1,31 +1,31 @@
-//! How operands are packed and multiplied: what differs between instruction sets.
+//! Packing and multiplication of blocks, for each kind of instruction set.
 
-use super::micro::panels;
+use super::micro_kernel::panels;
 use super::pack::{LeftBlock, pack_right};
-use super::{Block, Element, Matrix, Micro, Sink};
+use super::{Block, Matrix, MicroKernel, PackedElement, Sink};
 use crate::cpu::kernels::float::Float;
 use crate::cpu::kernels::simd::Level;
 
 use std::ops::Range;
 
-/// Packs blocks of operands and multiplies them. Lengths are of scratch memory, in f32 elements.
+/// Packs and multiplies blocks of operands. Lengths are numbers of f32 elements of scratch memory.
 pub(super) trait Kernel {
-    /// Of a tile.
+    /// Rows and columns of a tile.
     const ROWS: usize;
     const COLUMNS: usize;
-    /// Longest inner dimension that is not cut, and longest block of one that is.
-    const LONGEST: usize;
-    const CUT: usize;
-    /// What blocks of it are multiples of, except for the last one.
-    const UNIT: usize;
+    /// Longest inner dimension that is not split, and longest block of one that is.
+    const MAX_INNER: usize;
+    const INNER_BLOCK: usize;
+    /// Blocks of the inner dimension are multiples of this, except for the last one.
+    const INNER_UNIT: usize;
 
-    /// Whether a left operand whose rows lie along memory, so many numbers of each, is read where it lies.
-    fn is_in_place<T: Float>(matrix: &Matrix<T>, inner: usize) -> bool;
+    /// Whether the tiles read a row-major left operand, `inner` numbers of each row, in place.
+    fn reads_in_place<T: Float>(matrix: &Matrix<T>, inner: usize) -> bool;
 
-    /// Room for rows of the left operand.
+    /// Length of a packed block of the left operand.
     fn left_len(rows: usize, inner: usize) -> usize;
 
-    /// Room for `COLUMNS` columns of the right operand.
+    /// Length of a packed panel: `COLUMNS` columns of the right operand.
     fn panel_len(inner: usize) -> usize;
 
     fn pack_right<T: Float>(
@@ -36,13 +36,17 @@ pub(super) trait Kernel {
         packed: &mut [f32],
     );
 
-    /// Packs rows that lie along memory, or reads them where they lie.
-    fn rows_along<T: Float>(level: Level, matrix: &Matrix<T>, block: &Block, packed: &mut [f32])
-    -> LeftBlock;
+    /// Packs a block of a row-major left operand, unless tiles read it in place.
+    fn pack_row_major<T: Float>(
+        level: Level,
+        matrix: &Matrix<T>,
+        block: &Block,
+        packed: &mut [f32],
+    ) -> LeftBlock;
 
-    /// Packs rows that lie side by side in memory: a tile would touch a page for every few elements. What is packed
-    /// is also added to `sums`, one for each row, if they are wanted.
-    fn rows_beside<T: Float>(
+    /// Packs a block of a column-major left operand: reading it in place, a tile would touch a page for every few
+    /// elements. Adds each row's elements to its sum in `sums`, if given.
+    fn pack_column_major<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,
@@ -52,25 +56,25 @@ pub(super) trait Kernel {
 
     /// # Safety
     ///
-    /// `left` and `right` hold the packed block, nobody else writes to the sink, and the machine has the
+    /// `left` and `right` hold the packed block, no other thread writes to the sink, and the machine supports the
     /// instruction set.
     #[allow(unsafe_code)]
     unsafe fn multiply(block: &Block, left: LeftBlock, right: &[f32], sink: Sink);
 
-    /// Calls `work`, which multiplies, with the processor prepared for it.
-    fn prepared(work: impl FnOnce()) {
+    /// Calls `work`, which multiplies, with the processor's matrix units configured.
+    fn with_configured_units(work: impl FnOnce()) {
         work();
     }
 }
 
-impl<M: Micro> Kernel for M {
+impl<M: MicroKernel> Kernel for M {
     const ROWS: usize = M::ROWS;
     const COLUMNS: usize = M::COLUMNS;
-    const LONGEST: usize = 384 * M::Element::DEPTH;
-    const CUT: usize = 256 * M::Element::DEPTH;
-    const UNIT: usize = M::Element::DEPTH;
+    const MAX_INNER: usize = 384 * M::Element::DEPTH;
+    const INNER_BLOCK: usize = 256 * M::Element::DEPTH;
+    const INNER_UNIT: usize = M::Element::DEPTH;
 
-    fn is_in_place<T: Float>(matrix: &Matrix<T>, inner: usize) -> bool {
+    fn reads_in_place<T: Float>(matrix: &Matrix<T>, inner: usize) -> bool {
         M::Element::in_place(matrix, &(0..inner)).is_some()
     }
 
@@ -92,7 +96,7 @@ impl<M: Micro> Kernel for M {
         pack_right::<M, T>(level, matrix, inner, columns, packed);
     }
 
-    fn rows_along<T: Float>(
+    fn pack_row_major<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,
@@ -100,25 +104,25 @@ impl<M: Micro> Kernel for M {
     ) -> LeftBlock {
         match M::Element::in_place(matrix, &block.inner) {
             Some(matrix) => LeftBlock::in_place::<M::Element>(&matrix, block),
-            None => LeftBlock::along::<M::Element, T>(matrix, block, level, packed),
+            None => LeftBlock::pack_row_major::<M::Element, T>(matrix, block, level, packed),
         }
     }
 
-    fn rows_beside<T: Float>(
+    fn pack_column_major<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,
         packed: &mut [f32],
         sums: Option<&mut [f32]>,
     ) -> LeftBlock {
-        LeftBlock::packed::<M, T>(matrix, block, level, packed, sums)
+        LeftBlock::pack_column_major::<M, T>(matrix, block, level, packed, sums)
     }
 
     #[allow(unsafe_code)]
     unsafe fn multiply(block: &Block, left: LeftBlock, right: &[f32], sink: Sink) {
         let (rows, depth) = (block.rows.len(), block.inner.len().div_ceil(M::Element::DEPTH));
         for row in (0..rows).step_by(M::ROWS) {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 panels::<M>(
                     M::ROWS.min(rows - row),

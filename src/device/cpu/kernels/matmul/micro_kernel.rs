@@ -1,45 +1,44 @@
-//! Register tiles: the innermost loop of a product, for each instruction set.
-#![allow(unsafe_code)] // Reads and writes through pointers that the callers keep in bounds.
+//! Micro-kernels: the innermost loop of a matmul on register tiles, for each instruction set.
+#![allow(unsafe_code)] // Reads and writes through pointers; the callers guarantee the bounds.
 
-use super::element::{Element, Single};
+use super::packed_element::{F32Element, PackedElement};
 
-/// Rows of the left operand: element (r, k) is at `start + r * row + k * step`.
+/// Rows of the left operand: element (r, k) is at `start + r * row_stride + k * inner_stride`.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
+pub(crate) struct LeftRows {
     pub(crate) start: *const f32,
-    pub(crate) row: usize,
-    pub(crate) step: usize,
+    pub(crate) row_stride: usize,
+    pub(crate) inner_stride: usize,
 }
 
-/// Where a tile goes: `c = product + from + bias`.
+/// The destination of a tile: `c = product + addend + bias`.
 #[derive(Clone, Copy)]
 pub(crate) struct Sink {
     pub(crate) c: *mut f32,
-    /// Elements between rows of c.
-    pub(crate) row: usize,
-    /// What the product is added to: elsewhere, c itself or null.
-    pub(crate) from: *const f32,
-    pub(crate) from_row: usize,
-    /// One element for each column, or null.
+    pub(crate) row_stride: usize,
+    /// Another matrix, c itself, or null.
+    pub(crate) addend: *const f32,
+    pub(crate) addend_row_stride: usize,
+    /// One element per column, or null.
     pub(crate) bias: *const f32,
 }
 
 impl Sink {
-    /// A result that is added to or overwritten.
-    pub(crate) fn plain(c: *mut f32, row: usize, add: bool) -> Sink {
-        let from = if add { c.cast_const() } else { std::ptr::null() };
-        Sink { c, row, from, from_row: row, bias: std::ptr::null() }
+    /// Accumulates into `c`, or overwrites it.
+    pub(crate) fn plain(c: *mut f32, row_stride: usize, accumulate: bool) -> Sink {
+        let addend = if accumulate { c.cast_const() } else { std::ptr::null() };
+        Sink { c, row_stride, addend, addend_row_stride: row_stride, bias: std::ptr::null() }
     }
 
     /// # Safety
     ///
     /// The columns before `columns` exist.
     pub(crate) unsafe fn columns_from(mut self, columns: usize) -> Sink {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             self.c = self.c.add(columns);
-            if !self.from.is_null() {
-                self.from = self.from.add(columns);
+            if !self.addend.is_null() {
+                self.addend = self.addend.add(columns);
             }
             if !self.bias.is_null() {
                 self.bias = self.bias.add(columns);
@@ -52,82 +51,82 @@ impl Sink {
     ///
     /// The rows before `rows` exist.
     pub(crate) unsafe fn rows_from(mut self, rows: usize) -> Sink {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            self.c = self.c.add(rows * self.row);
-            if !self.from.is_null() {
-                self.from = self.from.add(rows * self.from_row);
+            self.c = self.c.add(rows * self.row_stride);
+            if !self.addend.is_null() {
+                self.addend = self.addend.add(rows * self.addend_row_stride);
             }
         }
         self
     }
 
-    /// Puts a tile that is narrower than the registers.
+    /// Writes `rows` x `columns` elements of a tile with rows of `width` elements.
     ///
     /// # Safety
     ///
-    /// `rows` times `columns` elements of the operands exist, and as many rows of `tile`, `width` apart.
-    pub(super) unsafe fn put(&self, tile: &[f32], width: usize, rows: usize, columns: usize) {
+    /// `c` and the addend have `rows` x `columns` elements, and the bias has `columns`.
+    pub(super) unsafe fn write(&self, tile: &[f32], width: usize, rows: usize, columns: usize) {
         for r in 0..rows {
             for column in 0..columns {
                 let mut value = tile[r * width + column];
-                // SAFETY: in bounds by the caller's promise.
+                // SAFETY: in bounds, guaranteed by the caller.
                 unsafe {
-                    if !self.from.is_null() {
-                        value += *self.from.add(r * self.from_row + column);
+                    if !self.addend.is_null() {
+                        value += *self.addend.add(r * self.addend_row_stride + column);
                     }
                     if !self.bias.is_null() {
                         value += *self.bias.add(column);
                     }
-                    *self.c.add(r * self.row + column) = value;
+                    *self.c.add(r * self.row_stride + column) = value;
                 }
             }
         }
     }
 }
 
-/// A tile of `ROWS` x `COLUMNS` sums in registers.
-pub(crate) trait Micro {
-    /// What it multiplies, and what k counts.
-    type Element: Element;
+/// A micro-kernel for a tile of `ROWS` x `COLUMNS` sums in registers.
+pub(crate) trait MicroKernel {
+    /// The elements that it multiplies; k counts these.
+    type Element: PackedElement;
     const ROWS: usize;
     const COLUMNS: usize;
-    /// Rows and columns of the square that is transposed in registers.
-    const SQUARE: usize;
+    /// Side of the square that is transposed in registers.
+    const TRANSPOSE_SIZE: usize;
 
-    /// `to[d, c] = from[c, d]` for a whole square, rows `from_row` and `to_row` elements apart.
+    /// `to[d, c] = from[c, d]` for a whole square, with row strides `from_row` and `to_row`.
     ///
     /// # Safety
     ///
-    /// The machine has the instruction set, and both squares are in bounds.
+    /// The machine supports the instruction set, and both squares are in bounds.
     unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize);
 
     /// Multiplies `rows <= ROWS` rows of the left operand by a packed panel of `k` rows of `COLUMNS` elements and
-    /// puts the first `columns` of them. Each element is a sum over k in order, whatever `rows` and `columns`.
+    /// writes the first `columns` columns. Each element is summed over k in order, for any `rows` and `columns`.
     ///
     /// # Safety
     ///
-    /// The machine has the instruction set, and all operands are in bounds.
-    unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink);
+    /// The machine supports the instruction set, and all operands are in bounds.
+    unsafe fn tile(rows: usize, columns: usize, k: usize, left: LeftRows, panel: *const f32, sink: Sink);
 }
 
 /// Multiplies at most `M::ROWS` rows by panels of the right operand, `panel_len` elements apart.
 ///
 /// # Safety
 ///
-/// The operands hold what is named, the result's elements are written by nobody else, and the machine has the
+/// All operands are in bounds, no other thread writes these elements of the result, and the machine supports the
 /// instruction set.
-pub(crate) unsafe fn panels<M: Micro>(
+pub(crate) unsafe fn panels<M: MicroKernel>(
     rows: usize,
     columns: usize,
     k: usize,
-    left: Left,
+    left: LeftRows,
     right: *const f32,
     panel_len: usize,
     sink: Sink,
 ) {
     for (index, column) in (0..columns).step_by(M::COLUMNS).enumerate() {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             M::tile(
                 rows,
@@ -153,28 +152,28 @@ macro_rules! for_rows {
 
 pub(crate) struct Portable;
 
-impl Micro for Portable {
-    type Element = Single;
+impl MicroKernel for Portable {
+    type Element = F32Element;
     const ROWS: usize = 6;
     const COLUMNS: usize = 8;
-    const SQUARE: usize = 4;
+    const TRANSPOSE_SIZE: usize = 4;
 
     unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-        for column in 0..Portable::SQUARE {
-            for depth in 0..Portable::SQUARE {
-                // SAFETY: the caller's promise.
+        for column in 0..Portable::TRANSPOSE_SIZE {
+            for depth in 0..Portable::TRANSPOSE_SIZE {
+                // SAFETY: guaranteed by the caller.
                 unsafe { *to.add(depth * to_row + column) = *from.add(column * from_row + depth) };
             }
         }
     }
 
-    unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
-        // SAFETY: the caller's promise is handed on.
+    unsafe fn tile(rows: usize, columns: usize, k: usize, left: LeftRows, panel: *const f32, sink: Sink) {
+        // SAFETY: guaranteed by the caller.
         unsafe { for_rows!(rows, portable(columns, k, left, panel, sink), [1 2 3 4 5 6]) }
     }
 }
 
-unsafe fn portable<const R: usize>(columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
+unsafe fn portable<const R: usize>(columns: usize, k: usize, left: LeftRows, panel: *const f32, sink: Sink) {
     const WIDTH: usize = Portable::COLUMNS;
     let mut sums = [[0.0f32; WIDTH]; R];
     for p in 0..k {
@@ -182,14 +181,14 @@ unsafe fn portable<const R: usize>(columns: usize, k: usize, left: Left, panel: 
         let b = unsafe { &*panel.add(p * WIDTH).cast::<[f32; WIDTH]>() };
         for (r, sums) in sums.iter_mut().enumerate() {
             // SAFETY: the left operand has R rows of k elements.
-            let a = unsafe { *left.start.add(r * left.row + p * left.step) };
+            let a = unsafe { *left.start.add(r * left.row_stride + p * left.inner_stride) };
             for (sum, &b) in sums.iter_mut().zip(b) {
                 *sum += a * b;
             }
         }
     }
-    // SAFETY: the caller's promise is handed on.
-    unsafe { sink.put(sums.as_flattened(), WIDTH, R, columns) }
+    // SAFETY: guaranteed by the caller.
+    unsafe { sink.write(sums.as_flattened(), WIDTH, R, columns) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -201,14 +200,14 @@ pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::element::Pair;
-    use super::{Left, Micro, Single, Sink};
+    use super::super::packed_element::Bf16Pair;
+    use super::{F32Element, LeftRows, MicroKernel, Sink};
 
-    /// Rows that share a base address: their distances from it are one and two times the row stride, which an
-    /// address can hold, so that a tile needs few registers for its left operand.
+    /// Rows that share a base address: their offsets from it are 0, 1 and 2 row strides, which an addressing mode can
+    /// encode, so that a tile needs few registers for the addresses of its left operand.
     const GROUP: usize = 3;
 
-    /// Defines the tile of one instruction set.
+    /// Defines the micro-kernel of one instruction set.
     macro_rules! tile {
         ($name:ident, $feature:literal, $vector:ty, $lanes:literal, $vectors:literal, $max_rows:literal,
          $zero:ident, $broadcast:ident, $load:ident, $store:ident, $add:ident, $fma:ident) => {
@@ -216,28 +215,28 @@ mod x86 {
             unsafe fn $name<const R: usize>(
                 columns: usize,
                 k: usize,
-                left: Left,
+                left: LeftRows,
                 panel: *const f32,
                 sink: Sink,
             ) {
                 const WIDTH: usize = $lanes * $vectors;
                 let mut sums: [[$vector; $vectors]; R] = [[$zero(); $vectors]; R];
                 let mut bases: [*const f32; R] =
-                    std::array::from_fn(|group| left.start.wrapping_add(group * GROUP * left.row));
+                    std::array::from_fn(|group| left.start.wrapping_add(group * GROUP * left.row_stride));
                 for r in 0..R {
                     for v in 0..$vectors {
-                        // The result is often far away, and is wanted when the sums are done.
-                        let c = sink.c.wrapping_add(r * sink.row + v * $lanes);
+                        // Prefetch the result, which is often not in the cache, for the end of the loop.
+                        let c = sink.c.wrapping_add(r * sink.row_stride + v * $lanes);
                         _mm_prefetch::<_MM_HINT_T0>(c.cast_const().cast());
                     }
                 }
                 let mut panel = panel;
                 for _ in 0..k {
-                    // SAFETY: a panel has k rows of WIDTH elements, the left operand R rows of k elements.
+                    // SAFETY: a panel has k rows of WIDTH elements, and the left operand has R rows of k elements.
                     unsafe {
                         let b: [$vector; $vectors] = std::array::from_fn(|v| $load(panel.add(v * $lanes)));
                         for r in 0..R {
-                            let a = $broadcast(*bases[r / GROUP].add(r % GROUP * left.row));
+                            let a = $broadcast(*bases[r / GROUP].add(r % GROUP * left.row_stride));
                             for v in 0..$vectors {
                                 sums[r][v] = $fma(a, b[v], sums[r][v]);
                             }
@@ -245,32 +244,33 @@ mod x86 {
                     }
                     panel = panel.wrapping_add(WIDTH);
                     for base in &mut bases[..R.div_ceil(GROUP)] {
-                        *base = base.wrapping_add(left.step);
+                        *base = base.wrapping_add(left.inner_stride);
                     }
                 }
                 if columns < WIDTH {
                     let mut tile = [0.0f32; $max_rows * WIDTH];
                     for r in 0..R {
                         for v in 0..$vectors {
-                            // SAFETY: R is at most the number of rows that the buffer has.
+                            // SAFETY: the buffer has at least R rows.
                             unsafe { $store(tile.as_mut_ptr().add(r * WIDTH + v * $lanes), sums[r][v]) };
                         }
                     }
-                    // SAFETY: the caller's promise is handed on.
-                    return unsafe { sink.put(&tile, WIDTH, R, columns) };
+                    // SAFETY: guaranteed by the caller.
+                    return unsafe { sink.write(&tile, WIDTH, R, columns) };
                 }
                 for r in 0..R {
                     for v in 0..$vectors {
                         // SAFETY: all WIDTH columns of R rows exist.
                         unsafe {
                             let mut value = sums[r][v];
-                            if !sink.from.is_null() {
-                                value = $add(value, $load(sink.from.add(r * sink.from_row + v * $lanes)));
+                            if !sink.addend.is_null() {
+                                let addend = sink.addend.add(r * sink.addend_row_stride + v * $lanes);
+                                value = $add(value, $load(addend));
                             }
                             if !sink.bias.is_null() {
                                 value = $add(value, $load(sink.bias.add(v * $lanes)));
                             }
-                            $store(sink.c.add(r * sink.row + v * $lanes), value);
+                            $store(sink.c.add(r * sink.row_stride + v * $lanes), value);
                         }
                     }
                 }
@@ -324,21 +324,21 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn add_product_of_pairs(a: __m512, b: __m512, sums: __m512) -> __m512 {
-        // SAFETY: any bits are pairs.
+        // SAFETY: any bits are valid pairs.
         let [a, b] = [a, b].map(|pairs| unsafe { std::mem::transmute::<__m512, __m512bh>(pairs) });
         _mm512_dpbf16_ps(sums, a, b)
     }
 
-    /// Pairs, then quads of elements are interleaved within 128 bits, then those quarters are put in their places.
+    /// Interleaves pairs, then quads of elements within quarters of 128 bits, then permutes the quarters.
     #[target_feature(enable = "avx512f")]
     pub(crate) unsafe fn transpose_16(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let rows: [__m512; 16] = std::array::from_fn(|r| unsafe { _mm512_loadu_ps(from.add(r * from_row)) });
         let pairs: [__m512; 16] = std::array::from_fn(|r| {
             let (a, b) = (rows[r / 4 * 4 + r % 2 * 2], rows[r / 4 * 4 + r % 2 * 2 + 1]);
             if r % 4 < 2 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
         });
-        // quads[4 g + d]: in each quarter q, element 4 q + d of the rows 4 g to 4 g + 3.
+        // quads[4 g + d]: in each quarter q, element 4 q + d of rows 4 g to 4 g + 3.
         let quads: [__m512; 16] = std::array::from_fn(|r| {
             let (group, depth) = (r / 4 * 4, r % 4);
             let (a, b) = (pairs[group + depth / 2 * 2], pairs[group + depth / 2 * 2 + 1]);
@@ -361,16 +361,16 @@ mod x86 {
                 _mm512_shuffle_f32x4::<0b11_01_11_01>(high[0], high[1]),
             ];
             for (quarter, column) in quarters.into_iter().enumerate() {
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { _mm512_storeu_ps(to.add((4 * quarter + depth) * to_row), column) };
             }
         }
     }
 
-    /// As `transpose_16`, with halves for quarters.
+    /// As `transpose_16`, with halves instead of quarters.
     #[target_feature(enable = "avx")]
     unsafe fn transpose_8(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let rows: [__m256; 8] = std::array::from_fn(|r| unsafe { _mm256_loadu_ps(from.add(r * from_row)) });
         let pairs: [__m256; 8] = std::array::from_fn(|r| {
             let (a, b) = (rows[r / 4 * 4 + r % 2 * 2], rows[r / 4 * 4 + r % 2 * 2 + 1]);
@@ -387,7 +387,7 @@ mod x86 {
         });
         for depth in 0..4 {
             let (a, b) = (quads[depth], quads[4 + depth]);
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 _mm256_storeu_ps(to.add(depth * to_row), _mm256_permute2f128_ps::<0x20>(a, b));
                 _mm256_storeu_ps(to.add((4 + depth) * to_row), _mm256_permute2f128_ps::<0x31>(a, b));
@@ -397,40 +397,40 @@ mod x86 {
 
     pub(crate) struct Avx512;
 
-    impl Micro for Avx512 {
-        type Element = Single;
+    impl MicroKernel for Avx512 {
+        type Element = F32Element;
         const ROWS: usize = 12;
         const COLUMNS: usize = 32;
-        const SQUARE: usize = 16;
+        const TRANSPOSE_SIZE: usize = 16;
 
         unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: guaranteed by the caller.
             unsafe { transpose_16(from, from_row, to, to_row) }
         }
 
-        unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
-            // SAFETY: the caller's promise is handed on.
+        unsafe fn tile(rows: usize, columns: usize, k: usize, left: LeftRows, panel: *const f32, sink: Sink) {
+            // SAFETY: guaranteed by the caller.
             unsafe { for_rows!(rows, avx512(columns, k, left, panel, sink), [1 2 3 4 5 6 7 8 9 10 11 12]) }
         }
     }
 
-    /// Pairs of bf16 are multiplied exactly, and added up in f32: the second product, then the first. Subnormal
-    /// numbers count as zero, of either type.
+    /// Multiplies pairs of bf16 exactly and accumulates in f32: the second product, then the first. Subnormal numbers
+    /// of either type count as zero.
     pub(crate) struct Avx512Bf16;
 
-    impl Micro for Avx512Bf16 {
-        type Element = Pair;
+    impl MicroKernel for Avx512Bf16 {
+        type Element = Bf16Pair;
         const ROWS: usize = Avx512::ROWS;
         const COLUMNS: usize = Avx512::COLUMNS;
-        const SQUARE: usize = Avx512::SQUARE;
+        const TRANSPOSE_SIZE: usize = Avx512::TRANSPOSE_SIZE;
 
         unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: guaranteed by the caller.
             unsafe { transpose_16(from, from_row, to, to_row) }
         }
 
-        unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
-            // SAFETY: the caller's promise is handed on.
+        unsafe fn tile(rows: usize, columns: usize, k: usize, left: LeftRows, panel: *const f32, sink: Sink) {
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 for_rows!(rows, avx512_bf16(columns, k, left, panel, sink), [1 2 3 4 5 6 7 8 9 10 11 12]);
             }
@@ -439,19 +439,19 @@ mod x86 {
 
     pub(crate) struct Avx2;
 
-    impl Micro for Avx2 {
-        type Element = Single;
+    impl MicroKernel for Avx2 {
+        type Element = F32Element;
         const ROWS: usize = 6;
         const COLUMNS: usize = 16;
-        const SQUARE: usize = 8;
+        const TRANSPOSE_SIZE: usize = 8;
 
         unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: guaranteed by the caller.
             unsafe { transpose_8(from, from_row, to, to_row) }
         }
 
-        unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
-            // SAFETY: the caller's promise is handed on.
+        unsafe fn tile(rows: usize, columns: usize, k: usize, left: LeftRows, panel: *const f32, sink: Sink) {
+            // SAFETY: guaranteed by the caller.
             unsafe { for_rows!(rows, avx2(columns, k, left, panel, sink), [1 2 3 4 5 6]) }
         }
     }
