@@ -83,7 +83,7 @@ pub enum Source {
     /// The candidates were timed for another run, on the same card with the same versions.
     Cache,
     /// Stored with the run that this run repeats.
-    LoadParameter,
+    Stored,
     /// The library's first recommendation: there was no memory for timing.
     Untimed,
 }
@@ -95,7 +95,7 @@ impl fmt::Display for Choice {
         let source = match self.source {
             Source::Timed => "timed",
             Source::Cache => "from the cache",
-            Source::LoadParameter => "stored with the run",
+            Source::Stored => "stored with the run",
             Source::Untimed => "not timed: too little memory",
         };
         write!(f, "matmul {product}")?;

@@ -49,7 +49,7 @@ pub(super) fn choose(
         *match choice.source {
             Source::Timed => &mut products.timed,
             Source::Cache => &mut products.cached,
-            Source::LoadParameter => &mut products.stored,
+            Source::Stored => &mut products.stored,
             Source::Untimed => &mut products.untimed,
         } += 1;
     }

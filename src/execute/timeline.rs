@@ -108,7 +108,7 @@ impl Timeline {
         let mut csv = csv::Writer::from_path(file)?;
         csv.write_record(header())?;
         for (section, begin) in program.sections.iter().zip(&self.section_starts) {
-            let per_step = if section.kind.is_of_step() { section.repeat_count } else { 0 };
+            let per_step = if section.kind.is_in_step() { section.repeat_count } else { 0 };
             for (instruction, record) in section.code.iter().zip(&self.records[*begin..]) {
                 let Some((operation, value)) = describe(program, instruction) else { continue };
                 if record.times == 0 {

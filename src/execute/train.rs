@@ -199,7 +199,7 @@ impl Trainer<'_> {
         let mut padding: Option<[u64; 2]> = None;
         let mut contention: Option<Contention> = None;
         let mut unchanged = Unchanged::new(self.program);
-        let cycles = self.run_schedule.rounds().flat_map(|(times, cycle)| iter::repeat_n(cycle, times));
+        let cycles = self.run_schedule.cycles().flat_map(|(times, cycle)| iter::repeat_n(cycle, times));
         for cycle in cycles {
             for _ in 0..cycle.steps {
                 if step == warmup_steps {
@@ -233,8 +233,8 @@ impl Trainer<'_> {
                     unchanged.record_first_step(engine)?;
                 }
             }
-            if cycle.evaluated > 0 {
-                let loss = self.evaluate(engine, step, cycle.evaluated, loader, outcome)?;
+            if cycle.evaluation_batches > 0 {
+                let loss = self.evaluate(engine, step, cycle.evaluation_batches, loader, outcome)?;
                 if let Some(evaluations) = &mut logs.evaluations {
                     evaluations.evaluation(step, loss)?;
                 }

@@ -81,8 +81,7 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     }
 }
 
-/// A row whose memory columns are the predicted ones: what `plan` shows. What a step would take is estimated where speeds are
-/// known.
+/// The row that `plan` shows: predicted memory, and an estimated step time if device rates are known.
 pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row {
     let mut row = planned_row(plan, run, 0);
     if let Some(prediction) = &run.prediction {

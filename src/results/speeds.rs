@@ -35,8 +35,8 @@ struct Operation {
     live_bytes: u64,
 }
 
-/// What the tables in a folder of results say of a device, and what is wrong with those that cannot be read. Without any run of it
-/// nothing is known.
+/// Rates of the target from the tables in a folder of results, and the errors of unreadable tables. Without a run on
+/// this target, the rates are unknown.
 pub fn learned(out: &Path, target: &Target) -> (DeviceRates, Vec<CsvError>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     for table in tables(out) {
@@ -64,7 +64,7 @@ fn ran_on(row: &Row, target: &Target) -> bool {
         && !row.run_id.is_empty()
 }
 
-fn of_rows(out: &Path, rows: &[Row]) -> DeviceRates {
+fn from_rows(out: &Path, rows: &[Row]) -> DeviceRates {
     let mut products: HashMap<Factors, Vec<f64>> = HashMap::new();
     for row in rows {
         if let (Some(precision), Some(rate)) = (precision(row), row.product_flops_per_s.filter(is_positive)) {
@@ -121,7 +121,7 @@ struct OperationTimes {
     per_allocated_byte: Vec<f64>,
 }
 
-impl Times {
+impl OperationTimes {
     fn add(&mut self, row: &Row, lines: Vec<Operation>, precision: Precision, speeds: &DeviceRates) {
         let of_model = self.by_model.entry(row.model.clone()).or_default();
         let (mut allocator_seconds, mut allocated, mut live_before) = (0.0, 0, 0);
@@ -152,7 +152,7 @@ impl Times {
         self.per_allocated_byte.push(allocator_seconds / allocated as f64);
     }
 
-    fn give(self, speeds: &mut DeviceRates) {
+    fn write_to(self, speeds: &mut DeviceRates) {
         speeds.slowness = slowness(self.all);
         speeds.of_model = self.by_model.into_iter().map(|(model, times)| (model, slowness(times))).collect();
         speeds.seconds_per_asked_byte = direct_allocation_cost(self.per_allocated_byte);
@@ -170,7 +170,7 @@ fn direct_allocation_cost(mut per_byte: Vec<f64>) -> f64 {
 }
 
 fn slowness(times: ByOperation) -> Calibration {
-    let of_operation = |by_load: BTreeMap<Load, [f64; 2]>| {
+    let ratios = |by_load: BTreeMap<Load, [f64; 2]>| {
         let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
         known.map(|(load, [measured, bound])| (load, measured / bound)).collect()
     };

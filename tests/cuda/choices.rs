@@ -126,7 +126,7 @@ fn repeats_use_the_stored_choices() {
     place.succeeds("second", &[&plain[..], &["--dump", "dumps"]].concat());
     let dumped = table(&place.find("dumps/*/products.csv")[0]);
     assert_eq!(dumped.len() as u64, shapes);
-    assert!(dumped.values().all(|choice| choice.source == Source::LoadParameter), "{dumped:?}");
+    assert!(dumped.values().all(|choice| choice.source == Source::Stored), "{dumped:?}");
     let log = fs::read_to_string(&place.find("dumps/*/log.txt")[0]).unwrap();
     assert_eq!(log.matches("stored with the run, candidates in ms: ").count() as u64, shapes, "{log}");
 
@@ -357,7 +357,7 @@ fn stored_choice_needs_no_scratch_memory() {
     ample.choose(std::slice::from_ref(&work), &[]).unwrap();
     let mut small = device(target().with_memory(Bytes(1 << 20)));
     small.choose(std::slice::from_ref(&work), &ample.choices()).unwrap();
-    assert_eq!(small.choices()[0].source, Source::LoadParameter);
+    assert_eq!(small.choices()[0].source, Source::Stored);
 
     let wrong = Choice { algorithm: "apart".to_owned(), ..ample.choices().remove(0) };
     let mut other = device(target());

@@ -113,7 +113,7 @@ fn adopt_stored(device: &mut CudaDevice, shape: MatmulShape, stored: &[Choice]) 
         let problem = format!("was chosen on {}, but this is {current}", choice.setting);
         return Err(DeviceError::StoredChoice { product, problem });
     }
-    if !device.matmuls.adopt(shape, choice, Source::LoadParameter)? {
+    if !device.matmuls.adopt(shape, choice, Source::Stored)? {
         let problem = "was rejected by the library".to_owned();
         return Err(DeviceError::StoredChoice { product, problem });
     }

@@ -17,7 +17,8 @@ type Move = fn(&mut Annotations, &[Scope]);
 const STATES: Move = |annotations, _| annotations.states = Pool::Host;
 
 /// Optimizer states and updates on the host.
-const UPDATES: Move = |annotations, _| (annotations.states, annotations.updates) = (Pool::Host, Pool::Host);
+const UPDATES: Move =
+    |annotations, _| (annotations.states, annotations.update_device) = (Pool::Host, Pool::Host);
 
 /// The same, and gradients are transferred once they are complete.
 const OPTIMIZER: Move = |annotations, scopes| {
@@ -29,10 +30,10 @@ const OPTIMIZER: Move = |annotations, scopes| {
 const PARAMETERS: Move = |annotations, _| annotations.parameters = Pool::Host;
 
 /// Initialisation on the host, before any parameter is transferred.
-const MADE: Move = |annotations, _| annotations.made = Some(Pool::Host);
+const MADE: Move = |annotations, _| annotations.init_pool = Some(Pool::Host);
 
 /// Spilled activations of at least 1000 bytes.
-const ACTIVATIONS: Move = |annotations, _| annotations.spilled = Some(1000);
+const ACTIVATIONS: Move = |annotations, _| annotations.min_offload_bytes = Some(1000);
 
 /// Everything that the current layer does not need.
 const OFFLOADED: Move = |annotations, scopes| {

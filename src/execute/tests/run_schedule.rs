@@ -52,7 +52,7 @@ fn each_cycle(
     config: &RunConfig,
     mut go: impl FnMut(EvaluationCycle) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut cycles = RunSchedule::of(config).rounds();
+    let mut cycles = RunSchedule::of(config).cycles();
     cycles.try_for_each(|(times, cycle)| (0..times).try_for_each(|_| go(cycle)))
 }
 
@@ -60,14 +60,14 @@ fn each_cycle(
 fn in_order(config: &RunConfig, engine: &mut Engine) -> Result<(), Failure> {
     each_cycle(config, |cycle| {
         steps(config, engine, cycle.steps)?;
-        evaluations(config, engine, cycle.evaluated)
+        evaluations(config, engine, cycle.evaluation_batches)
     })
 }
 
 const OTHER_ORDERS: [(&str, Order); 3] = [
     ("evaluations before their steps", |config, engine| {
         each_cycle(config, |cycle| {
-            evaluations(config, engine, cycle.evaluated)?;
+            evaluations(config, engine, cycle.evaluation_batches)?;
             steps(config, engine, cycle.steps)
         })
     }),

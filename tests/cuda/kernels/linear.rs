@@ -274,12 +274,12 @@ fn choices_depend_on_alignment() {
     let mut repeated = devices_with_fixed_mode();
     repeated.set_row_offsets(|operand| 3 * usize::from(operand == 0));
     let sources = repeated.choose(&op, &inputs, &aligned);
-    assert!(sources.iter().all(|choice| choice.source != Source::LoadParameter), "{sources:?}");
+    assert!(sources.iter().all(|choice| choice.source != Source::Stored), "{sources:?}");
     let stored = repeated.choices();
     let mut reused = devices_with_fixed_mode();
     reused.set_row_offsets(|operand| 3 * usize::from(operand == 0));
     let taken = reused.choose(&op, &inputs, &stored);
-    assert!(taken.iter().all(|choice| choice.source == Source::LoadParameter), "{taken:?}");
+    assert!(taken.iter().all(|choice| choice.source == Source::Stored), "{taken:?}");
 }
 
 /// Gradients added to zeros equal stored gradients, whether the library sums dy (16 bits and rows of whole vectors) or
@@ -340,7 +340,7 @@ fn reuse_choices(first: &mut Devices, second: &mut Devices) {
         inputs.extend(bias.then(|| data(&[40])));
         let chosen = first.choose(&op, &inputs, &[]);
         let reused = second.choose(&op, &inputs, &chosen);
-        assert!(reused.iter().all(|choice| choice.source == Source::LoadParameter), "{reused:?}");
+        assert!(reused.iter().all(|choice| choice.source == Source::Stored), "{reused:?}");
         let algorithms =
             |choices: &[Choice]| choices.iter().map(|choice| choice.algorithm.clone()).collect::<Vec<_>>();
         assert_eq!(algorithms(&reused), algorithms(&chosen));
