@@ -18,8 +18,8 @@ pub(super) struct Args {
 /// Between a column's name and its text.
 const GAP: usize = 2;
 
-const AFTER: &str = "One column per swept key follows, named after the key, or `sweep.KEY` where another column has that name.\n\
-    An empty cell means that the figure is unknown or was not reached.";
+const AFTER: &str = "One column per swept key follows, named after the key, or `sweep.KEY` where another column\n\
+    has that name. An empty cell means that the figure is unknown or was not reached.";
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let all: Vec<(&str, String)> = results::documented().collect();

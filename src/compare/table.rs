@@ -187,7 +187,7 @@ mod tests {
                 lines: vec![line(&"n".repeat(60), note)],
                 ..Table::default()
             };
-            for most in 25..70 {
+            for most in 29..70 {
                 let (lines, _) = table.lines(most);
                 assert!(lines.iter().all(|(_, line)| width(line) <= most), "{most}: {lines:?}");
                 assert!(lines[0].1.ends_with("effects"), "{most}: {lines:?}");

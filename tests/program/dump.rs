@@ -275,7 +275,7 @@ fn what_is_not_the_stored_run_is_not_dumped() {
     place.dump_sweep(&["--filter", "plain"], 0);
     place.forge_digest();
     let said = place.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 1);
-    assert!(said.contains("it ends in other parameters than the result"), "{said}");
+    assert!(said.contains("its final parameters differ from the result"), "{said}");
     assert_eq!(place.in_dumps(), [""; 0]);
 }
 

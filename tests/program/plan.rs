@@ -139,7 +139,7 @@ fn a_budget_that_is_not_met_names_one_that_is() {
     assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8_lossy(&output.stderr);
     insta::assert_snapshot!(message);
-    let named = message.split("one meets is ").nth(1).expect("it names one").trim();
+    let named = message.split("smallest feasible budget is ").nth(1).expect("it names one").trim();
     let plan = succeeds(&[&card[..], &[&format!("strategies.lean.recompute={named}")]].concat());
     assert!(plan.lines().any(|line| line.contains(" lean ") && line.contains("% FLOPs")), "{plan}");
 
@@ -163,7 +163,7 @@ fn held_data_is_planned_and_explained() {
     };
     for run in ["held", "read"] {
         let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", run]);
-        assert!(explained.contains("what would lower it"), "{explained}");
+        assert!(explained.contains("changes that lower it"), "{explained}");
     }
     std::fs::remove_file(place.path("text.txt")).expect("it is there");
     let plan = said(&["plan", "a.toml", "--device", "cpu"]);
@@ -196,7 +196,7 @@ fn what_would_lower_the_peak_does() {
     let text = succeeds(&["explain", "a.toml", "--device", "cpu", "--run", "plain"]);
     let lines: Vec<&str> = text
         .lines()
-        .skip_while(|line| !line.starts_with("what would lower it"))
+        .skip_while(|line| !line.starts_with("changes that lower it"))
         .skip(1)
         .take_while(|line| !line.is_empty())
         .collect();
@@ -236,7 +236,7 @@ fn runs_are_told_by_name_number_and_id() {
     };
     let several = refused(&[&grid[..], &["lean"]].concat());
     assert!(
-        several.contains("`lean` is 2 runs; give one's number")
+        several.contains("`lean` matches 2 runs; give one's number")
             && several.contains("lean, train.batch_size = 8"),
         "{several}"
     );
@@ -324,7 +324,7 @@ fn shapes_are_planned_without_data() {
     std::fs::remove_file(place.path("text.txt")).expect("it is there");
     let (code, [plan, error]) = with(&[&["plan"], &target[..]].concat());
     assert_eq!(code, Some(0), "{error}");
-    let absent: Vec<&str> = plan.lines().filter(|line| line.contains("is not here")).collect();
+    let absent: Vec<&str> = plan.lines().filter(|line| line.contains("is missing (")).collect();
     assert_eq!(absent.len(), 1, "{plan}");
     assert!(absent[0].starts_with("the data of a is missing (") && absent[0].contains("text.txt"), "{plan}");
     // Nothing else is said of it, and strategies that are one run are still told.
@@ -368,10 +368,10 @@ fn times_are_estimated_by_what_was_measured() {
         String::from_utf8(output.stdout).expect("text")
     };
     let before = plan(&[]);
-    assert!(before.contains("No time is estimated") && !before.contains("est ms"), "{before}");
+    assert!(before.contains("No times are estimated") && !before.contains("est ms"), "{before}");
     place.runner(&["sweep", "a.toml", "--device", "cpu", "--filter", "plain"]);
     let after = plan(&[]);
-    assert!(after.contains("by the rates of the run in results on this device"), "{after}");
+    assert!(after.contains("estimates from the rates of the run of this device in results"), "{after}");
     assert!(after.replace("\n  ", " ").contains("The fastest strategy that fits"), "{after}");
     let table = plan(&["--format", "csv"]);
     let rows: Vec<HashMap<String, String>> =

@@ -110,7 +110,7 @@ fn a_change_from_the_command_line_drops_no_rows() {
     place.write("results/tiny.csv", "mine");
     let refused = place.sweep(&[&file, "--set", "train.seed=1"]).ended_with(2);
     assert!(
-        refused.err.contains("results/tiny.csv") && refused.err.contains("move it away"),
+        refused.err.contains("results/tiny.csv") && refused.err.contains("move the file away"),
         "{}",
         refused.err
     );
@@ -156,7 +156,7 @@ fn an_interrupt_keeps_what_is_finished() {
         wait_for("a first result", || !place.results("slow").is_empty());
         Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         let sweep = Sweep::of(child.wait_with_output().unwrap()).ended_with(130);
-        assert!(sweep.err.contains("the same command does the rest"), "{}", sweep.err);
+        assert!(sweep.err.contains("repeat the command to continue"), "{}", sweep.err);
         assert!(place.child().is_none());
         assert_eq!(place.private_folders("slow"), 0);
         assert!(place.table("slow").iter().any(|(_, status)| status == "ok"));
