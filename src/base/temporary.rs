@@ -175,12 +175,12 @@ pub fn replace(file: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> io::Res
 
 /// A file or folder that may be abandoned but could not be removed, usually because the file system has no locks.
 #[derive(Debug)]
-pub struct InDoubt {
+pub struct AbandonedFile {
     path: PathBuf,
     error: io::Error,
 }
 
-impl fmt::Display for InDoubt {
+impl fmt::Display for AbandonedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         write!(
@@ -193,7 +193,7 @@ impl fmt::Display for InDoubt {
 
 /// Removes abandoned temporary files in a folder, and abandoned temporary folders, whose owners held the lock on
 /// `lock_file` in them. Returns those that may be abandoned but could not be removed.
-pub fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
+pub fn clean(folder: &Path, lock_file: &str) -> Vec<AbandonedFile> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut in_doubt = Vec::new();
     for entry in entries.filter_map(Result::ok) {
@@ -204,7 +204,7 @@ pub fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
         match removed.map_err(|error| (error.kind(), error)) {
             // Its owner or another cleaning process has removed it.
             Ok(()) | Err((io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty, _)) => {}
-            Err((_, error)) => in_doubt.push(InDoubt { path, error }),
+            Err((_, error)) => in_doubt.push(AbandonedFile { path, error }),
         }
     }
     in_doubt
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn cleaned(folder: &Path) -> Vec<String> {
-        clean(folder, LOCK_FILE).iter().map(InDoubt::to_string).collect()
+        clean(folder, LOCK_FILE).iter().map(AbandonedFile::to_string).collect()
     }
 
     fn owned_folder(parent: &Path) -> (PathBuf, File) {

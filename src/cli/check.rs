@@ -8,7 +8,7 @@ use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{chance, files, output};
 use plan::{Experiment, Label, Point};
-use spec::{Repeats, UntilKnown};
+use spec::{Repeats, UntilPrecise};
 
 /// Validate experiments and check that their data exists, without training
 #[derive(Debug, clap::Args)]
@@ -68,7 +68,7 @@ pub(super) fn summary(experiment: &Experiment) -> String {
     let _ = match experiment.repeats {
         Repeats::Times(1) => Ok(()),
         Repeats::Times(repeats) => write!(line, ", {repeats} repeats"),
-        Repeats::Until(UntilKnown { until, most }) => {
+        Repeats::Until(UntilPrecise { until, most }) => {
             write!(line, ", up to {most} repeats, until speeds are known to {}%", until * 100.0)
         }
     };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::failure::Failure;
 use base::brief;
 use data::{
-    Blame, Contents, DataError, DataSet, DigestCache, Inspected, Weights, WeightsError, check_order,
+    Contents, DataError, DataSet, DigestCache, ErrorKey, Inspected, Weights, WeightsError, check_order,
     digest_of_both,
 };
 use plan::Experiment;
@@ -159,10 +159,10 @@ fn blame(experiment: &Experiment, data_set: &dyn DataSet, error: &DataError) -> 
     let path = error.path().and_then(|path| data_set.paths().iter().position(|known| known == path));
     let table = format!("data.{}", data_set.name());
     let key = match (error.blame(), path) {
-        (Blame::Key(key), _) => key.to_owned(),
-        (Blame::Data(key), Some(index)) => format!("{table}.{key}[{index}]"),
-        (Blame::Data(key), None) => format!("{table}.{key}"),
-        (Blame::DataSet, _) => table,
+        (ErrorKey::Key(key), _) => key.to_owned(),
+        (ErrorKey::Data(key), Some(index)) => format!("{table}.{key}[{index}]"),
+        (ErrorKey::Data(key), None) => format!("{table}.{key}"),
+        (ErrorKey::DataSet, _) => table,
     };
     experiment.sources.error_at(&key, error.to_string(), Some(error.help())).to_string()
 }

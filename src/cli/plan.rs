@@ -9,7 +9,7 @@ use super::output;
 use super::report;
 use super::table::{self, TableArgs};
 use compare::Options;
-use plan::{DeviceRates, Origin, Plan, Purpose};
+use plan::{DeviceRates, Plan, Purpose, RatesOrigin};
 use results::Row;
 
 #[derive(Debug, clap::Args)]
@@ -66,22 +66,22 @@ fn speeds(plans: &[Plan], out: &Path) -> DeviceRates {
     let (learned, unread) = results::learned(out, target);
     unread.iter().for_each(|error| output::mention(&format!("ignored for device rates: {error}")));
     match learned.origin {
-        Origin::Unknown => DeviceRates::of_data_sheet(target).unwrap_or(learned),
-        Origin::Runs(_) | Origin::DataSheet => learned,
+        RatesOrigin::Unknown => DeviceRates::of_data_sheet(target).unwrap_or(learned),
+        RatesOrigin::Runs(_) | RatesOrigin::DataSheet => learned,
     }
 }
 
 fn whose_estimates(speeds: &DeviceRates, out: &Path) -> String {
     let out = out.display();
     match speeds.origin {
-        Origin::Unknown => {
+        RatesOrigin::Unknown => {
             format!("No times are estimated: {out} has no run of this device. `runner sweep` measures some.")
         }
-        Origin::Runs(1) => format!("Times are estimates from the rates of the run of this device in {out}."),
-        Origin::Runs(runs) => {
+        RatesOrigin::Runs(1) => format!("Times are estimates from the rates of the run of this device in {out}."),
+        RatesOrigin::Runs(runs) => {
             format!("Times are estimates from the rates of {runs} runs of this device in {out}.")
         }
-        Origin::DataSheet => {
+        RatesOrigin::DataSheet => {
             "Times are estimates from a data sheet's peak rates, which no program reaches: use them to rank only."
                 .to_owned()
         }

@@ -3,7 +3,7 @@
 use super::failure::{ExitStatus, Failure};
 use super::output;
 use base::units::Bytes;
-use device::{DeviceChoice, Factors, Probed};
+use device::{DeviceChoice, Factors, ProbeReport};
 use memory::RunSchedule;
 use plan::compile_verified;
 use spec::{
@@ -34,15 +34,15 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     // Starting the counter returns the pool's primed memory.
     device.begin_witness().map_err(Failure::machine)?;
     let reading = device.witness().map_err(Failure::machine)?;
-    let mut probed = Probed {
+    let mut probed = ProbeReport {
         context_bytes: reading.map_or(0, |reading| reading.taken),
         notes: device.notes().to_vec(),
-        ..Probed::default()
+        ..ProbeReport::default()
     };
     if args.rates {
         let rates = device::measure_rates(device.as_mut(), Factors::F32).map_err(Failure::machine)?;
         let bf16 = device::measure_product(device.as_mut(), Factors::BF16).map_err(Failure::machine)?;
-        probed = Probed {
+        probed = ProbeReport {
             product_flops_per_s: rates.product_flops_per_s,
             bf16_product_flops_per_s: bf16,
             copy_bytes_per_s: rates.copy_bytes_per_s,

@@ -11,7 +11,7 @@ use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::{check, files, output};
 use compare::{Format, Options, render};
-use data::{Needed, Weights};
+use data::{RequiredParameter, Weights};
 use ops::Shape;
 use results::{Row, Store, csv};
 use spec::read_target;
@@ -299,7 +299,7 @@ fn weights() {
     ];
     let seed = safetensors::serialize(tensors, None).unwrap();
     let needed = [("a", &[2, 3][..]), ("b", &[12]), ("c", &[1, 2, 1])];
-    let needed = needed.map(|(name, dims)| Needed::own(name.to_owned(), Shape::new(dims)));
+    let needed = needed.map(|(name, dims)| RequiredParameter::own(name.to_owned(), Shape::new(dims)));
     read_mutated("weights", &[seed], &[place.path().to_str().unwrap()], |text| {
         fs::write(&file, text).unwrap();
         let weights = Weights::open(&file).map_err(told)?;

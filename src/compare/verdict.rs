@@ -9,7 +9,7 @@ use super::numbers::{change, list, percent, rate, ratio, size};
 use super::text::one_line;
 use super::{Basis, Comparison, advice, doubts};
 use base::statistics::{Difference, Ratio};
-use memory::Pieces;
+use memory::FreeMemory;
 use results::Status;
 
 /// Warn about losses that exceed the baseline's by more than this share.
@@ -276,7 +276,7 @@ fn out_of_memory(basis: Basis, entry: &TableEntry, group: &TableGroup) -> Option
     let after =
         row.steps_until_oom.map(|steps| format!(" after {}", columns::steps(steps))).unwrap_or_default();
     let bytes = row.oom_in_pieces_bytes.unwrap_or(0);
-    let pieces = Pieces { bytes, largest: row.oom_largest_piece_bytes.unwrap_or(0) };
+    let pieces = FreeMemory { bytes, largest: row.oom_largest_piece_bytes.unwrap_or(0) };
     let pieces = execute::in_pieces(pieces).map(|pieces| format!("; {pieces}")).unwrap_or_default();
     Some(format!("{} {verb}{}{after}{short}{what}{phase}{pieces}.", entry.label, group.at_heading()))
 }

@@ -7,7 +7,7 @@ use super::recompute_plan::RecomputePlan;
 use device::{Phase, Pool, Role};
 use graph::ScopeId;
 use ops::ValueId;
-use spec::{Init, Offload, Spill};
+use spec::{ActivationOffload, Init, Offload};
 
 #[derive(Debug)]
 pub struct Annotations {
@@ -78,7 +78,7 @@ fn offload(annotations: &mut Annotations, offload: Offload) {
         (annotations.states, annotations.gradients, annotations.update_device) =
             (annotations.host, annotations.host, Pool::Host);
     }
-    if let Spill::From(least) = activations {
+    if let ActivationOffload::From(least) = activations {
         annotations.min_offload_bytes = Some(least.0);
     }
     annotations.ahead = ahead;

@@ -11,10 +11,10 @@ use data::{Documents, row};
 use device::{Phase, Pool, Queue, Role};
 use graph::{Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
 use ops::{
-    CastIds, DType, Deviation, Fill, LoadParameter, Member, Members, Normal, Op, Storage, Stretch,
+    CastIds, DType, Deviation, Fill, GatherTokens, LoadParameter, Member, Members, Normal, Op, Storage,
     TensorType, UpdateFormat, ValueId, lay_out,
 };
-use spec::{LoadedFrom, Loader, RunConfig, group_of};
+use spec::{DataResidence, Loader, RunConfig, group_of};
 
 /// `config`: the rank's configuration of a run on batches of `batch_size`.
 pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
@@ -202,7 +202,7 @@ fn host_buffers(program: &mut Program, graph: &Graph, config: &RunConfig) -> Hos
     let samples = program.samples * program.slots;
     let loaded = config.loaded();
     let Loader { source, dtype, .. } = config.strategy.loader;
-    let is_gathered = |name: &str| source == LoadedFrom::Device && row::places_later(name).is_some();
+    let is_gathered = |name: &str| source == DataResidence::Device && row::places_later(name).is_some();
     let batch_pool = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
     let mut input = |name, ty, pool| program.add_value(name, scope, ty, Role::Input, pool);
     let batch_type = |index: usize| {
@@ -223,9 +223,9 @@ fn host_buffers(program: &mut Program, graph: &Graph, config: &RunConfig) -> Hos
         ));
     }
     let row_pool = match source {
-        LoadedFrom::Stream => None,
-        LoadedFrom::Ram => Some(Pool::Host),
-        LoadedFrom::Device => Some(Pool::Device),
+        DataResidence::Stream => None,
+        DataResidence::Ram => Some(Pool::Host),
+        DataResidence::Device => Some(Pool::Device),
     };
     let token_row = row_pool.map(|pool| {
         let tokens = config.tokens.expect("the planner counts the tokens of data that is held in memory");
@@ -386,7 +386,11 @@ fn forward(
         for (index, id) in gathered {
             let GraphValue { name, ty, .. } = &graph.values[index];
             let later = row::places_later(name).expect("only gathered parts are in the list");
-            let op = Op::Stretch(Stretch { later, masks: documents.mask(name), length: ty.shape.last() });
+            let op = Op::GatherTokens(GatherTokens {
+                later,
+                masks: documents.mask(name),
+                length: ty.shape.last(),
+            });
             let action = Action::Launch { op, inputs: vec![row, place], outputs: vec![id], workspace: None };
             code.push(Instruction::new(action, scope, phase));
         }

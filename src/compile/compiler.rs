@@ -13,7 +13,7 @@ use super::{RecomputePlan, compile, copies, offsets, rank_config, slices, worksp
 use device::Target;
 use graph::{Graphs, Pass};
 use ops::{Members, Shape, Sizes};
-use spec::{Choices, RunConfig, Spill};
+use spec::{ActivationOffload, ProgramKey, RunConfig};
 
 /// Compiles runs for a target, one after the other, and resizes the last program where possible.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct Compiled {
     pub program: Program,
     /// The graphs of the run that it was compiled for: the same structure, possibly other sizes.
     pub graphs: Graphs,
-    choices: Choices,
+    choices: ProgramKey,
     pub recompute_plan: RecomputePlan,
 }
 
@@ -172,7 +172,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             (None, None) => 0,
         };
     }
-    if let Spill::From(least) = config.strategy.offload.activations {
+    if let ActivationOffload::From(least) = config.strategy.offload.activations {
         let is_offloaded =
             |offloadable: &Offloadable| copies::is_offloaded(program.ty(offloadable.value), least.0);
         if program.offloadable.iter().any(|offloadable| is_offloaded(offloadable) != offloadable.is_offloaded)

@@ -11,7 +11,7 @@ use super::value::{Value, Variant, View};
 use super::{Annotations, Draft};
 use device::{Phase, Role};
 use graph::ScopeId;
-use ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
+use ops::{Activation, Add, DType, Op, OutputRole, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, &draft.annotations);
@@ -395,7 +395,7 @@ impl Tape for Backward<'_> {
         self.accumulated_gradient(self.variable(input))
     }
 
-    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, kinds: &[Emitted]) -> Vec<ValueId> {
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, kinds: &[OutputRole]) -> Vec<ValueId> {
         let types = op.outputs(&self.program.types(&inputs)).unwrap_or_else(|error| panic!("{error}"));
         let scope = self.node.scope;
         let mut outputs = Vec::with_capacity(types.len());
@@ -403,7 +403,7 @@ impl Tape for Backward<'_> {
             let updates = op.updates().iter().find(|(output, _)| *output == index);
             let updates = updates.map(|&(_, input)| inputs[input]);
             outputs.push(match *of {
-                Emitted::Gradient(input) => {
+                OutputRole::Gradient(input) => {
                     let of = self.variable(input);
                     let accumulated = self.accumulated_gradient(of);
                     assert!(
@@ -415,7 +415,7 @@ impl Tape for Backward<'_> {
                     self.set_gradient(of, gradient);
                     gradient
                 }
-                Emitted::OutputGradient(output) => {
+                OutputRole::OutputGradient(output) => {
                     let of = self.node.outputs[output];
                     assert!(
                         self.accumulated_gradient(of).is_none(),
@@ -424,7 +424,7 @@ impl Tape for Backward<'_> {
                     );
                     self.gradient_value(of, ty, None)
                 }
-                Emitted::Like(input) => {
+                OutputRole::Like(input) => {
                     let Value { shape_source, ty: other, .. } = *self.program.value(inputs[input]);
                     assert_eq!(
                         ty.shape,
@@ -469,7 +469,7 @@ impl Tape for Backward<'_> {
                 self.set_gradient(of, gradient);
             }
             Some(accumulated) => {
-                self.emit(Op::Add(Add::PLAIN), vec![accumulated, gradient], &[Emitted::Gradient(input)]);
+                self.emit(Op::Add(Add::PLAIN), vec![accumulated, gradient], &[OutputRole::Gradient(input)]);
             }
         }
     }

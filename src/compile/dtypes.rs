@@ -10,7 +10,7 @@ use super::storage::{self, StorageDecoders};
 use super::value::{ShapeSource, SubRange, Value, Variant};
 use device::{DeviceKind, Phase, Pool, Role, Target};
 use ops::{Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
-use spec::{LossScale, Precision, RunConfig, StoredIn, Strategy};
+use spec::{LossScale, Precision, RunConfig, StorageDtype, Strategy};
 
 /// The dtype of each class of values.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,8 @@ pub(super) struct Dtypes {
 impl Dtypes {
     pub(super) fn of(config: &RunConfig) -> Dtypes {
         let Strategy { params, gradient_dtype, residual, precision, .. } = config.strategy;
-        let [parameters, gradients, accumulators] = [params, gradient_dtype, residual].map(StoredIn::dtype);
+        let [parameters, gradients, accumulators] =
+            [params, gradient_dtype, residual].map(StorageDtype::dtype);
         Dtypes { parameters, gradients, accumulators, matrices: precision.dtype() }
     }
 

@@ -2,7 +2,7 @@
 
 use device::{Event, Phase, Pool, Queue};
 use graph::ScopeId;
-use ops::{Op, Slice, ValueId};
+use ops::{Op, RowSlice, ValueId};
 
 /// The action of an instruction.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ pub struct Instruction {
     /// Whether only the first iteration of its section executes it.
     pub first_iteration: bool,
     /// The slice of a loss that it belongs to. A slice is differentiated right after its loss is computed.
-    pub slice: Option<Slice>,
+    pub slice: Option<RowSlice>,
 }
 
 impl Instruction {

@@ -9,12 +9,12 @@ use super::instruction::{Action, Instruction};
 use super::program::{LossSlices, Program};
 use super::value::ShapeSource;
 use graph::Pass;
-use ops::{Op, Slice, ValueId};
+use ops::{Op, RowSlice, ValueId};
 use spec::RunConfig;
 
 /// The number of slices for `rows` rows.
 pub(super) fn count(config: &RunConfig, rows: usize) -> usize {
-    Slice::count(rows, config.strategy.loss_chunks)
+    RowSlice::count(rows, config.strategy.loss_chunks)
 }
 
 pub(super) fn slice(draft: &mut Draft) {
@@ -82,7 +82,7 @@ fn slice_pair(program: &mut Program, code: &mut Vec<Instruction>, at: usize, cou
     // The last slice writes the original loss value. Each slice adds to the partial loss of the slices before it.
     let mut partial_loss = program.value(losses[0]).previous;
     let mut sliced = Vec::with_capacity(2 * count);
-    for slice in Slice::all(count) {
+    for slice in RowSlice::all(count) {
         let mut push = |op, inputs, outputs, scope| {
             let action = Action::Launch { op, inputs, outputs, workspace: None };
             sliced

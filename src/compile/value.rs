@@ -3,7 +3,7 @@
 use super::program::Program;
 use device::{Pool, Role};
 use graph::{Pass, ScopeId};
-use ops::{DType, Shape, Slice, TensorType, ValueId};
+use ops::{DType, RowSlice, Shape, TensorType, ValueId};
 
 /// How a value relates to the model's value of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ pub enum ShapeSource {
     /// The graph value of this index in this forward pass.
     Graph(Pass, usize),
     /// A slice of the rows of that graph value.
-    Rows(Pass, usize, Slice),
+    Rows(Pass, usize, RowSlice),
     /// The graph value of this index for whole batches, one after the other, each divided into micro-batches.
     Batch(BatchBuffer, usize),
     /// Two words per sample (its offset in the token row): of whole batches, or of a forward pass, whose graph value
@@ -68,7 +68,7 @@ pub struct View {
 pub enum SubRange {
     /// The tensor of this index in a bucket, in one of its states or in its scales.
     Member(usize),
-    Rows(Slice),
+    Rows(RowSlice),
 }
 
 /// A value: written once. Overwriting it creates another value (a version) in the same storage.
@@ -102,7 +102,7 @@ impl ShapeSource {
     }
 
     /// The shape source of a slice of the rows. Only graph values have rows.
-    fn rows(self, slice: Slice) -> ShapeSource {
+    fn rows(self, slice: RowSlice) -> ShapeSource {
         match self {
             ShapeSource::Graph(pass, index) => ShapeSource::Rows(pass, index, slice),
             _ => unreachable!("only values of the graph are sliced"),
@@ -163,7 +163,7 @@ impl Program {
     }
 
     /// A view of some rows of a value.
-    pub fn add_rows(&mut self, of: ValueId, rows: Slice) -> ValueId {
+    pub fn add_rows(&mut self, of: ValueId, rows: RowSlice) -> ValueId {
         let Value { name, scope, ty, shape_source, .. } = *self.value(of);
         self.add_view(
             name,
@@ -174,7 +174,7 @@ impl Program {
     }
 
     /// A value with its own memory, of the shape of some rows of another.
-    pub fn add_slice(&mut self, of: ValueId, rows: Slice) -> ValueId {
+    pub fn add_slice(&mut self, of: ValueId, rows: RowSlice) -> ValueId {
         let value = self.value(of).clone();
         let ty = TensorType { shape: value.ty.shape.of_rows(rows), ..value.ty };
         self.add_like(Value { ty, shape_source: value.shape_source.rows(rows), ..value })

@@ -13,7 +13,7 @@ use ops::{DType, Shape, TensorType};
 pub struct Sample {
     pub parts: Vec<Part>,
     /// The length, if samples are slices of a longer sequence.
-    pub length: Option<Given>,
+    pub length: Option<KeyedCount>,
     /// Tokens per sample, if the model works on tokens; the unit of its speed.
     pub tokens: Option<usize>,
 }
@@ -31,13 +31,13 @@ pub struct Part {
     /// The type for one sample: `[T]` for a sequence, `[]` for a class, up to three dimensions.
     pub ty: TensorType,
     /// For ids: all are in `0..below`. `None`: not ids, or unbounded.
-    pub below: Option<Given>,
+    pub below: Option<KeyedCount>,
 }
 
 /// A count, and the key of the experiment that sets it: a key of the model for requested parts, of the data set for
 /// provided parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct KeyedCount {
     /// The full key: `model.transformer.context`.
     pub key: &'static str,
     pub count: usize,
@@ -66,19 +66,19 @@ pub type Memory = Box<dyn DerefMut<Target = [u8]> + Send>;
 /// Samples in host memory, part by part.
 #[derive(Debug)]
 pub struct Batch {
-    parts: Vec<Filled>,
+    parts: Vec<FilledPart>,
     /// Random seeds per sample, if the model uses randomness. Not part of any data set.
-    seeds: Option<Filled>,
+    seeds: Option<FilledPart>,
 }
 
 /// One part of all samples of a batch.
-pub struct Filled {
+pub struct FilledPart {
     pub part: Part,
     /// The samples in order, in native byte order.
     pub bytes: Memory,
 }
 
-impl fmt::Debug for Filled {
+impl fmt::Debug for FilledPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Filled").field("part", &self.part).finish_non_exhaustive()
     }
@@ -87,44 +87,44 @@ impl fmt::Debug for Filled {
 impl Batch {
     /// Allocates a batch, with arbitrary contents.
     pub fn new(parts: &[Part], samples: usize) -> Batch {
-        Batch { parts: parts.iter().map(|part| Filled::new(*part, samples)).collect(), seeds: None }
+        Batch { parts: parts.iter().map(|part| FilledPart::new(*part, samples)).collect(), seeds: None }
     }
 
     /// Makes a batch of existing memory, which has the size of each part, and of optional memory for random seeds.
     pub fn within(parts: Vec<(Part, Memory)>, seeds: Option<Memory>) -> Batch {
-        let filled = |(part, bytes)| Filled { part, bytes };
+        let filled = |(part, bytes)| FilledPart { part, bytes };
         Batch {
             parts: parts.into_iter().map(filled).collect(),
-            seeds: seeds.map(|bytes| Filled { part: seeds::part(), bytes }),
+            seeds: seeds.map(|bytes| FilledPart { part: seeds::part(), bytes }),
         }
     }
 
     /// Adds memory for random seeds.
     #[must_use]
     pub fn with_seeds(self, samples: usize) -> Batch {
-        Batch { seeds: Some(Filled::new(seeds::part(), samples)), ..self }
+        Batch { seeds: Some(FilledPart::new(seeds::part(), samples)), ..self }
     }
 
     /// The parts from the data set, without the random seeds.
-    pub fn parts(&self) -> &[Filled] {
+    pub fn parts(&self) -> &[FilledPart] {
         &self.parts
     }
 
-    pub fn parts_mut(&mut self) -> &mut [Filled] {
+    pub fn parts_mut(&mut self) -> &mut [FilledPart] {
         &mut self.parts
     }
 
     /// The random seeds.
-    pub(super) fn seeds_mut(&mut self) -> Option<&mut Filled> {
+    pub(super) fn seeds_mut(&mut self) -> Option<&mut FilledPart> {
         self.seeds.as_mut()
     }
 
     /// All parts, random seeds included.
-    pub fn all(&self) -> impl Iterator<Item = &Filled> {
+    pub fn all(&self) -> impl Iterator<Item = &FilledPart> {
         self.parts.iter().chain(&self.seeds)
     }
 
-    pub fn part(&self, name: &str) -> Option<&Filled> {
+    pub fn part(&self, name: &str) -> Option<&FilledPart> {
         self.all().find(|filled| filled.part.name == name)
     }
 
@@ -177,10 +177,10 @@ impl Batch {
     }
 }
 
-impl Filled {
-    fn new(part: Part, samples: usize) -> Filled {
+impl FilledPart {
+    fn new(part: Part, samples: usize) -> FilledPart {
         // Zeroed pages would not be resident until first written.
-        Filled { part, bytes: Box::new(vec![1; part.of_samples(samples).bytes() as usize]) }
+        FilledPart { part, bytes: Box::new(vec![1; part.of_samples(samples).bytes() as usize]) }
     }
 
     /// Fills an f32 part with one number.

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::row::{WEIGHTS, weights};
 use super::slices::ReadTokens;
-use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep};
+use super::{Batch, Contents, DataError, FilledPart, KeyedCount, Part, Sample, Source, Split, TrainingStep};
 use ops::TensorType;
 
 /// How documents become samples.
@@ -56,7 +56,7 @@ impl Documents {
 pub(super) struct DocumentSet {
     pub(super) digest: String,
     /// All tokens are below this count.
-    pub(super) below: Given,
+    pub(super) below: KeyedCount,
     /// Padded or packed.
     pub(super) documents: Documents,
     /// End of each document in the row.
@@ -231,7 +231,7 @@ impl<R: ReadTokens> DocumentSamples<R> {
     /// Fills one part of these samples.
     fn fill<'a>(
         &'a self,
-        filled: &mut Filled,
+        filled: &mut FilledPart,
         weight: f32,
         samples: impl Iterator<Item = &'a [DocumentSlice]>,
     ) -> Result<(), DataError> {

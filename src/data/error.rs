@@ -5,7 +5,7 @@ use std::io;
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use super::Given;
+use super::KeyedCount;
 use base::units::Bytes;
 
 /// An unusable data set. [`DataError::help`] suggests a fix, and [`DataError::blame`] is the key of the experiment that
@@ -74,7 +74,7 @@ pub enum DataError {
         /// The material that is too short, such as text.
         material: &'static str,
         /// The model's key for the length of samples.
-        length: Option<Given>,
+        length: Option<KeyedCount>,
         /// If the split is the cause: the largest split, in hundredths, that leaves enough on both sides.
         largest_split: Option<f64>,
     },
@@ -101,8 +101,8 @@ pub enum DataError {
         data: &'static str,
         part: &'static str,
         /// The model's bound on the ids.
-        asked: Given,
-        found: Option<Given>,
+        asked: KeyedCount,
+        found: Option<KeyedCount>,
     },
 }
 
@@ -115,7 +115,7 @@ pub enum Split {
 
 /// The key that causes an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blame {
+pub enum ErrorKey {
     /// The full key.
     Key(&'static str),
     /// A key of the data set's table.
@@ -224,20 +224,20 @@ impl DataError {
     }
 
     /// The key that causes the error.
-    pub fn blame(&self) -> Blame {
+    pub fn blame(&self) -> ErrorKey {
         match self {
             DataError::TooShort { largest_split: Some(_), .. } | DataError::BadSplit { .. } => {
-                Blame::Data("split")
+                ErrorKey::Data("split")
             }
             DataError::TooShort { length: Some(given), .. } | DataError::OutOfBounds { asked: given, .. } => {
-                Blame::Key(given.key)
+                ErrorKey::Key(given.key)
             }
-            DataError::NoWholeBatch { .. } => Blame::Key("train.batch_size"),
-            DataError::TooShort { .. } => Blame::DataSet,
-            DataError::NoPart { .. } | DataError::OtherType { .. } => Blame::DataSet,
-            DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => Blame::Data("tokens.file"),
-            DataError::NoSuchToken { .. } => Blame::Data("tokens.end"),
-            DataError::NoCache | DataError::Uncached { .. } => Blame::Data("tokens"),
+            DataError::NoWholeBatch { .. } => ErrorKey::Key("train.batch_size"),
+            DataError::TooShort { .. } => ErrorKey::DataSet,
+            DataError::NoPart { .. } | DataError::OtherType { .. } => ErrorKey::DataSet,
+            DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => ErrorKey::Data("tokens.file"),
+            DataError::NoSuchToken { .. } => ErrorKey::Data("tokens.end"),
+            DataError::NoCache | DataError::Uncached { .. } => ErrorKey::Data("tokens"),
             DataError::NoPaths
             | DataError::NoMatch { .. }
             | DataError::BadGlob { .. }
@@ -250,7 +250,7 @@ impl DataError {
             | DataError::NotText { .. }
             | DataError::TooLong { .. }
             | DataError::NotEncoded { .. }
-            | DataError::Empty { .. } => Blame::Data("paths"),
+            | DataError::Empty { .. } => ErrorKey::Data("paths"),
         }
     }
 }
@@ -266,7 +266,7 @@ fn quoted_list(names: &[&str]) -> String {
 }
 
 /// "the 256 tokens of data.text"
-fn describe_bound(found: Option<Given>, part: &str, data: &str) -> String {
+fn describe_bound(found: Option<KeyedCount>, part: &str, data: &str) -> String {
     match found {
         Some(found) => format!("the {} {part} of data.{data}", found.count),
         None => format!("the unbounded `{part}` of data.{data}"),
@@ -318,7 +318,7 @@ mod tests {
             least: context as u64 + 1,
             unit: "byte",
             material: "text",
-            length: Some(Given { key: "model.transformer.context", count: context }),
+            length: Some(KeyedCount { key: "model.transformer.context", count: context }),
             largest_split,
         };
         let error = too_short(Split::Training, 1200, 2048, None);

@@ -83,7 +83,7 @@ mod tests {
         let one = |paths: &[PathBuf]| find(paths).unwrap_err().remove(0);
         let error = one(std::slice::from_ref(&glob));
         assert_eq!(error.to_string(), format!("no file matches `{}`", glob.display()));
-        assert_eq!(error.blame(), crate::Blame::Data("paths"));
+        assert_eq!(error.blame(), crate::ErrorKey::Data("paths"));
         assert!(matches!(one(&[folder.path().join("none")]), DataError::NoMatch { .. }));
         assert!(matches!(one(&[folder.path().to_path_buf()]), DataError::Folder { .. }));
         assert!(matches!(one(&[folder.path().join("[")]), DataError::BadGlob { .. }));

@@ -18,10 +18,10 @@ mod token_files;
 mod tokens;
 mod weights;
 
-pub use batch::{Batch, Filled, Given, Memory, Part, Sample};
+pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, Sample};
 pub use digest::DigestCache;
 pub use documents::Documents;
-pub use error::{Blame, DataError, Split};
+pub use error::{DataError, ErrorKey, Split};
 pub use order::Order;
 pub use row::TokenRow;
 pub use source::{Contents, DataSet, Inspected, Source, TrainingStep, check_order};
@@ -29,5 +29,6 @@ pub use synthetic::SyntheticSet;
 pub use text::{Encoding, TextSet, TokenizerFile};
 pub use tokens::{TokenSet, TokenWidth};
 pub use weights::{
-    CheckpointTensor, Form, Naming, Needed, StoredParameters, Weights, WeightsError, digest_of_both,
+    CheckpointTensor, Form, RequiredParameter, StoredParameters, TensorNaming, Weights, WeightsError,
+    digest_of_both,
 };

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::ids::Ids;
 use super::row::WEIGHTS;
 use super::{
-    Batch, Contents, DataError, Given, Order, Part, Sample, Source, Split, TokenRow, TrainingStep, row,
+    Batch, Contents, DataError, KeyedCount, Order, Part, Sample, Source, Split, TokenRow, TrainingStep, row,
 };
 use ops::{DType, TensorType};
 
@@ -37,7 +37,7 @@ pub(super) struct RowSummary {
     pub(super) digest: String,
     pub(super) splits: Splits,
     /// All tokens are below this count.
-    pub(super) below: Given,
+    pub(super) below: KeyedCount,
 }
 
 /// The sizes of the training split, which comes first, and the evaluation split, in tokens.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{Batch, DataError, DigestCache, Given, Order, Part, Sample, TokenRow};
+use super::{Batch, DataError, DigestCache, KeyedCount, Order, Part, Sample, TokenRow};
 
 /// The contents of a data set, or all its errors.
 pub type Inspected = Result<Box<dyn Contents>, Vec<DataError>>;
@@ -51,7 +51,7 @@ pub trait DataSet: Debug {
     }
 
     /// The bound of a part's ids, if known before reading.
-    fn below(&self, _part: &str) -> Option<Given> {
+    fn below(&self, _part: &str) -> Option<KeyedCount> {
         None
     }
 
@@ -101,7 +101,7 @@ pub fn check_order(
 }
 
 /// Checks that the ids of a part are below the model's bound, if it has one.
-fn check_bound(requested: &Part, found: Option<Given>, data: &'static str) -> Result<(), DataError> {
+fn check_bound(requested: &Part, found: Option<KeyedCount>, data: &'static str) -> Result<(), DataError> {
     match (requested.below, found) {
         (None, _) => Ok(()),
         (Some(most), Some(found)) if found.count <= most.count => Ok(()),

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use super::slices::PARTS;
 use super::{
-    Batch, Contents, DataError, DataSet, DigestCache, Filled, Given, Part, Sample, Source, TrainingStep,
-    digest, sampling,
+    Batch, Contents, DataError, DataSet, DigestCache, FilledPart, KeyedCount, Part, Sample, Source,
+    TrainingStep, digest, sampling,
 };
 use ops::TensorType;
 
@@ -54,12 +54,12 @@ struct Chain {
 #[derive(Debug)]
 struct ChainContents {
     digest: String,
-    below: Given,
+    below: KeyedCount,
 }
 
 impl SyntheticSet {
-    fn below(&self) -> Given {
-        Given { key: "data.synthetic.tokens", count: self.tokens }
+    fn below(&self) -> KeyedCount {
+        KeyedCount { key: "data.synthetic.tokens", count: self.tokens }
     }
 
     fn chain_contents(&self) -> ChainContents {
@@ -104,7 +104,7 @@ impl SyntheticSet {
 
 impl Chain {
     /// Fills one part of the samples with chains; `draw(sample, position)` decides each token.
-    fn fill(&self, filled: &mut Filled, samples: Range<u64>, draw: impl Fn(u64, u64) -> u64) {
+    fn fill(&self, filled: &mut FilledPart, samples: Range<u64>, draw: impl Fn(u64, u64) -> u64) {
         let shift = PARTS.iter().position(|name| *name == filled.part.name);
         let shift = shift.expect("`check` accepted only parts of the chain");
         for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
@@ -141,7 +141,7 @@ impl DataSet for SyntheticSet {
         false
     }
 
-    fn below(&self, part: &str) -> Option<Given> {
+    fn below(&self, part: &str) -> Option<KeyedCount> {
         PARTS.contains(&part).then_some(SyntheticSet::below(self))
     }
 

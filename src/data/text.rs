@@ -15,12 +15,13 @@ use super::documents::{DocumentSamples, DocumentSet};
 use super::slices::{PARTS, RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::{
-    Contents, DataError, DataSet, DigestCache, Documents, Given, Sample, Source, TokenWidth, digest, files,
+    Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Sample, Source, TokenWidth, digest,
+    files,
 };
 use base::user_cache;
 
 /// The bound of byte tokens.
-const BYTES: Given = Given { key: "data.text.tokens", count: 256 };
+const BYTES: KeyedCount = KeyedCount { key: "data.text.tokens", count: 256 };
 
 /// Unit and material, for error messages.
 const UNITS: [&str; 2] = ["byte", "text"];
@@ -40,7 +41,7 @@ pub struct TextSet {
 }
 
 /// An encoded text in the cache, its digest, and the bound of its tokens.
-type CachedText = (Encoded, String, Given);
+type CachedText = (Encoded, String, KeyedCount);
 
 /// The files of a text and their digests.
 type Digested = Vec<(PathBuf, FileDigest)>;
@@ -106,7 +107,7 @@ impl TextSet {
         if found.tokens == 0 {
             return Err(one(DataError::Empty { files: digested.len() }));
         }
-        let below = Given { key: "data.text.tokens", count: found.largest as usize + 1 };
+        let below = KeyedCount { key: "data.text.tokens", count: found.largest as usize + 1 };
         Ok((found, digest, below))
     }
 
@@ -139,7 +140,7 @@ impl TextSet {
     }
 }
 
-fn row(found: Encoded, below: Given) -> TokenFiles {
+fn row(found: Encoded, below: KeyedCount) -> TokenFiles {
     TokenFiles::one(found.path, found.file, encoded::WIDTH, below.count)
 }
 
@@ -164,7 +165,7 @@ impl DataSet for TextSet {
         self.documents == Documents::Joined
     }
 
-    fn below(&self, part: &str) -> Option<Given> {
+    fn below(&self, part: &str) -> Option<KeyedCount> {
         (self.encoding == Encoding::Bytes && PARTS.contains(&part)).then_some(BYTES)
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::digest::{TokensDigest, versions};
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
-use super::{Contents, DataError, DataSet, DigestCache, Given, Sample, Source, digest, files};
+use super::{Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, digest, files};
 use base::regular;
 
 /// Unit and material, for error messages.
@@ -95,7 +95,7 @@ impl TokenSet {
             return Err(vec![DataError::Empty { files: counts.len() }]);
         }
         let splits = Splits::of(tokens, self.split, UNITS).map_err(|error| vec![error])?;
-        let below = Given { key: "data.tokens.paths", count: largest as usize + 1 };
+        let below = KeyedCount { key: "data.tokens.paths", count: largest as usize + 1 };
         Ok(FileSummary { contents: RowSummary { digest: digest::combine(&digests), splits, below }, counts })
     }
 

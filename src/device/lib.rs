@@ -24,16 +24,16 @@ pub use cpu::{CpuDevice, Delay, described as described_processor, target as cpu_
 pub use cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use cpu::{from_f32, to_f32};
 pub use cuda::{
-    Card, CudaDevice, Equipment, Found, Inventory, KernelCompiler, KernelReport, MissingLibrary,
+    Card, CudaDevice, CudaStack, Found, Inventory, KernelCompiler, KernelReport, MissingLibrary,
     OLDEST as OLDEST_CARD, RegistersLock, SourceReport, Unavailable, Version, equip, inventory,
     target as described_card,
 };
 pub use cuda::{emulate_delay, emulate_way};
 pub use known::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
-pub use lent::Lent;
+pub use lent::HostSlice;
 pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
-pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
+pub use probe::{ProbeError, ProbeReport, in_child as probe_in_child, this_program};
 pub use rank::Rank;
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
@@ -255,7 +255,7 @@ pub trait Device {
     ///
     /// # Errors
     /// `NotOfHost` if the region is in device memory.
-    fn lend(&mut self, region: Region) -> Result<Lent, DeviceError>;
+    fn lend(&mut self, region: Region) -> Result<HostSlice, DeviceError>;
 
     /// Records the event after all work enqueued on the queue so far.
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;

@@ -51,7 +51,7 @@ pub enum DetectError {
     #[error("{0}; `plan --target` predicts for an absent card (`devices --targets` lists some)")]
     Unavailable(#[from] Unavailable),
     #[error(transparent)]
-    Probe(#[from] ProbeError),
+    FieldNames(#[from] ProbeError),
     #[error("the memory size of this machine is unknown (no /proc/meminfo): set a limit with `--memory`")]
     UnknownMemory,
     #[error(transparent)]

@@ -12,7 +12,7 @@ use signal_hook::flag;
 
 /// The result of a probe: one line of JSON on its standard output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Probed {
+pub struct ProbeReport {
     /// Card memory in use, by the driver's counter, after all modules were loaded and had run; 0 for the CPU.
     pub context_bytes: u64,
     /// Notes for the user, one line each.
@@ -66,7 +66,7 @@ pub fn this_program() -> io::Result<Command> {
 ///
 /// # Errors
 /// The device cannot be used, or the probe fails.
-pub fn in_child(ordinal: Option<usize>, rates: bool) -> Result<Probed, ProbeError> {
+pub fn in_child(ordinal: Option<usize>, rates: bool) -> Result<ProbeReport, ProbeError> {
     let mut command = this_program().map_err(ProbeError::NotStarted)?;
     command.arg("probe-device");
     if let Some(ordinal) = ordinal {

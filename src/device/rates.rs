@@ -267,7 +267,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::{Event, Lent};
+    use crate::{Event, HostSlice};
     use base::units::Bytes;
 
     const FLOPS_PER_S: f64 = 2e11;
@@ -349,7 +349,7 @@ mod tests {
             Ok(())
         }
 
-        fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+        fn lend(&mut self, region: Region) -> Result<HostSlice, DeviceError> {
             Err(DeviceError::NotOfHost { buffer: region.buffer })
         }
 

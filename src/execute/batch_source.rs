@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use super::engine::Engine;
 use super::error::RunError;
 use data::{Batch, DataError, Source, TokenRow, TrainingStep, row, seeds};
-use device::Lent;
+use device::HostSlice;
 use ops::DType;
-use spec::{LoadedFrom, RunConfig};
+use spec::{DataResidence, RunConfig};
 
 /// Bytes of one read of a token row that is copied to the device.
 const PIECE: usize = 64 << 10;
@@ -20,14 +20,14 @@ pub(super) struct BatchSource<'a> {
     /// Tokens of a sample. 0 for models without tokens.
     context: usize,
     /// The token row, once it is in host memory.
-    held: &'a OnceLock<Lent>,
+    held: &'a OnceLock<HostSlice>,
 }
 
 impl<'a> BatchSource<'a> {
     pub(super) fn new(
         config: &'a RunConfig,
         data: &'a dyn Source,
-        held: &'a OnceLock<Lent>,
+        held: &'a OnceLock<HostSlice>,
     ) -> BatchSource<'a> {
         BatchSource { config, data, context: config.sample().tokens.unwrap_or(0), held }
     }
@@ -48,15 +48,15 @@ impl<'a> BatchSource<'a> {
         let loader = &self.config.strategy.loader;
         let dtype = loader.dtype.dtype();
         match loader.source {
-            LoadedFrom::Stream => Ok(()),
-            LoadedFrom::Ram => {
+            DataResidence::Stream => Ok(()),
+            DataResidence::Ram => {
                 let mut memory = engine.lend_row()?;
                 self.row().tokens(0, dtype, &mut memory)?;
                 // It is set only here.
                 let _ = self.held.set(memory);
                 Ok(())
             }
-            LoadedFrom::Device => {
+            DataResidence::Device => {
                 let (row, mut piece) = (self.row(), vec![0; PIECE]);
                 let each = PIECE / dtype.bytes() as usize;
                 let tokens = self.config.tokens.expect("planned: the number of tokens of held data is known");
@@ -78,9 +78,9 @@ impl<'a> BatchSource<'a> {
     /// the data set, as they are before the row is in host memory.
     fn cut(&self) -> Option<(&'a dyn TokenRow, Option<&'a [u8]>)> {
         match self.config.strategy.loader.source {
-            LoadedFrom::Stream => None,
-            LoadedFrom::Ram => self.held.get().map(|held| (self.row(), Some(&**held))),
-            LoadedFrom::Device => Some((self.row(), None)),
+            DataResidence::Stream => None,
+            DataResidence::Ram => self.held.get().map(|held| (self.row(), Some(&**held))),
+            DataResidence::Device => Some((self.row(), None)),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::updated_by::UpdatedBy;
 use compile::{Action, Instruction, Program, SectionKind};
 use device::{Phase, Pool};
-use memory::{CacheWork, carried_bytes};
+use memory::{CacheStats, carried_bytes};
 use ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 
 /// Counted during execution, never copied from the configuration.
@@ -22,8 +22,8 @@ pub struct Counts {
     /// Requests of instructions that run in the first iteration only. They are not part of any step.
     pub requests_in_first_iteration: u64,
     /// Work of a caching allocator: without evaluations, and in evaluations.
-    pub cache: CacheWork,
-    pub cache_in_evaluation: CacheWork,
+    pub cache: CacheStats,
+    pub cache_in_evaluation: CacheStats,
     /// Parameters, gradients and optimizer states that were initialised lazily, at their first use.
     pub lazily_initialised: u64,
     /// Elements of the parameters that the optimizer updated.

@@ -2,7 +2,7 @@
 
 use super::counts::Counts;
 use super::measured::Loading;
-use super::products::ProductSources;
+use super::products::MatmulAlgorithmSources;
 use base::units::{Bytes, Count};
 use compile::Program;
 use spec::{EmptyCache, Optimizer, RunConfig, Strategy};
@@ -51,7 +51,7 @@ pub(super) fn effects(
     before: &Counts,
     after: &Counts,
     run: EffectsContext,
-    products: Option<ProductSources>,
+    products: Option<MatmulAlgorithmSources>,
 ) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
@@ -216,8 +216,8 @@ pub fn untrained_parameters(numbers: u64, all: u64) -> String {
 }
 
 /// `algorithms: 14 timed + 2 cached`
-fn algorithms(products: ProductSources) -> String {
-    let ProductSources { timed, cached, stored, untimed } = products;
+fn algorithms(products: MatmulAlgorithmSources) -> String {
+    let MatmulAlgorithmSources { timed, cached, stored, untimed } = products;
     let sources = [(timed, "timed"), (cached, "cached"), (stored, "stored"), (untimed, "untimed")];
     let parts = sources.iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
     format!("algorithms: {}", parts.collect::<Vec<_>>().join(" + "))

@@ -20,7 +20,7 @@ use compile::{Action, FirstIterations, Program, SectionKind};
 use data::{Batch, StoredParameters};
 use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
-use memory::{Allocator, CacheWork};
+use memory::{Allocator, CacheStats};
 use memory::{Backing, Failure, MemoryManager};
 use ops::ValueId;
 
@@ -156,7 +156,7 @@ impl<'a> Engine<'a> {
 
     /// Counters of the caching allocator, evaluations included.
     #[cfg(test)]
-    pub(super) fn cache_work(&self) -> CacheWork {
+    pub(super) fn cache_work(&self) -> CacheStats {
         self.manager.cache_work()
     }
 

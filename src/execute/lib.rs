@@ -42,7 +42,7 @@ pub use measured::{Ended, Measured, Outcome, in_pieces};
 pub use prepared::DATA_FILE;
 pub use prime::prime;
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
-pub use products::{PRODUCTS_FILE, ProductSources};
+pub use products::{MatmulAlgorithmSources, PRODUCTS_FILE};
 pub use protocol::{Message, Reporter, end_with_parent};
 pub use step_log::STEPS_FILE;
 pub use timeline::Timeline;

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
-use super::products::ProductSources;
+use super::products::MatmulAlgorithmSources;
 use super::volume::Volume;
 use base::documented;
 use base::statistics::{self, Interval};
 use base::units::Bytes;
 use device::{ByRole, Ledger, Phase, Pool};
-use memory::{OutOfMemory, Pieces, Short};
+use memory::{FreeMemory, OutOfMemory, Shortfall};
 
 /// How a run ended, and what it measured until then.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -206,7 +206,7 @@ impl Loading {
 impl Outcome {
     /// Out of memory after `steps` steps. The whole run lacks the bytes of `short`. The live bytes of the failed
     /// request are the run's peak.
-    pub(super) fn set_out_of_memory(&mut self, found: &OutOfMemory, short: Short, steps: u64) {
+    pub(super) fn set_out_of_memory(&mut self, found: &OutOfMemory, short: Shortfall, steps: u64) {
         self.ended = Ended::OutOfMemory;
         self.message = describe(found, short);
         if found.leaked > 0 {
@@ -245,7 +245,7 @@ impl Measured {
     }
 
     /// Sets the failed request, and the bytes that the limits are short of for the whole run.
-    pub fn record_out_of_memory(&mut self, found: &OutOfMemory, short: Short) {
+    pub fn record_out_of_memory(&mut self, found: &OutOfMemory, short: Shortfall) {
         let (short, other) = short.of(found.pool);
         self.oom_phase = Some(found.phase.name().to_owned());
         self.oom_operation = Some(found.operation.clone());
@@ -254,7 +254,7 @@ impl Measured {
         self.oom_short_bytes = Some(short);
         self.oom_pool = Some(found.pool.name().to_owned());
         self.oom_other_short_bytes = Some(other).filter(|bytes| *bytes > 0);
-        let Pieces { bytes, largest } = found.pieces;
+        let FreeMemory { bytes, largest } = found.pieces;
         self.oom_in_pieces_bytes = Some(bytes).filter(|bytes| *bytes > 0);
         self.oom_largest_piece_bytes = self.oom_in_pieces_bytes.map(|_| largest);
     }
@@ -300,8 +300,8 @@ impl Measured {
         self.micro_batches = per_step(|counts| counts.micro_batches);
     }
 
-    pub(super) fn record_products(&mut self, sources: ProductSources) {
-        let ProductSources { timed, cached, stored, untimed } = sources;
+    pub(super) fn record_products(&mut self, sources: MatmulAlgorithmSources) {
+        let MatmulAlgorithmSources { timed, cached, stored, untimed } = sources;
         self.products_timed = Some(timed);
         self.products_cached = Some(cached);
         self.products_stored = Some(stored);
@@ -310,12 +310,12 @@ impl Measured {
 }
 
 /// `14 MiB reserved but free in fragments, the largest 6 MiB`
-pub fn in_pieces(Pieces { bytes, largest }: Pieces) -> Option<String> {
+pub fn in_pieces(FreeMemory { bytes, largest }: FreeMemory) -> Option<String> {
     let (all, largest) = (Bytes(bytes), Bytes(largest));
     (bytes > 0).then(|| format!("{all} reserved but free in fragments, the largest {largest}"))
 }
 
-fn describe(found: &OutOfMemory, short: Short) -> String {
+fn describe(found: &OutOfMemory, short: Shortfall) -> String {
     let OutOfMemory { operation, value, .. } = found;
     let (phase, (short, other)) = (found.phase.name(), short.of(found.pool));
     let (of, of_other) = match found.pool.home() {

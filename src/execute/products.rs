@@ -14,7 +14,7 @@ pub const PRODUCTS_FILE: &str = "products.csv";
 
 /// The number of matmul shapes by the source of their algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProductSources {
+pub struct MatmulAlgorithmSources {
     pub timed: u64,
     pub cached: u64,
     pub stored: u64,
@@ -30,7 +30,7 @@ pub(super) fn choose(
     folder: &Path,
     program: &Program,
     device: &mut dyn Device,
-) -> Result<Option<ProductSources>, RunError> {
+) -> Result<Option<MatmulAlgorithmSources>, RunError> {
     let file = folder.join(PRODUCTS_FILE);
     let work: Vec<Work> = program.work().into_iter().filter(|work| work.home == Pool::Device).collect();
     device.choose(&work, &read(&file)?)?;
@@ -43,7 +43,7 @@ pub(super) fn choose(
         return Ok(None);
     }
     write(&file, &choices).map_err(|error| cannot_write(&file, error))?;
-    let mut products = ProductSources::default();
+    let mut products = MatmulAlgorithmSources::default();
     for choice in &choices {
         let _ = writeln!(io::stderr(), "{choice}");
         *match choice.source {

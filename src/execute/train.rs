@@ -17,7 +17,7 @@ use super::external_reading::ExternalCounter;
 use super::loader::{LoadedBatch, Loader};
 use super::measured::{Ended, Loading, Measured, Outcome, StepTimes};
 use super::prepared::Prepared;
-use super::products::ProductSources;
+use super::products::MatmulAlgorithmSources;
 use super::step_log::{StepLog, TimedStep};
 use super::timeline::Timeline;
 use super::unchanged::Unchanged;
@@ -128,7 +128,7 @@ struct Trainer<'a> {
     program: &'a Program,
     data: &'a dyn Source,
     weights: Option<&'a StoredParameters>,
-    products: Option<ProductSources>,
+    products: Option<MatmulAlgorithmSources>,
     reporter: &'a mut Reporter,
     began: Instant,
 }

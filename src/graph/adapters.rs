@@ -4,13 +4,13 @@
 //! K and M input and output features of a layer, R rank. A is random, B is zero, so that the adapted model initially
 //! equals the base model.
 
-use super::{Graph, Initial, Named, Node, Scope, ScopeId, ValueKind, named};
+use super::{Graph, Initial, LayerMatches, Node, Scope, ScopeId, ValueKind, named};
 use ops::{Add, Linear, Op, Scale};
-use spec::{Lora, StoredIn};
+use spec::{Lora, StorageDtype};
 
 /// A linear layer of a block, which can have an adapter.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Adaptable {
+pub struct AdaptableLinear {
     /// The index of its node.
     node: usize,
     /// Its path in the block: `attention.qkv`.
@@ -20,7 +20,7 @@ pub struct Adaptable {
 }
 
 /// The linear layers of a graph's blocks, in the order of execution.
-pub fn adaptable(graph: &Graph) -> Vec<Adaptable> {
+pub fn adaptable(graph: &Graph) -> Vec<AdaptableLinear> {
     let layer = |(node, Node { op, scope, inputs, .. }): (usize, &Node)| {
         let scope = &graph.scopes[scope.index()];
         let weight = &graph.values[*inputs.get(1)?];
@@ -29,7 +29,7 @@ pub fn adaptable(graph: &Graph) -> Vec<Adaptable> {
         let block = &graph.scopes[scope.layer.index()].path;
         let path = format!("{}.{}", scope.path, weight_prefix(weight.name));
         let path = path.strip_prefix(&format!("{block}."))?.to_owned();
-        (scope.block && is_weight).then_some(Adaptable { node, path, in_features, out_features })
+        (scope.block && is_weight).then_some(AdaptableLinear { node, path, in_features, out_features })
     };
     graph.nodes.iter().enumerate().filter_map(layer).collect()
 }
@@ -40,9 +40,13 @@ fn weight_prefix(weight: &str) -> &str {
 }
 
 /// Matches target names with linear layers; `by_scope` has one entry per layer.
-pub fn targeted(layers: &[Adaptable], targets: &[String]) -> Named {
-    let scope =
-        |layer: &Adaptable| Scope { path: layer.path.clone(), parent: None, layer: ScopeId(0), block: true };
+pub fn targeted(layers: &[AdaptableLinear], targets: &[String]) -> LayerMatches {
+    let scope = |layer: &AdaptableLinear| Scope {
+        path: layer.path.clone(),
+        parent: None,
+        layer: ScopeId(0),
+        block: true,
+    };
     let scopes: Vec<Scope> = layers.iter().map(scope).collect();
     named(&scopes, targets.iter().map(String::as_str))
 }
@@ -50,7 +54,7 @@ pub fn targeted(layers: &[Adaptable], targets: &[String]) -> Named {
 impl Graph {
     /// Freezes all parameters, stores the weights of the blocks' linear layers in the format of the LoRA base, and adds
     /// factors to the targeted layers.
-    pub fn adapt(&mut self, lora: &Lora, params: StoredIn) {
+    pub fn adapt(&mut self, lora: &Lora, params: StorageDtype) {
         let layers = adaptable(self);
         for value in &mut self.values {
             if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
@@ -79,7 +83,7 @@ impl Graph {
     }
 
     /// Appends a linear layer with its factors. The sum of both writes the layer's original outputs.
-    fn add_factors(&mut self, node: Node, layer: &Adaptable, lora: &Lora) {
+    fn add_factors(&mut self, node: Node, layer: &AdaptableLinear, lora: &Lora) {
         let Op::Linear(linear) = node.op else { unreachable!("only linear layers are adapted") };
         let Node { scope, inputs, outputs, .. } = node;
         let adapter = self.child_scope(scope, weight_prefix(self.values[inputs[1]].name));
@@ -113,7 +117,7 @@ impl Graph {
 mod tests {
     use super::*;
     use crate as graph;
-    use spec::Base;
+    use spec::LoraBase;
 
     fn paths(graph: &Graph) -> Vec<String> {
         adaptable(graph).into_iter().map(|layer| layer.path).collect()
@@ -126,9 +130,9 @@ mod tests {
         let plain = graph::build(&model, 2);
         assert_eq!(paths(&plain), ["attention.qkv", "attention.out", "mlp.up", "mlp.out"].repeat(2));
         let targets = ["mlp".to_owned(), "*.qkv".to_owned()].to_vec();
-        let lora = Lora { rank: 5, alpha: 10.0, targets, base: Base::Nf4, double_quantization: true };
+        let lora = Lora { rank: 5, alpha: 10.0, targets, base: LoraBase::Nf4, double_quantization: true };
         let mut adapted = plain.clone();
-        adapted.adapt(&lora, StoredIn::Fp32);
+        adapted.adapt(&lora, StorageDtype::Fp32);
         let (base, added) = adapted.values.split_at(plain.values.len());
         assert!(
             base.iter().zip(&plain.values).all(|(a, b)| (a.name, a.scope, a.ty) == (b.name, b.scope, b.ty))

@@ -1,7 +1,7 @@
 //! Materialized attention.
 
 use super::{Graph, GraphValue, ValueKind};
-use ops::{MaterializedAttention, Op, Stacked};
+use ops::{MaterializedAttention, Op, StackedRows};
 
 impl Graph {
     /// Replaces fused attention by materialized attention throughout the model.
@@ -19,7 +19,7 @@ impl Graph {
             (values[lse].name, values[lse].ty) = ("probabilities", types[1]);
             let (scope, kind) = (node.scope, ValueKind::Activation);
             for (name, &ty) in ["scores", "dropped"].into_iter().zip(&types[2..]) {
-                values.push(GraphValue { name, scope, ty, kind, stacked: Stacked::default() });
+                values.push(GraphValue { name, scope, ty, kind, stacked: StackedRows::default() });
                 node.outputs.push(values.len() - 1);
             }
         }

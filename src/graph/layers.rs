@@ -10,7 +10,7 @@ use super::{Scope, ScopeId};
 
 /// The scopes that layer names select.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Named {
+pub struct LayerMatches {
     /// For each scope, the index of the most specific name that selects it: the one with most path components, and
     /// among these an exact name before a pattern.
     pub by_scope: Vec<Option<usize>>,
@@ -21,7 +21,7 @@ pub struct Named {
 }
 
 /// Matches layer names with scopes. Names must be unique.
-pub fn named<'n>(scopes: &[Scope], names: impl IntoIterator<Item = &'n str>) -> Named {
+pub fn named<'n>(scopes: &[Scope], names: impl IntoIterator<Item = &'n str>) -> LayerMatches {
     let names: Vec<&str> = names.into_iter().collect();
     let exact: HashMap<&str, usize> = names.iter().zip(0..).map(|(name, index)| (*name, index)).collect();
     let patterns: Vec<(usize, Vec<Pattern>)> =
@@ -43,7 +43,7 @@ pub fn named<'n>(scopes: &[Scope], names: impl IntoIterator<Item = &'n str>) -> 
         contested.extend(most_specific.filter(|names| names.len() > 1).map(|names| (id, names)));
     }
     let unknown = (0..names.len()).filter(|&index| !used[index]).collect();
-    Named { by_scope, unknown, contested }
+    LayerMatches { by_scope, unknown, contested }
 }
 
 /// `blocks.0.mlp`, `blocks.0`, `blocks`

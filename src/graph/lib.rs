@@ -7,13 +7,13 @@ mod micro_batches;
 mod transformer;
 mod values;
 
-pub use adapters::{Adaptable, adaptable, targeted};
-pub use layers::{Named, named};
+pub use adapters::{AdaptableLinear, adaptable, targeted};
+pub use layers::{LayerMatches, named};
 pub use micro_batches::{Graphs, MicroBatch, Pass};
 pub use values::goes_by;
 
-use data::{Documents, Needed, Part};
-use ops::{Op, Shape, Sizes, Stacked, Storage, TensorType};
+use data::{Documents, Part, RequiredParameter};
+use ops::{Op, Shape, Sizes, StackedRows, Storage, TensorType};
 use spec::Model;
 
 /// Identifies a scope of a graph.
@@ -70,7 +70,7 @@ pub struct GraphValue {
     pub ty: TensorType,
     pub kind: ValueKind,
     /// The matrices stacked in a parameter.
-    pub stacked: Stacked,
+    pub stacked: StackedRows,
 }
 
 /// One operation; operands are indices into the graph's values.
@@ -103,14 +103,14 @@ pub fn build(model: &Model, micro_batch: usize) -> Graph {
 }
 
 /// All parameters of a model, with the checkpoint tensors of other libraries that contain them.
-pub fn needed(model: &Model) -> Vec<Needed> {
+pub fn needed(model: &Model) -> Vec<RequiredParameter> {
     let graph = build(model, 1);
     let needed = |(name, shape): (String, Shape)| {
         let rows = shape.dims()[0];
         let elsewhere = match model {
             Model::Transformer(model) => transformer::checkpoint_tensors(model, &name, rows),
         };
-        Needed { name, shape, elsewhere }
+        RequiredParameter { name, shape, elsewhere }
     };
     graph.named_parameters().map(needed).collect()
 }
@@ -152,7 +152,7 @@ impl Graph {
     }
 
     fn value(&mut self, name: &'static str, scope: ScopeId, ty: TensorType, kind: ValueKind) -> usize {
-        self.values.push(GraphValue { name, scope, ty, kind, stacked: Stacked::default() });
+        self.values.push(GraphValue { name, scope, ty, kind, stacked: StackedRows::default() });
         self.values.len() - 1
     }
 

@@ -1,6 +1,6 @@
 //! Executes a run's allocations without storage, and skips repeated cycles.
 
-use super::allocator::CacheWork;
+use super::allocator::CacheStats;
 use super::leaked::Leaked;
 use super::manager::{MemoryManager, MemoryState};
 use super::out_of_memory::{Failure, OutOfMemory};
@@ -29,7 +29,7 @@ impl DryRunStop {
 /// The result of a whole run.
 pub(super) struct DryRunResult {
     pub(super) ledger: Ledger,
-    pub(super) cache_work: CacheWork,
+    pub(super) cache_work: CacheStats,
 }
 
 /// A dry run.
@@ -88,7 +88,7 @@ impl MemoryUse {
 struct Snapshot {
     state: MemoryState,
     leaked: Leaked,
-    work: CacheWork,
+    work: CacheStats,
     steps: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Executes a program's allocations with its allocator and reports them to the ledger. Prediction and execution share
 //! it; they differ only in the backing.
 
-use super::allocator::{self, Allocator, CacheWork, Location, Pieces, rounded};
+use super::allocator::{self, Allocator, CacheStats, FreeMemory, Location, rounded};
 use super::leaked::{Leaked, subtract};
 use super::out_of_memory::{Failure, OutOfMemory, RefusedRequest};
 use super::system::{Backing, System};
@@ -24,7 +24,7 @@ pub struct MemoryManager<'a, B> {
     /// The part of `leaked` that has memory of its own, outside of the allocator's pools.
     leaked_unpooled: Leaked,
     /// Cache work of the cycles that were skipped.
-    skipped_work: CacheWork,
+    skipped_work: CacheStats,
 }
 
 /// The state that determines all later allocations of the same code. Leaks with memory of their own are excluded:
@@ -67,7 +67,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
             leaked_storages: Vec::new(),
             leaked: Leaked::default(),
             leaked_unpooled: Leaked::default(),
-            skipped_work: CacheWork::default(),
+            skipped_work: CacheStats::default(),
         };
         let (allocator, mut system) = manager.split();
         match allocator.open(&mut system) {
@@ -105,7 +105,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     }
 
     /// Cache work so far, skipped cycles included.
-    pub fn cache_work(&self) -> CacheWork {
+    pub fn cache_work(&self) -> CacheStats {
         let mut work = self.allocator.work();
         work += self.skipped_work;
         work
@@ -117,7 +117,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     }
 
     /// Accounts for `times` skipped cycles, each of which leaks `leaked` and does `work`.
-    pub(super) fn skip_cycles(&mut self, times: u64, leaked: &Leaked, work: &CacheWork) {
+    pub(super) fn skip_cycles(&mut self, times: u64, leaked: &Leaked, work: &CacheStats) {
         self.skipped_work += work.times(times);
         for (pool, (live, reserved)) in leaked.iter() {
             let (live, reserved) = (live.map(|bytes| times * bytes), times * reserved);
@@ -232,7 +232,8 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         let live = self.ledger.usage(refused.pool).live;
         let leaked = self.leaked.of(refused.pool).0.total();
         let found = OutOfMemory::at(self.program, (storage, position), refused, live);
-        let pieces = if refused.pool == Pool::Device { self.allocator.pieces() } else { Pieces::default() };
+        let pieces =
+            if refused.pool == Pool::Device { self.allocator.pieces() } else { FreeMemory::default() };
         // A caching allocator requests whole segments: report the storage's bytes instead.
         let requested = match self.program.allocator.is_caching() {
             true => rounded(self.program, storage, &self.target),

@@ -1,6 +1,6 @@
 //! A request that failed, and the operation that it is attributed to.
 
-use super::allocator::{Pieces, rounded};
+use super::allocator::{FreeMemory, rounded};
 use super::manager::MemoryManager;
 use super::system::NoStorage;
 use compile::{Action, Program};
@@ -22,17 +22,17 @@ pub struct OutOfMemory {
     /// The leaked part of `live`.
     pub leaked: u64,
     /// Reserved but free memory of the pool.
-    pub pieces: Pieces,
+    pub pieces: FreeMemory,
 }
 
 /// The shortfall of both limits for a whole run: of device memory, and of host memory (both of its pools).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Short {
+pub struct Shortfall {
     pub device: u64,
     pub host: u64,
 }
 
-impl Short {
+impl Shortfall {
     /// The shortfall of the limit that applies to a pool, and that of the other limit.
     pub fn of(self, pool: Pool) -> (u64, u64) {
         match pool.home() {
@@ -96,7 +96,7 @@ impl OutOfMemory {
             requested,
             live,
             leaked: 0,
-            pieces: Pieces::default(),
+            pieces: FreeMemory::default(),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Predicts a run's memory: the ledger after a dry run of its program.
 
-use super::allocator::{self, Allocator, CacheWork, rounded};
+use super::allocator::{self, Allocator, CacheStats, rounded};
 use super::dry_run::{DryRun, DryRunResult, DryRunStop};
 use super::manager::MemoryManager;
-use super::out_of_memory::{OutOfMemory, Short};
+use super::out_of_memory::{OutOfMemory, Shortfall};
 use super::run_schedule::RunSchedule;
 use super::step_work::StepWork;
 use super::system::NoStorage;
@@ -27,7 +27,7 @@ pub struct Prediction {
     /// limit, unless a caching allocator manages with less by returning memory.
     sufficient: [u64; Pool::HOMES.len()],
     /// Cache work of the whole run.
-    pub cache_work: CacheWork,
+    pub cache_work: CacheStats,
     /// Bytes of all pools that each optimizer step leaks.
     pub leaked_bytes: u64,
     /// If steps leak memory that has a limit: the number of steps that fit, with the evaluations between them,
@@ -46,8 +46,8 @@ pub struct Prediction {
 
 impl Prediction {
     /// The shortfall of the target's memory for the whole run: with that much more, it runs.
-    pub fn short(&self, target: &Target) -> Short {
-        Short {
+    pub fn short(&self, target: &Target) -> Shortfall {
+        Shortfall {
             device: target.short_of(Pool::Device, self.sufficient[Pool::Device as usize]),
             host: target.short_of(Pool::Host, self.sufficient[Pool::Host as usize]),
         }

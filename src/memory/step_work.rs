@@ -26,7 +26,7 @@ pub struct Task {
     /// Of the first operand.
     pub dtype: DType,
     /// Of one launch.
-    pub load: Load,
+    pub load: Bottleneck,
     pub flops: u64,
     /// Minimum bytes read and written.
     pub bytes: u64,
@@ -35,30 +35,29 @@ pub struct Task {
 /// The bottleneck of a launch and its order of magnitude (binary logarithm): the fraction of a device's rates that it
 /// reaches depends on both, as caches hold small operands and large matmuls are more efficient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Load {
+pub enum Bottleneck {
     /// Memory-bound: bytes.
     Moving(u32),
     /// Compute-bound: FLOPs.
     Computing(u32),
 }
 
-impl Load {
+impl Bottleneck {
     /// Maximum FLOPs per byte of a memory-bound launch.
     const MAX_FLOPS_PER_BYTE: u64 = 8;
 
-    pub fn of(flops: u64, bytes: u64) -> Load {
-        match flops > bytes.saturating_mul(Load::MAX_FLOPS_PER_BYTE) {
-            true => Load::Computing(flops.ilog2()),
-            false => Load::Moving(bytes.max(1).ilog2()),
+    pub fn of(flops: u64, bytes: u64) -> Bottleneck {
+        match flops > bytes.saturating_mul(Bottleneck::MAX_FLOPS_PER_BYTE) {
+            true => Bottleneck::Computing(flops.ilog2()),
+            false => Bottleneck::Moving(bytes.max(1).ilog2()),
         }
     }
 
     /// The distance in powers of two, if both have the same bottleneck.
-    pub fn distance(self, other: Load) -> Option<u32> {
+    pub fn distance(self, other: Bottleneck) -> Option<u32> {
         match (self, other) {
-            (Load::Moving(a), Load::Moving(b)) | (Load::Computing(a), Load::Computing(b)) => {
-                Some(a.abs_diff(b))
-            }
+            (Bottleneck::Moving(a), Bottleneck::Moving(b))
+            | (Bottleneck::Computing(a), Bottleneck::Computing(b)) => Some(a.abs_diff(b)),
             _ => None,
         }
     }
@@ -91,7 +90,7 @@ impl StepWork {
                     operation: op.name(),
                     device: instruction.device,
                     dtype: operand.map_or(DType::F32, |ty| ty.dtype),
-                    load: Load::of(flops, bytes),
+                    load: Bottleneck::of(flops, bytes),
                     flops: times * flops,
                     bytes: times * bytes,
                 };

@@ -4,7 +4,7 @@ use proptest::option;
 use proptest::prelude::{Just, Strategy as Any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::run_schedule::Evaluations;
-use hoarder::Hoarder;
+use reusing_allocator::ReusingAllocator;
 
 use super::system::NoStorage;
 use super::*;
@@ -16,8 +16,8 @@ use spec::RunConfig;
 use testing::{any_config, any_target, compile, full, random_cases, small, target, tenth};
 
 #[allow(unreachable_pub)]
-#[path = "../testing/hoarder.rs"]
-mod hoarder;
+#[path = "../testing/reusing_allocator.rs"]
+mod reusing_allocator;
 
 /// An allocator that requests one page more each time, up to `most` pages, and then starts again.
 struct Growing<'a> {
@@ -120,7 +120,7 @@ const STATELESS: MakeAllocator = |program| allocator::of(program);
 
 /// Stateful allocators: settled after a while, periodic with short and long periods, and never repeating.
 const STATEFUL: [MakeAllocator; 4] = [
-    Hoarder::boxed,
+    ReusingAllocator::boxed,
     |program| Growing::boxed(program, 7),
     |program| Growing::boxed(program, 64),
     |program| Growing::boxed(program, u64::MAX),
@@ -182,7 +182,7 @@ proptest! {
             (prediction, short)
         };
         let (free, short) = within([Some(1 << 50), None]);
-        prop_assert_eq!((&free.out_of_memory, short), (&None, Short::default()));
+        prop_assert_eq!((&free.out_of_memory, short), (&None, Shortfall::default()));
         let near = |device, reserved: u64| {
             let live = peak_live(&program, &target, device);
             [reserved - 1, reserved.saturating_sub(page.0), live, live - 1]
@@ -200,10 +200,10 @@ proptest! {
             prop_assert_eq!(prediction.device.phase_peaks, free.device.phase_peaks);
             prop_assert_eq!(&prediction.host, &free.host, "the host peak does not depend on the limit");
             let shortfall = |needed: u64, limit: Option<u64>| limit.map_or(0, |limit| needed.saturating_sub(limit));
-            let expected = Short { device: shortfall(device_bytes, limits[0]), host: shortfall(host_bytes, limits[1]) };
+            let expected = Shortfall { device: shortfall(device_bytes, limits[0]), host: shortfall(host_bytes, limits[1]) };
             prop_assert!(short == expected || returns_memory && short.host == expected.host);
             prop_assert!(short.device <= expected.device || collects);
-            if short == Short::default() {
+            if short == Shortfall::default() {
                 // The live bytes fill their pages.
                 prop_assert_eq!(prediction.out_of_memory, None);
                 continue;
@@ -254,7 +254,7 @@ fn dry_run_ends_once_the_state_repeats() {
     let program = compile(&config, &target()).unwrap();
     let evaluations = Some(Evaluations { every: 7, batches: 1_000_000 });
     let of = |steps| {
-        predict_with(&program, &target(), RunSchedule { steps, evaluations }, &Hoarder::boxed)
+        predict_with(&program, &target(), RunSchedule { steps, evaluations }, &ReusingAllocator::boxed)
             .device
             .reserved_peak
     };

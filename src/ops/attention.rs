@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use super::{
-    DType, Dropped, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_float,
-    expect_inputs, expect_type,
+    DType, DropoutMask, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
+    expect_float, expect_inputs, expect_type,
 };
 
 /// Parameters of attention: heads, masks, scale and dropout.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Attending {
+pub struct AttentionConfig {
     /// Query heads: H.
     pub heads: usize,
     /// Key and value heads: G, which divides H. H/G consecutive query heads share one.
@@ -28,7 +28,7 @@ pub struct Attending {
     pub documents: bool,
     /// Dropout of the attention probabilities. The last input is then the seeds i32[B,2]. The probabilities of a query
     /// are row `head * T + query` of its sample; keys are the columns.
-    pub dropped: Option<Dropped>,
+    pub dropped: Option<DropoutMask>,
 }
 
 /// Dimensions of attention.
@@ -44,10 +44,10 @@ pub struct Heads {
     pub head: usize,
 }
 
-impl Attending {
+impl AttentionConfig {
     /// Plain causal attention, as in GPT-2: every query head has its own keys.
-    pub const fn causal(heads: usize) -> Attending {
-        Attending {
+    pub const fn causal(heads: usize) -> AttentionConfig {
+        AttentionConfig {
             heads,
             kv_heads: heads,
             causal: true,
@@ -94,7 +94,7 @@ impl Attending {
             let expected = TensorType::i32(&[heads.batch, heads.sequence]);
             expect_type(operation, "the document starts", &inputs[starts], expected)?;
         }
-        let expected = Dropped::seeds(heads.batch);
+        let expected = DropoutMask::seeds(heads.batch);
         seeds.map_or(Ok(()), |seeds| expect_type(operation, "the seeds", &inputs[seeds], expected))
     }
 
@@ -105,7 +105,7 @@ impl Attending {
     pub fn heads(&self, operation: &'static str, qkv: &TensorType) -> Result<Heads, TypeError> {
         let side_by_side = self.heads + 2 * self.kv_heads;
         let wrong = || {
-            let Attending { heads, kv_heads, .. } = self;
+            let AttentionConfig { heads, kv_heads, .. } = self;
             let problem = format!(
                 "qkv is {qkv}, expected [B, T, C] with {heads} query heads and 2 x {kv_heads} key and value heads"
             );
@@ -149,7 +149,7 @@ impl Heads {
 /// softmax's sum of exponentials.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    pub attending: Attending,
+    pub attending: AttentionConfig,
 }
 
 /// Gradient of [`Attention`].
@@ -158,7 +158,7 @@ pub struct Attention {
 /// and seeds. Output: dqkv num[B,T,(H+2G)D].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBackward {
-    pub attending: Attending,
+    pub attending: AttentionConfig,
 }
 
 impl Attention {
@@ -216,7 +216,7 @@ impl Operation for Attention {
         Ok(vec![heads.out(dtype), heads.lse()])
     }
 
-    fn drops(&self) -> Option<Dropped> {
+    fn drops(&self) -> Option<DropoutMask> {
         self.attending.dropped
     }
 
@@ -269,7 +269,7 @@ impl Operation for AttentionBackward {
         Ok(vec![inputs[1]])
     }
 
-    fn drops(&self) -> Option<Dropped> {
+    fn drops(&self) -> Option<DropoutMask> {
         self.attending.dropped
     }
 

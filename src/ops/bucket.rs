@@ -18,20 +18,20 @@ pub struct Member {
     pub decay: bool,
     /// The site of the parameter's random numbers.
     pub site: u32,
-    pub stacked: Stacked,
+    pub stacked: StackedRows,
 }
 
 /// Row counts of the matrices stacked in one parameter, such as queries, keys and values. The default is a single
 /// matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stacked([usize; Stacked::MOST]);
+pub struct StackedRows([usize; StackedRows::MOST]);
 
-impl Stacked {
+impl StackedRows {
     const MOST: usize = 3;
 
     /// Panics on more than `MOST` matrices.
-    pub fn new(rows: &[usize]) -> Stacked {
-        let mut stacked = Stacked::default();
+    pub fn new(rows: &[usize]) -> StackedRows {
+        let mut stacked = StackedRows::default();
         stacked.0[..rows.len()].copy_from_slice(rows);
         stacked
     }
@@ -43,7 +43,7 @@ pub type Members = Arc<[Member]>;
 impl Member {
     /// A tensor at the start of a bucket, without stacked matrices.
     pub fn new(shape: Shape, decay: bool, site: u32) -> Member {
-        Member { offset: 0, shape, decay, site, stacked: Stacked::default() }
+        Member { offset: 0, shape, decay, site, stacked: StackedRows::default() }
     }
 
     /// The number of elements.
@@ -54,8 +54,8 @@ impl Member {
 
     /// The row ranges of its stacked matrices.
     pub fn matrices(&self) -> impl Iterator<Item = Range<usize>> {
-        let Stacked(rows) = match self.stacked {
-            Stacked([0, ..]) => Stacked::new(&[self.shape.rows()]),
+        let StackedRows(rows) = match self.stacked {
+            StackedRows([0, ..]) => StackedRows::new(&[self.shape.rows()]),
             stacked => stacked,
         };
         debug_assert_eq!(

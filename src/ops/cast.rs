@@ -1,6 +1,6 @@
 //! Conversion between floating-point types.
 
-use super::{DType, Emitted, Op, Operation, Tape, TensorType, TypeError, expect_float};
+use super::{DType, Op, Operation, OutputRole, Tape, TensorType, TypeError, expect_float};
 
 /// Rounds each input to another dtype, ties to even; overflow gives infinity.
 ///
@@ -35,7 +35,7 @@ impl Operation for Cast {
     fn backward(&self, tape: &mut dyn Tape) {
         let to = tape.input_type(0).dtype;
         let gradient = tape.output_gradient(0);
-        let gradient = tape.emit(Op::Cast(Cast { to }), vec![gradient], &[Emitted::Like(0)])[0];
+        let gradient = tape.emit(Op::Cast(Cast { to }), vec![gradient], &[OutputRole::Like(0)])[0];
         tape.pass(0, gradient);
     }
 }

@@ -1,7 +1,7 @@
 //! Softmax and cross-entropy in one pass over the logits, optionally soft-capped.
 
 use super::{
-    DType, Loss, Op, Operation, Processor, SCALE, Slice, Tape, TensorType, TypeError, WorkspaceLimits,
+    DType, Loss, Op, Operation, Processor, RowSlice, SCALE, Tape, TensorType, TypeError, WorkspaceLimits,
     expect_float, expect_inputs, expect_type,
 };
 
@@ -22,7 +22,7 @@ pub struct CrossEntropy {
     /// The weight of these N rows in the batch mean: a micro-batch's share of the batch.
     pub share: f32,
     /// The slice of the N rows that the logits cover.
-    pub rows: Slice,
+    pub rows: RowSlice,
     /// Soft cap of the logits.
     pub cap: Option<f32>,
     /// Whether samples are weighted and rows with a negative target masked.
@@ -37,7 +37,7 @@ impl CrossEntropy {
     pub const PLAIN: CrossEntropy = CrossEntropy {
         weight: 1.0,
         share: 1.0,
-        rows: Slice::WHOLE,
+        rows: RowSlice::WHOLE,
         cap: None,
         weighted: false,
         gradient: false,
@@ -159,7 +159,7 @@ impl Loss for CrossEntropy {
         (self.loss_scale(), Op::CrossEntropy(CrossEntropy { scaled: true, ..*self }))
     }
 
-    fn sliced(&self, rows: Slice) -> Op {
+    fn sliced(&self, rows: RowSlice) -> Op {
         Op::CrossEntropy(CrossEntropy { rows, ..*self })
     }
 }

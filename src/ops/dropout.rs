@@ -15,7 +15,7 @@ use super::{
 
 /// The dropout of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DropoutMask {
     /// The site in the model, fixed before any pass.
     pub site: u32,
     /// The number of elements kept per 65536: from 1 to 65535.
@@ -25,11 +25,11 @@ pub struct Dropped {
 /// The exclusive upper bound of an element's random number.
 const RANDOM_RANGE: u32 = 1 << 16;
 
-impl Dropped {
+impl DropoutMask {
     /// Dropout with this rate, rounded to 1/65536; `None` for rate 0.
-    pub fn at_rate(rate: f64, site: u32) -> Option<Dropped> {
+    pub fn at_rate(rate: f64, site: u32) -> Option<DropoutMask> {
         let kept = ((1.0 - rate) * f64::from(RANDOM_RANGE)).round() as u32;
-        (rate > 0.0).then_some(Dropped { site, kept: kept.clamp(1, RANDOM_RANGE - 1) })
+        (rate > 0.0).then_some(DropoutMask { site, kept: kept.clamp(1, RANDOM_RANGE - 1) })
     }
 
     /// The factor of kept elements, which preserves the mean.
@@ -49,7 +49,7 @@ impl Dropped {
 /// dtype of the residual, or without one with the dtype `to`, by default that of x.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    pub dropped: Dropped,
+    pub dropped: DropoutMask,
     pub residual: bool,
     /// The dtype of y, without a residual.
     pub to: Option<DType>,
@@ -64,7 +64,7 @@ impl Operation for Dropout {
         expect_inputs(self.name(), inputs, 2 + usize::from(self.residual))?;
         let x = inputs[0];
         expect_float(self.name(), "x", &x)?;
-        expect_type(self.name(), "the seeds", &inputs[1], Dropped::seeds(x.shape.dims()[0]))?;
+        expect_type(self.name(), "the seeds", &inputs[1], DropoutMask::seeds(x.shape.dims()[0]))?;
         let Some(residual) = inputs.get(2) else {
             return Ok(vec![TensorType { dtype: self.to.unwrap_or(x.dtype), ..x }]);
         };
@@ -81,7 +81,7 @@ impl Operation for Dropout {
         }
     }
 
-    fn drops(&self) -> Option<Dropped> {
+    fn drops(&self) -> Option<DropoutMask> {
         Some(self.dropped)
     }
 
@@ -114,10 +114,10 @@ mod tests {
 
     #[test]
     fn factor_compensates_for_dropped_elements() {
-        assert_eq!(Dropped::at_rate(0.0, 3), None);
-        let half = Dropped::at_rate(0.5, 3).unwrap();
-        assert_eq!((half, half.factor()), (Dropped { site: 3, kept: 32768 }, 2.0));
-        assert_eq!(Dropped::at_rate(1e-9, 0).unwrap().kept, 65535);
-        assert_eq!(Dropped::at_rate(1.0, 0).unwrap().kept, 1);
+        assert_eq!(DropoutMask::at_rate(0.0, 3), None);
+        let half = DropoutMask::at_rate(0.5, 3).unwrap();
+        assert_eq!((half, half.factor()), (DropoutMask { site: 3, kept: 32768 }, 2.0));
+        assert_eq!(DropoutMask::at_rate(1e-9, 0).unwrap().kept, 65535);
+        assert_eq!(DropoutMask::at_rate(1.0, 0).unwrap().kept, 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Token embedding, optionally scaled, optionally with learned positions.
 
 use super::{
-    Arithmetic, DType, Emitted, Op, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError,
+    Arithmetic, DType, Op, Operation, OutputRole, Processor, Shape, Sizes, Tape, TensorType, TypeError,
     WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
@@ -114,7 +114,7 @@ impl Operation for Embedding {
             accumulate_table: table.is_some(),
             accumulate_positions: positions.is_some(),
         };
-        let gradients = [1, 2].map(Emitted::Gradient);
+        let gradients = [1, 2].map(OutputRole::Gradient);
         tape.emit(Op::EmbeddingBackward(op), inputs, &gradients[..1 + usize::from(self.positions)]);
     }
 }

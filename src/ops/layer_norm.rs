@@ -1,8 +1,8 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
 use super::{
-    Arithmetic, DType, Emitted, Op, OpKind, Operand, Operation, Tape, TensorType, TypeError, expect_f32_or,
-    expect_float, expect_inputs, expect_type,
+    Arithmetic, DType, Op, OpKind, Operand, Operation, OutputRole, Tape, TensorType, TypeError,
+    expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
 /// `y = (x - mean) * rstd * weight + bias`, with `rstd = 1 / sqrt(variance + epsilon)`.
@@ -69,8 +69,8 @@ impl Operation for LayerNorm {
             vec![tape.output_gradient(0), tape.input(0), tape.input(1), tape.output(1), tape.output(2)];
         let (residual, weight) = (tape.partial(0), tape.partial(1));
         // The kernel computes all gradients; those not required are discarded.
-        let stream = if tape.wants(0) { Emitted::Gradient(0) } else { Emitted::Like(1) };
-        let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
+        let stream = if tape.wants(0) { OutputRole::Gradient(0) } else { OutputRole::Like(1) };
+        let weights = if tape.wants(1) { [1, 2].map(OutputRole::Gradient) } else { [OutputRole::Like(2); 2] };
         inputs.extend(residual);
         if let (Some(weight), Some(bias)) = (weight, tape.partial(2)) {
             inputs.extend([weight, bias]);

@@ -31,18 +31,18 @@ mod quantize;
 mod rms_norm;
 mod rotary;
 mod storage;
-mod stretch;
+mod gather_tokens;
 mod types;
 mod update;
 mod update_format;
 
-pub use activation::{Activation, ActivationBackward, Definition, Gated, GatedBackward};
-pub use attention::{Attending, Attention, AttentionBackward, Heads};
-pub use bucket::{Member, Members, Stacked, lay_out};
+pub use activation::{Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
+pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
+pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
 pub use cross_entropy::CrossEntropy;
-pub use dropout::{Dropout, Dropped};
+pub use dropout::{Dropout, DropoutMask};
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
@@ -57,11 +57,11 @@ pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
-pub use stretch::Stretch;
-pub use types::{DType, Shape, Slice, TensorType};
+pub use gather_tokens::GatherTokens;
+pub use types::{DType, RowSlice, Shape, TensorType};
 pub use update::{
-    Adafactor, Adam, Adjust, Elementwise, Extent, Factored, GradientTerms, Lion, Moment, Muon, MuonScratch,
-    OptimizerStep, Rule, Sgd, State, UpdateRule,
+    Adafactor, Adam, Adjust, Elementwise, Factored, GradientTerms, Lion, Moment, Muon, MuonScratch,
+    OptimizerStep, Rule, Sgd, State, StateGranularity, UpdateRule,
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
 
@@ -202,7 +202,7 @@ pub trait Operation {
     }
 
     /// Its dropout, if it has any. Recomputation and backward repeat the same draws.
-    fn drops(&self) -> Option<Dropped> {
+    fn drops(&self) -> Option<DropoutMask> {
         None
     }
 
@@ -297,7 +297,7 @@ pub trait Operation {
 
 /// The role of an output of an emitted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Emitted {
+pub enum OutputRole {
     /// The gradient of this input of the node, including all contributions so far.
     Gradient(usize),
     /// The gradient of this output of the node; it has no other contributions.
@@ -324,8 +324,8 @@ pub trait Tape {
     /// The gradient of this input that its other readers have contributed so far.
     fn partial(&self, input: usize) -> Option<ValueId>;
     /// Emits `op`, whose outputs have these roles, and returns the outputs. An operation with an output
-    /// `Emitted::Gradient` must take the partial gradient of that input among its own inputs.
-    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, outputs: &[Emitted]) -> Vec<ValueId>;
+    /// `OutputRole::Gradient` must take the partial gradient of that input among its own inputs.
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, outputs: &[OutputRole]) -> Vec<ValueId>;
     /// Fuses the derivative of an activation into the matmul that produced the gradient of output 0, if that matmul was
     /// emitted last. The activation's input is output 1. The caller must not have passed the gradient on.
     fn fuse_slope(&mut self, activation: Activation) -> Option<ValueId>;
@@ -335,9 +335,9 @@ pub trait Tape {
 
     /// Emits `op`, which does not accumulate: its output 0, with the shape of its own input `like`, is added to the
     /// partial gradient of `input`. `others` are the roles of its further outputs.
-    fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize, like: usize, others: &[Emitted]) {
+    fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize, like: usize, others: &[OutputRole]) {
         let is_partial = self.partial(input).is_some();
-        let first = if is_partial { Emitted::Like(like) } else { Emitted::Gradient(input) };
+        let first = if is_partial { OutputRole::Like(like) } else { OutputRole::Gradient(input) };
         let gradient = self.emit(op, inputs, &[&[first], others].concat())[0];
         if is_partial {
             self.pass(input, gradient);
@@ -408,7 +408,7 @@ operations! {
     Rotary,
     Scale,
     LoadParameter,
-    Stretch,
+    GatherTokens,
     OptimizerStep,
     CastIds,
 }

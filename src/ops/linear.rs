@@ -1,7 +1,7 @@
 //! Linear layers: matmuls with fused bias, activation and residual. Weights are stored `[out, in]`, as in PyTorch.
 
 use super::{
-    Activation, Arithmetic, Cast, DType, Emitted, Op, OpKind, Operand, Operation, Processor, Tape,
+    Activation, Arithmetic, Cast, DType, Op, OpKind, Operand, Operation, OutputRole, Processor, Tape,
     TensorType, TypeError, WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
@@ -159,7 +159,7 @@ impl Operation for Linear {
         let dtype = tape.input_type(0).dtype;
         let is_stream = self.residual && tape.input_type(2 + usize::from(self.bias)).dtype != dtype;
         let dy = if is_stream {
-            tape.emit(Op::Cast(Cast { to: dtype }), vec![dy], &[Emitted::Like(0)])[0]
+            tape.emit(Op::Cast(Cast { to: dtype }), vec![dy], &[OutputRole::Like(0)])[0]
         } else {
             dy
         };
@@ -177,7 +177,7 @@ impl Operation for Linear {
                 accumulate: previous.is_some(),
                 tf32: self.tf32,
             };
-            let gradients = [Emitted::Gradient(1), Emitted::Gradient(2)];
+            let gradients = [OutputRole::Gradient(1), OutputRole::Gradient(2)];
             tape.emit(Op::LinearWeightGradient(op), inputs, &gradients[..1 + usize::from(self.bias)]);
         }
         if tape.wants(0) {
@@ -186,7 +186,7 @@ impl Operation for Linear {
             inputs.extend(partial);
             let accumulate = partial.is_some();
             let op = LinearInputGradient { accumulate, activation: None, tf32: self.tf32 };
-            tape.emit(Op::LinearInputGradient(op), inputs, &[Emitted::Gradient(0)]);
+            tape.emit(Op::LinearInputGradient(op), inputs, &[OutputRole::Gradient(0)]);
         }
     }
 }

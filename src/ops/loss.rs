@@ -1,6 +1,6 @@
 //! The interface of losses.
 
-use super::{Op, Slice, TensorType};
+use super::{Op, RowSlice, TensorType};
 
 /// An operation that computes a loss, or the contribution of some rows to it.
 ///
@@ -22,5 +22,5 @@ pub trait Loss {
 
     /// The same loss on a slice of the rows of input 0, which then contains only these rows. The other inputs are
     /// unchanged.
-    fn sliced(&self, rows: Slice) -> Op;
+    fn sliced(&self, rows: RowSlice) -> Op;
 }

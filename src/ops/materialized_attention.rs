@@ -7,8 +7,8 @@
 //! The CPU kernels continue with the unrounded scores and probabilities, the GPU kernels with the stored, rounded ones.
 
 use super::{
-    Attending, Attention, DType, Dropped, Emitted, Heads, Op, OpKind, Operation, Sizes, Tape, TensorType,
-    TypeError, WorkspaceLimits, expect_float, expect_inputs, expect_type,
+    Attention, AttentionConfig, DType, DropoutMask, Heads, Op, OpKind, Operation, OutputRole, Sizes, Tape,
+    TensorType, TypeError, WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
 /// `scores = cap(scale q k^T)`, `probabilities = softmax(mask(scores))`, `out = dropout(probabilities) v` for each
@@ -20,7 +20,7 @@ use super::{
 /// also the probabilities after dropout num[B,H,T,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttention {
-    pub attending: Attending,
+    pub attending: AttentionConfig,
 }
 
 /// Gradient of [`MaterializedAttention`].
@@ -30,7 +30,7 @@ pub struct MaterializedAttention {
 /// dprobabilities num[B,H,T,T] and dscores num[B,H,T,T], the gradient of q k^T.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttentionBackward {
-    pub attending: Attending,
+    pub attending: AttentionConfig,
 }
 
 impl MaterializedAttention {
@@ -82,7 +82,7 @@ impl Operation for MaterializedAttention {
         Ok([vec![heads.out(dtype)], squares].concat())
     }
 
-    fn drops(&self) -> Option<Dropped> {
+    fn drops(&self) -> Option<DropoutMask> {
         self.attending.dropped
     }
 
@@ -106,7 +106,7 @@ impl Operation for MaterializedAttention {
         if let [_, Some(seeds)] = self.attending.places(1) {
             inputs.extend([tape.output(3), tape.input(seeds)]);
         }
-        let squares = [1, 2].map(Emitted::OutputGradient);
+        let squares = [1, 2].map(OutputRole::OutputGradient);
         let attending = self.attending;
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
         tape.contribute(op, inputs, 0, 1, &squares);
@@ -132,12 +132,17 @@ impl Operation for MaterializedAttentionBackward {
         }
         if dropped {
             expect_type(self.name(), "the probabilities after dropout", &inputs[after_dropout], square)?;
-            expect_type(self.name(), "the seeds", &inputs[after_dropout + 1], Dropped::seeds(heads.batch))?;
+            expect_type(
+                self.name(),
+                "the seeds",
+                &inputs[after_dropout + 1],
+                DropoutMask::seeds(heads.batch),
+            )?;
         }
         Ok(vec![inputs[1], square, square])
     }
 
-    fn drops(&self) -> Option<Dropped> {
+    fn drops(&self) -> Option<DropoutMask> {
         self.attending.dropped
     }
 

@@ -1,7 +1,7 @@
 //! QK-norm: RMS normalisation of queries and keys before attention (Henry et al. 2020).
 
 use super::{
-    DType, Emitted, Op, OpKind, Operand, Operation, RmsNormBackward, Sizes, Tape, TensorType, TypeError,
+    DType, Op, OpKind, Operand, Operation, OutputRole, RmsNormBackward, Sizes, Tape, TensorType, TypeError,
     WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
@@ -108,7 +108,7 @@ impl Operation for QkNorm {
         let previous = [1, 2].map(|index| tape.partial(index));
         inputs.extend(previous.into_iter().flatten());
         // The kernel computes all gradients; those not required are discarded.
-        let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
+        let weights = if tape.wants(1) { [1, 2].map(OutputRole::Gradient) } else { [OutputRole::Like(2); 2] };
         let gradients = tape.parameter_gradients();
         let accumulate = previous[0].is_some();
         let QkNorm { heads, offset, .. } = *self;
@@ -116,7 +116,7 @@ impl Operation for QkNorm {
         if tape.wants(0) {
             tape.contribute(op, inputs, 0, 1, &weights);
         } else {
-            tape.emit(op, inputs, &[&[Emitted::Like(1)], &weights[..]].concat());
+            tape.emit(op, inputs, &[&[OutputRole::Like(1)], &weights[..]].concat());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Root-mean-square normalisation over the innermost dimension (Zhang and Sennrich 2019).
 
 use super::{
-    Arithmetic, DType, Emitted, LayerNormBackward, Op, OpKind, Operand, Operation, Tape, TensorType,
+    Arithmetic, DType, LayerNormBackward, Op, OpKind, Operand, Operation, OutputRole, Tape, TensorType,
     TypeError, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
@@ -70,8 +70,8 @@ impl Operation for RmsNorm {
         let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.input(1), tape.output(1)];
         let (residual, weight) = (tape.partial(0), tape.partial(1));
         // The kernel computes all gradients; those not required are discarded.
-        let stream = if tape.wants(0) { Emitted::Gradient(0) } else { Emitted::Like(1) };
-        let weight_output = if tape.wants(1) { Emitted::Gradient(1) } else { Emitted::Like(2) };
+        let stream = if tape.wants(0) { OutputRole::Gradient(0) } else { OutputRole::Like(1) };
+        let weight_output = if tape.wants(1) { OutputRole::Gradient(1) } else { OutputRole::Like(2) };
         inputs.extend(residual);
         inputs.extend(weight);
         let (accumulate, accumulate_weight) = (residual.is_some(), weight.is_some());

@@ -117,7 +117,7 @@ impl Shape {
 
     /// The shape [rows in the slice, innermost dimension].
     #[inline]
-    pub fn of_rows(&self, slice: Slice) -> Shape {
+    pub fn of_rows(&self, slice: RowSlice) -> Shape {
         Shape::new(&[slice.range(self.rows()).len(), self.last()])
     }
 
@@ -152,22 +152,22 @@ impl fmt::Debug for Shape {
 /// One of `of` slices of a tensor's rows. All slices have the same number of rows, except the last, which may have
 /// fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slice {
+pub struct RowSlice {
     pub index: usize,
     /// The number of slices; none is empty.
     pub of: usize,
 }
 
-impl Slice {
-    pub const WHOLE: Slice = Slice { index: 0, of: 1 };
+impl RowSlice {
+    pub const WHOLE: RowSlice = RowSlice { index: 0, of: 1 };
 
     /// The smallest number of slices whose length is at most that of `most` slices.
     pub fn count(rows: usize, most: usize) -> usize {
         rows.div_ceil(rows.div_ceil(most).max(1))
     }
 
-    pub fn all(of: usize) -> impl Iterator<Item = Slice> {
-        (0..of).map(move |index| Slice { index, of })
+    pub fn all(of: usize) -> impl Iterator<Item = RowSlice> {
+        (0..of).map(move |index| RowSlice { index, of })
     }
 
     /// The range of this slice in a tensor of `rows` rows.
@@ -178,7 +178,7 @@ impl Slice {
     }
 }
 
-impl fmt::Display for Slice {
+impl fmt::Display for RowSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slice {} of {}", self.index + 1, self.of)
     }
@@ -240,10 +240,10 @@ mod tests {
         /// Slices are consecutive, cover all rows and are not empty; all but the last have the full length.
         #[test]
         fn slices_partition_all_rows(rows in 1..500usize, most in 1..60usize) {
-            let count = Slice::count(rows, most);
+            let count = RowSlice::count(rows, most);
             prop_assert!(count <= most);
             let mut next = 0;
-            for slice in Slice::all(count) {
+            for slice in RowSlice::all(count) {
                 let range = slice.range(rows);
                 prop_assert_eq!(range.start, next);
                 prop_assert!(!range.is_empty());

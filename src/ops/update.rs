@@ -148,14 +148,14 @@ pub struct Moment {
 pub struct State {
     pub name: &'static str,
     pub dtype: DType,
-    pub extent: Extent,
+    pub extent: StateGranularity,
     /// Whether it is initialised with the parameters instead of zeros.
     pub copy: bool,
 }
 
 /// The granularity of a state: which parts of a tensor have one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum StateGranularity {
     /// One number per block of this many consecutive elements. A tensor starts at a block boundary; states have the
     /// order of the elements.
     Runs(usize),
@@ -166,29 +166,31 @@ pub enum Extent {
 impl State {
     /// One number per parameter element.
     pub const fn elementwise(name: &'static str, dtype: DType) -> State {
-        State { name, dtype, extent: Extent::Runs(1), copy: false }
+        State { name, dtype, extent: StateGranularity::Runs(1), copy: false }
     }
 
     /// Master weights: the parameters before rounding. They are initialised with the rounded parameters.
     pub const MASTER: State =
-        State { name: "master", dtype: DType::F32, extent: Extent::Runs(1), copy: true };
+        State { name: "master", dtype: DType::F32, extent: StateGranularity::Runs(1), copy: true };
 
     /// The largest magnitude of each block of quantized elements.
     pub const fn scales(name: &'static str) -> State {
-        State { name, dtype: DType::F32, extent: Extent::Runs(QUANTIZED_BLOCK), copy: false }
+        State { name, dtype: DType::F32, extent: StateGranularity::Runs(QUANTIZED_BLOCK), copy: false }
     }
 
     /// One number per row and per column.
     pub const fn factors(name: &'static str) -> State {
-        State { name, dtype: DType::F32, extent: Extent::Factors, copy: false }
+        State { name, dtype: DType::F32, extent: StateGranularity::Factors, copy: false }
     }
 
     /// Its layout for a bucket with these members and of this type.
     pub fn layout(&self, members: &Members, bucket: TensorType) -> (Members, TensorType) {
         let per = match self.extent {
-            Extent::Runs(1) => return (members.clone(), TensorType { dtype: self.dtype, ..bucket }),
-            Extent::Runs(per) => per,
-            Extent::Factors => {
+            StateGranularity::Runs(1) => {
+                return (members.clone(), TensorType { dtype: self.dtype, ..bucket });
+            }
+            StateGranularity::Runs(per) => per,
+            StateGranularity::Factors => {
                 let factors = |member: &Member| Member {
                     shape: Shape::new(&[Factored::of(&member.shape).variances()]),
                     ..*member

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use device::{DeviceKind, Factors, KnownCard, Pool, Target};
-use memory::{Load, StepWork, Task};
+use memory::{Bottleneck, StepWork, Task};
 use ops::DType;
 use spec::{Precision, RunConfig};
 
@@ -22,15 +22,15 @@ pub struct DeviceRates {
     pub of_model: HashMap<String, Calibration>,
     /// Time to request a byte from the system and return it.
     pub seconds_per_asked_byte: f64,
-    pub origin: Origin,
+    pub origin: RatesOrigin,
 }
 
 /// Measured time divided by roofline time, by operation and precision, then by load.
-pub type Calibration = HashMap<(String, Precision), BTreeMap<Load, f64>>;
+pub type Calibration = HashMap<(String, Precision), BTreeMap<Bottleneck, f64>>;
 
 /// The origin of device rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
+pub enum RatesOrigin {
     /// No rates are known.
     #[default]
     Unknown,
@@ -55,7 +55,7 @@ impl DeviceRates {
             products: rates.into_iter().map(|(factors, tera)| (factors, tera * 1e12)).collect(),
             memory: Some(card.bandwidth * 1e9),
             link: Some(card.link() * 1e9),
-            origin: Origin::DataSheet,
+            origin: RatesOrigin::DataSheet,
             ..DeviceRates::default()
         })
     }
@@ -94,9 +94,9 @@ impl DeviceRates {
         precision: Precision,
     ) -> Option<f64> {
         let moving = bytes as f64 / self.memory?;
-        match Load::of(flops, bytes) {
-            Load::Moving(_) => Some(moving),
-            Load::Computing(_) => {
+        match Bottleneck::of(flops, bytes) {
+            Bottleneck::Moving(_) => Some(moving),
+            Bottleneck::Computing(_) => {
                 let factors = Factors { dtype, tf32: dtype == DType::F32 && precision == Precision::Tf32 };
                 Some(moving.max(flops as f64 / self.products.get(&factors)?))
             }
@@ -132,7 +132,7 @@ mod tests {
             operation,
             device: Pool::Device,
             dtype: DType::F32,
-            load: Load::of(flops, bytes),
+            load: Bottleneck::of(flops, bytes),
             flops,
             bytes,
         }
@@ -182,16 +182,16 @@ mod tests {
     fn calibration_of_the_nearest_load_is_applied() {
         let (config, target) = (small(), target());
         let by_load = [
-            (Load::of(1_000_000, 1), 8.0),
-            (Load::of(39_000_000, 1), 0.5),
+            (Bottleneck::of(1_000_000, 1), 8.0),
+            (Bottleneck::of(39_000_000, 1), 0.5),
             // The same operation, but memory-bound.
-            (Load::of(0, 40_000_000), 100.0),
+            (Bottleneck::of(0, 40_000_000), 100.0),
         ];
         let slowness = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_load))]);
         let of_any = DeviceRates { slowness, ..speeds() };
         is_about(of_any.step_ms(&work(), &config, &target), 20.0 + 6.0 + 10.0);
         // Calibration of the same model takes precedence.
-        let by_load = BTreeMap::from([(Load::of(1_000, 1), 2.0)]);
+        let by_load = BTreeMap::from([(Bottleneck::of(1_000, 1), 2.0)]);
         let own = HashMap::from([(("linear".to_owned(), Precision::Fp32), by_load)]);
         let of_model = HashMap::from([(config.model.description(), own)]);
         is_about(DeviceRates { of_model, ..of_any }.step_ms(&work(), &config, &target), 80.0 + 6.0 + 10.0);
@@ -218,7 +218,7 @@ mod tests {
     fn known_gpu_has_the_rates_of_its_data_sheet() {
         let card = KnownCard::find("a100-80gb").unwrap();
         let speeds = DeviceRates::of_data_sheet(&card.target()).unwrap();
-        assert_eq!((speeds.origin, speeds.memory), (Origin::DataSheet, Some(2.039e12)));
+        assert_eq!((speeds.origin, speeds.memory), (RatesOrigin::DataSheet, Some(2.039e12)));
         assert_eq!(speeds.products[&Factors::BF16], 3.12e14);
         assert_eq!(speeds.link, Some(3.2e10));
         assert!(DeviceRates::of_data_sheet(&target()).is_none());

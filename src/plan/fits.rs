@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::compile;
     use base::units::Bytes;
-    use spec::{Spill, Strategy};
+    use spec::{ActivationOffload, Strategy};
     use testing::{any_config, any_target, random_cases, tenth};
 
     proptest! {
@@ -160,7 +160,7 @@ mod tests {
         /// values below one stay on the device.
         #[test]
         fn smaller_last_micro_batch_needs_no_more(config in any_config(), target in any_target()) {
-            prop_assume!(matches!(config.strategy.offload.activations, Spill::Nothing | Spill::From(Bytes(0))));
+            prop_assume!(matches!(config.strategy.offload.activations, ActivationOffload::Nothing | ActivationOffload::From(Bytes(0))));
             let mut even = config.clone();
             even.train.batch_size = config.micro_batch() * config.micro_batches();
             even.strategy.accumulate = config.micro_batches();

@@ -12,7 +12,7 @@ use compile::{RecomputePlan, Violation};
 use device::Target;
 use graph::Graphs;
 use memory::{Prediction, RunSchedule, predict};
-use spec::{MemoryPart, Recompute, RunConfig};
+use spec::{MemoryKey, Recompute, RunConfig};
 
 /// Configurations that one thread predicts in a row: many, since each chunk begins with a compilation, but few enough
 /// to keep all threads busy.
@@ -194,7 +194,7 @@ fn fits_key(config: &RunConfig) -> ConfigKey {
     if let Recompute::Budget(_) = config.strategy.recompute {
         return memory_key(config);
     }
-    key(&MemoryPart { batch_size: config.strategy.accumulate, ..config.memory_part() })
+    key(&MemoryKey { batch_size: config.strategy.accumulate, ..config.memory_part() })
 }
 
 fn key(part: &impl Serialize) -> ConfigKey {

@@ -39,7 +39,7 @@ fn distinct_ends(names: &[String], parts: usize) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spec::{Attention, Base, Lora, Strategy};
+    use spec::{Attention, Lora, LoraBase, Strategy};
 
     fn keep(names: &[&str]) -> Result<Vec<String>, String> {
         keep_with(|_| (), names)
@@ -72,7 +72,7 @@ mod tests {
         assert!(keep(&["scores"]).is_err());
 
         let adapted = |strategy: &mut Strategy| {
-            let (targets, base) = (vec!["mlp.up".to_owned()], Base::Params);
+            let (targets, base) = (vec!["mlp.up".to_owned()], LoraBase::Params);
             strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization: false });
         };
         assert_eq!(

@@ -4,8 +4,10 @@
 use std::collections::HashSet;
 use std::ptr;
 
-use graph::{Adaptable, Graph, GraphValue, Graphs, Named, Scope, ScopeId, ValueKind, named};
-use spec::{Group, Home, Lora, Places, Problem, RunConfig, Strategy, Table, attach_span, group_of};
+use graph::{AdaptableLinear, Graph, GraphValue, Graphs, LayerMatches, Scope, ScopeId, ValueKind, named};
+use spec::{
+    Group, LayerDevice, LayerPlacement, Lora, Problem, RunConfig, Strategy, Table, attach_span, group_of,
+};
 
 /// Keys, as named in errors.
 const FREEZE: &str = "strategy.freeze";
@@ -96,17 +98,17 @@ fn lora_targets(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>,
     let mut targets = lora.targets.clone();
     targets.sort_unstable();
     targets.dedup();
-    let Named { by_scope, unknown, .. } = graph::targeted(&layers, &targets);
+    let LayerMatches { by_scope, unknown, .. } = graph::targeted(&layers, &targets);
     if let Some(&unknown) = unknown.first() {
         let name = &targets[unknown];
         let message = format!("lora: unknown target `{name}`: not a linear layer of this model's blocks");
         return Err(attach_span(message, &[TARGETS], tree, suggest_names(&paths, name)));
     }
-    let targeted: Vec<&Adaptable> =
+    let targeted: Vec<&AdaptableLinear> =
         layers.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer).collect();
-    let most = |layer: &Adaptable| layer.in_features.min(layer.out_features);
+    let most = |layer: &AdaptableLinear| layer.in_features.min(layer.out_features);
     if let Some(layer) = targeted.iter().find(|layer| most(layer) < lora.rank) {
-        let Adaptable { path, in_features, out_features, .. } = layer;
+        let AdaptableLinear { path, in_features, out_features, .. } = layer;
         return Err(attach_span(
             format!(
                 "lora.rank = {} is too large for `{path}`, whose weight is {out_features} by {in_features}",
@@ -130,7 +132,7 @@ fn frozen_layers(
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let Named { by_scope, .. } = resolve_names(graph, FREEZE, names, tree)?;
+    let LayerMatches { by_scope, .. } = resolve_names(graph, FREEZE, names, tree)?;
     let frozen = |scope: ScopeId| by_scope[scope.index()].is_some();
     let mut parameters = (0..graph.values.len()).filter(|&value| is_parameter(graph, value));
     if trains && parameters.all(|value| frozen(graph.values[value].scope)) {
@@ -162,13 +164,13 @@ fn frozen_layers(
 }
 
 /// The outermost layers that are placed on another device than their parents.
-fn placed_layers(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Problem> {
+fn placed_layers(graph: &Graph, places: &LayerPlacement, tree: &Table) -> Result<LayerPlacement, Problem> {
     let names: Vec<String> = places.iter().map(|(name, _)| name.clone()).collect();
-    let Named { by_scope, contested, .. } = resolve_names(graph, PLACE, &names, tree)?;
+    let LayerMatches { by_scope, contested, .. } = resolve_names(graph, PLACE, &names, tree)?;
     for (scope, about) in contested {
         let Some(&other) = about.iter().find(|&&name| places[name].1 != places[about[0]].1) else { continue };
         let (layer, one, other) = (path(graph, scope), &places[about[0]], &places[other]);
-        let word = |(name, home): &(String, Home)| format!("`{name}` on the {}", home.name());
+        let word = |(name, home): &(String, LayerDevice)| format!("`{name}` on the {}", home.name());
         return Err(attach_span(
             format!("place puts `{layer}` on two devices: {} and {}", word(one), word(other)),
             &[PLACE],
@@ -176,7 +178,7 @@ fn placed_layers(graph: &Graph, places: &Places, tree: &Table) -> Result<Places,
             format!("set the device of `{layer}` itself"),
         ));
     }
-    let home = |scope: ScopeId| by_scope[scope.index()].map_or(Home::Device, |name| places[name].1);
+    let home = |scope: ScopeId| by_scope[scope.index()].map_or(LayerDevice::Device, |name| places[name].1);
     for node in &graph.nodes {
         let elsewhere = |value: &&GraphValue| home(value.scope) != home(node.scope);
         let parameters = node.inputs.iter().filter(|&&input| is_parameter(graph, input));
@@ -197,7 +199,7 @@ fn placed_layers(graph: &Graph, places: &Places, tree: &Table) -> Result<Places,
         }
     }
     let scopes = graph.scopes.iter().zip((0..).map(ScopeId));
-    let own = scopes.filter(|(scope, id)| home(*id) != scope.parent.map_or(Home::Device, home));
+    let own = scopes.filter(|(scope, id)| home(*id) != scope.parent.map_or(LayerDevice::Device, home));
     Ok(own.map(|(scope, id)| (scope.path.clone(), home(id))).collect())
 }
 
@@ -210,7 +212,7 @@ fn path(graph: &Graph, scope: ScopeId) -> &str {
 }
 
 /// Resolves the names of a key. Fails if a name matches no layer.
-fn resolve_names(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Named, Problem> {
+fn resolve_names(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<LayerMatches, Problem> {
     let found = named(&graph.scopes, names.iter().map(String::as_str));
     let Some(&unknown) = found.unknown.first() else { return Ok(found) };
     let (name, short) = (&names[unknown], key.trim_start_matches("strategy."));
@@ -239,9 +241,9 @@ pub(super) fn suggest_names(paths: &[&str], name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spec::Base;
+    use spec::LoraBase;
 
-    fn place(places: &[(&str, Home)]) -> Result<Places, String> {
+    fn place(places: &[(&str, LayerDevice)]) -> Result<LayerPlacement, String> {
         let mut config = testing::small();
         config.strategy.place = places.iter().map(|(name, home)| ((*name).to_owned(), *home)).collect();
         let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
@@ -269,7 +271,7 @@ mod tests {
     fn lora_targets_are_resolved_to_layer_paths() {
         let targets = |names: &[&str]| {
             let targets = names.iter().map(|name| (*name).to_owned()).collect();
-            let (base, double_quantization) = (Base::Params, false);
+            let (base, double_quantization) = (LoraBase::Params, false);
             let mut config = testing::small();
             config.strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization });
             let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
@@ -287,7 +289,7 @@ mod tests {
 
     #[test]
     fn place_lists_only_layers_on_another_device_than_their_parent() {
-        use Home::{Device, Host};
+        use LayerDevice::{Device, Host};
         let mlp = |block: usize| (format!("blocks.{block}.mlp"), Host);
         assert_eq!(place(&[("blocks.*.mlp", Host), ("blocks.0", Device)]).unwrap(), [mlp(0), mlp(1)]);
         let within = [("blocks.1.attention", Device), ("blocks", Host), ("blocks.0", Device)];
@@ -303,7 +305,7 @@ mod tests {
 
     #[test]
     fn place_errors_suggest_what_to_write() {
-        use Home::{Device, Host};
+        use LayerDevice::{Device, Host};
         assert!(place(&[("tail", Host)]).unwrap_err().contains("place: unknown layer `tail`"));
         let tied = place(&[("embedding", Host)]).unwrap_err();
         assert!(tied.contains("shared parameter `embedding.table`") && tied.contains("place both"), "{tied}");

@@ -17,7 +17,7 @@ mod sweep;
 
 pub use budget::{InfeasibleBudget, ParetoFront, ParetoFronts, RecomputeChoice};
 pub use compiler::{Compiler, compile, compile_verified};
-pub use estimate::{Calibration, DeviceRates, Origin};
+pub use estimate::{Calibration, DeviceRates, RatesOrigin};
 pub use expand::{Experiment, Point, expand};
 pub use fits::LARGEST_BATCH;
 pub use identity::{configuration_id, run_id};

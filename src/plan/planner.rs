@@ -10,7 +10,7 @@ use super::planned::{Plan, PlannedRun};
 use base::parallel;
 use compile::Violation;
 use device::{DeviceKind, Target};
-use spec::{Budget, LoadedFrom, Problem, Recompute, RunConfig};
+use spec::{Budget, DataResidence, Problem, Recompute, RunConfig};
 
 /// Why an experiment could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -83,7 +83,7 @@ pub fn plan(
 /// The `loader.source` of a run that holds data of unknown size.
 fn source_of_unknown_size(config: &RunConfig) -> Option<&'static str> {
     let source = config.strategy.loader.source;
-    (source != LoadedFrom::Stream && config.tokens.is_none()).then(|| source.name())
+    (source != DataResidence::Stream && config.tokens.is_none()).then(|| source.name())
 }
 
 /// The forecasts needed to plan a point: of its configuration, and of those without one of its keys.

@@ -164,12 +164,12 @@ where
 }
 
 /// The names of a struct's fields in their order, captured from its `deserialize` function.
-pub fn fields<T>(read: impl FnOnce(Probe) -> Result<T, Fields>) -> &'static [&'static str] {
-    read(Probe).map_or_else(|Fields(names)| names, |_| &[])
+pub fn fields<T>(read: impl FnOnce(FieldNames) -> Result<T, Fields>) -> &'static [&'static str] {
+    read(FieldNames).map_or_else(|Fields(names)| names, |_| &[])
 }
 
 /// A deserializer that returns the requested struct's field names as its error.
-pub struct Probe;
+pub struct FieldNames;
 
 #[derive(Debug, thiserror::Error)]
 #[error("names only")]
@@ -181,7 +181,7 @@ impl de::Error for Fields {
     }
 }
 
-impl<'de> Deserializer<'de> for Probe {
+impl<'de> Deserializer<'de> for FieldNames {
     type Error = Fields;
 
     fn deserialize_struct<V: Visitor<'de>>(

@@ -13,8 +13,8 @@ use base::statistics;
 use base::units::Bytes;
 use device::{Factors, Target};
 use execute::MEMORY_FILE;
-use memory::Load;
-use plan::{Calibration, DeviceRates, Origin};
+use memory::Bottleneck;
+use plan::{Calibration, DeviceRates, RatesOrigin};
 use spec::{KeywordEnum as _, Precision};
 
 /// Maximum number of runs whose operations are read: more add little.
@@ -89,7 +89,7 @@ fn from_rows(out: &Path, rows: &[Row]) -> DeviceRates {
     let mut speeds = DeviceRates {
         products,
         memory: statistics::median(&copies),
-        origin: Origin::Runs(runs.len()),
+        origin: RatesOrigin::Runs(runs.len()),
         ..DeviceRates::default()
     };
     let stride = runs.len().div_ceil(MOST_RUNS).max(1);
@@ -110,7 +110,7 @@ fn is_positive(number: &f64) -> bool {
     number.is_finite() && *number > 0.0
 }
 
-type ByOperation = HashMap<(String, Precision), BTreeMap<Load, [f64; 2]>>;
+type ByOperation = HashMap<(String, Precision), BTreeMap<Bottleneck, [f64; 2]>>;
 
 /// Measured and roofline seconds of operations.
 #[derive(Default)]
@@ -142,7 +142,8 @@ impl OperationTimes {
                     let name = operation.strip_suffix(" again").unwrap_or(&operation).to_owned();
                     for by_operation in [&mut self.all, &mut *of_model] {
                         let by_load = by_operation.entry((name.clone(), precision)).or_default();
-                        let [measured, bound] = by_load.entry(Load::of(flops, moved_bytes)).or_default();
+                        let [measured, bound] =
+                            by_load.entry(Bottleneck::of(flops, moved_bytes)).or_default();
                         *measured += took;
                         *bound += times * roofline.unwrap_or(0.0);
                     }
@@ -170,7 +171,7 @@ fn direct_allocation_cost(mut per_byte: Vec<f64>) -> f64 {
 }
 
 fn slowness(times: ByOperation) -> Calibration {
-    let ratios = |by_load: BTreeMap<Load, [f64; 2]>| {
+    let ratios = |by_load: BTreeMap<Bottleneck, [f64; 2]>| {
         let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
         known.map(|(load, [measured, bound])| (load, measured / bound)).collect()
     };
@@ -223,7 +224,7 @@ mod tests {
         out
     }
 
-    fn factor(speeds: &DeviceRates, operation: &str, load: Load) -> f64 {
+    fn factor(speeds: &DeviceRates, operation: &str, load: Bottleneck) -> f64 {
         speeds.slowness[&(operation.to_owned(), Precision::Fp32)][&load]
     }
 
@@ -244,9 +245,9 @@ mod tests {
         fs::write(run.join(MEMORY_FILE), lines).unwrap();
         let (speeds, errors) = learned(out.path(), &target());
         assert!(errors.is_empty(), "{errors:?}");
-        assert_eq!((speeds.origin, speeds.memory), (Origin::Runs(1), Some(1e9)));
-        assert_eq!(factor(&speeds, "linear", Load::of(4_000_000, 1024)), 2.0);
-        assert_eq!(factor(&speeds, "layer-norm", Load::of(0, 1_000_000)), 0.5);
+        assert_eq!((speeds.origin, speeds.memory), (RatesOrigin::Runs(1), Some(1e9)));
+        assert_eq!(factor(&speeds, "linear", Bottleneck::of(4_000_000, 1024)), 2.0);
+        assert_eq!(factor(&speeds, "layer-norm", Bottleneck::of(0, 1_000_000)), 0.5);
         assert!((speeds.seconds_per_asked_byte - 1e-6).abs() < 1e-18, "{}", speeds.seconds_per_asked_byte);
         let of_start = &speeds.slowness[&("normal".to_owned(), Precision::Fp32)];
         assert!(of_start.is_empty(), "{of_start:?}");
@@ -269,7 +270,7 @@ mod tests {
         let (speeds, _) = learned(folder(&rows).path(), &target());
         assert_eq!(speeds.products, HashMap::from([(Factors::F32, 2e9)]));
         let (speeds, _) = learned(folder(&rows[4..]).path(), &target());
-        assert_eq!(speeds.origin, Origin::Unknown);
+        assert_eq!(speeds.origin, RatesOrigin::Unknown);
     }
 
     #[test]
@@ -283,7 +284,7 @@ mod tests {
         let out = folder(&[row("one", "fp32", Some(1e9))]);
         fs::write(out.path().join("b.csv"), "what\n").unwrap();
         let (speeds, errors) = learned(out.path(), &target());
-        assert_eq!((speeds.origin, errors.len()), (Origin::Runs(1), 1));
+        assert_eq!((speeds.origin, errors.len()), (RatesOrigin::Runs(1), 1));
         assert!(errors[0].to_string().contains("b.csv"), "{}", errors[0]);
     }
 }

@@ -7,23 +7,23 @@ use data::Documents;
 use super::model::Model;
 use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
-use super::strategy::{Allocator, LoadedFrom, Strategy};
+use super::strategy::{Allocator, DataResidence, Strategy};
 
 /// Runs with equal values need the same memory, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct MemoryPart {
+pub struct MemoryKey {
     pub model: Model,
     pub batch_size: usize,
     /// The numbers of steps and evaluations, if memory depends on them: with a leak, or with an allocator that keeps
     /// freed memory.
     pub cadence: Option<(Measure, Option<Evaluation>)>,
-    pub choices: Choices,
+    pub choices: ProgramKey,
 }
 
 /// The part of a run's configuration that, beside its graph, determines its program. If it is equal and the graphs
 /// differ only in sizes, the programs differ only in sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Choices {
+pub struct ProgramKey {
     optimizer: Vec<UpdateGroupKey>,
     clips: bool,
     evaluates: bool,
@@ -38,24 +38,24 @@ pub struct Choices {
 
 // Structs are destructured here, so that a new key cannot be forgotten.
 impl RunConfig {
-    pub fn memory_part(&self) -> MemoryPart {
+    pub fn memory_part(&self) -> MemoryKey {
         let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _ } = self;
         // With a leak, or an allocator that keeps freed memory, memory also depends on the numbers of steps,
-        // evaluations and evaluation batches. The program does not, so they are not part of `Choices`.
+        // evaluations and evaluation batches. The program does not, so they are not part of `ProgramKey`.
         let depends_on_steps = match strategy.allocator {
             Allocator::Arena | Allocator::Direct => strategy.leak.is_some(),
             Allocator::Caching(_) => true,
         };
         let cadence = depends_on_steps.then(|| (measure.clone(), evaluation.clone()));
-        MemoryPart { model: model.clone(), batch_size: train.batch_size, cadence, choices: self.choices() }
+        MemoryKey { model: model.clone(), batch_size: train.batch_size, cadence, choices: self.choices() }
     }
 
-    pub fn choices(&self) -> Choices {
+    pub fn choices(&self) -> ProgramKey {
         let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, shuffle: _, last_batch: _, optimizer, schedule: _ } =
             train;
-        Choices {
+        ProgramKey {
             optimizer: optimizer.groups().iter().map(update_group).collect(),
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
@@ -63,7 +63,7 @@ impl RunConfig {
             documents: self.documents(),
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
-            tokens: tokens.filter(|_| strategy.loader.source != LoadedFrom::Stream),
+            tokens: tokens.filter(|_| strategy.loader.source != DataResidence::Stream),
         }
     }
 }

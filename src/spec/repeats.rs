@@ -13,13 +13,13 @@ use base::statistics;
 pub enum Repeats {
     Times(usize),
     /// Until the ratio of its speed to the baseline's is known with the requested precision.
-    Until(UntilKnown),
+    Until(UntilPrecise),
 }
 
 key_table! {
     /// Repeats until the speed ratio to the baseline has the requested precision.
     #[derive(Copy)]
-    pub struct UntilKnown {
+    pub struct UntilPrecise {
         /// Half the width of the confidence interval of the speed ratio to the baseline, relative to the ratio.
         pub until: f64 = WIDTH;
         /// Largest number of repeats.
@@ -38,7 +38,7 @@ impl Repeats {
     pub fn most(self) -> usize {
         match self {
             Repeats::Times(times) => times,
-            Repeats::Until(UntilKnown { most, .. }) => most,
+            Repeats::Until(UntilPrecise { most, .. }) => most,
         }
     }
 
@@ -46,7 +46,7 @@ impl Repeats {
     pub fn looks(self) -> Vec<usize> {
         match self {
             Repeats::Times(times) => vec![times],
-            Repeats::Until(UntilKnown { most, .. }) => statistics::looks(most),
+            Repeats::Until(UntilPrecise { most, .. }) => statistics::looks(most),
         }
     }
 
@@ -63,7 +63,7 @@ impl Repeats {
             let help = "add until = 0.02: half the confidence interval of the speed ratio to the baseline, over the ratio";
             keys.reader().problem(problem.at(entry.span()).help(help));
         }
-        let until = UntilKnown::read(&mut table);
+        let until = UntilPrecise::read(&mut table);
         table.finish();
         until.map(Repeats::Until)
     }
@@ -72,7 +72,7 @@ impl Repeats {
 /// `measure.repeats` is read by hand: a number or a table.
 pub(super) fn reference() -> DeclaredKey {
     let doc = "Measurements of each run, each in its own process; or until the speed ratio to the baseline is precise enough.";
-    DeclaredKey::new("repeats", doc, Accepts::table::<UntilKnown>().or(&TIMES.expected()), Some("`1`"))
+    DeclaredKey::new("repeats", doc, Accepts::table::<UntilPrecise>().or(&TIMES.expected()), Some("`1`"))
 }
 
 struct RepeatsValue;

@@ -9,7 +9,7 @@ use super::model::Model;
 use super::optimizer::Optimizer;
 use super::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
 use super::schedule::Schedule;
-use super::strategy::{LoadedFrom, Strategy};
+use super::strategy::{DataResidence, Strategy};
 use data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
 
 /// One run: model, data, training and one strategy.
@@ -91,7 +91,7 @@ keywords! {
 
 keywords! {
     /// The seeds of the repeats of a run.
-    pub enum Seeds {
+    pub enum SeedPolicy {
         /// `train.seed` for all: repeats train identically and differ in speed only.
         Same = "same",
         /// Consecutive seeds, starting at `train.seed`: the spread of the losses shows the effect of the seed.
@@ -106,7 +106,7 @@ key_table! {
         /// What is measured: training steps, or inference (the forward pass only).
         pub what: Task = keyword(), default Task::Training;
         /// Whether all repeats use `train.seed`, or each the next seed.
-        pub seeds: Seeds = keyword(), default Seeds::Same;
+        pub seeds: SeedPolicy = keyword(), default SeedPolicy::Same;
         /// Optimizer steps before the timed ones; not timed.
         pub warmup_steps: usize = STEPS_OR_NONE, default 3;
         /// Timed optimizer steps.
@@ -143,7 +143,7 @@ impl RunConfig {
     pub fn loaded(&self) -> Vec<Part> {
         let loader = &self.strategy.loader;
         let is_on_device =
-            |part: &Part| loader.source == LoadedFrom::Device && row::places_later(part.name).is_some();
+            |part: &Part| loader.source == DataResidence::Device && row::places_later(part.name).is_some();
         let (cut, whole): (Vec<Part>, Vec<Part>) = self.sample().parts.into_iter().partition(is_on_device);
         let whole = whole.into_iter().map(|part| part.loaded_as(loader.dtype.dtype()));
         whole.chain((!cut.is_empty()).then(row::place)).collect()
@@ -200,10 +200,10 @@ impl RunConfig {
     /// The configuration of repeat `repeat`, from 1, with its seed.
     pub fn of_repeat(&self, repeat: usize) -> RunConfig {
         let mut config = self.clone();
-        if self.measure.seeds == Seeds::Vary {
+        if self.measure.seeds == SeedPolicy::Vary {
             let next = self.train.seed.wrapping_add(repeat.saturating_sub(1) as u64);
             config.train.seed = next & i64::MAX as u64;
-            config.measure.seeds = Seeds::Same;
+            config.measure.seeds = SeedPolicy::Same;
         }
         config
     }

@@ -6,7 +6,7 @@ use super::error::Problem;
 use super::model::decides;
 use super::reader::join;
 use super::resolved::RunConfig;
-use super::strategy::{CONFLICTS, Conflict, ConflictMessage, LoadedAs, LoadedFrom, Loader};
+use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
 use super::tree::Table;
 use data::Documents;
 
@@ -70,7 +70,7 @@ fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem>
     for part in config.sample().parts {
         let Some(asked) = part.below else { continue };
         // With data on the device, a missing sample is marked by its offset, not by masked ids.
-        let masks = config.documents().mask(part.name) && source != LoadedFrom::Device;
+        let masks = config.documents().mask(part.name) && source != DataResidence::Device;
         let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
         if known.count <= dtype.holds(masks) {
             continue;
@@ -84,7 +84,7 @@ fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem>
             }
             largest => format!("loader.dtype = \"{}\" is too small for ids up to {largest}", dtype.keyword()),
         };
-        let fits: Vec<String> = LoadedAs::ALL
+        let fits: Vec<String> = IdDtype::ALL
             .iter()
             .filter(|other| known.count <= other.holds(masks))
             .map(|other| format!("\"{}\"", other.keyword()))
@@ -98,7 +98,7 @@ fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem>
 /// Only a data set that is one row of tokens can be kept in memory as a whole.
 fn preloaded_data_is_one_row(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (source, data_set) = (config.strategy.loader.source, config.data.data_set());
-    if source == LoadedFrom::Stream || data_set.is_row() {
+    if source == DataResidence::Stream || data_set.is_row() {
         return Ok(());
     }
     let documents = "data.text.documents";

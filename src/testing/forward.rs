@@ -23,7 +23,7 @@ macro_rules! forward {
         fn lend(
             &mut self,
             region: ::device::Region,
-        ) -> Result<::device::Lent, ::device::DeviceError> {
+        ) -> Result<::device::HostSlice, ::device::DeviceError> {
             self.device.lend(region)
         }
     };

@@ -2,7 +2,7 @@
 
 pub mod cases;
 pub mod forward;
-mod hoarder;
+mod reusing_allocator;
 pub mod keys;
 pub mod mutation;
 pub mod pairwise;
@@ -22,7 +22,7 @@ pub use cases::{combinations, full, random_cases, seed, tenth};
 use compile::{Program, RecomputePlan, Violation};
 use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use graph::Graphs;
-pub use hoarder::Hoarder;
+pub use reusing_allocator::ReusingAllocator;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
 /// Tests only train and predict verified programs.
 pub use plan::compile_verified as compile;
@@ -128,7 +128,7 @@ pub fn small() -> RunConfig {
 }
 
 /// Text from a nonexistent path, with this arrangement of documents.
-pub fn of_documents(documents: Arrangement) -> Data {
+pub fn of_documents(documents: DocumentArrangement) -> Data {
     Data::Text(Text { documents, ..Text::new(vec![PathBuf::from("/nowhere")], 0.9) })
 }
 
@@ -199,7 +199,7 @@ pub const RECOMPUTED_WITHOUT_SEARCH: usize = 7;
 /// the embedding is wide, one head, one sample.
 pub fn any_config() -> impl Any<Value = RunConfig> {
     let train = (0..=9usize, any::<bool>());
-    let data = (0..100u64, select(Arrangement::ALL));
+    let data = (0..100u64, select(DocumentArrangement::ALL));
     // A budget search compiles hundreds of programs, so few runs include one.
     let searches = (0..8usize, 0..RECOMPUTED_WITHOUT_SEARCH);
     let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data, searches);
@@ -213,8 +213,8 @@ pub fn any_config() -> impl Any<Value = RunConfig> {
         if let Some(lora) = &mut config.strategy.lora {
             transformers::adapt(lora, &model);
         }
-        let is_held = config.strategy.loader.source != LoadedFrom::Stream;
-        let documents = if model.causal && !is_held { documents } else { Arrangement::Joined };
+        let is_held = config.strategy.loader.source != DataResidence::Stream;
+        let documents = if model.causal && !is_held { documents } else { DocumentArrangement::Joined };
         config.data = of_documents(documents);
         config.model = Model::Transformer(model);
         config.train.batch_size = config.strategy.accumulate + more;

@@ -17,7 +17,7 @@ use plan::{Experiment, Plan, PlannedRun, Purpose};
 use proptest::prelude::*;
 use proptest::sample::select;
 use results::{Row, Status, csv};
-use spec::{LoadedFrom, RunConfig};
+use spec::{DataResidence, RunConfig};
 use testing::keys::{OPTIMIZERS, any_choice};
 use testing::{random_cases, tenth};
 
@@ -54,7 +54,7 @@ fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
 
 /// How many tokens the data of a run has that it holds: which data that is, no other run has to know.
 fn tokens(config: &RunConfig) -> Option<usize> {
-    let is_held = config.strategy.loader.source != LoadedFrom::Stream;
+    let is_held = config.strategy.loader.source != DataResidence::Stream;
     is_held.then(|| config.data.data_set().inspect(&mut DigestCache::default()).unwrap().tokens().unwrap())
 }
 
@@ -281,7 +281,7 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     // Where the device cuts samples out of the data, there must be some.
-    if config.strategy.loader.source == LoadedFrom::Device {
+    if config.strategy.loader.source == DataResidence::Device {
         let dtype = config.strategy.loader.dtype.dtype();
         engine.put_row(0, &vec![0; dtype.bytes_of(config.tokens.unwrap()) as usize]).unwrap();
     }

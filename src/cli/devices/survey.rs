@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use device::{Card, DeviceChoice, Found, Inventory, ProbeError, Probed, Unavailable};
+use device::{Card, DeviceChoice, Found, Inventory, ProbeError, ProbeReport, Unavailable};
 
 /// The output of `devices --json`. Unknown figures are `null`.
 #[derive(Debug, Serialize)]
@@ -73,7 +73,7 @@ impl Survey {
 }
 
 impl Surveyed {
-    fn probed(self, probed: Result<Probed, ProbeError>) -> (Surveyed, Vec<String>) {
+    fn probed(self, probed: Result<ProbeReport, ProbeError>) -> (Surveyed, Vec<String>) {
         match probed {
             Ok(probed) => {
                 let surveyed = Surveyed {

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::filter::Filter;
 use base::statistics;
 use plan::PlannedRun;
-use spec::{Repeats, UntilKnown};
+use spec::{Repeats, UntilPrecise};
 
 /// One repeat of one run.
 pub(super) struct Job {
@@ -76,7 +76,7 @@ fn rounds(repeats: Repeats, stage: usize) -> Option<RangeInclusive<usize>> {
 fn unsettled(
     sweep: &mut Sweep,
     filter: &Filter,
-    UntilKnown { until, .. }: UntilKnown,
+    UntilPrecise { until, .. }: UntilPrecise,
 ) -> Result<Vec<usize>, Failure> {
     let rows = report::rows(sweep, filter).map_err(Failure::machine)?;
     let unsettled = compare::unsettled(&rows, until);

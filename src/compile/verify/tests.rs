@@ -4,7 +4,7 @@ use super::*;
 use crate::compile_run;
 use crate::value::{ShapeSource, SubRange, View};
 use device::{Phase, Pool, Role};
-use ops::{Fill, Normal, Op, Slice, TensorType};
+use ops::{Fill, Normal, Op, RowSlice, TensorType};
 use spec::{Init, Leak, RunConfig};
 
 /// A batch of 5 in micro-batches of 2, 2 and 1.
@@ -121,8 +121,8 @@ fn not_overwritten_by_overlapping_views() {
     });
     let across = corrupted(|program| {
         let of = program.buckets[0].parameters;
-        let rows = Slice { index: 0, of: 2 };
-        let shape = program.ty(of).shape.of_rows(Slice::WHOLE);
+        let rows = RowSlice { index: 0, of: 2 };
+        let shape = program.ty(of).shape.of_rows(RowSlice::WHOLE);
         let view = program.add_view(
             "half",
             program.value(of).scope,

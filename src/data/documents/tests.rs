@@ -22,7 +22,7 @@ fn document_set(documents: Documents, lengths: &[u64], training: usize) -> Docum
         *end += len;
         Some(*end)
     });
-    let below = Given { key: "data.text.tokens", count: 1 << 20 };
+    let below = KeyedCount { key: "data.text.tokens", count: 1 << 20 };
     DocumentSet { digest: String::new(), below, documents, ends: ends.collect(), training }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::*;
 use crate::ids::Ids;
 use crate::slices::ReadTokens;
-use crate::{Batch, Blame, Order, Part, Sample, Split, TrainingStep};
+use crate::{Batch, ErrorKey, Order, Part, Sample, Split, TrainingStep};
 use ops::TensorType;
 
 /// The repository's folder.
@@ -30,8 +30,8 @@ fn counting(bytes: u8, split: f64) -> RowSlices<Text> {
     RowSlices { row: Text(text), contents }
 }
 
-fn given(key: &'static str, count: usize) -> Given {
-    Given { key, count }
+fn given(key: &'static str, count: usize) -> KeyedCount {
+    KeyedCount { key, count }
 }
 
 fn sample(context: usize) -> Sample {
@@ -136,13 +136,13 @@ fn short_evaluation_split_suggests_the_largest_split() {
         ),
         "{error:?}"
     );
-    assert_eq!(error.blame(), Blame::Data("split"));
+    assert_eq!(error.blame(), ErrorKey::Data("split"));
     assert!(splits.check(&sample(64), false).is_ok());
     assert!(Splits::of(1000, 0.93, UNITS).unwrap().check(&sample(64), true).is_ok());
 
     let error = Splits::of(1000, 0.9, UNITS).unwrap().check(&sample(600), true).unwrap_err();
     assert!(matches!(error, DataError::TooShort { split: Split::Evaluation, largest_split: None, .. }));
-    assert_eq!(error.blame(), Blame::Key("context"));
+    assert_eq!(error.blame(), ErrorKey::Key("context"));
 }
 
 #[test]
@@ -240,19 +240,19 @@ fn mismatched_parts_are_reported_with_both_types() {
     let error = check(vec![tokens, image]).unwrap_err();
     let expected = "the model needs `image`, which data.text does not provide: its samples have `tokens` and \
                     `targets`";
-    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+    assert_eq!((error.to_string().as_str(), error.blame()), (expected, ErrorKey::DataSet));
 
     let floats = Part { ty: TensorType::f32(&[8]), ..tokens };
     let error = check(vec![floats]).unwrap_err();
     let expected = "the model needs `tokens` as f32[8], but data.text provides it as i32[8]";
-    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+    assert_eq!((error.to_string().as_str(), error.blame()), (expected, ErrorKey::DataSet));
 
     let square = Part { ty: TensorType::i32(&[4, 4]), ..tokens };
     assert!(matches!(check(vec![square]), Err(DataError::OtherType { .. })));
     let long = Part { ty: TensorType::i32(&[64]), ..tokens };
     let error = check(vec![long]).unwrap_err();
     let expected = "the evaluation split has 10 bytes; a sample needs at least 65";
-    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+    assert_eq!((error.to_string().as_str(), error.blame()), (expected, ErrorKey::DataSet));
     assert_eq!(error.help(), "use more text");
 }
 
@@ -397,17 +397,17 @@ fn encoding_errors_are_reported_with_help() {
         let found = found.replace(ROOT, "");
         assert_eq!((found.as_str(), error.help().as_str(), error.blame()), (text, help, blame));
     };
-    let paths = Blame::Data("paths");
+    let paths = ErrorKey::Data("paths");
     let text = "/texts/b.txt is not UTF-8 text: the first invalid byte is 5";
     check(Reference::tokenizer(true, None), text, "tokens = \"bytes\" accepts any file", paths);
     let text = "/tests/reference/tokenizer/tokenizer.json has no token `<eos>`";
     let help = "use `<begin>` or `<end>`";
-    check(Reference::tokenizer(true, Some("<eos>")), text, help, Blame::Data("tokens.end"));
+    check(Reference::tokenizer(true, Some("<eos>")), text, help, ErrorKey::Data("tokens.end"));
     let other = |file: PathBuf| Encoding::Tokenizer(TokenizerFile { file, special: true, end: None });
     let help =
         "use the tokenizer.json of a model; relative paths are relative to the file that contains them";
     let (text, blame) =
-        ("cannot read /none: No such file or directory (os error 2)", Blame::Data("tokens.file"));
+        ("cannot read /none: No such file or directory (os error 2)", ErrorKey::Data("tokens.file"));
     check(other("/none".into()), text, help, blame);
     let file = Reference::folder().join("encoded.json");
     let text =
@@ -422,7 +422,7 @@ fn too_long_documents_are_not_encoded() {
     let error = folder.row(&folder.set(Reference::tokenizer(true, None), None)).unwrap_err();
     let found = error.to_string().replace(&folder.text("a.txt").display().to_string(), "FILE");
     assert_eq!(found, "FILE is a document of 18.0 MiB; the maximum is 16.0 MiB");
-    assert_eq!(error.blame(), Blame::Data("paths"));
+    assert_eq!(error.blame(), ErrorKey::Data("paths"));
     // Bytes have no such limit.
     assert_eq!(folder.row(&folder.set(Encoding::Bytes, None)).unwrap().len(), text.len());
 }
@@ -456,7 +456,7 @@ fn invalid_json_lines_are_reported() {
         );
         assert_eq!(
             (error.blame(), error.path()),
-            (Blame::Data("paths"), Some(folder.text("a.jsonl").as_path()))
+            (ErrorKey::Data("paths"), Some(folder.text("a.jsonl").as_path()))
         );
     }
     let mut folder = TestFolder::with(&[("a.jsonl", b"\n{\"text\": \"\"}\n")]);

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::{Batch, Blame, Order, Part, Sample, TrainingStep};
+use crate::{Batch, ErrorKey, Order, Part, Sample, TrainingStep};
 use ops::TensorType;
 
 fn set(folder: &Path, width: TokenWidth) -> TokenSet {
@@ -15,7 +15,7 @@ fn write(path: &Path, width: TokenWidth, header: &[u8], numbers: impl Iterator<I
 }
 
 fn sample(context: usize, vocabulary: usize) -> Sample {
-    let below = Some(Given { key: "model.transformer.vocabulary", count: vocabulary });
+    let below = Some(KeyedCount { key: "model.transformer.vocabulary", count: vocabulary });
     let part = |name| Part { name, ty: TensorType::i32(&[context]), below };
     Sample { parts: vec![part("tokens"), part("targets")], length: None, tokens: Some(context) }
 }
@@ -99,7 +99,7 @@ fn invalid_token_files_are_reported() {
     let path = folder.path().join("a.bin");
     let said = |set: &TokenSet| {
         let error = set.inspect(&mut DigestCache::default()).unwrap_err().remove(0);
-        assert_eq!(error.blame(), Blame::Data("paths"));
+        assert_eq!(error.blame(), ErrorKey::Data("paths"));
         let opened = set.open(&Sample::NONE, &mut DigestCache::default()).unwrap_err();
         assert_eq!(opened.to_string(), error.to_string());
         error.to_string().replace(&format!("{}/", folder.path().display()), "")

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-pub use naming::{CheckpointTensor, Form, Naming, Needed};
+pub use naming::{CheckpointTensor, Form, RequiredParameter, TensorNaming};
 
 use super::DigestCache;
 use super::digest::hex;
@@ -28,7 +28,7 @@ pub struct Weights {
     files: Vec<TensorFile>,
     /// By name without prefix: the index of the tensor's file, and its full name.
     tensors: BTreeMap<String, (usize, String)>,
-    naming: Naming,
+    naming: TensorNaming,
 }
 
 /// The checkpoint tensors of all parameters of a model.
@@ -121,7 +121,7 @@ impl Weights {
             let names = file.names().map(|name| (name, 0)).collect();
             (vec![file], names)
         };
-        let naming = Naming::of(names.keys().map(String::as_str));
+        let naming = TensorNaming::of(names.keys().map(String::as_str));
         let tensors = names.into_iter().map(|(name, file)| (naming.strip(&name).to_owned(), (file, name)));
         Ok(Weights { path: path.to_owned(), files, tensors: tensors.collect(), naming })
     }
@@ -146,7 +146,7 @@ impl Weights {
     ///
     /// # Errors
     /// The first parameter that is missing or differs in shape or type, or all superfluous tensors.
-    pub fn check(&self, needed: &[Needed]) -> Result<(), WeightsError> {
+    pub fn check(&self, needed: &[RequiredParameter]) -> Result<(), WeightsError> {
         self.match_tensors(needed).map(|_| ())
     }
 
@@ -154,12 +154,15 @@ impl Weights {
     ///
     /// # Errors
     /// Those of [`Weights::check`].
-    pub fn matched(self, needed: &[Needed]) -> Result<StoredParameters, WeightsError> {
+    pub fn matched(self, needed: &[RequiredParameter]) -> Result<StoredParameters, WeightsError> {
         let parameters = self.match_tensors(needed)?;
         Ok(StoredParameters { weights: self, parameters })
     }
 
-    fn match_tensors(&self, needed: &[Needed]) -> Result<BTreeMap<String, Vec<RowBlock>>, WeightsError> {
+    fn match_tensors(
+        &self,
+        needed: &[RequiredParameter],
+    ) -> Result<BTreeMap<String, Vec<RowBlock>>, WeightsError> {
         let mut used = BTreeSet::new();
         let mut parameters = BTreeMap::new();
         for needed in needed {
@@ -187,7 +190,7 @@ impl Weights {
     /// The rows of a parameter that a tensor provides, and the tensor's name without prefix.
     fn match_tensor(
         &self,
-        needed: &Needed,
+        needed: &RequiredParameter,
         stored: &CheckpointTensor,
     ) -> Result<(RowBlock, String), WeightsError> {
         let (path, tensor) = (self.path.clone(), stored.tensor.clone());

@@ -4,7 +4,7 @@ use ops::Shape;
 
 /// A naming scheme of checkpoint tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
+pub enum TensorNaming {
     /// The names of a dump.
     Own,
     /// Hugging Face's names for GPT-2.
@@ -15,11 +15,11 @@ pub enum Naming {
 
 /// A parameter that a model needs.
 #[derive(Clone, Debug)]
-pub struct Needed {
+pub struct RequiredParameter {
     pub name: String,
     pub shape: Shape,
     /// The tensors that it consists of, by foreign naming scheme.
-    pub elsewhere: Vec<(Naming, Vec<CheckpointTensor>)>,
+    pub elsewhere: Vec<(TensorNaming, Vec<CheckpointTensor>)>,
 }
 
 /// A checkpoint tensor with some or all rows of a parameter.
@@ -42,23 +42,23 @@ pub enum Form {
     FirstRows,
 }
 
-impl Naming {
+impl TensorNaming {
     /// Detects the scheme from the names of a checkpoint's tensors.
-    pub(super) fn of<'a>(tensors: impl Iterator<Item = &'a str>) -> Naming {
+    pub(super) fn of<'a>(tensors: impl Iterator<Item = &'a str>) -> TensorNaming {
         let known = |name: &str| match name {
-            "wte.weight" | "transformer.wte.weight" => Some(Naming::Gpt2),
-            "embed_tokens.weight" | "model.embed_tokens.weight" => Some(Naming::Llama),
+            "wte.weight" | "transformer.wte.weight" => Some(TensorNaming::Gpt2),
+            "embed_tokens.weight" | "model.embed_tokens.weight" => Some(TensorNaming::Llama),
             _ => None,
         };
-        tensors.filter_map(known).next().unwrap_or(Naming::Own)
+        tensors.filter_map(known).next().unwrap_or(TensorNaming::Own)
     }
 
     /// A name without the prefix that it has if the model is part of a larger one, for example with a head.
     pub(super) fn strip(self, name: &str) -> &str {
         let prefix = match self {
-            Naming::Own => None,
-            Naming::Gpt2 => name.strip_prefix("transformer."),
-            Naming::Llama => name.strip_prefix("model."),
+            TensorNaming::Own => None,
+            TensorNaming::Gpt2 => name.strip_prefix("transformer."),
+            TensorNaming::Llama => name.strip_prefix("model."),
         };
         prefix.unwrap_or(name)
     }
@@ -66,25 +66,25 @@ impl Naming {
     /// Whether a tensor can be ignored: a constant, or a copy of the token embedding for a tied head.
     pub(super) fn is_ignored(self, name: &str) -> bool {
         match self {
-            Naming::Own => false,
-            Naming::Gpt2 => {
+            TensorNaming::Own => false,
+            TensorNaming::Gpt2 => {
                 name == "lm_head.weight"
                     || name.ends_with(".attn.bias")
                     || name.ends_with(".attn.masked_bias")
             }
-            Naming::Llama => name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq"),
+            TensorNaming::Llama => name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq"),
         }
     }
 }
 
-impl Needed {
+impl RequiredParameter {
     /// A parameter without foreign names.
-    pub fn own(name: String, shape: Shape) -> Needed {
-        Needed { name, shape, elsewhere: Vec::new() }
+    pub fn own(name: String, shape: Shape) -> RequiredParameter {
+        RequiredParameter { name, shape, elsewhere: Vec::new() }
     }
 
     /// The tensors that it consists of under a naming scheme; by default, one tensor with its own name.
-    pub(super) fn stored(&self, naming: Naming) -> Vec<CheckpointTensor> {
+    pub(super) fn stored(&self, naming: TensorNaming) -> Vec<CheckpointTensor> {
         let own = || {
             vec![CheckpointTensor {
                 tensor: self.name.clone(),

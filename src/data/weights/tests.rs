@@ -21,8 +21,8 @@ fn written(folder: &Path, tensors: &[Tensor]) -> PathBuf {
 /// A name and dimensions.
 type NamedDims<'a> = (&'a str, &'a [usize]);
 
-fn needed(tensors: &[NamedDims]) -> Vec<Needed> {
-    tensors.iter().map(|(name, dims)| Needed::own((*name).to_owned(), Shape::new(dims))).collect()
+fn needed(tensors: &[NamedDims]) -> Vec<RequiredParameter> {
+    tensors.iter().map(|(name, dims)| RequiredParameter::own((*name).to_owned(), Shape::new(dims))).collect()
 }
 
 #[test]
@@ -91,22 +91,22 @@ fn truncated_file_is_an_error_at_any_length() {
 }
 
 /// The error of a checkpoint that does not match.
-fn error_message(file: &Path, needed: &[Needed]) -> String {
+fn error_message(file: &Path, needed: &[RequiredParameter]) -> String {
     let error = Weights::open(file).and_then(|weights| weights.matched(needed)).unwrap_err();
     error.to_string().replace(&format!("{}/", file.parent().unwrap().display()), "")
 }
 
 /// Parameters with an `a` of shape [3, 2] that consists of these tensors.
-fn parameters_from(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed> {
+fn parameters_from(naming: TensorNaming, stored: &[(&str, usize, Form)]) -> Vec<RequiredParameter> {
     let stored =
         stored.iter().map(|&(tensor, rows, form)| CheckpointTensor { tensor: tensor.to_owned(), rows, form });
-    let needed = |name: &str, dims: &[usize], stored| Needed {
+    let needed = |name: &str, dims: &[usize], stored| RequiredParameter {
         name: name.to_owned(),
         shape: Shape::new(dims),
         elsewhere: vec![(naming, stored)],
     };
     let table = match naming {
-        Naming::Gpt2 => "wte.weight",
+        TensorNaming::Gpt2 => "wte.weight",
         _ => "embed_tokens.weight",
     };
     let table = CheckpointTensor { tensor: table.to_owned(), rows: 1, form: Form::Plain };
@@ -114,7 +114,7 @@ fn parameters_from(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed
 }
 
 /// Parameter `a`, read at once and in all ranges.
-fn all(file: &Path, needed: &[Needed]) -> Vec<f32> {
+fn all(file: &Path, needed: &[RequiredParameter]) -> Vec<f32> {
     let stored = Weights::open(file).unwrap().matched(needed).unwrap();
     let read = |first: usize, count: usize| {
         let mut found = vec![[0; 4]; count];
@@ -140,10 +140,10 @@ fn parameters_are_assembled_from_foreign_tensors() {
     let (whole, turned) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
     let table = f32s(&[0.0]);
     let (f32, dims) = (Dtype::F32, &[1][..]);
-    type Case<'a> = (Naming, &'a [(&'a str, usize, Form)], Vec<Tensor<'a>>, [f32; 6]);
+    type Case<'a> = (TensorNaming, &'a [(&'a str, usize, Form)], Vec<Tensor<'a>>, [f32; 6]);
     let cases: [Case; 3] = [
         (
-            Naming::Llama,
+            TensorNaming::Llama,
             &[("q", 1, Form::Plain), ("k", 2, Form::Plain)],
             vec![
                 ("model.embed_tokens.weight", f32, dims, &table),
@@ -155,7 +155,7 @@ fn parameters_are_assembled_from_foreign_tensors() {
             whole,
         ),
         (
-            Naming::Gpt2,
+            TensorNaming::Gpt2,
             &[("c", 3, Form::Transposed)],
             vec![
                 ("wte.weight", f32, dims, &table),
@@ -165,7 +165,7 @@ fn parameters_are_assembled_from_foreign_tensors() {
             turned,
         ),
         (
-            Naming::Gpt2,
+            TensorNaming::Gpt2,
             &[("wpe.weight", 3, Form::FirstRows)],
             vec![
                 ("transformer.wte.weight", f32, dims, &table),
@@ -187,7 +187,7 @@ fn mismatched_foreign_tensors_are_reported() {
     let of = |tensors: &[Tensor], stored: &[(&str, usize, Form)]| {
         let table: Tensor = ("wte.weight", Dtype::F32, &[1], &table);
         let file = written(folder.path(), &[&[table], tensors].concat());
-        error_message(&file, &parameters_from(Naming::Gpt2, stored))
+        error_message(&file, &parameters_from(TensorNaming::Gpt2, stored))
     };
     let c = |dims: &'static [usize]| -> Tensor { ("c", Dtype::F32, dims, &six) };
     let turned = [("c", 3, Form::Transposed)];
@@ -217,7 +217,7 @@ fn index_joins_several_files() {
     let index = folder.path().join("model.safetensors.index.json");
     let write =
         |map: &str| fs::write(&index, format!("{{\"metadata\": {{}}, \"weight_map\": {map}}}")).unwrap();
-    let needed = parameters_from(Naming::Llama, &[("q", 3, Form::Plain)]);
+    let needed = parameters_from(TensorNaming::Llama, &[("q", 3, Form::Plain)]);
     write("{\"model.embed_tokens.weight\": \"1.safetensors\", \"model.q\": \"2.safetensors\"}");
     assert_eq!(all(&index, &needed), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     // Another shard changes the digest.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use self::kernels::{Operand, Workers};
 use self::queues::{Command, CpuQueues, Fence};
 use super::check::{check, common_home};
-use super::{Buffer, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor};
+use super::{Buffer, Device, DeviceError, Event, HostSlice, Pool, Queue, Region, Target, Tensor};
 use ops::{DType, Op};
 
 pub use self::host::{described, target};
@@ -181,7 +181,7 @@ impl Device for CpuDevice {
         self.queues.enqueue(home.queue(), Command::Launch(Box::new(launch)))
     }
 
-    fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+    fn lend(&mut self, region: Region) -> Result<HostSlice, DeviceError> {
         let Region { buffer, offset, bytes } = region;
         let mapping = self.mapping(region)?;
         if self.mappings.get(&buffer).is_some_and(|(pool, _)| pool.home() == Pool::Device) {
@@ -189,7 +189,7 @@ impl Device for CpuDevice {
         }
         // SAFETY: it lies within the mapping, all of which is resident; the caller guarantees the rest.
         #[allow(unsafe_code)]
-        Ok(unsafe { Lent::new(mapping.address(offset), bytes, mapping.clone()) })
+        Ok(unsafe { HostSlice::new(mapping.address(offset), bytes, mapping.clone()) })
     }
 
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {

@@ -13,7 +13,7 @@ use self::scratch::Scratch;
 use super::launcher::{Launcher, Operand};
 use super::launches;
 use super::matmul::{MatmulMethod, MatmulShape};
-use super::probe::Equipment;
+use super::probe::CudaStack;
 use super::{CudaDevice, Queue};
 use crate::{Choice, Device, DeviceError, Placed, Source, Work};
 
@@ -37,8 +37,8 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    pub(super) fn new(equipment: &Equipment, cubins: &[Vec<u8>]) -> Environment {
-        let Equipment { card, driver, cublaslt, .. } = equipment;
+    pub(super) fn new(equipment: &CudaStack, cubins: &[Vec<u8>]) -> Environment {
+        let CudaStack { card, driver, cublaslt, .. } = equipment;
         let (name, capability) = (&card.name, card.capability);
         let text = format!("{name}, compute capability {capability}, cuBLASLt {cublaslt}, driver {driver}");
         let mut kernels = Sha256::new();

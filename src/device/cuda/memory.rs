@@ -11,7 +11,7 @@ use super::queue_order::SequenceNumber;
 use super::queues::Queues;
 use super::reservation::Reservation;
 use crate::cpu::Mapping;
-use crate::{Buffer, DeviceError, ExternalReading, Lent, Pool, Queue, Region};
+use crate::{Buffer, DeviceError, ExternalReading, HostSlice, Pool, Queue, Region};
 
 /// A buffer's memory.
 #[derive(Clone, Copy)]
@@ -173,7 +173,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// The region is not in host memory, or not within a buffer.
-    pub(super) fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+    pub(super) fn lend(&mut self, region: Region) -> Result<HostSlice, DeviceError> {
         let (address, pool) = self.find(region)?;
         if pool == Pool::Device {
             return Err(DeviceError::NotOfHost { buffer: region.buffer });
@@ -181,7 +181,7 @@ impl DeviceMemory {
         let keep = self.lent.entry(address - region.offset).or_default().clone();
         // SAFETY: it lies within mapped host memory; the caller of `Device::lend` guarantees the rest.
         #[allow(unsafe_code)]
-        Ok(unsafe { Lent::new(address as *mut u8, region.bytes, keep) })
+        Ok(unsafe { HostSlice::new(address as *mut u8, region.bytes, keep) })
     }
 
     /// Whether part of the memory at an address is lent.

@@ -51,15 +51,15 @@ use super::choice::ALIGNMENT;
 use super::cpu::HostProcessor;
 use super::target::HOST_THREADS;
 use super::{
-    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, ExternalReading, Lent, Pool, Queue, Region,
-    Target, Tensor, Work,
+    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, ExternalReading, HostSlice, Pool, Queue,
+    Region, Target, Tensor, Work,
 };
 use ops::Op;
 
 pub use self::driver::Card;
 pub use self::emulated::{emulate_delay, emulate_way};
 pub use self::lock::RegistersLock;
-pub use self::probe::{Equipment, Found, Inventory, OLDEST, equip, inventory, target};
+pub use self::probe::{CudaStack, Found, Inventory, OLDEST, equip, inventory, target};
 pub use self::report::{KernelCompiler, KernelReport, SourceReport};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
 
@@ -267,7 +267,7 @@ impl Device for CudaDevice {
         launches::run(op, &inputs, &outputs, workspace, &mut launcher)
     }
 
-    fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+    fn lend(&mut self, region: Region) -> Result<HostSlice, DeviceError> {
         self.memory.lend(region)
     }
 

@@ -23,7 +23,7 @@ const PRODUCT_WORKSPACE: Bytes = Bytes(32 << 20);
 
 /// A card and the libraries it needs.
 #[derive(Clone, Debug)]
-pub struct Equipment {
+pub struct CudaStack {
     pub card: Card,
     pub driver: Version,
     pub(super) compiler: Compiler,
@@ -37,7 +37,7 @@ pub struct Equipment {
 ///
 /// # Errors
 /// The first missing or unsuitable component.
-pub fn equip(ordinal: usize) -> Result<Equipment, Unavailable> {
+pub fn equip(ordinal: usize) -> Result<CudaStack, Unavailable> {
     let driver = driver::initialise()?;
     let mut cards = driver::cards(driver)?;
     if ordinal >= cards.len() {
@@ -57,7 +57,7 @@ pub fn equip(ordinal: usize) -> Result<Equipment, Unavailable> {
         let nvrtc = compiler.version;
         return Err(Unavailable::UnknownCard { card: card.label(), capability, nvrtc });
     };
-    Ok(Equipment { card, driver, compiler, cublaslt: cublaslt.full_version(), architecture })
+    Ok(CudaStack { card, driver, compiler, cublaslt: cublaslt.full_version(), architecture })
 }
 
 /// Checks that a library's CUDA major version is not newer than the driver's.
@@ -93,7 +93,7 @@ impl CublasLt {
     }
 }
 
-impl Equipment {
+impl CudaStack {
     /// The card as a target, with its own memory. The caller measures the context size.
     pub fn target(&self, context: Bytes) -> Target {
         let Card { name, capability, memory, .. } = &self.card;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::Engine;
 use compile::{BatchBuffer, HostBuffers, Program};
 use data::{Batch, Part};
-use device::{DeviceError, Lent, Queue, Region};
+use device::{DeviceError, HostSlice, Queue, Region};
 use memory::Failure;
 
 /// The batch that the program reads.
@@ -120,7 +120,7 @@ impl Engine<'_> {
         slot: usize,
         samples: Range<usize>,
         part: &Part,
-    ) -> Result<Lent, DeviceError> {
+    ) -> Result<HostSlice, DeviceError> {
         let region = self.samples_of(slot, samples, part);
         self.manager.backing.device.lend(region)
     }
@@ -129,7 +129,7 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// A device that fails.
-    pub(crate) fn lend_row(&mut self) -> Result<Lent, DeviceError> {
+    pub(crate) fn lend_row(&mut self) -> Result<HostSlice, DeviceError> {
         let region = self.row();
         self.manager.backing.device.lend(region)
     }

@@ -7,7 +7,8 @@ use super::super::engine::Engine;
 use super::graphs::classifier;
 use compile::Program;
 use data::{
-    Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Order, Part, Sample, Source, TrainingStep,
+    Batch, Contents, DataError, DataSet, DigestCache, ErrorKey, KeyedCount, Order, Part, Sample, Source,
+    TrainingStep,
 };
 use device::Device;
 use graph::Graphs;
@@ -106,7 +107,7 @@ impl Source for Rows {
 /// The sample that a linear classifier requires.
 pub(super) fn sample() -> Sample {
     let features = Part { name: "features", ty: TensorType::f32(&[FEATURES]), below: None };
-    let below = Some(Given { key: "classes", count: CLASSES });
+    let below = Some(KeyedCount { key: "classes", count: CLASSES });
     let classes = Part { name: "classes", ty: TensorType::i32(&[]), below };
     Sample { parts: vec![features, classes], length: None, tokens: None }
 }
@@ -183,7 +184,7 @@ fn features_and_classes_reach_the_device_unchanged() {
 fn model_with_fewer_classes_than_the_data_is_rejected() {
     let check = |below: Option<usize>| {
         let mut sample = sample();
-        sample.parts[1].below = below.map(|count| Given { key: "model.linear.classes", count });
+        sample.parts[1].below = below.map(|count| KeyedCount { key: "model.linear.classes", count });
         assert!(Rows.check_known(&sample).is_ok(), "the classes are not known yet");
         Rows.check(&Rows, &sample, true)
     };
@@ -191,10 +192,13 @@ fn model_with_fewer_classes_than_the_data_is_rejected() {
 
     let error = check(Some(CLASSES - 1)).unwrap_err();
     let expected = "model.linear.classes = 3 is less than the 4 classes of data.rows";
-    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::Key("model.linear.classes")));
+    assert_eq!(
+        (error.to_string().as_str(), error.blame()),
+        (expected, ErrorKey::Key("model.linear.classes"))
+    );
 
     let mut features = sample();
-    features.parts[0].below = Some(Given { key: "model.linear.features", count: 10 });
+    features.parts[0].below = Some(KeyedCount { key: "model.linear.features", count: 10 });
     let error = Rows.check(&Rows, &features, true).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -6,7 +6,7 @@ use compile::Program;
 use data::{Batch, Order, Source, TrainingStep};
 use graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
 use memory::Failure;
-use ops::{CrossEntropy, Linear, Op, Stacked, Storage, TensorType};
+use ops::{CrossEntropy, Linear, Op, StackedRows, Storage, TensorType};
 use spec::*;
 
 const BATCH: usize = 7;
@@ -41,7 +41,7 @@ impl Draft {
 
     fn value(&mut self, name: &'static str, ty: TensorType, kind: ValueKind) -> usize {
         let scope = ScopeId(self.graph.scopes.len() as u32 - 1);
-        self.graph.values.push(GraphValue { name, scope, ty, kind, stacked: Stacked::default() });
+        self.graph.values.push(GraphValue { name, scope, ty, kind, stacked: StackedRows::default() });
         self.graph.values.len() - 1
     }
 

@@ -28,8 +28,8 @@ const CHANGES: [fn(&mut Strategy); 10] = [
     |strategy| strategy.recompute = Recompute::Block,
     |strategy| (strategy.loss_chunks, strategy.precision) = (7, Precision::Bf16),
     |strategy| {
-        (strategy.params, strategy.gradient_dtype) = (StoredIn::Bf16, StoredIn::Bf16);
-        (strategy.residual, strategy.precision) = (StoredIn::Bf16, Precision::Bf16);
+        (strategy.params, strategy.gradient_dtype) = (StorageDtype::Bf16, StorageDtype::Bf16);
+        (strategy.residual, strategy.precision) = (StorageDtype::Bf16, Precision::Bf16);
     },
     |strategy| strategy.offload.optimizer = true,
     |strategy| (strategy.offload.optimizer, strategy.loss_chunks) = (true, 2),
@@ -133,7 +133,7 @@ fn prefetch_points_do_not_depend_on_updates_in_backward() {
         (first_fetch < code.iter().position(backward).unwrap(), fetches)
     };
     let changes: [fn(&mut Strategy); 2] = [
-        |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
+        |strategy| strategy.offload.activations = ActivationOffload::From(Bytes(0)),
         |strategy| strategy.offload.parameters = true,
     ];
     for (number, change) in changes.into_iter().enumerate() {

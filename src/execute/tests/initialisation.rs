@@ -178,13 +178,15 @@ fn lora_starts_from_stored_weights() {
     };
     let expected = losses(&from_file(&testing::small(), &file), Some(&weights));
     let drawn = losses(&testing::small(), None);
-    for (init, base) in [(Init::Device, Base::Params), (Init::Host, Base::Int8), (Init::Lazy, Base::Nf4)] {
+    for (init, base) in
+        [(Init::Device, LoraBase::Params), (Init::Host, LoraBase::Int8), (Init::Lazy, LoraBase::Nf4)]
+    {
         let targets = vec!["attention.qkv".to_owned()];
         let lora = Lora { rank: 2, alpha: 4.0, targets, base, double_quantization: true };
         let mut config = from_file(&testing::small(), &file);
         (config.strategy.init, config.strategy.lora) = (init, Some(lora));
         let found = losses(&config, Some(&weights));
-        let share = if base == Base::Params { 0.0 } else { 0.01 };
+        let share = if base == LoraBase::Params { 0.0 } else { 0.01 };
         assert!((found[0] - expected[0]).abs() <= share * expected[0], "{base:?}: {found:?}, {expected:?}");
         assert!(found[0] != drawn[0] && found[1] < found[0], "{base:?}: {found:?}");
     }
@@ -307,7 +309,7 @@ fn lazy_init_is_synchronised_with_its_uses() {
         Offload {
             parameters: true,
             optimizer: true,
-            activations: Spill::From(Bytes(0)),
+            activations: ActivationOffload::From(Bytes(0)),
             ahead: 2,
             ..Offload::default()
         },

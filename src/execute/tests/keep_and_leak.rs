@@ -73,7 +73,7 @@ const CHANGES: [fn(&mut Strategy); 6] = [
     |strategy| (strategy.recompute, strategy.precision) = (Recompute::Block, Precision::Bf16),
     |strategy| (strategy.allocator, strategy.evaluation_pass) = (Allocator::Direct, EvaluationPass::Grad),
     |strategy| (strategy.allocator, strategy.init) = (Allocator::Direct, Init::Lazy),
-    |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
+    |strategy| strategy.offload.activations = ActivationOffload::From(Bytes(0)),
 ];
 
 #[test]

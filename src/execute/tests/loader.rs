@@ -52,15 +52,15 @@ fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcom
 
 /// The losses and digest of a run, and its outcome.
 fn trained(loader: Loader) -> (Vec<String>, Outcome) {
-    trained_on(loader, Arrangement::Joined)
+    trained_on(loader, DocumentArrangement::Joined)
 }
 
 /// The same for documents, one on each line.
-fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) {
+fn trained_on(loader: Loader, documents: DocumentArrangement) -> (Vec<String>, Outcome) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), loader);
     let data: Box<dyn Source> = match documents {
-        Arrangement::Joined => {
+        DocumentArrangement::Joined => {
             let data = source(&config);
             config.tokens = data.contents().tokens();
             data
@@ -90,8 +90,8 @@ fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) 
 /// For text and for documents, whose targets may be masked.
 #[test]
 fn results_do_not_depend_on_the_dtype_of_ids() {
-    use Arrangement::{Joined, Packed, Padded};
-    use LoadedAs::{I32, U8, U16};
+    use DocumentArrangement::{Joined, Packed, Padded};
+    use IdDtype::{I32, U8, U16};
     for (documents, all) in [(Joined, &[U8, U16][..]), (Padded, &[U16]), (Packed, &[U16])] {
         let learnt = |dtype| {
             let loader = Loader { workers: 2, prefetch: 1, dtype, ..Loader::default() };
@@ -121,8 +121,8 @@ fn results_do_not_depend_on_the_loader() {
             assert_eq!(trained(loader).0, plain, "{loader:?}");
         }
     }
-    for source in [LoadedFrom::Ram, LoadedFrom::Device] {
-        for dtype in [LoadedAs::U8, LoadedAs::U16, LoadedAs::I32] {
+    for source in [DataResidence::Ram, DataResidence::Device] {
+        for dtype in [IdDtype::U8, IdDtype::U16, IdDtype::I32] {
             for (workers, prefetch) in [(0, 0), (2, 1), (1, 2)] {
                 let loader = Loader { workers, prefetch, source, dtype, ..Loader::default() };
                 assert_eq!(trained(loader).0, plain, "{loader:?}");
@@ -135,8 +135,8 @@ fn results_do_not_depend_on_the_loader() {
 #[test]
 fn held_data_is_in_the_ledger() {
     let (_, plain) = trained(Loader::default());
-    let source = |source| trained(Loader { source, dtype: LoadedAs::U8, ..Loader::default() }).1.measured;
-    let (plain, ram, device) = (plain.measured, source(LoadedFrom::Ram), source(LoadedFrom::Device));
+    let source = |source| trained(Loader { source, dtype: IdDtype::U8, ..Loader::default() }).1.measured;
+    let (plain, ram, device) = (plain.measured, source(DataResidence::Ram), source(DataResidence::Device));
     let folder = tempfile::tempdir().unwrap();
     let tokens = self::source(&config(folder.path(), Loader::default())).contents().tokens().unwrap() as u64;
     let context = testing::small().sample().tokens.unwrap() as u64;
@@ -255,8 +255,8 @@ fn incomplete_last_batch_has_the_loss_of_its_samples() {
     for (kept, whole) in kept.iter().zip(&whole) {
         assert!((kept - whole).abs() <= 1e-5 * whole, "{kept} and {whole}");
     }
-    for source in [LoadedFrom::Stream, LoadedFrom::Ram, LoadedFrom::Device] {
-        let loader = Loader { workers: 2, prefetch: 2, source, dtype: LoadedAs::U16, ..Loader::default() };
+    for source in [DataResidence::Stream, DataResidence::Ram, DataResidence::Device] {
+        let loader = Loader { workers: 2, prefetch: 2, source, dtype: IdDtype::U16, ..Loader::default() };
         assert_eq!(learnt(5, LastBatch::Keep, loader), (kept.clone(), digest.clone(), padding), "{source:?}");
     }
 }
@@ -264,14 +264,14 @@ fn incomplete_last_batch_has_the_loss_of_its_samples() {
 /// A batch is uploaded during the step before, with either queue delayed.
 #[test]
 fn batches_are_prefetched_to_the_device() {
-    for source in [LoadedFrom::Stream, LoadedFrom::Device] {
+    for source in [DataResidence::Stream, DataResidence::Device] {
         let mut config = testing::small();
         (config.train.batch_size, config.strategy.accumulate) = (5, 3);
         let plain = super::trace(&config);
         // Graph replays use fixed addresses, but the batch slot changes between steps.
         config.strategy.graph = true;
         config.strategy.loader =
-            Loader { workers: 1, prefetch: 2, source, dtype: LoadedAs::U16, ..Loader::default() };
+            Loader { workers: 1, prefetch: 2, source, dtype: IdDtype::U16, ..Loader::default() };
         let program = compile(&config, &testing::target()).unwrap();
         let devices = [
             testing::device(testing::target()),

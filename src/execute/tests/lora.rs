@@ -21,16 +21,16 @@ const LAYERS: [(u64, u64); 4] = [(C, 3 * C), (C, C), (C, 4 * C), (4 * C, C)];
 /// Elements of their weights.
 const WEIGHTS: u64 = 12 * C * C;
 
-const BASES: [(Base, bool); 6] = [
-    (Base::Params, false),
-    (Base::Bf16, false),
-    (Base::Int8, false),
-    (Base::Nf4, false),
-    (Base::Nf4, true),
-    (Base::Fp16, false),
+const BASES: [(LoraBase, bool); 6] = [
+    (LoraBase::Params, false),
+    (LoraBase::Bf16, false),
+    (LoraBase::Int8, false),
+    (LoraBase::Nf4, false),
+    (LoraBase::Nf4, true),
+    (LoraBase::Fp16, false),
 ];
 
-fn adapted(targets: &[&str], (base, double_quantization): (Base, bool)) -> RunConfig {
+fn adapted(targets: &[&str], (base, double_quantization): (LoraBase, bool)) -> RunConfig {
     let targets = targets.iter().map(|target| (*target).to_owned()).collect();
     let lora = Lora { rank: R as usize, alpha: 12.0, targets, base, double_quantization };
     with(|strategy| strategy.lora = Some(lora))
@@ -164,17 +164,17 @@ fn bucket(bytes: &[u64]) -> u64 {
 }
 
 /// Bytes of a block's frozen parameters. Norms and biases have a bucket of their own unless all have the same storage.
-fn base_bytes((base, double): (Base, bool)) -> u64 {
+fn base_bytes((base, double): (LoraBase, bool)) -> u64 {
     let weights = LAYERS.map(|(inner, out)| inner * out);
     let others = bucket(&[C, C, 3 * C, C, C, C, 4 * C, C].map(|numbers| 4 * numbers));
     let of = |bits: u64| bucket(&weights.map(|numbers| numbers * bits / 8));
     let blocks = weights.map(|numbers| numbers.div_ceil(64));
     match (base, double) {
-        (Base::Params | Base::Fp32, _) => others + of(32),
-        (Base::Bf16 | Base::Fp16, _) => others + of(16),
-        (Base::Int8, _) => others + of(8) + bucket(&LAYERS.map(|(_, out)| 4 * out)),
-        (Base::Nf4, false) => others + of(4) + bucket(&blocks.map(|blocks| 4 * blocks)),
-        (Base::Nf4, true) => {
+        (LoraBase::Params | LoraBase::Fp32, _) => others + of(32),
+        (LoraBase::Bf16 | LoraBase::Fp16, _) => others + of(16),
+        (LoraBase::Int8, _) => others + of(8) + bucket(&LAYERS.map(|(_, out)| 4 * out)),
+        (LoraBase::Nf4, false) => others + of(4) + bucket(&blocks.map(|blocks| 4 * blocks)),
+        (LoraBase::Nf4, true) => {
             let of_scales = blocks.map(|blocks| 4 * (1 + blocks.div_ceil(256)));
             others + of(4) + bucket(&blocks) + bucket(&of_scales)
         }
@@ -250,14 +250,14 @@ fn lora_adds_flops_of_factors_and_saves_those_of_weight_gradients() {
         assert_eq!(counts.trained_parameters, 2 * L * trained(&LAYERS));
         // Forward and backward; the first layer needs no input gradient.
         let times = 4 * L + 4 * L - 1;
-        let codes = matches!(base.0, Base::Int8 | Base::Nf4);
-        let halves = matches!(base.0, Base::Bf16 | Base::Fp16);
+        let codes = matches!(base.0, LoraBase::Int8 | LoraBase::Nf4);
+        let halves = matches!(base.0, LoraBase::Bf16 | LoraBase::Fp16);
         assert_eq!(counts.dequantized, if codes { 2 * times } else { 0 }, "{base:?}");
         assert_eq!(counts.casts, if halves { 2 * times + 4 * L } else { 0 }, "{base:?}");
         let expected = match base.0 {
-            Base::Params | Base::Fp32 => String::new(),
-            Base::Bf16 | Base::Fp16 => format!(", {times} casts"),
-            Base::Int8 | Base::Nf4 => format!(", {times} weights dequantized"),
+            LoraBase::Params | LoraBase::Fp32 => String::new(),
+            LoraBase::Bf16 | LoraBase::Fp16 => format!(", {times} casts"),
+            LoraBase::Int8 | LoraBase::Nf4 => format!(", {times} weights dequantized"),
         };
         assert_eq!(effects, format!("34.2k parameters without gradients{expected}"));
     }
@@ -308,7 +308,7 @@ fn base_is_not_trained() {
             let (name, dtype) = (program.full_name(parameter.value), program.ty(parameter.value).dtype);
             let is_stored =
                 name.starts_with("blocks.") && name.ends_with(".weight") && !name.contains("norm");
-            assert_eq!(dtype != DType::F32, is_stored && base.0 != Base::Params, "{name} of {base:?}");
+            assert_eq!(dtype != DType::F32, is_stored && base.0 != LoraBase::Params, "{name} of {base:?}");
         }
     }
 }
@@ -316,20 +316,20 @@ fn base_is_not_trained() {
 /// An explicit `lora.base` overrides `params`; without one, the base is stored as `params`.
 #[test]
 fn explicit_base_overrides_params() {
-    for params in [StoredIn::Fp32, StoredIn::Bf16, StoredIn::Fp16] {
+    for params in [StorageDtype::Fp32, StorageDtype::Bf16, StorageDtype::Fp16] {
         for (base, expected) in [
-            (Base::Params, params.dtype()),
-            (Base::Fp32, DType::F32),
-            (Base::Bf16, DType::BF16),
-            (Base::Fp16, DType::F16),
-            (Base::Int8, DType::U8),
+            (LoraBase::Params, params.dtype()),
+            (LoraBase::Fp32, DType::F32),
+            (LoraBase::Bf16, DType::BF16),
+            (LoraBase::Fp16, DType::F16),
+            (LoraBase::Int8, DType::U8),
         ] {
             let mut config = adapted(&["mlp"], (base, false));
             (config.strategy.params, config.strategy.gradient_dtype) = (params, params);
             config.strategy.precision = match params {
-                StoredIn::Fp32 => Precision::Fp32,
-                StoredIn::Bf16 => Precision::Bf16,
-                StoredIn::Fp16 => Precision::Fp16,
+                StorageDtype::Fp32 => Precision::Fp32,
+                StorageDtype::Bf16 => Precision::Bf16,
+                StorageDtype::Fp16 => Precision::Fp16,
             };
             let program = program(&config);
             for parameter in &program.parameters {

@@ -36,7 +36,7 @@ use base::units::Bytes;
 use compile::{Action, Program, SectionKind};
 use data::{Batch, Documents, Order, TrainingStep, seeds};
 use device::{Delay, Device, Limits, Pool, Target};
-use memory::{Evaluations, Failure, OutOfMemory, RunSchedule, Short, StepWork, predict};
+use memory::{Evaluations, Failure, OutOfMemory, RunSchedule, Shortfall, StepWork, predict};
 use spec::*;
 use testing::compile;
 use testing::keys::{Choice, OPTIMIZERS, Same, Updates};
@@ -73,8 +73,8 @@ fn row(config: &RunConfig) -> Vec<u8> {
 /// Writes the token row to the device, if the run holds it there.
 fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
     match config.strategy.loader.source {
-        LoadedFrom::Device => Ok(engine.put_row(0, &row(config))?),
-        LoadedFrom::Stream | LoadedFrom::Ram => Ok(()),
+        DataResidence::Device => Ok(engine.put_row(0, &row(config))?),
+        DataResidence::Stream | DataResidence::Ram => Ok(()),
     }
 }
 
@@ -399,7 +399,7 @@ fn out_of_host_memory_is_predicted() {
             let target = host_limited(limit);
             let predicted = predicted(&target);
             assert_eq!(predicted.out_of_memory, first_failed_request(&config, &target), "{limit} of {most}");
-            let short = Short { device: 0, host: most - limit };
+            let short = Shortfall { device: 0, host: most - limit };
             assert_eq!(predicted.short(&target), short);
             let found = predicted.out_of_memory.unwrap();
             pools.push(found.pool);

@@ -203,7 +203,7 @@ fn assert_cost(name: &str, change: impl FnOnce(&mut Transformer), cost: &Cost) {
 fn every_norm_placement_trains_in_every_dtype() {
     for placement in NormPlacement::ALL {
         let config = testing::reshaped(testing::small(), |model| model.norm_placement = *placement);
-        let losses = |params: StoredIn| {
+        let losses = |params: StorageDtype| {
             let toml = config.to_toml("run", "plain");
             let unsaid = ["precision", "residual", "gradient_dtype", "loss_scale"];
             let is_said = |line: &&str| !unsaid.iter().any(|key| line.starts_with(&format!("{key} =")));
@@ -211,8 +211,8 @@ fn every_norm_placement_trains_in_every_dtype() {
             let params = format!("params = \"{}\"", params.keyword());
             super::trace(&testing::changed(&toml.join("\n"), &[params]).unwrap()).losses
         };
-        let plain = losses(StoredIn::Fp32);
-        for params in [StoredIn::Bf16, StoredIn::Fp16] {
+        let plain = losses(StorageDtype::Fp32);
+        for params in [StorageDtype::Bf16, StorageDtype::Fp16] {
             for (found, plain) in losses(params).iter().zip(&plain) {
                 assert!((found / plain - 1.0).abs() < 0.03, "{placement:?}, {params:?}: {found}, {plain}");
             }

@@ -31,7 +31,7 @@ pub(super) const WEIGHTS: u64 =
 
 #[test]
 fn spilled_activations_are_held_on_the_host() {
-    let program = program(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
+    let program = program(&offloaded(|offload| offload.activations = ActivationOffload::From(Bytes(0))));
     let sizes = Activations { rounding: 256, micro_batch: BATCH };
     let at_the_loss = |pool| {
         live_in(&program, pool, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"))
@@ -44,7 +44,8 @@ fn spilled_activations_are_held_on_the_host() {
 
 #[test]
 fn each_spilled_activation_is_transferred_once_each_way() {
-    let (counts, effects) = work(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
+    let (counts, effects) =
+        work(&offloaded(|offload| offload.activations = ActivationOffload::From(Bytes(0))));
     let n = BATCH * T;
     // Per block: two norms with mean and deviation, q, k and v, attention's output and log-sum-exp, the residual stream
     // twice, the mlp's hidden values before and after the activation. And the residual stream before the blocks.
@@ -53,7 +54,8 @@ fn each_spilled_activation_is_transferred_once_each_way() {
     assert_eq!((counts.bytes_to_host, counts.bytes_to_device), (2 * bytes, 2 * bytes));
     assert_eq!(effects, format!("{0} to the host and {0} back", Bytes(bytes)));
     // With the threshold at the size of the mlp's hidden values only these are spilled; above it, none.
-    let from = |least| work(&offloaded(|offload| offload.activations = Spill::From(Bytes(least)))).0;
+    let from =
+        |least| work(&offloaded(|offload| offload.activations = ActivationOffload::From(Bytes(least)))).0;
     let wide = 4 * (L * 2 * 4 * n * C);
     assert_eq!(from(4 * 4 * n * C).bytes_to_host, 2 * wide);
     assert_eq!(from(4 * 4 * n * C + 1).bytes_to_host, 0);
@@ -87,7 +89,7 @@ fn offloaded_optimizer_keeps_only_parameters_on_the_device() {
 #[test]
 fn parameters_with_master_weights_are_transferred_to_the_device_only() {
     let config = with(|strategy| {
-        (strategy.params, strategy.gradient_dtype) = (StoredIn::Bf16, StoredIn::Bf16);
+        (strategy.params, strategy.gradient_dtype) = (StorageDtype::Bf16, StorageDtype::Bf16);
         (strategy.precision, strategy.offload.optimizer) = (Precision::Bf16, true);
     });
     let (counts, _) = work(&config);
@@ -192,7 +194,7 @@ fn unpinned_offload_uses_pageable_memory() {
     let of = |pinned| {
         let mut config = offloaded(|offload| {
             (offload.parameters, offload.optimizer, offload.pinned) = (true, true, pinned);
-            offload.activations = Spill::From(Bytes(0));
+            offload.activations = ActivationOffload::From(Bytes(0));
         });
         config.strategy.allocator = Allocator::Direct;
         config
@@ -233,5 +235,5 @@ fn evaluation_values_are_not_offloaded() {
         config.strategy.evaluation_pass = EvaluationPass::Grad;
         work(&config).0.late_frees_in_evaluation
     };
-    assert_eq!(kept(Spill::From(Bytes(0))), kept(Spill::Nothing));
+    assert_eq!(kept(ActivationOffload::From(Bytes(0))), kept(ActivationOffload::Nothing));
 }

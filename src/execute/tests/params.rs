@@ -11,7 +11,7 @@ use ops::Member;
 use spec::*;
 use testing::compile;
 
-const HALVES: [StoredIn; 2] = [StoredIn::Bf16, StoredIn::Fp16];
+const HALVES: [StorageDtype; 2] = [StorageDtype::Bf16, StorageDtype::Fp16];
 
 /// Tensors of the model: of the embedding, the last norm, and two blocks.
 const TENSORS: u64 = 2 + 2 + 2 * 12;
@@ -19,15 +19,15 @@ const TENSORS: u64 = 2 + 2 + 2 * 12;
 const NORMS: u64 = 2 * 2 + 1;
 
 /// Parameters in a dtype, with the dtypes of gradients, residual stream and precision that follow from it by default.
-fn stored(params: StoredIn, master_weights: bool) -> RunConfig {
+fn stored(params: StorageDtype, master_weights: bool) -> RunConfig {
     let mut config = testing::small();
     let strategy = &mut config.strategy;
     (strategy.params, strategy.gradient_dtype, strategy.master_weights) = (params, params, master_weights);
-    strategy.residual = if master_weights { StoredIn::Fp32 } else { params };
+    strategy.residual = if master_weights { StorageDtype::Fp32 } else { params };
     (strategy.precision, strategy.loss_scale) = match params {
-        StoredIn::Fp32 => (Precision::Fp32, None),
-        StoredIn::Bf16 => (Precision::Bf16, None),
-        StoredIn::Fp16 => (
+        StorageDtype::Fp32 => (Precision::Fp32, None),
+        StorageDtype::Bf16 => (Precision::Bf16, None),
+        StorageDtype::Fp16 => (
             Precision::Fp16,
             Some(LossScale::Dynamic(DynamicLossScale { initial: 1024.0, ..Default::default() })),
         ),
@@ -50,7 +50,7 @@ fn choices() -> Vec<(String, RunConfig)> {
         choices.push((
             format!("{name}, all else in fp32"),
             with(config.clone(), |strategy| {
-                (strategy.residual, strategy.gradient_dtype) = (StoredIn::Fp32, StoredIn::Fp32);
+                (strategy.residual, strategy.gradient_dtype) = (StorageDtype::Fp32, StorageDtype::Fp32);
             }),
         ));
         choices.push((
@@ -63,7 +63,7 @@ fn choices() -> Vec<(String, RunConfig)> {
         choices.push((
             format!("{name}, computed with in fp32"),
             with(config.clone(), |strategy| {
-                (strategy.residual, strategy.gradient_dtype) = (StoredIn::Fp32, StoredIn::Fp32);
+                (strategy.residual, strategy.gradient_dtype) = (StorageDtype::Fp32, StorageDtype::Fp32);
                 (strategy.precision, strategy.loss_scale) = (Precision::Fp32, None);
             }),
         ));
@@ -104,7 +104,8 @@ fn loss_is_within_three_percent_of_fp32_parameters() {
 #[test]
 fn master_weights_give_the_parameters_that_casts_give() {
     let cast = with(testing::small(), |strategy| strategy.precision = Precision::Bf16);
-    let kept = with(stored(StoredIn::Bf16, true), |strategy| strategy.gradient_dtype = StoredIn::Fp32);
+    let kept =
+        with(stored(StorageDtype::Bf16, true), |strategy| strategy.gradient_dtype = StorageDtype::Fp32);
     let (cast, kept) = (losses(&cast, 4), losses(&kept, 4));
     for (step, (a, b)) in cast.iter().zip(&kept).enumerate() {
         assert!((a - b).abs() <= 3e-3 * a, "step {}: {a} and {b}", step + 1);
@@ -147,10 +148,10 @@ fn small_updates_need_master_weights_or_stochastic_rounding() {
             if master.is_some() { 1f32.to_ne_bytes().to_vec() } else { 0x3F80u16.to_ne_bytes().to_vec() };
         bytes[..32 * one.len()] != one.repeat(32)
     };
-    let of = |change: fn(&mut Strategy)| has_changed(with(stored(StoredIn::Bf16, false), change));
+    let of = |change: fn(&mut Strategy)| has_changed(with(stored(StorageDtype::Bf16, false), change));
     assert!(!of(|_| {}), "the update is not rounded away");
     assert!(of(|strategy| strategy.rounding = Rounding::Stochastic));
-    assert!(has_changed(stored(StoredIn::Bf16, true)));
+    assert!(has_changed(stored(StorageDtype::Bf16, true)));
 }
 
 /// By role, in the forward pass, when states and gradients are live.
@@ -158,7 +159,7 @@ fn small_updates_need_master_weights_or_stochastic_rounding() {
 fn parameters_take_the_bytes_of_their_dtype() {
     for params in HALVES {
         for master in [true, false] {
-            for gradients in [StoredIn::Fp32, params] {
+            for gradients in [StorageDtype::Fp32, params] {
                 let config = with(stored(params, master), |strategy| {
                     (strategy.gradient_dtype, strategy.gradients) = (gradients, Gradients::Zero);
                 });
@@ -178,10 +179,10 @@ fn parameters_take_the_bytes_of_their_dtype() {
                 let name = format!("{params:?}, {master}, {gradients:?}");
                 assert_eq!(live[Role::Parameter], all(2), "{name}");
                 assert_eq!(live[Role::MasterWeight], if master { all(4) } else { 0 }, "{name}");
-                let of_gradients = if gradients == StoredIn::Fp32 { 4 } else { 2 };
+                let of_gradients = if gradients == StorageDtype::Fp32 { 4 } else { 2 };
                 assert_eq!(live[Role::Gradient], all(of_gradients), "{name}");
                 assert_eq!(
-                    live[Role::Optimizer] - if params == StoredIn::Fp16 { 512 } else { 0 },
+                    live[Role::Optimizer] - if params == StorageDtype::Fp16 { 512 } else { 0 },
                     2 * all(4),
                     "{name}"
                 );
@@ -193,8 +194,8 @@ fn parameters_take_the_bytes_of_their_dtype() {
 /// With a residual stream in 16 bits, the inputs of all norms have half the bytes.
 #[test]
 fn residual_stream_takes_the_bytes_of_its_dtype() {
-    let config = stored(StoredIn::Bf16, false);
-    let [full, half] = [StoredIn::Fp32, StoredIn::Bf16].map(|residual| {
+    let config = stored(StorageDtype::Bf16, false);
+    let [full, half] = [StorageDtype::Fp32, StorageDtype::Bf16].map(|residual| {
         let config = with(config.clone(), |strategy| strategy.residual = residual);
         let program = compile(&config, &testing::target()).unwrap();
         let loss = launches("cross-entropy-with-gradient");
@@ -210,19 +211,20 @@ fn parameters_are_cast_once_for_each_update() {
         let (Counts { casts, parameter_bytes_in_16_bits, random_roundings, .. }, effects) = work(config);
         (casts, parameter_bytes_in_16_bits / 2, random_roundings / 2, effects)
     };
-    let program = compile(&stored(StoredIn::Bf16, true), &testing::target()).unwrap();
+    let program = compile(&stored(StorageDtype::Bf16, true), &testing::target()).unwrap();
     let bytes: u64 = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes()).sum();
     let numbers = program.parameter_count(|_| true);
     // Casts of norms, which are computed in f32, in two steps.
     let of_norms = 2 * 2 * NORMS;
-    let (casts, stored_bytes, random, effects) = counted(&stored(StoredIn::Bf16, false));
+    let (casts, stored_bytes, random, effects) = counted(&stored(StorageDtype::Bf16, false));
     assert_eq!((casts, stored_bytes, random), (of_norms, bytes, 0));
     assert!(effects.contains(" of parameters in 16 bits"), "{effects}");
-    let rounding = with(stored(StoredIn::Bf16, false), |strategy| strategy.rounding = Rounding::Stochastic);
+    let rounding =
+        with(stored(StorageDtype::Bf16, false), |strategy| strategy.rounding = Rounding::Stochastic);
     assert_eq!(counted(&rounding).2, numbers);
     // Biases added to the residual stream in f32, and gradients of the stream for two layers of each block.
     let of_stream = 2 * 2 * 2 + 2 * 2 * 2;
-    let (casts, ..) = counted(&stored(StoredIn::Bf16, true));
+    let (casts, ..) = counted(&stored(StorageDtype::Bf16, true));
     // And the parameters from master weights, one cast per bucket.
     assert_eq!(casts, of_norms + of_stream + 2 * TENSORS + program.buckets.len() as u64);
 }

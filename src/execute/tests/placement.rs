@@ -228,7 +228,7 @@ fn placed_layers_do_not_change_results() {
     for (place, config) in PLACES.iter().flat_map(|place| configs().into_iter().map(move |c| (place, c))) {
         let expected = trace(&config);
         let mut placed = config.clone();
-        placed.strategy.place = place.iter().map(|layer| ((*layer).to_owned(), Home::Host)).collect();
+        placed.strategy.place = place.iter().map(|layer| ((*layer).to_owned(), LayerDevice::Host)).collect();
         let found = trace(&placed);
         assert_same(&found, &expected, is_host(), &placed.strategy);
         let program = compile(&placed, &testing::target()).unwrap();

@@ -57,7 +57,7 @@ fn overflowing() -> RunConfig {
 /// the parameters that are computed from master weights: unwritten memory is poisoned.
 #[test]
 fn overflowing_step_is_skipped() {
-    for params in [StoredIn::Fp32, StoredIn::Fp16] {
+    for params in [StorageDtype::Fp32, StorageDtype::Fp16] {
         for offload in [(false, false), (true, false), (false, true), (true, true)] {
             let mut config = overflowing();
             config.strategy.params = params;

@@ -83,7 +83,7 @@ fn recompute_keeps_the_expected_bytes() {
 fn recompute_is_bitwise_equal() {
     let nf4 = || {
         let targets = vec!["mlp".to_owned()];
-        Lora { rank: 2, alpha: 4.0, targets, base: Base::Nf4, double_quantization: true }
+        Lora { rank: 2, alpha: 4.0, targets, base: LoraBase::Nf4, double_quantization: true }
     };
     let fused = |recompute| recomputing(Attention::Fused, recompute);
     let changes: [fn(&mut Strategy); 4] = [
@@ -92,7 +92,7 @@ fn recompute_is_bitwise_equal() {
         |strategy| (strategy.precision, strategy.accumulate) = (Precision::Bf16, 3),
         |strategy| {
             let offload = &mut strategy.offload;
-            (offload.parameters, offload.activations) = (true, Spill::From(Bytes(0)));
+            (offload.parameters, offload.activations) = (true, ActivationOffload::From(Bytes(0)));
         },
     ];
     for change in changes {

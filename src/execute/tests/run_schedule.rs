@@ -9,7 +9,7 @@ use compile::Program;
 use device::{Pool, Usage};
 use memory::{EvaluationCycle, Failure, RunSchedule, predict_with};
 use spec::*;
-use testing::Hoarder;
+use testing::ReusingAllocator;
 use testing::compile;
 
 /// Random runs of several steps with accumulation and evaluations.
@@ -81,7 +81,8 @@ const OTHER_ORDERS: [(&str, Order); 3] = [
 /// Memory usage at the end of a run with an allocator that keeps freed memory.
 fn measured(config: &RunConfig, program: &Program, order: Order) -> [Usage; 3] {
     let mut device = testing::device(testing::target());
-    let mut engine = Engine::with_allocator(program, device.as_mut(), Hoarder::boxed(program)).unwrap();
+    let mut engine =
+        Engine::with_allocator(program, device.as_mut(), ReusingAllocator::boxed(program)).unwrap();
     engine.start().unwrap();
     hold(&mut engine, config).unwrap();
     order(config, &mut engine).unwrap();
@@ -96,8 +97,9 @@ fn prediction_follows_the_run_schedule() {
     let mut noticed = OTHER_ORDERS.map(|_| 0);
     for config in runs() {
         let program = compile(&config, &testing::target()).unwrap();
-        let predicted =
-            predict_with(&program, &testing::target(), RunSchedule::of(&config), &|p| Hoarder::boxed(p));
+        let predicted = predict_with(&program, &testing::target(), RunSchedule::of(&config), &|p| {
+            ReusingAllocator::boxed(p)
+        });
         let predicted = [predicted.device, predicted.host, predicted.pinned];
         assert_eq!(measured(&config, &program, in_order), predicted, "{config:?}");
         for ((_, order), noticed) in OTHER_ORDERS.iter().zip(&mut noticed) {

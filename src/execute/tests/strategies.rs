@@ -295,7 +295,9 @@ fn frozen_layers_have_neither_gradients_nor_moments() {
 }
 
 fn on_host(layers: &[&str]) -> RunConfig {
-    with(|strategy| strategy.place = layers.iter().map(|layer| ((*layer).to_owned(), Home::Host)).collect())
+    with(|strategy| {
+        strategy.place = layers.iter().map(|layer| ((*layer).to_owned(), LayerDevice::Host)).collect()
+    })
 }
 
 /// All values of the placed layer are on the host, and no others. Transferred copies are freed after their last use.

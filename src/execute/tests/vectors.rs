@@ -21,7 +21,7 @@ use testing::compile;
 /// stream is rounded, too.
 fn tolerances(config: &RunConfig) -> [f64; 2] {
     match config.strategy.precision {
-        Precision::Bf16 if config.strategy.residual == StoredIn::Bf16 => [1e-4, 2f64.powi(-5)],
+        Precision::Bf16 if config.strategy.residual == StorageDtype::Bf16 => [1e-4, 2f64.powi(-5)],
         Precision::Fp32 | Precision::Tf32 => [1e-5, 1e-5],
         Precision::Bf16 => [1e-4, 2f64.powi(-6)],
         Precision::Fp16 => [2e-5, 2f64.powi(-9)],
@@ -284,7 +284,7 @@ fn dropout_agrees_with_pytorch() {
             |config| config.strategy.accumulate = 4,
             |config| config.strategy.recompute = Recompute::Block,
             |config| config.strategy.attention = Attention::Materialized,
-            |config| config.strategy.offload.activations = Spill::From(Bytes(1)),
+            |config| config.strategy.offload.activations = ActivationOffload::From(Bytes(1)),
             |config| {
                 config.strategy.attention = Attention::Materialized;
                 config.strategy.recompute = Recompute::Block;

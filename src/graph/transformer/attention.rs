@@ -6,7 +6,7 @@ use super::embedding::BatchInputs;
 use super::linear::{self, LinearLayer};
 use super::{NORMAL, into_residual, norm};
 use crate::Graph;
-use ops::{Attending, Attention, Op, Rotary, Stacked};
+use ops::{Attention, AttentionConfig, Op, Rotary, StackedRows};
 use spec::{Positions, Transformer};
 
 pub(super) fn build(
@@ -24,7 +24,7 @@ pub(super) fn build(
         shape: [(heads + 2 * kv_heads) * head_dim, c],
         initial: NORMAL,
         bias: model.qkv_bias,
-        stacked: Stacked::new(&[heads, kv_heads, kv_heads].map(|heads| heads * head_dim)),
+        stacked: StackedRows::new(&[heads, kv_heads, kv_heads].map(|heads| heads * head_dim)),
     };
     let mut qkv = linear::build(graph, scope, &layer, sub_layer.input, "qkv");
     if model.qk_norm {
@@ -36,7 +36,7 @@ pub(super) fn build(
         [qkv] = graph.node(Op::Rotary(rotary), scope, vec![qkv], ["rotated"]);
     }
     let dropout = DropoutSite::Attention(number).dropout(model, batch.seeds);
-    let attending = Attending {
+    let attending = AttentionConfig {
         heads,
         kv_heads,
         causal: model.causal,
@@ -49,7 +49,7 @@ pub(super) fn build(
     let inputs = [Some(qkv), batch.starts, dropout.map(|(_, seeds)| seeds)].into_iter().flatten().collect();
     let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
     let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
-    let stacked = Stacked::default();
+    let stacked = StackedRows::default();
     let layer = LinearLayer { names, shape: [c, channels], initial, bias: model.bias, stacked };
     linear::build_last(graph, sub_layer, &layer, out)
 }

@@ -1,6 +1,6 @@
 //! Names and layouts of a decoder's parameters in Hugging Face checkpoints.
 
-use data::{CheckpointTensor, Form, Naming};
+use data::{CheckpointTensor, Form, TensorNaming};
 use spec::{NormPlacement, Transformer};
 
 /// The checkpoint tensors that make up a parameter with `rows` rows, in row order, for each naming scheme that contains
@@ -9,9 +9,9 @@ pub(crate) fn checkpoint_tensors(
     model: &Transformer,
     parameter: &str,
     rows: usize,
-) -> Vec<(Naming, Vec<CheckpointTensor>)> {
-    let gpt2 = gpt2(parameter, rows).map(|tensor| (Naming::Gpt2, vec![tensor]));
-    let llama = llama(model, parameter, rows).map(|tensors| (Naming::Llama, tensors));
+) -> Vec<(TensorNaming, Vec<CheckpointTensor>)> {
+    let gpt2 = gpt2(parameter, rows).map(|tensor| (TensorNaming::Gpt2, vec![tensor]));
+    let llama = llama(model, parameter, rows).map(|tensors| (TensorNaming::Llama, tensors));
     gpt2.into_iter().chain(llama).collect()
 }
 

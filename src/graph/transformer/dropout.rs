@@ -1,7 +1,7 @@
 //! Dropout sites of a model.
 
 use crate::{Graph, ScopeId};
-use ops::{Dropout, Dropped, Op};
+use ops::{Dropout, DropoutMask, Op};
 use spec::Transformer;
 
 /// A dropout site. Its number does not depend on which other sites have dropout.
@@ -29,19 +29,19 @@ impl DropoutSite {
     }
 
     /// The dropout of this site, if its rate is above 0, with the seeds.
-    pub(super) fn dropout(self, model: &Transformer, seeds: Option<usize>) -> Option<(Dropped, usize)> {
+    pub(super) fn dropout(self, model: &Transformer, seeds: Option<usize>) -> Option<(DropoutMask, usize)> {
         let dropped = self.dropped(model)?;
         Some((dropped, seeds.expect("a model with dropout has seeds")))
     }
 
-    fn dropped(self, model: &Transformer) -> Option<Dropped> {
+    fn dropped(self, model: &Transformer) -> Option<DropoutMask> {
         let rates = model.dropout;
         let rate = match self {
             DropoutSite::Embedding => rates.embedding,
             DropoutSite::Attention(_) => rates.attention,
             DropoutSite::AfterAttention(_) | DropoutSite::AfterMlp(_) => rates.residual,
         };
-        Dropped::at_rate(rate, self.number())
+        DropoutMask::at_rate(rate, self.number())
     }
 }
 
@@ -49,7 +49,7 @@ impl DropoutSite {
 pub(super) fn without_residual(
     graph: &mut Graph,
     scope: ScopeId,
-    dropped: Dropped,
+    dropped: DropoutMask,
     x: usize,
     seeds: usize,
 ) -> usize {
@@ -62,7 +62,7 @@ pub(super) fn without_residual(
 pub(super) fn with_residual(
     graph: &mut Graph,
     scope: ScopeId,
-    dropped: Dropped,
+    dropped: DropoutMask,
     [y, seeds, x]: [usize; 3],
 ) -> usize {
     let op = Op::Dropout(Dropout { dropped, residual: true, to: None });

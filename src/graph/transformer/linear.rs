@@ -2,7 +2,7 @@
 
 use super::block::SubLayer;
 use crate::{Graph, Initial, ScopeId};
-use ops::{Activation, Linear, Op, Stacked};
+use ops::{Activation, Linear, Op, StackedRows};
 
 /// A linear layer.
 pub(super) struct LinearLayer {
@@ -14,7 +14,7 @@ pub(super) struct LinearLayer {
     pub(super) initial: Initial,
     pub(super) bias: bool,
     /// The matrices stacked in the weight.
-    pub(super) stacked: Stacked,
+    pub(super) stacked: StackedRows,
 }
 
 impl LinearLayer {

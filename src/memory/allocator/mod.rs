@@ -8,7 +8,7 @@ mod work;
 use arena::Arena;
 use caching::Caching;
 use direct::Direct;
-pub use work::{CacheWork, Pieces};
+pub use work::{CacheStats, FreeMemory};
 
 use super::system::System;
 use compile::Program;
@@ -68,13 +68,13 @@ pub trait Allocator {
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_>;
 
     /// Free memory that it cannot return to the system.
-    fn pieces(&self) -> Pieces {
-        Pieces::default()
+    fn pieces(&self) -> FreeMemory {
+        FreeMemory::default()
     }
 
     /// Work so far, if it caches freed memory.
-    fn work(&self) -> CacheWork {
-        CacheWork::default()
+    fn work(&self) -> CacheStats {
+        CacheStats::default()
     }
 }
 

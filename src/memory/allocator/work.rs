@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 /// Work of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheWork {
+pub struct CacheStats {
     pub allocations: u64,
     /// Allocations that were served without a request to the system.
     pub hits: u64,
@@ -16,23 +16,23 @@ pub struct CacheWork {
 
 /// Free memory between storages (fragmentation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pieces {
+pub struct FreeMemory {
     pub bytes: u64,
     /// Bytes of the largest free block.
     pub largest: u64,
 }
 
-impl CacheWork {
-    pub fn since(&self, before: &CacheWork) -> CacheWork {
+impl CacheStats {
+    pub fn since(&self, before: &CacheStats) -> CacheStats {
         self.zip_with(before, |now, before| now - before)
     }
 
-    pub(crate) fn times(&self, times: u64) -> CacheWork {
+    pub(crate) fn times(&self, times: u64) -> CacheStats {
         self.zip_with(self, |own, _| own * times)
     }
 
-    fn zip_with(&self, other: &CacheWork, combine: impl Fn(u64, u64) -> u64) -> CacheWork {
-        CacheWork {
+    fn zip_with(&self, other: &CacheStats, combine: impl Fn(u64, u64) -> u64) -> CacheStats {
+        CacheStats {
             allocations: combine(self.allocations, other.allocations),
             hits: combine(self.hits, other.hits),
             splits: combine(self.splits, other.splits),
@@ -41,8 +41,8 @@ impl CacheWork {
     }
 }
 
-impl AddAssign for CacheWork {
-    fn add_assign(&mut self, more: CacheWork) {
+impl AddAssign for CacheStats {
+    fn add_assign(&mut self, more: CacheStats) {
         *self = self.zip_with(&more, |so_far, more| so_far + more);
     }
 }

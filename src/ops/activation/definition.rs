@@ -1,7 +1,7 @@
 //! The declarations of an activation.
 
 /// Names, value and derivative of an activation. Its kernels are elsewhere.
-pub struct Definition {
+pub struct ActivationDefinition {
     /// Its keyword in experiment files.
     pub word: &'static str,
     /// The keyword of its gated form in experiment files.

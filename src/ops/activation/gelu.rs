@@ -2,9 +2,9 @@
 
 use std::f64::consts::PI;
 
-use super::definition::{Definition, names};
+use super::definition::{ActivationDefinition, names};
 
-pub(super) const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     word: "gelu",
     // Shazeer 2020.
     gate: "geglu",

@@ -8,11 +8,11 @@ mod relu_squared;
 mod silu;
 
 use super::{
-    Emitted, Op, Operand, Operation, Tape, TensorType, TypeError, ValueId, expect_float, expect_inputs,
+    Op, Operand, Operation, OutputRole, Tape, TensorType, TypeError, ValueId, expect_float, expect_inputs,
     expect_type,
 };
 
-pub use definition::Definition;
+pub use definition::ActivationDefinition;
 
 /// The activations with their modules, one per line. Messages list them in this order.
 macro_rules! activations {
@@ -26,7 +26,7 @@ macro_rules! activations {
         impl Activation {
             pub const ALL: [Activation; [$(Activation::$name),+].len()] = [$(Activation::$name),+];
 
-            pub const fn definition(self) -> &'static Definition {
+            pub const fn definition(self) -> &'static ActivationDefinition {
                 match self {
                     $(Activation::$name => &$file::DEFINITION),+
                 }
@@ -52,7 +52,7 @@ impl Activation {
         fused.unwrap_or_else(|| {
             let before = tape.output(1);
             let slope = Op::ActivationBackward(ActivationBackward { activation: self });
-            tape.emit(slope, vec![dy, before], &[Emitted::Like(0)])[0]
+            tape.emit(slope, vec![dy, before], &[OutputRole::Like(0)])[0]
         })
     }
 }

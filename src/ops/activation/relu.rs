@@ -1,8 +1,8 @@
 //! `max(x, 0)` (Nair and Hinton 2010).
 
-use super::definition::{Definition, names};
+use super::definition::{ActivationDefinition, names};
 
-pub(super) const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     word: "relu",
     // Shazeer 2020.
     gate: "reglu",

@@ -1,8 +1,8 @@
 //! `max(x, 0)^2` (So et al. 2021, "Primer").
 
-use super::definition::{Definition, names};
+use super::definition::{ActivationDefinition, names};
 
-pub(super) const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     word: "relu_squared",
     gate: "reglu_squared",
     hugging_face: &["relu2"],

@@ -1,8 +1,8 @@
 //! `x / (1 + e^-x)` (Elfwing et al. 2017), also called swish (Ramachandran et al. 2017).
 
-use super::definition::{Definition, names};
+use super::definition::{ActivationDefinition, names};
 
-pub(super) const DEFINITION: Definition = Definition {
+pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     word: "silu",
     // Shazeer 2020.
     gate: "swiglu",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::private::{self, PrivateFolder};
 use super::{Committed, StoreError, is_taken, probe};
 use base::regular;
-use base::temporary::InDoubt;
+use base::temporary::AbandonedFile;
 use execute::DUMP_FILES;
 
 /// The option that names the folder.
@@ -22,7 +22,7 @@ const DIGEST_FILE: &str = "result.digest";
 #[derive(Debug)]
 pub struct Dumps {
     folder: PathBuf,
-    in_doubt: Vec<InDoubt>,
+    in_doubt: Vec<AbandonedFile>,
 }
 
 impl Dumps {
@@ -38,7 +38,7 @@ impl Dumps {
     }
 
     /// Possible leftovers of killed sweeps that could not be removed.
-    pub fn in_doubt(&self) -> &[InDoubt] {
+    pub fn in_doubt(&self) -> &[AbandonedFile] {
         &self.in_doubt
     }
 

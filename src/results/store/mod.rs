@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::columns::{self, AXES, COLUMNS, ColumnError};
 use super::{Row, Status, planned_row};
 use base::regular;
-use base::temporary::InDoubt;
+use base::temporary::AbandonedFile;
 use base::units::Bytes;
 use plan::{Plan, PlannedRun};
 
@@ -39,7 +39,7 @@ pub struct Store {
     folder: PathBuf,
     /// Cache of final results, which never change.
     cache: HashMap<(String, usize), Row>,
-    in_doubt: Vec<InDoubt>,
+    in_doubt: Vec<AbandonedFile>,
 }
 
 /// The outcome of a commit.
@@ -78,7 +78,7 @@ impl Store {
     }
 
     /// Possible leftovers of killed sweeps that could not be removed.
-    pub fn in_doubt(&self) -> &[InDoubt] {
+    pub fn in_doubt(&self) -> &[AbandonedFile] {
         &self.in_doubt
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::StoreError;
 use super::error::OUT;
-use base::temporary::{self, InDoubt};
+use base::temporary::{self, AbandonedFile};
 use execute::LOG_FILE;
 
 /// A folder with a unique temporary name beside its final path. The holder of the lock on its log owns it: the process
@@ -118,7 +118,7 @@ impl Drop for PrivateFolder {
 }
 
 /// Removes leftovers of killed processes in an experiment's folder and in those of its runs.
-pub(super) fn clean_runs(folder: &Path) -> Vec<InDoubt> {
+pub(super) fn clean_runs(folder: &Path) -> Vec<AbandonedFile> {
     let mut in_doubt = clean(folder);
     let runs = names(folder).unwrap_or_default();
     for run_folder in runs.iter().map(|name| folder.join(name)).filter(|path| path.is_dir()) {
@@ -130,7 +130,7 @@ pub(super) fn clean_runs(folder: &Path) -> Vec<InDoubt> {
 }
 
 /// Removes leftovers of killed processes in a folder.
-pub(super) fn clean(folder: &Path) -> Vec<InDoubt> {
+pub(super) fn clean(folder: &Path) -> Vec<AbandonedFile> {
     temporary::clean(folder, LOG_FILE)
 }
 

@@ -5,7 +5,7 @@ mod text;
 mod tokens;
 
 pub use synthetic::Synthetic;
-pub use text::{Arrangement, Text, Tokenizer, Tokens};
+pub use text::{DocumentArrangement, Text, Tokenizer, Tokens};
 pub use tokens::{TokenFiles, TokenFormat};
 
 use super::declare::choice;

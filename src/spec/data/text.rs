@@ -23,7 +23,7 @@ key_table! {
         /// The field that holds the text, for files in which each line is a JSON object (JSON Lines).
         pub jsonl: Option<String> = Optional(NonEmptyText), default None;
         /// How documents become samples.
-        pub documents: Arrangement = keyword(), default Arrangement::Joined;
+        pub documents: DocumentArrangement = keyword(), default DocumentArrangement::Joined;
         /// Share of the data, from the front, for training; the rest is for evaluation.
         pub split: f64 = SHARE, default 0.9;
     }
@@ -31,7 +31,7 @@ key_table! {
 
 keywords! {
     /// How documents become samples.
-    pub enum Arrangement {
+    pub enum DocumentArrangement {
         /// All documents are concatenated; samples are slices of the row of tokens.
         Joined = "joined",
         /// One document per sample, padded.
@@ -121,7 +121,7 @@ impl ValueParser for TokensKeyword {
 impl Text {
     /// Text with bytes as tokens.
     pub fn new(paths: Vec<PathBuf>, split: f64) -> Text {
-        Text { paths, tokens: Tokens::Bytes, jsonl: None, documents: Arrangement::Joined, split }
+        Text { paths, tokens: Tokens::Bytes, jsonl: None, documents: DocumentArrangement::Joined, split }
     }
 }
 
@@ -140,9 +140,9 @@ impl DataSource for Text {
 
     fn documents(&self) -> Documents {
         match self.documents {
-            Arrangement::Joined => Documents::Joined,
-            Arrangement::Padded => Documents::Padded,
-            Arrangement::Packed => Documents::Packed,
+            DocumentArrangement::Joined => Documents::Joined,
+            DocumentArrangement::Padded => Documents::Padded,
+            DocumentArrangement::Packed => Documents::Packed,
         }
     }
 

@@ -14,7 +14,7 @@ pub use transformer::{
 use super::declare::choice;
 use super::error::Problem;
 use super::tree::Table;
-use data::{Given, Sample};
+use data::{KeyedCount, Sample};
 
 choice! {
     pub enum Model("model"): Architecture {
@@ -39,7 +39,7 @@ trait Architecture {
     fn evaluated(&self) -> Model;
 
     /// The number of its blocks, and the key that sets it.
-    fn blocks(&self) -> Given;
+    fn blocks(&self) -> KeyedCount;
 
     /// The file of its initial parameters, if there is one.
     fn weights(&self) -> Option<&Path>;
@@ -74,7 +74,7 @@ impl Model {
     }
 
     /// The number of its blocks, and the key that sets it.
-    pub fn blocks(&self) -> Given {
+    pub fn blocks(&self) -> KeyedCount {
         self.each().blocks()
     }
 

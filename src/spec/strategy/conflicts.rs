@@ -1,8 +1,8 @@
 //! Values of keys that exclude each other, in one table. The range of a single key is declared with the key.
 
 use super::{
-    Allocator, Base, Caching, EmptyCache, Gradients, Loader, Lora, OptimizerState, Precision, Quantize,
-    Recompute, Rounding, StoredIn, Strategy, Update,
+    Allocator, Caching, EmptyCache, Gradients, Loader, Lora, LoraBase, OptimizerState, Precision, Quantize,
+    Recompute, Rounding, StorageDtype, Strategy, Update,
 };
 use crate::declare::KeywordEnum;
 use crate::resolved::{LastBatch, RunConfig};
@@ -28,7 +28,7 @@ pub const CONFLICTS: &[Conflict] = &[
         keys: &["strategy.master_weights", "strategy.params"],
         check: |run| {
             let Strategy { master_weights, params, .. } = run.strategy;
-            (!master_weights && params == StoredIn::Fp32).then(|| {
+            (!master_weights && params == StorageDtype::Fp32).then(|| {
                 message(
                     "master_weights = false only applies to 16-bit parameters; params = \"fp32\" has no master weights",
                     "use params = \"bf16\" or \"fp16\", or remove master_weights",
@@ -102,7 +102,7 @@ pub const CONFLICTS: &[Conflict] = &[
         keys: &["strategy.rounding", "strategy.optimizer_state"],
         check: |run| {
             let Strategy { rounding, optimizer_state, params, .. } = run.strategy;
-            let updates_16_bits = params != StoredIn::Fp32 && !run.strategy.has_master_weights();
+            let updates_16_bits = params != StorageDtype::Fp32 && !run.strategy.has_master_weights();
             let stores_16_bits = optimizer_state == OptimizerState::Bf16 || updates_16_bits;
             let state = quoted(optimizer_state.keyword());
             (rounding != Rounding::Nearest && !stores_16_bits).then(|| {
@@ -169,7 +169,7 @@ pub const CONFLICTS: &[Conflict] = &[
         check: |run| {
             let Lora { base, double_quantization, .. } = run.strategy.lora.as_ref()?;
             let name = quoted(base.keyword());
-            (*double_quantization && *base != Base::Nf4).then(|| {
+            (*double_quantization && *base != LoraBase::Nf4).then(|| {
                 message(
                     format!(
                         "lora.double_quantization quantizes the scales of nf4; base = {name} has no such scales"
@@ -332,9 +332,9 @@ fn needs_fixed_segments(key: &str, is_set: fn(Caching) -> bool, run: &RunConfig)
 }
 
 /// Gradients and the residual stream are stored in the dtype of the parameters, or in fp32.
-fn matches_params(key: &str, stored: StoredIn, params: StoredIn) -> Option<ConflictMessage> {
+fn matches_params(key: &str, stored: StorageDtype, params: StorageDtype) -> Option<ConflictMessage> {
     let [word, own] = [stored.keyword(), params.keyword()].map(quoted);
-    (stored != StoredIn::Fp32 && stored != params).then(|| {
+    (stored != StorageDtype::Fp32 && stored != params).then(|| {
         message(
             format!("{key} = {word} is neither \"fp32\" nor the dtype of the parameters, params = {own}"),
             format!("use {key} = \"fp32\" or params = {word}"),
@@ -343,11 +343,11 @@ fn matches_params(key: &str, stored: StoredIn, params: StoredIn) -> Option<Confl
 }
 
 /// With 16-bit parameters and fp32 matmuls, results are stored in fp32.
-fn stores_fp32_results(key: &str, stored: StoredIn, run: &RunConfig) -> Option<ConflictMessage> {
+fn stores_fp32_results(key: &str, stored: StorageDtype, run: &RunConfig) -> Option<ConflictMessage> {
     let Strategy { precision, params, .. } = run.strategy;
     let produces_fp32 = Precision::default_for(params) != Precision::Fp32 && precision.dtype() == DType::F32;
     let [precision, params, word] = [precision.keyword(), params.keyword(), stored.keyword()].map(quoted);
-    (produces_fp32 && stored != StoredIn::Fp32).then(|| {
+    (produces_fp32 && stored != StorageDtype::Fp32).then(|| {
         message(
             format!("precision = {precision} produces 32-bit results; {key} = {word} stores 16 bits"),
             format!("use {key} = \"fp32\" or precision = {params}"),

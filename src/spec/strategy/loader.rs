@@ -36,9 +36,9 @@ key_table! {
         pub pinned: bool = Boolean, default true;
         /// Where the data set is kept: in its files, in host memory or in device memory. "ram" and "device" need data
         /// that is one row of tokens.
-        pub source: LoadedFrom = keyword(), default LoadedFrom::Stream;
+        pub source: DataResidence = keyword(), default DataResidence::Stream;
         /// Dtype of token ids in host memory and during the transfer; the device casts them to i32.
-        pub dtype: LoadedAs = keyword(), default LoadedAs::I32;
+        pub dtype: IdDtype = keyword(), default IdDtype::I32;
         /// Extra milliseconds per training sample, to measure what workers gain when samples are costly to prepare.
         pub delay: f64 = DELAY, default 0.0;
     }
@@ -46,7 +46,7 @@ key_table! {
 
 keywords! {
     /// Where the data set is kept.
-    pub enum LoadedFrom {
+    pub enum DataResidence {
         /// In its files, read as needed.
         Stream = "stream",
         /// All of it in host memory.
@@ -58,36 +58,36 @@ keywords! {
 
 keywords! {
     /// Dtype of token ids in host memory and during the transfer to the device.
-    pub enum LoadedAs {
+    pub enum IdDtype {
         U8 = "u8",
         U16 = "u16",
         I32 = "i32",
     }
 }
 
-impl LoadedFrom {
+impl DataResidence {
     /// As experiments write it.
     pub fn name(self) -> &'static str {
         self.keyword()
     }
 }
 
-impl LoadedAs {
+impl IdDtype {
     pub fn dtype(self) -> DType {
         match self {
-            LoadedAs::U8 => DType::U8,
-            LoadedAs::U16 => DType::U16,
-            LoadedAs::I32 => DType::I32,
+            IdDtype::U8 => DType::U8,
+            IdDtype::U16 => DType::U16,
+            IdDtype::I32 => DType::I32,
         }
     }
 
     /// The exclusive upper bound of ids; `masks` reserves one id for masked positions.
     pub fn holds(self, masks: bool) -> usize {
         let all = match self {
-            LoadedAs::U8 => 1 << 8,
-            LoadedAs::U16 => 1 << 16,
+            IdDtype::U8 => 1 << 8,
+            IdDtype::U16 => 1 << 16,
             // The mask is -1, and ids are non-negative numbers of 31 bits.
-            LoadedAs::I32 => return 1 << 31,
+            IdDtype::I32 => return 1 << 31,
         };
         all - usize::from(masks)
     }

@@ -1,6 +1,6 @@
 //! `lora`: low-rank factors trained beside a frozen base model.
 
-use super::StoredIn;
+use super::StorageDtype;
 use crate::declare::{InlineTable, inline_table, key_table, keywords};
 use crate::parsers::{Boolean, POSITIVE, TextList, UsizeRange, keyword};
 use ops::{CodeFormat, DType, Storage};
@@ -25,16 +25,16 @@ key_table! {
         /// lists their full names.
         pub targets: Vec<String> = TARGETS;
         /// Storage format of the frozen linear layers of blocks; "params": as `params`.
-        pub base: Base = keyword(), default Base::Params;
+        pub base: LoraBase = keyword(), default LoraBase::Params;
         /// Whether the scales of nf4 are quantized as well, as QLoRA does (default with `base = "nf4"`; no other base
         /// supports it).
-        pub double_quantization: bool = Boolean, default Base::default_double_quantization(base);
+        pub double_quantization: bool = Boolean, default LoraBase::default_double_quantization(base);
     }
 }
 
 keywords! {
     /// Storage format of a frozen linear layer's weight.
-    pub enum Base {
+    pub enum LoraBase {
         /// As `params`.
         Params = "params",
         Fp32 = "fp32",
@@ -47,33 +47,33 @@ keywords! {
     }
 }
 
-impl Base {
+impl LoraBase {
     /// Replaces an explicit dtype that equals `params` by `Params`, so that equal choices have one name.
-    pub fn beside(self, params: StoredIn) -> Base {
+    pub fn beside(self, params: StorageDtype) -> LoraBase {
         match (self, params) {
-            (Base::Fp32, StoredIn::Fp32) | (Base::Bf16, StoredIn::Bf16) | (Base::Fp16, StoredIn::Fp16) => {
-                Base::Params
-            }
+            (LoraBase::Fp32, StorageDtype::Fp32)
+            | (LoraBase::Bf16, StorageDtype::Bf16)
+            | (LoraBase::Fp16, StorageDtype::Fp16) => LoraBase::Params,
             (base, _) => base,
         }
     }
 
     /// The default of `double_quantization`: true with nf4, as in QLoRA. `None` is a base that could not be read.
-    fn default_double_quantization(base: impl Into<Option<Base>>) -> bool {
-        base.into() == Some(Base::Nf4)
+    fn default_double_quantization(base: impl Into<Option<LoraBase>>) -> bool {
+        base.into() == Some(LoraBase::Nf4)
     }
 }
 
 impl Lora {
     /// Storage of the linear layers of blocks, given the storage dtype of the parameters.
-    pub fn storage(&self, params: StoredIn) -> Storage {
+    pub fn storage(&self, params: StorageDtype) -> Storage {
         match self.base.beside(params) {
-            Base::Params => Storage::Plain,
-            Base::Fp32 => Storage::Numbers(DType::F32),
-            Base::Bf16 => Storage::Numbers(DType::BF16),
-            Base::Fp16 => Storage::Numbers(DType::F16),
-            Base::Int8 => Storage::Codes(CodeFormat::Int8),
-            Base::Nf4 => Storage::Codes(CodeFormat::Nf4 { double: self.double_quantization }),
+            LoraBase::Params => Storage::Plain,
+            LoraBase::Fp32 => Storage::Numbers(DType::F32),
+            LoraBase::Bf16 => Storage::Numbers(DType::BF16),
+            LoraBase::Fp16 => Storage::Numbers(DType::F16),
+            LoraBase::Int8 => Storage::Codes(CodeFormat::Int8),
+            LoraBase::Nf4 => Storage::Codes(CodeFormat::Nf4 { double: self.double_quantization }),
         }
     }
 }

@@ -16,12 +16,12 @@ mod states;
 
 pub use allocator::{Allocator, Caching};
 pub use keywords::{Attention, EmptyCache, EvaluationPass, Gradients, Init, Leak, Release, Update};
-pub use loader::{LoadedAs, LoadedFrom, Loader};
-pub use lora::{Base, Lora};
+pub use loader::{DataResidence, IdDtype, Loader};
+pub use lora::{Lora, LoraBase};
 pub use loss_scale::{DynamicLossScale, LossScale};
-pub use offload::{Offload, Spill};
-pub use params::StoredIn;
-pub use place::{Home, Places};
+pub use offload::{ActivationOffload, Offload};
+pub use params::StorageDtype;
+pub use place::{LayerDevice, LayerPlacement};
 pub use precision::Precision;
 pub use quantize::Quantize;
 pub use recompute::{BlockPart, Budget, Recompute};
@@ -44,14 +44,14 @@ key_table! {
         /// one may be smaller.
         pub accumulate: usize = DIMENSION, default 1;
         /// Storage dtype of the parameters, as `model.to(torch.bfloat16)` changes it.
-        pub params: StoredIn = keyword(), default StoredIn::Fp32;
+        pub params: StorageDtype = keyword(), default StorageDtype::Fp32;
         /// Whether the optimizer updates an fp32 copy of the parameters and rounds them from it. Only with 16-bit
         /// `params`.
         pub master_weights: bool = Boolean, default true;
         /// Storage dtype of the gradients: that of `params`, or fp32.
-        pub gradient_dtype: StoredIn = keyword(), default StoredIn::default_for_gradients(params);
+        pub gradient_dtype: StorageDtype = keyword(), default StorageDtype::default_for_gradients(params);
         /// Dtype of the residual stream and its gradient: that of `params`, or fp32.
-        pub residual: StoredIn = keyword(), default StoredIn::default_for_residual(params, master_weights);
+        pub residual: StorageDtype = keyword(), default StorageDtype::default_for_residual(params, master_weights);
         /// Dtype of matmul operands and of the activations saved for backward; norms, softmax, losses and sums stay
         /// fp32. PyTorch: `torch.autocast` for bf16 and fp16, `torch.backends.cuda.matmul.allow_tf32` for tf32.
         pub precision: Precision = keyword(), default Precision::default_for(params);
@@ -74,7 +74,7 @@ key_table! {
         /// Low-rank adaptation: train low-rank factors beside a frozen base model.
         pub lora: Option<Lora> = Optional(lora::LORA), default None;
         /// Where layers are computed, by name or pattern: "device" or "host". A planned run lists every matching scope.
-        pub place: Places = LayerPlacesCodec, default Places::new();
+        pub place: LayerPlacement = LayerPlacesCodec, default LayerPlacement::new();
         /// "fused": attention never stores the T x T scores (FlashAttention); "materialized": it stores scores and
         /// softmax.
         pub attention: Attention = keyword(), default Attention::Fused;

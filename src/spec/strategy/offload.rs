@@ -25,7 +25,7 @@ key_table! {
         pub optimizer: bool = Boolean, default false;
         /// Transfer activations saved for backward to host memory and back: all of them with `true`, or those of at
         /// least this size. PyTorch: `torch.autograd.graph.save_on_cpu`.
-        pub activations: Spill = SpillValue, default Spill::Nothing;
+        pub activations: ActivationOffload = SpillValue, default ActivationOffload::Nothing;
         /// Whether offloaded data is in pinned memory, so that transfers overlap with compute. False is an error when
         /// nothing is offloaded.
         pub pinned: bool = Boolean, default true;
@@ -36,7 +36,7 @@ key_table! {
 
 /// Saved activations that are transferred to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Spill {
+pub enum ActivationOffload {
     Nothing,
     /// Activations of at least this size.
     From(Bytes),
@@ -46,7 +46,7 @@ impl Offload {
     /// Whether anything is offloaded.
     pub fn is_any(&self) -> bool {
         let Offload { parameters, optimizer, activations, pinned: _, ahead: _ } = *self;
-        parameters || optimizer || activations != Spill::Nothing
+        parameters || optimizer || activations != ActivationOffload::Nothing
     }
 }
 
@@ -54,13 +54,13 @@ impl Offload {
 struct SpillValue;
 
 impl ValueParser for SpillValue {
-    type Output = Spill;
+    type Output = ActivationOffload;
 
-    fn parse(&self, value: &Value) -> Option<Spill> {
+    fn parse(&self, value: &Value) -> Option<ActivationOffload> {
         match value {
-            Value::Boolean(false) => Some(Spill::Nothing),
-            Value::Boolean(true) => Some(Spill::From(Bytes(0))),
-            Value::Text(text) => text.parse().ok().map(Spill::From),
+            Value::Boolean(false) => Some(ActivationOffload::Nothing),
+            Value::Boolean(true) => Some(ActivationOffload::From(Bytes(0))),
+            Value::Text(text) => text.parse().ok().map(ActivationOffload::From),
             _ => None,
         }
     }
@@ -71,11 +71,11 @@ impl ValueParser for SpillValue {
 }
 
 impl Writable for SpillValue {
-    fn text(&self, value: &Spill) -> String {
+    fn text(&self, value: &ActivationOffload) -> String {
         match value {
-            Spill::Nothing => "false".to_owned(),
-            Spill::From(Bytes(0)) => "true".to_owned(),
-            Spill::From(Bytes(bytes)) => format!("\"{bytes} B\""),
+            ActivationOffload::Nothing => "false".to_owned(),
+            ActivationOffload::From(Bytes(0)) => "true".to_owned(),
+            ActivationOffload::From(Bytes(bytes)) => format!("\"{bytes} B\""),
         }
     }
 }

@@ -10,16 +10,16 @@ use device::Pool;
 
 keywords! {
     /// The processor that computes a layer, in its own memory.
-    pub enum Home {
+    pub enum LayerDevice {
         Device = "device",
         Host = "host",
     }
 }
 
 /// Layer names or patterns of names, each with the processor that computes them.
-pub type Places = Vec<(String, Home)>;
+pub type LayerPlacement = Vec<(String, LayerDevice)>;
 
-impl Home {
+impl LayerDevice {
     /// The keyword in experiment files.
     pub fn name(self) -> &'static str {
         self.keyword()
@@ -27,8 +27,8 @@ impl Home {
 
     pub fn pool(self) -> Pool {
         match self {
-            Home::Device => Pool::Device,
-            Home::Host => Pool::Host,
+            LayerDevice::Device => Pool::Device,
+            LayerDevice::Host => Pool::Host,
         }
     }
 }
@@ -37,14 +37,14 @@ impl Home {
 pub(super) struct LayerPlacesCodec;
 
 impl KeyCodec for LayerPlacesCodec {
-    type Output = Places;
+    type Output = LayerPlacement;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Places> {
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<LayerPlacement> {
         let Some(table) = entry.node.table() else {
             return keys.parse(entry, &InvalidPlaces);
         };
         let keys = keys.table_of(entry, "place", "`place`")?;
-        let homes: Vec<Option<(String, Home)>> = leaves("", table)
+        let homes: Vec<Option<(String, LayerDevice)>> = leaves("", table)
             .into_iter()
             // "off" leaves the layer on its default processor.
             .filter(|layer| !matches!(&layer.node.value, Value::Text(text) if text == "off"))
@@ -53,7 +53,7 @@ impl KeyCodec for LayerPlacesCodec {
         homes.into_iter().collect()
     }
 
-    fn write(&self, key: &str, value: &Places, lines: &mut TableWriter) {
+    fn write(&self, key: &str, value: &LayerPlacement, lines: &mut TableWriter) {
         let homes =
             value.iter().map(|(layer, home)| format!("{} = \"{}\"", bare_or_quoted(layer), home.keyword()));
         let homes = homes.collect::<Vec<_>>().join(", ");
@@ -85,9 +85,9 @@ fn leaves(prefix: &str, table: &Table) -> Vec<TableEntry> {
 struct InvalidPlaces;
 
 impl ValueParser for InvalidPlaces {
-    type Output = Places;
+    type Output = LayerPlacement;
 
-    fn parse(&self, _value: &Value) -> Option<Places> {
+    fn parse(&self, _value: &Value) -> Option<LayerPlacement> {
         None
     }
 

@@ -16,7 +16,7 @@ use crate::rules::attach_span;
 use crate::tree::{Table, TableEntry, Value, quoted};
 use crate::write::TableWriter;
 use base::units::Bytes;
-use data::Given;
+use data::KeyedCount;
 use ops::OpKind;
 
 const NONE: &str = "none";
@@ -110,8 +110,8 @@ impl Recompute {
 
 impl Strategy {
     /// Fails if there are more segments than blocks.
-    pub(crate) fn segments_have_blocks(&self, blocks: Given, tree: &Table) -> Result<(), Problem> {
-        let Given { key, count } = blocks;
+    pub(crate) fn segments_have_blocks(&self, blocks: KeyedCount, tree: &Table) -> Result<(), Problem> {
+        let KeyedCount { key, count } = blocks;
         match self.recompute {
             Recompute::Segments(segments) if segments > count => Err(attach_span(
                 format!("recompute.segments = {segments} exceeds the number of blocks, {key} = {count}"),

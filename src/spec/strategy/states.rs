@@ -1,6 +1,6 @@
 //! `optimizer_state` and `rounding`
 
-use super::{StoredIn, Strategy};
+use super::{StorageDtype, Strategy};
 use crate::declare::keywords;
 use crate::resolved::RunConfig;
 use ops::{Rule, Shape, StateFormat, UpdateFormat, WeightFormat};
@@ -34,11 +34,11 @@ impl RunConfig {
             Rounding::Stochastic => ops::Rounding::Stochastic { seed: self.train.seed },
         };
         let weights = match params {
-            StoredIn::Fp32 => WeightFormat::default(),
-            StoredIn::Bf16 | StoredIn::Fp16 if self.strategy.has_master_weights() => {
+            StorageDtype::Fp32 => WeightFormat::default(),
+            StorageDtype::Bf16 | StorageDtype::Fp16 if self.strategy.has_master_weights() => {
                 WeightFormat::Master(params.dtype())
             }
-            StoredIn::Bf16 | StoredIn::Fp16 => WeightFormat::InPlace(rounding),
+            StorageDtype::Bf16 | StorageDtype::Fp16 => WeightFormat::InPlace(rounding),
         };
         let states = move |rule: &Rule, shape: &Shape, looked_up| match optimizer_state {
             _ if rule.moments().is_empty() => StateFormat::F32,

@@ -1,7 +1,7 @@
 //! Self-attention.
 
 use ops::{
-    Attending, Attention, AttentionBackward, DType, Dropped, MaterializedAttention,
+    Attention, AttentionBackward, AttentionConfig, DType, DropoutMask, MaterializedAttention,
     MaterializedAttentionBackward, Op,
 };
 
@@ -52,45 +52,45 @@ struct Case {
     sequence: usize,
     head: usize,
     dtype: DType,
-    attending: Attending,
+    attending: AttentionConfig,
 }
 
 /// Attention variants with B, T and D: shared keys, windows shorter than a tile, as long as a tile and longer than the
 /// sequence, windows without a causal mask, score caps, another scale, documents, and dropout with tiles of each size.
-fn variants() -> Vec<([usize; 3], Attending)> {
-    let of = |heads, kv_heads| Attending { kv_heads, ..Attending::causal(heads) };
+fn variants() -> Vec<([usize; 3], AttentionConfig)> {
+    let of = |heads, kv_heads| AttentionConfig { kv_heads, ..AttentionConfig::causal(heads) };
     let shared = of(6, 2);
-    let dropped = Dropped::at_rate(0.3, 5);
+    let dropped = DropoutMask::at_rate(0.3, 5);
     vec![
         ([2, 130, 32], shared),
         ([1, 70, 20], of(4, 1)),
-        ([1, 200, 64], Attending { window: Some(17), ..Attending::causal(2) }),
-        ([2, 150, 80], Attending { window: Some(64), ..shared }),
-        ([1, 90, 128], Attending { window: Some(2), ..of(2, 1) }),
-        ([1, 40, 64], Attending { window: Some(1000), ..Attending::causal(1) }),
-        ([2, 100, 64], Attending { causal: false, ..Attending::causal(2) }),
-        ([1, 131, 32], Attending { causal: false, window: Some(50), ..shared }),
-        ([1, 66, 250], Attending { causal: false, ..of(2, 1) }),
-        ([1, 140, 64], Attending { cap: Some(1.5), ..shared }),
-        ([1, 70, 128], Attending { cap: Some(50.0), window: Some(20), scale: Some(0.25), ..of(2, 1) }),
-        ([1, 60, 256], Attending { cap: Some(2.0), ..of(2, 1) }),
-        ([1, 50, 96], Attending { cap: Some(2.0), causal: false, ..Attending::causal(1) }),
-        ([1, 33, 8], Attending { scale: Some(1.0), ..Attending::causal(2) }),
-        ([2, 300, 64], Attending { documents: true, ..Attending::causal(2) }),
-        ([2, 150, 20], Attending { documents: true, ..shared }),
-        ([1, 140, 128], Attending { documents: true, window: Some(30), ..of(2, 1) }),
-        ([1, 70, 250], Attending { documents: true, cap: Some(1.5), ..of(2, 1) }),
-        ([2, 150, 20], Attending { documents: true, dropped, ..of(2, 1) }),
-        ([2, 140, 64], Attending { window: Some(50), dropped, ..Attending::causal(2) }),
-        ([1, 101, 80], Attending { cap: Some(1.5), dropped, ..of(4, 2) }),
-        ([1, 131, 128], Attending { documents: true, window: Some(30), dropped, ..of(2, 1) }),
-        ([2, 70, 250], Attending { causal: false, dropped, ..Attending::causal(2) }),
+        ([1, 200, 64], AttentionConfig { window: Some(17), ..AttentionConfig::causal(2) }),
+        ([2, 150, 80], AttentionConfig { window: Some(64), ..shared }),
+        ([1, 90, 128], AttentionConfig { window: Some(2), ..of(2, 1) }),
+        ([1, 40, 64], AttentionConfig { window: Some(1000), ..AttentionConfig::causal(1) }),
+        ([2, 100, 64], AttentionConfig { causal: false, ..AttentionConfig::causal(2) }),
+        ([1, 131, 32], AttentionConfig { causal: false, window: Some(50), ..shared }),
+        ([1, 66, 250], AttentionConfig { causal: false, ..of(2, 1) }),
+        ([1, 140, 64], AttentionConfig { cap: Some(1.5), ..shared }),
+        ([1, 70, 128], AttentionConfig { cap: Some(50.0), window: Some(20), scale: Some(0.25), ..of(2, 1) }),
+        ([1, 60, 256], AttentionConfig { cap: Some(2.0), ..of(2, 1) }),
+        ([1, 50, 96], AttentionConfig { cap: Some(2.0), causal: false, ..AttentionConfig::causal(1) }),
+        ([1, 33, 8], AttentionConfig { scale: Some(1.0), ..AttentionConfig::causal(2) }),
+        ([2, 300, 64], AttentionConfig { documents: true, ..AttentionConfig::causal(2) }),
+        ([2, 150, 20], AttentionConfig { documents: true, ..shared }),
+        ([1, 140, 128], AttentionConfig { documents: true, window: Some(30), ..of(2, 1) }),
+        ([1, 70, 250], AttentionConfig { documents: true, cap: Some(1.5), ..of(2, 1) }),
+        ([2, 150, 20], AttentionConfig { documents: true, dropped, ..of(2, 1) }),
+        ([2, 140, 64], AttentionConfig { window: Some(50), dropped, ..AttentionConfig::causal(2) }),
+        ([1, 101, 80], AttentionConfig { cap: Some(1.5), dropped, ..of(4, 2) }),
+        ([1, 131, 128], AttentionConfig { documents: true, window: Some(30), dropped, ..of(2, 1) }),
+        ([2, 70, 250], AttentionConfig { causal: false, dropped, ..AttentionConfig::causal(2) }),
     ]
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    let plain =
-        SHAPES.map(|[batch, sequence, heads, head]| ([batch, sequence, head], Attending::causal(heads)));
+    let plain = SHAPES
+        .map(|[batch, sequence, heads, head]| ([batch, sequence, head], AttentionConfig::causal(heads)));
     let all = plain.into_iter().chain(variants());
     all.flat_map(|([batch, sequence, head], attending)| {
         NUMBERS.map(|dtype| Case { batch, sequence, head, dtype, attending })
@@ -100,7 +100,7 @@ fn cases() -> impl Iterator<Item = Case> {
 impl Case {
     /// qkv and dout.
     fn operands(&self) -> [Data; 2] {
-        let Attending { heads, kv_heads, .. } = self.attending;
+        let AttentionConfig { heads, kv_heads, .. } = self.attending;
         [((heads + 2 * kv_heads) * self.head, 1), (heads * self.head, 2)].map(|(channels, seed)| {
             Data::random(self.dtype, &[self.batch, self.sequence, channels], 1.0, seed)
         })
@@ -124,7 +124,7 @@ impl Case {
 
     /// Splits qkv into queries, keys and values.
     fn parts(&self, qkv: &Data) -> [Vec<f32>; 3] {
-        let Attending { heads, kv_heads, .. } = self.attending;
+        let AttentionConfig { heads, kv_heads, .. } = self.attending;
         let ends = [0, heads, heads + kv_heads, heads + 2 * kv_heads].map(|heads| heads * self.head);
         let rows = || qkv.numbers.chunks_exact(ends[3]);
         [0, 1, 2].map(|part| rows().flat_map(|row| &row[ends[part]..ends[part + 1]]).copied().collect())
@@ -213,7 +213,7 @@ fn materialized_attention_and_its_gradient_match_the_cpu() {
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn softmax_of_large_scores_does_not_overflow() {
     let (sequence, channels) = (70, 32);
-    let attending = Attending::causal(2);
+    let attending = AttentionConfig::causal(2);
     let mut qkv = Data::random(DType::F32, &[1, sequence, 3 * channels], 8.0, 1).map(f32::round);
     for (index, number) in qkv.numbers.iter_mut().enumerate() {
         let (position, part) = (index / (3 * channels), index / channels % 3);

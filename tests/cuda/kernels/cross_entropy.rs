@@ -1,6 +1,6 @@
 //! Softmax and cross-entropy.
 
-use ops::{CrossEntropy, DType, Op, Slice};
+use ops::{CrossEntropy, DType, Op, RowSlice};
 
 use super::harness::{Devices, Exactness, difference};
 use super::numbers::{Data, NUMBERS};
@@ -55,7 +55,7 @@ fn slices_add_up_to_the_whole() {
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
             let whole =
                 CrossEntropy { weight: 0.25, weighted: true, gradient, scaled, ..CrossEntropy::PLAIN };
-            let operands = |slice: Slice, so_far: Option<Data>| {
+            let operands = |slice: RowSlice, so_far: Option<Data>| {
                 let part = slice.range(rows);
                 let numbers = logits.numbers[part.start * vocabulary..part.end * vocabulary].to_vec();
                 let mut inputs = vec![
@@ -69,7 +69,7 @@ fn slices_add_up_to_the_whole() {
             };
             let mut so_far: Option<Data> = None;
             let mut rows_of_gradient = Vec::new();
-            for slice in Slice::all(of) {
+            for slice in RowSlice::all(of) {
                 let inputs = operands(slice, so_far.clone());
                 let op = CrossEntropy { rows: slice, accumulate: so_far.is_some(), ..whole };
                 devices.check(&Op::CrossEntropy(op), &Op::CrossEntropy(op), &inputs);
@@ -77,7 +77,7 @@ fn slices_add_up_to_the_whole() {
                 so_far = outputs.next();
                 rows_of_gradient.extend(outputs.flat_map(|dlogits| dlogits.bits()));
             }
-            let outputs = devices.cuda(&Op::CrossEntropy(whole), &operands(Slice::WHOLE, None));
+            let outputs = devices.cuda(&Op::CrossEntropy(whole), &operands(RowSlice::WHOLE, None));
             let sum = so_far.expect("there are slices");
             let wrong = difference(&sum, &outputs[0].numbers, Exactness::default());
             assert_eq!(wrong, None, "the loss of {rows} rows of {dtype} in {of} slices");

@@ -1,6 +1,6 @@
 //! Dropout.
 
-use ops::{DType, Dropout, Dropped, Op};
+use ops::{DType, Dropout, DropoutMask, Op};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
@@ -22,7 +22,7 @@ fn dropout_matches_the_cpu_for_all_types() {
     for [batch, rows, columns] in SHAPES {
         let operand = |dtype, seed| Data::random(dtype, &[batch, rows, columns], 2.0, seed);
         for (rate, site) in [(0.1, 0), (0.75, 7)] {
-            let dropped = Dropped::at_rate(rate, site).unwrap();
+            let dropped = DropoutMask::at_rate(rate, site).unwrap();
             let plain = Dropout { dropped, residual: false, to: None };
             for (x, y) in NUMBERS.into_iter().flat_map(|x| NUMBERS.map(|y| (x, y))) {
                 let mut inputs = vec![operand(x, 1), seeds(batch)];

@@ -2,7 +2,7 @@
 
 use ops::{
     Adafactor, Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, OptimizerStep, Rounding,
-    Rule, Shape, Stacked, StateFormat, TensorType, UpdateFormat, WeightFormat, lay_out,
+    Rule, Shape, StackedRows, StateFormat, TensorType, UpdateFormat, WeightFormat, lay_out,
 };
 
 use super::harness::Devices;
@@ -55,7 +55,7 @@ fn bucket(rule: &Rule, dtype: DType, narrowest: DType) -> (Members, TensorType) 
     let takes_vectors = matches!(rule, Rule::Adafactor(_));
     let all = matrices.into_iter().chain(vectors.into_iter().filter(|_| takes_vectors));
     let member = |(index, (dims, rows)): (usize, (&[usize], &[usize]))| Member {
-        stacked: Stacked::new(rows),
+        stacked: StackedRows::new(rows),
         ..Member::new(Shape::new(dims), index % 2 == 0, 5 + index as u32)
     };
     lay_out(all.enumerate().map(member), dtype, narrowest)

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use device::emulate_way;
-use ops::{Activation, Attending, Attention, DType, Linear, Op};
+use ops::{Activation, Attention, AttentionConfig, DType, Linear, Op};
 
 use super::harness::Devices;
 use super::numbers::Data;
@@ -105,7 +105,7 @@ fn emulated_card_applies_the_selected_mode() {
             residual: false,
             tf32: false,
         });
-        let attention = Op::Attention(Attention { attending: Attending::causal(2) });
+        let attention = Op::Attention(Attention { attending: AttentionConfig::causal(2) });
         let operands = [operand(&[40, 2048], 1), operand(&[96, 2048], 2), operand(&[96], 3)];
         let qkv = [operand(&[1, 100, 3 * 2 * 64], 4)];
         let mut found: Vec<(Mode, Vec<u32>, Vec<u32>)> = Vec::new();

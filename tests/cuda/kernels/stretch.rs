@@ -1,6 +1,6 @@
 //! Gathering samples: slices of a long row of tokens.
 
-use ops::{DType, Op, Stretch};
+use ops::{DType, GatherTokens, Op};
 
 use super::harness::Devices;
 use super::numbers::Data;
@@ -18,7 +18,7 @@ fn samples_are_gathered_from_the_row() {
     let place = Data::new(DType::I32, &[places.len(), 2], words);
     for dtype in [DType::U8, DType::U16, DType::I32] {
         for (later, length, masks) in [(0, 1, false), (1, 37, true), (1, 600, false)] {
-            let op = Op::Stretch(Stretch { later, masks, length });
+            let op = Op::GatherTokens(GatherTokens { later, masks, length });
             let inputs = [Data::new(dtype, &[TOKENS], tokens.clone()), place.clone()];
             let (found, expected) = (devices.cuda(&op, &inputs), devices.cpu(&op, &inputs));
             assert_eq!((found[0].ty, &found[0].numbers), (expected[0].ty, &expected[0].numbers));

@@ -1,6 +1,6 @@
 //! Dropout.
 
-use ops::{Dropout, Dropped};
+use ops::{Dropout, DropoutMask};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float};
@@ -18,13 +18,13 @@ pub(super) const PANEL: usize = 32;
 /// The dropout of a batch: its rate and site, and the seeds of the samples.
 #[derive(Clone, Copy)]
 pub(super) struct SeededDropout<'a> {
-    dropped: Dropped,
+    dropped: DropoutMask,
     /// Two words per sample.
     seeds: &'a [i32],
 }
 
 impl<'a> SeededDropout<'a> {
-    pub(super) fn new(dropped: Dropped, seeds: &'a [i32]) -> SeededDropout<'a> {
+    pub(super) fn new(dropped: DropoutMask, seeds: &'a [i32]) -> SeededDropout<'a> {
         SeededDropout { dropped, seeds }
     }
 

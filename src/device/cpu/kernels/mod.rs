@@ -165,7 +165,7 @@ pub(super) unsafe fn run(
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors, not the device"),
-        Op::Stretch(op) => stretch::run(op, &mut operands),
+        Op::GatherTokens(op) => stretch::run(op, &mut operands),
         Op::OptimizerStep(op) => optimizer::update(op, &mut operands, scratch, workers),
         Op::CastIds(op) => cast_ids::run(op, &mut operands),
     }

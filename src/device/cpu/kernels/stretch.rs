@@ -1,10 +1,10 @@
 //! Gathers the tokens of samples from one long row of tokens.
 
 use super::operands::Operands;
-use ops::{DType, Stretch};
+use ops::{DType, GatherTokens};
 
 /// Runs on one thread: copying tokens takes far less time than the operations that use them.
-pub(super) fn run(op: &Stretch, operands: &mut Operands) {
+pub(super) fn run(op: &GatherTokens, operands: &mut Operands) {
     let output = operands.i32_output(0);
     let offsets = operands.i32_input(1).as_chunks().0;
     let dtype = operands.input_type(0).dtype;
@@ -19,7 +19,13 @@ pub(super) fn run(op: &Stretch, operands: &mut Operands) {
 }
 
 /// `offsets` are u64, each as its lower and upper half; the highest bit marks a missing sample.
-fn gather<T>(op: &Stretch, row: &[T], offsets: &[[i32; 2]], output: &mut [i32], to_i32: impl Fn(&T) -> i32) {
+fn gather<T>(
+    op: &GatherTokens,
+    row: &[T],
+    offsets: &[[i32; 2]],
+    output: &mut [i32],
+    to_i32: impl Fn(&T) -> i32,
+) {
     for (&[lower, upper], sample) in offsets.iter().zip(output.chunks_exact_mut(op.length)) {
         if op.masks && upper < 0 {
             sample.fill(-1);

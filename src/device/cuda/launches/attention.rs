@@ -2,7 +2,10 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use ops::{Attending, Attention, AttentionBackward, DType, Dropped, Heads, Operation, TensorType, TypeError};
+use ops::{
+    Attention, AttentionBackward, AttentionConfig, DType, DropoutMask, Heads, Operation, TensorType,
+    TypeError,
+};
 
 use super::dropout::chance;
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size};
@@ -136,7 +139,7 @@ pub(super) fn backward(
 }
 
 /// The attention range of a query, as kernel arguments: positions after its own, and positions up to its own.
-pub(super) fn attention_range(attending: &Attending, sequence: usize) -> [usize; 2] {
+pub(super) fn attention_range(attending: &AttentionConfig, sequence: usize) -> [usize; 2] {
     let ahead = if attending.causal { 0 } else { sequence };
     [ahead, attending.window.map_or(sequence, |window| window.min(sequence))]
 }
@@ -144,20 +147,24 @@ pub(super) fn attention_range(attending: &Attending, sequence: usize) -> [usize;
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     dtype: DType,
-    attending: Attending,
+    attending: AttentionConfig,
     heads: Heads,
     /// Index of the padded head dimension in `PADDED_HEADS`.
     padded: usize,
     /// Address of document starts, if documents are masked.
     starts: Option<u64>,
     /// Dropout and the address of its seeds, if any.
-    dropped: Option<(Dropped, u64)>,
+    dropped: Option<(DropoutMask, u64)>,
 }
 
 impl Sizes {
     /// # Errors
     /// Heads are wider than all kernels support.
-    fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
+    fn new(
+        operation: &'static str,
+        attending: &AttentionConfig,
+        qkv: &TensorType,
+    ) -> Result<Sizes, DeviceError> {
         let heads = attending.heads(operation, qkv)?;
         let Some(padded) = PADDED_HEADS.iter().position(|padded| heads.head <= *padded) else {
             let (most, head) = (PADDED_HEADS[PADDED_HEADS.len() - 1], heads.head);
@@ -258,7 +265,8 @@ mod tests {
 
     #[test]
     fn sizes_have_the_layout_of_the_kernel_struct() {
-        let attending = Attending { kv_heads: 2, window: Some(5), cap: Some(30.0), ..Attending::causal(6) };
+        let attending =
+            AttentionConfig { kv_heads: 2, window: Some(5), cap: Some(30.0), ..AttentionConfig::causal(6) };
         let qkv = TensorType::new(DType::BF16, &[2, 7, (6 + 2 * 2) * 20]);
         let sizes = Sizes::new("attention", &attending, &qkv).unwrap();
         let words = sizes.words(5).unwrap();
@@ -271,7 +279,7 @@ mod tests {
 
         let whole = sizes.mask_words().collect::<Vec<_>>();
         assert_eq!(whole, [0, 0, 65536 << 32, u64::from(1.0_f32.to_bits())]);
-        let dropped = Some((Dropped { site: 3, kept: 32768 }, 512));
+        let dropped = Some((DropoutMask { site: 3, kept: 32768 }, 512));
         let masked = Sizes { starts: Some(256), dropped, ..sizes }.mask_words().collect::<Vec<_>>();
         assert_eq!(masked, [256, 512, 3 | 32768 << 32, u64::from(2.0_f32.to_bits())]);
     }
@@ -279,7 +287,7 @@ mod tests {
     #[test]
     fn heads_wider_than_the_kernels_are_rejected() {
         let qkv = TensorType::f32(&[1, 4, 3 * 2 * 257]);
-        let error = Sizes::new("attention", &Attending::causal(2), &qkv).unwrap_err();
+        let error = Sizes::new("attention", &AttentionConfig::causal(2), &qkv).unwrap_err();
         let expected = "attention: CUDA devices support heads of at most 256 channels, not 257";
         assert_eq!(error.to_string(), expected);
     }

@@ -2,7 +2,7 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use ops::{DType, Dropout, Dropped};
+use ops::{DType, Dropout, DropoutMask};
 
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argument};
 
@@ -10,9 +10,9 @@ use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argume
 const COLUMNS: usize = 32;
 
 /// The fields of `Chance` in `chance.cuh`: the dropout and the address of its seeds, if any.
-pub(super) fn chance(dropped: Option<(Dropped, u64)>) -> [u64; 2] {
+pub(super) fn chance(dropped: Option<(DropoutMask, u64)>) -> [u64; 2] {
     const ALL: u64 = 1 << 16;
-    let words = |(Dropped { site, kept }, seeds)| [seeds, u64::from(site) | u64::from(kept) << 32];
+    let words = |(DropoutMask { site, kept }, seeds)| [seeds, u64::from(site) | u64::from(kept) << 32];
     dropped.map_or([0, ALL << 32], words)
 }
 
@@ -27,7 +27,7 @@ pub(super) fn run(
 
 /// `y = residual + dropout(x)`, with x num[B,..,C] and seeds i32[B,2]; the residual is optional.
 pub(super) fn drop_elements(
-    dropped: Dropped,
+    dropped: DropoutMask,
     [x, seeds, y]: [&Operand; 3],
     residual: Option<&Operand>,
     launcher: &mut Launcher,

@@ -3,7 +3,8 @@
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
 use ops::{
-    Attending, DType, Heads, MaterializedAttention, MaterializedAttentionBackward, Operation, TensorType,
+    AttentionConfig, DType, Heads, MaterializedAttention, MaterializedAttentionBackward, Operation,
+    TensorType,
 };
 
 use super::attention::attention_range;
@@ -148,12 +149,16 @@ struct BatchedMatmul {
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     dtype: DType,
-    attending: Attending,
+    attending: AttentionConfig,
     heads: Heads,
 }
 
 impl Sizes {
-    fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
+    fn new(
+        operation: &'static str,
+        attending: &AttentionConfig,
+        qkv: &TensorType,
+    ) -> Result<Sizes, DeviceError> {
         let heads = attending.heads(operation, qkv)?;
         Ok(Sizes { dtype: qkv.dtype, attending: *attending, heads })
     }

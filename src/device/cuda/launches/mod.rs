@@ -74,7 +74,7 @@ pub(super) fn run(
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors"),
-        Op::Stretch(op) => stretch::run(op, inputs, outputs, launcher),
+        Op::GatherTokens(op) => stretch::run(op, inputs, outputs, launcher),
         Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
         Op::CastIds(op) => widen::run(op, inputs, outputs, launcher),
     }

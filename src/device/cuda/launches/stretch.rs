@@ -3,10 +3,10 @@
 use super::sizes::{BLOCK, blocks, count, flag, pointer, size, size_argument};
 use crate::DeviceError;
 use crate::cuda::launcher::{Launcher, Operand};
-use ops::{DType, Stretch};
+use ops::{DType, GatherTokens};
 
 pub(super) fn run(
-    op: &Stretch,
+    op: &GatherTokens,
     inputs: &[Operand],
     outputs: &[Operand],
     launcher: &mut Launcher,

@@ -17,7 +17,7 @@ use policy::{Class, Policy};
 use pool::{Address, BlockPool};
 
 use super::direct::Direct;
-use super::{Allocator, CacheWork, Location, Pieces, rounded};
+use super::{Allocator, CacheStats, FreeMemory, Location, rounded};
 use crate::system::System;
 use compile::Program;
 use device::{DeviceError, Pool, Target};
@@ -35,7 +35,7 @@ pub(super) struct Caching<'a> {
     searches: [u64; Class::ALL.len()],
     /// The allocator of the other pools.
     others: Direct<'a>,
-    work: CacheWork,
+    work: CacheStats,
 }
 
 /// The rounding of device storages.
@@ -51,7 +51,7 @@ impl<'a> Caching<'a> {
             pools: Default::default(),
             searches: Default::default(),
             others: Direct::new(program),
-            work: CacheWork::default(),
+            work: CacheStats::default(),
         }
     }
 
@@ -254,13 +254,13 @@ impl Allocator for Caching<'_> {
         Box::new(pools.flat_map(move |(pool, now)| pool.state(collects.then_some(now))))
     }
 
-    fn pieces(&self) -> Pieces {
+    fn pieces(&self) -> FreeMemory {
         let largest = self.pools.iter().filter_map(BlockPool::largest).map(|(_, bytes)| bytes).max();
         let bytes = self.pools.iter().map(BlockPool::free_bytes).sum();
-        Pieces { bytes, largest: largest.unwrap_or(0) }
+        FreeMemory { bytes, largest: largest.unwrap_or(0) }
     }
 
-    fn work(&self) -> CacheWork {
+    fn work(&self) -> CacheStats {
         self.work
     }
 }

@@ -79,7 +79,7 @@ impl<'a> Trace<'a> {
     }
 
     fn work(&self) -> [u64; 4] {
-        let CacheWork { allocations, hits, splits, returned_bytes } = self.caching.work();
+        let CacheStats { allocations, hits, splits, returned_bytes } = self.caching.work();
         [allocations, hits, splits, returned_bytes]
     }
 }
@@ -127,7 +127,7 @@ fn small_requests_share_segments_of_2_mib() {
     trace.empty();
     assert_eq!(trace.blocks(Class::Small), one(2 * MIB, "512*0 2096640"));
     assert_eq!((trace.reserved(), trace.work()), (2 * MIB, [5, 3, 5, 2 * MIB]));
-    assert_eq!(trace.caching.pieces(), Pieces { bytes: 2096640, largest: 2096640 });
+    assert_eq!(trace.caching.pieces(), FreeMemory { bytes: 2096640, largest: 2096640 });
     trace.free(0);
     trace.empty();
     assert_eq!((trace.reserved(), trace.blocks(Class::Small)), (0, Vec::new()));
@@ -184,11 +184,11 @@ fn free_segments_are_returned_before_a_request_fails() {
     assert!(trace.allocate(4, 8 * MIB));
     // 10 MiB fit neither the free block of 8 nor the 8 below the limit.
     assert!(!trace.allocate(5, 10 * MIB));
-    assert_eq!(trace.caching.pieces(), Pieces { bytes: 10 * MIB - 512, largest: 8 * MIB });
+    assert_eq!(trace.caching.pieces(), FreeMemory { bytes: 10 * MIB - 512, largest: 8 * MIB });
     assert_eq!(trace.reserved(), 32 * MIB);
     // 8 MiB fit.
     assert!(trace.allocate(5, 8 * MIB));
-    assert_eq!(trace.caching.pieces(), Pieces { bytes: 2 * MIB - 512, largest: 2 * MIB - 512 });
+    assert_eq!(trace.caching.pieces(), FreeMemory { bytes: 2 * MIB - 512, largest: 2 * MIB - 512 });
 }
 
 /// Blocks from 32 MiB on are neither split nor used for smaller requests.

@@ -23,7 +23,7 @@ use crate::error::Problem;
 use crate::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange, keyword};
 use crate::paths::FilePath;
 use crate::tree::Table;
-use data::{Given, Part, Sample};
+use data::{KeyedCount, Part, Sample};
 use ops::{Activation, TensorType};
 
 /// Together with the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near it.
@@ -158,7 +158,7 @@ impl Transformer {
 
     /// The tokens of a sample and their targets, i32[T] each.
     pub fn parts(&self) -> [Part; 2] {
-        let below = Some(Given { key: "model.transformer.vocabulary", count: self.vocabulary });
+        let below = Some(KeyedCount { key: "model.transformer.vocabulary", count: self.vocabulary });
         ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[self.context]), below })
     }
 }
@@ -172,7 +172,7 @@ impl Architecture for Transformer {
     }
 
     fn sample(&self) -> Sample {
-        let length = Given { key: "model.transformer.context", count: self.context };
+        let length = KeyedCount { key: "model.transformer.context", count: self.context };
         Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
     }
 
@@ -184,8 +184,8 @@ impl Architecture for Transformer {
         Model::Transformer(Transformer { dropout: Dropout::default(), ..self.clone() })
     }
 
-    fn blocks(&self) -> Given {
-        Given { key: "model.transformer.layers", count: self.layers }
+    fn blocks(&self) -> KeyedCount {
+        KeyedCount { key: "model.transformer.layers", count: self.layers }
     }
 
     fn weights(&self) -> Option<&Path> {

@@ -19,7 +19,7 @@ mod forward;
 mod gradient_sums;
 mod materialized;
 
-use ops::{Attending, Attention, Heads, TensorType};
+use ops::{Attention, AttentionConfig, Heads, TensorType};
 
 use super::dropout::{self, SeededDropout};
 use super::float::Float;
@@ -47,11 +47,11 @@ struct Sizes {
     /// Channels of one head, and of all heads of the output.
     head: usize,
     channels: usize,
-    attending: Attending,
+    attending: AttentionConfig,
 }
 
 impl Sizes {
-    fn new(operation: &'static str, attending: Attending, qkv: &TensorType) -> Sizes {
+    fn new(operation: &'static str, attending: AttentionConfig, qkv: &TensorType) -> Sizes {
         let sizes = attending.heads(operation, qkv).expect("an operation's types are checked before it runs");
         let Heads { batch, sequence, queries, keys, head } = sizes;
         Sizes { batch, sequence, heads: queries, kv_heads: keys, head, channels: sizes.channels(), attending }
@@ -235,7 +235,7 @@ struct Tile<'a> {
     /// First query.
     query: usize,
     query_end: usize,
-    attending: Attending,
+    attending: AttentionConfig,
     starts: DocumentStarts<'a>,
 }
 
@@ -245,7 +245,7 @@ struct DocumentStarts<'a>(Option<&'a [i32]>);
 
 impl<'a> DocumentStarts<'a> {
     /// For all sequences, from the input with this index.
-    fn new(attending: Attending, index: usize, operands: &Operands<'a>) -> DocumentStarts<'a> {
+    fn new(attending: AttentionConfig, index: usize, operands: &Operands<'a>) -> DocumentStarts<'a> {
         DocumentStarts(attending.documents.then(|| operands.i32_input(index)))
     }
 
@@ -262,7 +262,7 @@ impl<'a> DocumentStarts<'a> {
 
 /// The dropout of attention weights, if there is any; `index` is that of the input with the seeds.
 fn dropout_of<'a>(
-    attending: Attending,
+    attending: AttentionConfig,
     index: Option<usize>,
     operands: &Operands<'a>,
 ) -> Option<SeededDropout<'a>> {

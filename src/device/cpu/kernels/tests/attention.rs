@@ -1,7 +1,7 @@
 //! Attention, fused and materialized.
 
 use ops::{
-    Attending, Attention, AttentionBackward, DType, Dropped, MaterializedAttention,
+    Attention, AttentionBackward, AttentionConfig, DType, DropoutMask, MaterializedAttention,
     MaterializedAttentionBackward, Op, TensorType,
 };
 
@@ -22,27 +22,33 @@ const SHAPES: [[usize; 4]; 5] =
 /// causal mask.
 fn sizes_and_types() -> impl Iterator<Item = (reference::Attention, DType, Variants)> {
     let masks = |heads: usize| {
-        let plain = Attending::causal(heads);
+        let plain = AttentionConfig::causal(heads);
         // Dropout scales up the remaining weights and so their f32 error; nearly equal weights keep the error small.
-        let even = Attending { scale: Some(0.05), ..plain };
+        let even = AttentionConfig { scale: Some(0.05), ..plain };
         [
             plain,
-            Attending { heads: 3 * heads, ..plain },
-            Attending { causal: false, ..plain },
-            Attending { window: Some(20), ..plain },
-            Attending { heads: 2 * heads, window: Some(300), cap: Some(2.0), scale: Some(0.3), ..plain },
-            Attending { causal: false, cap: Some(1.5), ..plain },
-            Attending { documents: true, ..plain },
-            Attending { heads: 2 * heads, documents: true, window: Some(30), cap: Some(2.0), ..plain },
-            Attending { dropped: Dropped::at_rate(0.3, 9), ..even },
-            Attending {
+            AttentionConfig { heads: 3 * heads, ..plain },
+            AttentionConfig { causal: false, ..plain },
+            AttentionConfig { window: Some(20), ..plain },
+            AttentionConfig {
                 heads: 2 * heads,
-                dropped: Dropped::at_rate(0.6, 1),
+                window: Some(300),
+                cap: Some(2.0),
+                scale: Some(0.3),
+                ..plain
+            },
+            AttentionConfig { causal: false, cap: Some(1.5), ..plain },
+            AttentionConfig { documents: true, ..plain },
+            AttentionConfig { heads: 2 * heads, documents: true, window: Some(30), cap: Some(2.0), ..plain },
+            AttentionConfig { dropped: DropoutMask::at_rate(0.3, 9), ..even },
+            AttentionConfig {
+                heads: 2 * heads,
+                dropped: DropoutMask::at_rate(0.6, 1),
                 documents: true,
                 cap: Some(2.0),
                 ..even
             },
-            Attending { causal: false, dropped: Dropped::at_rate(0.5, 2), ..even },
+            AttentionConfig { causal: false, dropped: DropoutMask::at_rate(0.5, 2), ..even },
         ]
     };
     cases(3, [SHAPES.len(), masks(1).len(), FLOATS.len()]).into_iter().map(
@@ -72,7 +78,7 @@ fn seeds(sizes: &reference::Attention) -> Option<Data> {
 
 /// Causal attention without further options.
 fn plain([batch, sequence, heads, head]: [usize; 4]) -> reference::Attention {
-    reference::Attention { batch, sequence, head, attending: Attending::causal(heads) }
+    reference::Attention { batch, sequence, head, attending: AttentionConfig::causal(heads) }
 }
 
 #[test]
@@ -159,13 +165,14 @@ fn large_scores_do_not_overflow_the_softmax() {
 
 #[test]
 fn attention_reference_matches_numeric_gradient() {
-    let shared = Attending { heads: 2, kv_heads: 1, ..Attending::causal(2) };
-    let capped = Attending { window: Some(2), cap: Some(0.7), ..shared };
-    let documents = Attending { documents: true, ..shared };
-    let dropped = Attending { dropped: Dropped::at_rate(0.4, 3), ..capped };
-    let bidirectional = Attending { causal: false, ..capped };
-    for attending in [Attending::causal(2), shared, capped, bidirectional, documents, dropped] {
-        let attending = Attending { window: attending.window.filter(|_| attending.causal), ..attending };
+    let shared = AttentionConfig { heads: 2, kv_heads: 1, ..AttentionConfig::causal(2) };
+    let capped = AttentionConfig { window: Some(2), cap: Some(0.7), ..shared };
+    let documents = AttentionConfig { documents: true, ..shared };
+    let dropped = AttentionConfig { dropped: DropoutMask::at_rate(0.4, 3), ..capped };
+    let bidirectional = AttentionConfig { causal: false, ..capped };
+    for attending in [AttentionConfig::causal(2), shared, capped, bidirectional, documents, dropped] {
+        let attending =
+            AttentionConfig { window: attending.window.filter(|_| attending.causal), ..attending };
         let sizes = reference::Attention { batch: 2, sequence: 5, head: 3, attending };
         let qkv = Data::random(&[2, 5, sizes.width()], 3).to_f64();
         let dout = Data::random(&[2, 5, 6], 4).to_f64();
@@ -183,7 +190,7 @@ fn attention_reference_matches_numeric_gradient() {
 
 #[test]
 fn masked_keys_do_not_change_outputs() {
-    let attending = Attending { window: Some(40), ..Attending::causal(1) };
+    let attending = AttentionConfig { window: Some(40), ..AttentionConfig::causal(1) };
     let qkv = Data::random(&[1, 300, 24], 1);
     let run = |qkv: &Data| {
         let options = LaunchOptions { threads: 1, level: Level::best(), alias: false };

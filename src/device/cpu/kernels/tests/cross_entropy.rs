@@ -1,7 +1,7 @@
 //! Cross-entropy loss.
 
 use crate::cpu::kernels::simd::Level;
-use ops::{CrossEntropy, Op, Slice, TensorType};
+use ops::{CrossEntropy, Op, RowSlice, TensorType};
 
 use super::harness::{Data, FLOATS, LaunchOptions, assert_gradient, cases, check_variants, launch};
 use super::reference;
@@ -76,7 +76,7 @@ fn sliced_cross_entropy_matches_the_whole() {
         // One slice, slices with a smaller last one, and slices of one row.
         for count in [1, 3, 7, 100] {
             let (mut loss, mut gradient) = (None, Vec::new());
-            for slice in Slice::all(count) {
+            for slice in RowSlice::all(count) {
                 let outputs = run(CrossEntropy { rows: slice, ..whole }, loss);
                 loss = Some(outputs[0][0]);
                 gradient.extend_from_slice(&outputs[1]);

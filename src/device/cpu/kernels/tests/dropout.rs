@@ -1,7 +1,7 @@
 //! Dropout.
 
 use crate::cpu::kernels::simd::Level;
-use ops::{Dropout, Dropped, Op};
+use ops::{Dropout, DropoutMask, Op};
 
 use super::harness::{
     Data, LaunchOptions, added, assert_gradient, cases, check_variants, float_pairs, inner_product, launch,
@@ -11,8 +11,8 @@ use super::reference;
 /// Rows shorter and longer than a vector of random numbers, and not multiples of one.
 const SHAPES: [[usize; 3]; 4] = [[1, 1, 1], [3, 5, 33], [2, 4, 64], [2, 3, 1100]];
 
-fn dropped() -> Dropped {
-    Dropped::at_rate(0.3, 4).unwrap()
+fn dropped() -> DropoutMask {
+    DropoutMask::at_rate(0.3, 4).unwrap()
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn dropout_gradient_is_the_same_dropout() {
 fn fraction_of_dropped_elements_matches_the_rate() {
     let (samples, rows, channels) = (4, 50, 100);
     let ones = Data::random(&[samples, rows, channels], 1).map(|_| 1.0);
-    let run = |dropped: Dropped| {
+    let run = |dropped: DropoutMask| {
         let op = Op::Dropout(Dropout { dropped, residual: false, to: None });
         let options = LaunchOptions { threads: 2, level: Level::best(), alias: false };
         launch(&op, &[ones.clone(), Data::seeds(samples)], options).swap_remove(0)
     };
     let count = samples * rows * channels;
     for rate in [0.1, 0.5, 0.9] {
-        let dropped = Dropped::at_rate(rate, 0).unwrap();
+        let dropped = DropoutMask::at_rate(rate, 0).unwrap();
         let output = run(dropped);
         assert!(output.iter().all(|&value| value == 0.0 || value == dropped.factor()));
         let zeros = output.iter().filter(|&&value| value == 0.0).count() as f64;
@@ -66,7 +66,7 @@ fn fraction_of_dropped_elements_matches_the_rate() {
         assert!((zeros - rate * count as f64).abs() < most, "{zeros} of {count} at {rate}");
     }
     // Two independent sites that each drop half of the elements differ in half of them.
-    let [a, b] = [0, 1].map(|site| run(Dropped::at_rate(0.5, site).unwrap()));
+    let [a, b] = [0, 1].map(|site| run(DropoutMask::at_rate(0.5, site).unwrap()));
     let other = a.iter().zip(&b).filter(|(a, b)| a != b).count() as f64;
     assert!((other - count as f64 / 2.0).abs() < 3.0 * (count as f64).sqrt(), "{other} of {count}");
 }

@@ -4,7 +4,7 @@ use super::harness::{Data, LaunchOptions, check, launch, relative_error};
 use crate::cpu::kernels::simd::Level;
 use ops::{
     Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, OptimizerStep, Rounding, Rule,
-    Shape, Stacked, StateFormat, TensorType, UpdateFormat, UpdateRule, lay_out,
+    Shape, StackedRows, StateFormat, TensorType, UpdateFormat, UpdateRule, lay_out,
 };
 
 const LEARNING_RATE: f32 = 0.3;
@@ -24,7 +24,7 @@ fn bucket() -> (Members, TensorType) {
         ([140, 33], &[70, 70]),
     ];
     let member = |(index, (dims, rows)): (usize, &([usize; 2], &[usize]))| Member {
-        stacked: Stacked::new(rows),
+        stacked: StackedRows::new(rows),
         ..Member::new(Shape::new(dims), index % 2 == 0, index as u32)
     };
     lay_out(shapes.iter().enumerate().map(member), DType::F32, DType::F32)
@@ -200,7 +200,7 @@ fn momentum_size_follows_the_state_format() {
 #[test]
 fn scratch_memory_fits_the_largest_parameter() {
     let stacked =
-        Member { stacked: Stacked::new(&[64, 16, 16]), ..Member::new(Shape::new(&[96, 40]), true, 0) };
+        Member { stacked: StackedRows::new(&[64, 16, 16]), ..Member::new(Shape::new(&[96, 40]), true, 0) };
     let members: Members = [Member::new(Shape::new(&[300, 3]), true, 1), stacked].into();
     let mut rule = muon(true, 5, Adjust::Original);
     let square = (40 * 40 * 4u64).next_multiple_of(256);

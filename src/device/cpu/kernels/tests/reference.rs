@@ -1,7 +1,7 @@
 //! Reference implementations of the operations in f64, written as they are defined.
 
 use crate::cpu::kernels::philox::philox;
-use ops::{Activation, Attending, Dropped, Rotary};
+use ops::{Activation, AttentionConfig, DropoutMask, Rotary};
 
 pub(super) fn activation(activation: Activation, x: f64) -> f64 {
     (activation.definition().value)(x)
@@ -162,7 +162,7 @@ pub(super) fn seed(sample: usize) -> [u32; 2] {
 }
 
 /// The dropout factor of an element of a sample: 0, or 1 over the fraction kept.
-pub(super) fn dropout_factor(dropped: Dropped, sample: usize, row: usize, column: usize) -> f64 {
+pub(super) fn dropout_factor(dropped: DropoutMask, sample: usize, row: usize, column: usize) -> f64 {
     let block = column / 32 * 4 + column % 8 / 2;
     let word = philox([block as u32, row as u32, dropped.site, 0], seed(sample))[column % 32 / 8];
     let number = word >> (16 * (column % 2)) & 0xffff;
@@ -170,7 +170,7 @@ pub(super) fn dropout_factor(dropped: Dropped, sample: usize, row: usize, column
 }
 
 /// Dropout of a tensor whose samples have `rows` rows.
-pub(super) fn dropout(dropped: Dropped, x: &[f64], rows: usize, channels: usize) -> Vec<f64> {
+pub(super) fn dropout(dropped: DropoutMask, x: &[f64], rows: usize, channels: usize) -> Vec<f64> {
     let drop_element = |(index, x): (usize, &f64)| {
         let (row, column) = (index / channels, index % channels);
         x * dropout_factor(dropped, row / rows, row % rows, column)
@@ -184,7 +184,7 @@ pub(super) struct Attention {
     pub(super) batch: usize,
     pub(super) sequence: usize,
     pub(super) head: usize,
-    pub(super) attending: Attending,
+    pub(super) attending: AttentionConfig,
 }
 
 impl Attention {
@@ -199,7 +199,7 @@ impl Attention {
 
     /// The offset of a head's q, k or v (`part` 0, 1 or 2) in a row of qkv.
     fn offset(&self, head: usize, part: usize) -> usize {
-        let Attending { heads, kv_heads, .. } = self.attending;
+        let AttentionConfig { heads, kv_heads, .. } = self.attending;
         let kv_head = head * kv_heads / heads;
         [head, heads + kv_head, heads + kv_heads + kv_head][part] * self.head
     }

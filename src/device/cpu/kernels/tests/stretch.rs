@@ -1,6 +1,6 @@
 //! Gathering samples from one long row of tokens.
 
-use ops::{DType, Op, Stretch, TensorType};
+use ops::{DType, GatherTokens, Op, TensorType};
 
 use super::harness::{Data, check};
 
@@ -34,7 +34,7 @@ fn samples_are_slices_of_the_row() {
         let expected: Vec<f64> =
             expected.map(|index| tokens.get(index).map_or(-1.0, |&token| f64::from(token))).collect();
         for row in &rows {
-            let op = Op::Stretch(Stretch { later, masks, length });
+            let op = Op::GatherTokens(GatherTokens { later, masks, length });
             check(op, &[row.clone(), offsets_input.clone()], std::slice::from_ref(&expected));
         }
     }

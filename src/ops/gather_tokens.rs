@@ -10,7 +10,7 @@ use super::{DType, Operation, Sizes, TensorType, TypeError, expect_inputs};
 /// Inputs: row u8, u16 or i32[N], place i32[B,2], the lower and the upper 32 bits of an offset into the row. Output: y
 /// i32[B,T].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct GatherTokens {
     /// Offset of the first token from the place.
     pub later: usize,
     /// Whether missing samples are masked.
@@ -19,7 +19,7 @@ pub struct Stretch {
     pub length: usize,
 }
 
-impl Operation for Stretch {
+impl Operation for GatherTokens {
     fn name(&self) -> &'static str {
         "stretch"
     }

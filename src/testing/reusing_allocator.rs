@@ -9,7 +9,7 @@ use ops::ValueId;
 
 /// Keeps all freed blocks, and allocates the block that has been free longest among those large enough. Its requests
 /// therefore depend on the order of all earlier calls.
-pub struct Hoarder<'a> {
+pub struct ReusingAllocator<'a> {
     program: &'a Program,
     /// Free buffers with their sizes, by pool, in the order in which they were freed.
     free: [Vec<(Buffer, u64)>; Pool::ALL.len()],
@@ -17,13 +17,13 @@ pub struct Hoarder<'a> {
     taken: BTreeMap<(u32, u32), u64>,
 }
 
-impl Hoarder<'_> {
+impl ReusingAllocator<'_> {
     pub fn boxed(program: &Program) -> Box<dyn Allocator + '_> {
-        Box::new(Hoarder { program, free: Default::default(), taken: BTreeMap::new() })
+        Box::new(ReusingAllocator { program, free: Default::default(), taken: BTreeMap::new() })
     }
 }
 
-impl Allocator for Hoarder<'_> {
+impl Allocator for ReusingAllocator<'_> {
     fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
         Ok(())
     }
