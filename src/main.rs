@@ -1,4 +1,4 @@
-//! `runner`: see `runner --help`. The crates that it is made of lie in the folders beside this file.
+//! `runner`: see `runner --help`. Its crates are in the folders beside this file.
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@
 #
 #     bash tests/gpu.sh pairs     where there is a GPU, from the root of the same tree with target/gpu in it:
 #                                 PyTorch (eager and compiled) taking turns with us
-#     bash tests/gpu.sh tests     kernels against the processor's, strategies, prediction and witness on `cuda`
+#     bash tests/gpu.sh tests     kernels against the processor's, strategies, prediction and external reading on `cuda`
 #     bash tests/gpu.sh sweep     every strategy of GPT-2 124M, six repeats of the rows that matter, and a profile
 #
 # They stand for themselves, in any order: none takes another's time. They need a driver, NVRTC, cuBLASLt and python3

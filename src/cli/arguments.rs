@@ -18,8 +18,8 @@ pub(super) fn read() -> Result<Cli, ExitStatus> {
     Cli::try_parse().map_err(|error| tell(&error).unwrap_or_else(Failure::report))
 }
 
-/// Says what is wrong, or the help that was asked for. Arguments are quoted there as they came, so that signs for them are
-/// read in their place: that gives the same message, with its colours.
+/// Prints the error or the requested help. Messages quote arguments as given, so the arguments are parsed again with control
+/// characters made visible, which gives the same message with its colours.
 fn tell(error: &clap::Error) -> Result<ExitStatus, Failure> {
     match Cli::try_parse_from(std::env::args_os().map(shown)) {
         Err(shown) if shown.kind() == error.kind() => match shown.print() {

@@ -20,8 +20,8 @@ pub(super) struct Args {
     table: TableArgs,
 }
 
-/// The rows of all tables. Those of other programs, which name no experiment, stand beside the rows of the one that there is;
-/// where names of strategies are taken they are told apart by their files.
+/// The rows of all tables. Rows of other programs, which have no experiment, join the only experiment; strategies with equal
+/// names are distinguished by their files.
 fn side_by_side(tables: Vec<(&Path, Vec<Row>)>) -> Vec<Row> {
     let experiments: BTreeSet<String> = tables
         .iter()

@@ -32,8 +32,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let program = compile_verified(&config, &target).map_err(Failure::machine)?;
     execute::prime(device.as_mut(), &program, RunSchedule::of(&config)).map_err(Failure::machine)?;
     // Starting the counter returns the pool's primed memory.
-    device.begin_witness().map_err(Failure::machine)?;
-    let reading = device.witness().map_err(Failure::machine)?;
+    device.begin_external_reading().map_err(Failure::machine)?;
+    let reading = device.external_reading().map_err(Failure::machine)?;
     let mut probed = ProbeReport {
         context_bytes: reading.map_or(0, |reading| reading.taken),
         notes: device.notes().to_vec(),

@@ -64,8 +64,8 @@ impl RecomputePlan {
             }
             Recompute::Segments(segments) => {
                 // The last segment takes the remainder and is kept.
-                let (len, kept) = (blocks.len() / segments, segments - 1);
-                for segment in blocks.chunks(len).take(kept) {
+                let (len, recomputed) = (blocks.len() / segments, segments - 1);
+                for segment in blocks.chunks(len).take(recomputed) {
                     segment.iter().for_each(|&block| mark(block, segment[0], RecomputePolicy::All));
                 }
             }

@@ -32,7 +32,7 @@ pub enum DataError {
     Changed { path: PathBuf },
     #[error("line {line} of {}: {message}", path.display())]
     Line { path: PathBuf, line: usize, message: String, help: String },
-    #[error("{} is not UTF-8 text: the first invalid byte is {at}", path.display())]
+    #[error("{} is not UTF-8 text: invalid from byte {at} on", path.display())]
     NotText { path: PathBuf, at: usize },
     #[error("cannot encode {}{}: {message}", line.map_or(String::new(), |line| format!("line {line} of ")), path.display())]
     NotEncoded { path: PathBuf, line: Option<usize>, message: String },

@@ -187,12 +187,12 @@ pub enum DeviceError {
 
 /// The driver's counters of its device's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExternalReading {
+pub struct DriverReading {
     /// In use now, by this process and all others.
     pub taken: u64,
-    /// Peak use since `begin_witness`, minus the use at that time.
+    /// Peak use since `begin_external_reading`, minus the use at that time.
     pub peak: u64,
-    /// The driver's reservation granularity, measured by `begin_witness`: the pool's peak is a multiple of it.
+    /// The driver's reservation granularity, measured by `begin_external_reading`: the pool's peak is a multiple of it.
     pub step: u64,
 }
 
@@ -352,12 +352,12 @@ pub trait Device {
 
     /// Starts an external reading: the driver's memory counters, from the end of the work enqueued so far. `false` if
     /// the device has no such counters.
-    fn begin_witness(&mut self) -> Result<bool, DeviceError> {
+    fn begin_external_reading(&mut self) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
     /// The driver's counters after the work enqueued so far. `None` if the device has none.
-    fn witness(&mut self) -> Result<Option<ExternalReading>, DeviceError> {
+    fn external_reading(&mut self) -> Result<Option<DriverReading>, DeviceError> {
         Ok(None)
     }
 }

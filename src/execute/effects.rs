@@ -16,7 +16,7 @@ pub(super) struct EffectsContext {
     pub(super) parameters: u64,
     /// Whether the optimizer is AdamW, which is not mentioned.
     pub(super) has_default_optimizer: bool,
-    /// Whether the strategy keeps_values named values: their bytes are shown.
+    /// Whether the strategy keeps named values: their bytes are shown.
     pub(super) keeps_values: bool,
     /// Whether the cache is emptied: the returned bytes are shown, even 0.
     pub(super) empties_cache: bool,

@@ -41,7 +41,7 @@ pub struct ExternalReading {
 impl ExternalCounter {
     /// Begins counting. `None` if neither the device nor the system has a counter.
     pub fn begin(device: &mut dyn Device) -> Option<ExternalCounter> {
-        if device.begin_witness().ok()? {
+        if device.begin_external_reading().ok()? {
             return Some(ExternalCounter::Driver);
         }
         // Resets the high-water mark to the current resident set. (`ru_maxrss` would survive exec.)
@@ -53,7 +53,7 @@ impl ExternalCounter {
     pub fn read(&self, device: &mut dyn Device) -> Option<ExternalReading> {
         match self {
             ExternalCounter::Driver => {
-                let reading = device.witness().ok()??;
+                let reading = device.external_reading().ok()??;
                 Some(ExternalReading { peak: reading.peak, step: Some(reading.step) })
             }
             ExternalCounter::Resident { baseline } => {

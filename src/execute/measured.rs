@@ -103,8 +103,8 @@ documented! {
         pub clock_mhz: Option<f64>,
         /// Digest of the parameters and optimizer states after the last step: equal for bitwise equal training.
         pub digest: String,
-        /// Time from the start of the run's process to its first step, without compilation and the timing of matmul
-        /// algorithms.
+        /// Time from the start of the run's process to its first step, without compilation, the timing of matmul
+        /// algorithms and priming.
         pub startup_ms: Option<f64>,
         /// FLOP/s of a large matmul in the run's precision, measured right after the first repeat.
         pub product_flops_per_s: Option<f64>,
@@ -173,7 +173,7 @@ documented! {
     }
 }
 
-/// StepTimes of the timed steps.
+/// Times of the timed steps, and of their waits for batches.
 #[derive(Default)]
 pub(super) struct StepTimes {
     pub(super) step_ms: Vec<f64>,

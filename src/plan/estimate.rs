@@ -17,7 +17,7 @@ pub struct DeviceRates {
     /// Bytes per second from device to host memory, and as many back. `None` if both are the same memory.
     pub link: Option<f64>,
     /// Measured times relative to these rates, of runs of all models.
-    pub slowness: Calibration,
+    pub calibration: Calibration,
     /// The same of runs of one model, by the model's description. Preferred for runs of that model.
     pub of_model: HashMap<String, Calibration>,
     /// Time to request a byte from the system and return it.
@@ -81,8 +81,8 @@ impl DeviceRates {
         }
         let seconds = self.roofline_seconds(task.dtype, task.flops, task.bytes, precision)?;
         let own = self.of_model.get(&config.model.description());
-        let slowness = own.and_then(|own| nearest(own, task, precision));
-        Some(seconds * slowness.or_else(|| nearest(&self.slowness, task, precision)).unwrap_or(1.0))
+        let calibration = own.and_then(|own| nearest(own, task, precision));
+        Some(seconds * calibration.or_else(|| nearest(&self.calibration, task, precision)).unwrap_or(1.0))
     }
 
     /// The roofline time: the longer of compute and memory time at these rates.
@@ -116,10 +116,11 @@ impl DeviceRates {
 }
 
 /// The calibration factor of the most similar load.
-fn nearest(slowness: &Calibration, task: &Task, precision: Precision) -> Option<f64> {
-    let by_load = slowness.get(&(task.operation.to_owned(), precision))?;
-    let near = by_load.iter().filter_map(|(load, slowness)| Some((load.distance(task.load)?, *slowness)));
-    near.min_by_key(|(distance, _)| *distance).map(|(_, slowness)| slowness)
+fn nearest(calibration: &Calibration, task: &Task, precision: Precision) -> Option<f64> {
+    let by_load = calibration.get(&(task.operation.to_owned(), precision))?;
+    let near =
+        by_load.iter().filter_map(|(load, calibration)| Some((load.distance(task.load)?, *calibration)));
+    near.min_by_key(|(distance, _)| *distance).map(|(_, calibration)| calibration)
 }
 
 #[cfg(test)]
@@ -187,8 +188,8 @@ mod tests {
             // The same operation, but memory-bound.
             (Bottleneck::of(0, 40_000_000), 100.0),
         ];
-        let slowness = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_load))]);
-        let of_any = DeviceRates { slowness, ..speeds() };
+        let calibration = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_load))]);
+        let of_any = DeviceRates { calibration, ..speeds() };
         is_about(of_any.step_ms(&work(), &config, &target), 20.0 + 6.0 + 10.0);
         // Calibration of the same model takes precedence.
         let by_load = BTreeMap::from([(Bottleneck::of(1_000, 1), 2.0)]);

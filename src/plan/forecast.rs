@@ -53,7 +53,7 @@ struct Structure {
     graph: usize,
     /// Slices of each loss.
     slices: Vec<usize>,
-    /// Whether each spillable value is large enough to be offloaded.
+    /// Whether each offloadable value is large enough to be offloaded.
     spilled: Vec<bool>,
     recompute_plan: RecomputePlan,
 }
@@ -74,17 +74,17 @@ impl<'a> Forecasts<'a> {
         target: &'a Target,
     ) -> Result<Forecasts<'a>, (String, Violation)> {
         let mut distinct: HashMap<ConfigKey, ForecastRequest<'q>> = HashMap::new();
-        for requests in requests {
-            match distinct.entry(memory_key(requests.config)) {
-                Entry::Occupied(entry) => entry.into_mut().fits |= requests.fits,
-                Entry::Vacant(entry) => drop(entry.insert(requests)),
+        for request in requests {
+            match distinct.entry(memory_key(request.config)) {
+                Entry::Occupied(entry) => entry.into_mut().fits |= request.fits,
+                Entry::Vacant(entry) => drop(entry.insert(request)),
             }
         }
         let mut by_structure: BTreeMap<ConfigKey, Vec<(ConfigKey, ForecastRequest<'q>)>> = BTreeMap::new();
-        for (memory, requests) in distinct {
+        for (memory, request) in distinct {
             // A smaller last micro-batch has a section of its own.
-            let structure = key(&(requests.config.choices(), requests.config.tail().is_some()));
-            by_structure.entry(structure).or_default().push((memory, requests));
+            let structure = key(&(request.config.choices(), request.config.tail().is_some()));
+            by_structure.entry(structure).or_default().push((memory, request));
         }
         let mut chunks = Vec::new();
         for mut requests in by_structure.into_values() {

@@ -98,7 +98,7 @@ documented! {
         /// Requested limit of host memory.
         #[serde(default)]
         pub host_limit_bytes: Option<u64>,
-        /// If steps leak memory: predicted number of steps until out of memory.
+        /// If steps leak memory: predicted number of steps that complete before it runs out of memory.
         #[serde(default)]
         pub steps_until_oom: Option<u64>,
         /// Seed of parameters and batches.

@@ -154,8 +154,9 @@ impl OperationTimes {
     }
 
     fn write_to(self, speeds: &mut DeviceRates) {
-        speeds.slowness = slowness(self.all);
-        speeds.of_model = self.by_model.into_iter().map(|(model, times)| (model, slowness(times))).collect();
+        speeds.calibration = calibration(self.all);
+        speeds.of_model =
+            self.by_model.into_iter().map(|(model, times)| (model, calibration(times))).collect();
         speeds.seconds_per_asked_byte = direct_allocation_cost(self.per_allocated_byte);
     }
 }
@@ -170,7 +171,7 @@ fn direct_allocation_cost(mut per_byte: Vec<f64>) -> f64 {
     statistics::median(&per_byte).unwrap_or(0.0)
 }
 
-fn slowness(times: ByOperation) -> Calibration {
+fn calibration(times: ByOperation) -> Calibration {
     let ratios = |by_load: BTreeMap<Bottleneck, [f64; 2]>| {
         let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
         known.map(|(load, [measured, bound])| (load, measured / bound)).collect()
@@ -225,7 +226,7 @@ mod tests {
     }
 
     fn factor(speeds: &DeviceRates, operation: &str, load: Bottleneck) -> f64 {
-        speeds.slowness[&(operation.to_owned(), Precision::Fp32)][&load]
+        speeds.calibration[&(operation.to_owned(), Precision::Fp32)][&load]
     }
 
     #[test]
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(factor(&speeds, "linear", Bottleneck::of(4_000_000, 1024)), 2.0);
         assert_eq!(factor(&speeds, "layer-norm", Bottleneck::of(0, 1_000_000)), 0.5);
         assert!((speeds.seconds_per_asked_byte - 1e-6).abs() < 1e-18, "{}", speeds.seconds_per_asked_byte);
-        let of_start = &speeds.slowness[&("normal".to_owned(), Precision::Fp32)];
+        let of_start = &speeds.calibration[&("normal".to_owned(), Precision::Fp32)];
         assert!(of_start.is_empty(), "{of_start:?}");
     }
 

@@ -2,11 +2,11 @@
 
 pub mod cases;
 pub mod forward;
-mod reusing_allocator;
 pub mod keys;
 pub mod mutation;
 pub mod pairwise;
 pub mod readers;
+mod reusing_allocator;
 mod transformers;
 
 use std::path::PathBuf;
@@ -22,11 +22,11 @@ pub use cases::{combinations, full, random_cases, seed, tenth};
 use compile::{Program, RecomputePlan, Violation};
 use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use graph::Graphs;
-pub use reusing_allocator::ReusingAllocator;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
 /// Tests only train and predict verified programs.
 pub use plan::compile_verified as compile;
 use plan::{ParetoFronts, expand};
+pub use reusing_allocator::ReusingAllocator;
 use spec::*;
 pub use transformers::any_transformer;
 

@@ -336,10 +336,10 @@ fn without_memory_for_timing_the_recommendation_is_used() {
     }
 
     let mut large = device(target());
-    large.begin_witness().unwrap();
-    let before = large.witness().unwrap().unwrap().taken;
+    large.begin_external_reading().unwrap();
+    let before = large.external_reading().unwrap().unwrap().taken;
     large.choose(std::slice::from_ref(&work), &[]).unwrap();
-    assert_eq!(large.witness().unwrap().unwrap().taken, before, "scratch memory is freed");
+    assert_eq!(large.external_reading().unwrap().unwrap().taken, before, "scratch memory is freed");
     assert!(
         large.choices().iter().all(|choice| choice.source != Source::Untimed),
         "untimed choices are not cached"

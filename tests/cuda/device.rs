@@ -225,12 +225,12 @@ fn all_pools_can_be_poisoned() {
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
-fn the_driver_witnesses_the_peak() {
+fn driver_reading_matches_the_peak() {
     let mut device = device();
     let before = device.allocate(Pool::Device, SIZE).unwrap();
     device.free(before).unwrap();
-    assert_eq!(device.begin_witness(), Ok(true));
-    let start = device.witness().unwrap().unwrap();
+    assert_eq!(device.begin_external_reading(), Ok(true));
+    let start = device.external_reading().unwrap().unwrap();
     let mut buffers = Vec::new();
     for _ in 0..4 {
         buffers.push(device.allocate(Pool::Device, (64 << 20) + 1).unwrap());
@@ -238,7 +238,7 @@ fn the_driver_witnesses_the_peak() {
     for buffer in buffers {
         device.free(buffer).unwrap();
     }
-    let reading = device.witness().unwrap().unwrap();
+    let reading = device.external_reading().unwrap().unwrap();
     let grown = reading.peak - start.peak;
     let asked = 4 * ((64 << 20) + 1);
     // How drivers pack requests into reservations is undocumented.

@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Violation, at, broken};
-use crate::program::{Program, Section};
-use crate::value::{SubRange, Value, View};
+use crate::ir::{Program, Section, SubRange, Value, View};
 use ops::ValueId;
 
 /// Properties of values that the checks of all sections share: deep models have too many values to scan them per

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Invariant, Violation, at, broken};
-use crate::instruction::Action;
-use crate::program::{Program, Section};
+use crate::ir::{Action, Program, Section};
 use device::Pool;
 use ops::ValueId;
 use spec::Allocator;

@@ -9,8 +9,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use super::instruction::{Action, Instruction};
-use super::program::{OperandTypes, Program, Section, SectionKind, Stage};
+use crate::ir::{Action, Instruction, OperandTypes, Program, Section, SectionKind, Stage};
 use device::Queue;
 use graph::ScopeId;
 use ops::{DType, TensorType, ValueId};

@@ -1,8 +1,7 @@
 //! Cross-queue dependencies are ordered by events: happens-before by vector clocks.
 
 use super::{Invariant, Violation, at, broken};
-use crate::instruction::Action;
-use crate::program::{Program, Section};
+use crate::ir::{Action, Program, Section};
 use device::Queue;
 
 /// Instructions of a section are counted from 2; 1 stands for everything before the section.

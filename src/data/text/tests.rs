@@ -398,7 +398,7 @@ fn encoding_errors_are_reported_with_help() {
         assert_eq!((found.as_str(), error.help().as_str(), error.blame()), (text, help, blame));
     };
     let paths = ErrorKey::Data("paths");
-    let text = "/texts/b.txt is not UTF-8 text: the first invalid byte is 5";
+    let text = "/texts/b.txt is not UTF-8 text: invalid from byte 5 on";
     check(Reference::tokenizer(true, None), text, "tokens = \"bytes\" accepts any file", paths);
     let text = "/tests/reference/tokenizer/tokenizer.json has no token `<eos>`";
     let help = "use `<begin>` or `<end>`";

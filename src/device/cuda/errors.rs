@@ -1,4 +1,4 @@
-//! CallError calls into the card's libraries.
+//! Failed calls into the card's libraries.
 
 use super::calls::{NO_SUCH_FUNCTION, Status};
 use crate::DeviceError;

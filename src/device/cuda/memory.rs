@@ -11,7 +11,7 @@ use super::queue_order::SequenceNumber;
 use super::queues::Queues;
 use super::reservation::Reservation;
 use crate::cpu::Mapping;
-use crate::{Buffer, DeviceError, ExternalReading, HostSlice, Pool, Queue, Region};
+use crate::{Buffer, DeviceError, DriverReading, HostSlice, Pool, Queue, Region};
 
 /// A buffer's memory.
 #[derive(Clone, Copy)]
@@ -218,7 +218,11 @@ impl DeviceMemory {
     }
 
     /// Starts an external reading relative to the current counters. Both queues are idle.
-    pub(super) fn begin_witness(&mut self, context: &Context, queues: &Queues) -> Result<(), CallError> {
+    pub(super) fn begin_external_reading(
+        &mut self,
+        context: &Context,
+        queues: &Queues,
+    ) -> Result<(), CallError> {
         let step = reservation_granularity(context, queues)?;
         self.trim()?;
         // 0 resets the high-water mark; the driver rejects any other value.
@@ -239,13 +243,13 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// The pool's high-water mark plus the sampled peak of memory outside the pool. `None` before `begin_witness`.
-    pub(super) fn reading(&mut self, context: &Context) -> Result<Option<ExternalReading>, CallError> {
+    /// The pool's high-water mark plus the sampled peak of memory outside the pool. `None` before `begin_external_reading`.
+    pub(super) fn reading(&mut self, context: &Context) -> Result<Option<DriverReading>, CallError> {
         self.sample(context)?;
         let Some(ExternalCounter { step, outside_pool, .. }) = self.reading else { return Ok(None) };
         let (free, total) = context.free_and_total()?;
         let reserved = pool_attribute(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
-        Ok(Some(ExternalReading { taken: total - free, peak: reserved + outside_pool, step }))
+        Ok(Some(DriverReading { taken: total - free, peak: reserved + outside_pool, step }))
     }
 }
 

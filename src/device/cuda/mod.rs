@@ -51,8 +51,8 @@ use super::choice::ALIGNMENT;
 use super::cpu::HostProcessor;
 use super::target::HOST_THREADS;
 use super::{
-    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, ExternalReading, HostSlice, Pool, Queue,
-    Region, Target, Tensor, Work,
+    Buffer, CapturedGraph, Choice, Device, DeviceError, DriverReading, Event, HostSlice, Pool, Queue, Region,
+    Target, Tensor, Work,
 };
 use ops::Op;
 
@@ -377,13 +377,13 @@ impl Device for CudaDevice {
         }
     }
 
-    fn begin_witness(&mut self) -> Result<bool, DeviceError> {
+    fn begin_external_reading(&mut self) -> Result<bool, DeviceError> {
         self.synchronize()?;
-        self.memory.begin_witness(&self.context, &self.queues)?;
+        self.memory.begin_external_reading(&self.context, &self.queues)?;
         Ok(true)
     }
 
-    fn witness(&mut self) -> Result<Option<ExternalReading>, DeviceError> {
+    fn external_reading(&mut self) -> Result<Option<DriverReading>, DeviceError> {
         self.synchronize()?;
         Ok(self.memory.reading(&self.context)?)
     }

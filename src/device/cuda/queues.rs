@@ -16,7 +16,7 @@ pub(super) struct Queues {
     events: HashMap<Event, sys::CUevent>,
     /// Events recorded on the host queue: their work is already done.
     host_events: HashSet<Event>,
-    /// The event for the device's internal_event waits. A wait uses the event's recording at the time of the call, so
+    /// The event for the device's own waits. A wait uses the event's recording at the time of the call, so
     /// one event suffices.
     internal_event: sys::CUevent,
     pub(super) order: QueueOrder,

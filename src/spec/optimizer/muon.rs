@@ -28,7 +28,7 @@ key_table! {
     pub struct Muon {
         /// Learning rate of hidden matrices.
         pub lr: f64 = POSITIVE;
-        /// AdamW for all other parameters.
+        /// AdamW for all other parameters; its `groups` must be empty: set those of `muon`.
         pub adamw: AdamW = ADAMW;
         /// Momentum.
         pub momentum: f64 = DECAY_RATE, default 0.95;
@@ -42,7 +42,7 @@ key_table! {
         pub epsilon: f64 = POSITIVE, default 1e-7;
         /// Factor of the learning rate, by the shape of a matrix (`adjust_lr_fn`).
         pub adjust: Adjust = keyword(), default Adjust::Original;
-        /// Parameter groups with their own learning rate or weight decay, those of AdamW included.
+        /// Parameter groups with their own learning rate or weight decay, also for the parameters of AdamW.
         pub groups: Vec<Group> = GroupsCodec, default Vec::new();
     }
 }

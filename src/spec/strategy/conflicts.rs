@@ -108,7 +108,7 @@ pub const CONFLICTS: &[Conflict] = &[
             (rounding != Rounding::Nearest && !stores_16_bits).then(|| {
                 message(
                     format!(
-                        "rounding = \"stochastic\" has no effect: with optimizer_state = {state}, updates store nothing in 16 bits"
+                        "rounding = \"stochastic\" needs 16-bit storage: with optimizer_state = {state}, updates store nothing in 16 bits"
                     ),
                     "use optimizer_state = \"bf16\", or params = \"bf16\" with master_weights = false",
                 )

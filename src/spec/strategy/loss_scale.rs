@@ -86,7 +86,7 @@ impl KeyCodec for LossScaleCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::value(LossScaleValue.expected()).or_tables(&TABLES)
+        Accepts::value(format!("\"dynamic\", or {}", SCALE.expected)).or_tables(&TABLES)
     }
 }
 

@@ -63,7 +63,8 @@ key_table! {
         pub optimizer_state: OptimizerState = keyword(), default OptimizerState::Fp32;
         /// Tensors whose optimizer states are quantized. Only with `optimizer_state = "8bit"`.
         pub quantize: Quantize = quantize::QUANTIZE, default Quantize::default();
-        /// Rounding of the parameters and optimizer states that an update stores in 16 bits. No effect on fp32 storage.
+        /// Rounding of the parameters and optimizer states that an update stores in 16 bits. "stochastic" only with
+        /// `optimizer_state = "bf16"`, or with 16-bit `params` and `master_weights = false`.
         pub rounding: Rounding = keyword(), default Rounding::Nearest;
         /// Activations that backward recomputes instead of keeping them (activation checkpointing,
         /// `torch.utils.checkpoint`).

@@ -46,7 +46,7 @@ pub(super) struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockState {
     HeldBy(ValueId),
-    /// Free, since the pool had been searched so many times.
+    /// Free, with the pool's number of searches at the time of the free.
     FreeSince(u64),
     /// Addresses without memory.
     Uncommitted,

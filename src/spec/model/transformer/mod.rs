@@ -46,7 +46,7 @@ key_table! {
         pub heads: usize = DIMENSION;
         /// Context length in tokens: the positions of a sequence.
         pub context: usize = DIMENSION;
-        /// Rows of the token embedding; at least the number of distinct tokens of the data.
+        /// Rows of the token embedding; more than the largest token id of the data.
         pub vocabulary: usize = DIMENSION, default BYTES;
         /// Factor that multiplies the token embeddings where they enter the residual stream (Gemma).
         pub embedding_scale: Option<f64> = Optional(POSITIVE), default None;

@@ -1,8 +1,7 @@
 //! Inserts `empty_cache` where the strategy requests it.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::{Program, Section, SectionKind};
+use crate::ir::{Action, Instruction, Program, Section, SectionKind};
 use spec::EmptyCache;
 
 pub(super) fn empty(draft: &mut Draft) {

@@ -4,19 +4,20 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::{LossScaling, Program, Section, SectionKind, Stage};
 use super::storage::{self, StorageDecoders};
-use super::value::{ShapeSource, SubRange, Value, Variant};
+use crate::ir::{
+    Action, Instruction, LossScaling, Program, Section, SectionKind, ShapeSource, Stage, SubRange, Value,
+    Variant,
+};
 use device::{DeviceKind, Phase, Pool, Role, Target};
 use ops::{Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
 use spec::{LossScale, Precision, RunConfig, StorageDtype, Strategy};
 
 /// The dtype of each class of values.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dtypes {
-    pub(super) parameters: DType,
-    pub(super) gradients: DType,
+pub(crate) struct Dtypes {
+    pub(crate) parameters: DType,
+    pub(crate) gradients: DType,
     /// Accumulators: residual streams, and the values that are added to them.
     accumulators: DType,
     /// Operands of matmuls.
@@ -24,7 +25,7 @@ pub(super) struct Dtypes {
 }
 
 impl Dtypes {
-    pub(super) fn of(config: &RunConfig) -> Dtypes {
+    pub(crate) fn of(config: &RunConfig) -> Dtypes {
         let Strategy { params, gradient_dtype, residual, precision, .. } = config.strategy;
         let [parameters, gradients, accumulators] =
             [params, gradient_dtype, residual].map(StorageDtype::dtype);
@@ -32,7 +33,7 @@ impl Dtypes {
     }
 
     /// The arithmetic of matmuls on the target.
-    pub(super) fn arithmetic(config: &RunConfig, target: &Target) -> Arithmetic {
+    pub(crate) fn arithmetic(config: &RunConfig, target: &Target) -> Arithmetic {
         let Dtypes { matrices, accumulators, .. } = Dtypes::of(config);
         // Only GPUs have TF32 units.
         let tf32 = config.strategy.precision == Precision::Tf32 && target.kind == DeviceKind::Cuda;

@@ -3,12 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use super::Draft;
+use super::annotations::Annotations;
 use super::dtypes::Dtypes;
-use super::instruction::{Action, Instruction};
-use super::program::{Program, Section, SectionKind, Stage};
-use super::recompute_plan::{RecomputePolicy, RecomputeRegion};
-use super::value::{Value, Variant, View};
-use super::{Annotations, Draft};
+use crate::ir::{Action, Instruction, Program, Section, SectionKind, Stage, Value, Variant, View};
+use crate::recompute_plan::{RecomputePolicy, RecomputeRegion};
 use device::{Phase, Role};
 use graph::ScopeId;
 use ops::{Activation, Add, DType, Op, OutputRole, Tape, TensorType, ValueId};

@@ -5,15 +5,13 @@
 //! time.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::{LossSlices, Program};
-use super::value::ShapeSource;
+use crate::ir::{Action, Instruction, LossSlices, Program, ShapeSource};
 use graph::Pass;
 use ops::{Op, RowSlice, ValueId};
 use spec::RunConfig;
 
 /// The number of slices for `rows` rows.
-pub(super) fn count(config: &RunConfig, rows: usize) -> usize {
+pub(crate) fn count(config: &RunConfig, rows: usize) -> usize {
     RowSlice::count(rows, config.strategy.loss_chunks)
 }
 

@@ -9,9 +9,8 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::Draft;
-use super::instruction::Action;
 use super::interval_packing::IntervalPacking;
-use super::program::{Program, SectionKind, Stage};
+use crate::ir::{Action, Program, SectionKind, Stage};
 use device::{Pool, Target};
 use ops::ValueId;
 use spec::Allocator;
@@ -23,7 +22,7 @@ pub(super) fn assign(draft: &mut Draft) {
 }
 
 /// Assigns the offsets of a program whose sizes have changed.
-pub(super) fn reassign(program: &mut Program, target: &Target) {
+pub(crate) fn reassign(program: &mut Program, target: &Target) {
     let plans = match program.allocator {
         Allocator::Arena => true,
         // These allocators choose addresses at run time.

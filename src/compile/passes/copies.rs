@@ -3,10 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::instruction::{Action, Instruction};
-use super::program::{Offloadable, Program, Stage};
-use super::value::{Value, Variant};
-use super::{Annotations, Draft};
+use super::Draft;
+use super::annotations::Annotations;
+use crate::ir::{Action, Instruction, Offloadable, Program, Stage, Value, Variant};
 use device::{Phase, Pool, Queue, Role};
 use graph::ScopeId;
 use ops::{TensorType, ValueId};
@@ -27,7 +26,7 @@ pub(super) fn insert(draft: &mut Draft) {
 }
 
 /// Whether a value of this type is offloaded if all of at least `least` bytes are.
-pub(super) fn is_offloaded(ty: TensorType, least: u64) -> bool {
+pub(crate) fn is_offloaded(ty: TensorType, least: u64) -> bool {
     ty.bytes() >= least
 }
 

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use super::dtypes::Dtypes;
-use super::instruction::{Action, Instruction};
 use super::placement::devices;
-use super::program::{Bucket, HostBuffers, Parameter, Program, Results, Section, SectionKind, Stage};
-use super::value::{BatchBuffer, ShapeSource, SubRange, Value, Variant, View};
+use crate::ir::{
+    Action, BatchBuffer, Bucket, HostBuffers, Instruction, Parameter, Program, Results, Section, SectionKind,
+    ShapeSource, Stage, SubRange, Value, Variant, View,
+};
 use data::{Documents, row};
 use device::{Phase, Pool, Queue, Role};
 use graph::{Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
@@ -17,7 +18,7 @@ use ops::{
 use spec::{DataResidence, Loader, RunConfig, group_of};
 
 /// `config`: the rank's configuration of a run on batches of `batch_size`.
-pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
+pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
     let graph = &graphs.full;
     let mut program = Program {
         stage: Stage::Forward,
@@ -120,31 +121,31 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
 
 /// The properties that the parameters of one bucket share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Group {
+pub(crate) struct Group {
     layer: ScopeId,
     trainable: bool,
     dtype: DType,
     /// The storage format of frozen parameters.
     storage: Storage,
-    pub(super) format: UpdateFormat,
+    pub(crate) format: UpdateFormat,
     /// Index of the optimizer's parameter group.
-    pub(super) update: usize,
+    pub(crate) update: usize,
     device: Pool,
 }
 
 /// The layout of a bucket.
-pub(super) struct Layout {
-    pub(super) group: Group,
+pub(crate) struct Layout {
+    pub(crate) group: Group,
     /// Indices of graph values, with their initialisation.
     parameters: Vec<(usize, graph::Initial)>,
     /// In the order of `parameters`.
-    pub(super) members: Members,
-    pub(super) ty: TensorType,
+    pub(crate) members: Members,
+    pub(crate) ty: TensorType,
 }
 
 /// One layout per group of parameters, ordered by layer and, within a layer, by first parameter: so gradient norms
 /// are summed in the same order however a layer is divided.
-pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
+pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
     let dtypes = Dtypes::of(config);
     let format_of = config.update_format();
     let (looked_up, hidden_matrices) = (graph.looked_up(), graph.hidden_matrices());

@@ -4,8 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::{Program, Section, SectionKind};
+use crate::ir::{Action, Instruction, Program, Section, SectionKind};
 use device::{Event, Queue};
 use ops::ValueId;
 use spec::Init;
@@ -108,7 +107,7 @@ impl Initialisers {
 
 /// Splits code into the instructions of every iteration and those of the first iteration, which are grouped by the
 /// index of the instruction that they precede.
-pub(super) fn split(code: Vec<Instruction>) -> (Vec<Instruction>, Vec<(usize, Vec<Instruction>)>) {
+pub(crate) fn split(code: Vec<Instruction>) -> (Vec<Instruction>, Vec<(usize, Vec<Instruction>)>) {
     let (mut always, mut first_iteration): (Vec<Instruction>, Vec<(usize, Vec<Instruction>)>) =
         Default::default();
     for instruction in code {
@@ -127,7 +126,7 @@ pub(super) fn split(code: Vec<Instruction>) -> (Vec<Instruction>, Vec<(usize, Ve
 /// Merges first-iteration instructions back into code that has been ordered by events, and orders them: each queue
 /// hands over to the next, and all queues wait for the last. The serialisation costs time in the first iteration
 /// only.
-pub(super) fn merge(
+pub(crate) fn merge(
     program: &mut Program,
     ordered: Vec<Instruction>,
     first_iteration: Vec<(usize, Vec<Instruction>)>,
@@ -199,7 +198,7 @@ impl Program {
     }
 
     /// A section as in its first iteration, in the first step; without lazy initialisation, as in every iteration.
-    pub(super) fn first_iteration(&self, section: usize) -> Section {
+    pub(crate) fn first_iteration(&self, section: usize) -> Section {
         let from = |section: usize| {
             self.sections[section..].iter().flat_map(|section| &section.lazily_initialised).copied()
         };
@@ -214,7 +213,7 @@ impl Program {
 
 impl Section {
     /// The section as in every iteration after the first.
-    pub(super) fn later_iterations(&self) -> Section {
+    pub(crate) fn later_iterations(&self) -> Section {
         let code = self.code.iter().filter(|instruction| !instruction.first_iteration).cloned().collect();
         Section { code, ..self.clone() }
     }

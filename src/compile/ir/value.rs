@@ -220,7 +220,7 @@ impl Program {
     }
 
     /// Offset of a view in its parent's storage, in bytes.
-    pub(super) fn view_offset(&self, View { of, range }: View) -> u64 {
+    pub(crate) fn view_offset(&self, View { of, range }: View) -> u64 {
         let parent = self.value(of);
         let elements = match (range, parent.shape_source) {
             (SubRange::Member(member), ShapeSource::Bucket(bucket)) => {

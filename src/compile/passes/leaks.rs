@@ -1,15 +1,13 @@
 //! The storages that each optimizer step leaks. Instead of being freed, their memory goes to an owner that never
 //! frees it, so that the next step must allocate other memory.
 
-use super::instruction::{Action, Instruction};
-use super::program::{Program, Section};
-use super::value::Variant;
+use crate::ir::{Action, Instruction, Program, Section, Variant};
 use device::{Phase, Role};
 use ops::ValueId;
 use spec::Leak;
 
 /// The storages that a step leaks, before allocation is inserted.
-pub(super) fn leaked(program: &Program, leak: Option<Leak>) -> Vec<ValueId> {
+pub(crate) fn leaked(program: &Program, leak: Option<Leak>) -> Vec<ValueId> {
     let Some(leak) = leak else { return Vec::new() };
     match leak {
         // One storage: all micro-batches of a step add to it.

@@ -1,8 +1,7 @@
 //! Orders the queues: one event per cross-queue dependency, none where an earlier event covers it.
 
-use super::instruction::{Action, Instruction};
-use super::program::{Program, SectionKind, Stage};
 use super::{Draft, lazy_init};
+use crate::ir::{Action, Instruction, Program, SectionKind, Stage};
 use device::{Event, Pool, Queue};
 use ops::ValueId;
 
@@ -20,7 +19,7 @@ pub(super) fn order(draft: &mut Draft) {
 impl SectionKind {
     /// Whether the host has synchronised all queues before the section begins, to write a batch or to read the loss
     /// of the micro-batch before.
-    pub(super) fn begins_synchronized(self) -> bool {
+    pub(crate) fn begins_synchronized(self) -> bool {
         matches!(self, SectionKind::Start | SectionKind::First) || self.is_in_evaluation()
     }
 }

@@ -3,8 +3,7 @@
 //! Only if the cast directly follows: an earlier copy would be live longer.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::Program;
+use crate::ir::{Action, Instruction, Program};
 use ops::ValueId;
 
 pub(super) fn fuse(draft: &mut Draft) {

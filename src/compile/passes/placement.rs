@@ -2,13 +2,13 @@
 //! inserted where other layers read them.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
+use crate::ir::{Action, Instruction};
 use device::Pool;
 use graph::{Scope, named};
 use spec::RunConfig;
 
 /// By scope: the device that computes it and holds its parameters. Empty if no layer is placed.
-pub(super) fn devices(scopes: &[Scope], config: &RunConfig) -> Vec<Pool> {
+pub(crate) fn devices(scopes: &[Scope], config: &RunConfig) -> Vec<Pool> {
     let place = &config.strategy.place;
     if place.is_empty() {
         return Vec::new();

@@ -3,12 +3,14 @@
 
 use std::collections::HashMap;
 
+use super::Draft;
+use super::annotations::Annotations;
 use super::dtypes::Dtypes;
-use super::instruction::{Action, Instruction};
-use super::program::{Bucket, BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
-use super::value::{ShapeSource, Value};
-use super::{Annotations, Draft};
+use crate::ir::{
+    Action, Bucket, BucketState, Instruction, LossScaling, Program, Results, Section, SectionKind,
+    ShapeSource, Stage, Value,
+};
 use device::{Phase, Pool, Queue, Role};
 use graph::ScopeId;
 use ops::{Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};

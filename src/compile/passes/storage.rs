@@ -3,18 +3,18 @@
 
 use std::collections::HashMap;
 
-use super::instruction::{Action, Instruction};
-use super::program::{BucketState, Program, SectionKind};
-use super::value::{ShapeSource, SubRange, Value, Variant, View};
+use crate::ir::{
+    Action, BucketState, Instruction, Program, SectionKind, ShapeSource, SubRange, Value, Variant, View,
+};
 use device::Role;
 use ops::{Cast, DType, Dequantize, Op, Quantize, Sizes, Storage, TensorType, ValueId};
 
 /// By frozen parameter in a storage format: the format and the scales, from which it can be decoded.
 #[derive(Debug, Default)]
-pub(super) struct StorageDecoders(HashMap<ValueId, (Storage, Vec<ValueId>)>);
+pub(crate) struct StorageDecoders(HashMap<ValueId, (Storage, Vec<ValueId>)>);
 
 /// Gives frozen parameters their storage format, and adds their scales and encoders.
-pub(super) fn assign_formats(program: &mut Program) -> StorageDecoders {
+pub(crate) fn assign_formats(program: &mut Program) -> StorageDecoders {
     let mut scales = Vec::new();
     for bucket in 0..program.buckets.len() {
         let (storage, parameters) = (program.buckets[bucket].storage, program.buckets[bucket].parameters);
@@ -107,12 +107,12 @@ fn encode_initial_values(program: &mut Program, decoders: &StorageDecoders) {
 }
 
 impl StorageDecoders {
-    pub(super) fn contains(&self, id: ValueId) -> bool {
+    pub(crate) fn contains(&self, id: ValueId) -> bool {
         self.0.contains_key(&id)
     }
 
     /// The action that decodes a parameter to `to` into `output`, if it has a storage format.
-    pub(super) fn decode(&self, parameter: ValueId, to: DType, output: ValueId) -> Option<Action> {
+    pub(crate) fn decode(&self, parameter: ValueId, to: DType, output: ValueId) -> Option<Action> {
         let (storage, scales) = self.0.get(&parameter)?;
         let op = match *storage {
             Storage::Codes(format) => Op::Dequantize(Dequantize { format, to }),
@@ -126,7 +126,7 @@ impl StorageDecoders {
 impl Program {
     /// Whether an action decodes a parameter from its storage format. Decoded parameters do not outlive a layer's
     /// pass, so they are decoded again for each use.
-    pub(super) fn decodes_parameter(&self, action: &Action) -> bool {
+    pub(crate) fn decodes_parameter(&self, action: &Action) -> bool {
         let is_encoded = |id: &ValueId| match self.value(self.parent_or_self(*id)).shape_source {
             ShapeSource::Bucket(bucket) => self.buckets[bucket].storage != Storage::Plain,
             _ => false,

@@ -1,9 +1,8 @@
 //! Annotations derived from the strategy, before any pass carries them out.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::{Bucket, Program};
-use super::recompute_plan::RecomputePlan;
+use crate::ir::{Action, Bucket, Instruction, Program};
+use crate::recompute_plan::RecomputePlan;
 use device::{Phase, Pool, Role};
 use graph::ScopeId;
 use ops::ValueId;
@@ -114,17 +113,17 @@ fn initialises_parameter(program: &Program, instruction: &Instruction, outputs: 
 
 impl Annotations {
     /// The pool of a bucket's gradients or states: the host's if its layer is placed there, otherwise `otherwise`.
-    pub(super) fn bucket_pool(&self, parameters: ValueId, otherwise: Pool) -> Pool {
+    pub(crate) fn bucket_pool(&self, parameters: ValueId, otherwise: Pool) -> Pool {
         if self.host_placed.contains(&parameters) { Pool::Host.workplace() } else { otherwise }
     }
 
     /// The device that computes a scope.
-    pub(super) fn device_of(&self, scope: ScopeId) -> Pool {
+    pub(crate) fn device_of(&self, scope: ScopeId) -> Pool {
         self.devices.get(scope.index()).copied().unwrap_or(Pool::Device)
     }
 
     /// The pool for local copies of remote operands, and for workspaces, of launches on a device.
-    pub(super) fn operand_pool(&self, device: Pool, phase: Phase) -> Pool {
+    pub(crate) fn operand_pool(&self, device: Pool, phase: Phase) -> Pool {
         let is_offloaded = device == Pool::Host && phase == Phase::Update && self.update_device == Pool::Host;
         match self.init_pool {
             Some(pool) if device == Pool::Host && phase == Phase::Start => pool,
@@ -134,7 +133,7 @@ impl Annotations {
     }
 
     /// The device that computes an instruction.
-    pub(super) fn device_for(&self, program: &Program, instruction: &Instruction) -> Pool {
+    pub(crate) fn device_for(&self, program: &Program, instruction: &Instruction) -> Pool {
         let device = |id: ValueId| program.value(id).pool.home();
         match &instruction.action {
             Action::Launch { op, outputs, .. } if op.as_update().is_some() => {

@@ -4,10 +4,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
 use super::leaks;
-use super::program::{Program, Section, SectionKind, Stage};
-use super::value::Variant;
+use crate::ir::{Action, Instruction, Program, Section, SectionKind, Stage, Variant};
 use device::{Phase, Queue, Role};
 use graph::ScopeId;
 use ops::ValueId;

@@ -2,8 +2,7 @@
 //! on the same memory in every iteration.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::Program;
+use crate::ir::{Action, Instruction, Program};
 use device::{DeviceKind, Queue};
 
 pub(super) fn find_ranges(draft: &mut Draft) {

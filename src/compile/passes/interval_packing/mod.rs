@@ -14,7 +14,7 @@ use short_lived::ShortLived;
 
 /// Storages with assigned offsets.
 #[derive(Clone, Debug)]
-pub(super) struct IntervalPacking {
+pub(crate) struct IntervalPacking {
     section: Range<u32>,
     long: LongLived,
     /// `None` for small sections, where one tree is faster.
@@ -26,13 +26,13 @@ impl IntervalPacking {
     const SMALL: usize = 1 << 14;
 
     /// An empty packing of a section with this time range.
-    pub(super) fn new(section: Range<u32>) -> IntervalPacking {
+    pub(crate) fn new(section: Range<u32>) -> IntervalPacking {
         let short = (section.len() > IntervalPacking::SMALL).then(|| ShortLived::new(section.len()));
         IntervalPacking { section, long: LongLived::default(), short }
     }
 
     /// The lowest offset, from `offset` on, at which `bytes` bytes overlap no storage that is live at the same time.
-    pub(super) fn lowest_free(&self, time: &Range<u32>, bytes: u64, mut offset: u64) -> u64 {
+    pub(crate) fn lowest_free(&self, time: &Range<u32>, bytes: u64, mut offset: u64) -> u64 {
         let time = self.within(time);
         loop {
             let before = self.long.lowest_free(&time, bytes, offset);
@@ -43,7 +43,7 @@ impl IntervalPacking {
         }
     }
 
-    pub(super) fn add(&mut self, time: &Range<u32>, offsets: Range<u64>) {
+    pub(crate) fn add(&mut self, time: &Range<u32>, offsets: Range<u64>) {
         let time = self.within(time);
         match &mut self.short {
             Some(short) if time.len() <= ShortLived::LONGEST => short.add(time, offsets),

@@ -4,12 +4,14 @@
 //! that the graph of another run can resize the program. A test over random runs checks that resizing and compiling
 //! give the same program; builds with debug assertions verify every resized program.
 
-use super::build::{Layout, layouts};
-use super::instruction::Action;
-use super::program::{LossSlices, Offloadable, OperandTypes, Parameter, Program, Section, SectionKind};
-use super::value::{ShapeSource, Value};
+use super::passes::build::{Layout, layouts};
+use super::passes::{copies, offsets, slices, workspaces};
 use super::verify::{Violation, verify};
-use super::{RecomputePlan, compile, copies, offsets, rank_config, slices, workspaces};
+use super::{RecomputePlan, compile, rank_config};
+use crate::ir::{
+    Action, LossSlices, Offloadable, OperandTypes, Parameter, Program, Section, SectionKind, ShapeSource,
+    Value,
+};
 use device::Target;
 use graph::{Graphs, Pass};
 use ops::{Members, Shape, Sizes};

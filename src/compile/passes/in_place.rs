@@ -1,8 +1,7 @@
 //! In-place reuse: an output that may overwrite an input takes its memory, if nothing reads the input afterwards.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::Program;
+use crate::ir::{Action, Instruction, Program};
 use ops::ValueId;
 
 pub(super) fn reuse(draft: &mut Draft) {

@@ -1,9 +1,7 @@
 //! Adds workspaces (scratch memory of kernels, bounded by the target) as values.
 
 use super::Draft;
-use super::instruction::Action;
-use super::program::OperandTypes;
-use super::value::ShapeSource;
+use crate::ir::{Action, OperandTypes, ShapeSource};
 use device::Role;
 use ops::TensorType;
 
@@ -29,6 +27,6 @@ pub(super) fn add(draft: &mut Draft) {
 }
 
 /// A tensor type of `bytes` bytes.
-pub(super) fn ty(bytes: u64) -> TensorType {
+pub(crate) fn ty(bytes: u64) -> TensorType {
     TensorType::f32(&[bytes.div_ceil(4) as usize])
 }

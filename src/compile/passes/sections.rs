@@ -2,9 +2,7 @@
 //! `first` adds to them as well.
 
 use super::Draft;
-use super::instruction::{Action, Instruction};
-use super::program::{Program, Section, SectionKind, Stage};
-use super::value::View;
+use crate::ir::{Action, Instruction, Program, Section, SectionKind, Stage, View};
 use device::Phase;
 use graph::MicroBatch;
 use ops::{Fill, Op, ValueId};
@@ -12,7 +10,7 @@ use spec::{Gradients, RunConfig};
 
 impl Section {
     /// A section without code, with the sizes of a run.
-    pub(super) fn new(kind: SectionKind, config: &RunConfig) -> Section {
+    pub(crate) fn new(kind: SectionKind, config: &RunConfig) -> Section {
         let mut section = Section {
             kind,
             repeat_count: 1,
@@ -29,7 +27,7 @@ impl Section {
     }
 
     /// Sets the repeat count and the number of samples of a run.
-    pub(super) fn resize(&mut self, config: &RunConfig) {
+    pub(crate) fn resize(&mut self, config: &RunConfig) {
         let tail = config.tail();
         let full = config.micro_batches() - usize::from(tail.is_some());
         self.repeat_count = match self.kind {
@@ -99,7 +97,7 @@ fn zero_gradients_at_start(program: &mut Program) -> Vec<ValueId> {
 }
 
 /// Fills a bucket with zeros; `written` is the bucket itself or its next version.
-pub(super) fn fill_with_zeros(
+pub(crate) fn fill_with_zeros(
     program: &Program,
     bucket: ValueId,
     written: ValueId,

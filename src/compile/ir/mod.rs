@@ -1,0 +1,12 @@
+//! The intermediate representation: a program of instructions over values, in sections.
+
+mod instruction;
+mod program;
+mod value;
+
+pub use instruction::{Action, Instruction};
+pub use program::{
+    Bucket, BucketState, HostBuffers, LossScaling, LossSlices, Offloadable, OperandTypes, Parameter, Program,
+    Results, Section, SectionKind, Stage,
+};
+pub use value::{BatchBuffer, ShapeSource, SubRange, Value, Variant, View};
