@@ -354,6 +354,11 @@ macro_rules! operations {
             $($operation($operation)),+
         }
 
+        impl Op {
+            /// The names of all variants.
+            pub const NAMES: &[&str] = &[$(stringify!($operation)),+];
+        }
+
         impl std::ops::Deref for Op {
             type Target = dyn Operation;
 
