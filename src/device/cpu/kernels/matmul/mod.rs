@@ -201,22 +201,30 @@ impl<T: Float, C: Float, B: Float> Matmul<'_, T, C, B> {
         let inner_block = even_block(self.inner, longest, K::INNER_UNIT);
         let is_split = inner_block < self.inner;
         let row_major = self.left.column_stride == 1 && self.sums.is_none();
-        // For a row-major left operand, blocks have one tile's rows, so that the epilogue reads them from the L1 cache.
-        let row_block = if row_major { K::ROWS } else { ROW_BLOCK };
-        let packed = if row_major && K::reads_in_place(&self.left, self.inner) {
-            0
-        } else {
-            K::left_len(row_block, inner_block)
-        };
-        let (left_scratch, scratch) = scratch.split_at_mut(packed.next_multiple_of(LINE));
         let is_staged = C::DTYPE != DType::F32;
         let pass = if is_staged && is_split { STAGED_ROWS } else { rows.len().max(1) };
-        let staged_rows = match (is_staged, is_split) {
-            (false, _) => 0,
-            (true, false) => row_block,
-            (true, true) => STAGED_ROWS,
+        // Scratch memory of blocks of `row_block` rows: packed rows, rows of staged sums, one panel.
+        let plan = |row_block: usize| {
+            let packed = if row_major && K::reads_in_place(&self.left, self.inner) {
+                0
+            } else {
+                K::left_len(row_block, inner_block).next_multiple_of(LINE)
+            };
+            let staged_rows = match (is_staged, is_split) {
+                (false, _) => 0,
+                (true, false) => row_block,
+                (true, true) => STAGED_ROWS,
+            };
+            (packed, staged_rows, K::panel_len(inner_block) + staged_rows * K::COLUMNS)
         };
-        let panel = K::panel_len(inner_block) + staged_rows * K::COLUMNS;
+        let fits = |row_block: usize| {
+            let (packed, _, panel) = plan(row_block);
+            packed + panel <= scratch.len()
+        };
+        // For a row-major left operand, blocks have one tile's rows, so that the epilogue reads them from the L1 cache.
+        let row_block = if row_major || !fits(ROW_BLOCK) { K::ROWS } else { ROW_BLOCK };
+        let (packed, staged_rows, panel) = plan(row_block);
+        let (left_scratch, scratch) = scratch.split_at_mut(packed);
         let widest = scratch.len() / panel.max(1) * K::COLUMNS;
         assert!(widest > 0, "the workspace holds a block of each operand");
         let column_block = even_block(columns.len(), widest, K::COLUMNS);
