@@ -1,34 +1,36 @@
 #!/usr/bin/env bash
-# Everything that takes a GPU, in three commands of at most eight minutes each, and what they need where Rust is:
+# All checks that need a GPU, in three commands of at most eight minutes each, and a build step for a machine with Rust:
 #
-#     bash tests/gpu.sh pack      where there is Rust: builds what the others need into target/gpu
+#     bash tests/gpu.sh pack      on a machine with Rust: builds the programs of the other commands into target/gpu
 #
-#     bash tests/gpu.sh pairs     where there is a GPU, from the root of the same tree with target/gpu in it:
-#                                 PyTorch (eager and compiled) taking turns with us
-#     bash tests/gpu.sh tests     kernels against the processor's, strategies, prediction and external reading on `cuda`
+#     bash tests/gpu.sh pairs     on a machine with a GPU, from the root of the same tree, with target/gpu in it:
+#                                 runner and PyTorch (eager and compiled), alternating
+#     bash tests/gpu.sh tests     kernels against the CPU's; strategies, prediction and external reading on `cuda`
 #     bash tests/gpu.sh sweep     every strategy of GPT-2 124M, six repeats of the rows that matter, and a profile
 #
-# They stand for themselves, in any order: none takes another's time. They need a driver, NVRTC, cuBLASLt and python3
-# 3.11; `pairs` a python3 (PYTHON names another) with torch, and torch.compile a C compiler. What is missing is said.
-# Each leaves two files in OUT, rewritten after each step: COMMAND.md, which says what came of it, and COMMAND.tar.gz
-# with logs, tables, rows, and what the card did meanwhile; `pairs` its table and figures beside them, rewritten after
-# each round. OUT is results/gpu, which git ignores, or any folder that is kept (`OUT=/somewhere bash tests/gpu.sh
-# pairs`). Kernels are compiled and algorithms chosen once for all, into target/gpu-cache (RUNNER_CACHE_DIR names another):
-# keep it between the commands. Each ends with 1 if anything failed, after the rest was tried.
+# The commands are independent and run in any order. They need a driver, NVRTC, cuBLASLt and python3 3.11; `pairs`
+# needs a python3 with torch (PYTHON overrides it), and torch.compile needs a C compiler. Missing parts are reported.
 #
-# EXPERIMENT, STRATEGY, REPEATED, DEVICE and PEER_DEVICE change what is trained and where, LIMIT the seconds. With the
-# emulated stack of tests/cuda.sh, the whole of it is tried without a GPU:
+# Each command writes two files into OUT, rewritten after each step: COMMAND.md, a summary, and COMMAND.tar.gz, with
+# logs, tables, rows and the GPU's clocks, power and temperature. `pairs` adds its table and figures, rewritten after
+# each round. OUT is results/gpu, which git ignores; to keep the files, set another folder
+# (`OUT=/somewhere bash tests/gpu.sh pairs`). Compiled kernels and chosen matmul algorithms are cached in
+# target/gpu-cache (RUNNER_CACHE_DIR overrides it): keep it between the commands. After a failed step, a command runs
+# the other steps, then exits with 1.
 #
-#     LD_LIBRARY_PATH=$PWD/target/emulated VIRTUAL_ENV=$PWD/target/emulated/python PEER_DEVICE=cpu STRATEGY=bf16 REPEATED=bf16 \
-#         EXPERIMENT=tests/reference/vectors/experiment.toml bash tests/gpu.sh pairs
+# EXPERIMENT, STRATEGY, REPEATED, DEVICE and PEER_DEVICE override what is trained and where; LIMIT is the time limit in
+# seconds. The emulated stack of tests/cuda.sh runs all of it without a GPU:
+#
+#     LD_LIBRARY_PATH=$PWD/target/emulated VIRTUAL_ENV=$PWD/target/emulated/python PEER_DEVICE=cpu \
+#         STRATEGY=bf16 REPEATED=bf16 EXPERIMENT=tests/reference/vectors/experiment.toml bash tests/gpu.sh pairs
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 packed=target/gpu
 experiment=${EXPERIMENT:-experiments/gpt2-124m.toml}
-# The first is what PyTorch repeats.
+# PyTorch repeats the first.
 read -ra strategies <<<"${STRATEGY:-bf16 graph}"
-# The baseline is among them, or nothing is ranked.
+# The list must include the baseline: without it, speeds are not ranked.
 read -ra repeated <<<"${REPEATED:-bf16 graph tf32 recompute accumulate/accumulate=8}"
 device=${DEVICE:-cuda}
 peer_device=${PEER_DEVICE:-cuda}
@@ -42,7 +44,7 @@ pack() {
     rm -rf "$packed"
     mkdir -p "$packed"
     cp target/release/runner "$runner"
-    # The test binaries, by the name of what they test.
+    # The test binaries, as test-TARGET.
     {
         cargo test --release --no-run --message-format=json --test cuda
         cargo test --release --no-run --message-format=json --lib -p device -p execute
@@ -55,21 +57,21 @@ for line in sys.stdin:
         shutil.copy(message["executable"], sys.argv[1] + "/test-" + message["target"]["name"])
 ' "$packed"
     strip "$packed"/*
-    # A static program would need none, and could not load the driver.
+    # Linked dynamically: a static program could not load the driver.
     local glibc
     glibc=$(readelf --version-info "$packed"/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2)
     echo "$glibc" >"$packed/glibc"
     ls -l "$packed"
-    echo "$(uname -m) with glibc $glibc or newer is what they need"
+    echo "these programs need $(uname -m) and glibc $glibc or newer"
 }
 
 tests() {
     step kernels 150 "$packed/test-cuda" --test-threads=1 --ignored kernels::
     step device 60 "$packed/test-cuda" --test-threads=1 --ignored device::
     step context 30 "$packed/test-device" --test-threads=1 --ignored cuda::tests
-    # Strategies against each other, prediction against the ledger, queues, running out of memory, and what PyTorch made
-    # of the same parameters and batches. A card takes the time it takes: that a missing event shows cannot be tried.
-    # The tests find their vectors from the folder of their crate.
+    # Strategies against each other, prediction against the ledger, queues, out of memory, and PyTorch's vectors.
+    # Skipped: whether removing an event makes results wrong, since a GPU's queues cannot be delayed. The tests look for
+    # their vectors relative to the folder of their crate.
     step engine "$(left)" env -C src/execute RUNNER_TEST_DEVICE=cuda "$PWD/$packed/test-execute" --test-threads=1 \
         --skip no_event_is_idle --skip caching:: tests::
 }
@@ -80,7 +82,7 @@ sweep() {
     step profile 30 "$runner" explain "$experiment" --device "$device" --out "$work/runs" \
         --run "$(run_of "${strategies[0]}")"
     table
-    # In turns, so that their speeds can be ranked. Rounds that are done stay; the last table has its time.
+    # Interleaved repeats, so that speeds can be ranked. Finished rounds are kept; time is reserved for the last table.
     only=$(IFS=, && echo "${repeated[*]}")
     step rounds $(($(left) - 20)) "${train[@]}" --filter "$only" --repeats 6
     table
@@ -98,16 +100,16 @@ pairs() {
         --peer-device "$peer_device" --runner "$runner" --python "$python" --out "$out" --seconds "$(left)" --each 150
 }
 
-# What went wrong so far.
+# Failures so far.
 failures=()
-# The process that notes what the card does.
+# The process that records the GPU's state.
 recorder=
 
 left() {
     echo $((limit - SECONDS))
 }
 
-# step NAME SECONDS COMMAND...: runs a command with what time is left, at most so many seconds. Its output is NAME.log.
+# step NAME SECONDS COMMAND...: runs a command for at most SECONDS or the time left. Its output is NAME.log.
 step() {
     local name=${1//\//-} most=$2
     shift 2
@@ -133,7 +135,7 @@ step() {
     return $code
 }
 
-# The id of the run of a strategy that was measured last.
+# The run id in the last row of a strategy.
 run_of() {
     python3 - "$work"/runs/*.csv "$1" <<'END'
 import csv, sys
@@ -142,11 +144,11 @@ print(rows[-1]["run_id"] if rows else "1")
 END
 }
 
-# Puts what there is so far into OUT, each file whole or not at all.
+# Writes the results so far into OUT, each file atomically.
 leave() {
     summary >"$out/$command.md.new" && mv "$out/$command.md.new" "$out/$command.md"
     tar -C "$work" -czf "$out/$command.tar.gz.new" .
-    # With 1, a file grew meanwhile: that of the card's state does.
+    # tar exits with 1 if a file grew while it was read: the record of the GPU's state does.
     (($? <= 1)) && mv "$out/$command.tar.gz.new" "$out/$command.tar.gz"
 }
 
@@ -179,30 +181,30 @@ summary() {
     fi
 }
 
-# Ends here, with one line, where the packed programs cannot run.
+# Exits with a one-line error if the packed programs cannot run on this machine.
 require_packed() {
     if [[ ! -x $runner ]]; then
-        echo "there is no $runner: run \`bash tests/gpu.sh pack\` where there is Rust, and bring target/gpu here" >&2
+        echo "there is no $runner: run \`bash tests/gpu.sh pack\` on a machine with Rust and copy target/gpu here" >&2
         exit 2
     fi
     local needed here
     needed=$(cat "$packed/glibc")
     here=$(ldd --version 2>/dev/null | sed -n '1s/.* //p')
     if [[ $(printf '%s\n' "$needed" "$here" | sort -V | head -n 1) != "$needed" ]]; then
-        echo "the packed programs need glibc $needed, this machine has ${here:-none}: pack on a system no newer" >&2
+        echo "the packed programs need glibc $needed, this machine has ${here:-none}: pack on an older system" >&2
         exit 2
     fi
 }
 
-# What a command does, between what the card was and did before and after.
+# Runs a command and records the GPU's state before, during and after it.
 run() {
     command=$1
     out=${OUT:-results/gpu}
     work=$packed/logs/$command
     export RUNNER_CACHE_DIR=${RUNNER_CACHE_DIR:-$PWD/target/gpu-cache}
-    # Absolute: the engine's tests run in another folder.
+    # An absolute path: the engine's tests run in another folder.
     RUNNER_CACHE_DIR=$(realpath -m "$RUNNER_CACHE_DIR")
-    # Where torch is, there are the libraries that `runner` needs.
+    # torch's environment contains the CUDA libraries that `runner` loads.
     if [[ -n ${PYTHON:-} && -z ${VIRTUAL_ENV:-} ]]; then
         VIRTUAL_ENV=$("$python" -c 'import sys; print(sys.prefix)') && export VIRTUAL_ENV
     fi
@@ -217,7 +219,7 @@ run() {
     if command -v nvidia-smi >/dev/null; then
         nvidia-smi "${query[@]}" --loop-ms=500 >"$work/card.csv" 2>&1 &
         recorder=$!
-        # However this ends, nothing must look at the card while something else is measured.
+        # Always stop the recorder: polling the GPU would disturb later measurements.
         trap 'kill "$recorder" 2>/dev/null' EXIT
     fi
     # Compiles the kernels, for this command and those that follow.
@@ -237,7 +239,7 @@ run() {
 case ${1:-} in
     pack) pack ;;
     pairs | tests | sweep) run "$1" ;;
-    run) echo "\`run\` is three commands now: pairs, tests and sweep" >&2 && exit 2 ;;
+    run) echo "\`run\` was split: use pairs, tests or sweep" >&2 && exit 2 ;;
     *)
         sed -n "2,/^set /{/^set /d;s/^# \\{0,1\\}//;p}" "$0" >&2
         exit 2

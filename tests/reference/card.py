@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Trains a run's model in PyTorch on a card, as fast as PyTorch does by itself, and prints one line of JSON.
+"""Trains a run's model in PyTorch on a GPU, at PyTorch's full speed, and prints one line of JSON.
 
     python tests/reference/card.py results/gpt2-124m/<run id>/0/run.toml
     python tests/reference/card.py results/gpt2-124m/<run id>/0/run.toml --compile
 
-Needs Python 3.11 and torch; a card unless `--device cpu`. The peer of a run's speed and memory: the model is that of
-`run.toml`, in its precision, with its batch size, accumulation, recomputation, clipping and optimizer. Parameters and
-tokens are random: what they are changes neither speed nor memory. For the same losses, repeat a dump with `pytorch.py`.
+Needs Python 3.11 and torch, and a GPU unless `--device cpu`. The result is PyTorch's speed and memory for a run: the
+model of `run.toml`, with its precision, batch size, accumulation, recomputation, clipping and optimizer. Parameters and
+tokens are random: they affect neither speed nor memory. To compare losses, repeat a dump with `pytorch.py`.
 
-One more step, untimed, is profiled to see which of its kernels PyTorch takes for attention.
+An additional, untimed step is profiled to find PyTorch's attention kernels.
 
-Times are those of whole optimizer steps, the device synchronised at both ends, a batch uploaded from pinned memory in
-each. Peaks are those of the caching allocator in the timed steps.
+Times cover whole optimizer steps, with the device synchronised at both ends and one batch per step uploaded from pinned
+memory. Peaks are the caching allocator's in the timed steps.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main():
     try:
         run = Run(arguments.run)
         if any(run.dropout.values()):
-            raise CannotRepeat("dropout: what is dropped is looked up here, which is no way to be fast")
+            raise CannotRepeat("dropout: this script's dropout is too slow for a comparison of speed")
     except (CannotRepeat, KeyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -54,17 +54,17 @@ def main():
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description="Trains a run's model in PyTorch on a card, for speed and memory.")
+    parser = argparse.ArgumentParser(description="Measures the speed and memory of a run's model in PyTorch on a GPU.")
     parser.add_argument("run", type=Path, metavar="run.toml")
-    parser.add_argument("--compile", action="store_true", help="let torch.compile have the forward pass")
+    parser.add_argument("--compile", action="store_true", help="compile the forward pass with torch.compile")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--warmup", type=int, default=5, metavar="N", help="steps that are not timed (5)")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps that are (20)")
+    parser.add_argument("--warmup", type=int, default=5, metavar="N", help="untimed steps before the timed ones (5)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="timed steps (20)")
     return parser.parse_args()
 
 
 def make_parameters(run, device):
-    """As GPT-2 starts, by the names that a dump has."""
+    """Parameters initialised as in GPT-2, by the names of a dump."""
     shapes = {"embedding.table": (run.vocabulary, run.d_model), "embedding.positions": (run.context, run.d_model)}
     for layer in range(run.layers):
         shapes |= linear(f"blocks.{layer}.attention.qkv", 3 * run.d_model, run.d_model)
@@ -93,7 +93,7 @@ def norm(name, channels):
 
 
 def make_step(run, parameters, device, arguments):
-    """What takes an optimizer step."""
+    """A function that takes one optimizer step."""
     optimizer = make_optimizer(run, parameters)
     scaler = make_scaler(run, device.type)
     model = torch.compile(forward) if arguments.compile else forward
@@ -129,12 +129,12 @@ def measure(take_step, device, arguments):
 
 
 def attention_of(take_step):
-    """What PyTorch computes attention with in a step: flash, cudnn, efficient or math, by its operators' names."""
+    """PyTorch's attention backends in a step, by operator name: flash, cudnn, efficient or math."""
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             take_step()
     except RuntimeError as error:
-        # What was measured stands without it.
+        # The measurement is valid without it.
         return f"unknown: {error}"
     operator = re.compile(r"_scaled_dot_product_(?:attention_)?(flash|cudnn|efficient|math)")
     found = {match[1] for event in profile.key_averages() if (match := operator.search(event.key))}

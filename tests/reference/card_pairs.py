@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compares the speed and the memory of `runner` with PyTorch's on a card: the same run, taking turns.
+"""Compares the speed and memory of `runner` and PyTorch on a GPU: the same run, alternating.
 
     python tests/reference/card_pairs.py experiments/gpt2-124m.toml --strategy bf16 --strategy graph --out DIR
 
-Needs Python 3.11; torch only in the Python that `--python` names. Each round is a process of each, one after the other:
-`runner sweep` of each strategy, `card.py` and `card.py --compile`, which repeat the first strategy; every other round
-in the opposite order. Whichever fails or takes too long is left out from then on: the others go on, and the table says
-why. Prints a line for each process as it ends. After each round, OUT/pytorch-pairs.md has the table of medians so far,
-and OUT/pytorch-pairs.jsonl every figure, with the card's clocks and temperature while it was measured.
+Needs Python 3.11, and torch in the Python of `--python`. A round runs one process per contestant, in sequence:
+`runner sweep` for each strategy, then `card.py` and `card.py --compile`, which repeat the first strategy. Every other
+round runs in reverse order. A contestant that fails or times out is dropped from later rounds; the table gives the
+reason. Prints a line for each finished process. After each round, OUT/pytorch-pairs.md holds the table of medians so
+far, and OUT/pytorch-pairs.jsonl every figure, with the GPU's clocks and temperature during its measurement.
 
-Exit codes: 0; 1 if one of them failed; 2 if there is nothing to compare.
+Exit codes: 0 success; 1 if a contestant failed; 2 if there is nothing to compare.
 """
 
 import argparse
@@ -33,12 +33,12 @@ MIB = 1 << 20
 
 
 class Failed(Exception):
-    """What a process said instead of a figure."""
+    """A process that failed, with the reason."""
 
 
 @dataclass
 class Contestant:
-    """One of those that take turns, and what it reached in which round."""
+    """One of the compared programs, with its figures by round."""
 
     name: str
     measure: Callable[[], dict]
@@ -50,7 +50,7 @@ class Contestant:
             with Watch() as card:
                 figure = self.measure()
         except (Failed, ValueError, LookupError) as error:
-            # What cannot be read of its output, too, is its own loss.
+            # Unreadable output, too, is a failure of this contestant.
             self.problem = f"round {number}: {error!r}" if not isinstance(error, Failed) else f"round {number}: {error}"
             print(f"round {number}  {self.name}: {error}", flush=True)
             return
@@ -58,7 +58,7 @@ class Contestant:
         print(f"round {number}  {self.name}: {json.dumps(self.figures[number])}", flush=True)
 
     def all(self, key):
-        """What is known of a figure, in the order of the rounds."""
+        """The known values of a figure, in the order of the rounds."""
         return [figure[key] for figure in self.figures.values() if figure.get(key) is not None]
 
 
@@ -76,19 +76,19 @@ def main():
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description="Compares runner with PyTorch on a card.")
+    parser = argparse.ArgumentParser(description="Compares runner with PyTorch on a GPU.")
     parser.add_argument("file", type=Path, help="an experiment file")
-    parser.add_argument("--strategy", required=True, action="append", help="one of its strategies, or several")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each is measured (3)")
-    parser.add_argument("--seconds", type=float, default=3600, metavar="S", help="no round begins that would end later")
-    parser.add_argument("--each", type=float, default=240, metavar="S", help="the most that a process may take (240)")
-    parser.add_argument("--device", default="cuda", help="of runner (cuda)")
-    parser.add_argument("--peer-device", default="cuda", help="of PyTorch, as it names it (cuda)")
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="a Python with torch")
+    parser.add_argument("--strategy", required=True, action="append", help="a strategy of the file; may be repeated")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (3)")
+    parser.add_argument("--seconds", type=float, default=3600, metavar="S", help="time limit for all rounds (3600)")
+    parser.add_argument("--each", type=float, default=240, metavar="S", help="time limit of a process (240)")
+    parser.add_argument("--device", default="cuda", help="runner's device (cuda)")
+    parser.add_argument("--peer-device", default="cuda", help="PyTorch's device, by its name in PyTorch (cuda)")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python interpreter with torch")
     parser.add_argument("--runner", type=Path, default=ROOT / "target/release/runner", metavar="PATH")
-    parser.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="where to write the table (here)")
+    parser.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="folder for the table (.)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `runner sweep`")
-    parser.add_argument("--eager-only", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--eager-only", action="store_true", help="omit torch.compile")
     return parser.parse_args()
 
 
@@ -109,13 +109,13 @@ def overrides(arguments):
 
 
 def resolved(arguments):
-    """The first strategy's run, as the peers read it."""
+    """The resolved configuration of the first strategy's run, for `card.py`."""
     text = run([arguments.runner, "check", "--resolved", *overrides(arguments), arguments.file], arguments.each)
-    # Each run begins with a comment that says whose it is.
+    # Each run begins with a comment that gives its file, number and name.
     runs = re.split(r"^# .*: run \d+, (.*)\n", text, flags=re.MULTILINE)[1:]
     found = [config for name, config in zip(runs[::2], runs[1::2]) if name == arguments.strategy[0]]
     if len(found) != 1:
-        raise Failed(f"{arguments.file} has {len(found)} runs of {arguments.strategy[0]}, not one")
+        raise Failed(f"{arguments.file}: expected one run of {arguments.strategy[0]}, found {len(found)}")
     return found[0]
 
 
@@ -136,7 +136,7 @@ def take_turns(arguments, contestants):
 
 
 def sweep(arguments, strategy, folder):
-    """What `runner` measured."""
+    """The figures of `runner`."""
     with tempfile.TemporaryDirectory(dir=folder) as out:
         command = [arguments.runner, "sweep", arguments.file, "--filter", strategy, "--device", arguments.device]
         run([*command, "--out", out, "--fresh", *overrides(arguments)], arguments.each)
@@ -145,7 +145,7 @@ def sweep(arguments, strategy, folder):
             rows = list(csv.DictReader(file))
     if len(rows) != 1 or rows[0]["status"] != "ok":
         said = "; ".join(f"{row['strategy']} {row['status']} {row['message']}".strip() for row in rows)
-        raise Failed(f"{strategy} gave {len(rows)} rows, not one that is ok: {said}")
+        raise Failed(f"{strategy}: expected one row with status ok, got {len(rows)}: {said}")
     [row] = rows
     return {
         "peer": f"runner {row['version']}, {row['strategy']}",
@@ -161,7 +161,7 @@ def sweep(arguments, strategy, folder):
 
 def peer(arguments, run_toml, options):
     command = [arguments.python, PEER, run_toml, "--device", arguments.peer_device, *options]
-    # Whatever a library prints besides.
+    # Skip other output, such as that of libraries.
     lines = [line for line in run(command, arguments.each).splitlines() if line.startswith("{")]
     return json.loads(lines[-1])
 
@@ -181,17 +181,17 @@ def run(command, seconds):
 
 
 def reason(output):
-    """The line that says why: of a traceback the error, of anything else the last."""
+    """The line with the reason: the first error line, such as that of a traceback, or else the last line."""
     lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|error: ", line)]
-    return (errors or lines or ["it said nothing"])[-1][:300]
+    return (errors or lines or ["no output"])[-1][:300]
 
 
 def write(arguments, contestants):
     table = make_table(arguments, contestants)
     raw = [json.dumps({"round": number} | figure) for c in contestants for number, figure in c.figures.items()]
     for name, text in (("pytorch-pairs.md", table), ("pytorch-pairs.jsonl", "\n".join(raw))):
-        # Whoever reads it sees the table of one round, never half of one.
+        # Written atomically: readers see a whole table.
         new = arguments.out / f"{name}.new"
         new.write_text(text + "\n")
         new.replace(arguments.out / name)
@@ -203,7 +203,7 @@ def make_table(arguments, contestants):
     cards = sorted({device for contestant in measured for device in contestant.all("device")})
     lines = [
         f"{arguments.file.stem} on {' and '.join(cards) or 'no device'}; medians of {rounds} of {arguments.rounds} "
-        "rounds, processes taking turns",
+        "rounds, processes alternating",
         "",
         "| | tokens/s (range) | over eager (range) | peak allocated MiB | peak reserved MiB | SM MHz | W | C |",
         "|---|---|---|---|---|---|---|---|",
@@ -218,7 +218,7 @@ def make_row(contestant, eager):
     if not contestant.figures:
         return f"| {contestant.name} | {contestant.problem or 'not measured'} | | | | | | |"
     speeds = {number: figure["tokens_per_s"] for number, figure in contestant.figures.items()}
-    # Of the same round: what came in the same minute.
+    # Ratios within a round: both were measured at about the same time.
     ratios = [speed / eager.figures[n]["tokens_per_s"] for n, speed in speeds.items() if n in eager.figures]
     peaks = [mib(contestant.all(key)) for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
     state = [middle(contestant.all(key)) for key in ("sm_mhz", "watts", "celsius")]
@@ -241,13 +241,13 @@ def mib(peaks):
 
 
 def notes(contestants):
-    """What explains the figures: versions, kernels for attention, other processes, and whatever failed."""
+    """Context of the figures: versions, attention kernels, other processes, failures."""
     for contestant in contestants:
         said = [f"attention: {kernels}" for kernels in sorted(set(contestant.all("attention")))]
         said += [f"{key} {version}" for key in ("cuda", "cudnn") for version in sorted(set(contestant.all(key)))]
         if most := max(contestant.all("others"), default=0):
-            said += [f"up to {most} other processes on the card"]
-        said += [f"left out since {contestant.problem}"] if contestant.problem else []
+            said += [f"up to {most} other processes on the GPU"]
+        said += [f"dropped after {contestant.problem}"] if contestant.problem else []
         if said:
             yield f"- {contestant.name}: {', '.join(said)}"
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a card does while something is measured on it, as nvidia-smi tells: what explains a figure later.
+"""Records the state of a GPU during a measurement, from nvidia-smi.
 
-    python tests/reference/card_state.py              what the card is, does and has to do now
-    python tests/reference/card_state.py RECORD       a table of what was recorded, by `nvidia-smi QUERY --loop-ms 500`
+    python tests/reference/card_state.py              the GPU's model, state and processes now
+    python tests/reference/card_state.py RECORD       a table of a record by `nvidia-smi QUERY --loop-ms 500`
 
-Where there is no nvidia-smi, it says so and nothing fails. `--query` prints the QUERY.
+Without nvidia-smi, it reports that and exits with 0. `--query` prints the QUERY.
 """
 
 import statistics
@@ -12,23 +12,23 @@ import subprocess
 import sys
 import tempfile
 
-# Of one card, the first: with more of them, CUDA_VISIBLE_DEVICES does not reorder what nvidia-smi counts.
+# The first GPU only. CUDA_VISIBLE_DEVICES does not change nvidia-smi's numbering.
 QUERY = [
     "--id=0",
     "--query-gpu=timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu,memory.used",
     "--format=csv,noheader,nounits",
 ]
-# The columns after the timestamp, and what they are called in figures.
+# The columns after the timestamp, by their names in figures.
 NAMES = ["sm_mhz", "memory_mhz", "watts", "celsius", "utilization", "memory_mib"]
 TITLES = ["SM clock, MHz", "memory clock, MHz", "power, W", "temperature, C", "utilization, %", "memory used, MiB"]
-# Samples of less utilization are of a process that starts up or compiles.
+# Below this utilization in percent, a process is starting up or compiling.
 BUSY = 50
 
 ABSENT = "no nvidia-smi: clocks, power, temperature and other processes are unknown"
 
 
 def ask(*arguments):
-    """What nvidia-smi answers, or why it does not."""
+    """The output of nvidia-smi, or the reason of its failure."""
     try:
         done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20, check=False)
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def ask(*arguments):
 
 
 def describe():
-    """What the card is, does and has to do now."""
+    """The GPU's model, state and processes now."""
     card = "name,driver_version,vbios_version,pstate,clocks.max.sm,clocks.max.mem,power.limit"
     lines = [ask("--id=0", f"--query-gpu={card}", "--format=csv")]
     if lines != [ABSENT]:
@@ -48,12 +48,12 @@ def describe():
 
 
 def processes():
-    """Whoever works on the card, a line each."""
+    """The compute processes on the GPU, one per line."""
     return ask("--id=0", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
 
 
 class Watch:
-    """Records the card's state for as long as it is entered."""
+    """Context manager that records the GPU's state."""
 
     def __enter__(self):
         others = processes()
@@ -75,13 +75,13 @@ class Watch:
         self.record.close()
 
     def figures(self):
-        """Medians while the card was busy, and how many processes were on it beforehand; None is unknown."""
+        """Medians while the GPU was busy, and the number of other processes beforehand; None if unknown."""
         medians = {name: middle(values) for name, values in columns(self.samples).items()}
         return {name: medians[name] for name in NAMES[:4]} | {"others": self.others}
 
 
 def parse(lines):
-    """Samples of the card when it was busy, or all of them if it never was."""
+    """The samples while the GPU was busy, or all samples if it never was."""
     samples = []
     for line in lines:
         cells = line.strip().split(", ")[1:]
@@ -92,7 +92,7 @@ def parse(lines):
 
 
 def number(cell):
-    """`[N/A]` is None."""
+    """The number in a cell; None for `[N/A]`."""
     try:
         return float(cell)
     except ValueError:

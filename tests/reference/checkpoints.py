@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a tiny checkpoint of each kind of model that `[model.hf]` reads, as Hugging Face's library saves them.
+"""Writes a tiny checkpoint of each model type that `[model.hf]` reads, as Hugging Face's library saves it.
 
     python tests/reference/checkpoints.py tests/reference/vectors/hugging_face
 
@@ -33,7 +33,7 @@ CONFIGS = {
         rope_parameters=ROTARY,
     ),
 }
-# What each is stored as: some in half the bytes, one in several files.
+# Stored dtype if not fp32, and largest shard if sharded.
 DTYPES = {"llama": torch.bfloat16, "mistral": torch.float16}
 SHARDED = {"qwen3": "16KB"}
 
@@ -44,7 +44,7 @@ def main():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
         for tensor in model.parameters():
-            # Far from what training begins with: every norm and bias has a say, and attention is sharp.
+            # Far from an initialisation: every norm and bias affects the result, and attention is sharp.
             torch.nn.init.normal_(tensor, std=0.2) if tensor.dim() > 1 else tensor.data.add_(torch.randn_like(tensor), alpha=0.2)
         model = model.to(DTYPES.get(name, torch.float32))
         model.save_pretrained(folder / name, max_shard_size=SHARDED.get(name, "1GB"))
@@ -54,7 +54,7 @@ def main():
 
 
 def as_before(path):
-    """Version 4 of the library had two fields for rotations, and another for types."""
+    """Rewrites the fields for rotary positions and dtype as version 4 of the library wrote them."""
     config = json.loads(path.read_text())
     parameters = config.pop("rope_parameters")
     config["rope_theta"] = parameters.pop("rope_theta")

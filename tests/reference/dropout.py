@@ -1,8 +1,8 @@
-"""What a run leaves out by chance: the numbers that elements have come from Philox4x32-10 (Salmon et al. 2011).
+"""A run's dropout masks: a 16-bit number per element from Philox4x32-10 (Salmon et al. 2011).
 
-An element of row r and column c of a sample is kept if its number, of 16 bits, is below what `kept` says. The key is the sample's
-seed, two words; the counter is (block, r, site, 0). Of column c it is block 4 (c // 32) + (c % 8) // 2, its word (c % 32) // 8,
-and of that the lower half for even columns, the upper one for odd ones.
+The element at row r and column c of a sample is kept if its number is below the threshold `kept`. Philox's key is the
+sample's seed (two words), its counter (block, r, site, 0). Column c uses word (c % 32) // 8 of block
+4 (c // 32) + (c % 8) // 2: its lower half if c is even, its upper half if c is odd.
 """
 
 import torch
@@ -11,7 +11,7 @@ WORD = 0xFFFFFFFF
 
 
 def drop(x, rate, site, seeds):
-    """x [B, .., C] with some elements zero, and the others larger for it. `seeds` i32[B, 2] are those of its samples."""
+    """x [B, .., C] with dropped elements zero and the others scaled up. `seeds` i32[B, 2]: one per sample."""
     kept = min(max(round((1 - rate) * 65536), 1), 65535)
     rows, columns = x[0].numel() // x.shape[-1], x.shape[-1]
     is_kept = numbers(seeds, site, rows, columns) < kept
@@ -19,7 +19,7 @@ def drop(x, rate, site, seeds):
 
 
 def numbers(seeds, site, rows, columns):
-    """i64[B, rows, columns]"""
+    """The 16-bit numbers of all elements, i64[B, rows, columns]."""
     column = torch.arange(columns)
     blocks = philox(seeds.long() & WORD, torch.arange(-(-columns // 32) * 4), torch.arange(rows), site)
     block, word = column // 32 * 4 + column % 8 // 2, column % 32 // 8
@@ -27,7 +27,7 @@ def numbers(seeds, site, rows, columns):
 
 
 def philox(seeds, blocks, rows, site):
-    """The words of each block of each row of each sample, i64[B, rows, blocks, 4]."""
+    """The four words of each block, i64[B, rows, blocks, 4]."""
     shape = (len(seeds), len(rows), len(blocks))
     counter = [blocks.expand(shape), rows[:, None].expand(shape), torch.full(shape, site), torch.zeros(shape).long()]
     key = [seeds[:, word, None, None].expand(shape) for word in (0, 1)]
@@ -39,7 +39,7 @@ def philox(seeds, blocks, rows, site):
 
 
 def multiply(words, by):
-    """The upper and the lower word of a product: half a word at a time, as 64 bits with a sign do not hold it."""
+    """Upper and lower word of a product, computed by half words: the product overflows an i64."""
     low, high = words & 0xFFFF, words >> 16
     middle = high * by + (low * by >> 16)
     return middle >> 16, (middle << 16 | low * by & 0xFFFF) & WORD

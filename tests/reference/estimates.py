@@ -1,10 +1,11 @@
-"""How good are the times that `runner plan` estimates?
+"""Measures the quality of the step times that `runner plan` estimates.
 
-    python tests/reference/estimates.py target/release/runner results experiments/quickstart.toml experiments/strategies.toml
+    python tests/reference/estimates.py target/release/runner results experiments/quickstart.toml \\
+        experiments/strategies.toml
 
-For each experiment that was measured on this device in the folder of results, its runs are planned with what the *others* of the
-folder say of the device, and with what its own runs say as well. Estimates are held to the medians of what was measured: their rank
-correlation (Spearman's) and the median of how far they are off. Needs no packages.
+Needs results of the experiments, measured on this device. Plans the runs of each experiment twice: with device rates
+from the *other* experiments only, and from its own results too. Compares the estimates with the measured medians by
+Spearman's rank correlation and by the median relative error. Needs no packages.
 """
 
 import csv
@@ -17,7 +18,7 @@ from pathlib import Path
 
 
 def key(row: dict) -> tuple:
-    """What tells a run from others of its experiment, in either table."""
+    """The identity of a run within its experiment, in both tables."""
     return row["strategy"], row["batch_size"], row["model"]
 
 
@@ -38,7 +39,7 @@ def estimated(runner: str, experiment: str, out: Path) -> dict[tuple, float]:
 
 
 def ranks(values: list[float]) -> list[float]:
-    """From 0; equal ones share the mean of theirs."""
+    """Ranks from 0; ties get their mean rank."""
     order = sorted(values)
     return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
 
@@ -53,7 +54,10 @@ def quality(pairs: list[tuple[float, float]]) -> str:
 def main() -> None:
     runner, results, *experiments = sys.argv[1:]
     names = [Path(experiment).stem for experiment in experiments]
-    print("| experiment | runs | by others: rank correlation | median error | with its own | median error |")
+    print(
+        "| experiment | runs | rates from others: rank correlation | median error "
+        "| own results too: rank correlation | median error |"
+    )
     print("|---|---|---|---|---|---|")
     everything: tuple[list, list] = ([], [])
     for experiment, name in zip(experiments, names):

@@ -1,13 +1,13 @@
-"""A model of Hugging Face's in the place of `transformer.py`: what it computes, of parameters by the names that dumps have.
+"""A Hugging Face model in place of `transformer.py`, with parameters by their names in dumps.
 
-`folder` holds `config.json` and weights, as `from_pretrained` takes them.
+`folder` holds `config.json` and weights for `from_pretrained`.
 """
 
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
-# What its modules are called, by layer of a dump. Where there are several, their rows lie below each other.
+# Module names by layer of a dump. Rows of several modules are concatenated.
 GPT2 = {
     "embedding.table": ["transformer.wte.weight"],
     "embedding.positions": ["transformer.wpe.weight"],
@@ -34,7 +34,7 @@ LLAMA = {
     "mlp.gate_up": ["mlp.gate_proj", "mlp.up_proj"],
     "mlp.out": ["mlp.down_proj"],
 }
-# The norm after attention is another one where there are four.
+# A block with four norms has `post_attention_layernorm` after attention instead of before the MLP.
 GEMMA2 = LLAMA | {
     "attention.out_norm": ["post_attention_layernorm"],
     "mlp.norm": ["pre_feedforward_layernorm"],
@@ -50,11 +50,11 @@ class HuggingFace:
         ).eval()
         self.names = NAMES.get(self.model.config.model_type, LLAMA)
         self.tensors = dict(self.model.named_parameters())
-        # Their linear layers have a row for each channel that goes in.
+        # GPT-2's linear weights are [in, out].
         self.is_transposed = self.model.config.model_type == "gpt2"
 
     def initial(self, dumped):
-        """What training starts from, by the names of a dump. It may have fewer positions."""
+        """The initial parameters by their names in a dump, which may have fewer positions."""
         return {name: self.joined(name)[: len(tensor)].clone() for name, tensor in dumped.items()}
 
     def joined(self, name):

@@ -1,6 +1,6 @@
-"""Muon (Jordan et al. 2024) for matrices between layers, AdamW for all else. PyTorch's own takes parameters as they are, and its
-products are in bf16 whatever the run's precision: here, matrices that lie in one parameter are taken apart, and products are in
-that precision."""
+"""Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for all other parameters. PyTorch's Muon does not split
+parameters, and multiplies in bf16 at any precision. This one splits fused parameters (q, k, v; gate, up) into their
+matrices and multiplies in the run's precision."""
 
 import copy
 
@@ -13,12 +13,12 @@ COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
 def is_matrix(name, tensor):
-    """Neither an embedding nor a head, nor anything that is no matrix."""
+    """Whether a parameter is a matrix of a block: embedding, head, biases and norms are not."""
     return name.startswith("blocks.") and tensor.dim() == 2
 
 
 class Muon(torch.optim.Optimizer):
-    """Two optimizers, one of matrices and one of the rest, whose groups are all its own."""
+    """Two optimizers, one for matrices and one for the rest. Their parameter groups are this optimizer's."""
 
     def __init__(self, run, parameters, groups):
         super().__init__(groups, {"lr": run.update["lr"]})
@@ -28,7 +28,7 @@ class Muon(torch.optim.Optimizer):
         self.parts = []
         for made, of_matrices, run in [(OfMatrices, True, run), (states.AdamW, False, rest)]:
             own = {name: tensor for name, tensor in parameters.items() if is_matrix(name, tensor) == of_matrices}
-            # A group is of one kind: their keys differ.
+            # A group has parameters of one kind only, since the keys of the two kinds differ.
             groups = [g for g in self.param_groups if is_matrix(names[g["params"][0]], g["params"][0]) == of_matrices]
             if groups:
                 part = made(run, own, groups)
@@ -64,7 +64,7 @@ class OfMatrices(states.Stored):
 
 
 def orthogonal(x, steps):
-    """Newton's and Schulz's steps on a matrix, or on its transpose where that is the wider one."""
+    """Newton-Schulz iterations on a matrix, transposed if it has more rows than columns."""
     if x.shape[0] > x.shape[1]:
         return orthogonal(x.T, steps).T
     a, b, c = COEFFICIENTS
@@ -75,7 +75,7 @@ def orthogonal(x, steps):
 
 
 def stacked(run, name, tensor):
-    """How many rows each of the matrices has that lie in a parameter."""
+    """The number of rows of each matrix within a parameter."""
     rows = tensor.shape[0]
     if name.endswith((".attention.qkv.weight", ".attention.qkv.lora_B")):
         head = rows // (run.heads + 2 * run.kv_heads)

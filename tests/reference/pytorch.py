@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Repeats a run of `runner` in PyTorch, from nothing but the files of its dump, and says how far apart the two are.
+"""Repeats a run of `runner` in PyTorch from the files of its dump alone, and compares the results.
 
     runner sweep experiments/quickstart.toml --dump dumps
     python tests/reference/pytorch.py dumps/<run id>
@@ -10,7 +10,7 @@ Needs Python 3.11, torch and safetensors. Prints loss and gradient norm of every
 gradients at the first and the last step and of the final parameters, and the speed of both. The distance of two
 tensors is the norm of their difference over the norm of PyTorch's.
 
-Exit codes: 0; 1 if `--tolerance` was given and a loss or a gradient is further off; 2 if the run cannot be repeated.
+Exit codes: 0 success; 1 if a loss or a gradient is further off than `--tolerance`; 2 if the run cannot be repeated.
 """
 
 import argparse
@@ -28,7 +28,7 @@ try:
     import torch
     import torch.nn.functional as F
 
-    AFTER_IMPORT = Resident()  # Of torch, before it has anything to do.
+    AFTER_IMPORT = Resident()  # The resident set after the import of torch.
     from safetensors.torch import load_file, save_file
 except ImportError as error:
     print(f"error: {error}: this script needs torch and safetensors", file=sys.stderr)
@@ -53,9 +53,9 @@ def main():
             from hugging_face import HuggingFace
 
             if dump.seeds[0] is not None:
-                raise CannotRepeat("dropout: Hugging Face's model would drop what it likes; write dropout = false")
+                raise CannotRepeat("dropout: Hugging Face's model draws other dropout masks; write dropout = false")
             model = HuggingFace(arguments.hugging_face)
-            # Not what the run took them for.
+            # The checkpoint's own parameters, not the dump's: this also tests the run's conversion.
             dump.initial = model.initial(dump.initial)
         repeated = train(run, dump, model)
         if arguments.vectors:
@@ -83,32 +83,32 @@ def parse_arguments():
     parser.add_argument("folder", type=Path, help="the folder of one run, as `runner sweep --dump DIR` writes it")
     parser.add_argument(
         "--tolerance", type=float, nargs="?", const=1e-5, metavar="T",
-        help="end with exit code 1 if a loss or a gradient is further off than this (1e-5 where T is left out)",
+        help="exit with code 1 if a loss or a gradient is further off than T (1e-5 if T is omitted)",
     )
     parser.add_argument(
         "--speed", action="store_true",
-        help="compare nothing: train as fast as PyTorch can, and print speed and memory as one line of JSON",
+        help="without comparing results, train at PyTorch's full speed; print speed and memory as one line of JSON",
     )
     parser.add_argument(
         "--hugging-face", type=Path, metavar="FOLDER",
-        help="let Hugging Face's model in FOLDER train, from its own weights; needs transformers",
+        help="train the Hugging Face model in FOLDER from its own weights; needs transformers",
     )
     parser.add_argument("--vectors", type=Path, metavar="FILE", help="write PyTorch's losses and gradients to FILE")
     return parser.parse_args()
 
 
 def read_threads(folder):
-    """Of the processor that the run was on."""
+    """The number of threads of the run's CPU target."""
     target = read_toml(folder / "target.toml")
     expect_word("kind", target["kind"], {"cpu"})
     return target["threads"]
 
 
-# What the run started from, and what came of it
+# The run's inputs and results
 
 
 class Dump:
-    """The tensors and figures that the run left. Steps are counted from 1."""
+    """The tensors and figures of a dump. Steps are counted from 1."""
 
     def __init__(self, run, folder):
         self.initial = as_numbers(run, read_tensors(folder / "initial.safetensors"))
@@ -121,7 +121,7 @@ class Dump:
         self.gradient_norms = [norm(step) for step in steps]
         self.seconds = [float(step["ms"]) / 1e3 for step in steps]
         if len(steps) != len(self.tokens):
-            raise CannotRepeat(f"{folder} has batches of {len(self.tokens)} steps and figures of {len(steps)}")
+            raise CannotRepeat(f"{folder} has batches of {len(self.tokens)} steps but figures of {len(steps)}")
 
     @property
     def steps(self):
@@ -131,25 +131,25 @@ class Dump:
 def read_tensors(path):
     try:
         return load_file(path)
-    except Exception as error:  # The library's own errors share no base class with those of files.
+    except Exception as error:  # The library's errors have no common base class with OSError.
         raise CannotRepeat(f"cannot read {path}: {error}") from error
 
 
 def read_batches(folder):
-    """Of each step tokens and targets, each i64[B, T], and what is dropped starts from, i32[B, 2], or nothing."""
+    """Per step: tokens and targets, each i64[B, T], and dropout seeds, i32[B, 2], or None."""
     batches = read_tensors(folder / "batches.safetensors")
     tokens, targets = batches["tokens"].long(), batches["targets"].long()
     seeds = batches.get("seeds", [None] * len(tokens))
     if "starts" not in batches:
         return tokens, targets, seeds
     if "seeds" in batches:
-        raise CannotRepeat("dropout: packed documents are samples of their own here, and would drop what they do not there")
+        raise CannotRepeat("dropout: packed documents are separate samples in this script, with other dropout masks")
     steps = [unpacked(*step) for step in zip(tokens, targets, batches["starts"])]
     return *zip(*steps), seeds
 
 
 def unpacked(tokens, targets, starts):
-    """Each document as a sample of its own, which begins with it."""
+    """Each document as a sample of its own, padded to the context."""
     documents = []
     for sample in zip(tokens, targets, starts):
         for start in sample[2].unique().tolist():
@@ -181,7 +181,7 @@ def read_csv(path):
 
 
 class Repeated:
-    """What came of the run in PyTorch, in the shape of `Dump`."""
+    """The results of the run in PyTorch, in the shape of `Dump`."""
 
     def __init__(self):
         self.losses, self.gradient_norms, self.seconds = [], [], []
@@ -190,7 +190,7 @@ class Repeated:
 
 
 def train(run, dump, model=None):
-    """`model` takes the place of `forward`."""
+    """Trains the run. `model` replaces `forward`."""
     parameters = {name: tensor.clone().requires_grad_(run.is_trained(name)) for name, tensor in dump.initial.items()}
     if run.is_inference:
         return infer(run, parameters, dump)
@@ -206,11 +206,11 @@ def train(run, dump, model=None):
         scaler.unscale_(optimizer)
         until_gradients = time.perf_counter() - began
 
-        # Not timed, as in the run itself: what is only looked at.
+        # Not timed, as in the run itself: records for the comparison.
         if step in dump.gradients and all(tensor.grad.isfinite().all() for tensor in trained.values()):
             repeated.gradients[step] = {name: tensor.grad.clone() for name, tensor in trained.items()}
         if run.clip_norm is None:
-            # PyTorch's own norm, which sums in f32, is 6e-6 off where tensors are large.
+            # PyTorch's own norm sums in f32, with an error of 6e-6 for large tensors.
             norm = norm_of(trained)
 
         began = time.perf_counter()
@@ -242,23 +242,23 @@ def norm_of(trained):
 
 
 def clip(run, trained):
-    """Returns the norm before. What clipping leaves of 16-bit gradients is not rounded where it is applied."""
+    """Clips the gradients and returns their norm before. The run does not round clipped 16-bit gradients."""
     if run.params == "fp32":
         return torch.nn.utils.clip_grad_norm_(trained.values(), run.clip_norm)
-    raise CannotRepeat("PyTorch rounds clipped gradients of 16 bits; this script needs clip_norm = \"off\"")
+    raise CannotRepeat("PyTorch rounds clipped 16-bit gradients, the run does not; write clip_norm = \"off\"")
 
 
-# How fast PyTorch is, and what it needs
+# PyTorch's speed and memory
 
 
 def measure_speed(run, folder):
-    """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
+    """Trains at full speed, with only the memory that training needs."""
     if run.is_inference:
-        raise CannotRepeat('measure.what = "inference": only training is timed here')
+        raise CannotRepeat('measure.what = "inference": --speed times only training')
     if run.recomputes_otherwise:
-        raise CannotRepeat("recompute: PyTorch computes none or all of each block again here")
+        raise CannotRepeat('recompute: this script supports only "none" and "block"')
     initial = as_numbers(run, read_tensors(folder / "initial.safetensors"))
-    # Copied out of the file's pages, which are given back when the last of them is.
+    # Copied out of the mapped file, whose pages are released after the last tensor.
     parameters = {name: initial.pop(name).clone().requires_grad_(run.is_trained(name)) for name in list(initial)}
     trained = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
     optimizer = make_optimizer(run, trained)
@@ -266,7 +266,7 @@ def measure_speed(run, folder):
     seconds = []
     for tokens, targets, seeds in zip(*read_batches(folder)):
         if seeds is not None:
-            raise CannotRepeat("dropout: what is dropped is looked up here, which is no way to be fast")
+            raise CannotRepeat("dropout: this script's dropout is too slow for a comparison of speed")
         began = time.perf_counter()
         accumulate_gradients(run, parameters, scaler, tokens, targets)
         scaler.unscale_(optimizer)
@@ -286,7 +286,7 @@ def measure_speed(run, folder):
     }
 
 
-# How far apart the two are
+# Comparison
 
 
 def print_steps(dump, repeated):
@@ -299,7 +299,7 @@ def print_steps(dump, repeated):
 
 
 def print_distances(dump, repeated):
-    """Prints the relative distances. Returns the furthest of losses and of gradients by tensor."""
+    """Prints the relative distances. Returns the largest over losses and gradient tensors, or NaN."""
     losses = [relative(*pair) for pair in zip(dump.losses, repeated.losses)]
     furthest = [*losses]
     print("relative distance          all   furthest tensor")
@@ -315,7 +315,7 @@ def print_distances(dump, repeated):
 
 def print_distance(title, ours, theirs, distances):
     flat = [torch.cat([tensors[name].flatten() for name in theirs]) for tensors in (ours, theirs)]
-    # What is not a number comes first.
+    # NaN comes first.
     name = max(distances, key=lambda name: (math.isnan(distances[name]), distances[name]))
     print(f"{title:22} {distance(*flat):7.1e}   {distances[name]:7.1e}  {name}")
 
@@ -342,11 +342,11 @@ def print_speeds(run, dump, repeated):
     tokens = run.batch_size * run.context
     speeds = [tokens / statistics.median(seconds[run.warmup_steps:]) for seconds in (dump.seconds, repeated.seconds)]
     print(f"tokens/s: runner {speeds[0]:.0f}, PyTorch {speeds[1]:.0f}")
-    print("The two were not measured in the same minutes: for a comparison of speed, let them take turns.")
+    print("The two were measured at different times: to compare speeds, alternate them with speed.py.")
 
 
 def write_vectors(path, repeated):
-    """What PyTorch says: `losses` and `gradient_norms` f32[steps], and gradients as in the dump."""
+    """Writes PyTorch's `losses` and `gradient_norms`, f32[steps], and gradients by their names in the dump."""
     tensors = {
         "losses": torch.tensor(repeated.losses, dtype=torch.float32),
         "gradient_norms": torch.tensor(repeated.gradient_norms, dtype=torch.float32),

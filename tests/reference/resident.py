@@ -1,16 +1,16 @@
-"""What of a process is resident: two of Linux's own figures, which are of the program it runs now and of no other.
+"""The resident set of a process: two figures of Linux that exec resets.
 
-(`ru_maxrss` would not do: it survives exec, so a child begins with what its parent had.)
+(Not `ru_maxrss`: it survives exec, so a child starts with its parent's peak.)
 """
 
 from pathlib import Path
 
 
 class Resident:
-    """Bytes that are resident now, and that were at the most (`VmRSS` and `VmHWM`)."""
+    """Resident bytes now and at the peak (`VmRSS` and `VmHWM`)."""
 
     def __init__(self, process="self"):
-        """Raises `OSError` or `KeyError` if there is no such process any more."""
+        """Raises `OSError` or `KeyError` if the process has ended."""
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
         figures = dict(line.split(":", 1) for line in lines)
         self.now, self.peak = (int(figures[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))

@@ -1,32 +1,32 @@
-"""What a run is, as far as it decides which numbers come out: its `run.toml`."""
+"""Reads the parts of a `run.toml` that affect numerical results."""
 
 import tomllib
 
 from transformer import ACTIVATIONS, GATES, NORMS
 
-# What a strategy may say that decides which numbers come out.
+# Strategy keys that affect numerical results.
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
 KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
 
-# What a strategy may say without changing a number: where memory comes from and when it is given back, how work is
-# handed to a card, and how batches come.
+# Strategy keys that never affect numerical results: allocation and release, CUDA graphs, initialisation, loading of
+# batches.
 MEMORY_ONLY = {"release", "keep", "leak", "gradients", "update", "allocator", "empty_cache"}
 MEMORY_ONLY |= {"evaluation_pass", "graph", "init", "loader"}
 
-# What is learnt but for the order of sums.
+# Strategy keys that affect only the order of sums.
 ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
 
-# What a dump holds: the parameters that training starts from, wherever they came from, are among it.
+# `weights` has no effect here: a dump holds the initial parameters, wherever they came from.
 MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
-# The keys of what blocks are made of, with what GPT-2's are: runs that are older have nothing else. Which of the others
-# there are, the parameters tell.
+# The keys of a block, with GPT-2's values, which hold for older runs without the keys. The keys in IN_PARAMETERS follow
+# from the parameters of the dump.
 BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}
 BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "window": "off", "global_every": "off"}
 BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
 BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off", "dropout": 0.0}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
 
-# Where elements may be dropped.
+# The places of dropout.
 DROPOUT = {"embedding", "attention", "residual"}
 # The keys of low-rank adaptation.
 LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
@@ -53,11 +53,11 @@ PRECISIONS = {"fp32", "tf32", "bf16", "fp16"}
 
 
 class CannotRepeat(Exception):
-    """Why a run cannot be repeated here."""
+    """A run that these scripts cannot repeat, with the reason."""
 
 
 class Run:
-    """The configuration in a `run.toml`, as far as it decides which numbers come out."""
+    """The parts of a `run.toml` that affect numerical results."""
 
     def __init__(self, file):
         config = read_toml(file)
@@ -78,7 +78,7 @@ class Run:
         )
         self.attention_scale = unless_off(block["attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
-        # One chance for all places, or one for each.
+        # One rate for all places, or one for each.
         rates = block["dropout"]
         self.dropout = rates if isinstance(rates, dict) else dict.fromkeys(DROPOUT, rates)
         expect_keys("dropout", self.dropout, DROPOUT)
@@ -90,7 +90,7 @@ class Run:
         train = config["train"]
         keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}
         expect_keys("train", train, keys)
-        # Batches are those of the dump, in whatever order; of one that lacks samples the loss is the mean of those that it has.
+        # The dump has the batches in their order. The loss of an incomplete batch is the mean over its samples.
         expect_word("last_batch", train.get("last_batch", "drop"), {"drop", "keep"})
         self.batch_size = train["batch_size"]
         self.clip_norm = unless_off(train["clip_norm"])
@@ -100,18 +100,18 @@ class Run:
         expect_keys(self.optimizer, self.update, OPTIMIZERS[self.optimizer] | {"groups"})
         for decay in [self.update.get("decay"), self.update.get("adamw", {}).get("decay")]:
             expect_word("decay", decay, {"matrices", "all", None})
-        # Of runs that are older than the key: none.
+        # Older runs without the key have no groups.
         self.groups = self.update.get("groups", [])
         for group in self.groups:
             expect_keys("a group", group, {"match", "lr", "weight_decay"})
-        # Of runs that are older than the key.
+        # Older runs without the key have a constant learning rate.
         [self.schedule] = train.get("schedule", {"constant": {"warmup": 0}}).items()
         expect_word("schedule", self.schedule[0], set(SCHEDULES))
         expect_keys(self.schedule[0], self.schedule[1], SCHEDULES[self.schedule[0]])
         self.warmup_steps = config["measure"]["warmup_steps"]
         self.steps = self.warmup_steps + config["measure"]["steps"]
         self.schedule_steps = unless_off(self.schedule[1].get("total", "off")) or self.steps
-        # Of runs that are older than the key: training.
+        # Older runs without the key are training runs.
         what = config["measure"].get("what", "training")
         expect_word("measure.what", what, {"training", "inference"})
         self.is_inference = what == "inference"
@@ -119,15 +119,15 @@ class Run:
         [(self.name, strategy)] = config["strategies"].items()
         expect_keys("strategy", strategy, KEYS | MEMORY_ONLY | ROUNDING_ONLY)
         self.accumulate = strategy["accumulate"]
-        # Whatever is computed again, the numbers are the same; speeds are compared where PyTorch does so, too.
+        # Recomputation never changes the numbers. Speeds are compared only for the choices that PyTorch can repeat.
         self.recompute = strategy["recompute"] == "block"
         self.recomputes_otherwise = strategy["recompute"] not in ("none", "block")
         self.frozen_layers = strategy["freeze"]
-        # Of runs that are older than the keys: all in fp32.
+        # Older runs without the keys store everything in fp32.
         self.params = strategy.get("params", "fp32")
         self.has_master_weights = self.params != "fp32" and strategy["master_weights"]
         self.residual = strategy.get("residual", "fp32")
-        # PyTorch's gradients are of the parameters' type.
+        # PyTorch's gradients have the parameters' dtype.
         expect_word("gradient_dtype", strategy.get("gradient_dtype", "fp32"), {self.params})
         self.lora = None if strategy.get("lora", "off") == "off" else strategy["lora"]
         if self.lora:
@@ -138,16 +138,16 @@ class Run:
             expect_word("precision", self.precision, {self.params})
         expect_word("precision", self.precision, PRECISIONS)
         self.loss_scale = loss_scale(strategy["loss_scale"])
-        # Of stored vectors' runs, which are older than the key.
+        # Older runs without the key, such as those of stored vectors, have fp32 states.
         self.optimizer_state = strategy.get("optimizer_state", "fp32")
         expect_word("optimizer_state", self.optimizer_state, {"fp32", "bf16", "8bit"})
         self.quantize = strategy.get("quantize", {"from": 4096, "embeddings": False})
         expect_keys("quantize", self.quantize, {"from", "embeddings"})
-        # What is drawn is drawn by a generator that PyTorch does not have.
+        # PyTorch lacks the random generator of stochastic rounding.
         expect_word("rounding", strategy.get("rounding", "nearest"), {"nearest"})
 
     def is_trained(self, parameter):
-        """Whether the parameter of that name is: the layers in a `run.toml` are called by their own names."""
+        """Whether the parameter of that name is trained. A `run.toml` lists frozen layers by full name."""
         if self.is_inference:
             return False
         if self.lora:
@@ -170,7 +170,7 @@ def unless_off(written):
 
 
 def loss_scale(written):
-    """How `GradScaler` is to adapt it; `None` without one. Of one that stays, what it begins as is all there is."""
+    """The keys of `GradScaler`; `None` without a loss scale. A constant scale has only `initial`."""
     if written == "off":
         return None
     return written["dynamic"] if isinstance(written, dict) else {"initial": written}
@@ -179,18 +179,18 @@ def loss_scale(written):
 def only_variant(table, key, known):
     variants = list(table[key])
     if variants != [known]:
-        raise CannotRepeat(f"{key} is `{', '.join(variants)}`; this script knows `{known}`")
+        raise CannotRepeat(f"{key} is `{', '.join(variants)}`: this script supports only `{known}`")
     return table[key][known]
 
 
 def expect_keys(name, table, known):
     for key in table.keys() - known:
-        raise CannotRepeat(f"this script does not know `{key} = {table[key]!r}` ({name})")
+        raise CannotRepeat(f"this script does not support `{key} = {table[key]!r}` ({name})")
 
 
 def expect_word(key, word, known):
     if word not in known:
-        raise CannotRepeat(f"this script does not know `{key} = {word!r}`")
+        raise CannotRepeat(f"this script does not support `{key} = {word!r}`")
 
 
 def read_toml(path):
@@ -199,4 +199,4 @@ def read_toml(path):
     except OSError as error:
         raise CannotRepeat(f"cannot read {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise CannotRepeat(f"{path} is no TOML file: {error}") from error
+        raise CannotRepeat(f"{path} is not a TOML file: {error}") from error

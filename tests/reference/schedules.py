@@ -1,4 +1,4 @@
-"""The learning rate over the steps of a run, by PyTorch's own schedulers."""
+"""The learning rate schedule of a run, with PyTorch's own schedulers."""
 
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, SequentialLR
 
@@ -6,13 +6,13 @@ from run_toml import CannotRepeat
 
 
 def follow_schedule(run, optimizer):
-    """Has the optimizer's learning rate change after each of its steps."""
+    """Updates the optimizer's learning rate after each of its steps."""
     pieces = scheduled(run)
     if len(pieces) == 1 and pieces[0][1] is flat:
         return
     if run.loss_scale is not None:
-        # Fused optimizers are called for a step that they leave out, too.
-        raise CannotRepeat("steps that are left out, which a schedule does not count")
+        # A fused optimizer's step hook also runs for skipped steps.
+        raise CannotRepeat("loss_scale with a schedule: PyTorch's schedule would count skipped steps")
     made = [make(optimizer) for _, make in pieces]
     scheduler = SequentialLR(optimizer, made, [begin for begin, _ in pieces[1:]]) if made[1:] else made[0]
     optimizer.register_step_post_hook(lambda *_: scheduler.step())
@@ -23,7 +23,7 @@ def flat(optimizer):
 
 
 def scheduled(run):
-    """Pieces of the schedule: after how many steps each begins, and what makes it."""
+    """The phases of the schedule: the step at which each begins, and the function that makes its scheduler."""
     kind, keys = run.schedule
     warmup = keys["warmup"]
 
@@ -40,11 +40,11 @@ def scheduled(run):
     def falling(optimizer):
         if kind != "cosine":
             return LinearLR(optimizer, start_factor=1.0, end_factor=floor, total_iters=steps - falls_from)
-        # PyTorch's would rise again.
+        # PyTorch's scheduler would rise again.
         if run.steps > steps:
-            raise CannotRepeat("steps behind the end of a cosine")
+            raise CannotRepeat("schedule.cosine: the run has steps after the end of the schedule")
         if floor > 0 and any("lr" in group for group in run.groups):
-            raise CannotRepeat("a cosine's floor, which is one learning rate, of groups that have their own")
+            raise CannotRepeat("schedule.cosine: floor with groups that have learning rates of their own")
         return CosineAnnealingLR(optimizer, T_max=steps - falls_from, eta_min=floor * run.update["lr"])
 
     if falls_from > at:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lets a model be what it is: as they are drawn, small ones see all keys alike, and take activations for straight lines.
+"""Scales the initial weights of attention and MLP inputs. Unscaled, a small model has near-uniform attention and
+near-linear activations, which would hide errors.
 
     python tests/reference/sharpen.py 5 initial.safetensors sharp.safetensors
 """

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Compares the speed and the memory of `runner` with PyTorch's: the same runs, taking turns.
+"""Compares the speed and memory of `runner` and PyTorch on the CPU: the same runs, alternating.
 
     cargo build --release
     python tests/reference/speed.py experiments/gpt-mini.toml experiments/cpu-shapes.toml
 
-Needs Linux and Python 3.11; PyTorch only in the Python that `--python` names, with safetensors. Every run of the files
-(one with `--run`) is first trained once and dumped, unmeasured. Then come the pairs: `runner sweep` of the run's own
-`run.toml`, and `pytorch.py --speed` of its dump, each in processes of its own, the order changing from pair to pair.
+Needs Linux and Python 3.11, and PyTorch with safetensors in the Python of `--python`. First, every run of the files (or
+the one of `--run`) is trained once and dumped, unmeasured. Then it is measured in pairs: `runner sweep` of the run's
+`run.toml` and `pytorch.py --speed` of its dump, each in its own processes, in an order that alternates between pairs.
 
-    tok/s        tokens over the median time of the timed steps: whole optimizer steps, each with a batch of its own
-    peak         the most that the training process had resident (VmHWM): the libraries and the program included. Of
-                 runner it is read from outside, 20 times a second, until training is over; from PyTorch's at the end
-    growth       of runner, its column `external_peak_bytes`: the peak, less what was resident before the run's first
-                 allocation. Of PyTorch the peak, less what was resident after `import torch`
+    tok/s        tokens over the median time of the timed steps: whole optimizer steps, each with its own batch
+    peak         the peak resident set of the training process (VmHWM), with libraries and program. runner's is read by
+                 this script, 20 times a second, until training ends; PyTorch's by `pytorch.py` at its end
+    growth       runner: the column `external_peak_bytes`, the peak minus the resident set before the run's first
+                 allocation. PyTorch: the peak minus the resident set after `import torch`
 
-Exit codes: 0; 1 if one of the two failed; 2 if there is nothing to compare; 130 if interrupted.
+Exit codes: 0 success; 1 if one of the two failed; 2 if there is nothing to compare; 130 if interrupted.
 """
 
 import argparse
@@ -37,21 +37,21 @@ from resident import Resident
 
 MIB = 1 << 20
 
-# Between two looks at what a process has resident: seldom enough to take no time from it.
+# Interval between readings of the resident set: long enough not to slow the process down.
 LOOK_SECONDS = 0.05
 
-# What runner writes into a run's folder when training is over; it measures the device afterwards, in memory of its own.
+# The file that runner writes after training; it then measures the device, with additional memory.
 AFTER_TRAINING = "memory.csv"
 
 
 class Failed(Exception):
-    """What one of the two said instead of a figure."""
+    """A process that failed, with the reason."""
 
 
 def main():
     arguments = parse_arguments()
     if not arguments.runner.is_file():
-        fail(2, f"there is no {arguments.runner}: `cargo build --release` makes it, or --runner says where it is")
+        fail(2, f"there is no {arguments.runner}: run `cargo build --release`, or write --runner PATH")
     try:
         configurations = list_runs(arguments)
         print_header()
@@ -69,11 +69,11 @@ def fail(code, message):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description="Compares the speed and the memory of runner with PyTorch's.")
+    parser = argparse.ArgumentParser(description="Compares the speed and memory of runner and PyTorch on the CPU.")
     parser.add_argument("files", type=Path, nargs="+", help="experiment files")
     parser.add_argument("--run", type=int, metavar="N", help="only this run: its number in `runner check --resolved`")
-    parser.add_argument("--pairs", type=positive, default=5, metavar="N", help="how often each is measured (5)")
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="a Python with torch and safetensors")
+    parser.add_argument("--pairs", type=positive, default=5, metavar="N", help="number of pairs (5)")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python with torch and safetensors")
     root = Path(__file__).resolve().parents[2]
     parser.add_argument("--runner", type=Path, default=root / "target/release/runner", metavar="PATH")
     return parser.parse_args()
@@ -86,13 +86,13 @@ def positive(text):
 
 
 def list_runs(arguments):
-    """The resolved configuration of every run to compare, each the text of an experiment of its own."""
+    """The resolved configuration of every run to compare, each the text of an experiment file."""
     output = call([arguments.runner, "check", "--resolved", *arguments.files]).stdout
-    # Each begins with a comment that says whose it is.
+    # Each begins with a comment that gives its file, number and name.
     found = re.split(r"^# .*: run (\d+), .*\n", output, flags=re.MULTILINE)[1:]
     runs = [text for number, text in zip(found[::2], found[1::2]) if arguments.run in (None, int(number))]
     if not runs:
-        fail(2, f"there is no run {arguments.run}" if arguments.run else "there is no run in these files")
+        fail(2, f"these files have no run {arguments.run}" if arguments.run else "these files have no runs")
     return runs
 
 
@@ -107,12 +107,12 @@ def call(command):
     return done
 
 
-# The two, once
+# One measurement
 
 
 @dataclass
 class Reading:
-    """Tokens per second, and bytes: the peak of the resident set, and its growth (of PyTorch, since the import)."""
+    """Tokens per second; bytes of the peak resident set and of its growth (PyTorch: since the import)."""
 
     tokens_per_s: float
     peak: int
@@ -120,7 +120,7 @@ class Reading:
 
 
 def measure_runner(arguments, file, folder):
-    """Sweeps the one run of `file`; its reading and its row."""
+    """Sweeps the one run of `file`. Returns its reading and its row."""
     command = [arguments.runner, "sweep", file, "--device", "cpu", "--repeats", "1", "--fresh", "--out", folder]
     peak = 0
     with tempfile.TemporaryFile("w+") as said:
@@ -138,19 +138,19 @@ def measure_runner(arguments, file, folder):
     if row["status"] != "ok":
         raise Failed(f"runner's run ended as {row['status']}: {row['message']}")
     if not peak:
-        raise Failed("runner's training process could not be looked at; are its steps too few?")
+        raise Failed("runner's training process ended before its memory could be read: increase measure.steps")
     return Reading(float(row["tokens_per_s"]), peak, int(row["external_peak_bytes"])), row
 
 
 def peak_of_training(parent, folder):
-    """Bytes that the child of a sweep has had resident at the most; 0 where it is not training."""
+    """Peak resident bytes of the child of a sweep; 0 if it is not training."""
     peaks = [0]
     for children in Path(f"/proc/{parent}/task").glob("*/children"):
         try:
             peaks += [Resident(child).peak for child in children.read_text().split()]
         except (OSError, KeyError):
             pass  # It has ended.
-    # Asked afterwards: what was read before training was over is of training.
+    # Checked after the reading, so that the reading was taken during training.
     return 0 if training_is_over(folder) else max(peaks)
 
 
@@ -158,7 +158,7 @@ def training_is_over(folder):
     try:
         return any(folder.rglob(AFTER_TRAINING))
     except FileNotFoundError:
-        return True  # The run was being moved to its place, complete.
+        return True  # The finished run's folder was being renamed into place.
 
 
 def only_row(folder):
@@ -169,7 +169,7 @@ def only_row(folder):
 
 
 def measure_pytorch(arguments, dump):
-    """Repeats a dump; its reading, and what else PyTorch says of itself."""
+    """Repeats a dump. Returns its reading and the other figures of `pytorch.py`."""
     script = Path(__file__).with_name("pytorch.py")
     said = json.loads(call([arguments.python, script, "--speed", dump]).stdout)
     peak = said["peak_resident_bytes"]
@@ -204,7 +204,7 @@ def compare(arguments, configuration):
         print_summary(pairs)
 
 
-# What is published: no line is longer than 100 columns
+# The published output: lines of at most 100 columns
 
 
 def print_header():
@@ -267,7 +267,7 @@ def print_summary(pairs):
 
 
 class Medians:
-    """Of each figure of several readings."""
+    """The median of each figure of several readings."""
 
     def __init__(self, readings):
         self.tokens_per_s, self.peak, self.growth = (

@@ -1,9 +1,9 @@
-"""Optimizers that PyTorch has not, and those whose states are stored in another type than parameters, or that keep a copy of
-these. They are written here, from the definitions. Updates are computed in fp32."""
+"""Optimizers that PyTorch lacks, or cannot run with master weights or with states in another dtype than the parameters.
+Written from the definitions. Updates are computed in fp32."""
 
 import torch
 
-# Numbers that share a scale.
+# Elements per block scale.
 BLOCK = 256
 DECADES = 7
 
@@ -22,7 +22,7 @@ class Full:
 
 
 class Half(Full):
-    """A state in bf16, rounded to the nearest."""
+    """A state in bf16, rounded to nearest."""
 
     def load(self):
         return self.stored.float()
@@ -32,7 +32,7 @@ class Half(Full):
 
 
 class Quantized:
-    """Block-wise dynamic quantization (Dettmers et al. 2022): codes, and the largest magnitude of each block of them."""
+    """Block-wise dynamic quantization (Dettmers et al. 2022): codes, and a scale per block, its largest magnitude."""
 
     def __init__(self, like, signed):
         self.shares, self.shape, self.count = dynamic_map(signed), like.shape, like.numel()
@@ -52,8 +52,8 @@ class Quantized:
 
 
 def dynamic_map(signed):
-    """What the 256 codes stand for, f64[256]: 0, 1 and between them seven decades, each with twice as many numbers as the
-    one below it, in the middles of equal parts of it; of either sign, half as many each."""
+    """The values of the 256 codes, f64[256], sorted: 0, 1 and seven decades. Each decade has twice as many values as
+    the one below, at the middles of equal intervals. A signed map has half as many values of either sign."""
     shares = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
     for decade in range(DECADES):
         edges = torch.linspace(0.1, 1, 2 ** (decade + (not signed)) + 1, dtype=torch.float64)
@@ -72,7 +72,7 @@ def kind_of_state(run, name, parameter):
 
 
 class Stored(torch.optim.Optimizer):
-    """What they have in common: `groups` as PyTorch's optimizers take them, states by parameter."""
+    """The common part: `groups` in the form of PyTorch's optimizers, states by parameter."""
 
     def __init__(self, run, parameters, groups, signs):
         super().__init__(groups, {"lr": run.update["lr"]})
@@ -82,7 +82,7 @@ class Stored(torch.optim.Optimizer):
         self.states = {
             parameter: [kind(parameter.detach(), signed) for signed in signs] for parameter, kind in kinds.items()
         }
-        # What is updated, where parameters are rounded from it.
+        # Master weights: updated, then rounded to the parameters.
         self.copies = {parameter: parameter.detach().float().clone() for parameter in kinds} if run.has_master_weights else {}
 
     @torch.no_grad()
@@ -101,7 +101,7 @@ class Stored(torch.optim.Optimizer):
 
 
 class Adam(Stored):
-    """Second moments are squares, and have no sign."""
+    """Adam. Second moments use the unsigned map."""
 
     decoupled = False
 

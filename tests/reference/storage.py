@@ -1,11 +1,10 @@
-"""What the parameters of a dump stand for, where `lora.base` stores them in a way of their own. Written from the formats'
-definitions."""
+"""Dequantizes the parameters that `lora.base` stores in codes. Written from the definitions of the formats."""
 
 import torch
 
 from states import dynamic_map
 
-# Numbers that share a scale, and scales that share one themselves.
+# Elements per scale, and scales per second-level scale.
 NF4_BLOCK, QUANTIZED_BLOCK = 64, 256
 
 # NormalFloat4 (Dettmers et al. 2023, appendix E).
@@ -23,7 +22,7 @@ FEATURES = {"qkv": (3, 1), "attention.out": (1, 1), "up": (4, 1), "mlp.out": (1,
 
 
 def as_numbers(run, tensors):
-    """All parameters as they are trained, by name; what is stored in codes in f32."""
+    """All parameters by name, in the dtype of training; quantized ones in f32."""
     parameters = {name: tensor for name, tensor in tensors.items() if not name.endswith(".scales")}
     return {name: number(run, name, tensor, tensors) for name, tensor in parameters.items()}
 
@@ -44,6 +43,6 @@ def number(run, name, stored, tensors):
 
 
 def scales_of_codes(codes, of_scales):
-    """Their mean comes first, and then what the codes of each block are shares of."""
+    """The scales of double quantization. `of_scales` holds their mean, then one scale per block of codes."""
     shares = dynamic_map(signed=True).float()[codes.long()]
     return shares * of_scales[1:].repeat_interleave(QUANTIZED_BLOCK)[: len(codes)] + of_scales[0]

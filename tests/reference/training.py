@@ -1,6 +1,6 @@
-"""How a run is trained in PyTorch: its gradients, its loss scale, its optimizer.
+"""Training of a run in PyTorch: gradients, loss scale, optimizer.
 
-`run` is what `run.toml` says; `parameters` are tensors by the names that they have in a dump.
+`run` is the configuration in `run.toml`; `parameters` are tensors by their names in a dump.
 """
 
 from fnmatch import fnmatchcase
@@ -14,25 +14,26 @@ from transformer import HALVES, forward
 
 
 def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, model=None):
-    """Adds up the scaled gradients of a step's micro-batches, in order. Their mean loss, over tokens i64[B, T].
+    """Accumulates the scaled gradients of a step's micro-batches, in order. Returns the mean loss.
 
-    `seeds` i32[B, 2] are there where some elements are dropped. `model` takes the place of `forward`, which it may have
-    compiled.
+    `tokens` and `targets` are i64[B, T]; targets below 0 are padding.
+
+    `seeds` i32[B, 2] are the dropout seeds, if any. `model` replaces `forward`, for example by its compiled form.
     """
     micro_batch = -(-run.batch_size // run.accumulate)
     half = HALVES.get(run.precision)
     losses = []
-    # Those that something is told from.
+    # Targets that are not padding.
     counted = (targets >= 0).sum().item()
     parts = [part.split(micro_batch) for part in (tokens, targets, seeds) if part is not None]
     for part in zip(*parts):
         own = (part[1] >= 0).sum().item()
         if own == 0:
             continue
-        # What is all in 16 bits has nothing to cast.
+        # If the residual stream is in 16 bits too, there is nothing to cast.
         casts = half is not None and run.residual == "fp32"
         with torch.autocast(tokens.device.type, dtype=half, enabled=casts):
-            # The mean over what is told from, and so each part counts for as much of that as it has.
+            # Weighted by the micro-batch's share of targets, so that the sum is the mean over all targets.
             loss = (model or forward)(run, parameters, *part) / (counted / own)
         if loss.requires_grad:
             scaler.scale(loss).backward()
@@ -41,7 +42,7 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, m
 
 
 def make_scaler(run, device):
-    """What scales the loss of half precision; without a loss scale, one that does nothing."""
+    """The loss scaler; without a loss scale, a disabled one."""
     scale = run.loss_scale
     if scale is None:
         return torch.amp.GradScaler(device, enabled=False)
@@ -57,14 +58,14 @@ def make_scaler(run, device):
 
 
 class FixedScaler(torch.amp.GradScaler):
-    """Skips steps that overflow, and leaves the scale as it is."""
+    """A constant scale that skips steps with overflow."""
 
     def update(self):
         super().update(self.get_scale())
 
 
 def make_optimizer(run, parameters):
-    """It follows the run's schedule."""
+    """The optimizer, with the run's learning rate schedule."""
     optimizer = optimizer_of(run, parameters)
     follow_schedule(run, optimizer)
     return optimizer
@@ -72,13 +73,13 @@ def make_optimizer(run, parameters):
 
 def optimizer_of(run, parameters):
     update = run.update
-    # As few as there can be: a fused update takes those of a group together.
+    # As few groups as possible: a fused update handles a group at once.
     by_keys = {}
     for name, tensor in parameters.items():
         by_keys.setdefault((*own_keys(run, name, tensor), is_matrix(name, tensor)), []).append(tensor)
     groups = [{"params": tensors, "lr": lr, "weight_decay": decay} for (lr, decay, _), tensors in by_keys.items()]
     keeps_states = run.optimizer != "sgd" or update["momentum"] > 0
-    # PyTorch's own keep states in the type of parameters, and no copy of these.
+    # PyTorch's optimizers keep states in the dtype of the parameters, and no master weights.
     is_native = not run.has_master_weights and run.optimizer_state == run.params
     is_native = is_native or (not keeps_states or run.optimizer == "adafactor") and run.params == "fp32"
     if not is_native or run.optimizer not in PYTORCHS_OWN:
@@ -87,7 +88,7 @@ def optimizer_of(run, parameters):
 
 
 def own_keys(run, name, tensor):
-    """The learning rate and the weight decay of a parameter: of the first group that matches it, or of the rest."""
+    """The learning rate and weight decay of a parameter: those of the first matching group, or else the defaults."""
     update = run.update
     if run.optimizer == "muon" and not is_matrix(name, tensor):
         update = update["adamw"]
@@ -120,5 +121,5 @@ def adafactor_of(groups, update):
 
 OPTIMIZERS = states.OPTIMIZERS | {"muon": Muon}
 
-# From groups of parameters and the run's keys.
+# Functions of parameter groups and the run's optimizer keys.
 PYTORCHS_OWN = {"adafactor": adafactor_of, "adam": adam_of(torch.optim.Adam), "adamw": adam_of(torch.optim.AdamW), "sgd": sgd_of}

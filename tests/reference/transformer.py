@@ -1,6 +1,6 @@
-"""A decoder in PyTorch as a run describes it, up to its loss.
+"""The transformer of a run in PyTorch, from tokens to loss.
 
-`run` is what `run.toml` says; `parameters` are tensors by the names that they have in a dump.
+`run` is the configuration in `run.toml`; `parameters` are tensors by their names in a dump.
 """
 
 import functools
@@ -15,7 +15,7 @@ from dropout import drop
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-# By the names that experiments give them. With a gate, its rows of the first product come first.
+# By their names in experiments. A gate's rows are the first rows of the `gate_up` matrix.
 ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu": F.gelu,
@@ -31,7 +31,7 @@ GATES = {
     "swiglu": "silu",
 }
 
-# The same of norms.
+# Norms by their names in experiments.
 NORMS = {
     "layer": lambda x, weight, bias, epsilon: F.layer_norm(
         x, x.shape[-1:], weight.to(x.dtype), bias.to(x.dtype), epsilon
@@ -44,7 +44,7 @@ NORMS = {
 
 
 def forward(run, parameters, tokens, targets, seeds=None):
-    """The mean loss over tokens i64[B, T]. Where some elements are dropped, `seeds` i32[B, 2] say which."""
+    """The mean loss over tokens i64[B, T]. `seeds` i32[B, 2] are the dropout seeds, if any."""
     table = parameters["embedding.table"]
     x = F.embedding(tokens, table).float()
     if run.embedding_scale:
@@ -59,11 +59,11 @@ def forward(run, parameters, tokens, targets, seeds=None):
             x = checkpoint(block, run, parameters, layer, x, seeds, use_reentrant=False)
         else:
             x = block(run, parameters, layer, x, seeds)
-    # Blocks may end with a norm; the head may be tied to the token embedding.
+    # Post-norm blocks end with a norm. The head may be tied to the token embedding.
     if run.norm_placement != "post":
         x = norm(run, parameters, "head.norm", x)
     logits = F.linear(x, parameters.get("head.weight", table))
-    # Softmax and loss in full precision, whatever the products are in.
+    # Softmax and loss in fp32, whatever the precision of matmuls.
     logits = logits.float()
     if run.logit_softcap:
         logits = run.logit_softcap * torch.tanh(logits / run.logit_softcap)
@@ -73,7 +73,7 @@ def forward(run, parameters, tokens, targets, seeds=None):
 
 def block(run, parameters, layer, x, seeds=None):
     name, window = f"blocks.{layer}.attention", window_of(run, layer)
-    # Sites of a block: its weights of attention, and what its two parts add to the stream.
+    # Dropout sites of a block: its attention weights, and the residual branches of attention and MLP.
     weights, *sites = (chance(run, place, 1 + 3 * layer + site, seeds) for site, place in enumerate(PLACES))
     x = beside(run, parameters, name, x, sites[0], lambda x: attention(run, parameters, name, window, weights, x))
     name = f"blocks.{layer}.mlp"
@@ -84,25 +84,25 @@ PLACES = "attention", "residual", "residual"
 
 
 def chance(run, place, site, seeds):
-    """What drops elements there; nothing where none are."""
+    """The dropout function of a site; None without dropout."""
     rate = run.dropout[place]
     return (lambda x: drop(x, rate, site, seeds)) if seeds is not None and rate else None
 
 
 def beside(run, parameters, name, x, dropped, part):
-    """A part of a block, with its norms, beside the residual stream."""
+    """One residual branch of a block, with its norms, added to the residual stream."""
     dropped = dropped or (lambda y: y)
     if run.norm_placement == "post":
         return norm(run, parameters, f"{name}.norm", x + dropped(part(x)))
     y = part(norm(run, parameters, f"{name}.norm", x))
     if run.norm_placement == "sandwich":
-        # In the stream's own type.
+        # In the residual stream's dtype.
         y = norm(run, parameters, f"{name}.out_norm", y.to(x.dtype))
     return x + dropped(y)
 
 
 def window_of(run, layer):
-    """How many positions one sees at most, its own among them."""
+    """The window of a layer: the number of positions that a query attends to, its own included; None without."""
     return None if run.global_every and (layer + 1) % run.global_every == 0 else run.window
 
 
@@ -121,7 +121,7 @@ def attention(run, parameters, name, window, dropped, x):
 
 
 def attend(run, window, dropped, q, k, v):
-    """What queries [B, H, T, D] see of keys and values [B, G, T, D]: [B, H, T, D]."""
+    """Attention of queries [B, H, T, D] over keys and values [B, G, T, D]: [B, H, T, D]."""
     shared = run.kv_heads != run.heads
     if window is None and run.attention_softcap is None and dropped is None:
         return F.scaled_dot_product_attention(
@@ -140,7 +140,7 @@ def attend(run, window, dropped, q, k, v):
 
 
 def mask(run, window, positions, device):
-    """Which key a query sees, bool[T, T]."""
+    """The attention mask, bool[T, T]: True where the query of the row attends to the key of the column."""
     position = torch.arange(positions, device=device)
     distance = position[:, None] - position
     seen = torch.ones_like(distance, dtype=torch.bool)
@@ -153,7 +153,7 @@ def mask(run, window, positions, device):
 
 @functools.cache
 def turns_of(rotary, positions, head, device):
-    """Cosines and sines by position and pair of channels, f32[T, D / 2], made once for all blocks and steps."""
+    """Cosines and sines by position and pair of channels, f32[T, D / 2], computed once for all blocks and steps."""
     rotary = json.loads(rotary)
     frequencies = rotary["base"] ** (torch.arange(0, head, 2, dtype=torch.float64, device=device) / -head)
     if rotary["scaling"] != "off":
@@ -163,7 +163,7 @@ def turns_of(rotary, positions, head, device):
 
 
 def slowed_down(frequencies, factor, low, high, original):
-    """Llama 3's: what turns often in the original context stays as it is, what hardly does is slower by the factor."""
+    """Llama 3's rotary scaling: keeps high frequencies, divides low ones by the factor, interpolates between."""
     lengths = 2 * math.pi / frequencies
     share = (original / lengths - low) / (high - low)
     between = (1 - share) * frequencies / factor + share * frequencies
@@ -172,7 +172,7 @@ def slowed_down(frequencies, factor, low, high, original):
 
 
 def rotate(x, cosines, sines):
-    """Channel i and channel i + D / 2 are a point that goes by an angle."""
+    """Rotates each pair of channels i and i + D / 2 by its angle."""
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat([a * cosines - b * sines, b * cosines + a * sines], dim=-1).to(x.dtype)
 
@@ -187,7 +187,7 @@ def mlp(run, parameters, name, x):
 
 
 def norm(run, parameters, name, x):
-    # Norms without one of them have none of this name.
+    # A norm without a weight or bias has no such parameter.
     weight, bias = (parameters.get(f"{name}.{part}") for part in ("weight", "bias"))
     return NORMS[run.norm](x, weight, bias, run.norm_epsilon)
 
@@ -200,7 +200,7 @@ def norm_heads(run, parameters, name, x):
 
 
 def linear(run, parameters, name, x):
-    # Models without biases have none of this name.
+    # A layer without a bias has no such parameter.
     y = F.linear(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
     if f"{name}.lora_A" not in parameters:
         return y

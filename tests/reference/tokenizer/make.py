@@ -1,5 +1,5 @@
-"""Makes a small tokenizer and what it makes of a text, with the `tokenizers` library of Hugging Face's own:
-`python tests/reference/tokenizer/make.py` writes `tokenizer.json` and `encoded.json` beside itself."""
+"""Trains a small tokenizer and encodes texts with it, using Hugging Face's `tokenizers` library:
+`python tests/reference/tokenizer/make.py` writes `tokenizer.json` and `encoded.json` into the folder of this script."""
 
 import json
 import pathlib
@@ -31,7 +31,7 @@ def main():
         "special": [tokenizer.encode(text).ids for text in TEXTS],
         "plain": [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS],
     }
-    # As published ones may have: neither is of what a document is.
+    # As in some published tokenizers. Reading a document must ignore both.
     tokenizer.enable_truncation(max_length=16)
     tokenizer.enable_padding(length=32)
     tokenizer.save(str(HERE / "tokenizer.json"))

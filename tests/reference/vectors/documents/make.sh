@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the vectors in this folder again, with PyTorch and safetensors at hand.
+# Regenerates the vectors in this folder. Needs PyTorch and safetensors.
 set -euo pipefail
 cd "$(dirname "$0")/../../../.."
 folder=tests/reference/vectors/documents

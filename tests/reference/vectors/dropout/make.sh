@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the vectors in this folder again, with PyTorch and safetensors at hand.
+# Regenerates the vectors in this folder. Needs PyTorch and safetensors.
 set -euo pipefail
 cd "$(dirname "$0")/../../../.."
 folder=tests/reference/vectors/dropout
@@ -12,7 +12,7 @@ sweep() {
 
 for name in $(sed -n 's/^\[strategies\.\([^]]*\)\].*/\1/p' "$folder/experiment.toml"); do
     sweep "$folder/experiment.toml" --filter "$name" --dump "$work/drawn-$name"
-    # In 16 bits, sharp attention is a coin that each of the two tosses.
+    # In 16 bits, sharp attention amplifies rounding differences between the two programs.
     case $name in *-bf16) factor=1 ;; *) factor=3 ;; esac
     python tests/reference/sharpen.py $factor "$work/drawn-$name"/*/initial.safetensors "$work/$name.safetensors"
     sweep "$work/drawn-$name"/*/run.toml --set "model.transformer.weights='$work/$name.safetensors'" --dump "$work/$name"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the checkpoints and vectors in this folder again, with PyTorch, transformers and safetensors at hand.
+# Regenerates the checkpoints and vectors in this folder. Needs PyTorch, transformers and safetensors.
 set -euo pipefail
 cd "$(dirname "$0")/../../../.."
 folder=tests/reference/vectors/hugging_face
