@@ -1,5 +1,5 @@
-// Compiled without sanitizers, whatever the rest is compiled with: it touches nothing but the caller's tiles, and most of
-// the time of products goes here.
+// Always compiled without sanitizers, for speed: most of the time of matmuls is spent here, and the code accesses
+// nothing but the caller's tiles.
 #include "arithmetic.h"
 
 #include <cfloat>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Sums side by side.
+// LANES sums in parallel (SIMD).
 using Floats = float __attribute__((vector_size(4 * LANES)));
 using Words = int32_t __attribute__((vector_size(4 * LANES)));
 
@@ -21,7 +21,8 @@ Floats load(const float* values) {
 
 void store(float* values, Floats stored) { memcpy(values, &stored, sizeof stored); }
 
-// Functions of its own, and none of the headers': the linker takes one of all that have a name, sanitized or not.
+// Local functions instead of those of the headers: of equally named inline functions, the linker keeps one, which may
+// be a sanitized one.
 float float_of(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -33,7 +34,7 @@ float value_of_bfloat(uint16_t bits) { return float_of(static_cast<uint32_t>(bit
 float value_of_half(uint16_t bits) {
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fff) << 13, sign = static_cast<uint32_t>(bits & 0x8000) << 16;
     if (magnitude >= 0x7c00 << 13) return float_of(sign | 0x7f800000 | magnitude);
-    // Of subnormal numbers, too.
+    // Also correct for subnormal numbers.
     const float value = float_of(magnitude) * 0x1p112f;
     return sign != 0 ? -value : value;
 }
@@ -46,7 +47,7 @@ Floats add_truncated(Floats sum, const Floats (&products)[PRODUCTS_AT_ONCE]) {
     memcpy(&addends[0], &sum, sizeof sum);
     memcpy(&addends[1], products, sizeof products);
 
-    // As they are stored, at least 1: numbers below the least normal one have its exponent.
+    // Stored (biased) exponents, at least 1: subnormal numbers have the exponent of the smallest normal number.
     Words exponents[ADDENDS], largest = {}, all = ~Words{};
     for (int i = 0; i < ADDENDS; i++) {
         const Words exponent = addends[i] >> 23 & 0xff;
@@ -56,7 +57,7 @@ Floats add_truncated(Floats sum, const Floats (&products)[PRODUCTS_AT_ONCE]) {
     }
     largest = largest < 1 ? Words{} + 1 : largest;
 
-    // In units of one bit below the last place of the largest: at most 2^25 each, and 9 of them.
+    // In units of half a ULP of the largest addend: at most 2^25 each, 9 addends.
     Words total = {};
     for (int i = 0; i < ADDENDS; i++) {
         const Words leading = (addends[i] >> 23 & 0xff) != 0 ? Words{} + 0x800000 : Words{};
@@ -67,13 +68,13 @@ Floats add_truncated(Floats sum, const Floats (&products)[PRODUCTS_AT_ONCE]) {
     }
 
     const Words sign = total >> 31, magnitude = (total ^ sign) - sign;
-    // To the nearest, and back by one place where that is larger.
+    // Conversion rounds to nearest; where the result is larger, step back by one ULP (truncation).
     Floats cut = __builtin_convertvector(magnitude, Floats);
     cut = (Floats)((Words)cut + (__builtin_convertvector(cut, Words) > magnitude));
-    // Exactly: what is below the least normal number is a multiple of the least of all.
+    // Exact: subnormal results are multiples of the smallest subnormal number.
     cut = cut * 0x1p-24f * (Floats)(largest << 23);
     cut = cut > FLT_MAX ? Floats{} + FLT_MAX : cut;
-    // Of zeros, the sum is negative if all of them are.
+    // A sum of zeros is -0 only if all addends are -0.
     const Words negative = (total == 0 ? all : total) & INT32_MIN;
     Floats result = (Floats)((Words)cut | negative);
 
@@ -91,7 +92,8 @@ template <int K>
 void multiply_fragments(MmaOperands* const* lanes, const float (&a)[16][K], const float (&b)[K][LANES],
                         bool truncates) {
     float d[16][LANES];
-    // Each lane keeps rows `group` and `group + 8`, columns `2 * member` and the next, of d: lane = 4 * group + member.
+    // Each lane holds rows `group` and `group + 8`, columns `2 * member` and `2 * member + 1` of d: lane = 4 * group +
+    // member.
     const auto place = [&](int lane, int half) { return &d[lane / 4 + 8 * half][2 * (lane % 4)]; };
     for (int lane = 0; lane < 32; lane++) {
         for (int half : {0, 1}) memcpy(place(lane, half), &lanes[lane]->d[2 * half], 8);
@@ -116,8 +118,8 @@ void multiply_fragments(MmaOperands* const* lanes, const float (&a)[16][K], cons
     }
 }
 
-// Registers of a hold two neighbouring columns of rows group, group + 8, and the same 8 columns further on; registers of b
-// two neighbouring rows of column `group`, and the same 8 rows further down.
+// The registers of a hold two adjacent columns of rows group and group + 8, then the same 8 columns further on; the
+// registers of b hold two adjacent rows of column `group`, then the same 8 rows further down.
 template <float (*value)(uint16_t)>
 void multiply_16_bit_fragments(MmaOperands* const* lanes, bool truncates) {
     float a[16][16], b[16][LANES];
@@ -140,7 +142,7 @@ void multiply_16_bit_fragments(MmaOperands* const* lanes, bool truncates) {
 
 void add_truncated(float* sums, const float (*products)[LANES], int count) {
     Floats factors[PRODUCTS_AT_ONCE];
-    // Where there are fewer products, zeros that change not even the sign of a zero.
+    // Missing products are -0, which changes no sum, not even the sign of a zero.
     for (int i = 0; i < PRODUCTS_AT_ONCE; i++) factors[i] = i < count ? load(products[i]) : -Floats{};
     store(sums, add_truncated(load(sums), factors));
 }
@@ -166,7 +168,7 @@ void multiply_tf32_fragments(MmaOperands* const* lanes, bool truncates) {
 
 namespace {
 
-// For so many columns at once, whose sums stay in registers.
+// Computes COLUMNS columns at once; their sums stay in registers.
 template <int COLUMNS, bool TRUNCATES>
 void multiply_columns(const float* left, size_t left_line, const float* right, size_t right_line, size_t inner,
                       float (*sums)[TILE_ROWS]) {
@@ -175,7 +177,7 @@ void multiply_columns(const float* left, size_t left_line, const float* right, s
     if constexpr (TRUNCATES) {
         static_assert(COLUMNS == 1);
         for (size_t first = 0; first < inner; first += PRODUCTS_AT_ONCE) {
-            // Where there are fewer products, zeros that change not even the sign of a zero.
+            // Missing products are -0, which changes no sum, not even the sign of a zero.
             Floats products[PARTS][PRODUCTS_AT_ONCE];
             for (size_t k = 0; k < PRODUCTS_AT_ONCE; k++) {
                 for (int part = 0; part < PARTS; part++) {

@@ -1,17 +1,18 @@
-// How sums of products are rounded where CUDA leaves it open: to the nearest, one after the other, or as tensor cores do.
+// Rounding of sums of products, which CUDA leaves open: each addition rounded to nearest, in order, or like tensor
+// cores.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// How many products tensor cores add to a sum at once: 8 on compute capability 8, more on later ones.
+// Number of products that tensor cores add to a sum at once: 8 on compute capability 8, more on later ones.
 constexpr int PRODUCTS_AT_ONCE = 8;
 
-// Sums that are computed side by side.
+// Number of sums computed in parallel.
 constexpr int LANES = 8;
 
-// sums[i] + products[0][i] + ... for at most PRODUCTS_AT_ONCE products, as tensor cores add: every addend is cut off one bit
-// below the last place of the largest, and the exact sum of what is left cut off to f32.
+// sums[i] + products[0][i] + ... for at most PRODUCTS_AT_ONCE products, as tensor cores add them: every addend is
+// truncated at half a ULP of the largest, and the exact sum of the truncated addends is truncated to f32.
 void add_truncated(float* sums, const float (*products)[LANES], int count);
 
 // A lane's registers of `mma.sync`: the fragments of d[16, 8] += a[16, k] b[k, 8].
@@ -20,7 +21,7 @@ struct MmaOperands {
     uint32_t a[4], b[2];
 };
 
-// Of all 32 lanes: m16n8k16 of 16-bit numbers, and m16n8k8 of the upper 19 bits of f32.
+// Operands of all 32 lanes: m16n8k16 of 16-bit numbers, and m16n8k8 of the upper 19 bits of f32 numbers (tf32).
 void multiply_bf16_fragments(MmaOperands* const* lanes, bool truncates);
 void multiply_f16_fragments(MmaOperands* const* lanes, bool truncates);
 void multiply_tf32_fragments(MmaOperands* const* lanes, bool truncates);

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Builds the stand-ins for the CUDA driver and cuBLASLt, with the kernels compiled in, into a folder for
-# LD_LIBRARY_PATH.
+# Builds the emulated CUDA driver, with the kernels compiled in, cuBLASLt and NVRTC into a folder for LD_LIBRARY_PATH.
 # Usage: build.sh OUT_DIR [--sanitize]
-#   --sanitize  with AddressSanitizer and UndefinedBehaviorSanitizer; programs then run with the LD_PRELOAD that
-#               the last line of output names.
-# A file is compiled again only if it, a header that it includes or how it is compiled changed, whatever their times.
-# EMULATED_KERNELS names another folder of kernels than src/device/cuda/kernels.
+#   --sanitize  with AddressSanitizer and UndefinedBehaviorSanitizer; the last line of output is the value of LD_PRELOAD
+#               that programs then require.
+# A file is recompiled only if its contents, an included header or the options changed (compared by digest, not time).
+# EMULATED_KERNELS: a folder of kernels instead of src/device/cuda/kernels.
 set -euo pipefail
 
 usage="usage: build.sh OUT_DIR [--sanitize]"
@@ -17,8 +16,8 @@ kernels=${EMULATED_KERNELS:-$headers}
 cxx=${CXX:-g++}
 jobs=${EMULATED_BUILD_JOBS:-2}
 
-# Kernels say where they want fused multiply-adds, so nothing else is contracted; they read memory as several types,
-# as CUDA lets them. Without the processor's own instructions fmaf would be a slow call.
+# Kernels request fused multiply-adds explicitly, so contraction is off; they access memory as several types, as CUDA
+# allows (no strict aliasing). Without -march=native, fmaf would be a slow call.
 flags=(-std=c++17 -O2 -march=native -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off
        -Wall -Wextra -Wno-unknown-pragmas -DEMU -I"$here" -I"$kernels" -I"$headers")
 link=(-shared -pthread)
@@ -26,10 +25,10 @@ unchecked=(-O2)
 case $sanitize in
     "") ;;
     --sanitize)
-        # Shared memory is thread-local, and AddressSanitizer counts each call that finds such memory in a library that is
-        # loaded late: most of the time went there. Loaded first, the libraries need none. Half of what the compiler took
-        # was for checks of pointers before they are used, which AddressSanitizer checks when they are, and for the names of
-        # variables: lines are enough for its messages.
+        # Shared memory is thread-local. In a library that is loaded late, AddressSanitizer intercepts each lookup of
+        # thread-local memory, which took most of the run time; preloaded libraries use the initial-exec model and need
+        # no lookup. Half of the compile time went into pointer checks before accesses, which AddressSanitizer checks
+        # anyway, and into names of variables: for its messages, line numbers suffice.
         unchecked+=(-fno-sanitize=all)
         flags+=(-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -ftls-model=initial-exec
                 -fno-sanitize=null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute,vptr)
@@ -41,16 +40,16 @@ esac
 mkdir -p "$out/objects"
 out=$(cd "$out" && pwd)
 
-# digest NAME OPTION...: of all that an object was made from, as its dependencies list it; nothing if it is not there.
+# digest NAME OPTION...: digest of all inputs of an object, from its dependency file; nothing if the object is missing.
 digest() {
     local list=$out/objects/$1.d files
     [ -e "$out/objects/$1.o" ] && [ -e "$list" ] || return 0
     files=$(sed 's/^[^:]*://; s/\\$//' "$list")
-    # One that is gone makes it out of date, too.
+    # A missing input makes the object out of date, too.
     { echo "$cxx ${flags[*]} ${*:2}" && cat $files 2>&1; } | sha256sum
 }
 
-# compile SOURCE NAME OPTION...: the object of a source, unless it is made from the same.
+# compile SOURCE NAME OPTION...: compiles a source, unless its object is up to date.
 compile() {
     local object=$out/objects/$2 options=("${@:3}")
     local made
@@ -73,7 +72,7 @@ list_sources() {
     true
 }
 sources=$(list_sources)
-# What has no source any more is not linked.
+# Removes objects without a source, so that they are not linked.
 for object in "$out"/objects/*.o; do
     [[ $sources =~ \ $(basename "$object" .o)($'\n'|\ |$) ]] || rm -f "${object%.o}".* "$out"/lib*
 done
@@ -90,7 +89,7 @@ shopt -s nullglob
 library libcuda.so.1 "$out"/objects/arithmetic.o "$out"/objects/driver_*.o "$out"/objects/kernel_*.o
 library libcublasLt.so.13 "$out"/objects/arithmetic.o "$out"/objects/cublaslt_*.o -L"$out" -l:libcuda.so.1 -Wl,-rpath,'$ORIGIN'
 ln -sf libcublasLt.so.13 "$out/libcublasLt.so.12"
-# In a folder of its own: the real one is not to be hidden by it.
+# In a separate folder, so that it does not hide the real NVRTC.
 mkdir -p "$out/nvrtc"
 library nvrtc/libnvrtc.so.13 "$out"/objects/nvrtc.o
 

@@ -1,5 +1,5 @@
-// CUDA C++ on a CPU, for tests: kernels compiled by a C++ compiler with this header run thread by thread, one
-// fiber per CUDA thread. `src/device/cuda/kernels/compat.cuh` includes it where EMU is defined.
+// CUDA C++ on a CPU, for tests: kernels compiled by a C++ compiler with this header, with one fiber per CUDA thread.
+// `src/device/cuda/kernels/compat.cuh` includes it if EMU is defined.
 #pragma once
 
 #include "device/async_copy.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the emulated CUDA stack itself: what it should find, it finds; what is right, it leaves alone.
+# Tests the emulated CUDA stack itself: it detects errors, and accepts correct programs.
 # Usage: selftest.sh [BUILD_DIR]      default: a temporary folder
 set -euo pipefail
 
@@ -41,13 +41,13 @@ passes() {
 for order in 0 1 2 3; do
     passes "kernels, thread order $order" env EMULATED_ORDER=$order "$out/kernels"
 done
-# Threads that an error ends are not unwound, so what they own is not freed.
+# Threads ended by an error are not unwound, so their memory leaks.
 export ASAN_OPTIONS=detect_leaks=0
 for order in 0 1 2; do
     passes "kernels under sanitizers, thread order $order" env EMULATED_ORDER=$order "$out/kernels-sanitized"
 done
 
-# is_found KERNEL WORDS: the sanitizers end a run of the wrong kernel with these words.
+# is_found KERNEL WORDS: the sanitizers stop a run of the wrong kernel with a message that contains these words.
 is_found() {
     local output
     if output=$("$out/kernels-sanitized" "$1" 2>&1); then return 1; fi
@@ -57,7 +57,7 @@ passes "out of bounds is found" is_found runs_out_of_bounds heap-buffer-overflow
 passes "out of dynamic shared memory is found" is_found reads_unset_dynamic_shared heap-buffer-overflow
 passes "a misaligned vector is found" is_found loads_misaligned_vector "misaligned address"
 
-# The programs that lack an event or a wait: which of them went wrong at least once, by way of delay.
+# For each program without a required event or wait: the delays under which it gave at least one wrong number.
 declare -A found
 for delay in none compute copy all random:1 random:2 random:3 random:4; do
     if wrong=$(EMULATED_DELAY=$delay "$out/streams"); then
@@ -93,7 +93,7 @@ passes "memory, launches, captures" env EMULATED_MEMORY=$((256 << 20)) EMULATED_
 grep -q "emulated GPU: diverges_at_barrier: divergent __syncthreads" "$out/messages" ||
     failed "the message of a wrong kernel: $(cat "$out/messages")"
 passes "steps of a pool" "$out/driver" pool_steps
-# ends_with WORDS PROGRAM: the stand-in ends a program of the driver's test with these words.
+# ends_with WORDS PROGRAM: the emulated driver aborts a program of the driver test with these words.
 ends_with() {
     local output
     if output=$("$out/driver" "$2" 2>&1); then return 1; fi

@@ -1,4 +1,5 @@
-// What CUDA leaves open and no result may depend on: the order that threads take turns in, and how products are rounded.
+// Emulation modes for behaviour that CUDA leaves open, on which no result may depend: the thread order, and the
+// rounding of matmuls.
 #pragma once
 
 #include <cstdio>
@@ -9,16 +10,16 @@
 struct Way {
     enum Gelu : int { UNROUNDED, ROUNDED, REFUSED };
 
-    // EMULATED_ORDER: 0 forward, 1 backward, any other number seeds an order by chance.
+    // EMULATED_ORDER: 0 forward, 1 backward, any other number is the seed of a random order.
     int order = 0;
-    // EMULATED_SUMS=truncated: sums of products on tensor cores lose bits as `add_truncated` does.
+    // EMULATED_SUMS=truncated: sums of products are truncated like those of tensor cores (`add_truncated`).
     bool truncates = false;
-    // EMULATED_GELU: epilogues take GELU of the sum, or of the auxiliary value as it is stored, or no algorithm has an
-    // auxiliary value.
+    // EMULATED_GELU: epilogues apply GELU to the sum, or to the stored auxiliary value, or epilogues with an auxiliary
+    // value are rejected.
     Gelu gelu = UNROUNDED;
 
-    // What the environment asks for, and the first of each where it asks for nothing. A misspelt word would make a test pass
-    // for the wrong reason.
+    // The mode set by the environment, with the first value as default of each variable. Aborts on an invalid value,
+    // because a misspelt one would make a test pass for the wrong reason.
     static const Way& of_environment() {
         static const Way way = [] {
             Way way;
@@ -30,7 +31,7 @@ struct Way {
         return way;
     }
 
-    // Takes the words of the variables, but where a variable is set. False for a word that is not understood.
+    // Sets the values of the variables, except for those set in the environment. Returns false for an invalid value.
     bool ask(int asked_order, const char* sums, const char* asked_gelu) {
         if (!is_fixed("EMULATED_ORDER")) order = asked_order;
         return (is_fixed("EMULATED_SUMS") || read_sums(sums)) && (is_fixed("EMULATED_GELU") || read_gelu(asked_gelu));

@@ -1,5 +1,4 @@
-// The part of cuBLASLt's interface that this stand-in implements, with the library's numbers, and its
-// descriptors.
+// The part of the cuBLASLt interface that the emulation implements, with the library's constants, and its descriptors.
 #pragma once
 
 #include <cstddef>
@@ -116,7 +115,7 @@ struct HeuristicResult {
     int reserved[4];
 };
 
-// D = epilogue(alpha op(A) op(B) + beta C), all that `cublasLtMatmul` was told but for the addresses.
+// D = epilogue(alpha op(A) op(B) + beta C): all arguments of `cublasLtMatmul` but the addresses.
 struct Problem {
     Description description;
     Layout a, b, c, d;
@@ -142,21 +141,21 @@ struct Addresses {
     float alpha, beta;
 };
 
-// Whether the library has an algorithm for it: success, NOT_SUPPORTED, or INVALID_VALUE where it contradicts
-// itself.
+// Whether the library has an algorithm for the problem: success, NOT_SUPPORTED, or INVALID_VALUE if the problem
+// contradicts itself.
 Status check(const Problem& problem);
 
-// There are two algorithms for every problem. Each sums in an order of its own, so that results depend on the algorithm,
-// and on nothing else.
+// Every problem has two algorithms with different orders of summation, so that results depend on the algorithm, and on
+// nothing else.
 constexpr uint64_t ALGORITHMS = 2;
 
-// Computes it, summing over `inner` in order: all of it, or with the second algorithm in two halves.
+// Computes the problem, summing over `inner` in order: as a whole, or, with the second algorithm, in two halves.
 void compute(const Problem& problem, const Addresses& addresses, uint64_t algorithm, const Way& way);
 
-// What it would take on a card by EMULATED_PRODUCTS, in milliseconds. README.md has the words.
+// Artificial run time in milliseconds, set by EMULATED_PRODUCTS (README.md).
 int pretended_milliseconds(const Problem& problem, uint64_t algorithm);
 
-// Of the stand-in driver: the failure that EMULATED_FAIL plans for this call of a function, or success.
+// From the emulated driver: the failure that EMULATED_FAIL plans for this call of a function, or success.
 extern "C" int emulated_failure(const char* function);
 
 #define CUBLASLT_API extern "C" __attribute__((visibility("default")))

@@ -1,11 +1,11 @@
-// Descriptors of matrices, of operations and of what an algorithm may use; versions and the library's handle.
+// Descriptors of matrices, operations and preferences; versions and the library handle.
 #include <cstring>
 
 #include "cublaslt.h"
 
 namespace {
 
-// Every attribute is a field, set and read with exactly its size.
+// Every attribute is a field; the caller's buffer must have exactly its size.
 template <class T>
 Status set(T& field, const void* value, size_t bytes) {
     if (value == nullptr || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;

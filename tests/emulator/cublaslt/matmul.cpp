@@ -1,4 +1,4 @@
-// Which products there are algorithms for, and their place in a stream.
+// Supported matmuls, and their execution in stream order.
 #include <cstring>
 #include <functional>
 
@@ -7,15 +7,15 @@
 
 struct Stream;
 
-// Of the stand-in driver: work in a stream's order.
+// From the emulated driver: enqueue work in stream order, and add artificial run time.
 extern "C" int emulated_enqueue(Stream* stream, std::function<void()>* work);
 extern "C" int emulated_pretend(Stream* stream, int milliseconds);
-// Of the stand-in driver: the way that the calling thread asks for.
+// From the emulated driver: the emulation mode of the calling thread.
 extern "C" const Way* emulated_current_way();
 
 namespace {
 
-// Marks the algorithms that this library gave out.
+// Marks algorithms recommended by this library.
 constexpr uint64_t MARK = 0x656d756c61746564;
 
 bool is_floating(DataType type) { return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF; }
@@ -68,7 +68,7 @@ bool has_supported_epilogue(const Problem& problem) {
     if (problem.d.order != CUBLASLT_ORDER_COL) return false;
     if ((problem.has_bias() || problem.has_bias_gradient()) && problem.bias_type() != problem.d.type)
         return false;
-    // Where there are bias gradients is not documented: those who ask must be able to do without.
+    // The documentation does not list where bias gradients are supported: callers must have a fallback.
     if (problem.has_bias_gradient()) {
         for (const Layout* layout : {&problem.a, &problem.b, &problem.d}) {
             if (layout->leading_dimension * element_bytes(layout->type) % 16 != 0) return false;
@@ -87,7 +87,7 @@ bool is_aligned(const void* address, size_t bytes) {
     return reinterpret_cast<uintptr_t>(address) % bytes == 0;
 }
 
-// What an algorithm's operands are aligned to is part of it: 16 bits each.
+// An algorithm includes the alignment of its operands: 16 bits each.
 uint64_t packed(const Preference& preference) {
     uint64_t bits = 0;
     for (int i = 0; i < 4; i++) bits |= static_cast<uint64_t>(preference.alignment[i]) << 16 * i;
@@ -113,7 +113,7 @@ bool are_aligned(const Problem& problem, const Addresses& addresses, uint64_t al
     return !takes_bias || is_aligned(description.bias, element_bytes(problem.bias_type()));
 }
 
-// A digest of everything that an algorithm is chosen by: it is of no use for another problem.
+// Digest of everything that determines an algorithm: an algorithm is invalid for any other problem.
 uint64_t digest(const Problem& problem) {
     uint64_t hash = 14695981039346656037u;
     auto add = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
@@ -133,7 +133,7 @@ uint64_t digest(const Problem& problem) {
     return hash;
 }
 
-// Whether an algorithm is one that the library gave out for a problem.
+// Whether the library recommended this algorithm for this problem.
 Status check(const Problem& problem, const Algorithm& algorithm) {
     if (algorithm.data[0] != MARK || algorithm.data[2] >= ALGORITHMS) return CUBLAS_STATUS_INVALID_VALUE;
     return algorithm.data[1] == digest(problem) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
@@ -181,7 +181,7 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Success, and there is nothing else to tell, if the library gave out the algorithm for this very problem.
+// Success if the library recommended the algorithm for this exact problem; other results are left unset.
 CUBLASLT_API Status cublasLtMatmulAlgoCheck(void* handle, const Description* description, const Layout* a,
                                             const Layout* b, const Layout* c, const Layout* d,
                                             const Algorithm* algorithm, HeuristicResult* result) {
@@ -195,7 +195,7 @@ CUBLASLT_API Status cublasLtMatmulAlgoCheck(void* handle, const Description* des
     return status;
 }
 
-// An algorithm is its number in the list that it was recommended in; there is nothing else to tell of it.
+// The only attribute of an algorithm is its id, its index in the list of recommendations.
 CUBLASLT_API Status cublasLtMatmulAlgoConfigGetAttribute(const Algorithm* algorithm, int attribute, void* value,
                                                          size_t bytes, size_t* written) {
     constexpr int ID = 0;

@@ -1,4 +1,4 @@
-// Which algorithms would be fast on a card: what is chosen by time must not depend on what else the machine does.
+// Artificial run times of algorithms: choices by run time must not depend on the load of the machine.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

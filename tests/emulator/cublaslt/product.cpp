@@ -1,4 +1,4 @@
-// The arithmetic: products summed in f32, one after the other or in two halves, and what an epilogue makes of them.
+// The arithmetic: products summed in f32, in order or in two halves, and the epilogues.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -9,7 +9,7 @@
 #include "../ways.h"
 #include "cublaslt.h"
 
-// Of the stand-in driver: `work(piece)` for every piece, shared out to OS threads.
+// From the emulated driver: calls `work(piece)` for every piece, distributed over OS threads.
 extern "C" void emulated_parallel(size_t pieces, const std::function<void(size_t)>* work);
 
 namespace {
@@ -31,7 +31,7 @@ void store(void* values, DataType type, size_t i, float value) {
     }
 }
 
-// To the 10 bits after the point that tensor cores keep of a tf32, the nearest, even in the middle.
+// Rounds to the 10 fraction bits of tf32, to nearest even.
 float round_to_tf32(float value) {
     const uint32_t bits = __float_as_uint(value);
     if ((bits & 0x7f800000) == 0x7f800000) return value;
@@ -43,7 +43,7 @@ size_t offset(const Layout& layout, size_t row, size_t column) {
     return layout.order == CUBLASLT_ORDER_COL ? column * line + row : row * line + column;
 }
 
-// The elements of op(matrix), or of its transpose, as f32 with neighbouring columns side by side, of rows as long.
+// The elements of op(matrix), or of its transpose, as f32 in row-major order, with rows of `line` elements.
 std::vector<float> unpack(const void* values, const Layout& layout, bool transposed, bool tf32, size_t line) {
     const size_t rows = transposed ? layout.columns : layout.rows,
                  columns = transposed ? layout.rows : layout.columns;
@@ -118,7 +118,7 @@ void compute(const Problem& problem, const Addresses& addresses, uint64_t algori
     const auto left = unpack(addresses.a, problem.a, description.transpose_a == CUBLAS_OP_N, tf32, line);
     const auto right = unpack(addresses.b, problem.b, description.transpose_b == CUBLAS_OP_N, tf32, inner);
 
-    // Where the second part begins: behind the end, with the first algorithm.
+    // Start of the second half; with the first algorithm, the end.
     const size_t middle = algorithm == 1 ? inner / 2 : inner;
 
     const std::function<void(size_t)> compute_columns = [&](size_t piece) {

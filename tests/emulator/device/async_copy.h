@@ -1,6 +1,6 @@
-// `cp.async`: on a GPU the bytes arrive at any time between the instruction and the wait. Running threads
-// forward they arrive with the wait, so that a missing one shows; backward at once, so that overwriting what
-// others still read shows; by chance either.
+// `cp.async`: on a GPU the bytes arrive at any time between the instruction and the wait. With forward thread order
+// they arrive at the wait, which exposes a missing wait; with backward order at once, which exposes overwriting data
+// that other threads still read; with random order either.
 #pragma once
 
 #include "block.h"
@@ -24,7 +24,7 @@ inline void cp_async16(void* shared, const void* global, emulator::Site site = e
 
 inline void cp_commit() { emulator::current().in->thread().copy_group++; }
 
-// Completes all committed groups but the last `pending`.
+// Completes all committed groups except the last `pending`.
 inline void cp_wait(int pending) {
     emulator::Thread& thread = emulator::current().in->thread();
     const int done = thread.copy_group - pending;

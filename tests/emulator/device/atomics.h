@@ -1,12 +1,11 @@
-// Atomic operations on int, unsigned, unsigned long long and float, and fences: blocks run on several OS
-// threads.
+// Atomic operations on int, unsigned, unsigned long long and float, and fences: blocks run on several OS threads.
 #pragma once
 
 #include "block.h"
 
 namespace emulator {
 
-// Keeps a parameter out of deduction, so that `atomicAdd(&count, 1)` works for any type of count.
+// Excludes a parameter from template argument deduction, so that `atomicAdd(&count, 1)` works for any type of count.
 template <class T>
 struct Same {
     using Type = T;

@@ -1,8 +1,8 @@
-// One block: its threads, its barrier, its shared memory, and the loop that runs them to the end.
+// One block: its threads, its barrier, its shared memory, and the scheduler that runs them to the end.
 //
-// A thread runs until it has to wait, and leaves its OS thread to the next lane of its warp. Whatever order the threads
-// take, a correct kernel gives the same result, so the launch's way sets it: 0 forward, 1 backward, any other number seeds
-// an order by chance that changes on every turn.
+// A thread runs until it has to wait, and then yields its OS thread to the next lane of its warp. A correct kernel
+// gives the same result in every thread order, so the launch's mode sets it: 0 forward, 1 backward, any other number is
+// the seed of a random order that changes on every turn.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace emulator {
 
-// Where in a kernel something was called, to tell barriers apart and to name them in messages.
+// Source location of a call in a kernel, to distinguish barriers and for messages.
 struct Site {
     const char* file;
     int line;
@@ -32,7 +32,7 @@ struct Site {
     }
 };
 
-// A copy that `cp.async` has begun.
+// A `cp.async` in flight.
 struct PendingCopy {
     void* shared;
     const void* global;
@@ -41,10 +41,10 @@ struct PendingCopy {
 
 struct Thread {
     Fiber fiber;
-    char* stack = nullptr;  // from its first turn until it ends
+    char* stack = nullptr;  // from the first turn of the thread until its end
     uint3 index{};
-    int copy_group = 0;  // the one that the next `cp.async` joins
-    size_t pending = 0;  // of them
+    int copy_group = 0;  // group of the next `cp.async`
+    size_t pending = 0;  // number of copies in flight
     std::vector<PendingCopy> copies;
 };
 
@@ -64,9 +64,10 @@ struct Collective {
 };
 
 struct Warp {
-    static constexpr int MOST_COLLECTIVES = 8;  // lanes in separate branches may each be in one
+    static constexpr int MOST_COLLECTIVES = 8;  // lanes in different branches may each be in one
 
-    // Lanes whose thread has not ended; of those, the ones that have not begun, that can run, that wait for the block.
+    // Lanes whose thread has not ended; and the subsets of these that have not begun, that can run, and that wait at
+    // the block's barrier.
     unsigned running, fresh, ready, at_barrier;
     int collectives;
     Collective collective[MOST_COLLECTIVES];
@@ -79,13 +80,13 @@ struct Order {
     bool by_chance() const { return seed != 0 && seed != 1; }
 };
 
-// Numbers by chance, for a few cycles each.
+// Fast random numbers (xorshift).
 struct Chance {
     uint32_t state = 1;
 
     void seed(uint32_t number) { state = (number + 1) * 2654435769u | 1; }
 
-    // A number below `bound`.
+    // A random number below `bound`.
     uint32_t below(uint32_t bound) {
         state ^= state << 13;
         state ^= state >> 17;
@@ -100,7 +101,7 @@ struct Chance {
 
 class Block;
 
-// What kernels read of themselves, at the beginning of the stack that they run on.
+// The built-in variables of a thread (threadIdx and others), stored at the start of its stack.
 struct Identity {
     uint3 thread{};
     uint3 block{};
@@ -112,7 +113,7 @@ inline Identity& current() { return *static_cast<Identity*>(stack_data()); }
 
 class Block {
 public:
-    // Runs one block of `kernel`; false with `error` set where it did what a GPU would not survive.
+    // Runs one block of `kernel`; false, with `error` set, if it did something that would be an error on a GPU.
     bool run(void (*kernel)(void**), void** arguments, uint3 index, dim3 size, dim3 grid, SharedMemory& shared,
              const Way& way) {
         kernel_ = kernel;
@@ -144,8 +145,8 @@ public:
     EMULATOR_UNCHECKED Warp& warp() { return warp_[running_thread_ / 32]; }
     EMULATOR_UNCHECKED unsigned lane() const { return running_thread_ % 32; }
 
-    // Called on a fiber: the block ends here, without unwinding its threads. It does not return, which AddressSanitizer is not
-    // to know: it would look for the end of the stack.
+    // Called on a fiber: ends the block without unwinding its threads. It never returns, but is not declared so:
+    // AddressSanitizer would look for the end of the stack.
     __attribute__((noinline, cold)) void fail(const std::string& message) {
         const uint3 b = identity_.block, t = thread().index;
         char place[120];
@@ -155,7 +156,7 @@ public:
         while (failed_) pause();
     }
 
-    // Leaves the fiber until something makes the thread ready again.
+    // Suspends the fiber until its thread is ready again.
     EMULATOR_UNCHECKED __attribute__((noinline)) void pause() {
         Fiber& own = thread().fiber;
         switch_to(own, next_fiber());
@@ -176,7 +177,7 @@ public:
         }
     }
 
-    // Runs `resolve` over what every lane of `mask` brings, once the last of them has come.
+    // Runs `resolve` over the operands of all lanes of `mask`, once the last of them has arrived.
     EMULATOR_UNCHECKED void collective(unsigned mask, Site site, void* operand, void (*resolve)(void**, unsigned)) {
         Warp& warp = this->warp();
         const unsigned own = 1u << lane();
@@ -200,7 +201,7 @@ public:
         }
     }
 
-    // For instructions that take 16 bytes of shared memory.
+    // Checks an address of an instruction that accesses 16 bytes of shared memory.
     void require_shared(const void* pointer, const char* instruction, Site site) {
         if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0) {
             fail(site.text() + ": " + instruction + " at an address that is not a multiple of 16");
@@ -211,7 +212,7 @@ public:
     }
 
 private:
-    // Lanes in separate branches may each be in a collective, if their masks have no lane in common.
+    // Lanes in different branches may each be in a collective if their masks are disjoint.
     void require_mask(const Warp& warp, unsigned mask, Site site) {
         for (int i = 0; i < warp.collectives; i++) {
             if (warp.collective[i].arrived & mask) {
@@ -231,7 +232,7 @@ private:
         fail("lanes of a warp diverged: some are at " + first.text() + ", others at " + second.text());
     }
 
-    // The value of a variable, and nothing in its place.
+    // Returns the value of a variable and resets the variable.
     template <class T>
     EMULATOR_UNCHECKED static T take(T& variable) {
         const T taken = variable;
@@ -260,7 +261,7 @@ private:
         at_barrier_ = 0;
     }
 
-    // Threads that an error ended did not return from their functions.
+    // Threads ended by an error did not return from their functions.
     void abandon_threads() {
         for (auto& thread : threads_) {
             if (thread.stack != nullptr) stacks_.give_back_abandoned(std::exchange(thread.stack, nullptr));
@@ -269,14 +270,14 @@ private:
         }
     }
 
-    // False if no thread could run.
+    // Returns false if no thread could run.
     bool run_every_warp() {
         if (order_.by_chance()) {
             chance_.shuffle(turn_.data(), static_cast<unsigned>(turn_.size()));
         }
         bool any = false;
         for (unsigned warp : turn_) {
-            // By chance, warps take turns in the middle of their work; otherwise each goes as far as it can.
+            // In random order, warps alternate before they have to wait; otherwise each runs as far as it can.
             while (run_lanes(warp) && !failed_) {
                 any = true;
                 if (order_.by_chance()) break;
@@ -286,7 +287,7 @@ private:
         return any;
     }
 
-    // A turn of every lane that can run.
+    // Gives every lane that can run one turn.
     EMULATOR_UNCHECKED bool run_lanes(unsigned warp) {
         lanes_ = next_lane_ = 0;
         for (unsigned ready = take(warp_[warp].ready); ready != 0; ready &= ready - 1) {
@@ -298,13 +299,13 @@ private:
         } else if (order_.by_chance()) {
             chance_.shuffle(lane_, lanes_);
         }
-        // The lanes go on from one to the next by themselves.
+        // Each lane switches directly to the next one.
         switch_to(scheduler_, next_fiber());
         give_back_left_stack();
         return true;
     }
 
-    // The fiber of the next lane of this turn, or the scheduler's behind the last.
+    // The fiber of the next lane of this turn, or the scheduler's after the last one.
     EMULATOR_UNCHECKED Fiber& next_fiber() {
         give_back_left_stack();
         if (failed_ || next_lane_ == lanes_) return scheduler_;
@@ -331,8 +332,9 @@ private:
         static_cast<Identity*>(data_of(stack))->thread = thread.index;
     }
 
-    // AddressSanitizer is told of threads as one: that the scheduler leaves for one of them, and that the last comes back. Which
-    // one it is makes a difference to nothing but a message, and telling it takes as long as switching.
+    // AddressSanitizer sees all threads as one: it is told only when the scheduler switches to a thread, and when the
+    // last thread switches back. The thread's identity affects only its messages, and telling it takes as long as a
+    // switch.
     EMULATOR_UNCHECKED void switch_to(Fiber& from, Fiber& to) {
         left_ = &from;
         if (&from == &scheduler_ || &to == &scheduler_) from.sanitizer.leave_for(to.sanitizer);
@@ -340,7 +342,7 @@ private:
         if (&from == &scheduler_ || left_ == &scheduler_) from.sanitizer.come_back();
     }
 
-    // What a stack runs: its thread, and those behind it in the turn that have not begun either.
+    // Entry point of a stack: runs its thread, and then the following threads of the turn that have not begun either.
     static void run_threads() {
         Block& block = *current().in;
         if (block.left_ == &block.scheduler_) begin_fiber(block.scheduler_);
@@ -354,7 +356,7 @@ private:
         __builtin_unreachable();
     }
 
-    // False if the next thread of the turn is none that could have the stack of the one that has ended.
+    // Returns false if the next thread of the turn cannot take over the stack of the ended one.
     EMULATOR_UNCHECKED bool take_over_stack() {
         if (failed_ || next_lane_ == lanes_ || !is_fresh(lane_[next_lane_])) return false;
         Thread& ended = thread();
@@ -365,7 +367,7 @@ private:
         return true;
     }
 
-    // The stack is still in use until it is left.
+    // The stack remains in use until the switch.
     EMULATOR_UNCHECKED Fiber& next_fiber_after(Thread& ended) {
         Fiber& next = next_fiber();
         left_stack_ = take(ended.stack);
@@ -383,7 +385,7 @@ private:
         Warp& warp = this->warp();
         warp.running &= ~(1u << lane());
         running_--;
-        // Those who wait for all running threads may now be complete.
+        // Collectives and barriers that wait for all running threads may now be complete.
         for (int i = 0; i < warp.collectives;) {
             if (warp.collective[i].arrived == (warp.collective[i].mask & warp.running)) {
                 finish_collective(warp, i);
@@ -431,14 +433,14 @@ private:
 
     std::vector<Thread> threads_;
     std::vector<Warp> warps_;
-    Thread* thread_ = nullptr;  // the elements of both
+    Thread* thread_ = nullptr;  // data of `threads_` and `warps_`
     Warp* warp_ = nullptr;
     std::vector<unsigned> turn_;
     Stacks stacks_;
     Fiber scheduler_;
-    Fiber* left_ = nullptr;       // by the last switch
-    char* left_stack_ = nullptr;  // of a thread that has ended
-    unsigned lane_[32], lanes_ = 0, next_lane_ = 0;  // of this turn
+    Fiber* left_ = nullptr;       // fiber left by the last switch
+    char* left_stack_ = nullptr;  // stack of a thread that has ended
+    unsigned lane_[32], lanes_ = 0, next_lane_ = 0;  // lanes of this turn
     unsigned threads_count_ = 0;
     unsigned running_thread_ = 0;
     unsigned running_ = 0;

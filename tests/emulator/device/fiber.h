@@ -1,5 +1,5 @@
-// Fibers: stacks to switch between within one OS thread. One runs each CUDA thread, so that it can stop in
-// the middle of a kernel (at a barrier, in a shuffle) until the others have come as far.
+// Fibers: stacks that one OS thread switches between. Each CUDA thread runs on one, so that it can stop in the middle
+// of a kernel (at a barrier, in a shuffle) until the others have arrived.
 #pragma once
 
 #include <sys/mman.h>
@@ -18,17 +18,18 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// The scheduler's own functions, which go wrong only where the emulator does: sanitizers would take most of its time.
+// Excludes the scheduler's functions from sanitizers, which would take most of its time. They can only fail through
+// errors of the emulator itself.
 #define EMULATOR_UNCHECKED __attribute__((no_sanitize("address", "undefined")))
 
 namespace emulator {
 
-// A stack is as long as the addresses that it lies at are multiples of, so that the data of who runs on it are found from
-// any address on it (`stack_data`): above where it begins. Thread-local variables would not do: they belong to OS
+// Stacks are aligned to their size, so that the data of the running thread can be found from any address on its stack
+// (`stack_data`): it lies above the start of the stack. Thread-local variables would not work: they belong to OS
 // threads, and are slow in libraries.
 constexpr size_t STACK_BYTES = 256 << 10, DATA_BYTES = 128;
 
-// Where that is differs from stack to stack: a cache has few lines for memory at the same place of as many stacks.
+// The offset differs between stacks: data at equal offsets of many stacks would compete for few cache lines.
 EMULATOR_UNCHECKED inline void* data_of(const void* on_stack) {
     const uintptr_t stack = reinterpret_cast<uintptr_t>(on_stack) & ~(STACK_BYTES - 1);
     return reinterpret_cast<void*>(stack + STACK_BYTES - DATA_BYTES - stack / STACK_BYTES % 64 * 576);
@@ -36,7 +37,7 @@ EMULATOR_UNCHECKED inline void* data_of(const void* on_stack) {
 
 EMULATOR_UNCHECKED inline void* stack_data() { return data_of(__builtin_frame_address(0)); }
 
-// Stacks outlive blocks: mapping them costs more than running a small one.
+// Stacks outlive blocks: mapping one costs more than running a small block.
 class Stacks {
 public:
     ~Stacks() {
@@ -55,7 +56,7 @@ public:
         free_ = stack;
     }
 
-    // Gives back the stack of a thread that did not return from its functions, whose variables are still fenced.
+    // Returns the stack of a thread that did not return from its functions, whose variables are still poisoned.
     void give_back_abandoned(char* stack) {
 #if defined(__SANITIZE_ADDRESS__)
         __asan_unpoison_memory_region(stack + page(), STACK_BYTES - page());
@@ -64,7 +65,7 @@ public:
     }
 
 private:
-    // Where a stack that nobody runs on has the next one.
+    // A free stack stores the pointer to the next free one.
     EMULATOR_UNCHECKED static char** next(char* stack) { return static_cast<char**>(data_of(stack)); }
 
     static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
@@ -78,7 +79,7 @@ private:
         char* stack = begin + before;
         if (before > 0) munmap(begin, before);
         munmap(stack + STACK_BYTES, STACK_BYTES - before);
-        // Growing past its end, a stack meets this page and not its data.
+        // Guard page: a stack overflow faults here instead of overwriting other data.
         if (mprotect(stack, page(), PROT_NONE) != 0) give_up();
         return stack;
     }
@@ -118,7 +119,7 @@ struct SanitizerStack {
 
 #ifdef __x86_64__
 
-// Saves the registers that a called function has to keep, then changes stacks.
+// Saves the callee-saved registers, then switches stacks.
 extern "C" void emulator_switch_stacks(void** save, void* load);
 asm(R"(
     .weak emulator_switch_stacks
@@ -149,7 +150,7 @@ struct Fiber {
 
     EMULATOR_UNCHECKED void prepare(char* stack, void (*entry)()) {
         sanitizer.is(stack, STACK_BYTES);
-        // `entry` begins as if called: a return address above it, and the six saved registers below.
+        // `entry` starts as if called: with a return address above it, and the six saved registers below.
         void** top = static_cast<void**>(data_of(stack));
         *--top = nullptr;
         *--top = reinterpret_cast<void*>(entry);
@@ -182,7 +183,7 @@ inline void switch_stacks(Fiber& from, Fiber& to) { swapcontext(&from.context, &
 
 #endif
 
-// What a new fiber calls first that another announced.
+// First call of a new fiber, after another fiber announced the switch.
 inline void begin_fiber(Fiber& from) { from.sanitizer.learn_where_left(); }
 
 }  // namespace emulator

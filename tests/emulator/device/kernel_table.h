@@ -1,5 +1,4 @@
-// Kernels by name, and how to launch one with an array of pointers to its arguments, as `cuLaunchKernel`
-// takes them.
+// Kernels by name, and their launch with an array of pointers to arguments, as passed to `cuLaunchKernel`.
 #pragma once
 
 #include <map>
@@ -47,7 +46,7 @@ struct Registration {
     }
 };
 
-// Blocks hold stacks, which are worth keeping from one launch to the next.
+// Cache of blocks: they own stacks, which are kept between launches.
 class SpareBlocks {
 public:
     static SpareBlocks& shared() {
@@ -73,7 +72,7 @@ private:
     std::vector<std::unique_ptr<Block>> blocks_;
 };
 
-// Runs every block of a grid, one at a time on each OS thread. Returns what went wrong first, or nothing.
+// Runs every block of a grid, one at a time on each OS thread. Returns the first error, or an empty string.
 inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dynamic_bytes, void** arguments,
                           const Way& way = Way::of_environment()) {
     const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;

@@ -1,4 +1,4 @@
-// What the CUDA C++ compiler knows without headers: qualifiers and built-in types.
+// Built-ins of CUDA C++ that need no header: qualifiers and types.
 #pragma once
 
 #include <cmath>
@@ -28,8 +28,7 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// Vectors are aligned to their size, so that UndefinedBehaviorSanitizer finds accesses that a GPU would
-// refuse.
+// Vectors are aligned to their size, so that UndefinedBehaviorSanitizer reports accesses that are misaligned on a GPU.
 #define EMULATED_VECTORS(T, name)                                                 \
     struct alignas(2 * sizeof(T)) name##2 { T x, y; };                            \
     struct alignas(sizeof(T) > 4 ? 16 : 4 * sizeof(T)) name##4 { T x, y, z, w; }; \

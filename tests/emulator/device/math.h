@@ -1,5 +1,5 @@
-// CUDA's mathematical functions that C++ does not have, or has under other names. Approximate ones (`__expf`)
-// are computed accurately: the emulator says nothing about their error on a GPU.
+// CUDA's mathematical functions that C++ does not have, or has under other names. Approximate ones (`__expf`) are
+// computed accurately: the emulator does not model their error on a GPU.
 #pragma once
 
 #include <type_traits>
@@ -10,7 +10,7 @@ using std::isfinite;
 using std::isinf;
 using std::isnan;
 
-// Newer C libraries declare these in a way that an inline definition would clash with.
+// Newer C libraries declare these in a way that conflicts with an inline definition.
 #define rsqrtf emulated_rsqrtf
 #define rsqrt emulated_rsqrt
 #define sinpi emulated_sinpi
@@ -30,7 +30,7 @@ inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
 
-// Kernels are compiled without contraction, so these are what they say.
+// Kernels are compiled without contraction of floating-point expressions, so these are single IEEE operations.
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
@@ -47,7 +47,7 @@ inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
 
-// sin and cos of pi x. The argument is reduced exactly to [-1/4, 1/4] before pi comes in.
+// sin and cos of pi x. The argument is reduced exactly to [-1/4, 1/4] before the multiplication by pi.
 inline void sincospi(double x, double* sine, double* cosine) {
     const double quarters = nearbyint(2 * x);
     const double angle = M_PI * (x - quarters / 2);
@@ -93,7 +93,7 @@ inline int __clzll(long long x) { return x ? __builtin_clzll(static_cast<unsigne
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 
-// CUDA's min and max take mixed types, and of a number and a NaN return the number.
+// CUDA's min and max accept mixed types, and return the number if one argument is a NaN.
 template <class X, class Y>
 constexpr std::common_type_t<X, Y> min(X x, Y y) {
     using T = std::common_type_t<X, Y>;

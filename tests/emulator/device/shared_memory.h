@@ -1,5 +1,5 @@
-// The shared memory of a block. It begins as bytes of 0xff, a NaN in every floating-point type, so that
-// reading what was never written shows.
+// The shared memory of a block. It is initialised with bytes of 0xff, a NaN in every floating-point type, which exposes
+// reads of uninitialised memory.
 #pragma once
 
 #include <link.h>
@@ -11,8 +11,8 @@ namespace emulator {
 
 class SharedMemory {
 public:
-    // The dynamic part is an allocation of its own, of the size that the launch asked for, so that sanitizers
-    // see accesses past its end.
+    // The dynamic part is a separate allocation of the size that the launch requested, so that sanitizers detect
+    // accesses past its end.
     explicit SharedMemory(size_t dynamic_bytes)
         : dynamic_bytes_(dynamic_bytes), dynamic_(static_cast<char*>(malloc(dynamic_bytes))) {
         find_variables();
@@ -39,11 +39,11 @@ private:
         return p >= begin && p + bytes <= begin + length;
     }
 
-    // `__shared__` variables are thread-local ones of the OS thread that runs the block: all the thread-local
-    // variables that the library with the kernels has on this thread.
+    // `__shared__` variables are thread-local variables of the OS thread that runs the block. This finds all
+    // thread-local variables of the kernels' library on this thread.
     void find_variables() {
         static thread_local char one_of_them;
-        // At the same distance from it on every thread.
+        // The offset from it is the same on every thread.
         static const Variables found = find_around(&one_of_them);
         variables_ = &one_of_them - found.before;
         variables_bytes_ = found.bytes;

@@ -20,7 +20,7 @@ inline uint16_t half_bits(float value) {
         return 0x7fff;
     }
     if (magnitude >=
-        0x477ff000) {  // 65520 and more: past the middle between the largest f16 and the next power
+        0x477ff000) {  // 65520 and more: at or past the midpoint between the largest f16 and the next power
         return sign | 0x7c00;
     }
     if (magnitude >= 0x38800000) {  // 2^-14 and more: normal
@@ -31,7 +31,7 @@ inline uint16_t half_bits(float value) {
         return sign;
     }
     const uint32_t mantissa = (magnitude & 0x7fffff) | 0x800000;
-    const uint32_t shift = 126 - (magnitude >> 23);  // the result counts units of 2^-24
+    const uint32_t shift = 126 - (magnitude >> 23);  // the result is in units of 2^-24
     const uint32_t kept = mantissa >> shift;
     const uint32_t lost = mantissa & ((1u << shift) - 1);
     const uint32_t middle = 1u << (shift - 1);

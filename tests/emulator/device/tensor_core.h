@@ -1,4 +1,4 @@
-// `mma.sync` and `ldmatrix`, whose fragment layouts are those of the PTX ISA.
+// `mma.sync` and `ldmatrix`, with the fragment layouts of the PTX ISA.
 #pragma once
 
 #include "../arithmetic.h"
@@ -12,7 +12,7 @@ inline void require_whole_warp(unsigned arrived, const char* instruction) {
     }
 }
 
-// Each lane brings copies, so that sanitizers see what it reads and writes of the kernel's.
+// Each lane passes copies, so that sanitizers check its reads and writes of the kernel's variables.
 template <void (*multiply)(MmaOperands* const*, bool)>
 void mma(float* d, const uint32_t* a, const uint32_t* b, Site site) {
     MmaOperands own;
@@ -31,9 +31,8 @@ struct LdmatrixOperands {
     const void* row;
 };
 
-// Lane i gives the address of row `i % 8` of matrix `i / 8`. It receives of each matrix the values at row
-// `i / 4`, columns `2 * (i % 4)` and the next; transposed, at column `i / 4`, rows `2 * (i % 4)` and the
-// next.
+// Lane i passes the address of row `i % 8` of matrix `i / 8`. It receives from each matrix the values at row `i / 4`,
+// columns `2 * (i % 4)` and `2 * (i % 4) + 1`; transposed, at column `i / 4`, rows `2 * (i % 4)` and `2 * (i % 4) + 1`.
 template <int matrices, bool transposed>
 void ldmatrix(uint32_t* registers, const void* row, Site site) {
     Block& block = *current().in;
@@ -69,7 +68,7 @@ inline void mma_f16_16816(float* d, const uint32_t* a, const uint32_t* b, EMULAT
     emulator::mma<multiply_f16_fragments>(d, a, b, site);
 }
 
-// m16n8k8 on the upper 19 bits of f32.
+// m16n8k8 on the upper 19 bits of f32 (tf32).
 inline void mma_tf32_1688(float* d, const uint32_t* a, const uint32_t* b, EMULATED_SITE) {
     emulator::mma<multiply_tf32_fragments>(d, a, b, site);
 }

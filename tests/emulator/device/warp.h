@@ -1,5 +1,5 @@
-// Shuffles, votes and reductions among the lanes of a warp. Reading from a lane that does not take part is
-// undefined on a GPU; here it gives bytes of 0xff, which are a NaN in every floating-point type.
+// Shuffles, votes and reductions among the lanes of a warp. Reading from an inactive lane is undefined on a GPU; here
+// it gives bytes of 0xff, a NaN in every floating-point type.
 #pragma once
 
 #include "block.h"
@@ -34,7 +34,7 @@ struct Gather {
     unsigned arrived;
 };
 
-// Every lane's value, to every lane.
+// Passes every lane's value to every lane.
 inline Gather gather(unsigned mask, unsigned long long value, Site site) {
     struct Operand {
         unsigned long long value;
@@ -74,7 +74,7 @@ inline unsigned vote(unsigned mask, bool predicate, Site site) {
     return own.result;
 }
 
-// Folds the gathered values in the order of lanes.
+// Folds the gathered values in lane order.
 template <class T, class F>
 T reduce(unsigned mask, T value, F combine, Site site) {
     const Gather all = gather(mask, static_cast<unsigned long long>(value), site);
@@ -144,7 +144,7 @@ unsigned __match_any_sync(unsigned mask, T value, EMULATED_SITE) {
     return equal;
 }
 
-// Of 32-bit integers, signed or unsigned, as on a GPU.
+// Reductions of 32-bit integers, signed or unsigned, as on a GPU.
 template <class T>
 T __reduce_add_sync(unsigned mask, T value, EMULATED_SITE) {
     return emulator::reduce(mask, value, [](T x, T y) { return static_cast<T>(x + y); }, site);

@@ -1,5 +1,5 @@
-// OS threads that share out numbered pieces of work: the blocks of a grid, the rows of a product. The caller is one of
-// them: waking another for a single block takes longer than most blocks do.
+// Thread pool that distributes numbered pieces of work: the blocks of a grid, the rows of a matmul. The caller is one
+// of the threads: waking another for a single block takes longer than most blocks do.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ public:
         return *workers;
     }
 
-    // The caller among them.
+    // Includes the caller.
     size_t count() const { return 1 + threads_.size(); }
 
     // Runs `work(piece)` for every piece below `pieces`, in no fixed order, and returns when all are done.
@@ -38,7 +38,7 @@ public:
         }
         begin_.notify_all();
         take_pieces();
-        // Only those are waited for that came in time to take some.
+        // Waits only for the threads that took a piece.
         std::unique_lock<std::mutex> lock(mutex_);
         done_.wait(lock, [this] { return busy_ == 0; });
         pieces_ = 0;

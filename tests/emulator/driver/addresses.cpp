@@ -1,4 +1,4 @@
-// Addresses that are reserved by themselves, and memory that is mapped there.
+// Virtual memory management: reserved address ranges, and memory mapped to them.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -9,20 +9,20 @@
 
 namespace {
 
-// What drivers say of cards: memory comes, and is mapped, in multiples of it.
+// Allocation granularity: memory is created and mapped in multiples of it, as drivers report for GPUs.
 constexpr size_t GRANULE = size_t{2} << 20;
 
 bool is_whole(size_t bytes) { return bytes > 0 && bytes % GRANULE == 0; }
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-// Puts memory of its own behind addresses, or nothing.
+// Backs addresses with fresh memory, or makes them inaccessible (`protection`).
 bool remap(CUdeviceptr address, size_t bytes, int protection) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     return mmap(pointer(address), bytes, protection, flags, -1, 0) != MAP_FAILED;
 }
 
-// Memory counts for as long as somebody holds it, or it is mapped.
+// Memory counts as used until it is neither held nor mapped.
 void forget_if_unused(Context& context, unsigned long long handle) {
     auto found = context.memories.find(handle);
     if (found->second.held || found->second.mapped) return;
@@ -37,7 +37,7 @@ bool is_reserved(const Context& context, CUdeviceptr address, size_t bytes) {
     return address + bytes <= begin + size;
 }
 
-// Whether mapped memory fills a range.
+// Whether mapped memory covers a range without gaps.
 bool is_mapped(const Context& context, CUdeviceptr address, size_t bytes) {
     for (CUdeviceptr at = address; at < address + bytes;) {
         auto found = context.allocations.find(at);
@@ -55,7 +55,7 @@ CUDA_API cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdevic
         const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         void* found = mmap(nullptr, bytes + GRANULE, PROT_NONE, kind, -1, 0);
         if (found == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-        // What is before and behind the part that begins where it has to goes back.
+        // Unmaps the parts before and after the aligned range.
         const auto begin = reinterpret_cast<CUdeviceptr>(found);
         *address = round_up(begin, GRANULE);
         if (*address > begin) munmap(found, *address - begin);
@@ -100,7 +100,7 @@ CUDA_API cuMemRelease(unsigned long long handle) {
     });
 }
 
-// Nothing may use it before somebody is given access.
+// The memory is not accessible until access is granted.
 CUDA_API cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, unsigned long long handle,
                   unsigned long long flags) {
     return context_call("cuMemMap", [&](Context& context) -> CUresult {
@@ -133,7 +133,7 @@ CUDA_API cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     });
 }
 
-// Does not wait for work under way, which would find nothing there: a program must not rely on it.
+// Does not wait for running work, which would find the memory unmapped: programs must not rely on a wait.
 CUDA_API cuMemUnmap(CUdeviceptr address, size_t bytes) {
     return context_call("cuMemUnmap", [&](Context& context) -> CUresult {
         auto found = context.allocations.find(address);

@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 Driver& Driver::get() {
-    // Never destroyed: programs call the driver from destructors of their own.
+    // Never destroyed: programs call the driver from their own destructors.
     static Driver* driver = new Driver();
     return *driver;
 }
@@ -34,7 +34,7 @@ CUresult planned_failure(const char* function) {
     const unsigned long call = ++calls[function];
     for (const PlannedFailure& failure : failures) {
         if (failure.function != function || failure.call != call) continue;
-        // These make a context unusable on a GPU.
+        // These errors make a context unusable on a GPU.
         const bool lasting = failure.code >= CUDA_ERROR_ILLEGAL_ADDRESS &&
                              failure.code <= CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
         if (lasting && current_context() != nullptr) current_context()->error = failure.code;
@@ -43,18 +43,18 @@ CUresult planned_failure(const char* function) {
     return CUDA_SUCCESS;
 }
 
-// The same for the stand-in cuBLASLt, which is no part of a driver.
+// The same for the emulated cuBLASLt. Not part of a CUDA driver.
 CUDA_API emulated_failure(const char* function) {
     std::lock_guard<std::recursive_mutex> lock(driver_lock());
     return planned_failure(function);
 }
 
-// Not part of a driver: tests that try several ways in one process look it up by name. What the calling thread enqueues from
-// now on runs that way, in the words of EMULATED_ORDER, EMULATED_SUMS and EMULATED_GELU, but for those that are set. Returns
-// 0, or 1 for a word that is not understood.
+// Not part of a CUDA driver: tests that use several modes in one process look it up by name. Sets the mode of all work
+// that the calling thread enqueues from now on, with the values of EMULATED_ORDER, EMULATED_SUMS and EMULATED_GELU;
+// environment variables take precedence. Returns 0, or 1 for an invalid value.
 CUDA_API emulated_way(int order, const char* sums, const char* gelu) {
     return static_cast<CUresult>(calling_thread().way.ask(order, sums, gelu) ? 0 : 1);
 }
 
-// For the stand-in libraries.
+// For the emulated libraries.
 extern "C" __attribute__((visibility("default"))) const Way* emulated_current_way() { return &calling_thread().way; }

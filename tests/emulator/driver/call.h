@@ -1,5 +1,5 @@
-// How a call enters the stand-in driver: one at a time, counted, failing where EMULATED_FAIL or an earlier
-// error says.
+// Entry of calls into the emulated driver: serialized, counted, and failing as planned by EMULATED_FAIL or after an
+// earlier error.
 #pragma once
 
 #include "../ways.h"
@@ -11,12 +11,12 @@ std::recursive_mutex& driver_lock();
 // The planned failure of this call of `function`, or success.
 CUresult planned_failure(const char* function);
 
-// What the driver keeps of each thread that calls it. Not in thread-local variables, which are shared memory where a thread
-// runs a block.
+// The driver's state of each calling thread. Not in thread-local variables: these are shared memory on threads that run
+// a block.
 struct CallingThread {
-    Context* context = nullptr;  // the current one, or none
+    Context* context = nullptr;  // the current context, or null
     int capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    Way way = Way::of_environment();  // of what it enqueues
+    Way way = Way::of_environment();  // mode of the work that it enqueues
 };
 
 CallingThread& calling_thread();
@@ -33,7 +33,7 @@ CUresult plain_call(const char* function, Body body) {
     return body();
 }
 
-// A call in the current context, which has to be in order.
+// A call in the current context, which must exist and be free of errors.
 template <class Body>
 CUresult context_call(const char* function, Body body) {
     return plain_call(function, [&]() -> CUresult {

@@ -1,5 +1,5 @@
-// Copies and fills. What the host may touch again, and when, follows CUDA's rules: pageable memory is read
-// when the call is made, page-locked memory when the stream comes to the copy.
+// Copies and fills. Host memory is accessed when CUDA's rules allow: pageable memory is read during the call,
+// page-locked memory when the stream reaches the copy.
 #include <cstring>
 #include <initializer_list>
 
@@ -29,7 +29,7 @@ CUresult copy_async(Context& context, void* to, const void* from, size_t bytes, 
     return context.error;
 }
 
-// Goes through the default stream: in order with the streams that wait for it, and with no others.
+// Uses the default stream: ordered with the streams that synchronize with it, and with no others.
 CUresult copy_now(Context& context, void* to, const void* from, size_t bytes) {
     const CUresult capturing = refuse_while_capturing();
     if (capturing != CUDA_SUCCESS) return capturing;

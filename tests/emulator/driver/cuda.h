@@ -1,5 +1,4 @@
-// The part of the CUDA driver's interface that this stand-in implements: types and constants as the driver
-// has them.
+// The part of the CUDA driver API that the emulation implements: types and constants with the driver's values.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 
 namespace {
 
-// Shared memory that a block may have at most, by compute capability, as the CUDA programming guide lists it.
+// Maximum shared memory of a block by compute capability, from the CUDA programming guide.
 int largest_shared_bytes() {
     const Settings& settings = Settings::get();
     switch (10 * settings.major + settings.minor) {
@@ -33,7 +33,7 @@ int attribute(int which) {
         case 7: return 65535;
         case 8: return 48 << 10;     // shared memory per block without opting in
         case 9: return 64 << 10;     // constant memory
-        case 10: return 32;          // warp
+        case 10: return 32;          // warp size
         case 11: return 2147483647;  // pitch
         case 12: return 65536;       // registers per block
         case 13: return 1000000;     // kHz
@@ -50,7 +50,7 @@ int attribute(int which) {
         case 82: return 65536;  // registers per multiprocessor
         case 97: return largest_shared_bytes();
         case 106: return 32;       // blocks per multiprocessor
-        case 111: return 1 << 10;  // shared memory that the system keeps of each block
+        case 111: return 1 << 10;  // shared memory reserved by the system per block
         case 15:
         case 19:
         case 31:
@@ -112,8 +112,8 @@ CUDA_API cuDriverGetVersion(int* version) {
     return CUDA_SUCCESS;
 }
 
-// Tables of functions beyond the interface, which this driver has none of. NVRTC looks for one wherever a driver is
-// loaded, and takes it for granted that it can ask.
+// Export tables, functions beyond the API: this driver has none. NVRTC calls this wherever a driver is loaded, and
+// requires the function to exist.
 CUDA_API cuGetExportTable(const void**, const CUuuid*) { return CUDA_ERROR_NOT_FOUND; }
 
 CUDA_API cuDeviceGetCount(int* count) {
@@ -146,7 +146,7 @@ CUDA_API cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 
 CUDA_API cuDeviceGetAttribute(int* value, int which, CUdevice device) {
     return device_call("cuDeviceGetAttribute", device, [&](DeviceState&) {
-        *value = which == 33 ? device + 1 : attribute(which);  // 33: the PCI bus, each its own
+        *value = which == 33 ? device + 1 : attribute(which);  // 33: the PCI bus, different for each device
         return CUDA_SUCCESS;
     });
 }

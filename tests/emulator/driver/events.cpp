@@ -1,4 +1,4 @@
-// Events: moments of streams that other streams and the host wait for.
+// Events: points in a stream that other streams and the host wait for.
 #include "call.h"
 #include "streams.h"
 
@@ -28,7 +28,7 @@ CUresult record(const char* function, Event* event, Stream* handle) {
     });
 }
 
-// A stream that waits for an event of a capture takes part in the capture from then on.
+// A stream that waits for a captured event joins the capture.
 CUresult wait_in_capture(Stream& stream, const Event& event) {
     if (event.capture == nullptr) {
         if (event.last == nullptr) return CUDA_SUCCESS;

@@ -18,7 +18,7 @@ std::set<GraphExec*>& executables() {
     return *executables;
 }
 
-// Whether every node comes before the end of the stream that the capture began in.
+// Whether every captured node is joined to the stream in which the capture began.
 bool is_joined(const Capture& capture) {
     const auto& nodes = capture.graph.nodes;
     std::vector<bool> before_end(nodes.size(), false);
@@ -36,8 +36,8 @@ bool is_joined(const Capture& capture) {
     return true;
 }
 
-// Runs the nodes in an order that their dependencies allow: as captured; with EMULATED_DELAY the last
-// captured of those that could run, or any of them by chance.
+// Runs the nodes in an order allowed by their dependencies: the captured order; with EMULATED_DELAY, the last captured
+// runnable node first, or a random one.
 void replay(const Graph& graph) {
     const size_t count = graph.nodes.size();
     const Settings::Delay delay = Settings::get().delay;
@@ -66,7 +66,7 @@ void replay(const Graph& graph) {
     }
 }
 
-// What a driver makes of a graph whose kernels are gone is undefined: it may crash, or do nothing for years.
+// Launching or destroying a graph whose kernels are unloaded is undefined: a driver may crash, or appear to work.
 void require_modules(const char* function, const GraphExec& executable) {
     for (const auto& module : executable.graph->modules) {
         if (!module.expired()) continue;
@@ -235,7 +235,7 @@ CUDA_API cuGraphExecDestroy(GraphExec* executable) {
     });
 }
 
-// Without `nodes` says how many there are.
+// If `nodes` is null, returns only the number of nodes.
 CUDA_API cuGraphGetNodes(Graph* graph, const GraphNode** nodes, size_t* count) {
     return plain_call("cuGraphGetNodes", [&]() -> CUresult {
         if (graphs().count(graph) == 0) return CUDA_ERROR_INVALID_VALUE;

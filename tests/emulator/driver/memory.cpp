@@ -12,8 +12,7 @@
 
 namespace {
 
-// Bytes of 0xff are a NaN in every floating-point type: memory before its first write, and memory after it
-// was freed.
+// Fills uninitialised and freed memory with bytes of 0xff, a NaN in every floating-point type.
 void poison(void* memory, size_t bytes) { memset(memory, 0xff, bytes); }
 
 void* new_memory(size_t bytes) {
@@ -23,9 +22,8 @@ void* new_memory(size_t bytes) {
     return memory;
 }
 
-// Freed memory is kept a while, so that work that comes too late for it reads and writes poison and not
-// somebody else's data. A sanitizer keeps freed memory itself, and reports such work, so there it is freed at
-// once.
+// Freed memory is kept for a while, so that late work reads and writes poison instead of another allocation's data.
+// AddressSanitizer keeps freed memory itself and reports such work, so with it memory is freed at once.
 void release_memory(void* memory, size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
     (void)bytes;
@@ -53,8 +51,7 @@ CUresult add_allocation(Context& context, CUdeviceptr* address, size_t bytes, si
     return CUDA_SUCCESS;
 }
 
-// Counters move when the call is made, as in NVIDIA's driver: the memory can be given out again in this
-// stream.
+// Counters change during the call, as in NVIDIA's driver: the memory can be allocated again in this stream.
 void remove_from_counters(Context& context, const Allocation& allocation) {
     if (allocation.pool != nullptr) {
         allocation.pool->used -= allocation.counted;
@@ -106,7 +103,7 @@ bool is_device_memory(const Context& context, CUdeviceptr address, size_t bytes)
     if (after == context.allocations.begin()) return false;
     auto at = std::prev(after);
     CUdeviceptr end = at->first + at->second.bytes;
-    // What is mapped goes on in the next piece that is.
+    // A mapped range continues in the next mapped piece.
     for (bool mapped = at->second.memory != 0; mapped && end < address + bytes; end += at->second.bytes) {
         ++at;
         mapped = at != context.allocations.end() && at->second.memory != 0 && at->first == end;
@@ -250,7 +247,7 @@ CUDA_API cuMemPoolDestroy(Pool* pool) {
     return pool_call("cuMemPoolDestroy", pool, [&](Context& context) -> CUresult {
         DeviceState& device = device_of(context);
         if (pool == &device.default_pool) return CUDA_ERROR_INVALID_VALUE;
-        // What is still allocated stays valid, but counts as the device's.
+        // Live allocations stay valid, but count as direct allocations of the device.
         for (auto& [address, allocation] : context.allocations) {
             if (allocation.pool == pool) {
                 allocation.pool = nullptr;
@@ -355,7 +352,7 @@ CUDA_API cuMemHostAlloc(void** host, size_t bytes, unsigned) {
     });
 }
 
-// Does not wait for copies under way: a program must not rely on it.
+// Does not wait for running copies: programs must not rely on a wait.
 CUDA_API cuMemFreeHost(void* host) {
     return context_call("cuMemFreeHost", [&](Context&) -> CUresult {
         auto& pinned = Driver::get().pinned;

@@ -1,5 +1,5 @@
-// Modules, functions and launches. A module's image is not looked at: kernels are found by name among those
-// compiled into this library.
+// Modules, functions and launches. Module images are ignored: kernels are found by name among those compiled into this
+// library.
 #include <cstdio>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Static shared memory counts too, which the emulator does not know: every kernel is taken to have some.
+// Static shared memory counts too. Its size is unknown to the emulator, so every kernel is assumed to have some.
 constexpr int STATIC_SHARED = 64;
 constexpr int SHARED_WITHOUT_OPT_IN = (48 << 10) - STATIC_SHARED;
 
@@ -56,7 +56,7 @@ CUresult function_call(const char* name, Function* function, Body body) {
     });
 }
 
-// A launch's arguments are copied when the call is made: the caller may reuse what they were in.
+// Arguments of a launch are copied during the call: the caller may then reuse their memory.
 struct Arguments {
     std::vector<std::vector<unsigned char>> values;
 
@@ -142,7 +142,7 @@ CUDA_API cuFuncSetCacheConfig(Function* function, int) {
     return function_call("cuFuncSetCacheConfig", function, [&](Context&) { return CUDA_SUCCESS; });
 }
 
-// Registers, spills and static shared memory are the GPU compiler's business: these are made up.
+// Registers, register spills and static shared memory depend on the GPU compiler: these values are artificial.
 CUDA_API cuFuncGetAttribute(int* value, int attribute, Function* function) {
     return function_call("cuFuncGetAttribute", function, [&](Context&) -> CUresult {
         const Settings& settings = Settings::get();

@@ -1,4 +1,4 @@
-// For the stand-in libraries: the OS threads that kernels run on.
+// For the emulated libraries: the thread pool that runs kernels.
 #include "../device/workers.h"
 #include "cuda.h"
 

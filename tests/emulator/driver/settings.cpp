@@ -4,7 +4,7 @@
 
 namespace {
 
-// A misspelt setting would make a test pass for the wrong reason.
+// Aborts: a misspelt setting would make a test pass for the wrong reason.
 [[noreturn]] void refuse(const char* name, const std::string& value) {
     fprintf(stderr, "emulated driver: %s=%s is not understood\n", name, value.c_str());
     abort();
@@ -73,8 +73,8 @@ bool Settings::read_delay(const std::string& written) {
     return true;
 }
 
-// Changes EMULATED_DELAY for the streams that are created from now on. Not part of a driver: tests that try
-// several delays in one process look it up by name. Returns 0, or 1 for a word that is not understood.
+// Sets EMULATED_DELAY for the streams created from now on. Not part of a CUDA driver: tests that use several delays in
+// one process look it up by name. Returns 0, or 1 for an invalid value.
 CUDA_API emulated_delay(const char* written) {
     return static_cast<CUresult>(Settings::current().read_delay(written) ? 0 : 1);
 }

@@ -1,4 +1,4 @@
-// What the environment asks of the stand-in, read once. README.md lists the variables.
+// Settings from the environment, read once. README.md lists the variables.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 #include "cuda.h"
 
-// EMULATED_FAIL=FUNCTION:N:CODE[,...]: the N-th call of FUNCTION returns CODE. README.md says which there are.
+// EMULATED_FAIL=FUNCTION:N:CODE[,...]: the N-th call of FUNCTION returns CODE. README.md lists the functions.
 struct PlannedFailure {
     std::string function;
     unsigned long call;
@@ -33,7 +33,7 @@ struct Settings {
         return settings;
     }
 
-    // Whether the word is understood.
+    // Returns whether the value is valid.
     bool read_delay(const std::string& written);
 
 private:

@@ -1,4 +1,4 @@
-// What the stand-in driver keeps: devices, each with one primary context, and what belongs to a context.
+// State of the emulated driver: devices, each with one primary context, and the objects of a context.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,14 @@ struct Context;
 struct Stream;
 struct Capture;
 
-// A moment in a stream's work: an event's last record. Whoever waits for it keeps it, whatever becomes of the
-// event.
+// A point in a stream's work: the last record of an event. Waiters share ownership of it, independently of the event.
 struct Moment {
     Stream* stream;
     bool reached = false;
     std::chrono::steady_clock::time_point time;
 };
 
-// One entry of a stream's queue: work to do, a moment to mark as reached, or one of another stream to wait
-// for.
+// One entry of a stream's queue: work to run, a point to mark as reached, or a point of another stream to wait for.
 struct Operation {
     std::function<void()> work;
     std::shared_ptr<Moment> record;
@@ -39,12 +37,12 @@ struct Stream {
     Context* context;
     unsigned number;         // in the order of creation; the default stream is 0
     bool waits_for_default;  // not created with CU_STREAM_NON_BLOCKING
-    bool put_off;            // EMULATED_DELAY: runs only what something waits for
+    bool put_off;            // EMULATED_DELAY: runs only when something waits for it
     int priority;
     std::deque<Operation> queue;
     std::shared_ptr<Capture> capture;    // while capturing
-    std::vector<size_t> captured_after;  // the nodes that the next one depends on
-    std::chrono::milliseconds pretended{};  // what its work so far would have taken longer on a card
+    std::vector<size_t> captured_after;  // dependencies of the next node
+    std::chrono::milliseconds pretended{};  // artificial run time of its work so far
 
     bool is_default() const { return number == 0; }
 };
@@ -52,8 +50,8 @@ struct Stream {
 struct Event {
     Context* context;
     bool timed;
-    std::shared_ptr<Moment> last;      // none: never recorded, hence complete
-    std::shared_ptr<Capture> capture;  // recorded in a capture, where it stands for `captured_after`
+    std::shared_ptr<Moment> last;      // null: never recorded, hence complete
+    std::shared_ptr<Capture> capture;  // if recorded in a capture: then it represents `captured_after`
     std::vector<size_t> captured_after;
 };
 
@@ -64,11 +62,11 @@ struct GraphNode {
 
 struct Graph {
     std::vector<GraphNode> nodes;
-    // Of what its launches call: each gone once it is unloaded.
+    // Modules of the launched kernels; a pointer expires when its module is unloaded.
     std::vector<std::weak_ptr<const char>> modules;
 };
 
-// An instantiated graph: its nodes as they were.
+// An instantiated graph, with the nodes at instantiation.
 struct GraphExec {
     std::shared_ptr<const Graph> graph;
 };
@@ -85,14 +83,14 @@ struct Pool {
     size_t used = 0, used_high = 0;
     size_t reserved = 0, reserved_high = 0;
     uint64_t release_threshold = 0;
-    int reuse[4] = {1, 1, 1, 1};  // by CU_MEMPOOL_ATTR_REUSE_*, kept but without effect
+    int reuse[4] = {1, 1, 1, 1};  // indexed by CU_MEMPOOL_ATTR_REUSE_*, stored but without effect
 };
 
 struct Allocation {
     size_t bytes;
-    size_t counted;  // as its pool or device counts it
-    Pool* pool;      // none: from cuMemAlloc, or mapped
-    unsigned long long memory = 0;  // what is mapped, by its handle
+    size_t counted;  // as counted by its pool or device
+    Pool* pool;      // null: from cuMemAlloc, or mapped
+    unsigned long long memory = 0;  // handle of the mapped memory, or 0
     bool is_accessible = true;
 };
 
@@ -112,7 +110,7 @@ struct Context {
     unsigned streams_created = 0;
     size_t direct = 0;  // bytes from cuMemAlloc and cuMemCreate
     std::map<CUdeviceptr, Allocation> allocations;
-    std::map<CUdeviceptr, size_t> reservations;  // bytes of addresses
+    std::map<CUdeviceptr, size_t> reservations;  // size of each reserved address range
     std::map<unsigned long long, Memory> memories;
     unsigned long long memories_created = 0;
 };
@@ -124,10 +122,10 @@ struct DeviceState {
     std::set<Pool*> pools;
 };
 
-// Host memory that the driver knows as page-locked.
+// Page-locked host memory.
 struct PinnedRange {
     size_t bytes;
-    bool allocated;  // by cuMemHostAlloc, or registered
+    bool allocated;  // true: by cuMemHostAlloc; false: registered
 };
 
 struct Driver {

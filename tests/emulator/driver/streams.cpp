@@ -7,7 +7,7 @@
 
 namespace {
 
-// Whether the stream could take a step without another stream's help.
+// Whether the stream can take a step without progress of another stream.
 bool can_step(const Stream& stream) {
     return !stream.queue.empty() &&
            (stream.queue.front().wait == nullptr || stream.queue.front().wait->reached);
@@ -17,7 +17,7 @@ void step(Stream& stream) {
     Operation operation = std::move(stream.queue.front());
     stream.queue.pop_front();
     if (operation.wait != nullptr) finish(operation.wait);
-    // After an error the device does nothing any more, but moments pass so that nobody waits for ever.
+    // After an error no work runs any more, but points are still marked as reached, so that no wait hangs.
     if (operation.work && stream.context->error == CUDA_SUCCESS) operation.work();
     if (operation.record != nullptr) {
         operation.record->time = std::chrono::steady_clock::now() + stream.pretended;
@@ -35,7 +35,7 @@ void step_by_chance(Context& context) {
 
 void advance(Stream& stream) {
     if (Settings::get().delay == Settings::BY_CHANCE) {
-        // In bursts, and in sum less than what is enqueued, so that the device lags behind the host.
+        // Random steps in bursts, in total fewer than enqueued, so that the device lags behind the host.
         for (size_t steps = choose(8) == 0 ? choose(12) : 0; steps > 0; steps--)
             step_by_chance(*stream.context);
     } else if (!stream.put_off) {
@@ -56,7 +56,7 @@ CUresult create(const char* function, Stream** out, unsigned flags, int priority
     return context_call(function, [&](Context& context) {
         const Settings::Delay delay = Settings::get().delay;
         const unsigned number = ++context.streams_created;
-        // Who works with two streams creates them one after the other.
+        // Programs with two streams create them one after the other.
         const bool put_off = delay == Settings::EVERY_STREAM ||
                              (delay == Settings::FIRST_STREAM && number % 2 == 1) ||
                              (delay == Settings::SECOND_STREAM && number % 2 == 0);
@@ -176,7 +176,7 @@ CUDA_API cuLaunchHostFunc(Stream* handle, void (*function)(void*), void* data) {
     });
 }
 
-// For the stand-in libraries: work in a stream's order.
+// For the emulated libraries: enqueues work in stream order.
 CUDA_API emulated_enqueue(Stream* handle, std::function<void()>* work) {
     return stream_call("emulated_enqueue", handle, [&](Stream& stream) {
         enqueue(stream, std::move(*work));
@@ -184,9 +184,9 @@ CUDA_API emulated_enqueue(Stream* handle, std::function<void()>* work) {
     });
 }
 
-// For work of theirs that is running: events behind it find the stream to be that much later.
+// For running work of the emulated libraries: adds artificial run time, which delays the times of later events.
 CUDA_API emulated_pretend(Stream* stream, int milliseconds) {
-    // The default stream, which a null pointer stands for, keeps the host's time.
+    // The default stream (a null pointer) keeps the host's time.
     if (stream != nullptr) stream->pretended += std::chrono::milliseconds(milliseconds);
     return CUDA_SUCCESS;
 }

@@ -1,28 +1,28 @@
-// Work in the order of streams and events, put off or mixed as EMULATED_DELAY says.
+// Execution in the order of streams and events, delayed or randomized by EMULATED_DELAY.
 #pragma once
 
 #include "state.h"
 
-// The stream that a handle means (null handles mean the default stream), or none if it does not exist.
+// The stream of a handle (null handles mean the default stream), or null if it does not exist.
 Stream* find_stream(Context& context, Stream* handle);
 
-// Puts work at the end of a stream, or into the graph that the stream captures.
+// Appends work to a stream, or to the graph that the stream captures.
 void enqueue(Stream& stream, std::function<void()> work);
 void enqueue(Stream& stream, Operation operation);
 
-// Runs a stream's work, and what it waits for, to the end.
+// Runs all work of a stream, and the work that it waits for.
 void finish(Stream& stream);
 
-// Runs what has to be done before a moment, or one step towards it.
+// Runs the work before a point, or one step towards it.
 void finish(const std::shared_ptr<Moment>& moment);
 void step_towards(Stream& stream);
 
-// Success, or the error of a call that a capture in progress does not allow (and that spoils the capture).
+// Success, or the error of a call that is forbidden during a capture (and invalidates the capture).
 CUresult refuse_while_capturing();
 CUresult invalidate(Capture& capture);
 
 // Adds a node to a stream's capture.
 void capture_work(Stream& stream, std::function<void()> work);
 
-// A number below `bound` by EMULATED_DELAY's seed.
+// A random number below `bound`, with the seed of EMULATED_DELAY.
 size_t choose(size_t bound);

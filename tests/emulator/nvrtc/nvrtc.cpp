@@ -1,4 +1,4 @@
-// An NVRTC that compiles nothing: every compilation ends with the code that EMULATED_NVRTC names.
+// An NVRTC whose compilations all fail with the status set by EMULATED_NVRTC.
 #include <cstddef>
 #include <cstdlib>
 

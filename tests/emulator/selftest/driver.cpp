@@ -1,4 +1,4 @@
-// Memory, pools, errors, captures that go wrong, and launches that a driver refuses.
+// Tests of memory, pools, errors, invalid captures, and rejected launches.
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -34,7 +34,7 @@ void* create_pool() {
 void counts_memory() {
     Gpu gpu;
     const size_t before = free_bytes();
-    EXPECT_EQUAL(before, 192 * MIB);  // less the context's overhead
+    EXPECT_EQUAL(before, 192 * MIB);  // minus the context's overhead
     void* pool = create_pool();
     uint64_t keep_all = ~uint64_t{0};
     REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all));
@@ -49,7 +49,7 @@ void counts_memory() {
     REQUIRE(cuStreamSynchronize(gpu.compute));
     EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5 * MIB + 512);
     EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 15 * MIB + 512);
-    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 16 * MIB);  // kept for the next
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 16 * MIB);  // still reserved
     uint64_t zero = 0;
     REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
     EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 5 * MIB + 512);
@@ -165,7 +165,7 @@ void spoils_captures() {
     REQUIRE(cuGraphDestroy(graph));
 }
 
-// Ends the process: a module is unloaded while a graph that calls its kernel is still there.
+// Aborts the process: a module is unloaded while a graph that calls its kernel still exists.
 void unloads_module_before_graph(bool launches) {
     Gpu gpu;
     const CUdeviceptr x = gpu.allocate(256);
@@ -193,14 +193,15 @@ void fails_as_planned() {
     EXPECT(strcmp(name, "CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
 }
 
-// Work goes the way that its thread asked for when it was enqueued, whenever it runs and whatever others ask for.
+// Work runs in the mode that its thread had set when it was enqueued, whenever it runs and whatever other threads set.
 void goes_the_way_of_its_thread() {
     EXPECT_EQUAL(emulated_delay("compute"), CUDA_SUCCESS);
     Gpu gpu;
     const std::vector<float> ones(256, 1.0f);
     const CUdeviceptr x = gpu.allocate(1024), forward = gpu.allocate(1024), backward = gpu.allocate(1024);
     REQUIRE(cuMemcpyHtoD_v2(x, ones.data(), 1024));
-    // A thread reads what the thread opposite has written, if that had its turn.
+    // Each thread reads the value that the opposite thread writes, if that thread ran first: the result depends on the
+    // thread order.
     const auto launch = [&](CUdeviceptr y) {
         CUdeviceptr from = x;
         void* arguments[] = {&y, &from};

@@ -1,4 +1,4 @@
-// The stand-ins' interface as a program sees it.
+// The emulated interfaces as a program sees them.
 #pragma once
 
 #include "../cublaslt/cublaslt.h"

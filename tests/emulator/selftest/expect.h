@@ -1,4 +1,4 @@
-// A test fails by saying where and going on; `finish` makes the exit status of it.
+// Failed expectations print their location and the test continues; `finish` returns the exit status.
 #pragma once
 
 #include <cstdio>

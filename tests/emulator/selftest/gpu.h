@@ -1,5 +1,4 @@
-// A context with two streams, and the few calls that tests make of them. Calls that fail end the test at
-// once.
+// A context with two streams, and wrappers of the calls that tests use. Failed calls end the test at once.
 #pragma once
 
 #include <cstdlib>
@@ -28,7 +27,7 @@ struct Gpu {
         REQUIRE(cuStreamCreate(&copy, CU_STREAM_NON_BLOCKING));
         REQUIRE(cuModuleLoadData(&module, "any image"));
     }
-    // Errors of the device end with the context.
+    // Resetting the context clears device errors.
     ~Gpu() { cuDevicePrimaryCtxReset_v2(0); }
 
     void* function(const char* name) {

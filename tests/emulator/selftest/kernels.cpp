@@ -1,5 +1,5 @@
-// The emulator alone: right kernels give right results, wrong ones are noticed. Run in several thread orders
-// (EMULATED_ORDER); with an argument, launches that wrong kernel only, for a sanitizer to find.
+// Tests of the emulator alone: correct kernels give correct results, and wrong ones are detected. Run in several thread
+// orders (EMULATED_ORDER). With an argument, launches only that wrong kernel, for a sanitizer to detect.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Launches with the arguments as given, and returns what the emulator had to say.
+// Launches a kernel with the given arguments, and returns the emulator's error message.
 template <class... A>
 std::string launch(const char* name, unsigned grid, unsigned block, size_t shared_bytes, A... arguments) {
     void* pointers[] = {&arguments...};
@@ -20,7 +20,7 @@ bool contains(const std::string& text, const char* part) { return text.find(part
 
 int order() { return Way::of_environment().order; }
 
-// Numbers that are small integers, so that sums are exact in every type and order.
+// Small integers, so that sums are exact in every type and order.
 template <class T>
 std::vector<T> integers(size_t count, int step) {
     std::vector<T> values(count);
@@ -85,7 +85,7 @@ void multiplies(const char* kernel, int inner) {
     }
 }
 
-// One sum as tensor cores add, in double precision, where everything is exact but for the cuts.
+// One sum as tensor cores compute it, in double precision, where everything but the truncation is exact.
 float truncated_sum(float sum, const float* products, int count) {
     float largest = std::fabs(sum);
     for (int i = 0; i < count; i++) largest = std::max(largest, std::fabs(products[i]));
@@ -101,8 +101,8 @@ float truncated_sum(float sum, const float* products, int count) {
     return std::fabs(nearest) > std::fabs(exact) ? std::nextafter(nearest, 0.0f) : nearest;
 }
 
-// Numbers of any bits, and of exponents that are near each other, at either end of the range or not: with infinities, zeros
-// of both signs, and addends that cancel.
+// Random bits, and numbers with nearby exponents, at either end of the range or between: with infinities, zeros of both
+// signs, and addends that cancel.
 void truncates_sums() {
     emulator::Chance chance;
     const auto number = [&](int kind, uint32_t exponent) {
@@ -146,7 +146,7 @@ void truncates_sums() {
 void loads_matrices() {
     std::vector<uint32_t> out(32 * 16);
     EXPECT(launch("matrix_loads", 1, 32, 32 * 16, out.data()).empty());
-    // Each number says where it lay: row 8 * matrix + r, column c of the tile.
+    // Each number encodes its position: row 8 * matrix + r, column c of the tile.
     const auto pair = [](int low, int high) { return static_cast<uint32_t>(low | high << 16); };
     for (int lane = 0; lane < 32; lane++) {
         const uint32_t* row = &out[16 * lane];
@@ -170,7 +170,7 @@ void converts_sixteen_bits() {
         if (!isnan(f)) EXPECT_EQUAL(half_bits(f), bits);
         if (!isnan(b)) EXPECT_EQUAL(bfloat_bits(b), bits);
     }
-    // Ties to even, overflow, subnormals, the smallest and what is lost.
+    // Ties to even, overflow, subnormals, the smallest number, and underflow.
     EXPECT_EQUAL(half_bits(1.0f + 0x1p-11f), 0x3c00);
     EXPECT_EQUAL(half_bits(1.0f + 3 * 0x1p-11f), 0x3c02);
     EXPECT_EQUAL(half_bits(65519.996f), 0x7bff);
@@ -213,7 +213,7 @@ void notices_divergence() {
     EXPECT(contains(launch("diverges_at_shuffle", 1, 32, 0, y.data()), "deadlock"));
     EXPECT(launch("reads_absent_lane", 1, 32, 0, y.data()).empty());
     EXPECT(isnan(y[0]) && y[31] == 0);
-    // An error spoils nothing for the next launch.
+    // An error does not affect the next launch.
     sums_rows();
 }
 
@@ -245,7 +245,7 @@ int run_wrong_kernel(const std::string& name) {
     } else if (name == "loads_misaligned_vector") {
         launch("loads_misaligned_vector", 1, 1, 0, y.data(), x.data());
     } else if (name == "reads_unset_dynamic_shared") {
-        launch("reads_unset_dynamic_shared", 1, 32, 31 * 4, y.data());  // one float too few
+        launch("reads_unset_dynamic_shared", 1, 32, 31 * 4, y.data());  // one float too small
     }
     return 0;
 }

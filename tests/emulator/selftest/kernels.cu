@@ -1,7 +1,7 @@
-// Small kernels that are right, and small kernels that are wrong in ways that the emulator has to notice.
+// Small correct kernels, and small wrong kernels whose errors the emulator must detect.
 #include "compat.cuh"
 
-// ---- right ----
+// ---- correct ----
 
 extern "C" __global__ void scale(float* y, const float* x, float factor, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -9,7 +9,7 @@ extern "C" __global__ void scale(float* y, const float* x, float factor, int n) 
 }
 REGISTER(scale)
 
-// y[row] = the sum of x[row, 0..n], through shuffles and static shared memory.
+// y[row] = sum of x[row, 0..n], through shuffles and static shared memory.
 extern "C" __global__ void row_sums(float* y, const float* x, int n) {
     __shared__ float partial[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -26,7 +26,7 @@ extern "C" __global__ void row_sums(float* y, const float* x, int n) {
 }
 REGISTER(row_sums)
 
-// One warp: what every kind of shuffle and vote gives each lane.
+// One warp: the result of every kind of shuffle and vote in each lane.
 extern "C" __global__ void warp_operations(int* out) {
     const int lane = threadIdx.x;
     int* row = out + 16 * lane;
@@ -56,8 +56,8 @@ extern "C" __global__ void atomics(unsigned* counts, float* sum) {
 }
 REGISTER(atomics)
 
-// d[16, 8] += a[16, 16] b[16, 8] of T, matrices loaded through shared memory: b as it is by a transposing
-// load.
+// d[16, 8] += a[16, 16] b[16, 8] of T, with the matrices loaded through shared memory; b is row-major and loaded with
+// transposing loads.
 template <class T>
 __device__ void multiply_16x8x16(float* d, const T* a, const T* b) {
     __shared__ __align__(16) T left[16][24];
@@ -97,7 +97,7 @@ extern "C" __global__ void multiply_tf32(float* d, const float* a, const float* 
 }
 REGISTER(multiply_tf32)
 
-// What every `ldmatrix` gives each lane of a [32, 8] tile of the numbers 0 to 255.
+// The registers of each lane after every kind of `ldmatrix` of a [32, 8] tile of the numbers 0 to 255.
 extern "C" __global__ void matrix_loads(uint32_t* out) {
     DYN_SHARED(uint16_t, tile);
     const int lane = threadIdx.x;
@@ -174,7 +174,7 @@ extern "C" __global__ void lacks_copy_wait(float* y, const float* x) {
 }
 REGISTER(lacks_copy_wait)
 
-// Begins to overwrite the tile that other threads are still reading.
+// Starts to overwrite the tile while other threads are still reading it.
 extern "C" __global__ void copies_too_early(float* y, const float* x) {
     __shared__ __align__(16) float values[128];
     for (int tile = 0; tile < 2; tile++) {

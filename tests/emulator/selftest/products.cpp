@@ -1,5 +1,5 @@
-// The stand-in cuBLASLt against sums in double precision: types, orders, transposes, epilogues, and what it
-// refuses.
+// Tests of the emulated cuBLASLt against sums in double precision: types, layouts, transposes, epilogues, and rejected
+// problems.
 #include <cmath>
 #include <cstring>
 
@@ -27,7 +27,7 @@ struct Matrix {
     CUdeviceptr address;
 
     Matrix(Gpu& gpu, DataType type, int order, uint64_t rows, uint64_t columns, unsigned seed) {
-        // Longer than it has to be, and a multiple of 8, as some epilogues want it.
+        // Longer than necessary, and a multiple of 8, as some epilogues require.
         const uint64_t line = ((order == CUBLASLT_ORDER_COL ? rows : columns) / 8 + 1) * 8;
         const uint64_t lines = order == CUBLASLT_ORDER_COL ? columns : rows;
         layout = {type, order, rows, columns, static_cast<int64_t>(line), 1, 0};
@@ -78,7 +78,7 @@ void multiplies(void* handle, const Case& test) {
     Matrix d(gpu, test.out, test.order, M, N, 3);
     Matrix bias(gpu, test.out, CUBLASLT_ORDER_COL, M, 1, 4);
     Matrix before(gpu, test.out, CUBLASLT_ORDER_COL, M, N, 5);
-    const Matrix c = d, given_bias = bias, given_before = before;  // D is C's place
+    const Matrix c = d, given_bias = bias, given_before = before;  // D overwrites C
 
     Description description{CUBLAS_COMPUTE_32F, CUDA_R_32F};
     description.transpose_a = test.transpose_a;
@@ -172,7 +172,7 @@ void refuses(void* handle) {
     EXPECT_EQUAL(status(description, CUDA_R_16BF, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
     EXPECT_EQUAL(status(description, CUDA_R_16BF, CUDA_R_32F, 36), CUBLAS_STATUS_NOT_SUPPORTED);
 
-    // An algorithm of another shape, and operands that are not aligned.
+    // Algorithms of another shape, and misaligned operands.
     Gpu gpu;
     const Layout a{CUDA_R_32F, 0, 32, 16, 32}, b{CUDA_R_32F, 0, 16, 8, 16}, d{CUDA_R_32F, 0, 32, 8, 32};
     const Description plain{CUBLAS_COMPUTE_32F, CUDA_R_32F};
@@ -189,7 +189,7 @@ void refuses(void* handle) {
     HeuristicResult checked;
     EXPECT_EQUAL(cublasLtMatmulAlgoCheck(handle, &plain, &a, &b, &d, &d, &result.algorithm, &checked),
                  CUBLAS_STATUS_NOT_SUPPORTED);
-    // Each operand has to be as aligned as it was said to be when the algorithm was recommended.
+    // Each operand must have at least the alignment declared when the algorithm was recommended.
     for (int operand = 0; operand < 4; operand++) {
         Preference less;
         less.alignment[operand] = 4;
@@ -219,7 +219,7 @@ void refuses(void* handle) {
     REQUIRE(cuCtxSynchronize());
 }
 
-// The shorter operands of tf32 show.
+// The reduced precision of tf32 operands is visible.
 void rounds_to_tf32(void* handle) {
     Gpu gpu;
     const Layout one_by_one{CUDA_R_32F, 0, 1, 1, 1};

@@ -1,5 +1,5 @@
-// The order of streams: right programs give right numbers however work is put off (EMULATED_DELAY), and
-// programs that lack an event give wrong ones. Prints how many steps each of them got wrong.
+// Tests of stream order: correct programs give correct numbers under every delay (EMULATED_DELAY), and programs without
+// a required event give wrong ones. Prints the number of wrong steps of each.
 #include <cstring>
 
 #include "gpu.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int N = 200, STEPS = 6;
 
-// What a program may forget.
+// A missing event or wait.
 enum Mistake {
     NONE,
     COMPUTE_AHEAD_OF_UPLOAD,
@@ -17,7 +17,7 @@ enum Mistake {
     DOWNLOAD_AHEAD_OF_COMPUTE
 };
 
-// Counts the steps whose numbers are not twice the step's.
+// Counts the steps whose results are not twice the step number.
 int count_wrong(const float* results) {
     int wrong = 0;
     for (int step = 0; step < STEPS; step++) {
@@ -29,8 +29,8 @@ int count_wrong(const float* results) {
     return wrong;
 }
 
-// Every step uploads its numbers on the copy stream, through the same staging buffer to the same place, and
-// doubles them on the compute stream.
+// Every step uploads its numbers on the copy stream, through one staging buffer to one device buffer, and doubles them
+// on the compute stream.
 int wrong_uploads(Mistake mistake) {
     Gpu gpu;
     const CUdeviceptr x = gpu.allocate(N * sizeof(float)), y = gpu.allocate(STEPS * N * sizeof(float));
@@ -52,7 +52,7 @@ int wrong_uploads(Mistake mistake) {
     return count_wrong(results);
 }
 
-// Every step computes its numbers in the same place and downloads them on the copy stream.
+// Every step computes its numbers in one device buffer and downloads them on the copy stream.
 int wrong_downloads(Mistake mistake) {
     Gpu gpu;
     const CUdeviceptr x = gpu.allocate(N * sizeof(float)), y = gpu.allocate(N * sizeof(float));
@@ -104,7 +104,7 @@ int wrong_replays(bool with_event) {
     return wrong;
 }
 
-// Pageable memory may be reused at once; synchronous copies do not wait for streams that opted out of it.
+// Pageable memory may be reused at once; synchronous copies do not wait for non-blocking streams.
 void follows_rules_of_host_memory() {
     Gpu gpu;
     const CUdeviceptr x = gpu.allocate(N * sizeof(float)), y = gpu.allocate(N * sizeof(float));

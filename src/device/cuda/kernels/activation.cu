@@ -1,4 +1,4 @@
-// Functions of each element: by themselves, behind a sum or a product, and through a gate.
+// Activation functions: alone, after an addition or a matmul (epilogue), and as gates.
 #include "activations.cuh"
 #include "elementwise.cuh"
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ void activation_backward(T* dx, const T* dy, const T*
     map2(dx, dy, x, count, [](float dy, float x) { return dy * F::slope(x); });
 }
 
-// Calls `work` for the columns of a block that takes 4 * BLOCK of one row.
+// Calls `work` for the columns of this block, which processes 4 * BLOCK columns of one row.
 template <class Work>
 __device__ __forceinline__ void each_column(uint32_t columns, Work work) {
     const uint32_t end = min(columns, (blockIdx.y + 1) * 4 * BLOCK);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void finish(Y* y, T* before, const Y* bias, const Y* 
     });
 }
 
-// y[r, c] = f(gate[r, c]) * up[r, c], of rows with the gate first and then what it lets through.
+// y[r, c] = f(gate[r, c]) * up[r, c]. Rows of `both` hold the gate, then `up`.
 template <class F, class T>
 __device__ __forceinline__ void gate(T* y, const T* both, uint32_t columns) {
     y += static_cast<uint64_t>(blockIdx.x) * columns;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void gate(T* y, const T* both, uint32_t columns) {
     });
 }
 
-// The gradients of both. `dboth` may be `both`.
+// The gradients of the gate and of `up`. `dboth` may be `both`.
 template <class F, class T>
 __device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* both, uint32_t columns) {
     dboth += static_cast<uint64_t>(blockIdx.x) * 2 * columns;

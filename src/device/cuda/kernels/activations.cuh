@@ -1,8 +1,8 @@
-// Functions of each element and their slopes. A new one is a struct and its line at the end.
+// Activation functions and their derivatives. To add one, add a struct and its line at the end.
 #pragma once
 #include "compat.cuh"
 
-// The share of normal numbers below x times x: GELU as it is defined.
+// Exact GELU: x times the standard normal distribution function.
 struct Gelu {
     __device__ __forceinline__ static float value(float x) { return x * below(x); }
 
@@ -10,11 +10,11 @@ struct Gelu {
         return below(x) + x * 0.3989422804014327f * expf(-0.5f * x * x);
     }
 
-    // Of far below 0, what 1 + erf has left is nothing: erfc keeps it.
+    // erfc keeps precision far below 0, where 1 + erf cancels to 0.
     __device__ __forceinline__ static float below(float x) { return 0.5f * erfcf(-0.7071067811865476f * x); }
 };
 
-// The tanh form of GELU.
+// Tanh approximation of GELU.
 struct GeluTanh {
     // sqrt(8 / pi): twice GELU's factor, because (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)).
     static constexpr float SLOPE = 1.5957691216057308f;
@@ -31,7 +31,8 @@ struct GeluTanh {
         const float square = x * x;
         const float share = GeluTanh::share(x, square);
         const float inner = SLOPE + 3.0f * SLOPE * CUBE * square;
-        // share + x share (1 - share) 2 du/dx, small factors first: for large x they are 0, and x times `inner` overflows.
+        // share + x share (1 - share) 2 du/dx, with the small factors multiplied first: for large x they are 0, and x
+        // times `inner` overflows.
         return share + share * (1.0f - share) * x * inner;
     }
 };
@@ -61,7 +62,7 @@ struct Silu {
     }
 };
 
-// Calls a macro for each of them, with its word in experiment files, which names of kernels begin with.
+// Calls a macro for each activation, with its keyword in experiment files, which is the prefix of the kernel names.
 #define EACH_ACTIVATION(CALL)                                                                                        \
     CALL(GeluTanh, gelu_tanh)                                                                                        \
     CALL(Gelu, gelu)                                                                                                 \

@@ -1,10 +1,10 @@
-// Adafactor (Shazeer and Stern 2018): variances as products of those of rows and of columns. A tensor is gone through three
-// times: for the sums of its rows and columns, for the size of its direction, and to be updated. All kernels take the same
-// parameters, but for who works on what.
+// Adafactor (Shazeer and Stern 2018): factored variances, products of row and column variances. Each tensor is read
+// three times: for the sums of its rows and columns, for the norm of its direction, and for the update. All kernels
+// take the same parameters and differ in the assignment of blocks.
 #include "reductions.cuh"
 #include "weights.cuh"
 
-// What is the same for all steps.
+// Constants of all steps.
 struct Adafactor {
     float epsilon;
     float scale_epsilon;
@@ -12,7 +12,7 @@ struct Adafactor {
     float weight_decay;
 };
 
-// Runs of rows whose sums are made by themselves.
+// Maximum number of row runs per tensor; each run has its own partial sums.
 constexpr uint64_t MOST_BLOCKS = 128;
 
 // One tensor of a bucket. A vector is one row, which has no variance of its own.
@@ -21,11 +21,12 @@ struct Factored {
     uint64_t offset;
     uint64_t rows;
     uint64_t columns;
-    // Where its variances begin: those of rows, and behind them those of columns.
+    // Start of its variances: those of the rows, then those of the columns.
     uint64_t variances;
-    // Where its scratch memory begins: for each run of rows two sums in f64, for each a sum of each column, two numbers.
+    // Start of its scratch memory: two f64 sums per row run, then one sum of each column per row run, then two numbers
+    // (`whole`).
     uint64_t scratch;
-    // The site of random numbers; above it, whether parameters decay, and whether it is a matrix.
+    // Lower 32 bits: site of the random numbers. Bit 32: whether weight decay applies. Bit 33: whether it is a matrix.
     uint64_t terms;
 
     __device__ __forceinline__ uint32_t site() const { return static_cast<uint32_t>(terms); }
@@ -35,28 +36,28 @@ struct Factored {
     __device__ __forceinline__ uint64_t blocks() const { return (rows + rows_per_block() - 1) / rows_per_block(); }
     __device__ __forceinline__ uint64_t rows_with_variances() const { return is_matrix() ? rows : 0; }
 
-    // The rows of this block.
+    // Range of rows of this block.
     __device__ __forceinline__ uint64_t begin() const { return (blockIdx.x - first_block) * rows_per_block(); }
     __device__ __forceinline__ uint64_t end() const { return min(rows, begin() + rows_per_block()); }
 
-    // Of parameters' squares, and behind them of directions'.
+    // Sums of squares of the parameters, then of the directions, one per row run.
     __device__ __forceinline__ double* sums(float* scratches) const {
         return reinterpret_cast<double*>(scratches + scratch);
     }
     __device__ __forceinline__ float* partial_columns(float* scratches) const {
         return scratches + scratch + 4 * blocks();
     }
-    // What variances of rows are divided by, and the scale of the parameters.
+    // Divisor of the row variances (their mean), then the scale of the parameters.
     __device__ __forceinline__ float* whole(float* scratches) const {
         return partial_columns(scratches) + blocks() * columns;
     }
 };
 
-// What of the arguments all kernels need.
+// Arguments that all kernels use.
 struct Step {
     const Factored& tensor;
     Weights weights;
-    // What gradients count.
+    // Factor of the gradients.
     float counted;
 
     __device__ __forceinline__ Step(void* parameters, const void* gradients, const float* numbers, float* master,
@@ -69,7 +70,7 @@ struct Step {
     __device__ __forceinline__ float gradient(uint64_t element) const { return weights.gradient(element) * counted; }
 };
 
-// The variance of an element, of its row and its column.
+// Variance of an element, from its row's and its column's variance.
 struct Variances {
     const float* rows;
     const float* columns;
@@ -100,7 +101,7 @@ constexpr int WARPS = BLOCK / 32;
 
 #define STEP Step(parameters, gradients, numbers, master, norm, scaling, clip_norm, formats, table)
 
-// Moves the variances of rows, and adds up columns and the squares of parameters: a block for each run of rows.
+// Updates the row variances, and sums the squares of columns and of parameters: one block per row run.
 ADAFACTOR(adafactor_sums) {
     if (is_left_out(norm, scaling)) return;
     const Step step = STEP;
@@ -139,7 +140,7 @@ ADAFACTOR(adafactor_sums) {
 }
 REGISTER(adafactor_sums)
 
-// Moves the variances of columns: a thread for each.
+// Updates the column variances: one thread per column.
 ADAFACTOR(adafactor_columns) {
     if (is_left_out(norm, scaling)) return;
     const Factored& tensor = entry_of_block(table);
@@ -153,7 +154,7 @@ ADAFACTOR(adafactor_columns) {
 }
 REGISTER(adafactor_columns)
 
-// The mean of the rows' variances and the scale of the parameters: a block for each tensor.
+// Mean of the row variances and scale of the parameters: one block per tensor.
 ADAFACTOR(adafactor_scales) {
     if (is_left_out(norm, scaling)) return;
     const Factored& tensor = entry_of_block(table);
@@ -173,7 +174,7 @@ ADAFACTOR(adafactor_scales) {
 }
 REGISTER(adafactor_scales)
 
-// The squares of what gradients become: a block for each run of rows.
+// Sums of squares of the directions: one block per row run.
 ADAFACTOR(adafactor_directions) {
     if (is_left_out(norm, scaling)) return;
     const Step step = STEP;
@@ -194,7 +195,7 @@ ADAFACTOR(adafactor_directions) {
 }
 REGISTER(adafactor_directions)
 
-// Updates the parameters: blocks take UPDATE_ELEMENTS each.
+// Updates the parameters: UPDATE_ELEMENTS elements per block.
 ADAFACTOR(adafactor_update) {
     const Step step = STEP;
     const Factored& tensor = step.tensor;
@@ -205,7 +206,7 @@ ADAFACTOR(adafactor_update) {
     const double* sums = tensor.sums(scratch) + tensor.blocks();
     const double squares = block_sum(threadIdx.x < tensor.blocks() ? sums[threadIdx.x] : 0.0);
     const float ratio = static_cast<float>(sqrt(squares / elements)) / rule.clip_threshold;
-    // What is not a number must show in the parameters.
+    // NaN must propagate to the parameters.
     const float divisor = ratio < 1.0f ? 1.0f : ratio;
     const float rate = tensor.whole(scratch)[1] * fminf(numbers[0], numbers[3]) / divisor;
     const float kept = tensor.decays() ? 1.0f - numbers[0] * rule.weight_decay : 1.0f;

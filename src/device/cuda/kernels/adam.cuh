@@ -1,4 +1,4 @@
-// Adam, with weight decay in the gradients or beside them (Kingma and Ba 2015; Loshchilov and Hutter 2019).
+// Adam with coupled (L2) or decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019).
 #pragma once
 #include "optimizer.cuh"
 
@@ -6,24 +6,25 @@ struct Adam {
     static constexpr int MOMENTS = 2;
     __device__ static constexpr bool is_signed(int moment) { return moment == 0; }
 
-    // What remains of the moments, and what the gradient and its square add to them: f32 of numbers made in f64.
+    // Decay rates of the moments, and the weights of the gradient and of its square: f32, rounded from f64.
     float beta1;
     float added1;
     float beta2;
     float added2;
     float epsilon;
     float weight_decay;
-    // 1 if weight decay is beside the gradients, 0 if it is in them.
+    // 1 for decoupled weight decay (AdamW), 0 for decay added to the gradients.
     float decoupled;
     uint32_t padding;
 
-    // What is the same for all elements of a tensor in one step.
+    // Per-tensor constants of one step.
     struct Step {
         // Learning rate over the first moment's bias correction.
         float rate;
         // 1 over the root of the second moment's bias correction.
         float correction;
-        // What of a parameter is added to its gradient, and what remains of it besides.
+        // Multiple of the parameter added to its gradient (coupled decay), and factor of the parameter (decoupled
+        // decay).
         float added;
         float kept;
     };

@@ -1,9 +1,9 @@
-// What all attention kernels share: which head and tile a block works on, where that head's rows lie, and which keys a
-// query sees.
+// Shared by all attention kernels: the head and tile of a block, the addresses of a head's rows, and the mask (which
+// keys a query sees).
 //
-// B batch, T sequence, H heads of queries, G of keys and values, which H / G heads of queries in a row share, D channels of
-// each. qkv is [B, T, (H + 2G) D]: queries, keys and values side by side, each with its heads side by side; out and dout
-// are [B, T, H D], lse and delta [B, H, T].
+// B batch, T sequence, H query heads, G key/value heads, D channels of a head. Each key/value head is shared by H / G
+// consecutive query heads (grouped-query attention). qkv is [B, T, (H + 2G) D]: queries, keys and values side by side,
+// each with its heads side by side; out and dout are [B, T, H D], lse and delta [B, H, T].
 #pragma once
 #include "chance.cuh"
 
@@ -15,50 +15,51 @@ struct AttentionSizes {
     int sequence;
     // The true D; kernels pad it.
     int head;
-    // H D, and of a row of qkv.
+    // Channels of a row of out (H D), and of a row of qkv.
     int channels;
     int width;
-    // Heads whose blocks are started together: enough to fill the device, few enough for their keys and values to
-    // stay in its cache.
+    // Heads whose blocks are started together: enough to fill the device, few enough for their keys and values to stay
+    // in the cache.
     int group;
-    // A query sees so many keys after its own position, none of a causal attention, and those of `window` positions up to its
-    // own. Both are at most T.
+    // A query sees `ahead` keys after its own position (0 in causal attention) and the last `window` positions up to
+    // and including its own. Both are at most T.
     int ahead;
     int window;
-    // What products are multiplied by, and the same for exponents of two. In constant memory they need no registers.
+    // The factor of the products q k^T, and the same for base-2 exponents. Constant memory: they need no registers.
     float scale;
     float exponent_scale;
-    // What products are capped to before that, cap / scale; 0 if they are not.
+    // Softcap of the products before scaling: cap / scale; 0 without a cap.
     float cap;
     int padding;
 
-    // Whether queries may see less than that, or weights be dropped.
+    // Whether the kernel supports document masks and dropout of attention weights.
     static constexpr bool masked = false;
-    // What weights that are kept are multiplied by.
+    // Factor of the weights that dropout keeps.
     static constexpr float factor = 1.0f;
 
-    // The first key that queries of a sequence from this one on see, and what comes after the last that those up to this one
-    // do.
+    // `first_seen` is the first key seen by the queries from `query` on; `after_seen` is one past the last key seen by
+    // the queries up to `query`.
     __device__ __forceinline__ int first_seen(int, int query) const { return max(0, query - window + 1); }
 
-    // The key that such queries' tiles of keys begin at.
+    // The key at which the tiles of keys of these queries begin.
     __device__ __forceinline__ int first_taken(int batch, int query) const { return first_seen(batch, query); }
 
     __device__ __forceinline__ int after_seen(int query) const { return min(sequence, query + ahead + 1); }
 
-    // Whether a query is near enough to see a key.
+    // Whether `key` lies within the window of `query`.
     __device__ __forceinline__ bool is_near(int query, int key) const {
         return key - query <= ahead && query - key < window;
     }
 
-    // Whether a query of a sequence sees a key, if there is one of this number.
+    // Whether the query sees the key. Does not check that the key lies within the sequence.
     __device__ __forceinline__ bool sees(int, int query, int key) const { return is_near(query, key); }
 };
 
-// Of what is rarer: queries that see nothing before their own documents, weights that are dropped, or both. Which it is, is
-// found out as a kernel runs: there is no third set of kernels to compile.
+// Sizes of the rarer cases: documents masked from each other, dropout of weights, or both. The kernel distinguishes
+// them at run time, which avoids compiling a third set of kernels.
 struct MaskedSizes : AttentionSizes {
-    // [B, T]: where the document of each position begins in its sequence; they never fall. Null where each is one document.
+    // [B, T]: start of each position's document within its sequence, non-decreasing. Null if every sequence is one
+    // document.
     const int* starts;
     Chance chance;
     float factor;
@@ -66,7 +67,7 @@ struct MaskedSizes : AttentionSizes {
 
     static constexpr bool masked = true;
 
-    // A query past the sequence is as its last.
+    // Queries past the sequence are treated as its last query.
     __device__ __forceinline__ int start(int batch, int query) const {
         return starts[static_cast<size_t>(batch) * sequence + min(query, sequence - 1)];
     }
@@ -76,7 +77,7 @@ struct MaskedSizes : AttentionSizes {
         return starts == nullptr ? near : max(near, start(batch, query));
     }
 
-    // Where the numbers of 32 keys begin.
+    // Rounded down to a multiple of 32 keys: the random numbers of dropout are made for 32 keys at a time.
     __device__ __forceinline__ int first_taken(int batch, int query) const { return first_seen(batch, query) & ~31; }
 
     __device__ __forceinline__ bool sees(int batch, int query, int key) const {
@@ -84,28 +85,29 @@ struct MaskedSizes : AttentionSizes {
     }
 };
 
-// Further down than any score, and no further from itself than 0: what the largest of no scores is.
+// Initial value of the running maximum: below every score, and finite, so that its difference from itself is 0, not
+// NaN.
 constexpr float LEAST_SCORE = -1e30f;
 
-// Products within a cap, which has to be there.
+// Softcap of a product; `cap` is positive.
 __device__ __forceinline__ float capped(float product, float cap) { return cap * tanhf(product / cap); }
 
-// What the gradient of a product is multiplied by, from what it was capped to.
+// Derivative of the softcap, computed from the capped product `within`.
 __device__ __forceinline__ float cap_slope(float within, float cap) {
     const float share = within / cap;
     return 1.0f - share * share;
 }
 
-// What a block works on: a tile of one head's queries or keys.
+// The work of a block: a tile of one head's queries or keys.
 struct Place {
-    // Over B and the heads of queries or of keys.
+    // Index over the batch and the query or key heads.
     int batch_head;
     int batch;
     int head;
     int tile;
 
-    // Blocks are numbered over tiles, then over the heads of a group within each tile, then over groups, so that the
-    // tiles that take longest, `last_first` or first, are begun before the others of a group.
+    // Blocks are numbered by groups of heads, within a group by tiles, and within a tile by heads. The tiles that take
+    // longest (the last ones if `last_first`, otherwise the first) thus start before the others of their group.
     __device__ __forceinline__ static Place of_block(const AttentionSizes& sizes, int heads, int tiles,
                                                      bool last_first) {
         const int group = blockIdx.x / (sizes.group * tiles), within = blockIdx.x % (sizes.group * tiles);
@@ -123,11 +125,11 @@ struct Place {
 template <class T>
 struct Rows {
     T* start;
-    // Elements from one row to the next.
+    // Distance between rows, in elements.
     int stride;
     int count;
     int width;
-    // Whether rows begin at multiples of 16 bytes and have a multiple of 16 bytes.
+    // Whether rows start at multiples of 16 bytes and their size is a multiple of 16 bytes (vectorized loads).
     bool by_vector;
 
     __device__ __forceinline__ T* row(int index) const { return start + static_cast<size_t>(index) * stride; }
@@ -137,20 +139,20 @@ struct Rows {
     }
 };
 
-// Of a qkv or of its gradient, from a column on.
+// Rows of qkv or of its gradient, from a column on.
 template <class T>
 __device__ __forceinline__ Rows<T> rows_of_qkv(T* qkv, const AttentionSizes& sizes, int batch, int column) {
     T* start = qkv + static_cast<size_t>(batch) * sizes.sequence * sizes.width;
     return Rows<T>{start + column, sizes.width, sizes.sequence, sizes.head, sizes.head * sizeof(T) % 16 == 0};
 }
 
-// Of a head of queries.
+// Rows of one query head.
 template <class T>
 __device__ __forceinline__ Rows<T> queries_of(T* qkv, const AttentionSizes& sizes, int batch, int head) {
     return rows_of_qkv(qkv, sizes, batch, head * sizes.head);
 }
 
-// Of a head of keys.
+// Rows of one key head.
 template <class T>
 __device__ __forceinline__ Rows<T> keys_of(T* qkv, const AttentionSizes& sizes, int batch, int key_head) {
     return rows_of_qkv(qkv, sizes, batch, sizes.channels + key_head * sizes.head);
@@ -162,7 +164,7 @@ __device__ __forceinline__ Rows<T> values_of(T* qkv, const AttentionSizes& sizes
     return rows_of_qkv(qkv, sizes, batch, sizes.channels + key_channels + key_head * sizes.head);
 }
 
-// Of a head of out or of its gradient.
+// Rows of one head of out or of its gradient.
 template <class T>
 __device__ __forceinline__ Rows<T> rows_of_out(T* out, const AttentionSizes& sizes, int batch, int head) {
     T* start = out + static_cast<size_t>(batch) * sizes.sequence * sizes.channels;
@@ -170,7 +172,7 @@ __device__ __forceinline__ Rows<T> rows_of_out(T* out, const AttentionSizes& siz
                    sizes.head * sizeof(T) % 16 == 0};
 }
 
-// What the backward passes need of a query: the logarithm of its softmax's sum, and the sum over dout * out.
+// Per-query inputs of the backward passes: the logarithm of the softmax sum (lse), and the sum of dout * out (delta).
 struct RowStatistics {
     float lse;
     float delta;
@@ -184,10 +186,10 @@ struct RowStatistics {
     }
 };
 
-// Tiles of `size` that cover `count` rows.
+// Number of tiles of `size` rows that cover `count` rows.
 __device__ __forceinline__ int tiles_of(int count, int size) { return (count + size - 1) / size; }
 
-// The tiles of queries that see a tile of keys, of one head that shares them after the other.
+// Iterates over the tiles of queries that see a tile of keys, for each of the query heads that share the key head.
 struct QueryTiles {
     int begin;
     int end;
@@ -204,7 +206,6 @@ struct QueryTiles {
 
     __device__ __forceinline__ bool more() const { return head <= last_head; }
 
-    // The tile after this one.
     __device__ __forceinline__ QueryTiles next(int rows) const {
         QueryTiles tiles = *this;
         tiles.first_query += rows;

@@ -1,9 +1,9 @@
-// delta[B, H, T] = the sum over dout * out of each query and head, which the backward passes take from the gradient
-// of each of its weights.
+// delta[B, H, T] = sum of dout * out over the channels of each query and head. The backward passes subtract it from the
+// gradient of each of the query's weights.
 #include "attention_blocks.cuh"
 
 constexpr int DELTA_THREADS = 256;
-// Lanes that share a query: they read 128 bytes together.
+// Lanes per query: together they read 128 bytes at a time.
 constexpr int DELTA_LANES = 8;
 
 template <class T>

@@ -1,28 +1,28 @@
-// What the f32 attention kernels share: tiles in shared memory, and products of tiles by one block in f32 arithmetic.
+// Shared by the f32 attention kernels: tiles in shared memory, and products of tiles by one block in f32 arithmetic.
 //
-// D is the head dimension padded to 32, 64, 96, 128 or 256: columns past the true one are zero. 256 threads form a
-// square of 16 by 16 (`down`, `across`); of a tile of scores, a thread has rows down + 16 i and columns
-// across + 16 j.
+// D is the head dimension padded to 32, 64, 96, 128 or 256; the padding columns are zero. 256 threads form a square of
+// 16 by 16 (`down`, `across`); of a tile of scores, a thread holds rows down + 16 i and columns across + 16 j.
 #pragma once
 #include "attention_blocks.cuh"
 
 constexpr int F32_SIDE = 16;
 constexpr int F32_THREADS = F32_SIDE * F32_SIDE;
-// To a multiprocessor at least: a limit of 128 registers, which all kernels fit.
+// Minimum number of blocks per multiprocessor (occupancy): limits threads to 128 registers, which all kernels fit.
 constexpr int F32_BLOCKS = 2;
 
-// Tile sizes of the backward passes by padded head dimension: rows that a block keeps, and those it takes past them;
-// launches/attention.rs repeats them. Limit: 99 KiB.
+// Tile sizes of the backward passes by padded head dimension: `kept` rows stay in the block while tiles of `passing`
+// rows are streamed past them. launches/attention.rs repeats them. Limit: 99 KiB of shared memory.
 template <int D>
 struct F32BackwardTiles {
     static constexpr int kept = D <= 64 ? 64 : D <= 128 ? 32 : 16;
     static constexpr int passing = D <= 128 ? 32 : 16;
 };
 
-// Elements from one row of a tile to the next, so that eight threads' 16 bytes of one column lie in different banks.
+// Row stride of a tile in elements, padded against bank conflicts: 16-byte reads of one column by eight threads hit
+// different banks.
 constexpr __device__ __forceinline__ int f32_stride(int columns) { return columns + 4; }
 
-// Copies ROWS rows of a head from `first` on into a tile. What lies past the sequence or the head is zero.
+// Copies ROWS rows of a head, from `first` on, into a tile. Elements past the sequence or the head are zero.
 template <int D, int ROWS>
 __device__ __forceinline__ void load_tile(float* tile, const Rows<const float>& source, int first) {
 #pragma unroll 4
@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_tile(float* tile, const Rows<const float>& 
     }
 }
 
-// result[ROWS, COLUMNS] = left[ROWS, D] right[COLUMNS, D]^T, a thread's part of it.
+// result[ROWS, COLUMNS] = left[ROWS, D] right[COLUMNS, D]^T; `result` holds the thread's elements.
 template <int D, int ROWS, int COLUMNS>
 __device__ __forceinline__ void multiply(float (&result)[ROWS / F32_SIDE][COLUMNS / F32_SIDE],
                                          const float* left, const float* right) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply(float (&result)[ROWS / F32_SIDE][COLUMN
     }
 }
 
-// A thread's part of a tile of products, within a cap.
+// Applies the softcap to the thread's elements of a tile of products.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void cap_products(float (&products)[ROWS / F32_SIDE][COLUMNS / F32_SIDE], float cap) {
 #pragma unroll
@@ -94,7 +94,7 @@ __device__ __forceinline__ void cap_products(float (&products)[ROWS / F32_SIDE][
     }
 }
 
-// Of a thread's part of a tile of scores, those of keys that a query does not see, or that are not there, become minus
+// Masks the thread's elements of a tile of scores: keys that the query does not see, or past the sequence, get minus
 // infinity.
 template <int QUERIES, int KEYS, class Sizes>
 __device__ __forceinline__ void hide_unseen(float (&scores)[QUERIES / F32_SIDE][KEYS / F32_SIDE], const Sizes& sizes,
@@ -112,9 +112,9 @@ __device__ __forceinline__ void hide_unseen(float (&scores)[QUERIES / F32_SIDE][
     }
 }
 
-// Which of a thread's part of a tile of weights are kept where some are dropped by chance: bit `i ACROSS + j`. A query of a head
-// is the row `head * T + query` of its sample, here from `row` on; keys are columns, here from a multiple of 16 or, if they are
-// as many, of 32.
+// Dropout mask of the thread's elements of a tile of weights: bit `i ACROSS + j` is set if the weight is kept. The
+// query row of a head is row `head * T + query` of its sample; `row` is the first one of the tile. Keys are the
+// columns, from `first_key` on, a multiple of 16, or of 32 if the tile has 32 keys or more.
 template <bool COLUMNS_ARE_KEYS, int ROWS, int COLUMNS>
 __device__ __forceinline__ uint32_t kept_weights(const Chance& chance, int sample, uint32_t row, int first_key) {
     constexpr int ACROSS = COLUMNS / F32_SIDE;
@@ -141,7 +141,8 @@ __device__ __forceinline__ uint32_t kept_weights(const Chance& chance, int sampl
     return kept;
 }
 
-// What is kept of a thread's part of a tile, times a factor.
+// Applies the dropout mask to the thread's elements of a tile: kept ones are multiplied by `factor`, the others become
+// 0.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void drop(float (&values)[ROWS / F32_SIDE][COLUMNS / F32_SIDE], uint32_t kept, float factor) {
 #pragma unroll
@@ -154,7 +155,7 @@ __device__ __forceinline__ void drop(float (&values)[ROWS / F32_SIDE][COLUMNS / 
     }
 }
 
-// A thread's rows of results as wide as a head: rows down + 16 i, and pairs of columns 2 across + 32 j.
+// The thread's elements of an accumulator [ROWS, D]: rows down + 16 i, and pairs of columns 2 across + 32 j.
 template <int D, int ROWS>
 struct HeadRows {
     static constexpr int rows = ROWS / F32_SIDE, pairs = D / F32_SIDE / 2;
@@ -206,7 +207,7 @@ struct HeadRows {
         }
     }
 
-    // Writes them to rows of memory from `first` on.
+    // Writes the elements, times `factor`, to rows of global memory from `first` on.
     __device__ __forceinline__ void store(const Rows<float>& destination, int first, float factor) const {
 #pragma unroll
         for (int i = 0; i < rows; i++) {
@@ -232,7 +233,7 @@ struct HeadRows {
     }
 };
 
-// Keeps a thread's part of a tile of scores in shared memory, for `add_product`.
+// Stores the thread's elements of a tile of scores in shared memory, for `add_product`.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void keep_scores(float* tile,
                                             const float (&scores)[ROWS / F32_SIDE][COLUMNS / F32_SIDE]) {

@@ -1,30 +1,33 @@
-// out = dropped(softmax(mask(cap(scale q k^T)))) v for 16-bit types, after FlashAttention-2 (Dao 2023): a block takes a tile of
-// one head's queries past its keys and values, with a running maximum and sum for each query.
+// out = dropped(softmax(mask(cap(scale q k^T)))) v for 16-bit types, after FlashAttention-2 (Dao 2023): a block keeps a
+// tile of one head's queries and loops over the tiles of keys and values, with a running maximum and sum for each query
+// (online softmax).
 #pragma once
 #include "attention_tiles.cuh"
 
-// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers, 99 KiB.
+// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers a thread, 99 KiB of
+// shared memory.
 template <int D>
 struct ForwardTiles {
     static constexpr int warps = 4;
-    // Two bands to a warp halve what is read from shared memory for each product; at 256 they do not fit.
+    // Two bands per warp halve the shared memory reads per product; at 256 channels they do not fit the registers.
     static constexpr int bands = D <= 128 ? 2 : 1;
     static constexpr int keys = D <= 96 ? 64 : 32;
-    // The bits of what is kept and telling documents apart take the registers of half a tile.
+    // The dropout mask and the document mask take the registers of half a tile.
     static constexpr int masked_keys = D == 64 || D == 96 || D == 128 ? keys / 2 : keys;
     static constexpr bool kept = D <= 64;
     static constexpr int threads = warps * 32;
-    // To a multiprocessor at least, or as many as the compiler sees fit: with the registers of three it would spill.
+    // Minimum number of blocks per multiprocessor; 0 leaves it to the compiler. For three blocks, registers would
+    // spill.
     static constexpr int blocks = D == 32 ? 2 : 0;
     static constexpr int warp_rows = bands * 16;
     static constexpr int queries = warps * warp_rows;
 };
 
-// Scores come as raw products; `scale` makes them exponents of two.
+// Scores are unscaled products; `scale` turns them into base-2 exponents.
 template <int D, int BANDS>
 struct OnlineSoftmax {
-    // How far scores may pass the reference before sums are rescaled, as an exponent of two: terms of up to 256
-    // cost no accuracy in f32 sums and fit 16-bit weights.
+    // Sums are rescaled only once a score exceeds the reference by this base-2 exponent: terms of up to 256 cost no
+    // accuracy in f32 sums and fit 16-bit weights.
     static constexpr float slack = 8.0f;
 
     float reference[BANDS][2];
@@ -41,7 +44,7 @@ struct OnlineSoftmax {
         }
     }
 
-    // Takes a tile of scores into account, and turns it into weights relative to the reference.
+    // Adds a tile of scores to the sums, and replaces the scores by weights relative to the reference.
     template <int TILES>
     __device__ __forceinline__ void add(float (&scores)[BANDS][TILES][4], float (&weighted)[BANDS][D / 8][4],
                                         float scale) {
@@ -106,7 +109,7 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
     using Tiles = ForwardTiles<D>;
     constexpr int BANDS = Tiles::bands, KEYS = Sizes::masked ? Tiles::masked_keys : Tiles::keys, STAGE = KEYS * D;
     DYN_SHARED(T, queries);                  // [Tiles::queries, D]
-    T* keys = queries + Tiles::queries * D;  // [2, KEYS, D], of which one is filled while the other is used
+    T* keys = queries + Tiles::queries * D;  // [2, KEYS, D]: two stages of the cp.async pipeline
     T* values = keys + 2 * STAGE;            // [2, KEYS, D]
 
     const Place place = Place::of_block(sizes, sizes.heads, tiles_of(sizes.sequence, Tiles::queries), true);
@@ -141,7 +144,8 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
             cp_commit();
         }
         const int last_key = first_key + KEYS - 1, warp_last = warp_query + Tiles::warp_rows - 1;
-        // Where documents are told apart, those before their own are gone through: a condition more, and registers would spill.
+        // With document masks, the tiles before a warp's own documents are computed too: skipping them would spill
+        // registers.
         if (first_key > warp_last + sizes.ahead ||
             (!Sizes::masked && last_key < sizes.first_seen(place.batch, warp_query))) {
             continue;

@@ -1,16 +1,16 @@
-// out = dropped(softmax(mask(cap(scale q k^T)))) v in f32: a block takes a tile of one head's queries past its keys and values,
-// with a running maximum and sum for each query.
+// out = dropped(softmax(mask(cap(scale q k^T)))) v in f32: a block keeps a tile of one head's queries and loops over
+// the tiles of keys and values, with a running maximum and sum for each query (online softmax).
 #pragma once
 #include "attention_f32.cuh"
 
-// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limit: 99 KiB.
+// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limit: 99 KiB of shared memory.
 template <int D>
 struct F32ForwardTiles {
     static constexpr int queries = D <= 128 ? 64 : 32;
     static constexpr int keys = D <= 128 ? 64 : 32;
 };
 
-// The largest of, and the sum over, the sixteen lanes that share a row.
+// Maximum and sum over the sixteen lanes that share a row.
 __device__ __forceinline__ float row_max(float value) {
 #pragma unroll
     for (int distance = F32_SIDE / 2; distance > 0; distance /= 2) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
     weighted.store(rows_of_out(out, sizes, place.batch, place.head), first_query, 1.0f);
 }
 
-// With the registers of two blocks to a multiprocessor, masks would spill.
+// At two blocks per multiprocessor, the masked kernels would spill registers.
 #define ATTENTION_FORWARD_OF(NAME, SIZES, D)                                                     \
     extern "C" __global__ void __launch_bounds__(F32_THREADS, SIZES::masked ? 1 : F32_BLOCKS) \
         NAME##_f32_##D(float* out, float* lse, const float* qkv, SIZES sizes) {                  \

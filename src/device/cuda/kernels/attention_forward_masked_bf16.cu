@@ -1,4 +1,4 @@
-// Attention forward, bf16, of documents that see nothing of each other, or with weights that are dropped.
+// Attention forward, bf16, with document masks or dropout of weights.
 #include "attention_forward.cuh"
 
 ATTENTION_FORWARD_MASKED(bf16, 32)

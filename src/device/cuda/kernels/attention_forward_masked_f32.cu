@@ -1,4 +1,4 @@
-// Attention forward, f32, of documents that see nothing of each other, or with weights that are dropped.
+// Attention forward, f32, with document masks or dropout of weights.
 #include "attention_forward_f32.cuh"
 
 ATTENTION_FORWARD_MASKED(32)

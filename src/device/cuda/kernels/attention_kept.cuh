@@ -1,11 +1,11 @@
-// Which weights of a tile the 16-bit attention kernels keep where some are dropped by chance.
+// Dropout masks of the 16-bit attention kernels.
 //
-// They are found before the products that they are needed for: numbers take registers, and a bit for each weight next to
-// none. A query of a head is the row `head * T + query` of its sample, and keys are columns.
+// Masks are computed before the products that use them: the random numbers take registers, and one bit a weight takes
+// almost none. The query row of a head is row `head * T + query` of its sample, and keys are the columns.
 #pragma once
 #include "chance.cuh"
 
-// One bit for each of a lane's weights of a tile: of 16 x 8 TILES in up to two bands.
+// One bit (1 = kept) for each of a lane's weights of a tile of 16 x 8 TILES weights in each of up to two bands.
 template <int TILES>
 struct Kept {
     uint32_t bits[(TILES + 3) / 4];
@@ -19,8 +19,9 @@ struct Kept {
 
     __device__ __forceinline__ static int place(int band, int n, int i) { return n % 4 * 8 + band * 4 + i; }
 
-    // Of a warp's queries, as rows, from `row` of the sample on, and the keys from `first_key` on, a multiple of 16 or, if they
-    // are as many, of 32. A lane's columns of 32 are those of one block of numbers.
+    // Mask with the warp's queries as rows, from `row` of the sample on, and keys as columns, from `first_key` on: a
+    // multiple of 16, or of 32 if the tile has 32 keys or more. The columns of a lane, out of 32, share one block of
+    // random numbers.
     template <int BANDS>
     __device__ __forceinline__ void find_of_queries(const Chance& chance, int sample, uint32_t row, int first_key) {
         const int lane = threadIdx.x % 32;
@@ -42,9 +43,10 @@ struct Kept {
         }
     }
 
-    // Of a warp's keys, as rows, from `first_key` on, and the queries from `row` of the sample on. A lane has two queries of
-    // each tile and the even or the odd one of two neighbouring keys, which are in the same words; another has the other one. So
-    // either makes the numbers of one query.
+    // Mask with the warp's keys as rows, from `first_key` on, and queries as columns, from `row` of the sample on. A
+    // lane holds two queries of each tile, and the even or odd one of two neighbouring keys, whose random numbers share
+    // words; another lane holds the other key. Each of the two lanes therefore makes the numbers of one query, and they
+    // exchange the results.
     template <int BANDS>
     __device__ __forceinline__ void find_of_keys(const Chance& chance, int sample, uint32_t row, int first_key) {
         static_assert(TILES <= 4, "one word has all");
@@ -69,7 +71,7 @@ struct Kept {
         return bits[n / 4] >> place(band, n, i) & 1;
     }
 
-    // What is kept of a lane's values, times a factor.
+    // Applies the mask to the lane's values: kept ones are multiplied by `factor`, the others become 0.
     template <int BANDS>
     __device__ __forceinline__ void drop(float (&values)[BANDS][TILES][4], float factor) const {
 #pragma unroll
@@ -84,7 +86,7 @@ struct Kept {
         }
     }
 
-    // And of pairs of them, rounded to 16 bits.
+    // Applies the mask to pairs of values rounded to 16 bits.
     template <int BANDS>
     __device__ __forceinline__ void drop(uint32_t (&rounded)[BANDS][TILES / 2][4]) const {
 #pragma unroll

@@ -1,26 +1,27 @@
-// dk and dv of attention for 16-bit types: a block takes a tile of one head's keys and values past the queries that see
-// them, of one head that shares them after the other, computing the weights again from lse. Products are transposed, keys by
-// queries, so that weights and their gradients go from one product to the next in registers.
+// dk and dv of attention for 16-bit types: a block keeps a tile of one head's keys and values and loops over the
+// queries that see them, of each query head that shares the key head, recomputing the weights from lse. Products are
+// transposed, keys by queries, so that weights and their gradients pass from one product to the next in registers.
 #pragma once
 #include "attention_tiles.cuh"
 
-// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers, 99 KiB.
+// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers a thread, 99 KiB of
+// shared memory.
 template <int D>
 struct KeyGradientTiles {
     static constexpr int warps = D == 96 || D == 128 ? 8 : 4;
     static constexpr int bands = D <= 64 ? 2 : 1;
     static constexpr int queries = D <= 128 ? 32 : 16;
-    // Whether left operands stay in registers.
+    // Whether the fragments of the left operands stay in registers.
     static constexpr bool kept = D == 32 || D == 96;
-    // Columns of dk and dv that a block computes: two blocks share a tile where registers do not hold all.
+    // Columns of dk and dv that a block computes: two blocks share a tile where one block's registers cannot hold all.
     static constexpr int columns = D <= 128 ? D : 128;
     static constexpr int threads = warps * 32;
     static constexpr int warp_rows = bands * 16;
     static constexpr int keys = warps * warp_rows;
 };
 
-// Gradients of scores become those of the products before the cap. What these were capped to is computed from the weights
-// and the queries' exponents; where there is no weight, there is no gradient.
+// Multiplies the gradients of the scores by the derivative of the softcap. The capped products are computed from the
+// weights and the exponents of the queries; a weight of zero has a gradient of zero.
 template <int BANDS, int TILES>
 __device__ __forceinline__ void multiply_by_slopes(float (&dscores)[BANDS][TILES][4],
                                                    const float (&weights)[BANDS][TILES][4], const float* exponents,
@@ -48,11 +49,11 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     using Tiles = KeyGradientTiles<D>;
     constexpr int BANDS = Tiles::bands, QUERIES = Tiles::queries, STAGE = QUERIES * D,
                   COLUMNS = Tiles::columns;
-    // Telling documents apart takes the registers of 96 channels.
+    // The document mask needs the registers that the left operands would take at 96 channels.
     constexpr bool KEPT = Tiles::kept && !(Sizes::masked && D == 96);
     DYN_SHARED(T, keys);                    // [Tiles::keys, D]
     T* values = keys + Tiles::keys * D;     // [Tiles::keys, D]
-    T* queries = values + Tiles::keys * D;  // [2, QUERIES, D], of which one is filled while the other is used
+    T* queries = values + Tiles::keys * D;  // [2, QUERIES, D]: two stages of the cp.async pipeline
     T* douts = queries + 2 * STAGE;         // [2, QUERIES, D]
     // [2, 2, QUERIES]: exponents, then deltas.
     float* statistics = reinterpret_cast<float*>(douts + 2 * STAGE);
@@ -71,7 +72,8 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     load_tile<D, QUERIES, Tiles::threads>(douts, rows_of_out(dout, sizes, place.batch, tiles.head),
                                           tiles.first_query);
     cp_commit();
-    // Threads of the first warps carry one number each of the next statistics through the products.
+    // Each of the first 2 QUERIES threads prefetches one of the next statistics into a register while the products are
+    // computed.
     const int carried_query = threadIdx.x % QUERIES;
     const bool carries = threadIdx.x < 2 * QUERIES, carries_delta = threadIdx.x >= QUERIES;
     float carried = 0.0f;

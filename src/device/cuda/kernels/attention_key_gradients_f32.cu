@@ -1,4 +1,4 @@
-// Gradients of attention's keys and values, f32.
+// Attention backward, dk and dv, f32.
 #include "attention_key_gradients_f32.cuh"
 
 ATTENTION_KEY_GRADIENTS(32)

@@ -1,5 +1,5 @@
-// dk and dv of attention in f32: a block takes a tile of one head's keys and values past the queries that see them, of one
-// head that shares them after the other, computing the weights again from lse.
+// dk and dv of attention in f32: a block keeps a tile of one head's keys and values and loops over the queries that see
+// them, of each query head that shares the key head, recomputing the weights from lse.
 #pragma once
 #include "attention_f32.cuh"
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ void attention_key_gradients(float* dqkv, const float
     dvalues.store(values_of(dqkv, sizes, place.batch, place.head), first_key, 1.0f);
 }
 
-// With the registers of two blocks to a multiprocessor, masks would spill at 64 channels.
+// At two blocks per multiprocessor, the masked kernel would spill registers at 64 channels.
 #define ATTENTION_KEY_GRADIENTS_OF(NAME, SIZES, D)                                                          \
     extern "C" __global__ void __launch_bounds__(F32_THREADS, SIZES::masked && (D) == 64 ? 1 : F32_BLOCKS) \
         NAME##_f32_##D(float* dqkv, const float* dout, const float* qkv, const float* lse,                  \

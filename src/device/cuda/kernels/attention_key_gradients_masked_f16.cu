@@ -1,4 +1,4 @@
-// Attention backward, dk and dv, f16, of documents that see nothing of each other, or with weights that are dropped.
+// Attention backward, dk and dv, f16, with document masks or dropout of weights.
 #include "attention_key_gradients.cuh"
 
 ATTENTION_KEY_GRADIENTS_MASKED(f16, 32)

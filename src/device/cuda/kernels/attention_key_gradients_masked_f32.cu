@@ -1,4 +1,4 @@
-// Gradients of attention's keys and values, f32, of documents that see nothing of each other, or with weights that are dropped.
+// Attention backward, dk and dv, f32, with document masks or dropout of weights.
 #include "attention_key_gradients_f32.cuh"
 
 ATTENTION_KEY_GRADIENTS_MASKED(32)

@@ -1,9 +1,10 @@
-// dq of attention for 16-bit types: a block takes a tile of one head's queries past the keys and values they see,
-// computing the weights again from lse.
+// dq of attention for 16-bit types: a block keeps a tile of one head's queries and loops over the keys and values that
+// they see, recomputing the weights from lse.
 #pragma once
 #include "attention_tiles.cuh"
 
-// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers, 99 KiB.
+// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers a thread, 99 KiB of
+// shared memory.
 template <int D>
 struct QueryGradientTiles {
     static constexpr int warps = D == 128 ? 8 : 4;
@@ -11,7 +12,8 @@ struct QueryGradientTiles {
     static constexpr int keys = D <= 128 ? 32 : 16;
     static constexpr bool kept = D <= 64 || D == 128;
     static constexpr int threads = warps * 32;
-    // To a multiprocessor at least, or as many as the compiler sees fit: with the registers of three it would spill.
+    // Minimum number of blocks per multiprocessor; 0 leaves it to the compiler. For three blocks, registers would
+    // spill.
     static constexpr int blocks = D == 32 ? 2 : 0;
     static constexpr int warp_rows = bands * 16;
     static constexpr int queries = warps * warp_rows;
@@ -23,11 +25,11 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
                                                           const Sizes& sizes) {
     using Tiles = QueryGradientTiles<D>;
     constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
-    // The bits of what is kept, and telling documents apart, take the registers of one operand of 64 channels.
+    // The dropout mask and the document mask need the registers of one left operand at 64 channels.
     constexpr bool KEPT_DOUTS = Tiles::kept && !(Sizes::masked && D == 64);
     DYN_SHARED(T, queries);                   // [Tiles::queries, D]
     T* douts = queries + Tiles::queries * D;  // [Tiles::queries, D]
-    T* keys = douts + Tiles::queries * D;     // [2, KEYS, D], of which one is filled while the other is used
+    T* keys = douts + Tiles::queries * D;     // [2, KEYS, D]: two stages of the cp.async pipeline
     T* values = keys + 2 * STAGE;             // [2, KEYS, D]
 
     const Place place = Place::of_block(sizes, sizes.heads, tiles_of(sizes.sequence, Tiles::queries), true);
@@ -76,7 +78,7 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
             cp_commit();
         }
         const int last_key = first_key + KEYS - 1, warp_last = warp_query + Tiles::warp_rows - 1;
-        // Those before its window are gone through: a condition more, and registers would spill.
+        // Tiles before the warp's window are computed too: one more condition would spill registers.
         if (first_key > warp_last + sizes.ahead) {
             continue;
         }

@@ -1,4 +1,4 @@
-// Gradients of attention's queries, f32.
+// Attention backward, dq, f32.
 #include "attention_query_gradients_f32.cuh"
 
 ATTENTION_QUERY_GRADIENTS(32)

@@ -1,5 +1,5 @@
-// dq of attention in f32: a block takes a tile of one head's queries past the keys and values they see, computing the
-// weights again from lse.
+// dq of attention in f32: a block keeps a tile of one head's queries and loops over the keys and values that they see,
+// recomputing the weights from lse.
 #pragma once
 #include "attention_f32.cuh"
 

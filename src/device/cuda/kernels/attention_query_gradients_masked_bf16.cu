@@ -1,4 +1,4 @@
-// Attention backward, dq, bf16, of documents that see nothing of each other, or with weights that are dropped.
+// Attention backward, dq, bf16, with document masks or dropout of weights.
 #include "attention_query_gradients.cuh"
 
 ATTENTION_QUERY_GRADIENTS_MASKED(bf16, 32)

@@ -1,4 +1,4 @@
-// Gradients of attention's queries, f32, of documents that see nothing of each other, or with weights that are dropped.
+// Attention backward, dq, f32, with document masks or dropout of weights.
 #include "attention_query_gradients_f32.cuh"
 
 ATTENTION_QUERY_GRADIENTS_MASKED(32)

@@ -1,36 +1,37 @@
-// What the 16-bit attention kernels share: tiles of a head's rows in shared memory, and products of tiles by one
-// warp's tensor cores.
+// Shared by the 16-bit attention kernels: tiles of a head's rows in shared memory, and products of tiles on one warp's
+// tensor cores.
 //
-// D is the head dimension padded to 32, 64, 96, 128 or 256: columns past the true one are zero. A warp works on
-// 16 BANDS rows; the fragments of `mma.m16n8k16` give a lane, of each 16 x 8 tile of a result, columns 2 (lane % 4)
-// and the next of rows lane / 4 and lane / 4 + 8.
+// D is the head dimension padded to 32, 64, 96, 128 or 256; the padding columns are zero. A warp works on 16 BANDS
+// rows. In the fragment layout of `mma.m16n8k16`, a lane holds, of each 16 x 8 tile of a result, columns 2 (lane % 4)
+// and 2 (lane % 4) + 1 of rows lane / 4 and lane / 4 + 8.
 #pragma once
 #include "attention_blocks.cuh"
 #include "attention_kept.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// A tile in shared memory: rows of D elements in chunks of 16 bytes. Chunks of a row are permuted so that eight
-// rows' chunks of one column, which is what `ldmatrix` reads at a time, lie in different banks.
+// A tile in shared memory: rows of D elements in chunks of 16 bytes. The chunks of a row are permuted (swizzled)
+// against bank conflicts: `ldmatrix` reads the chunks of eight rows in one column at a time, and they lie in different
+// banks.
 template <int D>
 struct Tile {
     static constexpr int chunks = D / 8;
 
     __device__ __forceinline__ static int turn(int row) { return chunks % 8 == 0 ? row & 7 : (row >> 1) & 3; }
 
-    // Elements before a chunk.
+    // Offset of a chunk, in elements.
     __device__ __forceinline__ static int place(int row, int chunk) {
         return row * D + (chunk ^ turn(row)) * 8;
     }
 };
 
-// Begins to copy ROWS rows of a head from `first` on into a tile, without committing the group. What lies past the
-// sequence or the head is zero.
+// Starts to copy ROWS rows of a head, from `first` on, into a tile, without committing the cp.async group. Elements
+// past the sequence or the head are zero.
 template <int D, int ROWS, int THREADS, class T>
 __device__ __forceinline__ void load_tile(T* tile, const Rows<const T>& source, int first) {
     if (source.by_vector) {
-        // A thread's chunks lie at known distances from its first one, in memory and, since rows a multiple of eight
-        // apart turn alike, in the tile.
+        // A thread's chunks lie at constant distances from its first one, in global memory and also in the tile, where
+        // rows a multiple of eight apart are permuted alike.
         constexpr int CHUNKS = Tile<D>::chunks, ACROSS = CHUNKS % 8 == 0 ? 8 : 4, DOWN = THREADS / ACROSS;
         static_assert(DOWN % 8 == 0, "the first row decides a thread's turn");
         const int row = threadIdx.x / ACROSS, chunk = threadIdx.x % ACROSS;
@@ -62,19 +63,20 @@ __device__ __forceinline__ void load_tile(T* tile, const Rows<const T>& source, 
     }
 }
 
-// Where a lane points `ldmatrix` to, for 16 x 16 blocks of a tile from a row and column that are multiples of 16.
+// The addresses that a lane passes to `ldmatrix`, for 16 x 16 blocks of a tile whose first row and column are multiples
+// of 16.
 template <int D, class T>
 struct Blocks {
     const T* row;
     int turn;
 
-    // For the left operand of a product, or the right one if its rows are what is summed over: the matrices lie
-    // one below the other, then side by side.
+    // For the left operand, or for a right operand summed over its rows: the 8 x 8 matrices are ordered down, then
+    // across.
     __device__ __forceinline__ static Blocks down(const T* tile, int lane) {
         return Blocks{tile + (lane & 15) * D, Tile<D>::turn(lane & 15) ^ (lane >> 4)};
     }
 
-    // For the right operand whose columns are what is summed over: side by side, then one below the other.
+    // For a right operand summed over its columns: the 8 x 8 matrices are ordered across, then down.
     __device__ __forceinline__ static Blocks across(const T* tile, int lane) {
         const int row = (lane & 7) + (lane >> 4) * 8;
         return Blocks{tile + row * D, Tile<D>::turn(row) ^ (lane >> 3 & 1)};
@@ -85,7 +87,7 @@ struct Blocks {
     }
 };
 
-// The left operand of a product: a warp's rows of a tile, kept in registers or read again at each use.
+// The left operand of a product: a warp's rows of a tile, kept in registers or loaded again at each use.
 template <int D, int BANDS, bool KEPT, class T>
 struct Left {
     Blocks<D, T> blocks;
@@ -93,7 +95,7 @@ struct Left {
 
     __device__ __forceinline__ Left(const T* rows, int lane) : blocks(Blocks<D, T>::down(rows, lane)) {}
 
-    // Once the tile has arrived.
+    // Loads the fragments to be kept; the tile must be complete.
     __device__ __forceinline__ void keep() {
         if constexpr (KEPT) {
 #pragma unroll
@@ -132,8 +134,8 @@ __device__ __forceinline__ void multiply(float (&result)[BANDS][COLUMNS / 8][4],
             }
         }
     }
-    // Fragments that are read again are so two steps at a time, one while the other is multiplied: all at once would
-    // not fit the registers.
+    // Fragments that are not kept are loaded for two steps at a time, one during the product of the other: all at once
+    // would not fit the registers.
 #pragma unroll(KEPT ? D / 16 : 2)
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[BANDS][4];
@@ -154,8 +156,8 @@ __device__ __forceinline__ void multiply(float (&result)[BANDS][COLUMNS / 8][4],
     }
 }
 
-// result[16 BANDS, COLUMNS] += left[16 BANDS, INNER] right[INNER, COLUMNS], the left operand being results of
-// `multiply`, rounded to T; the right one, columns of a tile from `first_column` on.
+// result[16 BANDS, COLUMNS] += left[16 BANDS, INNER] right[INNER, COLUMNS]. The left operand is a result of `multiply`,
+// rounded to T; the right one is the columns of a tile from `first_column` on.
 template <int D, int COLUMNS, int BANDS, int INNER, class T>
 __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4],
                                            const uint32_t (&left)[BANDS][INNER][4], const Blocks<D, T>& right,
@@ -175,8 +177,8 @@ __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4
     }
 }
 
-// Scores of keys before a query's own document, if they are told apart, become minus infinity. Where each begins is read
-// again for each tile: registers are scarce.
+// Document mask: scores of keys before the query's own document become minus infinity. The starts of the documents are
+// loaded again for each tile, to save registers.
 template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
 __device__ __forceinline__ void hide_other_documents(float (&scores)[BANDS][TILES][4], const MaskedSizes& sizes,
                                                      int batch, int first_row, int first_column) {
@@ -218,7 +220,7 @@ __device__ __forceinline__ void hide_other_documents(float (&scores)[BANDS][TILE
     }
 }
 
-// Scores of keys that a query is not near enough to see become minus infinity. Columns are keys and rows queries, or the reverse.
+// Sets scores of keys outside the query's window to minus infinity. Columns are keys and rows queries, or the reverse.
 template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
 __device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], const AttentionSizes& sizes,
                                             int first_row, int first_column) {
@@ -240,7 +242,7 @@ __device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], co
     }
 }
 
-// And so do those of columns that lie past the sequence, which a query may see that sees later ones.
+// Sets scores of columns past the sequence to minus infinity. Needed where queries see later keys.
 template <int BANDS, int TILES>
 __device__ __forceinline__ void hide_absent(float (&scores)[BANDS][TILES][4], int sequence, int first_column) {
     const int start = first_column + threadIdx.x % 4 * 2;
@@ -258,7 +260,7 @@ __device__ __forceinline__ void hide_absent(float (&scores)[BANDS][TILES][4], in
     }
 }
 
-// Products within a cap.
+// Applies the softcap to products.
 template <int BANDS, int TILES>
 __device__ __forceinline__ void cap_products(float (&products)[BANDS][TILES][4], float cap) {
 #pragma unroll
@@ -273,8 +275,8 @@ __device__ __forceinline__ void cap_products(float (&products)[BANDS][TILES][4],
     }
 }
 
-// Results of `multiply` as left operands of `accumulate`: where a lane has the values of two 16 x 8 tiles side by
-// side is where it needs those of a 16 x 16 block.
+// Rounds results of `multiply` to left operands of `accumulate`. A lane holds the values of two adjacent 16 x 8 result
+// tiles exactly where the operand layout of a 16 x 16 block expects them.
 template <class T, int BANDS, int TILES>
 __device__ __forceinline__ void round_to(uint32_t (&rounded)[BANDS][TILES / 2][4],
                                          const float (&values)[BANDS][TILES][4]) {
@@ -288,8 +290,8 @@ __device__ __forceinline__ void round_to(uint32_t (&rounded)[BANDS][TILES / 2][4
     }
 }
 
-// Writes a warp's results, times a factor, to rows of memory from `first` on, by way of its own rows of a tile that
-// nobody needs any more, so that whole chunks are written.
+// Writes a warp's results, times a factor, to rows of global memory from `first` on. They pass through the warp's own
+// rows of a tile that is no longer needed, so that stores are vectorized.
 template <int D, int COLUMNS, int BANDS, class T>
 __device__ __forceinline__ void store_rows(const Rows<T>& destination, int first, int first_column, T* tile,
                                            const float (&values)[BANDS][COLUMNS / 8][4], float factor) {
@@ -330,7 +332,7 @@ __device__ __forceinline__ void store_rows(const Rows<T>& destination, int first
     }
 }
 
-// The largest of, and the sum over, the four lanes that share a row.
+// Maximum and sum over the four lanes that share a row.
 __device__ __forceinline__ float row_max(float value) {
     value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
     return fmaxf(value, __shfl_xor_sync(~0u, value, 2));

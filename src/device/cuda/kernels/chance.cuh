@@ -1,25 +1,25 @@
-// Which elements of samples are dropped by chance: a function of a sample's seed, the site, a row of the sample and a
-// column of that, the same as on the processor. src/ops/dropout.rs says which number each element has.
+// Dropout: which elements of a sample are dropped is a function of the sample's seed, the site, the row in the sample
+// and the column, the same as on the CPU. src/ops/dropout.rs defines the random number of each element.
 #pragma once
 #include "philox.cuh"
 
 struct Chance {
-    // [B, 2]: two words of each sample.
+    // [B, 2]: the seed of each sample, two words (low, high).
     const int* seeds;
     uint32_t site;
-    // So many of 65536; with all of them nothing is dropped, and there are no seeds.
+    // Keep probability in units of 1/65536. At 65536 nothing is dropped, and `seeds` is unused.
     uint32_t kept;
 
     __device__ __forceinline__ bool drops() const { return kept < 65536; }
 
-    // The numbers of a row that block `column / 32 * 4 + column % 8 / 2` has for columns: word `column % 32 / 8` those of an
-    // even and of the next one.
+    // The random numbers of block `block` of a row. Column c uses block `c / 32 * 4 + c % 8 / 2`, word `c % 32 / 8`; a
+    // word holds the numbers of an even column and the next one.
     __device__ __forceinline__ uint4 numbers(int sample, uint32_t row, uint32_t block) const {
         const uint32_t low = seeds[2 * sample], high = seeds[2 * sample + 1];
         return philox(static_cast<uint64_t>(row) << 32 | block, site, 0, static_cast<uint64_t>(high) << 32 | low);
     }
 
-    // Whether the even and the odd column of a word are kept, if any is dropped: two bits.
+    // Whether the even (bit 0) and the odd (bit 1) column of a word are kept. Only valid if `drops()`.
     __device__ __forceinline__ uint32_t kept_of(uint32_t word) const {
         const uint32_t limit = kept << 16;
         return (word << 16 < limit ? 1 : 0) | (word < limit ? 2 : 0);

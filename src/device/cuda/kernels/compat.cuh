@@ -1,5 +1,5 @@
-// What kernels need of the machine, under NVRTC and under the emulator of tests/emulator: the only file where
-// the two differ, and the only one with inline PTX.
+// The platform layer of the kernels, for NVRTC and for the emulator of tests/emulator: the only file where the two
+// differ, and the only one with inline PTX.
 #pragma once
 
 #ifdef EMU
@@ -28,7 +28,7 @@ typedef unsigned long long uint64_t;
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
     T* name = reinterpret_cast<T*>(name##_bytes)
 
-// Enters a kernel in the emulator's table; a GPU finds kernels by their names in the module.
+// Registers a kernel in the emulator's kernel table; a GPU finds kernels by their names in the module.
 #define REGISTER(kernel)
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void mma_f16_16816(float* d, const uint32_t* a, const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// d[16, 8] += a[16, 8] b[8, 8] of f32 bits, of which the tensor core reads the upper 19.
+// d[16, 8] += a[16, 8] b[8, 8] on the bits of f32 values; the tensor core reads only the upper 19 bits of each.
 __device__ __forceinline__ void mma_tf32_1688(float* d, const uint32_t* a, const uint32_t* b) {
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
@@ -62,9 +62,9 @@ __device__ __forceinline__ void mma_tf32_1688(float* d, const uint32_t* a, const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Loads 8x8 matrices of 16-bit values from shared memory: lane i gives the address of row `i % 8` of matrix
-// `i / 8` (lanes past the last matrix are not read) and gets, of each matrix, values `2 * (i % 4)` and the
-// next of row `i / 4`.
+// Loads 8x8 matrices of 16-bit values from shared memory. Lane i passes the address of row `i % 8` of matrix `i / 8`
+// (addresses of lanes past the last matrix are ignored) and receives, from row `i / 4` of each matrix, values `2 * (i %
+// 4)` and `2 * (i % 4) + 1`.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t* r, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -86,7 +86,7 @@ __device__ __forceinline__ void ldmatrix_x1(uint32_t* r, const void* row) {
                  : "memory");
 }
 
-// The same with every matrix transposed: rows `2 * (i % 4)` and the next of column `i / 4`.
+// The same with every matrix transposed: lane i receives rows `2 * (i % 4)` and `2 * (i % 4) + 1` of column `i / 4`.
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t* r, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -108,20 +108,20 @@ __device__ __forceinline__ void ldmatrix_x1_trans(uint32_t* r, const void* row) 
                  : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, both aligned to 16, behind the thread's back: visible to the
-// thread after `cp_wait`, to the block after a barrier as well.
+// Starts an asynchronous copy (cp.async) of 16 bytes from global to shared memory, both aligned to 16 bytes. The data
+// is visible to the thread after `cp_wait`, and to the block after `cp_wait` and a barrier.
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global)
                  : "memory");
 }
 
-// Closes the group of copies begun since the last commit.
+// Commits the copies started since the last commit as one group.
 __device__ __forceinline__ void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `n` (a literal) of the committed groups are still under way.
+// Waits until at most `n` (a literal) of the committed groups are still in flight.
 #define cp_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
 
-// 2^value by the special function unit: within 2 units of the last place, subnormal results are zero.
+// 2^value on the special function unit: error at most 2 ULP; subnormal results are flushed to zero.
 __device__ __forceinline__ float fast_exp2(float value) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
@@ -179,7 +179,7 @@ __device__ __forceinline__ float to_float(float value) { return value; }
 __device__ __forceinline__ float to_float(bf16 value) { return bfloat_value(value.x); }
 __device__ __forceinline__ float to_float(f16 value) { return half_value(value.x); }
 
-// Rounded to nearest even; what a f16 cannot hold becomes infinite.
+// Rounds to nearest even; values beyond the range of f16 become infinite.
 template <class T>
 __device__ __forceinline__ T from_float(float value);
 template <>
@@ -195,7 +195,7 @@ __device__ __forceinline__ f16 from_float<f16>(float value) {
     return f16{half_bits(value)};
 }
 
-// Two 16-bit values in one register, `low` in its lower half, as fragments of `mma` hold them.
+// Packs two 16-bit values into one register, `low` in its lower half: the layout of `mma` fragments.
 template <class T>
 __device__ __forceinline__ uint32_t pack(float low, float high);
 template <>
@@ -219,7 +219,8 @@ __device__ __forceinline__ void mma_16816<f16>(float* d, const uint32_t* a, cons
     mma_f16_16816(d, a, b);
 }
 
-// 16 bytes of T (8 of 16 bits, 4 of f32) in registers; indices known when compiling keep it there.
+// 16 bytes of T (8 values of 16 bits, or 4 of f32) in registers. Index it only with compile-time constants, so that it
+// stays in registers.
 template <class T>
 struct Vector {
     static constexpr int size = 16 / sizeof(T);
@@ -244,7 +245,7 @@ struct Vector {
     }
 };
 
-// `source` and `destination` are multiples of 16 bytes.
+// Vectorized load and store; `source` and `destination` are aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ Vector<T> load_vector(const T* source) {
     const uint4 bits = *reinterpret_cast<const uint4*>(source);
@@ -257,7 +258,7 @@ __device__ __forceinline__ void store_vector(T* destination, const Vector<T>& ve
         make_uint4(vector.words[0], vector.words[1], vector.words[2], vector.words[3]);
 }
 
-// Whether `pointer` is a multiple of 16 bytes, as vectors have to be.
+// Whether `pointer` is aligned to 16 bytes, as vectorized loads and stores require.
 __device__ __forceinline__ bool is_vector_aligned(const void* pointer) {
     return (reinterpret_cast<uint64_t>(pointer) & 15) == 0;
 }

@@ -1,12 +1,12 @@
-// Softmax and cross-entropy of rows of V logits, within a cap or not.
+// Softmax and cross-entropy of rows of V logits, with or without a softcap.
 #include "reductions.cuh"
 #include "vectors.cuh"
 
-// Below every logit, but finite, so that e^(LOWEST - x) is 0 for each of them and not undefined.
+// Below every logit, but finite, so that e^(LOWEST - x) is 0 for every logit x, and never NaN.
 constexpr float LOWEST = -3.402823466e38f;
 
-// For 16-bit logits the fast one: it is wrong by 2 + 1.2 |x| units in the last place of f32, x <= 0, which for any
-// probability that a 16-bit gradient can hold is far below the gradient's own rounding.
+// For 16-bit logits the fast exponential, whose error is 2 + 1.2 |x| ULP of f32 for x <= 0. For every probability that
+// a 16-bit gradient can represent, that is far below the rounding of the gradient.
 template <class T>
 __device__ __forceinline__ float exponential(float x) {
     if constexpr (sizeof(T) == 4) {
@@ -16,7 +16,7 @@ __device__ __forceinline__ float exponential(float x) {
     }
 }
 
-// The largest of some logits and the sum of the exponentials of all of them less it.
+// Online softmax: the running maximum of the logits, and the sum of exponentials relative to it.
 template <class T>
 struct Softmax {
     float largest = LOWEST;
@@ -35,7 +35,7 @@ struct Softmax {
         for (int i = 0; i < N; ++i) sum += exponential<T>(logits[i] - largest);
     }
 
-    // Over all threads of the block.
+    // Reduces over all threads of the block.
     __device__ __forceinline__ void join() {
         const float top = block_max(largest);
         sum = block_sum(sum * exponential<T>(largest - top));
@@ -43,7 +43,7 @@ struct Softmax {
     }
 };
 
-// A row in whole vectors, and the elements at either end that fill none: rows need not begin at multiples of 16 bytes.
+// A row split into aligned 16-byte vectors and the elements before and after them: rows may start unaligned.
 template <class T>
 struct Row {
     uint32_t head;
@@ -57,16 +57,16 @@ struct Row {
         edges = len - vectors * Vector<T>::size;
     }
 
-    // Where vector `i` begins.
+    // Index of the first element of vector `i`.
     __device__ __forceinline__ uint32_t vector(uint32_t i) const { return head + i * Vector<T>::size; }
 
-    // Where element `i` of those at the ends is.
+    // Index of element `i` of the edges.
     __device__ __forceinline__ uint32_t edge(uint32_t i) const {
         return i < head ? i : i + vectors * Vector<T>::size;
     }
 };
 
-// Logits as they are.
+// No softcap.
 struct Uncapped {
     __device__ __forceinline__ float of(float logit) const { return logit; }
     __device__ __forceinline__ float slope(float) const { return 1.0f; }
@@ -77,17 +77,17 @@ struct Capped {
 
     __device__ __forceinline__ float of(float logit) const { return cap * tanhf(logit / cap); }
 
-    // What the gradient of a logit within the cap is multiplied by to be that of the logit before.
+    // Derivative of the softcap, computed from the capped logit.
     __device__ __forceinline__ float slope(float within) const {
         const float share = within / cap;
         return 1.0f - share * share;
     }
 };
 
-// What rows count for, where samples of so many rows each say that: `of` may be null.
+// Weights of rows: one for each sample of `rows_of_sample` rows. `of` may be null (all 1).
 struct Weights {
     const float* of;
-    // The first row's number among all.
+    // Index of the first row among all rows of the batch.
     uint32_t first;
     uint32_t rows_of_sample;
 
@@ -96,13 +96,13 @@ struct Weights {
     }
 };
 
-// One block per row, and two readings of it: the second, for the gradient, goes backwards and so begins with what the
-// caches have seen last. `dlogits` may be null, or `logits` itself; `scaling` may be null.
+// One block per row, which it reads twice. The second pass, for the gradient, runs backwards, and so starts with the
+// data most recently cached. `dlogits` may be null, or `logits` itself; `scaling` may be null.
 template <class T, class Cap>
 __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T* logits, const int* targets,
                                               const float* scaling, uint32_t vocabulary, float scale, Weights weights, Cap cap) {
     constexpr int WIDTH = Vector<T>::size;
-    // All of the block's threads agree.
+    // Uniform across the block.
     if (weights.of != nullptr && targets[blockIdx.x] < 0) {
         if (threadIdx.x == 0) losses[blockIdx.x] = 0.0f;
         if (dlogits == nullptr) return;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     logits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
     const Row<T> row(logits, vocabulary);
     const uint32_t target = targets[blockIdx.x];
-    // Before anything is written over it. A target that there is no logit of is no number.
+    // Read before `dlogits` overwrites it. A target outside of the vocabulary gives NaN.
     const float logit = target < vocabulary ? cap.of(to_float(logits[target])) : not_a_number();
 
     Softmax<T> softmax;
@@ -187,7 +187,7 @@ CROSS_ENTROPY(float, f32)
 CROSS_ENTROPY(bf16, bf16)
 CROSS_ENTROPY(f16, f16)
 
-// loss[0] (+)= weight * the mean of the rows' losses. One block.
+// loss[0] (+)= weight * (sum of the losses of the rows) / all_rows. One block.
 extern "C" __global__ void __launch_bounds__(1024)
     cross_entropy_mean(float* loss, const float* losses, uint32_t rows, uint32_t all_rows, float weight,
                        uint32_t accumulate) {

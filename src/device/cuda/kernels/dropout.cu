@@ -1,10 +1,10 @@
-// Elements left out by chance while a model learns.
+// Dropout.
 #include "chance.cuh"
 #include "elementwise.cuh"
 
-// y = dropped(x), or residual + dropped(x) where a residual is not null, of [B, sample_rows, columns]. `y` may be either. Four
-// lanes take 32 columns of a row: each makes the numbers of one block and finds eight neighbouring columns, which are vectors,
-// among those of all four.
+// y = dropped(x), or residual + dropped(x) if `residual` is not null, of [B, sample_rows, columns]. `y` may be either.
+// Four lanes share 32 columns of a row: each makes the random numbers of one block; they exchange the mask bits, so
+// that each lane processes eight consecutive columns with vectorized accesses.
 template <class X, class Y>
 __device__ __forceinline__ void dropout(Y* y, const X* x, const Y* residual, const Chance& chance, float factor,
                                         uint32_t rows, uint32_t sample_rows, uint32_t columns) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void dropout(Y* y, const X* x, const Y* residual, con
         }
         store_eight(y + start, values);
     } else {
-        // Those that are a multiple of four apart: neighbouring lanes' lie side by side.
+        // Each lane takes every fourth column, so that neighbouring lanes access neighbouring elements (coalesced).
         for (uint32_t column = block; column < min(32u, left); column += 4) {
             const float value = kept >> column & 1 ? to_float(x[first + column]) * factor : 0.0f;
             y[first + column] = from_float<Y>(residual == nullptr ? value : to_float(residual[first + column]) + value);

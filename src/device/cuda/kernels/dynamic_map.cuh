@@ -1,19 +1,19 @@
-// Codes of 8 bits for numbers of all magnitudes below a scale (Dettmers et al. 2022).
+// Dynamic 8-bit quantization: codes for numbers of all magnitudes up to a scale (Dettmers et al. 2022).
 #pragma once
 #include "compat.cuh"
 
 constexpr int DECADES = 7;
 
-// What codes stand for, as shares of the scale: 0, 1 and between them seven decades, each with twice as many numbers as the
-// one below it, in the middles of equal parts of [0.1, 1] of it. Signed, there are 1, 2, .. 64 in a decade, and code 127 is
-// 0; otherwise twice as many, and code 0 is 0.
+// Values of the codes as fractions of the scale: 0, 1, and between them seven decades, each with twice as many values
+// as the one below, at the midpoints of equal parts of its [0.1, 1]. Signed: 1, 2, .. 64 values in a decade, and code
+// 127 is 0. Unsigned: twice as many, and code 0 is 0.
 template <bool SIGNED>
 struct Map {
     static constexpr int ZERO = SIGNED ? 127 : 0;
 
     __device__ static __forceinline__ int count(int decade) { return (SIGNED ? 1 : 2) << decade; }
 
-    // How far above that of 0 the code of a decade's least number is. Of the decade after the last, 1 is the only one.
+    // Code of the smallest value of a decade, minus ZERO. The decade after the last contains only 1.
     __device__ static __forceinline__ int first(int decade) { return count(decade) - (SIGNED ? 0 : 1); }
 
     __device__ static __forceinline__ float unit(int decade) {
@@ -36,13 +36,13 @@ struct Map {
         return code < ZERO ? -share : share;
     }
 
-    // The least share of a decade: half way from the code below.
+    // Lower bound of a decade: the midpoint between its smallest value and the value below.
     __device__ static __forceinline__ float least(int decade) {
         return 0.5f * (share(ZERO + first(decade) - 1) + share(ZERO + first(decade)));
     }
 
-    // The decade comes first, so that the share is divided once, by that decade's unit. The count is a power of 2, so the
-    // product with it is exact.
+    // The decade is found first, so that the share is divided only once, by the unit of that decade. `count` is a power
+    // of 2, so the product with it is exact.
     __device__ static __forceinline__ uint32_t code(float value, float scale, const float (&least)[DECADES + 1]) {
         const float share = fabsf(value) / scale;
         int decade = -1;
@@ -55,12 +55,13 @@ struct Map {
             const float place = count(decade) * (1.0f / 0.9f * (share / unit(decade)) - 1.0f / 9.0f);
             above = first(decade) + static_cast<int>(fminf(fmaxf(place, 0.0f), count(decade) - 1.0f));
         }
-        // There is one code less below 0 than above.
+        // There is one code fewer below 0 than above.
         return SIGNED && value < 0.0f ? ZERO - min(above, ZERO) : ZERO + above;
     }
 };
 
-// A map's shares, made by the threads of a block, and what numbers are put into decades by.
+// Lookup tables of a map, filled by the threads of a block: the value of each code, and the lower bounds of the
+// decades.
 template <bool SIGNED>
 struct Shares {
     float of_code[256];
@@ -72,7 +73,7 @@ struct Shares {
         if (threadIdx.x <= DECADES) least[threadIdx.x] = Map<SIGNED>::least(threadIdx.x);
     }
 
-    // What four codes, a byte each, stand for.
+    // Decodes four codes of one byte each.
     __device__ __forceinline__ void decode(float (&values)[4], uint32_t codes, float scale) const {
 #pragma unroll
         for (int i = 0; i < 4; ++i) values[i] = of_code[codes >> (8 * i) & 255u] * scale;

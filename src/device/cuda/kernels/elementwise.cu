@@ -1,4 +1,4 @@
-// Operations on each element by itself.
+// Elementwise operations.
 #include "elementwise.cuh"
 #include "tables.cuh"
 
@@ -25,7 +25,7 @@ SCALE(float, f32)
 SCALE(bf16, bf16)
 SCALE(f16, f16)
 
-// What follows a product that cuBLASLt cannot finish itself. A block takes 4 * BLOCK columns of one row.
+// Epilogue of a matmul for which cuBLASLt has no fused one. A block processes 4 * BLOCK columns of one row.
 
 // y[r, c] += bias[c]
 template <class T>
@@ -48,7 +48,7 @@ ADD_BIAS(float, f32)
 ADD_BIAS(bf16, bf16)
 ADD_BIAS(f16, f16)
 
-// One tensor that is cast. Its blocks take CAST_ELEMENTS each.
+// One tensor to cast. Each of its blocks processes CAST_ELEMENTS elements.
 struct CastEntry {
     uint64_t first_block;
     uint64_t source;
@@ -56,7 +56,7 @@ struct CastEntry {
     uint64_t count;
 };
 
-// A thread's share of a block, in runs of 8: 16 bytes of a 16-bit type.
+// Runs of 8 elements per thread: 16 bytes of a 16-bit type.
 constexpr int CAST_RUNS = 4;
 constexpr uint64_t CAST_ELEMENTS = 8 * CAST_RUNS * BLOCK;
 
@@ -67,7 +67,7 @@ __device__ __forceinline__ void cast(const Table<CastEntry>& table) {
     const From* source = reinterpret_cast<const From*>(entry.source) + begin;
     To* sink = reinterpret_cast<To*>(entry.sink) + begin;
     const uint32_t count = static_cast<uint32_t>(min(CAST_ELEMENTS, entry.count - begin));
-    // Tensors that lie in a bucket of a 16-bit type may begin anywhere.
+    // Tensors in a bucket of a 16-bit type may be unaligned.
     const uint32_t whole = is_vector_aligned(source) && is_vector_aligned(sink) ? count / 8 : 0;
     float values[CAST_RUNS][8];
 #pragma unroll

@@ -1,13 +1,14 @@
-// How kernels go through elements.
+// Loops over elements.
 #pragma once
 #include "vectors.cuh"
 
 constexpr int BLOCK = 256;
-// Vectors of 16 bytes that a thread loads of each operand before it stores any: enough in flight to keep memory busy.
+// 16-byte vectors that a thread loads of each operand before it stores any: enough loads in flight to saturate memory
+// bandwidth.
 constexpr int VECTORS = 4;
 
-// out[i] = function(a[i], b[i]). `out` may be `a` or `b`. A block takes BLOCK * VECTORS vectors. Operands that are rows of a
-// tensor may begin within a vector.
+// out[i] = function(a[i], b[i]). `out` may be `a` or `b`. A block processes BLOCK * VECTORS vectors. Operands that are
+// rows of a tensor may be unaligned; they and the tail are processed element by element in a grid-stride loop.
 template <class T, class Function>
 __device__ __forceinline__ void map2(T* out, const T* a, const T* b, uint64_t count, Function function) {
     constexpr int WIDTH = Vector<T>::size;
@@ -40,10 +41,10 @@ __device__ __forceinline__ void map2(T* out, const T* a, const T* b, uint64_t co
     }
 }
 
-// Elements that a thread takes one by one where a kernel is not worth more.
+// Elements per thread in kernels that are not worth vectorizing.
 constexpr int SINGLES = 8;
 
-// Calls `work` for elements of a block.
+// Calls `work` with the index of each element of the block.
 template <class Work>
 __device__ __forceinline__ void each(uint64_t count, Work work) {
     const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * SINGLES + threadIdx.x;

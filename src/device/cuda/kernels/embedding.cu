@@ -1,13 +1,13 @@
-// Token embedding, scaled or not, with learned positions or without.
+// Token embedding, with an optional scale and optional learned positions.
 //
-// Widths are in elements: a lane takes four channels at a time where rows begin at multiples of 16 bytes, and one
-// where they do not.
+// `Width` is in elements: a lane processes four channels at a time if rows start at multiples of four elements,
+// otherwise one.
 #include "reductions.cuh"
 #include "vectors.cuh"
 
 constexpr int WARPS = 8;
 
-// Channels of one lane.
+// Channels held by one lane.
 template <int Width>
 struct Channels {
     float values[Width];
@@ -63,8 +63,8 @@ __device__ __forceinline__ void embed(X* x, const P* token, const P* position, u
     }
 }
 
-// x[n, :] = scale * table[tokens[n], :] + positions[n % sequence - starts[n], :], if there are positions, and starts. One warp per
-// row. A token that the table does not have is no number: what lies outside of the table is not read.
+// x[n, :] = scale * table[tokens[n], :] + positions[n % sequence - starts[n], :]; `positions` and `starts` may be null.
+// One warp per row. A token outside of the table gives a row of NaN, without an out-of-bounds read.
 template <class P, class X>
 __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* table, const P* positions, uint32_t rows,
                                           uint32_t sequence, uint32_t channels, uint32_t vocabulary, float scale,
@@ -121,7 +121,7 @@ __device__ __forceinline__ void sum_over_batch(G* dpositions, const X* dx, uint3
     sum.store(dpositions);
 }
 
-// dpositions[i] (+)= the sum of dx[b, i] over the batch, i over `stride` = sequence * channels elements.
+// dpositions[i] (+)= sum of dx[b, i] over the batch, for the `stride` = sequence * channels elements i.
 template <class X, class G>
 __device__ __forceinline__ void sum_positions(G* dpositions, const X* dx, uint32_t batch, uint64_t stride,
                                               uint32_t accumulate) {
@@ -130,15 +130,16 @@ __device__ __forceinline__ void sum_positions(G* dpositions, const X* dx, uint32
         const uint64_t i = thread * 4;
         if (i < stride) sum_over_batch<4>(dpositions + i, dx + i, batch, stride, accumulate);
     } else {
-        // As many threads as for vectors, so each takes four elements one by one.
+        // The grid has one thread per four elements, so each thread processes four elements one by one (grid-stride
+        // loop).
         for (uint64_t i = thread; i < stride; i += static_cast<uint64_t>(gridDim.x) * blockDim.x) {
             sum_over_batch<1>(dpositions + i, dx + i, batch, stride, accumulate);
         }
     }
 }
 
-// dpositions[p, :] (+)= the sum of dx[n, :] over the rows n that are p places into their document. A warp takes 32 channels of a
-// position; its lanes look for such rows together.
+// dpositions[p, :] (+)= sum of dx[n, :] over the rows n at position p of their document. A warp processes 32 channels
+// of a position; its lanes search for such rows together.
 template <class X, class G>
 __device__ __forceinline__ void sum_positions_of_documents(G* dpositions, const X* dx, const int* starts, uint32_t rows,
                                                            uint32_t sequence, uint32_t channels, uint32_t accumulate) {
@@ -159,31 +160,32 @@ __device__ __forceinline__ void sum_positions_of_documents(G* dpositions, const 
     if (c < channels) *sink = from_float<G>(sum);
 }
 
-// The gradient of the table without atomics: `order_tokens` has sorted the places of the tokens by their row of the
-// table, and a warp takes CHUNK of them, whatever rows they are of. It sums each row's run of places. A run begins in
-// one chunk, which alone writes to the row; what other chunks have of it are partial sums, one for each chunk, which
-// `embedding_table_finish` adds in their order. So every warp has the same work, however often a token repeats, and the
-// tokens alone decide the order of the sums.
+// Gradient of the table without atomics: `order_tokens` has sorted the token positions by table row, and each warp
+// processes a chunk of CHUNK consecutive ones, across row boundaries. It sums the run of each table row. Only the chunk
+// in which a run begins writes to the table row; every later chunk of the run stores one partial sum, and
+// `embedding_table_finish` adds these in order. So all warps have equal work however often a token repeats, and the
+// order of the sums depends on the tokens only (deterministic).
 //
-// GPT-2 124M, 16 sequences of 1024: 512 chunks times six runs of channels are 3072 warps. Source text as
-// bytes, every fifth of which is a space: no warp adds more than 32 rows and then 113 partial sums. 16384 tokens drawn
-// evenly: 32 rows, and next to no partial sums. Read are dx once (50 MB), order and tokens for each run of channels (0.8
-// MB) and, of text, partial sums (1.6 MB).
+// GPT-2 124M, 16 sequences of 1024: 512 chunks times six channel blocks are 3072 warps. Source text as bytes, every
+// fifth of which is a space: no warp adds more than 32 rows and then 113 partial sums. 16384 tokens drawn uniformly: 32
+// rows, and almost no partial sums. Memory reads: dx once (50 MB), order and tokens for each channel block (0.8 MB)
+// and, for text, partial sums (1.6 MB).
 
-// Places that a warp sums, of which its lanes hold one each.
+// Token positions per warp, one held by each lane.
 constexpr uint32_t CHUNK = 32;
-// Channels that a block's warps take, 32 lanes times four.
+// Channels per block: 32 lanes times four.
 constexpr uint32_t CHANNELS = 128;
-// Rows that are loaded before they are added.
+// Rows loaded before they are added (loads in flight).
 constexpr uint32_t BATCH = 8;
 
-// The row of the token at a place in the order; `vocabulary` for a token that the table does not have, which is last.
+// Table row of the token at index `place` of the order; `vocabulary` for a token outside of the table, which is sorted
+// last.
 __device__ __forceinline__ uint32_t row_at(const uint32_t* order, const int* tokens, uint32_t vocabulary,
                                            uint32_t place) {
     return min(static_cast<uint32_t>(tokens[order[place]]), vocabulary);
 }
 
-// row = scale * sum, or row + scale * sum: what partial sums are of is not scaled.
+// row = scale * sum, or row + scale * sum. Partial sums are stored unscaled.
 template <int Width, class G>
 __device__ __forceinline__ void add_to_row(G* row, Channels<Width> sum, float scale, bool accumulate) {
     Channels<Width> total;
@@ -215,7 +217,7 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
         const bool here = c < end;
         Channels<Width> sum;
         sum.fill(0.0f);
-        // Whether the run so far began in another chunk.
+        // Whether the current run began in an earlier chunk.
         bool from_before = before == __shfl_sync(FULL_WARP, own, 0);
 #pragma unroll 1
         for (uint32_t i = 0; i < count; i += BATCH) {
@@ -232,7 +234,7 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
                 sum.add(gradients[j]);
                 const bool last = i + j + 1 == count || __shfl_sync(FULL_WARP, own, (i + j + 1) % 32) != row;
                 if (!last) continue;
-                // What is of 16 bits is stored with what later chunks have of it.
+                // A 16-bit row is stored by `embedding_table_finish`, together with the partial sums of later chunks.
                 const bool goes_on = sizeof(G) == 2 && i + j + 1 == count && first + count < token_count &&
                                      row_at(order, tokens, vocabulary, first + count) == row;
                 if (here && row < vocabulary && (from_before || !goes_on)) {
@@ -249,10 +251,10 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
     }
 }
 
-// dtable[v, :] (+)= the sum of dx[n, :] over the places n of token v, up to the end of the chunk that the first of them
-// is in; partials[chunk, :] = the sum over those of the chunk whose run began in another. Rows without tokens are left
-// alone. Grid: blocks of WARPS chunks, runs of CHANNELS channels. With the registers of four blocks to a
-// multiprocessor, it would spill.
+// dtable[v, :] (+)= sum of dx[n, :] over the positions n of token v, up to the end of the chunk that contains the first
+// of them; partials[chunk, :] = sum over the positions of the chunk whose run began in an earlier chunk. Rows without
+// tokens are unchanged. Grid: (blocks of WARPS chunks, blocks of CHANNELS channels). At four blocks per multiprocessor,
+// registers would spill.
 #define EMBEDDING_BACKWARD(X, G, suffix)                                                                             \
     extern "C" __global__ void embedding_positions_backward_##suffix(                                                \
         G* __restrict__ dpositions, const X* __restrict__ dx, uint32_t batch, uint64_t stride,                       \
@@ -286,7 +288,7 @@ EMBEDDING_BACKWARD(float, f16, f32_f16)
 EMBEDDING_BACKWARD(f16, float, f16_f32)
 EMBEDDING_BACKWARD(f16, f16, f16_f16)
 
-// What of a run is in the chunk that it begins in.
+// The part of a run in the chunk in which it begins.
 template <class X>
 struct Beginning {
     const X* dx;
@@ -321,9 +323,9 @@ __device__ __forceinline__ void add_partials(G* row, const Beginning<X>& beginni
     }
 }
 
-// Adds what later chunks have of a run to its row, by the warp of the chunk that the run begins in: to what that chunk's
-// warp has stored there, or, where the row is of 16 bits, to what it would have, so that a sum is rounded once. The grid
-// is that of the table's. With registers for eight blocks to a multiprocessor, sm_90 would spill.
+// Adds the partial sums of later chunks to the table row of a run. The warp of the chunk in which the run begins adds
+// them to the sum that it stored there, or, for a 16-bit row, recomputes that sum, so that the total is rounded once.
+// The grid is that of `embedding_table_backward`. At eight blocks per multiprocessor, sm_90 would spill registers.
 template <class X, class G>
 __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, const uint32_t* order, const int* tokens,
                                             const X* dx, uint32_t token_count, uint32_t vocabulary, uint32_t channels,
@@ -342,7 +344,7 @@ __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, co
             --beginning.first;
         }
     }
-    // Chunks that begin with the run, after its own.
+    // Later chunks that begin with this run.
     uint32_t count = 0;
     uint32_t found = 32;
     while (found == 32) {

@@ -1,14 +1,14 @@
-// Normalisation of heads of queries and keys, and its gradient.
+// RMS normalisation of query and key heads (QK norm), and its gradient.
 //
-// A row of qkv has H heads of queries, G of keys and G of values, each of D channels. A warp takes a head at a time.
+// A row of qkv has H query, G key and G value heads of D channels each. A warp processes one head at a time.
 #include "reductions.cuh"
 
 constexpr int BLOCK = 256;
 constexpr int WARPS = BLOCK / 32;
-// Channels of a head at most, as attention has them, and how many of them a lane takes.
+// Maximum number of channels of a head (the limit of attention), and channels per lane.
 constexpr int MOST = 256;
 constexpr int EACH = MOST / 32;
-// Rows whose sums of the weights' gradients are added up in one partial sum, by one block.
+// Rows per partial sum of the weights' gradients; one block computes one partial sum.
 constexpr uint32_t ROWS_PER_PARTIAL = 64;
 
 struct Heads {
@@ -44,8 +44,8 @@ __device__ __forceinline__ void forward(T* y, float* rrms, const T* qkv, const f
     if (lane == 0) rrms[static_cast<uint64_t>(row) * heads.normed + head] = scale;
 }
 
-// One block takes the rows of one partial sum. A warp adds up what its heads give, and the block what its warps have, in
-// their order.
+// One block processes the rows of one partial sum. A warp sums over its heads, and the block over its warps in order
+// (deterministic).
 template <class T>
 __device__ __forceinline__ void backward(T* dqkv, float* partials, const T* dy, const T* qkv, const float* query_weight,
                                          const float* key_weight, const float* rrms, const Heads& heads, uint32_t rows,

@@ -1,13 +1,14 @@
-// Rows of channels that a group of warps holds in registers, so that they are read once.
+// Rows of channels held in the registers of a group of warps, so that each row is read once.
 #pragma once
 #include "reductions.cuh"
 #include "vectors.cuh"
 
 constexpr int BLOCK_WARPS = 8;
 constexpr int BLOCK = 32 * BLOCK_WARPS;
-// Runs of four channels that a thread holds: 768 channels for a warp.
+// Groups of four channels that a thread holds: 768 channels a warp.
 constexpr int QUADS = 6;
-// The sums of both numbers over a group of warps, in every thread of it. All groups of the block come here together.
+// Sums of both numbers over a group of warps, in each of its threads. All groups of the block must make the call
+// together.
 template <int Warps>
 __device__ __forceinline__ float2 group_sums(float a, float b) {
     a = warp_sum(a);
@@ -26,7 +27,7 @@ __device__ __forceinline__ float2 group_sums(float a, float b) {
             total.x += other.x;
             total.y += other.y;
         }
-        // Nobody may overwrite the sums with the next ones before all have read them.
+        // The next call must not overwrite the sums before all threads have read them.
         __syncthreads();
         return total;
     }

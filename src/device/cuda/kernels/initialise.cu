@@ -1,15 +1,15 @@
-// Constants and random numbers.
+// Initialisation with constants and random numbers.
 //
-// Elements 4j to 4j + 3 come from one block of Philox4x32-10 (Salmon et al. 2011), whose counter is (low half of j,
-// high half of j, site, 0) and whose key is the seed, as on the processor: the words (a, b, c, d) become the pairs
-// (a, b) and (c, d), and each pair (u, v) two normal numbers, r cos t and r sin t with r = sqrt(-2 ln((u + 1) / 2^32))
-// and t = 2 pi v / 2^32 (Box and Muller 1958), in f64.
+// Elements 4j to 4j + 3 come from one block of Philox4x32-10 (Salmon et al. 2011), with counter (low half of j, high
+// half of j, site, 0) and the seed as key, as on the CPU. The words (a, b, c, d) form the pairs (a, b) and (c, d), and
+// each pair (u, v) gives two normal numbers, r cos t and r sin t with r = sqrt(-2 ln((u + 1) / 2^32)) and t = 2 pi v /
+// 2^32 (Box and Muller 1958), in f64.
 #include "philox.cuh"
 #include "vectors.cuh"
 
 constexpr double UNIT = 1.0 / 4294967296.0;
 
-// Stores what there are of four values.
+// Stores the first `left` of four values.
 template <class T>
 __device__ __forceinline__ void store_up_to_four(T* sink, const float (&values)[4], uint64_t left) {
     if (left >= 4) {
@@ -33,7 +33,7 @@ FILL(float, f32)
 FILL(bf16, bf16)
 FILL(f16, f16)
 
-// Memory that no bit is set in, whatever it is read as.
+// Sets memory to zero bytes, whatever its type.
 extern "C" __global__ void zeros(uint8_t* output, uint64_t bytes) {
     const uint64_t start = 16 * (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
     if (start + 16 <= bytes) {
@@ -44,7 +44,7 @@ extern "C" __global__ void zeros(uint8_t* output, uint64_t bytes) {
 }
 REGISTER(zeros)
 
-// Two normal numbers of mean 0.
+// Two normal numbers with mean 0.
 __device__ __forceinline__ void box_muller(float* numbers, uint32_t u, uint32_t v, double deviation) {
     const double radius = sqrt(-2.0 * log((u + 1.0) * UNIT));
     double sine, cosine;

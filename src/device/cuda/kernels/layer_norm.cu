@@ -1,10 +1,10 @@
 // Layer normalisation over rows of C channels, and its gradient.
 //
-// A row is held in registers by a group of 1, 2, 4 or 8 warps: the least that can. Rows too wide for that, or that do
-// not begin at multiples of four elements, take kernels that read them several times (`layer_norm_any`).
+// A group of 1, 2, 4 or 8 warps, the smallest that suffices, holds a row in registers. Rows that are too wide, or that
+// do not start at multiples of four elements, use kernels that read them several times (`layer_norm_any`).
 #include "held_rows.cuh"
 
-// Rows whose sums of dweight and dbias are added up in one partial sum, by one block.
+// Rows per partial sum of dweight and dbias; one block computes one partial sum.
 constexpr uint32_t ROWS_PER_PARTIAL = 64;
 
 // (x - mean) * rstd
@@ -18,7 +18,7 @@ __device__ __forceinline__ void forward(T* y, float* mean, float* rstd, const X*
     constexpr uint32_t STEP = 32 * Warps * 4;
     const uint32_t row = blockIdx.x * (BLOCK_WARPS / Warps) + threadIdx.x / (32 * Warps);
     const uint32_t first = threadIdx.x % (32 * Warps) * 4;
-    // A group without a row has nothing to load, but comes to the barriers.
+    // A group without a row loads nothing, but must reach the barriers.
     const uint32_t end = row < rows ? channels : 0;
     const uint64_t start = static_cast<uint64_t>(row) * channels;
 
@@ -80,8 +80,8 @@ __device__ __forceinline__ void forward_any(T* y, float* mean, float* rstd, cons
     }
 }
 
-// A block takes the rows of one partial sum, a group of its warps every so-manieth of them. `so_far` may be null, or
-// `dx` itself; `cast`, where dx goes rounded to T, may be null, or `dy` itself.
+// A block processes the rows of one partial sum; its GROUPS groups of warps take them in turn. `so_far` may be null, or
+// `dx` itself; `cast`, which receives dx rounded to T, may be null, or `dy` itself.
 template <class T, int Warps, class X>
 __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, const X* x, const float* weight,
                                          const float* mean, const float* rstd, const X* so_far, T* cast,
@@ -91,15 +91,15 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
     DYN_SHARED(float, group_partials);
     const uint32_t group = threadIdx.x / (32 * Warps);
     const uint32_t first = threadIdx.x % (32 * Warps) * 4;
-    // What is added to a row waits where the group's partial sums will be: registers are full. A thread reads nothing
-    // there but what it has put there itself.
+    // Shared memory buffer for the row of `so_far`, because registers are full. It is the space of the group's partial
+    // sums, and each thread reads only what it has written itself.
     float* waiting = group_partials + 2 * group * channels;
     float4 dweight[QUADS] = {};
     float4 dbias[QUADS] = {};
 
     for (uint32_t i = group; i < ROWS_PER_PARTIAL; i += GROUPS) {
         const uint32_t row = blockIdx.x * ROWS_PER_PARTIAL + i;
-        // Groups stay together, for the barriers.
+        // Groups of several warps do not leave early: they share barriers.
         if (Warps == 1 && row >= rows) break;
         const uint32_t end = row < rows ? channels : 0;
         const uint64_t start = static_cast<uint64_t>(row) * channels;
@@ -116,7 +116,8 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
             normals[q] = c < end ? load_quad(x + start + c) : zero;
             slopes[q] = c < end ? load_quad(dy + start + c) : zero;
         }
-        // It arrives during the sums, not after them; of 16 bits, it is too little at a time for that.
+        // Asynchronous copy, which overlaps the sums. 16-bit rows are loaded directly: four channels are less than the
+        // 16 bytes of a cp.async.
         if (sizeof(X) == 4 && so_far != nullptr) {
 #pragma unroll
             for (int q = 0; q < QUADS; ++q) {
@@ -187,8 +188,8 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
     }
 }
 
-// One block takes the rows of one partial sum, one after the other. Each thread keeps to its channels, so that it adds
-// to partial sums of its own.
+// One block processes the rows of one partial sum in order. Each thread always processes the same channels, so no other
+// thread adds to its partial sums.
 template <class T, class X>
 __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy, const X* x,
                                              const float* weight, const float* mean, const float* rstd,
@@ -238,7 +239,7 @@ __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy
     }                                                                                                                \
     REGISTER(layer_norm_backward_##suffix##_##Warps)
 
-// With the registers of eight blocks to a multiprocessor, sm_100 would spill in the last of them.
+// At eight blocks per multiprocessor, the last kernel would spill registers on sm_100.
 #define LAYER_NORM_OF(T, X, suffix)                                                                                  \
     LAYER_NORM(T, X, suffix, 1)                                                                                      \
     LAYER_NORM(T, X, suffix, 2)                                                                                      \

@@ -6,19 +6,19 @@ struct Lion {
     static constexpr int MOMENTS = 1;
     __device__ static constexpr bool is_signed(int) { return true; }
 
-    // What the momentum and the gradient are to the direction: f32 of numbers made in f64.
+    // Weights of the momentum and the gradient in the direction: f32, rounded from f64.
     float beta1;
     float added1;
-    // What remains of the momentum, and what the gradient adds to it.
+    // Decay rate of the momentum, and weight of the gradient added to it.
     float beta2;
     float added2;
     float weight_decay;
     uint32_t padding;
 
-    // What is the same for all elements of a tensor in one step.
+    // Per-tensor constants of one step.
     struct Step {
         float rate;
-        // What remains of a parameter.
+        // Factor of the parameter (weight decay).
         float kept;
     };
 
@@ -30,7 +30,7 @@ struct Lion {
                                            float (&moments)[MOMENTS]) const {
         const float direction = beta1 * moments[0] + added1 * gradient;
         moments[0] = beta2 * moments[0] + added2 * gradient;
-        // What is not a number has no sign, and must show in the parameters.
+        // NaN has no sign, and must propagate to the parameters.
         float sign = direction;
         if (direction > 0.0f) sign = 1.0f;
         if (direction < 0.0f) sign = -1.0f;

@@ -1,19 +1,20 @@
-// Attention that stores its scores: products of all heads at a time, and the softmax between them.
+// Attention that materializes its scores: batched products over all heads, with the softmax between them.
 //
-// B batch, T sequence, H heads of queries, G of keys and values, which H / G heads of queries in a row share. Scores,
-// probabilities and their gradients are [B, H, T, T].
+// B batch, T sequence, H query heads, G key/value heads. Each key/value head is shared by H / G consecutive query heads
+// (grouped-query attention). Scores, probabilities and their gradients are [B, H, T, T].
 #include "reductions.cuh"
 
 constexpr int THREADS = 256;
 constexpr int ROW_WARPS = THREADS / 32;
-// What a block of a product computes, and how much of the inner dimension it takes at a time.
+// Side of the square tile of results that a block computes, and length of the inner dimension per step.
 constexpr int SIDE = 64;
 constexpr int DEPTH = 16;
-// Threads across such a tile, and the elements apart that each has of a row or a column.
+// Threads per row and per column of the tile, and elements per thread along each, ACROSS apart.
 constexpr int ACROSS = 16;
 constexpr int EACH = SIDE / ACROSS;
 
-// A matrix of each head, or of so many that share it: elements from one batch element, matrix, row and column to the next.
+// One matrix for every `shared` consecutive heads. The others are strides in elements: between batch elements,
+// matrices, rows and columns.
 struct Matrices {
     uint64_t batch;
     uint64_t head;
@@ -33,17 +34,18 @@ struct Product {
     int rows;
     int inner;
     int columns;
-    // Of the result.
+    // Heads of the result.
     int heads;
-    // Products of so many heads in a row are added up.
+    // The products of this many consecutive heads are summed.
     int summed;
     float factor;
-    // Results are capped to this; 0 if they are not.
+    // Softcap of the results; 0 without a cap.
     float cap;
     int padding;
 };
 
-// Loads a tile [SIDE, DEPTH] of a matrix, zero beyond its bounds, in the order in which its elements lie.
+// Loads a tile [SIDE, DEPTH] of a matrix, zero outside of its bounds. Threads follow the memory order of the elements
+// (coalesced).
 template <class T>
 __device__ __forceinline__ void load(float (&tile)[DEPTH][SIDE + 1], const T* matrix, uint64_t stride,
                                      uint64_t step, int first, int count, int depth, int inner) {
@@ -57,7 +59,7 @@ __device__ __forceinline__ void load(float (&tile)[DEPTH][SIDE + 1], const T* ma
     }
 }
 
-// out = cap(factor left right), summed over the heads that share it: a block takes a tile of one head's.
+// out = cap(factor left right), summed over `summed` heads: a block computes one tile of one head's result.
 template <class T>
 __device__ __forceinline__ void attention_product(T* out, const T* left, const T* right,
                                                   const Product& product) {
@@ -109,7 +111,8 @@ __device__ __forceinline__ void attention_product(T* out, const T* left, const T
     }
 }
 
-// Which keys a query sees: up to so many after its own position, and those of `window` positions up to its own.
+// The keys that a query sees: `ahead` keys after its own position, and the last `window` positions up to and including
+// its own.
 struct Seen {
     uint32_t sequence;
     uint32_t ahead;
@@ -123,8 +126,8 @@ struct Seen {
     __device__ __forceinline__ uint32_t after(uint32_t query) const { return min(sequence, query + ahead + 1); }
 };
 
-// The softmax of the scores that each query sees, zero beyond: a warp takes a query, which sees nothing before its document:
-// `starts` [B, T] may be null.
+// Softmax of the scores of the keys that each query sees, zero elsewhere. One warp per query. `starts` [B, T], the
+// starts of the documents, masks the keys before the query's document; it may be null.
 template <class T>
 __device__ __forceinline__ void attention_softmax(T* probabilities, const T* scores, uint64_t rows, const Seen& seen,
                                                   const int* starts, uint32_t heads) {
@@ -156,8 +159,8 @@ __device__ __forceinline__ void attention_softmax(T* probabilities, const T* sco
     }
 }
 
-// dscores = factor probabilities (dprobabilities - the sum of their products), zero beyond what a query sees; with a cap,
-// times its slope where scores are what they are. `scores` are null without.
+// dscores = factor probabilities (dprobabilities - sum of probabilities dprobabilities), zero for keys that the query
+// does not see; with a softcap, times its derivative, computed from the capped `scores`, which are null without a cap.
 template <class T>
 __device__ __forceinline__ void attention_softmax_backward(T* dscores, const T* dprobabilities, const T* probabilities,
                                                            const T* scores, uint64_t rows, const Seen& seen,

@@ -1,13 +1,13 @@
-// What Muon does to a matrix before its products: the matrix over its norm, in the type that these are in.
+// Muon before its matrix products: divides a matrix by its norm, and rounds it to the type of the products.
 #include "reductions.cuh"
 #include "vectors.cuh"
 
 constexpr int BLOCK = 256;
 
-// Runs of elements whose squares are added up by themselves.
+// Number of partial sums of squares.
 constexpr uint32_t SUMS = 128;
 
-// A block for each run.
+// One block per partial sum.
 extern "C" __global__ void __launch_bounds__(BLOCK)
     muon_squares(double* __restrict__ sums, const float* __restrict__ direction, uint64_t count) {
     const uint64_t each = (count + SUMS - 1) / SUMS;
@@ -29,7 +29,7 @@ template <class T>
 __device__ __forceinline__ void normalise(T* factors, const float* direction, const double* sums, float least,
                                           uint64_t count) {
     const float norm = static_cast<float>(sqrt(block_sum(threadIdx.x < SUMS ? sums[threadIdx.x] : 0.0)));
-    // What is not a number must show in the parameters.
+    // NaN must propagate to the parameters.
     const float divisor = norm < least ? least : norm;
     const uint64_t stride = static_cast<uint64_t>(gridDim.x) * BLOCK;
     for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * BLOCK + threadIdx.x; i < count; i += stride) {

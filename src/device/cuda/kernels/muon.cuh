@@ -1,13 +1,13 @@
-// Muon (Jordan et al. 2024), before its products and behind them.
+// Muon (Jordan et al. 2024): the elementwise steps before and after its matrix products.
 #pragma once
 #include "optimizer.cuh"
 
-// Moves the momentum. What it stores as parameters is the direction; what they were makes no difference.
+// Updates the momentum. The direction is written through the `parameters` pointer, whose previous contents are ignored.
 struct MuonMomentum {
     static constexpr int MOMENTS = 1;
     __device__ static constexpr bool is_signed(int) { return true; }
 
-    // What a gradient adds to the mean, and how far the direction lies ahead of it: f32 of numbers made in f64.
+    // Weight of the gradient in the momentum, and in the direction relative to it (Nesterov): f32, rounded from f64.
     float added;
     float ahead;
 
@@ -22,7 +22,7 @@ struct MuonMomentum {
     }
 };
 
-// Takes what the products made of the direction.
+// Updates the parameters with the orthogonalized direction.
 struct Muon {
     static constexpr int MOMENTS = 0;
     __device__ static constexpr bool is_signed(int) { return true; }
@@ -32,7 +32,7 @@ struct Muon {
 
     struct Step {
         float rate;
-        // What remains of a parameter.
+        // Factor of the parameter (weight decay).
         float kept;
     };
 

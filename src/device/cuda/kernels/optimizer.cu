@@ -1,11 +1,11 @@
-// What happens to whole buckets of gradients and parameters at the end of a step. Padding between the tensors of a
-// bucket is neither read nor written.
+// Norms, optimizer steps and loss scaling over whole buckets (flat parameter buffers) at the end of a step. Padding
+// between the tensors of a bucket is neither read nor written.
 #include "optimizers.cuh"
 #include "reductions.cuh"
 #include "vectors.cuh"
 #include "weights.cuh"
 
-// One tensor of a bucket. Its blocks take NORM_ELEMENTS each, and each makes one partial sum.
+// One tensor of a bucket. Each of its blocks processes NORM_ELEMENTS elements and stores one partial sum.
 struct NormEntry {
     uint64_t first_block;
     uint64_t gradients;
@@ -20,7 +20,7 @@ __device__ __forceinline__ double square(float value) {
     return wide * wide;
 }
 
-// partials[block] = the sum of the squares of the block's elements.
+// partials[block] = sum of the squares of the block's elements.
 template <class G>
 __device__ __forceinline__ void sum_squares(double* partials, const Table<NormEntry>& table) {
     const NormEntry& entry = entry_of_block(table);
@@ -28,7 +28,7 @@ __device__ __forceinline__ void sum_squares(double* partials, const Table<NormEn
     const G* gradients = reinterpret_cast<const G*>(entry.gradients) + begin;
     const uint32_t count = static_cast<uint32_t>(min(NORM_ELEMENTS, entry.len - begin));
     const uint32_t whole = is_vector_aligned(gradients) ? count / 4 : 0;
-    // Two chains of additions, because f64 units are slow to answer.
+    // Two independent chains of additions, to hide the latency of f64 additions.
     double even = 0.0;
     double odd = 0.0;
 #pragma unroll 8
@@ -53,7 +53,7 @@ NORM_PARTIALS(float, f32)
 NORM_PARTIALS(bf16, bf16)
 NORM_PARTIALS(f16, f16)
 
-// norm[0] = sqrt(the sum of the partial sums), divided by scaling[0] unless `scaling` is null. One block.
+// norm[0] = sqrt(sum of the partial sums), divided by scaling[0] unless `scaling` is null. One block.
 extern "C" __global__ void __launch_bounds__(1024)
     norm_of_partials(float* norm, const double* __restrict__ partials, const float* __restrict__ scaling,
                      uint32_t count) {
@@ -68,16 +68,16 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 REGISTER(norm_of_partials)
 
-// The states of one tensor in T: each rounded to the nearest or at random, where a draw depends on the seed, the step, the
-// tensor's site and the element.
+// Stores the states of one tensor in T, rounded to nearest or stochastically. The random number depends on the seed,
+// the step, the tensor's site and the element.
 template <class T, bool RANDOM>
 struct States {
     uint64_t seed;
     uint32_t site;
     uint32_t step;
 
-    // Four words, the halves of each for two states of an element, for four elements from this one of the tensor on, a
-    // multiple of four.
+    // Random words of four elements from `element` on, which is a multiple of four. The two halves of a word serve two
+    // states of an element.
     __device__ __forceinline__ uint4 draw(uint64_t element) const {
         return RANDOM ? philox(element / 4, site, step, seed) : make_uint4(0, 0, 0, 0);
     }
@@ -105,7 +105,8 @@ struct States {
     }
 };
 
-// What all kernels are given: the bucket, the step's numbers, and what is the same for all steps.
+// Arguments common to all kernels: the bucket's buffers, the numbers of the step, and the norm and scale of the
+// gradients.
 struct Bucket {
     void* parameters;
     const void* gradients;
@@ -115,7 +116,7 @@ struct Bucket {
     const float* scaling;
 };
 
-// An optimizer's step for the elements of one block.
+// Optimizer step for the elements of this block.
 template <class Rule, class T, bool RANDOM>
 __device__ __forceinline__ void update_bucket(const Bucket& bucket, T* (&moments)[MOMENTS_OF<Rule>], float clip_norm,
                                               const Rule& rule, const Formats& formats,
@@ -174,7 +175,7 @@ __device__ __forceinline__ void update_bucket(const Bucket& bucket, T* (&moments
     }
 }
 
-// In what follows, sm_120 would spill with the registers of five blocks to a multiprocessor.
+// At five blocks per multiprocessor, the kernels below would spill registers on sm_120.
 
 #define BEHIND_MOMENTS(Rule)                                                                                         \
     const float *__restrict__ numbers, float *master, const float *__restrict__ norm,                                \
@@ -221,7 +222,8 @@ __device__ __forceinline__ void update_bucket(const Bucket& bucket, T* (&moments
 
 OPTIMIZERS(NO_MOMENT, ONE_MOMENT, TWO_MOMENTS)
 
-// Dynamic loss scaling, one thread. `counts` holds the good steps since the scale last changed and the steps left out.
+// Dynamic loss scaling, one thread. `counts` holds the number of good steps since the scale last changed, and the
+// number of skipped steps.
 extern "C" __global__ void loss_scale(float* scale, float* counts, const float* norm, float backoff, float growth,
                                       float interval) {
     if (!(norm[0] < INFINITY)) {
@@ -231,7 +233,7 @@ extern "C" __global__ void loss_scale(float* scale, float* counts, const float* 
     } else if (counts[0] + 1.0f < interval) {
         counts[0] += 1.0f;
     } else {
-        // A scale that is infinite would never let a step through again.
+        // With an infinite scale, every later step would be skipped.
         const float grown = scale[0] * growth;
         if (grown < INFINITY) scale[0] = grown;
         counts[0] = 0.0f;

@@ -1,5 +1,5 @@
-// Updates of buckets whose states are codes of 8 bits in blocks that share a scale, their largest magnitude (block-wise
-// dynamic quantization, Dettmers et al. 2022). A warp takes a block at a time: each lane eight numbers of it.
+// Optimizer steps with 8-bit states: blocks of codes share a scale, their largest magnitude (block-wise dynamic
+// quantization, Dettmers et al. 2022). A warp processes one quantization block at a time, eight numbers per lane.
 #include "dynamic_map.cuh"
 #include "optimizers.cuh"
 #include "reductions.cuh"
@@ -8,7 +8,7 @@
 
 constexpr uint32_t QUANTIZED = 256;
 constexpr int WARPS = BLOCK / 32;
-// Blocks of numbers that a warp takes one after the other.
+// Quantization blocks that a warp processes in sequence.
 constexpr int TURNS = UPDATE_ELEMENTS / (QUANTIZED * WARPS);
 
 __device__ __forceinline__ uint32_t load_codes(const uint8_t* source, int count) {
@@ -26,23 +26,24 @@ __device__ __forceinline__ void store_codes(uint8_t* sink, uint32_t codes, int c
     }
 }
 
-// One of a tensor's states.
+// One quantized state (moment) of the parameters.
 struct Quantized {
     uint8_t* codes;
     float* scales;
 };
 
-// Brings up to four numbers of each of N states of every lane to f32, calls `work(place, count, values)` for them, where the
-// first is that of the tensor's element `place`, and stores them again. `shares(state)` is its map.
+// For each lane, dequantizes up to four numbers of each of N states, calls `work(place, count, values)`, where `place`
+// is the tensor element of the first number, and quantizes and stores them again. `maps(state, use)` calls `use` with
+// the state's map.
 template <int N, class Maps, class Work>
 __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quantized (&states)[N], Maps maps, Work work) {
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t lane = threadIdx.x % 32;
-    // Unrolled, the kernels would be twice as long.
+    // Unrolling would double the code size of the kernels.
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {
         const uint64_t block = begin + QUANTIZED * (turn * WARPS + threadIdx.x / 32);
-        // The same for all lanes of a warp.
+        // Uniform across the warp.
         if (block >= entry.len) return;
         const uint32_t len = static_cast<uint32_t>(min(static_cast<uint64_t>(QUANTIZED), entry.len - block));
         const uint64_t scale = (entry.offset + block) / QUANTIZED;
@@ -73,7 +74,7 @@ __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quant
         }
 #pragma unroll
         for (int state = 0; state < N; ++state) {
-            // Every lane has read the old scale by then.
+            // Every lane has read the old scale before this reduction.
             const float found = warp_max(largest[state]);
             if (lane == 0) states[state].scales[scale] = found;
 #pragma unroll
@@ -89,8 +90,8 @@ __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quant
     }
 }
 
-// Lets `work` change up to four parameters, given each with its gradient and its place among them. It is called for all four:
-// `count` decides what is loaded and stored, so that each type is handled once for whole and partial runs.
+// Calls `work` for each of up to four parameters, with its gradient and its index, to update it. It is called for all
+// four: `count` limits only loads and stores, so that full and partial groups share one code path per type.
 template <class Work>
 __device__ __forceinline__ void each_weight(const Weights& weights, uint64_t place, int count, Work work) {
     float4 p = weights.parameter_quad(place, count);
@@ -102,7 +103,7 @@ __device__ __forceinline__ void each_weight(const Weights& weights, uint64_t pla
     weights.store_quad_of(place, p, count);
 }
 
-// An optimizer's step for the elements of one block.
+// Optimizer step for the elements of this block.
 template <class Rule>
 __device__ __forceinline__ void update_quantized(const Weights& weights, const UpdateEntry& entry,
                                                  const Quantized (&moments)[Rule::MOMENTS], const float* numbers,

@@ -1,5 +1,5 @@
-// The optimizers that go element by element, one a line: the name of its kernels and its struct, by how many moments it keeps
-// of each parameter.
+// The elementwise optimizers, one a line: the name of the kernels and the struct, under the number of moments per
+// parameter.
 #pragma once
 #include "adam.cuh"
 #include "lion.cuh"
@@ -14,7 +14,7 @@
     NONE(sgd, Sgd)                   \
     ONE(sgd_momentum, SgdMomentum)
 
-// As many as there may be arrays of.
+// At least 1, because arrays cannot be empty.
 template <class Rule>
 constexpr int MOMENTS_OF = Rule::MOMENTS > 0 ? Rule::MOMENTS : 1;
 

@@ -1,4 +1,4 @@
-// Philox4x32 with ten rounds (Salmon et al. 2011), as on the processor.
+// Philox4x32 with ten rounds (Salmon et al. 2011), with the same results as on the CPU.
 #pragma once
 #include "compat.cuh"
 
@@ -11,7 +11,7 @@ __device__ __forceinline__ void philox_round(uint32_t (&counter)[4], const uint3
     counter[3] = static_cast<uint32_t>(first);
 }
 
-// The words of the block whose counter is (low half of its number, high half, site, step).
+// The four random words of the counter (low half of `block`, high half, site, step).
 __device__ __forceinline__ uint4 philox(uint64_t block, uint32_t site, uint32_t step, uint64_t seed) {
     uint32_t counter[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), site, step};
     uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};

@@ -1,10 +1,10 @@
-// Sums of the columns of a matrix in two stages: partial sums over runs of rows, and their sum.
+// Column sums of a matrix in two stages: partial sums over runs of rows, then their sum.
 #include "reductions.cuh"
 #include "vectors.cuh"
 
 constexpr int WARPS = 8;
 
-// Sums of `Width` columns for each lane, over the block's rows.
+// Sums `Width` columns per lane over the block's rows.
 template <class T, int Width>
 __device__ __forceinline__ void sum_columns(float* partials, const T* matrix, uint32_t rows, uint32_t columns,
                                             uint32_t rows_per_partial, uint32_t accumulate) {
@@ -42,9 +42,9 @@ __device__ __forceinline__ void sum_columns(float* partials, const T* matrix, ui
     }
 }
 
-// partials[p, :] = the sum of rows p * rows_per_partial and on of a matrix [rows, columns]. Grid: the runs of 32 lanes
-// times as many columns as a lane takes, the partial sums. `wide`: that is 16 bytes, of which rows are multiples. What is
-// one partial sum can be added to what is there.
+// partials[p, :] = sum of `rows_per_partial` rows of a matrix [rows, columns], from row p * rows_per_partial on. Grid:
+// (blocks of 32 lanes times Width columns, partial sums). `wide`: a lane loads 16 bytes, and the size of a row is a
+// multiple of that. With `accumulate`, sums are added to the previous contents.
 #define COLUMN_SUMS(name, T, Width)                                                                                  \
     extern "C" __global__ void __launch_bounds__(32 * WARPS)                                                         \
         name(float* __restrict__ partials, const T* __restrict__ matrix, uint32_t rows, uint32_t columns,            \
@@ -60,8 +60,8 @@ COLUMN_SUMS(column_sums_wide_f32, float, 4)
 COLUMN_SUMS(column_sums_wide_bf16, bf16, 8)
 COLUMN_SUMS(column_sums_wide_f16, f16, 8)
 
-// The sum of `count` rows of partial sums [count, columns], stored in or added to `first`, but for the columns from
-// `split` on, which are those of `second`. A block takes 32 columns, each of its 32 warps some of the rows.
+// Sum of `count` rows of partial sums [count, columns], stored in or added to `first`; columns from `split` on go to
+// `second`. A block processes 32 columns, and its 32 warps share the rows.
 template <class G>
 __device__ __forceinline__ void add_up(G* first, G* second, const float* partials, uint32_t count, uint32_t columns,
                                        uint32_t split, uint32_t accumulate) {

@@ -1,10 +1,10 @@
-// Sums and maxima over the threads of a warp or a block, in an order that is always the same.
+// Sums and maxima over the threads of a warp or a block, in a fixed order (deterministic).
 #pragma once
 #include "compat.cuh"
 
 constexpr uint32_t FULL_WARP = 0xffffffffu;
 
-// In every lane.
+// Returns the sum in every lane.
 template <class Number>
 __device__ __forceinline__ Number warp_sum(Number value) {
 #pragma unroll
@@ -20,7 +20,7 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
-// In every thread, of a block of whole warps, all of which call it.
+// Returns the sum in every thread. The block consists of whole warps, and all of its threads make the call.
 template <class Number>
 __device__ __forceinline__ Number block_sum(Number value) {
     __shared__ Number sums[32];
@@ -29,7 +29,7 @@ __device__ __forceinline__ Number block_sum(Number value) {
     if (lane == 0) sums[threadIdx.x / 32] = value;
     __syncthreads();
     value = warp_sum(lane < static_cast<int>(blockDim.x / 32) ? sums[lane] : Number(0));
-    // Nobody may overwrite the sums with the next ones before all have read them.
+    // The next call must not overwrite the sums before all threads have read them.
     __syncthreads();
     return value;
 }

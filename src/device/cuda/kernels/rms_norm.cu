@@ -1,12 +1,12 @@
 // Root-mean-square normalisation over rows of C channels, and its gradient.
 //
-// A block holds a row in registers and reads it once. Rows too wide for that, or that do not begin at multiples of four
-// elements, take kernels that read them twice (`rms_norm_any`).
+// A block holds a row in registers and reads it once. Rows that are too wide, or that do not start at multiples of four
+// elements, use kernels that read them twice (`rms_norm_any`).
 #include "held_rows.cuh"
 
-// Rows whose sums of dweight are added up in one partial sum, by one block.
+// Rows per partial sum of dweight; one block computes one partial sum.
 constexpr uint32_t ROWS_PER_PARTIAL = 64;
-// Channels from one run of four that a thread holds to the next.
+// Distance in channels between the groups of four that a thread holds.
 constexpr uint32_t STEP = 4 * BLOCK;
 
 __device__ __forceinline__ float4 scaled(float4 v, float factor) {
@@ -17,7 +17,7 @@ __device__ __forceinline__ float4 product(float4 a, float4 b) {
     return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
 }
 
-// Four weights with what is added to them.
+// Loads four weights and adds `offset`.
 __device__ __forceinline__ float4 load_weight(const float* weight, float offset) {
     const float4 w = load_quad(weight);
     return make_float4(w.x + offset, w.y + offset, w.z + offset, w.w + offset);
@@ -64,8 +64,9 @@ __device__ __forceinline__ void forward_any(T* y, float* rrms, const X* x, const
     if (threadIdx.x == 0) rrms[blockIdx.x] = scale;
 }
 
-// One block takes the rows of one partial sum, one after the other. Each thread keeps to its channels, whose sums it holds.
-// `so_far` may be null, or `dx` itself; `cast`, where dx goes rounded to T, may be null, or `dy` itself.
+// One block processes the rows of one partial sum in order. Each thread always processes the same channels and holds
+// their sums. `so_far` may be null, or `dx` itself; `cast`, which receives dx rounded to T, may be null, or `dy`
+// itself.
 template <class T, class X>
 __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, const X* x, const float* weight,
                                          const float* rrms, const X* so_far, T* cast, uint32_t rows,
@@ -124,7 +125,7 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
     }
 }
 
-// The same with partial sums in memory, each of which one thread alone adds to, and rows that are read twice.
+// The same with partial sums in global memory, each updated by a single thread, and with rows that are read twice.
 template <class T, class X>
 __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy, const X* x, const float* weight,
                                              const float* rrms, const X* so_far, T* cast, uint32_t rows,
@@ -152,8 +153,8 @@ __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy
     }
 }
 
-// `HOW` is empty, or _any. With the registers of eight blocks to a multiprocessor, the gradient would spill on sm_100; with those
-// of six, what one version of NVRTC leaves a row that is held.
+// `HOW` is empty or _any. At eight blocks per multiprocessor, the gradient would spill registers on sm_100; at six, the
+// gradient of a held row would with one version of NVRTC.
 #define RMS_NORM_HOW(T, X, suffix, HOW, BLOCKS)                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK, 4) rms_norm_##suffix##HOW(                                   \
         T* __restrict__ y, float* __restrict__ rrms, const X* __restrict__ x, const float* __restrict__ weight,      \

@@ -1,15 +1,15 @@
-// Queries and keys rotated by their positions.
+// Rotary position embedding of queries and keys.
 #include "compat.cuh"
 
 constexpr int BLOCK = 256;
 constexpr int PAIRS = 128;
 
-// Radians a position, of each pair of channels of a head.
+// Angle per position, in radians, of each pair of channels of a head.
 struct Frequencies {
     float of[PAIRS];
 };
 
-// A block takes a row: the first `heads` heads of it are rotated, the rest is copied. `rotated` may be `qkv`.
+// One block per row: the first `heads` heads are rotated, the others are copied. `rotated` may be `qkv`.
 template <class T>
 __device__ __forceinline__ void rotary(T* rotated, const T* qkv, const Frequencies& frequencies, uint32_t sequence,
                                        uint32_t width, uint32_t heads, uint32_t head, uint32_t inverse) {
@@ -17,7 +17,7 @@ __device__ __forceinline__ void rotary(T* rotated, const T* qkv, const Frequenci
     qkv += static_cast<uint64_t>(blockIdx.x) * width;
     const float position = static_cast<float>(blockIdx.x % sequence);
     const uint32_t half = head / 2;
-    // All heads of a position turn alike.
+    // Cosine and sine of each pair: the same for all heads of a position.
     __shared__ float2 turns[PAIRS];
     if (threadIdx.x < half) {
         float sine, cosine;

@@ -2,10 +2,10 @@
 #pragma once
 #include "optimizer.cuh"
 
-// What is the same for all elements of a tensor in one step.
+// Per-tensor constants of one step.
 struct SgdStep {
     float rate;
-    // What of a parameter is added to its gradient.
+    // Multiple of the parameter added to its gradient (weight decay).
     float added;
 };
 
@@ -36,7 +36,7 @@ struct SgdMomentum {
     using Step = SgdStep;
 
     float momentum;
-    // 1 for Nesterov's, 0 for Polyak's.
+    // 1 for Nesterov momentum, 0 for Polyak (heavy-ball) momentum.
     float nesterov;
     float weight_decay;
     uint32_t padding;

@@ -1,16 +1,16 @@
-// Weights as codes, and back. Two codes of half a byte lie in each byte, the first in its lower half.
+// Quantization and dequantization of weights. Two 4-bit codes share a byte, the first in its lower half.
 #include "dynamic_map.cuh"
 #include "reductions.cuh"
 #include "vectors.cuh"
 
 constexpr int BLOCK = 256;
 constexpr int WARPS = BLOCK / 32;
-// Numbers that share a scale, and scales that share one themselves.
+// Numbers that share a scale, and scales that share a scale of their own (double quantization).
 constexpr uint32_t NF4_BLOCK = 64;
 constexpr uint32_t QUANTIZED = 256;
-// Pairs of numbers that a thread makes of codes.
+// Pairs of numbers that a thread dequantizes.
 constexpr int PAIRS = 4;
-// Elements of a row that a block makes of codes.
+// Elements of a row that a block dequantizes.
 constexpr uint32_t COLUMNS = 1024;
 
 // NormalFloat4 (Dettmers et al. 2023).
@@ -18,7 +18,7 @@ constexpr float NF4[16] = {-1.0f,         -0.6961928f,  -0.52507305f, -0.3949175
                            -0.091050036f, 0.0f,         0.0795803f,   0.1609302f,  0.2461123f,   0.33791524f,
                            0.44070983f,   0.562617f,    0.72295684f,  1.0f};
 
-// The nearest share's code; half way, the lower one.
+// Code of the nearest value; ties go to the lower code.
 __device__ __forceinline__ uint32_t nf4_code(float value, float scale) {
     const float share = scale > 0.0f ? value / scale : 0.0f;
     uint32_t code = 0;
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint32_t nf4_code(float value, float scale) {
     return code;
 }
 
-// A row to each block: its largest magnitude is 127 steps.
+// int8 quantization by rows, one block per row: the largest magnitude is 127 steps.
 extern "C" __global__ void __launch_bounds__(BLOCK)
     quantize_rows(uint8_t* __restrict__ codes, float* __restrict__ steps, const float* __restrict__ weight,
                   uint32_t columns) {
@@ -40,24 +40,24 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         if (isnan(magnitude)) broken = 1.0f;
     }
     largest = block_max(largest);
-    // What is no number has no scale either, so that it shows.
+    // A row with a NaN gets a NaN step, so that the NaN propagates.
     const float step = block_max(broken) > 0.0f ? not_a_number() : largest / 127.0f;
     if (threadIdx.x == 0) steps[blockIdx.x] = step;
     for (uint32_t c = threadIdx.x; c < columns; c += BLOCK) {
         const float count = step > 0.0f ? rintf(weight[start + c] / step) : 0.0f;
-        // Of subnormal numbers, a step is rounded far down.
+        // With subnormal numbers the step may be rounded down so far that counts exceed 127: hence the clamp.
         codes[start + c] = static_cast<uint8_t>(static_cast<int>(fminf(fmaxf(count, -127.0f), 127.0f)) + 128);
     }
 }
 REGISTER(quantize_rows)
 
-// A block of numbers to each warp, a pair of them to each lane.
+// NF4 quantization: one quantization block per warp, one pair of numbers per lane.
 extern "C" __global__ void __launch_bounds__(BLOCK)
     quantize_blocks(uint8_t* __restrict__ codes, float* __restrict__ scales, const float* __restrict__ weight,
                     uint64_t count) {
     const uint32_t lane = threadIdx.x % 32;
     const uint64_t block = static_cast<uint64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
-    // The same for all lanes of a warp.
+    // Uniform across the warp.
     if (block * NF4_BLOCK >= count) return;
     const uint64_t place = block * NF4_BLOCK + 2 * lane;
     const float first = place < count ? weight[place] : 0.0f;
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 }
 REGISTER(quantize_blocks)
 
-// of_scales[0] = the mean of all scales. One block.
+// of_scales[0] = mean of all scales. One block.
 extern "C" __global__ void __launch_bounds__(1024)
     mean_of_scales(float* __restrict__ of_scales, const float* __restrict__ scales, uint64_t count) {
     double sum = 0.0;
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 REGISTER(mean_of_scales)
 
-// A block of scales to each block, one to each thread: what is left of them without the mean.
+// Quantizes the scales after subtracting their mean: one block of the grid per block of scales, one scale per thread.
 extern "C" __global__ void __launch_bounds__(BLOCK)
     quantize_scales(uint8_t* __restrict__ codes, float* __restrict__ of_scales, const float* __restrict__ scales,
                     uint64_t count) {
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 }
 REGISTER(quantize_scales)
 
-// Some columns of a row to each block.
+// Each block processes COLUMNS columns of one row.
 template <class T>
 __device__ __forceinline__ void dequantize_rows(T* output, const uint8_t* codes, const float* steps, uint32_t columns) {
     const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void dequantize_rows(T* output, const uint8_t* codes,
     }
 }
 
-// Pairs of numbers, each with what `scale_of` gives for its block.
+// Dequantizes pairs of numbers; `scale_of` returns the scale of a quantization block.
 template <class T, class Scale>
 __device__ __forceinline__ void dequantize_blocks(T* output, const uint8_t* codes, uint64_t count, Scale scale_of) {
     __shared__ float shares[16];

@@ -1,10 +1,10 @@
-// Stretches of a long row of tokens.
+// Slices of a long row of tokens (gather).
 #include "compat.cuh"
 
 constexpr int BLOCK = 256;
 
-// output[b, t] = row[place[b] + later + t]; -1 where the row has no such token, or where the highest bit of a place says that the
-// sample is missing and that is masked. A block takes BLOCK tokens of a sample.
+// output[b, t] = row[place[b] + later + t]; -1 if the row has no such token, or, with `masks`, if the highest bit of
+// the place marks the sample as missing. A block processes BLOCK tokens of a sample.
 template <class Token>
 __device__ __forceinline__ void stretch(int* output, const Token* row, const uint32_t* place, uint64_t tokens,
                                         uint32_t length, uint32_t later, uint32_t masks) {

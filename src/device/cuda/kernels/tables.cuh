@@ -1,18 +1,18 @@
-// Many tensors in one launch: a table, passed by value, says which blocks of the grid work on which of them.
+// Many tensors in one launch: a table, passed by value, assigns the blocks of the grid to the tensors.
 #pragma once
 #include "compat.cuh"
 
-// As many as the launches put into one table: what a launch passes by value is limited to 4 KiB.
+// Capacity of one table. Kernel parameters are limited to 4 KiB.
 constexpr int TABLE_ENTRIES = 64;
 
-// Members of entries are of 8 bytes, the first is `first_block`, because that is how the launches write them.
+// Every member of an entry has 8 bytes, and the first is `first_block`: the layout that the launches write.
 template <class Entry>
 struct Table {
     uint64_t count;
     Entry entries[TABLE_ENTRIES];
 };
 
-// The entry that this block works on: the last whose `first_block` is not after it.
+// The entry that this block works on: the last one whose `first_block` is at or before the block.
 template <class Entry>
 __device__ __forceinline__ const Entry& entry_of_block(const Table<Entry>& table) {
     int low = 0;

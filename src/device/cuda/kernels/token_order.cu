@@ -1,31 +1,31 @@
-// The places of tokens, sorted by token: a radix sort from the lowest digit up, which keeps places of equal tokens in
-// their order. One block does all of it: there are 4 bytes to move for each of a token's thousands of channels.
+// Sorts token positions by token: a least-significant-digit radix sort, which is stable. A single block does all of it:
+// only 4 bytes move per token, against its thousands of channels elsewhere.
 #include "reductions.cuh"
 
 constexpr uint32_t WARPS = 32;
 constexpr uint32_t DIGIT_BITS = 8;
 constexpr uint32_t DIGITS = 1 << DIGIT_BITS;
-// Places of a lane that are loaded at once.
+// Positions that a lane loads at a time.
 constexpr uint32_t LOADS = 8;
 
 struct Counts {
-    // How many of a digit a warp has; then where the next of them goes, from the first place of the digit on.
+    // Per warp: number of its tokens with a digit; later the offset of its next one within the digit's output range.
     uint32_t of_warp[WARPS][DIGITS];
-    // How many of a digit there are before the first warp's; then those of all smaller digits.
+    // Per digit: total count; later the start of the digit's output range, the count of all smaller digits.
     uint32_t of_digit[DIGITS];
 };
 
-// What a pass works on. Tokens that are not in the vocabulary are taken for its length, and come last.
+// Arguments of one pass. Tokens outside of the vocabulary are treated as `vocabulary`, and sort last.
 struct Pass {
     uint32_t* to;
-    // Null in the first pass, when places are where they are.
+    // Null in the first pass, whose input is the identity order.
     const uint32_t* from;
     const int* tokens;
     uint32_t vocabulary;
     uint32_t shift;
 };
 
-// The lanes among `lanes` that have the same digit.
+// The lanes among `lanes` with the same digit.
 __device__ __forceinline__ uint32_t same_digit(uint32_t lanes, uint32_t digit) {
 #pragma unroll
     for (uint32_t bit = 0; bit < DIGIT_BITS; ++bit) {
@@ -36,7 +36,8 @@ __device__ __forceinline__ uint32_t same_digit(uint32_t lanes, uint32_t digit) {
     return lanes;
 }
 
-// Goes through a warp's own run of places in order: counts digits, or with `Move` puts each place where its digit goes.
+// Loops over the warp's run of positions in order: counts the digits or, with `Move`, stores each position in the
+// output range of its digit.
 template <bool Move>
 __device__ __forceinline__ void walk(const Pass& pass, uint32_t begin, uint32_t end, Counts& counts) {
     const uint32_t warp = threadIdx.x / 32;
@@ -70,7 +71,7 @@ __device__ __forceinline__ void walk(const Pass& pass, uint32_t begin, uint32_t 
     }
 }
 
-// Turns how many there are into where they go.
+// Turns counts into offsets (exclusive prefix sums).
 __device__ __forceinline__ void add_up(Counts& counts) {
     if (threadIdx.x < DIGITS) {
         uint32_t sum = 0;
@@ -102,8 +103,8 @@ __device__ __forceinline__ void add_up(Counts& counts) {
     __syncthreads();
 }
 
-// order = the places of `count` tokens, sorted by token. `other` is memory for as many. One block; as many passes as
-// the length of the vocabulary has digits.
+// order = positions of `count` tokens, sorted by token. `other` is scratch memory of the same size. One block; one pass
+// per digit of `vocabulary`.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     order_tokens(uint32_t* order, uint32_t* other, const int* __restrict__ tokens, uint32_t count,
                  uint32_t vocabulary, uint32_t passes) {
@@ -113,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const uint32_t begin = min(count, warp * each);
     const uint32_t end = min(count, begin + each);
     for (uint32_t number = 0; number < passes; ++number) {
-        // The last one ends where it should.
+        // The buffers alternate so that the last pass writes to `order`.
         const bool there = (passes - number) % 2 == 1;
         const uint32_t* from = number == 0 ? nullptr : (there ? other : order);
         const Pass pass{there ? order : other, from, tokens, vocabulary, number * DIGIT_BITS};
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         __syncthreads();
         add_up(counts);
         walk<true>(pass, begin, end, counts);
-        // What one warp has put somewhere, another reads in the next pass.
+        // The next pass reads what other warps have stored.
         __syncthreads();
     }
 }

@@ -1,11 +1,11 @@
-// Runs of elements of any type as floats in registers.
+// Consecutive elements of any type, loaded into and stored from registers as floats.
 #pragma once
 #include "compat.cuh"
 
-// What stands for a number that there is none of.
+// The quiet NaN that marks an undefined result.
 __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00000u); }
 
-// 16 bytes of T. `source` is a multiple of 16 bytes.
+// Vectorized load of 16 bytes of T. `source` is aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ void load_floats(float (&values)[Vector<T>::size], const T* source) {
     const Vector<T> vector = load_vector(source);
@@ -20,14 +20,14 @@ __device__ __forceinline__ void store_floats(T* sink, const float (&values)[Vect
 #pragma unroll
         for (int i = 0; i < 4; ++i) vector.set(i, values[i]);
     } else {
-        // Pairs are converted in one instruction.
+        // One instruction converts a pair.
 #pragma unroll
         for (int i = 0; i < 4; ++i) vector.words[i] = pack<T>(values[2 * i], values[2 * i + 1]);
     }
     store_vector(sink, vector);
 }
 
-// Four consecutive values of T: 16 bytes of f32, 8 of a 16-bit type, and aligned to as much.
+// Loads four consecutive values of T: 16 bytes of f32, 8 bytes of a 16-bit type, aligned to their size.
 template <class T>
 __device__ __forceinline__ float4 load_quad(const T* source) {
     if constexpr (sizeof(T) == 4) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_quad(T* sink, float4 values) {
     }
 }
 
-// The first `count` of four values; the others are 0.
+// Loads the first `count` of four values; the others are 0.
 template <class T>
 __device__ __forceinline__ float4 load_quad(const T* source, int count) {
     if (count >= 4) return load_quad(source);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void store_quad(T* sink, float4 values, int count) {
     }
 }
 
-// Eight of them, aligned to 16 bytes.
+// Loads eight consecutive values, aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ void load_eight(float (&values)[8], const T* source) {
     if constexpr (sizeof(T) == 4) {

@@ -1,17 +1,18 @@
-// Parameters and gradients of a bucket that is updated: as f32, whatever they are stored in.
+// Parameters and gradients of a bucket during an optimizer step: accessed as f32, whatever their storage type.
 #pragma once
 #include "optimizer.cuh"
 #include "philox.cuh"
 #include "vectors.cuh"
 
-// An f32 in bf16, up or down: up as often as so many of 65536 random numbers add up to one with the bits that are cut off.
+// Stochastic rounding of f32 to bf16: rounds up with probability (discarded bits) / 65536. The lower 16 bits of `draw`
+// are the random number.
 __device__ __forceinline__ uint32_t bfloat_at_random(float value, uint32_t draw) {
     const uint32_t bits = __float_as_uint(value);
     const bool is_number = (bits & 0x7fffffffu) <= 0x7f800000u;
     return (is_number ? bits + (draw & 0xffffu) : bits | 0x00400000u) >> 16;
 }
 
-// The same in f16, of whose subnormal numbers each is 65536 times 2^-40.
+// Stochastic rounding of f32 to f16. Subnormals of f16 are multiples of 2^-24, which is 65536 times 2^-40.
 __device__ __forceinline__ uint32_t half_at_random(float value, uint32_t draw) {
     constexpr uint32_t BIAS = (127 - 15) << 23;
     constexpr uint32_t LEAST_NORMAL = (127 - 14) << 23;
@@ -26,7 +27,8 @@ __device__ __forceinline__ uint32_t half_at_random(float value, uint32_t draw) {
     return rounded | sign >> 16;
 }
 
-// The word of an element, of those of four: selected, so that they stay in registers.
+// The random word of an element among the words of four elements. It is selected rather than indexed, so that the words
+// stay in registers.
 __device__ __forceinline__ uint32_t word_of(uint4 words, uint64_t element) {
     const uint32_t place = static_cast<uint32_t>(element) % 4;
     const uint32_t low = place == 0 ? words.x : words.y;
@@ -34,27 +36,27 @@ __device__ __forceinline__ uint32_t word_of(uint4 words, uint64_t element) {
     return place < 2 ? low : high;
 }
 
-// What a number is stored as. A bucket is of one type, so that all threads go the same way.
+// Storage types. All tensors of a bucket have one type, so branches on it do not diverge.
 constexpr uint32_t IS_F32 = 0;
 constexpr uint32_t IS_BF16 = 1;
 
-// How an update stores what it changes.
+// Storage of the parameters and states that a step updates.
 struct Formats {
-    // Of the draws that states and parameters are rounded by.
+    // Seeds of the stochastic rounding of states and parameters.
     uint64_t states_seed;
     uint64_t parameters_seed;
     uint32_t parameters;
     uint32_t gradients;
-    // Whether parameters are rounded at random.
+    // Whether parameters are rounded stochastically.
     uint32_t random;
     uint32_t padding;
 };
 
-// Of the steps that parameters are drawn for: a bit that no number of a step has.
+// Set in the step number of the random numbers of parameters; step numbers themselves never have this bit.
 constexpr uint32_t OF_PARAMETERS = 1u << 31;
 
-// One tensor's, from its first element on. `master` is null where no copy of the parameters is kept; parameters are not read
-// where it is.
+// Parameters and gradients of one tensor, which starts at element `offset`. `master` is null without master weights;
+// otherwise parameters are read from `master` only.
 struct Weights {
     void* parameters;
     const void* gradients;
@@ -85,8 +87,8 @@ struct Weights {
         }
     }
 
-    // Four elements from this one on, a multiple of four, of a tensor whose first element is at a multiple of four; of the
-    // last four of a tensor the first `count`. The others read as 0 and are not written.
+    // Four elements from `element` on, which is a multiple of four, in a tensor whose offset is a multiple of four. For
+    // the tail of the tensor, `count` limits them: the others read as 0 and are not written.
     __device__ __forceinline__ float4 parameter_quad(uint64_t element, int count = 4) const {
         if (master != nullptr) return load_quad(master + offset + element, count);
         float4 quad;
@@ -140,8 +142,8 @@ struct Weights {
         as(parameters, formats.parameters, [&](auto* numbers) { put(numbers[offset + element], value); });
     }
 
-    // Of so many elements from one on, in a step that is left out: parameters are made of their copy all the same, for they may be
-    // nowhere else.
+    // Keeps `count` elements from `first` on in a skipped step. With master weights, the parameters are rounded from
+    // them again, because they may exist nowhere else.
     __device__ __forceinline__ void keep(uint64_t first, uint32_t count) const {
         if (master == nullptr) return;
         const uint64_t begin = offset + first;
@@ -156,7 +158,7 @@ struct Weights {
         sink = from_float<T>(value);
     }
 
-    // Of four elements from this one on, a multiple of four.
+    // Random words of four elements from `element` on, which is a multiple of four.
     __device__ __forceinline__ uint4 draws(uint64_t element) const {
         return philox(element / 4, site, step | OF_PARAMETERS, formats.parameters_seed);
     }

@@ -1,10 +1,10 @@
-// Whole numbers in 32 bits.
+// Widens unsigned integers to 32 bits.
 #include "compat.cuh"
 
 constexpr int BLOCK = 256;
 constexpr int SINGLES = 8;
 
-// The largest number stands for -1 where some are masked.
+// If `masked`, the largest value of the type encodes -1.
 template <class From>
 __device__ __forceinline__ void widen(int* output, const From* input, uint64_t count, uint32_t masked) {
     const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * SINGLES + threadIdx.x;
