@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::place::{Place, Tiny, said};
+use crate::test_folder::{TestFolder, Tiny, said};
 use base::units::Bytes;
 use device::{
     Choice, CudaDevice, Device, DeviceError, Placed, Pool, Region, Source, Target, Tensor, Work, equip,
@@ -37,8 +37,8 @@ gradients = "zero"
 "#;
 
 /// A test folder with an experiment, and a private cache that contains only the kernels.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let tiny = Tiny { d_model: 32, ..Tiny::default() }.with(MORE);
     place.write("small.toml", format!("baseline = \"plain\"\n{tiny}"));
     fs::create_dir(place.path("cache")).unwrap();
@@ -49,7 +49,7 @@ fn place() -> Place {
     place
 }
 
-impl Place {
+impl TestFolder {
     /// Runs the sweep; `fast` is the value of `EMULATED_PRODUCTS`.
     fn sweep_with(&self, fast: &str, arguments: &[&str]) -> Output {
         self.failing_sweep(fast, arguments, "")

@@ -3,7 +3,7 @@
 mod choices;
 mod device;
 mod kernels;
-#[path = "../program/place/mod.rs"]
-mod place;
 mod states;
 mod sweep;
+#[path = "../program/test_folder/mod.rs"]
+mod test_folder;

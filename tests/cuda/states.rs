@@ -2,11 +2,11 @@
 
 use std::process::Output;
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 
 /// Runs the program in a new folder, with additional environment variables.
 fn runner(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("a.toml", Tiny { d_model: 32, ..Tiny::default() }.with("[strategies.plain]\n"));
     place.program(arguments).envs(variables.iter().copied()).output().expect("the program starts")
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::process::Output;
 
-use crate::place::{Place, Tiny, said};
+use crate::test_folder::{TestFolder, Tiny, said};
 use execute::driver_agrees;
 use results::{Row, Status};
 
@@ -51,14 +51,14 @@ loss_scale.dynamic = { initial = 1073741824, backoff = 0.00006103515625 }
 "#;
 
 /// A test folder with the experiment.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let tiny = Tiny { layers: 2, d_model: 32, context: 32, ..Tiny::default() }.with(MORE);
     place.write("small.toml", format!("baseline = \"plain\"\n{tiny}"));
     place
 }
 
-impl Place {
+impl TestFolder {
     fn sweep(&self, device: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut command = self.program(&["sweep", "small.toml", "--device", device, "--out", device]);
         command.args(arguments).envs(variables.iter().copied()).output().unwrap()

@@ -1,20 +1,21 @@
-//! Nothing allocates behind the ledger's back: once a run is under way, a step asks the heap for next to nothing.
-//! The counts are those of a whole process.
+//! All large allocations go through the ledger: after the first steps, a step allocates next to nothing on the heap.
+//! The counts cover the whole process.
 
 use std::alloc::System;
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 use data::Batch;
 use device::{DeviceChoice, Pool, detect, open};
 use execute::Engine;
 use plan::compile;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
-/// Counts what is asked of the heap. Pools are mappings of their own and do not show here.
+/// Counts heap allocations. Pools use their own memory mappings and are not counted here.
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Less than any one activation of the model below: names, lists of operands and queued commands fit.
+/// Heap bytes allowed per step: less than any activation of the model below, enough for names, operand lists and queued
+/// commands.
 const ALLOWED: usize = 1 << 20;
 
 /// Logits of 2 MiB, activations of 1 MiB and more.
@@ -40,20 +41,20 @@ gradients = "zero"
 evaluation_pass = "grad"
 "#;
 
-/// Bytes asked of the heap while something is done, given back or not.
-fn asked(work: impl FnOnce()) -> usize {
+/// Bytes that `work` allocates on the heap, freed or not.
+fn heap_bytes(work: impl FnOnce()) -> usize {
     let region = Region::new(HEAP);
     work();
-    // Reallocations count here with their growth.
+    // Reallocations count with their growth.
     region.change().bytes_allocated
 }
 
 #[test]
-fn steps_allocate_in_pools_alone() {
+fn steps_allocate_from_pools_only() {
     let _alone = crate::alone();
-    assert!(asked(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
-    for config in Place::new().configs(&LARGE.with(MORE)) {
-        // Tokens that are all the first of the vocabulary.
+    assert!(heap_bytes(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
+    for config in TestFolder::new().configs(&LARGE.with(MORE)) {
+        // All tokens are token 0.
         let mut batch = Batch::new(&config.sample().parts, config.train.batch_size);
         batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
         let target = detect(DeviceChoice::Cpu, None).unwrap();
@@ -62,14 +63,14 @@ fn steps_allocate_in_pools_alone() {
         let mut engine = Engine::new(&program, device.as_mut(), false).unwrap();
         engine.start().unwrap();
         for step in 1..=5 {
-            let bytes = asked(|| {
+            let bytes = heap_bytes(|| {
                 engine.step(&batch, &config.numbers(1)).unwrap();
                 engine.evaluate(&batch).unwrap();
             });
-            // The first steps also set up what threads keep for themselves.
+            // The first steps also allocate thread-local state.
             assert!(step < 3 || bytes < ALLOWED, "{:?} step {step}: {bytes} bytes", config.strategy);
         }
-        let reading = asked(|| drop(engine.digest().unwrap()));
+        let reading = heap_bytes(|| drop(engine.digest().unwrap()));
         assert!(reading < ALLOWED, "{:?} digest: {reading} bytes", config.strategy);
         assert!(engine.ledger().usage(Pool::Device).reserved_peak > 16 * ALLOWED as u64);
         engine.close().unwrap();

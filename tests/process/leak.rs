@@ -1,8 +1,8 @@
-//! Memory taken past the ledger is noticed. The resident set is that of a whole process.
+//! Detects memory that is allocated outside the ledger, by the resident set of the whole process.
 
 use std::hint::black_box;
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 use compile::Program;
 use data::Batch;
 use device::{Device, DeviceChoice, Pool, detect, open};
@@ -10,20 +10,20 @@ use execute::{Engine, ExternalCounter, agrees};
 use plan::compile;
 use spec::RunConfig;
 
-/// As much as must not go unnoticed.
+/// The size of a leak that must be detected.
 const LEAK: usize = 8 << 20;
 
-/// Reserves more than the 64 MiB from which runs are judged, all of it at once.
+/// A model that reserves more than 64 MiB, the minimum for comparing the reading with the ledger, all at once.
 const LARGE: Tiny = Tiny { layers: 4, d_model: 256, heads: 4, context: 128, batch_size: 8, lr: 1e-3 };
 
-/// A batch whose tokens are all the first of the vocabulary.
+/// A batch whose tokens are all token 0.
 fn zeros(config: &RunConfig, samples: usize) -> Batch {
     let mut batch = Batch::new(&config.sample().parts, samples);
     batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
     batch
 }
 
-/// A step during which the process may take memory that the ledger does not know: reserved and witnessed bytes.
+/// Runs a step while the process holds `leak` bytes outside the ledger. Returns reserved and externally read bytes.
 fn step(
     program: &Program,
     device: &mut dyn Device,
@@ -31,23 +31,23 @@ fn step(
     numbers: &[f32],
     leak: usize,
 ) -> (u64, u64) {
-    let witness = ExternalCounter::begin(device).expect("a system with a witness");
+    let counter = ExternalCounter::begin(device).expect("a system with an external reading");
     let mut engine = Engine::new(program, device, false).unwrap();
     engine.start().unwrap();
-    // Not zeros: pages of those need not be resident.
+    // Not zeros: zero pages need not be resident.
     let leaked = black_box(vec![1u8; leak]);
     engine.step(batch, numbers).unwrap();
     drop(black_box(leaked));
     let reserved = Pool::ALL.iter().map(|&pool| engine.ledger().usage(pool).reserved_peak).sum();
-    let witnessed = witness.read(engine.device()).unwrap().peak;
+    let external = counter.read(engine.device()).unwrap().peak;
     engine.close().unwrap();
-    (reserved, witnessed)
+    (reserved, external)
 }
 
 #[test]
-fn a_leak_past_the_ledger_is_noticed() {
+fn memory_outside_ledger_is_detected() {
     let _alone = crate::alone();
-    let [config] = &Place::new().configs(&LARGE.with("[strategies.plain]\n"))[..] else {
+    let [config] = &TestFolder::new().configs(&LARGE.with("[strategies.plain]\n"))[..] else {
         panic!("not one run")
     };
     let batch = zeros(config, config.train.batch_size);
@@ -55,15 +55,15 @@ fn a_leak_past_the_ledger_is_noticed() {
     let program = compile(config, &target).unwrap();
     let mut device = open(&target).unwrap();
 
-    // What the process needs for itself (code, stacks) becomes resident before anything is judged.
+    // A first step makes the process's own memory (code, stacks) resident before the comparisons.
     let numbers = config.numbers(1);
     step(&program, device.as_mut(), &batch, &numbers, 0);
 
-    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, &numbers, 0);
-    assert!(reserved >= 64 << 20, "{reserved} bytes are too few to be judged");
-    assert!(agrees(reserved, witnessed), "without a leak: reserved {reserved}, witnessed {witnessed}");
+    let (reserved, external) = step(&program, device.as_mut(), &batch, &numbers, 0);
+    assert!(reserved >= 64 << 20, "{reserved} bytes are too few to compare");
+    assert!(agrees(reserved, external), "without a leak: reserved {reserved}, external {external}");
 
-    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, &numbers, LEAK);
-    assert!(!agrees(reserved, witnessed), "with a leak: reserved {reserved}, witnessed {witnessed}");
-    assert!(witnessed >= reserved + LEAK as u64 / 2, "it is the leak that is noticed");
+    let (reserved, external) = step(&program, device.as_mut(), &batch, &numbers, LEAK);
+    assert!(!agrees(reserved, external), "with a leak: reserved {reserved}, external {external}");
+    assert!(external >= reserved + LEAK as u64 / 2, "the difference is the leak");
 }

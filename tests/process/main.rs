@@ -1,15 +1,15 @@
-//! What is measured of a whole process: one test at a time.
+//! Tests that measure the whole process: one at a time.
 
 mod allocations;
 mod leak;
-#[path = "../program/place/mod.rs"]
-mod place;
+#[path = "../program/test_folder/mod.rs"]
+mod test_folder;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static PROCESS: Mutex<()> = Mutex::new(());
 
-/// Keeps the process to one test.
+/// Locks out the other tests of this process.
 fn alone() -> MutexGuard<'static, ()> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What `runner check` prints of experiments that are right.
+//! Output of `runner check` for valid experiments.
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
-//! Whole tables, as people read them.
+//! Whole comparison tables.
 
-use crate::rows::{Change, MIB, any_row, repeated, row};
+use crate::rows::{MIB, SetFigures, any_row, repeated, row};
 use compare::{CompareError, Comparison, Format, Options, Sort, WIDTH};
 use device::{ByRole, Role};
 use proptest::prelude::*;
@@ -39,8 +39,8 @@ fn at_batch(batch: usize, strategy: &str, mib: f64, speed: f64) -> Row {
     row.run_id = format!("{strategy}-{batch}");
     row.batch_size = Some(batch);
     row.axes = vec![("train.batch_size".into(), batch.to_string())];
-    row.uses(mib);
-    row.runs_at(speed);
+    row.set_memory(mib);
+    row.set_speed(speed);
     row
 }
 
@@ -95,13 +95,13 @@ fn quickstart() -> Vec<Row> {
 }
 
 #[test]
-fn a_sweep_is_grouped_by_its_axis() {
+fn sweep_is_grouped_by_axis() {
     insta::assert_snapshot!(table(&repeated(&quickstart(), 6)));
 }
 
-/// The same on a narrow terminal, without what matters least, and on a wide one.
+/// A narrow terminal, which drops the least important columns, and a wide one.
 #[test]
-fn tables_are_as_wide_as_the_terminal() {
+fn tables_fit_terminal_width() {
     let mut rows = quickstart();
     rows.iter_mut().for_each(|row| row.micro_batch = row.batch_size.map(|batch| batch / 4));
     let rows = repeated(&rows, 6);
@@ -109,14 +109,14 @@ fn tables_are_as_wide_as_the_terminal() {
     insta::assert_snapshot!([80, 160].map(at).join("\n"));
 }
 
-/// Figures, and what would rank them.
+/// Speeds of one repeat are shown but not ranked, and the text gives the number of repeats that a ranking needs.
 #[test]
-fn one_round_ranks_nothing() {
+fn single_round_is_not_ranked() {
     insta::assert_snapshot!(table(&quickstart()));
 }
 
 #[test]
-fn repeats_are_merged_and_give_the_interval() {
+fn repeats_merge_into_confidence_interval() {
     let mut rows = Vec::new();
     for (repeat, drift) in [0.99, 1.0, 1.004, 1.01, 0.985, 0.9, 0.8].into_iter().enumerate() {
         for (strategy, mib, speed) in [("fp32", 13_824.0, 52_000.0), ("bf16", 7885.0, 412_000.0)] {
@@ -134,7 +134,7 @@ fn repeats_are_merged_and_give_the_interval() {
 }
 
 #[test]
-fn a_baseline_without_memory_still_serves() {
+fn baseline_out_of_memory_is_still_used() {
     let mut rows = vec![
         out_of_memory(at_batch(16, "fp32", 26_112.0, 1.0), 2_254_857_830),
         at_batch(16, "bf16", 7885.0, 412_000.0),
@@ -148,46 +148,46 @@ fn a_baseline_without_memory_still_serves() {
 }
 
 #[test]
-fn keys_without_effect_and_other_names_of_a_run_are_called_that() {
+fn keys_without_effect_and_aliases_are_marked() {
     let mut idle = row("empty-cache");
     idle.no_effect = "empty_cache".into();
     idle.effects = "0 B returned".into();
     let mut twin = row("eager");
     twin.run_id = "plain-id".into();
     let mut small = row("recompute");
-    small.uses(120.0);
-    small.runs_at(3000.0);
+    small.set_memory(120.0);
+    small.set_speed(3000.0);
     insta::assert_snapshot!(table(&repeated(&[row("plain"), twin, idle, small], 6)));
 }
 
 #[test]
-fn noise_is_marked_and_claims_nothing() {
+fn noisy_speed_is_marked_and_not_ranked() {
     let mut noisy = row("offload");
-    noisy.uses(150.0);
+    noisy.set_memory(150.0);
     noisy.effects = "4% of copies hidden".into();
     noisy.steps = Some(5);
     let mut rows = repeated(&[row("plain"), noisy], 7);
     for (at, row) in rows.iter_mut().filter(|row| row.strategy == "offload").enumerate() {
-        row.runs_at([4300.0, 3900.0, 4500.0, 4200.0, 3700.0, 4800.0, 4400.0][at]);
+        row.set_speed([4300.0, 3900.0, 4500.0, 4200.0, 3700.0, 4800.0, 4400.0][at]);
     }
     insta::assert_snapshot!(table(&rows));
 }
 
-/// Others had the processors, the clock changed, and one repeat is far from the others.
+/// Causes: other processes used the CPU, the clock changed, or one repeat is an outlier.
 #[test]
 fn disturbed_speeds_are_marked() {
     let mut rows = repeated(&[row("plain"), row("busy"), row("hot"), row("odd")], 7);
     rows[5].cpu_wait = Some(0.31);
     rows[6].clock_after_mhz = Some(2100.0);
-    rows[15].runs_at(3000.0);
+    rows[15].set_speed(3000.0);
     insta::assert_snapshot!(table(&rows));
 }
 
-/// What another sweep measured, at another time, may differ for that reason.
+/// Runs of different sweeps may differ only because they were measured at different times.
 #[test]
-fn what_was_not_measured_in_turns_is_not_ranked() {
+fn runs_not_interleaved_are_not_ranked() {
     let mut slow = row("slow");
-    slow.runs_at(3000.0);
+    slow.set_speed(3000.0);
     let mut rows = repeated(&[row("plain"), slow], 8);
     for row in &mut rows {
         row.sweep = if row.strategy == "slow" { "later" } else { "first" }.into();
@@ -195,9 +195,9 @@ fn what_was_not_measured_in_turns_is_not_ranked() {
     insta::assert_snapshot!(table(&rows));
 }
 
-/// Repeats with seeds of their own show how much of a difference is luck.
+/// Repeats with different seeds show how much of a difference is random.
 #[test]
-fn a_loss_has_an_interval_where_seeds_vary() {
+fn loss_has_interval_if_seeds_vary() {
     let of = |strategy: &str, by: f64| {
         let mut row = row(strategy);
         row.loss_eval = Some(3.2 * by);
@@ -213,7 +213,7 @@ fn a_loss_has_an_interval_where_seeds_vary() {
 }
 
 #[test]
-fn what_did_not_run_says_why() {
+fn failed_runs_show_reason() {
     let mut diverged = row("fp16");
     diverged.status = Status::Diverged;
     diverged.message = "the loss was inf at step 7".into();
@@ -230,7 +230,7 @@ fn what_did_not_run_says_why() {
 }
 
 #[test]
-fn long_names_give_way_and_keep_their_ends() {
+fn long_names_are_shortened_and_keep_their_ends() {
     let mut rows = Vec::new();
     for n in [1, 2, 4] {
         let name = format!("bf16-recompute-with-host-offload-and-a-very-long-name/accumulate={n}");
@@ -245,15 +245,15 @@ fn long_names_give_way_and_keep_their_ends() {
 }
 
 #[test]
-fn several_axes_and_machines_are_several_groups() {
+fn axes_and_machines_form_groups() {
     let mut rows = Vec::new();
     for device in ["AMD EPYC 9V74", "NVIDIA H200"] {
         for context in ["256", "1024"] {
             for strategy in ["plain", "recompute"] {
                 let mut row = at_batch(8, strategy, 300.0, 4000.0);
                 if strategy == "recompute" {
-                    row.uses(200.0);
-                    row.runs_at(3000.0);
+                    row.set_memory(200.0);
+                    row.set_speed(3000.0);
                 }
                 row.device = device.into();
                 row.run_id = format!("{device}{context}{strategy}");
@@ -266,11 +266,11 @@ fn several_axes_and_machines_are_several_groups() {
 }
 
 #[test]
-fn mixed_versions_are_said() {
+fn mixed_versions_are_reported() {
     let mut newer = row("recompute");
     newer.version = "0.2.0".into();
-    newer.uses(100.0);
-    newer.runs_at(3000.0);
+    newer.set_memory(100.0);
+    newer.set_speed(3000.0);
     insta::assert_snapshot!(table(&[row("plain"), newer]));
 }
 
@@ -290,7 +290,7 @@ fn abnormal_figures_get_columns() {
 }
 
 #[test]
-fn how_much_is_trained_is_a_column_where_it_is_not_all() {
+fn trained_column_is_shown_if_layers_are_frozen() {
     let trains = |strategy, numbers| Row { trainable_parameters: Some(numbers), ..row(strategy) };
     let all = trains("plain", 10_800_000);
     assert!(!table(std::slice::from_ref(&all)).contains("trained"));
@@ -298,9 +298,9 @@ fn how_much_is_trained_is_a_column_where_it_is_not_all() {
     assert!(table.contains(" trained ") && table.contains(" 10.8M") && table.contains(" 7.10M"), "{table}");
 }
 
-/// Whether it ran out of memory or would have later.
+/// For runs that ran out of memory and for runs that would have later.
 #[test]
-fn what_fills_up_says_after_how_many_steps() {
+fn leaking_runs_show_steps_until_oom() {
     let leaks = |strategy, steps| Row { steps_until_oom: Some(steps), ..row(strategy) };
     let ran_out = out_of_memory(leaks("logits", 1), 300 << 20);
     let table = table(&[row("plain"), leaks("loss", 4_000), ran_out]);
@@ -314,7 +314,7 @@ fn what_fills_up_says_after_how_many_steps() {
 }
 
 #[test]
-fn how_it_starts_is_a_column_where_it_differs() {
+fn start_columns_are_shown_if_they_differ() {
     let starts = |strategy, first_step_ms| {
         let mut row = row(strategy);
         row.first_step_ms = row.step_ms_median.map(|ms| ms + first_step_ms);
@@ -330,9 +330,9 @@ fn how_it_starts_is_a_column_where_it_differs() {
     assert!(table.contains("first ms") && table.contains("start: peak before the first step"), "{table}");
 }
 
-/// A driver's figure is off beyond one of the driver's own steps and 2 %, whatever the step is on that card.
+/// The reading may differ by one allocation step of the driver plus 2 %, whatever the step of the GPU is.
 #[test]
-fn a_drivers_figure_may_be_off_by_its_step() {
+fn driver_reading_tolerates_its_granularity() {
     let said_off = |step: u64, off: u64| {
         let mut row = row("plain");
         let reserved = 256 * MIB;
@@ -349,24 +349,24 @@ fn a_drivers_figure_may_be_off_by_its_step() {
 }
 
 #[test]
-fn one_axis_can_be_put_side_by_side() {
+fn by_puts_axis_side_by_side() {
     let options = Options { by: Some("batch".into()), ..Options::default() };
     insta::assert_snapshot!(table_of(&repeated(&quickstart(), 6), &options));
 }
 
 #[test]
-fn the_baseline_and_the_order_can_be_chosen() {
+fn baseline_and_order_can_be_chosen() {
     let rows: Vec<Row> = quickstart().into_iter().take(5).collect();
     let options = Options { baseline: Some("recompute".into()), sort: Sort::Speed, ..Options::default() };
     insta::assert_snapshot!(table_of(&repeated(&rows, 6), &options));
 }
 
-/// Which fits at the least loss of speed, what more memory buys, and the least that anything runs in.
+/// The fastest strategy that fits, the gain from more memory, and the smallest sufficient limit.
 #[test]
-fn predictions_say_what_to_take() {
+fn predictions_recommend_strategies() {
     let of = |strategy: &str, mib: f64, ms: Option<f64>| {
         let mut row = row(strategy);
-        row.uses(mib);
+        row.set_memory(mib);
         row.estimated_step_ms = ms;
         row
     };
@@ -389,15 +389,15 @@ fn predictions_say_what_to_take() {
     ] {
         assert!(all.to_lowercase().contains(&sentence.to_lowercase()), "{sentence}: {all}");
     }
-    // A step of more samples may take longer.
+    // Speed is compared per sample: a step with more samples may take longer.
     let double = |row: &Row| Row { batch_size: row.batch_size.map(|size| 2 * size), ..row.clone() };
     let doubled = said(&[fp32.clone(), bf16.clone(), lean.clone(), double(&leaner)]);
     let sentence = "by estimate, is leaner (20.0 ms per step, 1.20 times fp32's speed, which does not fit)";
     assert!(doubled.contains(sentence), "{doubled}");
-    // What would be slower is not worth more memory.
+    // More memory for a slower strategy is not recommended.
     let slow = Row { estimated_step_ms: Some(30.0), ..bf16.clone() };
     assert!(!said(&[slow, lean.clone(), leaner.clone()]).contains("more, bf16 would fit"));
-    // Without times: what fits, and what would.
+    // Without estimated times, only memory is mentioned.
     let blind = |row: &Row| Row { estimated_step_ms: None, ..row.clone() };
     let untimed = said(&[fp32, bf16, lean, leaner].each_ref().map(blind));
     assert!(
@@ -407,7 +407,7 @@ fn predictions_say_what_to_take() {
 }
 
 #[test]
-fn predictions_make_the_same_table() {
+fn predictions_use_the_same_table() {
     let mut rows = quickstart();
     rows[5] = out_of_memory(rows[5].clone(), 300 << 20);
     rows[7].status = Status::Skipped;
@@ -431,9 +431,9 @@ fn predictions_make_the_same_table() {
     insta::assert_snapshot!(table);
 }
 
-/// A model that works on tokens beside one that does not.
+/// A model that counts tokens, beside one that counts only samples.
 #[test]
-fn speed_is_counted_in_what_all_rows_have() {
+fn speed_uses_unit_of_all_rows() {
     let (tokens, mut images) = (at_batch(8, "plain", 412.0, 4010.0), at_batch(8, "images", 412.0, 4010.0));
     images.tokens_per_s = None;
     assert!(table(&[tokens.clone(), at_batch(8, "more", 412.0, 4010.0)]).contains("tok/s"));
@@ -444,7 +444,7 @@ fn speed_is_counted_in_what_all_rows_have() {
 }
 
 #[test]
-fn copies_of_parameters_have_a_column_where_there_are_any() {
+fn cast_column_is_shown_if_casts_exist() {
     let [plain, mut bf16] = [row("plain"), row("bf16")];
     bf16.live[Role::Cast] = Some(20 * MIB);
     let table = planned;
@@ -473,7 +473,7 @@ fn json_and_csv_are_exact() {
 }
 
 #[test]
-fn a_row_that_is_given_twice_is_one_row() {
+fn duplicate_rows_are_merged() {
     let once = quickstart();
     assert_eq!(table(&[once.clone(), once.clone()].concat()), table(&once));
 }
@@ -487,7 +487,7 @@ fn each_experiment_has_its_own_table() {
 }
 
 #[test]
-fn what_is_not_there_cannot_be_compared() {
+fn unknown_baseline_or_axis_is_an_error() {
     let error = |rows: &[Row], options: Options| Comparison::new(rows, &options).unwrap_err();
     assert_eq!(error(&[], Options::default()), CompareError::NoRows);
     let unknown = error(&quickstart(), Options { baseline: Some("fp23".into()), ..Options::default() });
@@ -501,14 +501,14 @@ fn what_is_not_there_cannot_be_compared() {
 }
 
 #[test]
-fn a_group_without_the_baseline_says_so() {
+fn group_without_baseline_is_reported() {
     let rows = [at_batch(8, "plain", 300.0, 4000.0), at_batch(16, "recompute", 300.0, 3000.0)];
     let table = table(&rows);
     assert!(table.contains("The baseline plain is missing at batch 16."), "{table}");
 }
 
 #[test]
-fn what_lowers_the_start_up_peak_saves_something() {
+fn lower_startup_peak_counts_as_saving() {
     let mut host = row("host");
     host.start_peak_bytes = host.peak_bytes.map(|bytes| bytes * 2);
     let table = table(&[host, row("lazy")]);
@@ -528,7 +528,7 @@ fn command(folder: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String
 }
 
 #[test]
-fn the_command_prints_what_the_library_says() {
+fn command_prints_library_output() {
     let folder = tempfile::tempdir().unwrap();
     let mut other = row("plain");
     other.experiment = "other".into();
@@ -569,7 +569,7 @@ fn bad_input_is_one_clear_error() {
 
 proptest! {
     #[test]
-    fn any_rows_make_a_table_that_fits(
+    fn any_rows_make_table_within_width(
         rows in prop::collection::vec(any_row(), 1..9),
         sort in prop::sample::select(vec![Sort::File, Sort::Memory, Sort::Speed, Sort::Name]),
         by in prop::option::of(Just("precision".to_string())),

@@ -1,6 +1,6 @@
-//! What a comparison takes of the rows it is given, and what it must not conclude from them.
+//! How a comparison uses the rows it is given, and conclusions that it must not draw.
 
-use crate::rows::{Change, repeated, row};
+use crate::rows::{SetFigures, repeated, row};
 use compare::{Format, Options};
 use results::{Row, Status, csv};
 
@@ -14,13 +14,13 @@ fn skipped(strategy: &str) -> Row {
     Row { experiment: "gpt-mini".into(), strategy, message, status: Status::Skipped, ..Row::default() }
 }
 
-/// The median of tokens and of samples per second, of whichever repeat it is.
+/// The medians of tokens and of samples per second belong to the same repeat.
 #[test]
-fn speeds_are_those_of_the_same_repeat() {
+fn speeds_come_from_one_repeat() {
     let repeat = |(repeat, speed): (usize, f64)| {
         let mut row = row("plain");
         row.repeat = repeat;
-        row.runs_at(speed);
+        row.set_speed(speed);
         row
     };
     let rows: Vec<Row> = [4000.0, 4400.0, 4100.0].into_iter().enumerate().map(repeat).collect();
@@ -37,9 +37,9 @@ fn speeds_are_those_of_the_same_repeat() {
     }
 }
 
-/// Wherever it stands among the rows, and also in a file that was written and read; until there is none of it.
+/// The baseline may be any row, also after writing and reading a file; without a row of it, the first strategy is used.
 #[test]
-fn ratios_are_against_the_baseline_of_the_file() {
+fn ratios_use_baseline_of_file() {
     let of = |strategy: &str| Row { baseline: "plain".into(), ..row(strategy) };
     let file = tempfile::NamedTempFile::new().unwrap();
     csv::write_file(file.path(), &[of("recompute"), of("plain")], &[]).unwrap();
@@ -51,9 +51,9 @@ fn ratios_are_against_the_baseline_of_the_file() {
     assert!(rendered(&without, Format::Table).contains("base recompute"));
 }
 
-/// What was written before tables had baselines, and what came after these.
+/// Tables from before the column `baseline` and the columns after it.
 #[test]
-fn a_table_without_baselines_is_read() {
+fn table_without_baselines_is_read() {
     let mut table = Vec::new();
     csv::write(&[row("recompute")], &[], &mut table).unwrap();
     let table = String::from_utf8(table).unwrap();
@@ -69,14 +69,14 @@ fn a_table_without_baselines_is_read() {
 }
 
 #[test]
-fn a_skipped_point_leaves_the_heading_its_model() {
+fn skipped_point_keeps_model_in_heading() {
     let table = rendered(&[skipped("accumulate"), row("plain")], Format::Table);
     let heading = "gpt-mini  transformer 6x384 heads 6 T 256  batch 8 | ";
     assert!(table.starts_with(heading), "{table}");
 }
 
 #[test]
-fn where_nothing_fits_that_is_said() {
+fn micro_batch_of_0_is_shown_if_nothing_fits() {
     let mut none = row("plain");
     (none.status, none.fits_micro_batch) = (Status::Oom, Some(0));
     let table = rendered(&[none], Format::Table);
@@ -85,13 +85,13 @@ fn where_nothing_fits_that_is_said() {
     assert!(line.split_whitespace().any(|cell| cell == "0"), "{line}");
 }
 
-/// It is the other strategy once more: whatever it took, noise was that.
+/// A strategy without effect equals the other strategy: any difference in speed is noise.
 #[test]
-fn a_strategy_without_effect_is_never_the_fastest() {
+fn strategy_without_effect_is_never_fastest() {
     let idle = |speed: f64| {
         let mut idle = row("idle");
         idle.no_effect = "release".into();
-        idle.runs_at(speed);
+        idle.set_speed(speed);
         idle
     };
     for speed in [3000.0, 4000.0, 5000.0] {
@@ -100,16 +100,16 @@ fn a_strategy_without_effect_is_never_the_fastest() {
         let marked = table.lines().find(|line| line.contains("NO EFFECT")).unwrap();
         assert!(marked.starts_with('!'), "not on the front: {table}");
     }
-    // Alone, or with another key that does something, it is what there is.
+    // With a different memory use, its keys have some effect, and it can be the fastest.
     let mut other = idle(5000.0);
-    other.uses(150.0);
+    other.set_memory(150.0);
     let table = rendered(&repeated(&[row("plain"), other], 6), Format::Table);
     assert!(table.contains("idle is the fastest"), "{table}");
 }
 
-/// Which loss it is that changed; and one is not held against the other.
+/// The table tells training loss from evaluation loss and never compares one with the other.
 #[test]
-fn a_loss_of_training_is_called_that() {
+fn training_loss_is_labelled() {
     let of = |strategy: &str, evaluation: Option<f64>, training: f64| {
         let mut row = row(strategy);
         (row.loss_eval, row.loss_last) = (evaluation, Some(training));
@@ -128,9 +128,9 @@ fn a_loss_of_training_is_called_that() {
     assert_eq!((kinds(&evaluated), kinds(&trained)), (0, 2));
 }
 
-/// What other programs measured needs little to stand beside ours: lines of one name are its repeats.
+/// Tables of other programs need only a few columns; lines with the same strategy are its repeats.
 #[test]
-fn tables_of_other_programs_stand_beside_ours() {
+fn tables_of_other_programs_are_compared() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     csv::write_file(&folder.path().join("ours.csv"), &repeated(&[row("plain"), row("lean")], 6), &[])

@@ -1,15 +1,15 @@
-//! What the CUDA device takes from `cudarc`.
+//! The items of `cudarc` that the CUDA device may use.
 
 use std::fs;
 use std::path::Path;
 
-/// What the compiler sees outside tests: no comments, no test modules.
+/// The source without comments and test modules.
 fn code(source: &str) -> String {
     let mut code = String::new();
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
         if line.trim() == "#[cfg(test)]" {
-            // An item of one line, or one that ends with the brace in the same column.
+            // The item is one line, or it ends with a brace in the same column.
             let indent = &line[..line.len() - line.trim_start().len()];
             let closing = format!("{indent}}}");
             if lines.next().is_some_and(|item| item.ends_with('{')) {
@@ -23,9 +23,9 @@ fn code(source: &str) -> String {
     code
 }
 
-/// What of cudarc a file of the CUDA device uses that it must not: all but `calls`, which declares functions with
-/// numbers for their answers, leave it alone, and there only types that a library reads are taken from it.
-fn unknown_codes(file: &str, source: &str) -> Vec<String> {
+/// The items of `cudarc` that a file of the CUDA device uses and must not. Only `calls` may use it: that module
+/// declares functions that return numbers, and takes from `cudarc` only types that a library reads.
+fn forbidden_items(file: &str, source: &str) -> Vec<String> {
     let code = code(source);
     let mut found = Vec::new();
     for (start, _) in code.match_indices("cudarc::") {
@@ -34,10 +34,10 @@ fn unknown_codes(file: &str, source: &str) -> Vec<String> {
         let group = code[start + path.len()..].strip_prefix('{').and_then(|group| group.split('}').next());
         let names = group.unwrap_or_else(|| path.rsplit("::").next().unwrap_or_default());
         let is_taken = |name: &str| match name {
-            // Loading, which answers with no code.
+            // Loading returns no status code.
             "culib" => file.starts_with("calls/"),
             "is_culib_present" => true,
-            // What libraries answer with, and the struct that they write one to.
+            // Status codes, and the struct that has one.
             "CUresult" | "nvrtcResult" | "cublasStatus_t" | "cublasLtMatmulHeuristicResult_t" => false,
             name => {
                 let is_type = name.starts_with("CU") || name.ends_with("_t") || name == "nvrtcProgram";
@@ -53,9 +53,9 @@ fn unknown_codes(file: &str, source: &str) -> Vec<String> {
     found
 }
 
-/// A Rust enum of a value that it does not have is undefined behaviour, and a newer driver may have any.
+/// A Rust enum with an undeclared value is undefined behaviour, and a newer driver may return any value.
 #[test]
-fn no_answer_of_a_card_s_library_is_an_enum_of_rust() {
+fn cuda_return_codes_are_not_rust_enums() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/cuda");
     let mut found = Vec::new();
     let mut calls = 0;
@@ -63,14 +63,14 @@ fn no_answer_of_a_card_s_library_is_an_enum_of_rust() {
         let source = fs::read_to_string(&file).unwrap();
         let name = file.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
         calls += usize::from(name.starts_with("calls/"));
-        found.extend(unknown_codes(&name, &source));
+        found.extend(forbidden_items(&name, &source));
     }
     assert_eq!(calls, 4, "one file per library, and what they share");
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
-fn an_enum_that_a_library_answers_with_is_caught() {
+fn check_catches_return_code_enums() {
     let caught = [
         ("memory.rs", "use cudarc::driver::sys::{self, CUmemPool_attribute_enum as Attribute};"),
         ("memory.rs", "use cudarc::driver::sys;"),
@@ -83,7 +83,7 @@ fn an_enum_that_a_library_answers_with_is_caught() {
         ("calls/cublaslt.rs", "pub(super) use cudarc::cublaslt::sys::*;"),
     ];
     for (file, source) in caught {
-        assert!(!unknown_codes(file, source).is_empty(), "{file}: {source}");
+        assert!(!forbidden_items(file, source).is_empty(), "{file}: {source}");
     }
     let fine = [
         ("memory.rs", "//! Through cudarc::driver.\nuse super::calls::driver as sys;"),
@@ -95,6 +95,6 @@ fn an_enum_that_a_library_answers_with_is_caught() {
         ("calls/driver.rs", "use cudarc::driver::sys::{\n    CUdevice, CUevent_flags_enum,\n};"),
     ];
     for (file, source) in fine {
-        assert_eq!(unknown_codes(file, source), Vec::<String>::new(), "{file}: {source}");
+        assert_eq!(forbidden_items(file, source), Vec::<String>::new(), "{file}: {source}");
     }
 }

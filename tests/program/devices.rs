@@ -1,4 +1,4 @@
-//! `runner devices`, and what is said of a card where there is none, as their users see it.
+//! `runner devices`, and the errors about a missing GPU.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use device::DeviceKind;
 use spec::read_target;
 
-/// Without whatever of CUDA the environment may name, so that the text is the same everywhere but where a driver is
-/// installed.
+/// Runs the program without variables that may name CUDA folders, so that the output is the same on every machine
+/// without a driver.
 fn runner(arguments: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
     for variable in
@@ -26,13 +26,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// Whether the machine has a driver in the loader's own path, which no variable hides.
+/// Whether the machine has a driver in the loader's default path, which no variable hides.
 fn has_driver(devices: &str) -> bool {
     !devices.contains("the CUDA driver is missing")
 }
 
 #[test]
-fn the_processor_is_listed_with_what_is_missing() {
+fn cpu_and_missing_libraries_are_listed() {
     let output = runner(&["devices"], folder().path());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let devices = text(&output.stdout);
@@ -52,7 +52,7 @@ fn the_processor_is_listed_with_what_is_missing() {
 }
 
 #[test]
-fn json_has_the_same_and_is_read_by_machines() {
+fn json_lists_devices_and_libraries() {
     let output = runner(&["devices", "--json"], folder().path());
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let processor = &json["devices"][0];
@@ -68,7 +68,7 @@ fn json_has_the_same_and_is_read_by_machines() {
 }
 
 #[test]
-fn a_target_file_is_what_plan_takes() {
+fn devices_writes_target_file_for_plan() {
     let folder = folder();
     let output = runner(&["devices", "--target", "here.toml", "--device", "cpu"], folder.path());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -83,7 +83,7 @@ fn a_target_file_is_what_plan_takes() {
 }
 
 #[test]
-fn a_card_that_was_asked_for_is_never_replaced() {
+fn missing_gpu_is_an_error() {
     let folder = folder();
     let output = runner(&["devices", "--target", "card.toml", "--device", "cuda:99"], folder.path());
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));

@@ -1,4 +1,4 @@
-//! The reference pages of `docs/` are what the program prints.
+//! The generated reference pages of `docs/` match the output of the program.
 
 use std::fs;
 use std::process::Command;

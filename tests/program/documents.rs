@@ -1,10 +1,10 @@
-//! Documents that a tokenizer encodes, from their files to the table: in this process's cache, apart in samples or not.
+//! Tokenized documents, from their files to the result table: the token cache, and joined, padded and packed samples.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::place::Place;
+use crate::test_folder::TestFolder;
 
 const EXPERIMENT: &str = r#"
 [model.transformer]
@@ -42,30 +42,30 @@ loss_chunks = 3
 "data.text.documents" = ["joined", "padded", "packed"]
 "#;
 
-/// A row of the table by its columns.
+/// Cells of a row by column.
 type Row = BTreeMap<String, String>;
 
-fn place() -> Place {
-    let place = Place::new();
+fn test_folder() -> TestFolder {
+    let dir = TestFolder::new();
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
-    fs::copy(reference.join("tokenizer/tokenizer.json"), place.path("tokenizer.json")).unwrap();
-    fs::copy(reference.join("vectors/documents/lines.jsonl"), place.path("lines.jsonl")).unwrap();
-    place.write("documents.toml", EXPERIMENT);
-    place
+    fs::copy(reference.join("tokenizer/tokenizer.json"), dir.path("tokenizer.json")).unwrap();
+    fs::copy(reference.join("vectors/documents/lines.jsonl"), dir.path("lines.jsonl")).unwrap();
+    dir.write("documents.toml", EXPERIMENT);
+    dir
 }
 
-fn swept(place: &Place) -> Vec<Row> {
-    let mut command = place.program(&["sweep", "--device", "cpu", "documents.toml"]);
-    let output = command.env("RUNNER_CACHE_DIR", place.path("cache")).output().unwrap();
+fn swept(dir: &TestFolder) -> Vec<Row> {
+    let mut command = dir.program(&["sweep", "--device", "cpu", "documents.toml"]);
+    let output = command.env("RUNNER_CACHE_DIR", dir.path("cache")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut table = csv::Reader::from_path(place.path("results/documents.csv")).unwrap();
+    let mut table = csv::Reader::from_path(dir.path("results/documents.csv")).unwrap();
     table.deserialize().collect::<Result<_, _>>().unwrap()
 }
 
 #[test]
 fn documents_are_encoded_once_and_trained_on_as_predicted() {
-    let place = place();
-    let rows = swept(&place);
+    let dir = test_folder();
+    let rows = swept(&dir);
     assert_eq!(rows.len(), 6);
     for row in &rows {
         assert_eq!(row["status"], "ok");
@@ -78,7 +78,7 @@ fn documents_are_encoded_once_and_trained_on_as_predicted() {
         rows.iter().find(found).unwrap_or_else(|| panic!("no {strategy} of {documents}"))
     };
     let number = |row: &Row, column: &str| row[column].parse::<f64>().unwrap();
-    // What is learnt does not depend on how a step is split.
+    // Losses do not depend on how a step is split.
     for documents in ["joined", "padded", "packed"] {
         for column in ["loss_first", "loss_last", "loss_eval"] {
             let [plain, lean] = ["plain", "lean"].map(|strategy| number(of(documents, strategy), column));
@@ -90,21 +90,21 @@ fn documents_are_encoded_once_and_trained_on_as_predicted() {
     assert!(packed < 0.2 && 0.3 < padded && padded < 1.0, "{padded} and {packed}");
     let ids = |rows: &[Row]| rows.iter().map(|row| row["run_id"].clone()).collect::<Vec<_>>();
 
-    // Three arrangements of one text, and a text that has changed.
-    let encoded = || place.find("cache/tokens/*").len();
+    // The three arrangements share one cache entry; changed text gets a new one.
+    let encoded = || dir.find("cache/tokens/*").len();
     assert_eq!(encoded(), 1);
-    let text = fs::read_to_string(place.path("lines.jsonl")).unwrap();
-    fs::write(place.path("lines.jsonl"), text.replace("known", "unknown")).unwrap();
-    let others = swept(&place);
+    let text = fs::read_to_string(dir.path("lines.jsonl")).unwrap();
+    fs::write(dir.path("lines.jsonl"), text.replace("known", "unknown")).unwrap();
+    let others = swept(&dir);
     assert_eq!(encoded(), 2);
     assert!(ids(&rows).iter().all(|id| !ids(&others).contains(id)), "other data makes other runs");
 
-    // Without a place to keep it, nothing is encoded, and that is an error.
-    fs::write(place.path("no folder"), "").unwrap();
-    let mut command = place.program(&["check", "documents.toml"]);
-    let output = command.env("RUNNER_CACHE_DIR", place.path("no folder")).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).replace(place.path("").to_str().unwrap(), "PLACE/");
+    // Without a folder for the cache, encoding is an error.
+    fs::write(dir.path("no folder"), "").unwrap();
+    let mut command = dir.program(&["check", "documents.toml"]);
+    let output = command.env("RUNNER_CACHE_DIR", dir.path("no folder")).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).replace(dir.path("").to_str().unwrap(), "FOLDER/");
     assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.starts_with("error: cannot store encoded text in PLACE/no folder/tokens: "), "{told}");
+    assert!(told.starts_with("error: cannot store encoded text in FOLDER/no folder/tokens: "), "{told}");
     assert!(told.contains("set RUNNER_CACHE_DIR to a writable folder"), "{told}");
 }

@@ -1,4 +1,4 @@
-//! `runner sweep --dump`: what is on the disk for others to repeat, of fresh and of stored runs.
+//! `runner sweep --dump`: the files that let others reproduce fresh and stored runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
 
-use crate::place::{Place, Tiny, wait_for};
+use crate::test_folder::{TestFolder, Tiny, wait_for};
 use safetensors::{Dtype, SafeTensors};
 
-/// A place with two runs under three labels.
-fn place(steps: usize) -> Place {
+/// A test folder with an experiment of two runs under three labels.
+fn test_folder(steps: usize) -> TestFolder {
     let more = format!(
         r#"
 clip_norm = 1.0
@@ -30,13 +30,13 @@ set."train.clip_norm" = "off"
 [strategies.again]
 "#
     );
-    let place = Place::new();
+    let dir = TestFolder::new();
     let tiny = Tiny { layers: 1, d_model: 16, context: 16, batch_size: 5, ..Tiny::default() };
-    place.write("tiny.toml", tiny.with(&more));
-    place
+    dir.write("tiny.toml", tiny.with(&more));
+    dir
 }
 
-impl Place {
+impl TestFolder {
     fn dumping(&self, args: &[&str]) -> Command {
         self.program(&[&["sweep", "--device", "cpu", "tiny.toml"], args].concat())
     }
@@ -46,13 +46,13 @@ impl Place {
         ended_with(self.dumping(args).output().unwrap(), code)
     }
 
-    /// All names in the folder for dumps, hidden ones too.
+    /// All names in the folder `dumps`, including hidden ones.
     fn in_dumps(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("dumps")).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// The dumped runs' folders, by strategy.
+    /// The folders of the dumped runs, by strategy.
     fn dumps(&self) -> BTreeMap<String, PathBuf> {
         let strategy = |folder: &Path| {
             let run = fs::read_to_string(folder.join("run.toml")).unwrap();
@@ -62,7 +62,7 @@ impl Place {
         self.find("dumps/*").into_iter().map(|folder| (strategy(&folder).unwrap(), folder)).collect()
     }
 
-    /// Has the only result be one of other parameters.
+    /// Changes the parameter digest of the only result.
     fn forge_digest(&self) {
         let [result] = <[PathBuf; 1]>::try_from(self.find("results/tiny/*/1/result.json")).unwrap();
         let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
@@ -70,7 +70,7 @@ impl Place {
         fs::write(&result, row.to_string()).unwrap();
     }
 
-    /// Has the experiment start where its plain run ends. Returns the dump of that.
+    /// Dumps the plain run and makes the experiment start from its final parameters. Returns the folder of the dump.
     fn start_from_dump(&self) -> PathBuf {
         self.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 0);
         let dumped = self.dumps().remove("plain").unwrap();
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// What was said about how it went.
+/// Asserts the exit code. Returns standard error.
 #[track_caller]
 fn ended_with(output: Output, code: i32) -> String {
     let said = String::from_utf8(output.stderr).unwrap();
@@ -108,16 +108,16 @@ fn numbers(bytes: &[u8]) -> Vec<f64> {
 }
 
 #[test]
-fn a_dump_holds_the_whole_run() {
-    let place = place(2);
-    let said = place.dump_sweep(&["--dump", "dumps"], 0);
-    let dumps = place.dumps();
+fn dump_holds_whole_run() {
+    let dir = test_folder(2);
+    let said = dir.dump_sweep(&["--dump", "dumps"], 0);
+    let dumps = dir.dumps();
     assert_eq!(dumps.len(), 2, "each run once, whatever the number of its labels: {dumps:?}");
     for (strategy, folder) in &dumps {
         assert!(said.contains(&format!("dump tiny {strategy}: dumps/")), "{said}");
         let id = folder.file_name().unwrap().to_str().unwrap();
         for name in ["run.toml", "target.toml"] {
-            let stored = fs::read(place.path(&format!("results/tiny/{id}/1/{name}"))).unwrap();
+            let stored = fs::read(dir.path(&format!("results/tiny/{id}/1/{name}"))).unwrap();
             assert_eq!(fs::read(folder.join(name)).unwrap(), stored, "{name}");
         }
 
@@ -157,12 +157,12 @@ fn a_dump_holds_the_whole_run() {
         );
         let steps: Vec<Vec<f64>> = steps
             .records()
-            // The last column is empty: there is no loss scale.
+            // The loss scale is empty, so only the columns before it are parsed.
             .map(|record| record.unwrap().iter().take(7).map(|cell| cell.parse().unwrap()).collect())
             .collect();
         assert_eq!(steps.len(), 3);
         for step in [1, 3] {
-            // With clipping the norm is the program's own, of the same gradients: those before it.
+            // With clipping, `grad_norm` is the norm before clipping, which the dumped gradients must have.
             let of_step = gradients.iter().filter(|(name, _)| name.starts_with(&format!("{step}.")));
             let squares = of_step.flat_map(|(_, tensor)| numbers(&tensor.2)).map(|number| number * number);
             let norm = squares.sum::<f64>().sqrt();
@@ -176,12 +176,12 @@ fn a_dump_holds_the_whole_run() {
     }
 }
 
-/// Together, or each as soon as it is complete.
+/// All gradients after backward, or each as soon as it is complete.
 #[test]
 fn gradients_are_dumped_as_they_are_applied() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let tiny = Tiny { layers: 2, d_model: 16, context: 16, batch_size: 3, ..Tiny::default() };
-    place.write(
+    dir.write(
         "tiny.toml",
         tiny.with(
             r#"
@@ -201,10 +201,10 @@ loss_chunks = 2
 "#,
         ),
     );
-    place.dump_sweep(&["--dump", "dumps"], 0);
-    let dumps = place.dumps();
+    dir.dump_sweep(&["--dump", "dumps"], 0);
+    let dumps = dir.dumps();
     let read = |strategy: &str, file: &str| fs::read(dumps[strategy].join(file)).unwrap();
-    // What a step lost and how long its gradient was.
+    // The columns step, loss and gradient norm.
     let steps = |strategy: &str| -> Vec<String> {
         let text = String::from_utf8(read(strategy, "steps.csv")).unwrap();
         text.lines().map(|line| line.split(',').take(3).collect::<Vec<_>>().join(",")).collect()
@@ -221,106 +221,106 @@ loss_chunks = 2
 }
 
 #[test]
-fn a_stored_run_is_dumped_like_a_fresh_one() {
+fn stored_run_dumps_like_fresh_run() {
     const FILES: [&str; 4] =
         ["initial.safetensors", "batches.safetensors", "gradients.safetensors", "final.safetensors"];
-    let place = place(2);
-    place.dump_sweep(&["--dump", "dumps"], 0);
-    let fresh = place.dumps();
+    let dir = test_folder(2);
+    dir.dump_sweep(&["--dump", "dumps"], 0);
+    let fresh = dir.dumps();
     let written = |file: &PathBuf| (file.clone(), fs::metadata(file).unwrap().modified().unwrap());
     let results = || -> Vec<(PathBuf, SystemTime)> {
-        place.find("results/tiny/*/1/result.json").iter().map(written).collect()
+        dir.find("results/tiny/*/1/result.json").iter().map(written).collect()
     };
     let before = results();
-    fs::rename(place.path("dumps"), place.path("fresh")).unwrap();
+    fs::rename(dir.path("dumps"), dir.path("fresh")).unwrap();
 
-    place.dump_sweep(&["--dump", "dumps"], 0);
+    dir.dump_sweep(&["--dump", "dumps"], 0);
     assert_eq!(results(), before, "nothing was measured again");
-    let stored = place.dumps();
+    let stored = dir.dumps();
     assert_eq!(stored, fresh);
     for folder in stored.values() {
-        let other = place.path("fresh").join(folder.file_name().unwrap());
+        let other = dir.path("fresh").join(folder.file_name().unwrap());
         for name in FILES {
             assert_eq!(fs::read(folder.join(name)).unwrap(), fs::read(other.join(name)).unwrap(), "{name}");
         }
     }
 
-    let files: Vec<_> = place.find("dumps/*/*").iter().map(written).collect();
-    let said = place.dump_sweep(&["--dump", "dumps"], 0);
+    let files: Vec<_> = dir.find("dumps/*/*").iter().map(written).collect();
+    let said = dir.dump_sweep(&["--dump", "dumps"], 0);
     assert_eq!(said.matches("exists already").count(), 2, "{said}");
-    assert_eq!(place.find("dumps/*/*").iter().map(written).collect::<Vec<_>>(), files);
+    assert_eq!(dir.find("dumps/*/*").iter().map(written).collect::<Vec<_>>(), files);
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_refused_before_anything_runs() {
-    let place = place(1);
-    place.write("a-file", "");
-    let said = place.dump_sweep(&["--dump", "a-file"], 2);
+fn unwritable_dump_folder_is_refused_before_any_run() {
+    let dir = test_folder(1);
+    dir.write("a-file", "");
+    let said = dir.dump_sweep(&["--dump", "a-file"], 2);
     assert!(said.contains("cannot create the folder a-file") && said.contains("with --dump"), "{said}");
-    assert!(place.find("results/tiny/*/*").is_empty());
-    assert_eq!(fs::read(place.path("a-file")).unwrap(), b"");
+    assert!(dir.find("results/tiny/*/*").is_empty());
+    assert_eq!(fs::read(dir.path("a-file")).unwrap(), b"");
 }
 
 #[test]
-fn a_run_that_is_out_of_memory_leaves_nothing_to_dump() {
-    let place = place(1);
-    let said = place.dump_sweep(&["--dump", "dumps", "--memory", "64KiB"], 0);
+fn out_of_memory_run_has_no_dump() {
+    let dir = test_folder(1);
+    let said = dir.dump_sweep(&["--dump", "dumps", "--memory", "64KiB"], 0);
     assert_eq!(said.matches("nothing to dump: the run is out of memory").count(), 2, "{said}");
-    assert!(place.dumps().is_empty());
+    assert!(dir.dumps().is_empty());
 }
 
 #[test]
-fn what_is_not_the_stored_run_is_not_dumped() {
-    let place = place(1);
-    place.dump_sweep(&["--filter", "plain"], 0);
-    place.forge_digest();
-    let said = place.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 1);
+fn run_that_differs_from_result_is_not_dumped() {
+    let dir = test_folder(1);
+    dir.dump_sweep(&["--filter", "plain"], 0);
+    dir.forge_digest();
+    let said = dir.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 1);
     assert!(said.contains("its final parameters differ from the result"), "{said}");
-    assert_eq!(place.in_dumps(), [""; 0]);
+    assert_eq!(dir.in_dumps(), [""; 0]);
 }
 
-/// As after an update of the program that changed the order of a sum.
+/// As after an update of the program that changed the order of summation.
 #[test]
-fn the_dump_of_another_result_is_not_taken_for_this_one() {
-    let place = place(1);
-    place.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 0);
-    place.forge_digest();
-    let said = place.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 1);
+fn dump_of_other_result_is_rejected() {
+    let dir = test_folder(1);
+    dir.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 0);
+    dir.forge_digest();
+    let said = dir.dump_sweep(&["--filter", "plain", "--dump", "dumps"], 1);
     assert!(said.contains("not dumped: dumps/") && said.contains("is not a dump of this result"), "{said}");
 }
 
 #[test]
-fn an_interrupted_dump_leaves_nothing_half_done() {
-    let place = place(1000);
+fn interrupted_dump_leaves_no_partial_files() {
+    let dir = test_folder(1000);
     let sweep =
-        place.dumping(&["--dump", "dumps"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for("a dump to begin", || !place.find("dumps/.*/initial.safetensors").is_empty());
+        dir.dumping(&["--dump", "dumps"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("a dump to begin", || !dir.find("dumps/.*/initial.safetensors").is_empty());
     Command::new("kill").args(["-INT", &sweep.id().to_string()]).status().unwrap();
     let said = ended_with(sweep.wait_with_output().unwrap(), 130);
     assert!(said.contains("the same command dumps what is missing"), "{said}");
-    assert!(place.in_dumps().iter().all(|name| !name.starts_with('.')), "{:?}", place.in_dumps());
-    place.dump_sweep(&["--dump", "dumps"], 0);
-    assert_eq!(place.dumps().len(), 2);
+    assert!(dir.in_dumps().iter().all(|name| !name.starts_with('.')), "{:?}", dir.in_dumps());
+    dir.dump_sweep(&["--dump", "dumps"], 0);
+    assert_eq!(dir.dumps().len(), 2);
 }
 
-/// Where a dump ends, others begin, in whatever way they start; its contents are part of what they are.
+/// Runs start from dumped weights with every `init`, and the contents of the weights are part of their identity.
 #[test]
-fn a_dump_is_gone_on_with() {
-    let place = place(2);
-    let dumped = place.start_from_dump();
-    let text = fs::read_to_string(place.path("tiny.toml")).unwrap();
+fn training_starts_from_dump() {
+    let dir = test_folder(2);
+    let dumped = dir.start_from_dump();
+    let text = fs::read_to_string(dir.path("tiny.toml")).unwrap();
     let text = text.replace(
         "[strategies.again]",
         "[strategies.host]\ninit = \"host\"\n[strategies.lazy]\ninit = \"lazy\"",
     );
-    place.write("tiny.toml", format!("name = \"more\"\n{text}"));
-    let said = place.dump_sweep(&["--dump", "more"], 0);
+    dir.write("tiny.toml", format!("name = \"more\"\n{text}"));
+    let said = dir.dump_sweep(&["--dump", "more"], 0);
 
-    let rows = place.rows_by_strategy("results/more.csv");
+    let rows = dir.rows_by_strategy("results/more.csv");
     let [plain, host, lazy] = ["plain", "host", "lazy"].map(|strategy| &rows[strategy]);
     assert_eq!((&host.digest, &lazy.digest), (&plain.digest, &plain.digest), "{said}");
-    let fresh = &place.rows_by_strategy("results/tiny.csv")["plain"];
-    assert!(plain.loss_first.unwrap() < fresh.loss_first.unwrap(), "it goes on with what was learnt");
+    let fresh = &dir.rows_by_strategy("results/tiny.csv")["plain"];
+    assert!(plain.loss_first.unwrap() < fresh.loss_first.unwrap(), "training starts from the dumped weights");
     assert!(host.effects.contains("copied at start-up"), "{}", host.effects);
     assert!(lazy.effects.contains("initialised at first use"), "{}", lazy.effects);
     assert!(lazy.first_step_ms.unwrap() > 0.0);
@@ -329,42 +329,42 @@ fn a_dump_is_gone_on_with() {
         (0, lazy.peak_bytes.unwrap())
     );
     assert!(host.host_peak_bytes.unwrap() > lazy.host_peak_bytes.unwrap());
-    let begun = place.find("more/*/initial.safetensors");
+    let begun = dir.find("more/*/initial.safetensors");
     assert_eq!(begun.len(), 4, "{begun:?}");
     for file in begun {
         assert_eq!(tensors(&file), tensors(&dumped.join("final.safetensors")), "{}", file.display());
     }
 
-    let runs = place.find("results/more/*/1").len();
-    fs::copy(dumped.join("initial.safetensors"), place.path("start.safetensors")).unwrap();
-    place.dump_sweep(&[], 0);
-    assert_eq!(place.find("results/more/*/1").len(), 2 * runs, "other weights make other runs");
-    let others = place.rows("results/more.csv");
+    let runs = dir.find("results/more/*/1").len();
+    fs::copy(dumped.join("initial.safetensors"), dir.path("start.safetensors")).unwrap();
+    dir.dump_sweep(&[], 0);
+    assert_eq!(dir.find("results/more/*/1").len(), 2 * runs, "other weights make other runs");
+    let others = dir.rows("results/more.csv");
     assert!(others.iter().all(|other| !rows.values().any(|row| row.digest == other.digest)));
 }
 
-/// A file of weights may be larger than all else: once its digest is known, nobody reads the whole of it again, child or
-/// parent. What is written in the place of a digest proves it.
+/// Weights may be large: once their digest is cached, neither parent nor child reads the whole file again. A marker in
+/// place of the digest proves that the cache is used.
 #[test]
 fn weights_are_digested_once() {
-    let place = place(1);
-    place.start_from_dump();
-    // What was written a moment ago is not kept: it might change unseen.
-    let kept = place.path("results/.digests.json");
+    let dir = test_folder(1);
+    dir.start_from_dump();
+    // Digests of files written a moment ago are not cached: such a file might change unnoticed.
+    let kept = dir.path("results/.digests.json");
     let digests = || -> serde_json::Value { serde_json::from_slice(&fs::read(&kept).unwrap()).unwrap() };
-    let name = place.path("start.safetensors").canonicalize().unwrap().display().to_string();
+    let name = dir.path("start.safetensors").canonicalize().unwrap().display().to_string();
     let find = |digests: &serde_json::Value| {
         digests.as_object().unwrap().keys().find(|key| name.ends_with(key.trim_start_matches("./"))).cloned()
     };
     wait_for("a digest that is kept", || {
-        place.dump_sweep(&["--filter", "plain"], 0);
+        dir.dump_sweep(&["--filter", "plain"], 0);
         kept.exists() && find(&digests()).is_some()
     });
     let mut marked = digests();
     let key = find(&marked).unwrap();
     marked[key]["sha256"] = "marker".into();
     fs::write(&kept, marked.to_string()).unwrap();
-    let runs = place.find("results/tiny/*/1").len();
-    place.dump_sweep(&["--filter", "plain"], 0);
-    assert_eq!(place.find("results/tiny/*/1").len(), runs + 1, "by that digest it is another run");
+    let runs = dir.find("results/tiny/*/1").len();
+    dir.dump_sweep(&["--filter", "plain"], 0);
+    assert_eq!(dir.find("results/tiny/*/1").len(), runs + 1, "by that digest it is another run");
 }

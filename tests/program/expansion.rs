@@ -1,4 +1,4 @@
-//! From files to points: order, labels, merging, overrides, and back to a file.
+//! Expansion of experiment files to points: order, labels, merging, overrides, and writing runs back to files.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ fn environment(name: &str) -> Option<String> {
     (name == "CORPUS").then(|| "/corpus".to_string())
 }
 
-/// Expands `a.toml`: the base with more at its end.
+/// Expands `a.toml`: the base with `more` appended.
 fn expanded(more: &str, overrides: &[&str]) -> Experiment {
     let folder = folder(&[("a.toml", &format!("{BASE}{more}"))]);
     expand_in(&folder, overrides).unwrap_or_else(|error| panic!("{error}"))
@@ -97,7 +97,7 @@ fn equal_files_expand_alike() {
 }
 
 #[test]
-fn the_order_of_the_file_is_the_order_of_the_table() {
+fn points_keep_file_order() {
     let experiment = expanded(
         "[strategies.zebra]\n[strategies.ape]\n[sweep.grid]\n\"train.seed\" = [2, 1]\ntrain.batch_size = [8, 4]",
         &[],
@@ -138,9 +138,9 @@ fn sweeps_inside_strategies_make_strategies() {
     assert_eq!(experiment.baseline, "a/accumulate=1,recompute=none");
 }
 
-/// An optimizer of which all is usual but its learning rate is named by an empty table.
+/// An empty table selects an optimizer with default keys, which a sweep can then set.
 #[test]
-fn an_empty_table_leaves_its_keys_to_be_swept() {
+fn empty_table_keys_can_be_swept() {
     let adam = "[strategies.adam]\nset.\"train.optimizer\" = { adam = {} }\n";
     for axes in [
         "sweep.\"train.optimizer.adam.lr\" = [1e-2, 1e-3]",
@@ -194,7 +194,7 @@ strategy = "fp32"
 }
 
 #[test]
-fn a_point_that_makes_no_sense_is_kept_with_its_reason() {
+fn invalid_point_is_kept_with_reason() {
     let experiment = expanded(
         "[strategies.a]\n[strategies.b]\naccumulate = 7\n[sweep.grid]\n\"train.batch_size\" = [6, 8]",
         &[],
@@ -240,7 +240,7 @@ recompute = "off"
 }
 
 #[test]
-fn paths_are_relative_to_the_file_that_wrote_them() {
+fn paths_are_relative_to_their_file() {
     let folder = folder(&[("base/b.toml", BASE), ("a.toml", "extends = \"base/b.toml\"\n[strategies.a]\n")]);
     let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
     let text = config(&experiment.points[0]).data.text().unwrap();
@@ -248,7 +248,7 @@ fn paths_are_relative_to_the_file_that_wrote_them() {
 }
 
 #[test]
-fn strategies_win_over_defaults_and_overrides_over_all() {
+fn overrides_beat_strategies_beat_defaults() {
     let more =
         "[defaults]\nrelease = \"scope\"\naccumulate = 2\n[strategies.a]\naccumulate = 4\n[strategies.b]\n";
     let accumulate = |overrides: &[&str]| -> Vec<usize> {
@@ -268,7 +268,7 @@ fn strategies_win_over_defaults_and_overrides_over_all() {
 }
 
 #[test]
-fn a_strategy_can_set_any_key() {
+fn strategy_can_set_any_key() {
     let experiment = expanded(
         "[strategies.a]\n[strategies.b]\nset.\"train.clip_norm\" = 0.5\nset.evaluation.every = 2",
         &[],
@@ -278,9 +278,9 @@ fn a_strategy_can_set_any_key() {
     assert_eq!(b.evaluation, Some(Evaluation { every: 2, batches: 1 }));
 }
 
-/// However layers are named, and in whichever of the ways that TOML has for it.
+/// Quoted, nested and dotted layer names, and patterns, all select the same layers.
 #[test]
-fn layers_are_named_in_many_ways() {
+fn layer_names_accept_all_toml_forms() {
     let experiment = expanded(
         r#"
 [strategies.quoted]
@@ -312,7 +312,7 @@ sweep.freeze = [[], ["blocks"]]
 }
 
 #[test]
-fn without_names_the_keys_that_changed_something() {
+fn without_lists_effective_keys() {
     let experiment = expanded(
         r#"
 [defaults]
@@ -339,7 +339,7 @@ sweep.accumulate = [1, 2]
 }
 
 #[test]
-fn later_floors_can_blame_keys() {
+fn later_errors_point_at_keys() {
     let experiment = expanded("[strategies.a]", &[]);
     let text =
         experiment.sources.error_at("data.text.paths[0]", "no file matches", Some("add one".to_string()));
@@ -358,7 +358,7 @@ fn overrides_are_checked_like_files() {
     assert!(error("[strategies.a]", &["strategies.a.acumulate=3"]).contains("did you mean `accumulate`?"));
 }
 
-/// That it takes no time which grows with the square of their number is tested with ten times as many (`tests/program/large.rs`).
+/// `tests/program/large.rs` expands ten times as many points, which fails if the time grows quadratically.
 #[test]
 fn ten_thousand_points_expand() {
     let seeds: Vec<String> = (0..2500).map(|seed| seed.to_string()).collect();
@@ -378,7 +378,7 @@ prop_compose! {
     }
 }
 
-/// Any values that a strategy's keys take together, and any numbers, in a run that goes with them.
+/// A run with any compatible values of the strategy keys and random numbers.
 fn any_choices(batch: usize) -> impl proptest::strategy::Strategy<Value = RunConfig> {
     let scale = prop_oneof![
         (1e-3..1e6f64).prop_map(LossScale::Static),
@@ -396,7 +396,7 @@ fn any_choices(batch: usize) -> impl proptest::strategy::Strategy<Value = RunCon
     })
 }
 
-/// As long as it says; of the run's length, which has no least one, without a warm-up.
+/// A schedule with an explicit length, or with that of the run (which has no minimum) and then no warm-up.
 fn any_schedule() -> impl proptest::strategy::Strategy<Value = Schedule> {
     let falling = (0..1usize << 20, 1..1usize << 30, 0.0..=1.0, any::<bool>()).prop_map(
         |(warmup, rest, floor, is_said)| match is_said {
@@ -418,7 +418,7 @@ fn any_schedule() -> impl proptest::strategy::Strategy<Value = Schedule> {
 }
 
 prop_compose! {
-    /// Each has something that those before it leave.
+    /// Groups in an order in which each matches parameters that the ones before it leave.
     fn any_groups()(
         names in subsequence(vec!["blocks.0.mlp.up.weight", "blocks.[01].mlp*", "blocks.0", "*.weight", "*"], 0..5),
         numbers in proptest::collection::vec((proptest::option::of(1e-12..10.0), 0.0..1e20), 5),
@@ -471,8 +471,8 @@ prop_compose! {
     fn any_config()(train in any_train())(
         choices in any_choices(train.batch_size),
         train in Just(train),
-        // Strategies name layers of the two blocks that the base has.
-        // Factors have a rank that the narrowest layer can have.
+        // At least two blocks, because strategies name layers of the two blocks of the base.
+        // At least 3 wide, because the LoRA rank must not exceed the width of the narrowest layer.
         (layers, heads, width) in (2..100usize, 1..20usize, 3..100usize),
         (context, vocabulary) in (1..5000usize, 256..60_000usize),
         weights in proptest::option::of("/[a-zé \"\\\\$'{}*\\[]{1,8}/x[.]y"),
@@ -500,7 +500,7 @@ proptest! {
     #![proptest_config(random_cases(tenth(256)))]
 
     #[test]
-    fn a_run_written_down_is_the_same_run(config in any_config(), strategy in "[a-z][a-z0-9/=,.é\" -]{0,12}") {
+    fn written_run_reads_back_equal(config in any_config(), strategy in "[a-z][a-z0-9/=,.é\" -]{0,12}") {
         let text = config.to_toml("some name", &strategy);
         let folder = folder(&[("a.toml", &text)]);
         let experiment = match expand_in(&folder, &[]) {
@@ -517,9 +517,10 @@ proptest! {
 proptest! {
     #![proptest_config(random_cases(tenth(256)))]
 
-    /// But for where its data and its weights lie, what tells a run from others is all of it: no two share it.
+    /// The identity of a run reads back as the run, except for the paths of its data and weights: different runs have
+    /// different identities.
     #[test]
-    fn what_tells_a_run_from_others_is_the_run(config in any_config()) {
+    fn identity_determines_run(config in any_config()) {
         let identity = config.identity();
         prop_assert!(!identity.contains("paths"), "{}", identity);
         let strategy = if identity.contains("[strategy]") { "" } else { "\n[strategy]" };
@@ -539,19 +540,19 @@ proptest! {
 }
 
 #[test]
-fn a_run_says_how_it_is_written() {
+fn run_is_written_as_toml() {
     let experiment =
         expanded("[evaluation]\n[strategies.a]\nrecompute = \"block\"", &["data.text.paths=['/x/*.rs']"]);
     insta::assert_snapshot!("run_toml", config(&experiment.points[0]).to_toml("a", "a"));
 }
 
 #[test]
-fn files_that_do_not_exist_are_named() {
+fn missing_file_is_named() {
     let error = expand(Path::new("no/such.toml"), &[], &environment).unwrap_err();
     assert_eq!(error.to_string(), "cannot read no/such.toml: there is no such file");
 }
 
-/// Every part of the grammar.
+/// An experiment that uses every part of the grammar.
 const RICH: &str = r#"
 name = "rich"
 baseline = "é"
@@ -584,7 +585,7 @@ strategy = "é"
 proptest! {
     #![proptest_config(random_cases(tenth(256)))]
 
-    /// Whatever is wrong, there is a message and no panic.
+    /// Any damage gives an error message that names its source, and no panic.
     #[test]
     fn damaged_files_are_refused_or_read(
         (start, length) in (0..1000usize, 0..12usize),
@@ -605,7 +606,7 @@ proptest! {
 }
 
 #[test]
-fn the_whole_grammar_is_read() {
+fn whole_grammar_is_read() {
     let folder = folder(&[("a.toml", &format!("{RICH}{BASE}"))]);
     let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(experiment.name, "rich");
@@ -614,12 +615,12 @@ fn the_whole_grammar_is_read() {
         experiment.axes,
         ["train.batch_size", "model.transformer.context", "train.seed", "accumulate"]
     );
-    // Two strategies of `lean` at 2 x 2 points, `é` at half of them, and what was included.
+    // Two strategies of `lean` at 2 x 2 points, `é` at half of them, and two included points.
     assert_eq!(experiment.points.len(), 8 + 2 + 2);
 }
 
 #[test]
-fn tables_of_a_strategy_merge_with_those_that_it_extends() {
+fn strategy_tables_merge_with_extended_tables() {
     let experiment = expanded(
         "[defaults]\noffload.ahead = 3\n[strategies.all]\noffload = { parameters = true, optimizer = true }\n\
          [strategies.late]\nextends = \"all\"\noffload.ahead = 0\n\
@@ -633,9 +634,9 @@ fn tables_of_a_strategy_merge_with_those_that_it_extends() {
     assert_eq!([offload(2), offload(3)], [1, 2].map(|ahead| Offload { ahead, ..all }));
 }
 
-/// However it is written, wherever it comes from, and as the process that trains it reads it again.
+/// In every notation, with defaults and `extends`, and after the run is written and read again.
 #[test]
-fn a_layer_and_a_part_of_it_are_placed_apart() {
+fn layer_and_sublayer_have_separate_places() {
     let experiment = expanded(
         "[defaults]\nplace.blocks.0 = \"host\"\n\
          [strategies.quoted]\nplace = { \"blocks.1\" = \"host\", \"blocks.1.attention\" = \"device\" }\n\

@@ -1,12 +1,12 @@
-//! The witness beside the ledger: what the system says that real runs have resident.
+//! The external reading against the ledger: the resident set of real runs.
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 use results::{Row, Status};
 
-/// Runs whose resident set is judged: large ones.
+/// A model large enough for its resident set to be compared with the ledger.
 const LARGE: Tiny = Tiny { layers: 4, d_model: 256, heads: 4, context: 256, batch_size: 8, lr: 1e-3 };
 
-/// By strategies that lay memory out differently.
+/// Strategies with different memory layouts.
 const MORE: &str = r#"
 clip_norm = 1.0
 optimizer.adamw.weight_decay = 0.1
@@ -46,16 +46,16 @@ set."train.batch_size" = 2
 set."model.transformer.vocabulary" = 8192
 "#;
 
-/// Each run in a process of its own, as users have them.
+/// The rows of a sweep, which executes each run in its own process.
 fn rows() -> Vec<Row> {
-    let place = Place::new();
-    place.write("text.txt", "0123456789".repeat(10_000));
-    place.write("witness.toml", LARGE.with(MORE));
-    place.runner(&["sweep", "witness.toml", "--device", "cpu"]);
-    place.rows("results/witness.csv")
+    let dir = TestFolder::new();
+    dir.write("text.txt", "0123456789".repeat(10_000));
+    dir.write("external.toml", LARGE.with(MORE));
+    dir.runner(&["sweep", "external.toml", "--device", "cpu"]);
+    dir.rows("results/external.csv")
 }
 
-/// The most that is live in any phase.
+/// The largest live peak of all phases.
 fn live_peak(row: &Row) -> u64 {
     let phases = [
         row.start_peak_bytes,
@@ -68,22 +68,21 @@ fn live_peak(row: &Row) -> u64 {
 }
 
 #[test]
-fn the_witness_agrees_with_ledger_and_prediction() {
+fn external_reading_agrees_with_ledger_and_prediction() {
     let rows = rows();
     assert_eq!(rows.len(), 7);
     for row in rows {
         let name = &row.strategy;
         assert_eq!(row.status, Status::Ok, "{name}: {}", row.message);
         let (device, reserved) = (row.reserved_peak_bytes.unwrap(), row.all_reserved_peak_bytes.unwrap());
-        assert!(reserved >= 64 << 20, "{name}: {reserved} bytes are too few to be judged");
-        let witnessed = row.external_peak_bytes.unwrap();
+        assert!(reserved >= 64 << 20, "{name}: {reserved} bytes are too few to compare");
+        let external = row.external_peak_bytes.unwrap();
         assert!(
-            execute::agrees(reserved, witnessed),
-            "{name}: the ledger has {reserved} bytes, the witness {witnessed}"
+            execute::agrees(reserved, external),
+            "{name}: the ledger has {reserved} bytes, the external reading {external}"
         );
 
-        // What is live is judged, too: all of it, and nothing else, is what is reserved for. A value that is not counted
-        // is missing here.
+        // Reserved memory must match live memory too: a value that is not counted as live shows up here.
         let live = live_peak(&row);
         let gaps = if name.ends_with("direct") { 0 } else { live / 20 };
         assert!((live..=live + gaps).contains(&device), "{name}: {live} bytes are live in {device}");

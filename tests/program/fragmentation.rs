@@ -1,8 +1,8 @@
-//! Memory that is free but in pieces, as the user of `runner sweep` meets it.
+//! Fragmentation of the caching allocator in `runner sweep`.
 
 use std::path::Path;
 
-use crate::place::{Place, said};
+use crate::test_folder::{TestFolder, said};
 use base::units::Bytes;
 use device::{DeviceChoice, detect};
 use plan::Purpose;
@@ -10,7 +10,7 @@ use results::{Row, Status};
 
 const OVERRIDES: [&str; 2] = ["measure.warmup_steps=0", "measure.steps=2"];
 
-/// The most that the runs that are to fit ask the system for, where nothing limits them.
+/// The largest reserved peak, without a limit, of the runs that must fit.
 fn limit(file: &Path) -> Bytes {
     let overrides = OVERRIDES.map(str::to_owned);
     let experiment = plan::expand(file, &overrides, &|_| None).unwrap();
@@ -22,18 +22,18 @@ fn limit(file: &Path) -> Bytes {
 }
 
 #[test]
-fn memory_in_pieces_makes_a_run_fail_that_others_do_with() {
+fn fragmentation_makes_caching_run_out_of_memory() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/fragmentation.toml");
     let limit = limit(&file);
-    let place = Place::new();
+    let dir = TestFolder::new();
     let memory = format!("{} B", limit.0);
     let mut arguments = vec!["sweep", file.to_str().unwrap(), "--device", "cpu", "--memory", &memory];
     OVERRIDES.iter().for_each(|set| arguments.extend(["--set", set]));
-    let output = place.program(&arguments).output().unwrap();
+    let output = dir.program(&arguments).output().unwrap();
     let printed = said(&output);
     assert_eq!(output.status.code(), Some(0), "{printed}");
 
-    let rows = place.rows("results/fragmentation.csv");
+    let rows = dir.rows("results/fragmentation.csv");
     assert_eq!(rows.len(), 6);
     for row in &rows {
         let Row { strategy, status, message, .. } = row;
@@ -44,7 +44,7 @@ fn memory_in_pieces_makes_a_run_fail_that_others_do_with() {
             assert!(row.reserved_peak_bytes.unwrap() <= limit.0, "{strategy}");
         }
     }
-    // All that is free together would do for what is asked for, and no piece does.
+    // The free memory suffices for the request in total, but no single fragment does.
     let caching = rows.iter().find(|row| row.strategy == "caching").unwrap();
     let [pieces, largest, requested] =
         [caching.oom_in_pieces_bytes, caching.oom_largest_piece_bytes, caching.oom_requested_bytes]

@@ -1,18 +1,18 @@
-//! What shells and `man` are told of the commands.
+//! Shell completions, manual pages, `--quiet` and the column list.
 
 use std::fs;
 
-use crate::place::Place;
+use crate::test_folder::TestFolder;
 
 const COMMANDS: [&str; 7] = ["sweep", "plan", "compare", "columns", "check", "explain", "devices"];
-/// Those that the program gives itself.
+/// Internal commands, which the program runs itself.
 const HIDDEN: [&str; 3] = ["execute-run", "probe-device", "compile-kernels"];
 
 #[test]
-fn shells_complete_the_commands_that_are_for_people() {
-    let place = Place::new();
+fn completions_list_public_commands() {
+    let dir = TestFolder::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = place.program(&["completions", shell]).output().unwrap();
+        let output = dir.program(&["completions", shell]).output().unwrap();
         let script = String::from_utf8(output.stdout).unwrap();
         assert!(
             output.status.success() && COMMANDS.iter().all(|command| script.contains(command)),
@@ -21,45 +21,45 @@ fn shells_complete_the_commands_that_are_for_people() {
         assert!(script.contains("filter") && script.contains("quiet"), "{shell}");
         assert!(!HIDDEN.iter().any(|command| script.contains(command)), "{shell}");
     }
-    assert_eq!(place.program(&["completions", "cmd"]).output().unwrap().status.code(), Some(2));
+    assert_eq!(dir.program(&["completions", "cmd"]).output().unwrap().status.code(), Some(2));
 }
 
 #[test]
-fn each_command_has_a_page() {
-    let place = Place::new();
-    let output = place.program(&["manual", "man/man1"]).output().unwrap();
+fn each_command_has_a_manual_page() {
+    let dir = TestFolder::new();
+    let output = dir.program(&["manual", "man/man1"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let page = |command: &str| fs::read_to_string(place.path(&format!("man/man1/runner-{command}.1")));
+    let page = |command: &str| fs::read_to_string(dir.path(&format!("man/man1/runner-{command}.1")));
     for command in COMMANDS {
         assert!(page(command).unwrap().contains("SYNOPSIS"), "{command}");
     }
     assert!(HIDDEN.iter().all(|command| page(command).is_err()));
-    let whole = fs::read_to_string(place.path("man/man1/runner.1")).unwrap();
+    let whole = fs::read_to_string(dir.path("man/man1/runner.1")).unwrap();
     assert!(COMMANDS.iter().all(|command| whole.contains(command)) && !whole.contains("probe"), "{whole}");
-    place.write("file", "");
-    assert_eq!(place.program(&["manual", "file"]).output().unwrap().status.code(), Some(2));
+    dir.write("file", "");
+    assert_eq!(dir.program(&["manual", "file"]).output().unwrap().status.code(), Some(2));
 }
 
-/// Nothing but what was asked for.
+/// Results and errors only, no progress.
 #[test]
-fn who_wants_it_quiet_has_it() {
-    let place = Place::new();
+fn quiet_prints_results_and_errors_only() {
+    let dir = TestFolder::new();
     let experiment =
-        "name = \"a\"\n".to_owned() + &crate::place::Tiny::default().with("[strategies.plain]\n");
-    place.write("a.toml", experiment);
-    let output = place.program(&["plan", "--device", "cpu", "--quiet", "a.toml"]).output().unwrap();
+        "name = \"a\"\n".to_owned() + &crate::test_folder::Tiny::default().with("[strategies.plain]\n");
+    dir.write("a.toml", experiment);
+    let output = dir.program(&["plan", "--device", "cpu", "--quiet", "a.toml"]).output().unwrap();
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.trim_start().starts_with("a  transformer"), "{table}");
     assert!(output.stderr.is_empty() && !table.contains("device:"), "{table}");
-    let output = place.program(&["-q", "plan", "none.toml"]).output().unwrap();
+    let output = dir.program(&["-q", "plan", "none.toml"]).output().unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("none.toml"), "what is wrong is told");
 }
 
 #[test]
 fn every_column_is_explained() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let columns = |names: &[&str]| {
-        let output = place.program(&["columns"]).args(names).output().unwrap();
+        let output = dir.program(&["columns"]).args(names).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     };

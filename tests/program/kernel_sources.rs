@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ops::Op;
 
-/// A file that `SOURCES` leaves out would have no kernels, and no test would miss them.
+/// The kernels of a file that `SOURCES` lacks would not be compiled, and no other test would notice.
 #[test]
 fn every_cuda_source_is_listed() {
     let listed = fs::read_to_string("src/device/cuda/sources.rs").unwrap();

@@ -1,16 +1,16 @@
-//! Experiments larger than any that people write, as programs may: read in time that grows with them, or refused.
+//! Very large experiments, as programs may generate them: read in about linear time, or refused.
 
-use crate::place::{Place, Tiny, said};
+use crate::test_folder::{TestFolder, Tiny, said};
 
-/// Seconds of a processor, which do not pass while others have it: many times what is needed, and a small part of what
-/// comparing everything with everything took.
+/// A limit of CPU time, which does not depend on the load: many times the time needed, and far below that of a
+/// quadratic comparison.
 const LIMIT: &str = "ulimit -t 30;";
 
 /// The exit code of `check` and what it prints.
 fn check(files: impl IntoIterator<Item = (String, String)>) -> (Option<i32>, String) {
-    let place = Place::new();
-    files.into_iter().for_each(|(name, text)| place.write(&name, text));
-    let output = place.program_under(LIMIT, &["check", "a.toml"]).output().unwrap();
+    let dir = TestFolder::new();
+    files.into_iter().for_each(|(name, text)| dir.write(&name, text));
+    let output = dir.program_under(LIMIT, &["check", "a.toml"]).output().unwrap();
     assert!(output.status.code().is_some(), "it ended with {} under {LIMIT}", output.status);
     (output.status.code(), said(&output))
 }
@@ -19,7 +19,7 @@ fn experiment(more: &str) -> [(String, String); 1] {
     [("a.toml".to_owned(), Tiny::default().with(more))]
 }
 
-/// Each on a line of its own, which a message may show.
+/// Comma-separated numbers, each on its own line, so that messages can show the line.
 fn numbers(count: usize) -> String {
     let numbers: Vec<String> = (0..count).map(|number| number.to_string()).collect();
     numbers.join(",\n")
@@ -47,7 +47,7 @@ fn long_axes() {
 
 #[test]
 fn long_chains_of_strategies() {
-    // In either order of the file.
+    // In both orders in the file.
     for reversed in [false, true] {
         let strategy = |number: usize| match number {
             0 => "[strategies.s0]\naccumulate = 2\n".to_owned(),

@@ -1,8 +1,9 @@
-//! Little memory, by the run's own limit or by the system's, and few threads: what is said, and what is tried again.
+//! Runs with too little memory, by their own limit or the system's, and without threads: messages, statuses and
+//! retries.
 
 use std::process::Output;
 
-use crate::place::{Place, Tiny, said};
+use crate::test_folder::{TestFolder, Tiny, said};
 use results::{Row, Status};
 
 const MORE: &str = r#"
@@ -18,22 +19,22 @@ allocator = "direct"
 
 const TABLE: &str = "results/a.csv";
 
-/// A place with the experiment.
-fn place() -> Place {
-    let place = Place::new();
-    place.write("a.toml", Tiny { d_model: 32, batch_size: 2, ..Tiny::default() }.with(MORE));
-    place
+/// A test folder with the experiment.
+fn test_folder() -> TestFolder {
+    let dir = TestFolder::new();
+    dir.write("a.toml", Tiny { d_model: 32, batch_size: 2, ..Tiny::default() }.with(MORE));
+    dir
 }
 
-impl Place {
-    /// Under the shell's limit, if one is given.
+impl TestFolder {
+    /// Runs the program under resource limits of the shell; none if `limit` is empty.
     fn run_under(&self, limit: &str, arguments: &[&str]) -> Output {
         let (command, options) = arguments.split_first().unwrap();
         let arguments = [&[command, "a.toml", "--device", "cpu"], options].concat();
         self.program_under(limit, &arguments).output().unwrap()
     }
 
-    /// Succeeds. Returns what it printed.
+    /// Runs the program and asserts that it succeeds. Returns its output.
     fn run_to_end(&self, arguments: &[&str]) -> String {
         let output = self.run_under("", arguments);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -41,20 +42,20 @@ impl Place {
     }
 }
 
-/// Under a limit in the last page that a run reserves, and under one that it has long passed by then.
+/// With a limit one byte below the reserved peak, and with one far below it.
 #[test]
-fn what_a_run_is_short_of_is_enough_for_it() {
-    let place = place();
-    place.run_to_end(&["sweep"]);
-    for Row { strategy, predicted_reserved_peak_bytes: reserved, .. } in place.rows(TABLE) {
+fn reported_shortfall_lets_run_fit() {
+    let dir = test_folder();
+    dir.run_to_end(&["sweep"]);
+    for Row { strategy, predicted_reserved_peak_bytes: reserved, .. } in dir.rows(TABLE) {
         let reserved = reserved.unwrap();
         let swept = |limit: u64| {
-            place.run_to_end(&["sweep", "--filter", &strategy, "--memory", &format!("{limit} B")]);
-            let rows = place.rows(TABLE).into_iter();
+            dir.run_to_end(&["sweep", "--filter", &strategy, "--memory", &format!("{limit} B")]);
+            let rows = dir.rows(TABLE).into_iter();
             rows.filter(|row| row.strategy == strategy && row.limit_bytes == Some(limit)).collect::<Vec<_>>()
         };
         for limit in [reserved - 1, reserved / 8] {
-            let planned = place.run_to_end(&["plan", "--memory", &format!("{limit} B")]);
+            let planned = dir.run_to_end(&["plan", "--memory", &format!("{limit} B")]);
             assert!(planned.contains(&format!("{strategy} does not fit")), "{planned}");
             let [row] = &swept(limit)[..] else { panic!("not one row of {strategy} under {limit}") };
             assert_eq!(row.status, Status::Oom, "{strategy} under {limit} of {reserved}: {}", row.message);
@@ -65,26 +66,26 @@ fn what_a_run_is_short_of_is_enough_for_it() {
     }
 }
 
-/// The host's memory has a limit of its own, on the command line and in the file; both hold each by itself.
+/// Host memory has its own limit, on the command line or in the file; device and host limits apply independently.
 #[test]
-fn what_the_host_is_short_of_is_enough_for_it() {
+fn reported_host_shortfall_lets_run_fit() {
     let offload = |pinned: bool| format!("defaults.offload={{optimizer=true, pinned={pinned}}}");
     for (pinned, pool) in [(true, "pinned host"), (false, "host")] {
-        let place = place();
+        let dir = test_folder();
         let set = ["--set", &offload(pinned)];
-        place.run_to_end(&[&["sweep"], &set[..]].concat());
-        for Row { strategy, measured, .. } in place.rows(TABLE) {
+        dir.run_to_end(&[&["sweep"], &set[..]].concat());
+        for Row { strategy, measured, .. } in dir.rows(TABLE) {
             let reserved = measured.host_reserved_peak_bytes.unwrap();
-            // A quarter has no room for the optimizer's states, which come before anything of a step.
+            // A quarter does not hold the optimizer states, which are allocated before the first step.
             let limit = if pinned { reserved - 1 } else { reserved / 4 };
             let swept = |limit: u64, in_file: bool| {
                 let limit = format!("{limit} B");
                 let setting = format!("target.host_memory={limit:?}");
                 let ways = [["--host-memory", &limit], ["--set", &setting]];
                 let way = ways[usize::from(in_file)];
-                let said = place.run_to_end(&[&["sweep", "--filter", &strategy], &set[..], &way].concat());
+                let said = dir.run_to_end(&[&["sweep", "--filter", &strategy], &set[..], &way].concat());
                 let own = |row: &Row| row.host_limit_bytes.is_some_and(|bytes| format!("{bytes} B") == limit);
-                let mut rows = place.rows(TABLE).into_iter();
+                let mut rows = dir.rows(TABLE).into_iter();
                 (rows.rfind(|row| row.strategy == strategy && own(row)).unwrap(), said)
             };
             for in_file in [false, true] {
@@ -102,14 +103,14 @@ fn what_the_host_is_short_of_is_enough_for_it() {
                 assert_eq!(enough.status, Status::Ok, "{strategy}: {}", enough.message);
             }
             let planned =
-                place.run_to_end(&[&["plan", "--host-memory", &format!("{limit} B")], &set[..]].concat());
+                dir.run_to_end(&[&["plan", "--host-memory", &format!("{limit} B")], &set[..]].concat());
             assert!(planned.contains(&format!("{strategy} does not fit")), "{planned}");
         }
-        // Where both are too small, the message says what each lacks.
+        // If both limits are too small, the message reports both shortfalls.
         let both = ["--memory", "64 KiB", "--host-memory", "1 KiB"];
-        place.run_to_end(&[&["sweep"], &set[..], &both].concat());
+        dir.run_to_end(&[&["sweep"], &set[..], &both].concat());
         let rows: Vec<Row> =
-            place.rows(TABLE).into_iter().filter(|row| row.host_limit_bytes == Some(1024)).collect();
+            dir.rows(TABLE).into_iter().filter(|row| row.host_limit_bytes == Some(1024)).collect();
         assert_eq!(rows.len(), 2);
         for row in rows {
             assert_eq!((row.status, row.fits_micro_batch), (Status::Oom, Some(0)), "{}", row.message);
@@ -119,61 +120,63 @@ fn what_the_host_is_short_of_is_enough_for_it() {
     }
 }
 
-/// A limit of so many KiB of addresses. Memory comes from one arena: how many there are otherwise depends on which threads happen
-/// to ask at the same time, and each takes 64 MiB of addresses.
-fn of_addresses(room: u64) -> String {
+/// A shell limit of `room` KiB of address space. With one malloc arena, because the number of arenas otherwise depends
+/// on which threads allocate at the same time, and each arena takes 64 MiB of address space.
+fn address_limit(room: u64) -> String {
     format!("export MALLOC_ARENA_MAX=1; ulimit -v {room};")
 }
 
-/// So many KiB of addresses that a run that takes next to no memory of its own is trained, with some to spare.
-fn room_for_the_program() -> u64 {
+/// KiB of address space that suffice to train a tiny run, with some margin.
+fn smallest_address_limit() -> u64 {
     const STEP: u64 = 64 << 10;
-    let suffices = |room: &u64| place().run_under(&of_addresses(*room), &["sweep"]).status.code() == Some(0);
+    let suffices =
+        |room: &u64| test_folder().run_under(&address_limit(*room), &["sweep"]).status.code() == Some(0);
     let least = (1..64).map(|steps| steps * STEP).find(suffices);
     least.expect("the program starts in 4 GiB") + STEP
 }
 
-/// What the system refuses below the limit is no result: once it has the memory, the run is done.
+/// An allocation that the system refuses below the run's limit is a failure, not a result: the next sweep retries the
+/// run.
 #[test]
-fn what_the_system_refuses_is_tried_again() {
-    let place = place();
+fn allocation_refused_by_system_is_retried() {
+    let dir = test_folder();
     let large = ["sweep", "--set", "model.transformer.d_model=1024", "--set", "train.batch_size=16"];
-    let room = room_for_the_program();
-    let output = place.run_under(&of_addresses(room), &large);
+    let room = smallest_address_limit();
+    let output = dir.run_under(&address_limit(room), &large);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let rows = place.rows(TABLE);
+    let rows = dir.rows(TABLE);
     assert_eq!(rows.len(), 2);
     for Row { strategy, status, message, predicted_reserved_peak_bytes: reserved, .. } in rows {
-        assert!(reserved > Some(room << 10), "{strategy} may have room for {reserved:?} bytes");
+        assert!(reserved > Some(room << 10), "{strategy} needs only {reserved:?} bytes");
         assert_eq!(status, Status::Failed, "{strategy}: {message}");
         assert!(message.contains("refused by the system: "), "{strategy}: {message}");
     }
-    place.run_to_end(&large);
-    assert!(place.rows(TABLE).iter().all(|row| row.status == Status::Ok));
+    dir.run_to_end(&large);
+    assert!(dir.rows(TABLE).iter().all(|row| row.status == Status::Ok));
 }
 
-/// As under `pids.max`, which not everybody may set: no stack is to be had for a thread.
+/// Threads cannot get a stack, which acts like `pids.max` but needs no privileges.
 #[test]
-fn without_threads_all_is_planned_and_nothing_trained() {
-    let place = place();
+fn without_threads_plan_works_and_training_fails() {
+    let dir = test_folder();
     let no_threads = format!("export RUST_MIN_STACK={};", 1u64 << 60);
     for command in [["plan"].as_slice(), &["sweep", "--dry-run"], &["explain", "--run", "1"]] {
-        let (with, without) = (place.run_to_end(command), place.run_under(&no_threads, command));
+        let (with, without) = (dir.run_to_end(command), dir.run_under(&no_threads, command));
         assert_eq!(said(&without), with);
     }
-    let output = place.run_under(&no_threads, &["sweep"]);
+    let output = dir.run_under(&no_threads, &["sweep"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    for Row { strategy, status, message, .. } in place.rows(TABLE) {
+    for Row { strategy, status, message, .. } in dir.rows(TABLE) {
         assert_eq!(status, Status::Failed, "{strategy}: {message}");
         assert!(message.contains("no thread could be started"), "{strategy}: {message}");
     }
 }
 
 #[test]
-fn a_limit_is_not_called_a_smaller_machine_s_where_it_is_none() {
-    let place = place();
+fn limit_above_device_memory_is_reported() {
+    let dir = test_folder();
     let first_line =
-        |memory| place.run_to_end(&["plan", "--memory", memory]).lines().next().unwrap().to_owned();
+        |memory| dir.run_to_end(&["plan", "--memory", memory]).lines().next().unwrap().to_owned();
     let (small, large) = (first_line("1 GiB"), first_line("1000000 GiB"));
     assert!(
         small.ends_with("limited to 1.00 GiB (a smaller device's memory, but this one's speed)"),
@@ -182,13 +185,13 @@ fn a_limit_is_not_called_a_smaller_machine_s_where_it_is_none() {
     assert!(large.contains("limited to ") && large.contains(" (not below its own memory, "), "{large}");
 }
 
-/// And the message blames a value without giving it the size of all that was asked for.
+/// The message names the value that does not fit.
 #[test]
-fn where_nothing_fits_nothing_is_what_fits() {
-    let place = place();
-    let output = place.run_under("", &["sweep", "--memory", "64 KiB"]);
+fn fits_is_0_if_nothing_fits() {
+    let dir = test_folder();
+    let output = dir.run_under("", &["sweep", "--memory", "64 KiB"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let rows = place.rows(TABLE);
+    let rows = dir.rows(TABLE);
     assert_eq!(rows.len(), 2);
     for row in rows {
         assert_eq!((row.status, row.fits_micro_batch), (Status::Oom, Some(0)), "{}", row.message);

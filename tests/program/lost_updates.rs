@@ -1,6 +1,6 @@
-//! Parameters in 16 bits whose updates are rounded away, as the user of `runner sweep` and `compare` meets them.
+//! 16-bit parameters whose updates are rounded away, in `runner sweep` and `compare`.
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 use results::Status;
 
 const STRATEGIES: &str = r#"
@@ -35,13 +35,13 @@ loss_scale = 1e38
 "#;
 
 #[test]
-fn a_run_whose_updates_round_away_is_named() {
-    let place = Place::new();
-    place.write("lost.toml", Tiny { d_model: 64, lr: 1e-6, ..Tiny::default() }.with(STRATEGIES));
-    place.runner(&["sweep", "lost.toml", "--device", "cpu"]);
-    let rows = place.rows_by_strategy("results/lost.csv");
+fn rounded_updates_are_reported() {
+    let dir = TestFolder::new();
+    dir.write("lost.toml", Tiny { d_model: 64, lr: 1e-6, ..Tiny::default() }.with(STRATEGIES));
+    dir.runner(&["sweep", "lost.toml", "--device", "cpu"]);
+    let rows = dir.rows_by_strategy("results/lost.csv");
 
-    // An update of 1e-6 is less than half of a last place of what is larger than 5e-4, as nearly all weights are.
+    // An update of 1e-6 is smaller than half a ULP of values above 5e-4, which nearly all weights are.
     let unchanged = |strategy: &str| rows[strategy].unchanged_parameters;
     assert!(unchanged("half").is_some_and(|share| (0.9..1.0).contains(&share)), "{:?}", unchanged("half"));
     assert_eq!(unchanged("late"), unchanged("half"));
@@ -49,13 +49,13 @@ fn a_run_whose_updates_round_away_is_named() {
     for strategy in ["fp32", "copy", "random"] {
         assert_eq!(unchanged(strategy), None, "{strategy} loses nothing");
     }
-    // A step that is left out is another finding.
+    // Skipped steps are reported separately.
     assert_eq!((rows["skips"].status, rows["skips"].skipped_steps), (Status::Ok, Some(5)));
     assert_eq!(unchanged("skips"), None);
-    // Nor do bits that are no numbers change any more.
+    // NaN parameters do not change either, but are not counted as lost updates.
     assert_eq!((rows["diverges"].status, unchanged("diverges")), (Status::Diverged, None));
 
-    let output = place.runner(&["compare", "results/lost.csv", "--format", "markdown"]);
+    let output = dir.runner(&["compare", "results/lost.csv", "--format", "markdown"]);
     let table = String::from_utf8(output.stdout).unwrap();
     for (strategy, is_named) in [("half", true), ("late", true), ("fast", false), ("random", false)] {
         let line = table.lines().find(|line| line.split_whitespace().any(|word| word == strategy)).unwrap();

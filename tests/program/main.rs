@@ -1,7 +1,6 @@
-//! The program as its users meet it, and its crates together.
+//! Integration tests: the program from the command line, and its crates together.
 
 mod bad_input;
-mod cadence;
 mod check;
 mod combinations;
 mod compare;
@@ -11,6 +10,7 @@ mod devices;
 mod documentation;
 mod documents;
 mod dump;
+mod evaluation_cycle;
 mod expansion;
 mod external_reading;
 mod failing_calls;
@@ -21,7 +21,6 @@ mod kill;
 mod large;
 mod limits;
 mod lost_updates;
-mod place;
 mod plan;
 #[path = "../../benches/planning/setup.rs"]
 mod planning;
@@ -35,3 +34,4 @@ mod shipped;
 mod speed;
 mod sweep;
 mod sweeps;
+mod test_folder;

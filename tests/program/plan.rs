@@ -1,10 +1,10 @@
-//! `runner plan` and `runner explain`, as their users run them.
+//! `runner plan` and `runner explain` from the command line.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 use base::units::Bytes;
 
 const STRATEGIES: &str = r#"
@@ -35,19 +35,19 @@ fn runner(arguments: &[&str]) -> Output {
     runner_to(arguments, Stdio::piped())
 }
 
-/// With an experiment and the target file of a card.
-fn place() -> Place {
-    let place = Place::new();
+/// A test folder with an experiment and the target file of a GPU.
+fn test_folder() -> TestFolder {
+    let dir = TestFolder::new();
     let tiny = Tiny { layers: 2, d_model: 32, ..Tiny::default() };
-    place.write("a.toml", format!("baseline = \"plain\"\n{}", tiny.with(STRATEGIES)));
-    place.write("card.toml", CARD);
-    place
+    dir.write("a.toml", format!("baseline = \"plain\"\n{}", tiny.with(STRATEGIES)));
+    dir.write("card.toml", CARD);
+    dir
 }
 
 fn runner_to(arguments: &[&str], out: Stdio) -> Output {
-    let place = place();
-    let output = place.program(arguments).stdout(out).output().expect("the program starts");
-    assert_eq!(place.find("*").len(), 3, "nothing is written");
+    let dir = test_folder();
+    let output = dir.program(arguments).stdout(out).output().expect("the program starts");
+    assert_eq!(dir.find("*").len(), 3, "nothing is written");
     output
 }
 
@@ -58,14 +58,14 @@ fn succeeds(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_target_file_stands_for_a_machine_that_is_not_here() {
-    // What the planner reads of the target decides everything: the same on every machine.
+fn target_file_replaces_this_machine() {
+    // The plan depends only on the target file, so it is the same on every machine.
     let plan = succeeds(&["plan", "a.toml", "--target", "card.toml"]);
     insta::assert_snapshot!(plan);
 }
 
 #[test]
-fn what_cannot_be_written_is_no_success() {
+fn unwritable_output_is_an_error() {
     for arguments in
         [&["plan", "a.toml"][..], &["sweep", "--dry-run", "a.toml"], &["explain", "--run", "1", "a.toml"]]
     {
@@ -77,7 +77,7 @@ fn what_cannot_be_written_is_no_success() {
 }
 
 #[test]
-fn a_key_that_changes_nothing_is_called_that() {
+fn key_without_effect_is_marked() {
     let plan = succeeds(&["plan", "a.toml"]);
     let line = plan.lines().find(|line| line.contains(" idle ")).expect("a row");
     assert!(line.contains("NO EFFECT: evaluation_pass"), "{line}");
@@ -87,7 +87,7 @@ fn a_key_that_changes_nothing_is_called_that() {
 }
 
 #[test]
-fn fewer_micro_batches_than_asked_for_are_told() {
+fn fewer_micro_batches_are_reported() {
     let set = |settings: &[&'static str]| -> String {
         let settings = settings.iter().flat_map(|setting| ["--set", setting]);
         succeeds(&["plan", "a.toml"].into_iter().chain(settings).collect::<Vec<_>>())
@@ -97,13 +97,13 @@ fn fewer_micro_batches_than_asked_for_are_told() {
     assert!(five_of_eight.contains("4 micro-batches (not 5)"), "{five_of_eight}");
     let three_of_eight = row(&set(&["train.batch_size=8", "strategies.lean.accumulate=3"]));
     assert!(!three_of_eight.contains("micro-batches"), "{three_of_eight}");
-    // Who asks for four gets the same.
+    // accumulate = 4 gives the same run.
     let idle = row(&set(&["train.batch_size=8", "defaults.accumulate=4", "strategies.lean.accumulate=5"]));
     assert!(idle.contains("NO EFFECT: accumulate"), "{idle}");
 }
 
 #[test]
-fn what_is_not_trained_is_told() {
+fn frozen_parameters_are_reported() {
     let frozen = succeeds(&["plan", "a.toml", "--set", "strategies.lean.freeze=[\"embedding\"]"]);
     let row = frozen.lines().find(|line| line.contains(" lean ")).expect("a row");
     assert!(row.contains(" 8.70k parameters wi"), "{row}");
@@ -111,28 +111,29 @@ fn what_is_not_trained_is_told() {
 }
 
 #[test]
-fn a_limit_says_what_does_not_fit() {
+fn limit_reports_value_that_does_not_fit() {
     let plan = succeeds(&["plan", "a.toml", "--memory", "600 KiB"]);
     assert!(plan.contains("short: blocks."), "{plan}");
 }
 
-/// What a budget chose is shown, and what it costs.
+/// The output shows the recompute plan of a budget and its cost.
 #[test]
-fn a_budget_is_met_and_says_how() {
+fn recompute_budget_is_met_and_explained() {
     let budget = ["--set", "train.batch_size=64", "--set", "strategies.lean.recompute={ budget = 0.9 }"];
     let plan = succeeds(&[&["plan", "a.toml"], &budget[..]].concat());
     let row = plan.lines().find(|line| line.contains(" lean ")).expect("a row");
     assert!(row.contains("% FLOPs"), "{row}");
     let text = succeeds(&[&["explain", "a.toml", "--run", "4"], &budget[..]].concat());
     assert!(text.contains("\nrecomputed in blocks.0"), "{text}");
-    // Enough for everything: nothing is computed again.
+    // With enough memory for everything, nothing is recomputed.
     let idle = succeeds(&["plan", "a.toml", "--set", "strategies.lean.recompute=auto"]);
     assert!(idle.contains("NO EFFECT: recompute"), "{idle}");
 }
 
-/// Nowhere: a mistake, shown where it was made, with what would do. At a point of a grid: a row that says so.
+/// A budget that is infeasible at every point is an error with its location and a feasible budget; at some points, a
+/// skipped row.
 #[test]
-fn a_budget_that_is_not_met_names_one_that_is() {
+fn infeasible_budget_error_gives_smallest() {
     let too_small = "strategies.lean.recompute={ budget = \"64 KiB\" }";
     let card = ["plan", "a.toml", "--target", "card.toml", "--set", "train.batch_size=64", "--set"];
     let output = runner(&[&card[..], &[too_small]].concat());
@@ -148,15 +149,15 @@ fn a_budget_that_is_not_met_names_one_that_is() {
     assert!(plan.contains("the smallest feasible budget is { budget = 0."), "{plan}");
 }
 
-/// How much there is of data that is held is known where it is, for changes of a run, too; and where it is not, what else the file
-/// says is planned.
+/// The size of data held in memory is known if the data exists, also for changes of a run; if it does not, the other
+/// runs of the file are still planned.
 #[test]
 fn held_data_is_planned_and_explained() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let held = "[defaults]\nloader.source = \"ram\"\n[strategies.held]\n[strategies.read]\nloader.source = \"stream\"\n";
-    place.write("a.toml", Tiny::default().with(held));
+    dir.write("a.toml", Tiny::default().with(held));
     let said = |arguments: &[&str]| {
-        let output = place.program(arguments).output().expect("the program starts");
+        let output = dir.program(arguments).output().expect("the program starts");
         let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", said[1]);
         said[0].clone()
@@ -165,7 +166,7 @@ fn held_data_is_planned_and_explained() {
         let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", run]);
         assert!(explained.contains("changes that lower it"), "{explained}");
     }
-    std::fs::remove_file(place.path("text.txt")).expect("it is there");
+    std::fs::remove_file(dir.path("text.txt")).expect("it is there");
     let plan = said(&["plan", "a.toml", "--device", "cpu"]);
     assert!(plan.contains("loader.source = \"ram\" holds all of the data"), "{plan}");
     let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", "read"]);
@@ -183,9 +184,9 @@ fn explain_begins_with_the_peak() {
     assert!(listed.find("live at the peak") < listed.find("> peak"), "{listed}");
 }
 
-/// What a change is said to be worth is what a plan with it says.
+/// The peak that `explain` predicts for a change equals that of a plan with the change.
 #[test]
-fn what_would_lower_the_peak_does() {
+fn suggested_changes_lower_the_peak() {
     let of = |more: &[&str]| {
         let plan = ["plan", "a.toml", "--device", "cpu", "--format", "csv", "--filter", "plain"];
         let output = runner(&[&plan[..], more].concat());
@@ -211,7 +212,7 @@ fn what_would_lower_the_peak_does() {
 }
 
 #[test]
-fn runs_are_told_by_name_number_and_id() {
+fn runs_are_selected_by_name_number_or_id() {
     let explain = |more: &[&str]| runner(&[&["explain", "a.toml", "--device", "cpu"], more].concat());
     let said = |more: &[&str]| {
         let output = explain(more);
@@ -222,7 +223,7 @@ fn runs_are_told_by_name_number_and_id() {
     assert_eq!(lean, said(&["--run", "4"]));
     let id = lean.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
     assert_eq!(lean, said(&["--run", id]));
-    // Two names of one run.
+    // The id of a run that has two labels.
     let plain = said(&["--run", "plain"]);
     let id = plain.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
     assert_eq!(plain, said(&["--run", id]));
@@ -247,16 +248,16 @@ fn runs_are_told_by_name_number_and_id() {
 }
 
 #[test]
-fn gpt2_plans_on_a_machine_without_its_card() {
+fn gpt2_plans_without_a_gpu() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt2-124m.toml");
     let plan = succeeds(&["plan", file.to_str().expect("a path of text"), "--memory", "24 GiB"]);
     assert!(plan.contains("transformer 12x768"), "{plan}");
     assert!(plan.contains("a sweep would skip every run of gpt2-124m on this machine"), "{plan}");
 }
 
-/// Nothing of a known card was measured with this program: all that rests on it says so.
+/// Properties of built-in GPUs come from data sheets, not from measurements: all output that depends on them says so.
 #[test]
-fn a_known_card_is_planned_for_by_name() {
+fn known_gpu_is_planned_by_name() {
     let plan = succeeds(&["plan", "a.toml", "--target", "h100-80gb"]);
     insta::assert_snapshot!(plan);
     let caution = "from its data sheet, not measured with this program";
@@ -278,10 +279,10 @@ fn a_known_card_is_planned_for_by_name() {
 }
 
 #[test]
-fn a_file_of_few_keys_is_a_target_and_says_what_it_leaves_out() {
-    let place = place();
-    place.write("mine.toml", "name = \"mine\"\nkind = \"cuda\"\nmemory = \"8 GiB\"\ncapability = \"8.9\"\n");
-    let output = place.program(&["plan", "a.toml", "--target", "mine.toml"]).output().expect("it starts");
+fn target_file_reports_assumed_keys() {
+    let dir = test_folder();
+    dir.write("mine.toml", "name = \"mine\"\nkind = \"cuda\"\nmemory = \"8 GiB\"\ncapability = \"8.9\"\n");
+    let output = dir.program(&["plan", "a.toml", "--target", "mine.toml"]).output().expect("it starts");
     let plan = String::from_utf8_lossy(&output.stdout);
     let device = plan.lines().next().expect("a line");
     assert_eq!(
@@ -293,16 +294,16 @@ fn a_file_of_few_keys_is_a_target_and_says_what_it_leaves_out() {
     assert!(plan.contains("\n  its context size is assumed, not measured with this program |"), "{plan}");
 }
 
-/// As all mistakes of an experiment are: at once, each where it stands, with what works.
+/// As in experiments, all errors are reported at once, each with its location and a suggestion.
 #[test]
-fn mistakes_of_a_target_file_are_shown_where_they_are() {
-    let place = place();
-    place.write(
+fn target_file_errors_point_at_keys() {
+    let dir = test_folder();
+    dir.write(
         "wrong.toml",
         "name = \"mine\"\nkind = \"gpu\"\nmemry = \"8 GiB\"\ncontext = \"500\"\nthreads = 0\n",
     );
     let says = |target: &str| {
-        let output = place.program(&["plan", "a.toml", "--target", target]).output().expect("it starts");
+        let output = dir.program(&["plan", "a.toml", "--target", target]).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -310,24 +311,25 @@ fn mistakes_of_a_target_file_are_shown_where_they_are() {
     insta::assert_snapshot!(said);
 }
 
-/// Text whose bytes are its tokens has a vocabulary that is known. What a run is named by is not.
+/// Byte tokens have a known vocabulary, so shapes are known without the data. Run ids are not: they depend on its
+/// digest.
 #[test]
 fn shapes_are_planned_without_data() {
-    let place = place();
+    let dir = test_folder();
     let with = |arguments: &[&str]| {
-        let output = place.program(arguments).output().expect("it starts");
+        let output = dir.program(arguments).output().expect("it starts");
         let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
         (output.status.code(), said)
     };
     let target = ["a.toml", "--target", "card.toml"];
     let (_, [here, _]) = with(&[&["plan"], &target[..]].concat());
-    std::fs::remove_file(place.path("text.txt")).expect("it is there");
+    std::fs::remove_file(dir.path("text.txt")).expect("it is there");
     let (code, [plan, error]) = with(&[&["plan"], &target[..]].concat());
     assert_eq!(code, Some(0), "{error}");
     let absent: Vec<&str> = plan.lines().filter(|line| line.contains("is missing (")).collect();
     assert_eq!(absent.len(), 1, "{plan}");
     assert!(absent[0].starts_with("the data of a is missing (") && absent[0].contains("text.txt"), "{plan}");
-    // Nothing else is said of it, and strategies that are one run are still told.
+    // The rest of the output is unchanged, and aliases of a run are still reported.
     assert_eq!(plan.replace(&format!("{}\n", absent[0]), ""), here);
 
     let ids = |arguments: &[&str]| -> Vec<String> {
@@ -345,31 +347,31 @@ fn shapes_are_planned_without_data() {
         let (code, [_, error]) = with(command);
         assert!(code == Some(2) && error.contains("text.txt"), "{command:?}: {error}");
     }
-    // What is here is looked at.
-    place.write("text.txt", "");
+    // Data that exists is checked.
+    dir.write("text.txt", "");
     let (code, [_, error]) = with(&[&["plan"], &target[..]].concat());
     assert!(code == Some(2) && error.contains("found is empty"), "{error}");
 }
 
 #[test]
-fn weights_need_not_be_here_either() {
+fn plan_works_without_weights() {
     let weights = "model.transformer.weights=nowhere.safetensors";
     let plan = succeeds(&["plan", "a.toml", "--target", "card.toml", "--set", weights]);
     assert!(plan.contains("is missing (") && plan.contains("nowhere.safetensors"), "{plan}");
 }
 
-/// What a run measured here is what others are estimated by.
+/// The rates of a measured run are used to estimate the times of others.
 #[test]
-fn times_are_estimated_by_what_was_measured() {
-    let place = place();
+fn times_are_estimated_from_measured_rates() {
+    let dir = test_folder();
     let plan = |more: &[&str]| {
         let output =
-            place.program(&["plan", "a.toml", "--device", "cpu"]).args(more).output().expect("it starts");
+            dir.program(&["plan", "a.toml", "--device", "cpu"]).args(more).output().expect("it starts");
         String::from_utf8(output.stdout).expect("text")
     };
     let before = plan(&[]);
     assert!(before.contains("No times are estimated") && !before.contains("est ms"), "{before}");
-    place.runner(&["sweep", "a.toml", "--device", "cpu", "--filter", "plain"]);
+    dir.runner(&["sweep", "a.toml", "--device", "cpu", "--filter", "plain"]);
     let after = plan(&[]);
     assert!(after.contains("estimates from the rates of the run of this device in results"), "{after}");
     assert!(after.replace("\n  ", " ").contains("The fastest strategy that fits"), "{after}");
@@ -382,9 +384,9 @@ fn times_are_estimated_by_what_was_measured() {
     };
     assert!(of("plain") > 0.0 && of("lean") > of("plain"), "computing again takes time");
     let sorted = plan(&["--sort", "speed"]);
-    let place =
+    let position =
         |name: &str| sorted.lines().position(|line| line.contains(&format!(" {name} "))).expect("a row");
-    assert!(place("lean") > place("plain"), "{sorted}");
+    assert!(position("lean") > position("plain"), "{sorted}");
     let chosen = plan(&["--columns", "params,estimate,added,moved"]);
     assert!(chosen.contains("params  est ms  +FLOP%  moved  effects"), "{chosen}");
 }

@@ -1,9 +1,8 @@
-//! `runner sweep` in mixed precision as its user meets it: steps that overflow, keys that do nothing on a processor, and
-//! points that make no sense.
+//! `runner sweep` in mixed precision: overflowing steps, keys without effect on a CPU, and invalid points.
 
 use std::path::Path;
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 use device::Role;
 use results::{Row, Status, csv};
 
@@ -34,9 +33,9 @@ loss_scale = 128
 sweep.precision = ["fp16", "bf16"]
 "#;
 
-/// A column of the figures of a run's steps.
-fn column(place: &Place, row: &Row, name: &str) -> Vec<String> {
-    let file = place.path(&format!("results/small/{}/1/steps.csv", row.run_id));
+/// A column of the run's `steps.csv`.
+fn column(dir: &TestFolder, row: &Row, name: &str) -> Vec<String> {
+    let file = dir.path(&format!("results/small/{}/1/steps.csv", row.run_id));
     let text = std::fs::read_to_string(file).unwrap();
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
     let index = lines.next().unwrap().iter().position(|heading| heading == name).expect("a column");
@@ -44,31 +43,31 @@ fn column(place: &Place, row: &Row, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn rows_say_what_became_of_the_loss_scale() {
-    let place = Place::new();
-    place.write("small.toml", Tiny { d_model: 32, ..Tiny::default() }.with(MORE));
-    place.runner(&["sweep", "small.toml", "--device", "cpu"]);
-    let rows = place.rows_by_strategy("results/small.csv");
+fn rows_record_loss_scale() {
+    let dir = TestFolder::new();
+    dir.write("small.toml", Tiny { d_model: 32, ..Tiny::default() }.with(MORE));
+    dir.runner(&["sweep", "small.toml", "--device", "cpu"]);
+    let rows = dir.rows_by_strategy("results/small.csv");
     assert_eq!(rows.len(), 8);
 
     let overflow = &rows["overflow"];
     assert_eq!((overflow.status, overflow.skipped_steps), (Status::Ok, Some(1)), "{}", overflow.message);
     assert!(overflow.effects.contains("1 step skipped"), "{}", overflow.effects);
-    // Down from 2^30 to 2^16, and doubled after two good steps.
-    assert_eq!(column(&place, overflow, "loss_scale"), ["65536", "65536", "131072", "131072"]);
+    // Lowered from 2^30 to 2^16, and doubled after two finite steps.
+    assert_eq!(column(&dir, overflow, "loss_scale"), ["65536", "65536", "131072", "131072"]);
     assert_eq!(overflow.loss_scale, Some(131_072.0));
     let norms: Vec<f32> =
-        column(&place, overflow, "grad_norm").iter().map(|norm| norm.parse().unwrap()).collect();
+        column(&dir, overflow, "grad_norm").iter().map(|norm| norm.parse().unwrap()).collect();
     let finite: Vec<bool> = norms.iter().map(|norm| norm.is_finite()).collect();
     assert_eq!(finite, [false, true, true, true], "{norms:?}");
 
     assert_eq!((rows["static"].skipped_steps, rows["static"].loss_scale), (Some(0), Some(128.0)));
     for unscaled in ["plain", "unscaled"] {
         assert_eq!((rows[unscaled].skipped_steps, rows[unscaled].loss_scale), (None, None), "{unscaled}");
-        assert!(column(&place, &rows[unscaled], "loss_scale").iter().all(String::is_empty));
+        assert!(column(&dir, &rows[unscaled], "loss_scale").iter().all(String::is_empty));
     }
 
-    // A processor computes in f32 where only a card has units.
+    // The CPU computes in f32 if only a GPU has units for the type.
     assert_eq!((rows["plain"].emulated, rows["tf32"].emulated), (false, false));
     assert!(rows["static"].emulated, "no processor multiplies fp16 by itself");
     for (strategy, key) in [("tf32", "precision"), ("graph", "graph")] {

@@ -1,10 +1,10 @@
-//! `runner explain` after a sweep: where the time and the memory of a run went. Its figures differ from machine to
-//! machine, but they add up.
+//! `runner explain` after a sweep: time and memory of a run by operation and scope. The figures differ between
+//! machines, but must add up.
 
 use std::fs;
 use std::path::PathBuf;
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 
 const MORE: &str = r#"
 [evaluation]
@@ -25,14 +25,14 @@ const EXPLAIN: [&str; 7] = ["explain", "--device", "cpu", "--out", "kept", "tiny
 
 const TABLE: &str = "kept/tiny.csv";
 
-/// A place with an experiment of two blocks and five sequences a step.
-fn place() -> Place {
-    let place = Place::new();
-    place.write("tiny.toml", Tiny { layers: 2, d_model: 32, batch_size: 5, ..Tiny::default() }.with(MORE));
-    place
+/// A test folder with an experiment of two blocks and five sequences per step.
+fn test_folder() -> TestFolder {
+    let dir = TestFolder::new();
+    dir.write("tiny.toml", Tiny { layers: 2, d_model: 32, batch_size: 5, ..Tiny::default() }.with(MORE));
+    dir
 }
 
-impl Place {
+impl TestFolder {
     fn keep(&self, more: &[&str]) {
         self.runner(&[&["sweep", "--device", "cpu", "--out", "kept", "tiny.toml"], more].concat());
     }
@@ -42,13 +42,13 @@ impl Place {
         String::from_utf8(self.runner(&[&EXPLAIN, more].concat()).stdout).unwrap()
     }
 
-    /// A file of each repeat.
+    /// A file of every repeat.
     fn kept(&self, name: &str) -> Vec<PathBuf> {
         self.find(&format!("kept/tiny/*/[0-9]*/{name}"))
     }
 }
 
-/// Name, milliseconds and share of the step of a line, its number of calls left out.
+/// Name, milliseconds and share of the step in a line of the table.
 fn figures(line: &str) -> Option<(String, f64, f64)> {
     let name: String = line.chars().take(26).collect();
     let cells: Vec<&str> = line.get(34..)?.split_whitespace().collect();
@@ -65,10 +65,10 @@ fn table<'a>(text: &'a str, header: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn operations_and_the_rest_add_up_to_the_step() {
-    let place = place();
-    place.keep(&[]);
-    let text = place.explain(&[]);
+fn operation_times_add_up_to_step() {
+    let dir = test_folder();
+    dir.keep(&[]);
+    let text = dir.explain(&[]);
     let profile = &text[text.find("where time goes").expect("a profile")..];
     assert!(profile.contains("the mean of 3 timed steps of repeat "), "{profile}");
     assert!(profile.contains(", the median of 2\n"), "{profile}");
@@ -83,7 +83,7 @@ fn operations_and_the_rest_add_up_to_the_step() {
     let (all, outside, step) = (of("all operations"), of("outside operations"), of("the step"));
     let kinds = lines.iter().take_while(|line| !line.starts_with("all operations"));
     let kinds: Vec<_> = kinds.map(|line| figures(line).unwrap_or_else(|| panic!("{line}"))).collect();
-    // Each figure is rounded to half a unit of its last place.
+    // Each figure has a rounding error of up to half a unit in its last place.
     let near = |a: f64, b: f64, unit: f64| (a - b).abs() <= unit * (kinds.len() + 2) as f64 / 2.0;
     let sum = |of: fn(&(String, f64, f64)) -> f64| kinds.iter().map(of).sum::<f64>();
     let unit = if step.1 < 10.0 { 0.001 } else { 0.01 };
@@ -93,18 +93,18 @@ fn operations_and_the_rest_add_up_to_the_step() {
     assert!(near(all.2 + outside.2, 100.0, 0.1), "{profile}");
     assert!(outside.1 > 0.0 && all.1 > 0.0, "{profile}");
     assert!(kinds.iter().any(|kind| kind.0 == "linear-gelu again"), "{profile}");
-    // Two blocks, three micro-batches, the last of them smaller, once forward and once again.
+    // Two blocks times three micro-batches (the last one smaller), once in forward and once recomputed.
     let calls =
         |name: &str| lines.iter().find(|line| line.starts_with(name)).unwrap()[34..41].trim().to_owned();
     assert_eq!((calls("linear-gelu  "), calls("linear-gelu again")), ("6".to_owned(), "6".to_owned()));
 }
 
 #[test]
-fn phases_peak_where_the_row_says() {
-    let place = place();
-    place.keep(&[]);
-    let text = place.explain(&[]);
-    let row = &place.rows(TABLE)[0];
+fn phase_peaks_match_row() {
+    let dir = test_folder();
+    dir.keep(&[]);
+    let text = dir.explain(&[]);
+    let row = &dir.rows(TABLE)[0];
     let lines = table(&text, "scope ");
     for (phase, bytes) in [
         ("forward", row.forward_peak_bytes),
@@ -123,42 +123,41 @@ fn phases_peak_where_the_row_says() {
 }
 
 #[test]
-fn without_a_timed_step_it_says_why() {
-    let place = place();
+fn explain_gives_reason_without_timed_steps() {
+    let dir = test_folder();
     assert!(
-        place
-            .explain(&[])
+        dir.explain(&[])
             .ends_with("after `runner sweep tiny.toml`, this also prints the time of each operation\n")
     );
-    place.keep(&["--memory", "100 KiB"]);
-    let text = place.explain(&["--memory", "100 KiB"]);
+    dir.keep(&["--memory", "100 KiB"]);
+    let text = dir.explain(&["--memory", "100 KiB"]);
     let last = text.lines().last().unwrap();
     assert!(last.starts_with("no step was timed: ") && last.ends_with(" short"), "{last}");
 }
 
 #[test]
-fn files_that_are_old_or_missing_are_told_from_broken_ones() {
-    let place = place();
-    place.keep(&[]);
-    let all = place.kept("memory.csv");
+fn old_or_missing_files_are_told_from_broken_files() {
+    let dir = test_folder();
+    dir.keep(&[]);
+    let all = dir.kept("memory.csv");
     assert_eq!(all.len(), 2);
     let whole = fs::read_to_string(&all[0]).unwrap();
     let replace = |text: &str| all.iter().for_each(|file| fs::write(file, text).unwrap());
 
     replace(&whole.replacen("times_per_step", "passes", 1));
-    let text = place.explain(&[]);
+    let text = dir.explain(&[]);
     assert!(
         text.contains("has no times of operations: measure again with `runner sweep --fresh tiny.toml`"),
         "{text}"
     );
 
     replace(&whole.replacen(",1,", ",once,", 1));
-    let output = place.program(&EXPLAIN).output().unwrap();
+    let output = dir.program(&EXPLAIN).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.starts_with("error: cannot read kept/tiny/"), "{message}");
 
     all.iter().for_each(|file| fs::remove_file(file).unwrap());
-    let text = place.explain(&[]);
+    let text = dir.explain(&[]);
     assert!(text.contains("live at the peak") && text.contains("has no times of operations"), "{text}");
 }

@@ -1,19 +1,19 @@
-//! Files and arguments that are wrong in ways that nobody thought of, as a user meets them: exit codes, everything that is
-//! printed, memory and time. What there are too many of to start the program for each is tried inside it (`src/cli/tests.rs`).
+//! Malformed files and arguments on the command line: exit codes, output, memory and time. Cases that are too many to
+//! start a process for each are tested inside the program (`src/cli/tests.rs`).
 
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::place::target::PROCESSOR;
-use crate::place::{Place, Tiny};
+use crate::test_folder::target::PROCESSOR;
+use crate::test_folder::{TestFolder, Tiny};
 use testing::mutation::{Random, mutated};
 
-/// The longest that the error of one file, or of one argument, may be, in bytes.
+/// The maximum length of an error about one file or argument, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// How many files are mutated for the program to read them; each has a seed of its own, from that of the first on.
+/// The number of mutated files, and the seed of the first; each file has the next seed.
 const FILES: &str = "RUNNER_TEST_MUTATIONS";
 const SEED: &str = "RUNNER_TEST_SEED";
 const FILES_OF_EVERY_TEST: u64 = 100;
@@ -29,7 +29,7 @@ steps = 2
 recompute = "block"
 "#;
 
-/// The columns that every table of results has, and a row of them.
+/// The required columns of a result table.
 const COLUMNS: &str = "experiment,run_id,strategy,repeat,status,device,model,precision,no_effect,message,version,limited,configuration\n";
 
 fn row(strategy: &str, repeat: &str, message: &str) -> String {
@@ -40,22 +40,22 @@ fn experiment() -> String {
     Tiny::default().with(MORE)
 }
 
-/// A place with what the program reads.
-fn place() -> Place {
-    let place = Place::new();
-    place.write("a.toml", experiment());
-    place.write("target.toml", PROCESSOR);
-    place
+/// A test folder with an experiment and a target file.
+fn test_folder() -> TestFolder {
+    let dir = TestFolder::new();
+    dir.write("a.toml", experiment());
+    dir.write("target.toml", PROCESSOR);
+    dir
 }
 
-impl Place {
-    /// Within 4 GiB of address space and 10 s of a processor, a hundred times what anything here takes: a busy machine may count
-    /// what others take of a processor.
+impl TestFolder {
+    /// Runs the program with limits of 4 GiB of address space and 10 s of CPU time: a hundred times the time that any
+    /// case needs, because a busy machine may count time of other processes.
     fn run_limited(&self, arguments: &[&str]) -> Output {
         self.program_under("ulimit -v 4194304; ulimit -t 10;", arguments).output().unwrap()
     }
 
-    /// Refused, in one short error that says where the mistake is.
+    /// Asserts that the program refuses the arguments with one short error that contains `says`.
     #[track_caller]
     fn refused(&self, what: &str, arguments: &[&str], says: &str) -> String {
         let output = self.run_limited(arguments);
@@ -67,7 +67,7 @@ impl Place {
         said
     }
 
-    /// Read, with nothing that it holds told to the terminal.
+    /// Asserts that the program accepts the arguments and prints no control characters.
     #[track_caller]
     fn accepted(&self, what: &str, arguments: &[&str]) {
         let output = self.run_limited(arguments);
@@ -76,7 +76,7 @@ impl Place {
     }
 }
 
-/// All that was printed, which no terminal obeys.
+/// The whole output. Asserts that it has no characters that control a terminal.
 #[track_caller]
 fn harmless(what: &str, output: &Output) -> String {
     let printed = [&output.stdout[..], &output.stderr[..]].concat();
@@ -89,10 +89,10 @@ fn harmless(what: &str, output: &Output) -> String {
     said
 }
 
-/// Arguments are quoted by the program and by what reads them for it.
+/// Errors that quote arguments, from the program and from its argument parser.
 #[test]
-fn arguments_are_shown_as_signs_and_short() {
-    let place = place();
+fn arguments_are_escaped_and_shortened() {
+    let dir = test_folder();
     let obeyed = "\x1b[31mred\u{202e}\r\u{9b}2J";
     let long = "x".repeat(100_000);
     let deep = format!("\"{}\"=1", ["a"; 30_000].join("."));
@@ -115,20 +115,20 @@ fn arguments_are_shown_as_signs_and_short() {
             &["explain", "a.toml", "--device", "cpu", "--run", text],
         ];
         for case in cases {
-            place.refused(&format!("{:.80}", format!("{case:?}")), case, "error: ");
+            dir.refused(&format!("{:.80}", format!("{case:?}")), case, "error: ");
         }
     }
-    place.refused("a deep key", &["check", "a.toml", "--set", &deep], "the command line");
-    let help = place.run_limited(&["--help"]);
+    dir.refused("a deep key", &["check", "a.toml", "--set", &deep], "the command line");
+    let help = dir.run_limited(&["--help"]);
     assert_eq!((help.status.code(), help.stderr.len()), (Some(0), 0));
     assert!(String::from_utf8(help.stdout).unwrap().contains("Usage: runner [OPTIONS] <COMMAND>"));
 }
 
-/// An experiment of nearly as much as is read at all, and one of more: what is quoted of it, compared with what is known and
-/// walked through takes no time that anybody notices.
+/// Experiments just below and above the maximum size that is read: quoting, suggestions and traversal stay fast and
+/// short.
 #[test]
-fn experiments_may_hold_much_of_anything() {
-    let place = place();
+fn huge_experiments_are_refused_quickly() {
+    let dir = test_folder();
     let numbered = |count: usize, of: fn(usize) -> String| (0..count).map(of).collect::<String>();
     let experiment = experiment();
     for much in [1_000_000, 20 << 20] {
@@ -166,27 +166,27 @@ fn experiments_may_hold_much_of_anything() {
             ("cases", and(&numbered(much / 50, |n| format!("[[sweep.include]]\n\"train.seed\"={n}\n")))),
         ];
         for (what, text) in cases {
-            place.write("much.toml", text);
-            place.refused(&format!("{what} of {much}"), &["check", "much.toml"], "much.toml");
+            dir.write("much.toml", text);
+            dir.refused(&format!("{what} of {much}"), &["check", "much.toml"], "much.toml");
         }
     }
 }
 
-/// A base and what extends it may have many keys each.
+/// A base file and the file that extends it may each have many keys.
 #[test]
-fn many_strategies_are_merged_with_many_others() {
-    let place = place();
+fn many_strategies_are_merged() {
+    let dir = test_folder();
     let strategies = |letter: char| {
         (0..40_000).map(|number| format!("[strategies.{letter}{number}]\n")).collect::<String>()
     };
-    place.write("base.toml", experiment() + &strategies('a'));
-    place.write("much.toml", format!("extends = \"base.toml\"\n{}", strategies('b')));
-    place.accepted("strategies", &["check", "much.toml"]);
+    dir.write("base.toml", experiment() + &strategies('a'));
+    dir.write("much.toml", format!("extends = \"base.toml\"\n{}", strategies('b')));
+    dir.accepted("strategies", &["check", "much.toml"]);
 }
 
 #[test]
-fn targets_may_hold_much_of_anything() {
-    let place = place();
+fn huge_targets_are_refused_quickly() {
+    let dir = test_folder();
     for much in [1_000_000, 20 << 20] {
         let x = "x".repeat(much);
         let cases = [
@@ -197,19 +197,19 @@ fn targets_may_hold_much_of_anything() {
             ("nested lists", format!("{PROCESSOR}x = {}", "[".repeat(much))),
         ];
         for (what, text) in cases {
-            place.write("much.toml", text);
+            dir.write("much.toml", text);
             let what = format!("{what} of {much}");
-            place.refused(&what, &["plan", "a.toml", "--target", "much.toml"], "much.toml");
+            dir.refused(&what, &["plan", "a.toml", "--target", "much.toml"], "much.toml");
         }
     }
-    place.write("much.toml", PROCESSOR.replace("a processor", &"\\u001b[31mx\\n".repeat(50_000)));
-    let output = place.run_limited(&["plan", "a.toml", "--target", "much.toml"]);
+    dir.write("much.toml", PROCESSOR.replace("a processor", &"\\u001b[31mx\\n".repeat(50_000)));
+    let output = dir.run_limited(&["plan", "a.toml", "--target", "much.toml"]);
     assert!(harmless("a long name", &output).len() <= LONGEST && output.status.success());
 }
 
 #[test]
-fn tables_of_results_may_hold_much_of_anything() {
-    let place = place();
+fn huge_result_tables_are_read_or_refused() {
+    let dir = test_folder();
     let much = 20 << 20;
     let x = "x".repeat(much);
     let columns: String = (0..much / 8).map(|number| format!(",c{number}")).collect();
@@ -225,8 +225,8 @@ fn tables_of_results_may_hold_much_of_anything() {
         ("line breaks", format!("{COLUMNS}{}", "\n".repeat(much)), "holds no rows"),
     ];
     for (what, text, says) in refused {
-        place.write("much.csv", text);
-        let said = place.refused(what, &["compare", "much.csv"], says);
+        dir.write("much.csv", text);
+        let said = dir.refused(what, &["compare", "much.csv"], says);
         assert!(said.contains("much.csv"), "{what}: {said}");
     }
     let repeats: String = (0..40_000).map(|repeat| row("s", &repeat.to_string(), "")).collect();
@@ -239,24 +239,24 @@ fn tables_of_results_may_hold_much_of_anything() {
         ("escapes", row("\x1b[31m\u{202e}", "0", "\x1b[31m\u{9b}2J\u{202e}")),
     ];
     for (what, rows) in accepted {
-        place.write("much.csv", format!("{COLUMNS}{rows}"));
-        place.accepted(what, &["compare", "much.csv"]);
+        dir.write("much.csv", format!("{COLUMNS}{rows}"));
+        dir.accepted(what, &["compare", "much.csv"]);
     }
 }
 
-/// A file may say that it holds more than there is memory; others have no end, or are none.
+/// Sparse, endless and special files, and files in other encodings.
 #[test]
-fn what_is_no_file_of_its_kind_is_refused() {
-    let place = place();
-    fs::File::create(place.path("sparse")).unwrap().set_len(1 << 40).unwrap();
-    fs::create_dir(place.path("folder")).unwrap();
-    assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
-    let _socket = UnixListener::bind(place.path("socket")).unwrap();
-    std::os::unix::fs::symlink("loop", place.path("loop")).unwrap();
-    place.write("empty", "");
-    place.write("nul", "\0");
-    place.write("latin1", b"name = \"\xe9\"\n");
-    place.write("utf16", b"\xff\xfen\0a\0m\0e\0");
+fn special_and_malformed_files_are_refused() {
+    let dir = test_folder();
+    fs::File::create(dir.path("sparse")).unwrap().set_len(1 << 40).unwrap();
+    fs::create_dir(dir.path("folder")).unwrap();
+    assert!(Command::new("mkfifo").arg(dir.path("pipe")).status().unwrap().success());
+    let _socket = UnixListener::bind(dir.path("socket")).unwrap();
+    std::os::unix::fs::symlink("loop", dir.path("loop")).unwrap();
+    dir.write("empty", "");
+    dir.write("nul", "\0");
+    dir.write("latin1", b"name = \"\xe9\"\n");
+    dir.write("utf16", b"\xff\xfen\0a\0m\0e\0");
     let experiment = experiment();
     for file in [
         "sparse",
@@ -271,12 +271,12 @@ fn what_is_no_file_of_its_kind_is_refused() {
         "/dev/zero",
         "nowhere",
     ] {
-        place.write("extends.toml", format!("extends = \"{file}\"\n{experiment}"));
+        dir.write("extends.toml", format!("extends = \"{file}\"\n{experiment}"));
         if file != "empty" {
-            place.refused(file, &["check", "extends.toml"], file);
+            dir.refused(file, &["check", "extends.toml"], file);
         }
         for reader in [&["check", file][..], &["plan", "a.toml", "--target", file], &["compare", file]] {
-            place.refused(&format!("{reader:?}"), reader, file);
+            dir.refused(&format!("{reader:?}"), reader, file);
         }
     }
 }
@@ -285,7 +285,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Mutated files, each with the seed that makes it again.
+/// Mutated files, each with the seed that reproduces it.
 fn mutations(seeds: &[Vec<u8>]) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let first = number(SEED, 0);
     (first..first + number(FILES, FILES_OF_EVERY_TEST)).map(|seed| {
@@ -294,21 +294,21 @@ fn mutations(seeds: &[Vec<u8>]) -> impl Iterator<Item = (u64, Vec<u8>)> {
     })
 }
 
-/// Many in one call, with the shipped ones among them for parts.
+/// Many files per call; a shipped experiment is among the originals.
 #[test]
 fn mutated_experiments_are_checked_and_planned() {
-    let place = place();
+    let dir = test_folder();
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt-mini.toml");
     let seeds = [experiment().into(), experiment().into(), fs::read(shipped).unwrap()];
     let mutations: Vec<(u64, Vec<u8>)> = mutations(&seeds).collect();
     for some in mutations.chunks(20) {
         let name = |(seed, _): &(u64, Vec<u8>)| format!("m{seed}.toml");
-        some.iter().for_each(|mutation| place.write(&name(mutation), &mutation.1));
+        some.iter().for_each(|mutation| dir.write(&name(mutation), &mutation.1));
         let names: Vec<String> = some.iter().map(name).collect();
         for command in [&["check"][..], &["plan", "--target", "target.toml"]] {
             let arguments: Vec<&str> =
                 command.iter().copied().chain(names.iter().map(String::as_str)).collect();
-            let output = place.run_limited(&arguments);
+            let output = dir.run_limited(&arguments);
             let what = format!("{command:?} of seeds from {}", some[0].0);
             let said = harmless(&what, &output);
             assert!(matches!(output.status.code(), Some(0 | 2)), "{what}: {said}");
@@ -316,24 +316,24 @@ fn mutated_experiments_are_checked_and_planned() {
     }
 }
 
-/// What a sweep left behind, mutated.
+/// Mutated result files of a sweep.
 #[test]
 fn mutated_results_are_explained() {
-    let place = place();
-    place.runner(&["sweep", "a.toml", "--device", "cpu"]);
+    let dir = test_folder();
+    dir.runner(&["sweep", "a.toml", "--device", "cpu"]);
     let explain = ["explain", "a.toml", "--device", "cpu", "--run", "1"];
-    place.accepted("what is not mutated", &explain);
-    // Its first line begins with "run" and the beginning of its id.
-    let said = harmless("", &place.run_limited(&explain));
+    dir.accepted("what is not mutated", &explain);
+    // The first line starts with "run" and a prefix of the run's id.
+    let said = harmless("", &dir.run_limited(&explain));
     let id = said.split([' ', ':']).nth(1).unwrap();
-    let folders = place.find(&format!("results/a/{id}*/[0-9]*"));
+    let folders = dir.find(&format!("results/a/{id}*/[0-9]*"));
     let folder = folders.first().unwrap_or_else(|| panic!("no folder of {id}"));
     let files = ["result.json", "memory.csv", "steps.csv"];
     let seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(folder.join(file)).unwrap()).collect();
     for (file, seed_text) in files.iter().zip(&seeds) {
         for (seed, text) in mutations(std::slice::from_ref(seed_text)) {
             fs::write(folder.join(file), text).unwrap();
-            let output = place.run_limited(&explain);
+            let output = dir.run_limited(&explain);
             let said = harmless(&format!("{file}, seed {seed}"), &output);
             assert!(matches!(output.status.code(), Some(0 | 2)), "{file}, seed {seed}: {said:.1000}");
             let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! What is written is read back, and what others wrote wrongly is blamed in the right place.
+//! Result tables read back equal, and errors in tables name file, line and column.
 
 use crate::rows::{any_row, row};
 use device::Role;
@@ -20,7 +20,7 @@ fn read(text: &str) -> Result<Vec<Row>, String> {
 }
 
 #[test]
-fn columns_stay_where_scripts_know_them() {
+fn fixed_columns_keep_their_order() {
     let header = written(&[], &["train.batch_size"]);
     let columns: Vec<&str> = header.trim_end().split(',').collect();
     let fixed = "experiment, run_id, strategy, repeat, status, device, model, parameters, batch_size, \
@@ -44,7 +44,7 @@ fn columns_stay_where_scripts_know_them() {
 }
 
 #[test]
-fn no_cell_is_a_formula_and_all_are_read_back() {
+fn cells_are_never_formulas_and_read_back() {
     for name in ["=cmd|' /C calc'!A0", "-lean", "+more", "@home", "'=quoted", "\t=x", "-", "it's", "'", "-1"]
     {
         let mut named = row(name);
@@ -64,7 +64,7 @@ fn no_cell_is_a_formula_and_all_are_read_back() {
 }
 
 #[test]
-fn what_is_unknown_is_an_empty_cell() {
+fn unknown_figures_are_empty_cells() {
     let mut unknown = row("fp32");
     unknown.peak_bytes = None;
     unknown.loss_eval = Some(f64::NAN);
@@ -82,14 +82,14 @@ fn what_is_unknown_is_an_empty_cell() {
 }
 
 #[test]
-fn swept_keys_are_columns_behind_the_fixed_ones() {
+fn swept_keys_follow_fixed_columns() {
     let mut first = row("fp32");
     first.axes = vec![("train.batch_size".into(), "8".into())];
     let mut second = row("bf16/precision=bf16");
     second.axes = vec![("train.batch_size".into(), "8".into()), ("precision".into(), "\"bf16\"".into())];
     let rows = vec![first, second];
     let text = written(&rows, &["train.batch_size"]);
-    // `precision` is also what the row says of itself, so the swept key has another name.
+    // `precision` is also a fixed column, so the swept key gets a prefix.
     assert!(text.lines().next().unwrap().ends_with(",train.batch_size,sweep.precision"), "{text}");
     assert_eq!(read(&text).unwrap(), rows);
 }
@@ -108,13 +108,13 @@ fn errors_name_file_line_and_column() {
     ];
     errors.push(csv::read(std::path::Path::new("no/such.csv")).map_err(|error| error.to_string()));
     let errors: Vec<String> = errors.into_iter().map(Result::unwrap_err).collect();
-    // However many columns there are.
+    // Independent of the number of columns.
     let all = format!("a header of {}", good.lines().next().unwrap().split(',').count());
     insta::assert_snapshot!(errors.join("\n").replace(&all, "a header of ALL"));
 }
 
 #[test]
-fn older_files_lack_columns_that_may_be_empty() {
+fn optional_columns_may_be_missing() {
     let text = written(&[row("a")], &[]).replacen(",clock_mhz,", ",clock,", 1);
     let rows = read(&text).unwrap();
     assert_eq!(rows[0].clock_mhz, None);
@@ -122,7 +122,7 @@ fn older_files_lack_columns_that_may_be_empty() {
 }
 
 #[test]
-fn a_file_is_replaced_whole_or_not_at_all() {
+fn file_is_replaced_atomically() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.csv");
     csv::write_file(&file, &[row("old")], &[]).unwrap();
@@ -135,7 +135,7 @@ fn a_file_is_replaced_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_result_is_the_same_row_in_json() {
+fn row_reads_back_from_json() {
     let text = serde_json::to_string(&row("fp32")).unwrap();
     assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row("fp32"));
     let error = |text: &str| serde_json::from_str::<Row>(text).unwrap_err().to_string();
@@ -149,7 +149,7 @@ fn a_result_is_the_same_row_in_json() {
 
 proptest! {
     #[test]
-    fn any_rows_survive_the_journey(rows in prop::collection::vec(any_row(), 0..4)) {
+    fn any_rows_read_back_equal(rows in prop::collection::vec(any_row(), 0..4)) {
         prop_assert_eq!(&read(&written(&rows, &[])).unwrap(), &rows);
         for row in rows {
             let text = serde_json::to_string(&row).unwrap();

@@ -1,10 +1,10 @@
-//! Predicted is measured, byte for byte: for the experiments that are shipped and for random ones.
+//! Predicted memory equals measured memory, byte for byte: for the shipped experiments and for random ones.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::place::Place;
+use crate::test_folder::TestFolder;
 use base::units::Bytes;
 use compile::verify;
 use data::{Batch, DigestCache};
@@ -21,7 +21,7 @@ use spec::{DataResidence, RunConfig};
 use testing::keys::{OPTIMIZERS, any_choice};
 use testing::{random_cases, tenth};
 
-/// What makes any shipped experiment small: quick to train, with everything in it that its strategies act on.
+/// Overrides that make any shipped experiment quick to train and keep everything that its strategies act on.
 const SMALL: [&str; 5] = [
     "measure.steps=2",
     "measure.warmup_steps=1",
@@ -39,12 +39,12 @@ fn target(memory: Option<Bytes>) -> Target {
     detect(DeviceChoice::Cpu, memory).unwrap()
 }
 
-/// No card there is: what the planner must know of one.
+/// An imaginary GPU with the properties that the planner needs.
 fn card() -> Target {
     Target { name: "a card".to_owned(), kind: DeviceKind::Cuda, threads: 1, page: Bytes(512), ..target(None) }
 }
 
-/// The plan of an experiment on this machine, or on a card if it needs one; `memory` is the limit, if any.
+/// The plan of an experiment on this machine, or on a GPU if it requires one; `memory` is the limit, if any.
 fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
     let experiment = plan::expand(file, overrides, &|name| std::env::var(name).ok())
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -52,7 +52,7 @@ fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
     planned_for(&target, experiment)
 }
 
-/// How many tokens the data of a run has that it holds: which data that is, no other run has to know.
+/// The number of tokens of a run that holds its data in memory; `None` for a run that streams it.
 fn tokens(config: &RunConfig) -> Option<usize> {
     let is_held = config.strategy.loader.source != DataResidence::Stream;
     is_held.then(|| config.data.data_set().inspect(&mut DigestCache::default()).unwrap().tokens().unwrap())
@@ -65,7 +65,7 @@ fn planned_for(target: &Target, mut experiment: Experiment) -> Plan {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// And holds every invariant after each pass.
+/// Every shipped experiment compiles, with the invariants verified after each pass.
 #[test]
 fn every_shipped_experiment_plans() {
     let files = shipped();
@@ -85,7 +85,7 @@ fn every_shipped_experiment_plans() {
             let gaps = if config.strategy.allocator.is_caching() { live / 2 } else { live / 20 };
             assert!(live <= reserved && reserved <= live + gaps, "{name}: {reserved} bytes for {live}");
         }
-        // Some keys do something on a card alone; there, each of them must.
+        // Some keys only have an effect on a GPU; there, every key must have one.
         let experiment = plan::expand(&file, &[], &|name| std::env::var(name).ok()).unwrap();
         for run in planned_for(&card(), experiment).runs {
             let (experiment, strategy) = (&plan.experiment, run.strategy);
@@ -94,9 +94,9 @@ fn every_shipped_experiment_plans() {
     }
 }
 
-/// Every strategy of the sweep that planning is measured on compiles, and no two of its runs are one.
+/// Every strategy of the planning benchmark compiles, and its runs are all different.
 #[test]
-fn planning_is_measured_on_what_compiles() {
+fn planning_benchmark_compiles() {
     for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
         for strategy in crate::planning::strategies() {
             let program =
@@ -116,7 +116,7 @@ fn planning_is_measured_on_what_compiles() {
 }
 
 #[test]
-fn every_shipped_experiment_predicts_what_it_measures() {
+fn shipped_experiments_match_predictions() {
     for file in shipped() {
         let experiment = plan::expand(&file, &[], &|name| std::env::var(name).ok()).unwrap();
         if experiment.requires.is_some_and(|kind| kind != DeviceKind::Cpu) {
@@ -128,7 +128,8 @@ fn every_shipped_experiment_predicts_what_it_measures() {
             .filter(|set| !swept(set.split('=').next().unwrap_or_default()))
             .map(|set| (*set).to_owned())
             .collect();
-        // A limit is there to be passed by some runs and not by others: so does this one, at the smaller size.
+        // If the experiment has a limit, some runs fit and others do not; choose one that does the same at the smaller
+        // size.
         let limit = experiment.limits.memory.map(|_| between(&planned(&file, &overrides, None)));
         let plan = planned(&file, &overrides, limit);
         let rows = train(&file, &plan.experiment, &overrides, limit);
@@ -138,13 +139,13 @@ fn every_shipped_experiment_predicts_what_it_measures() {
     }
 }
 
-/// Halfway between what the least and the most demanding runs need.
+/// The midpoint between the smallest and the largest reserved peak.
 fn between(plan: &Plan) -> Bytes {
     let needs = || plan.runs.iter().filter_map(|run| Some(run.prediction.as_ref()?.device.reserved_peak));
     Bytes(needs().min().unwrap().midpoint(needs().max().unwrap()))
 }
 
-/// Sweeps as a user would.
+/// Runs `runner sweep` and returns its rows.
 fn train(file: &Path, name: &str, overrides: &[String], limit: Option<Bytes>) -> Vec<Row> {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
@@ -160,7 +161,7 @@ fn train(file: &Path, name: &str, overrides: &[String], limit: Option<Bytes>) ->
     csv::read(&folder.path().join(format!("{name}.csv"))).unwrap()
 }
 
-/// Checks each row against its run's prediction. How the runs ended.
+/// Checks each row against the prediction of its run. Returns the statuses.
 fn agree(plan: &Plan, rows: &[Row]) -> Vec<Status> {
     let mut ended = Vec::new();
     for run in &plan.runs {
@@ -189,7 +190,7 @@ fn agree(plan: &Plan, rows: &[Row]) -> Vec<Status> {
 }
 
 fn row_of<'r>(run: &PlannedRun, rows: &'r [Row]) -> &'r Row {
-    // The planner's own id lacks the data's digest; name and place in the sweep are as good.
+    // The planner's id lacks the digest of the data; strategy and axes identify the run too.
     let mut found = rows.iter().filter(|row| row.strategy == run.strategy && row.axes == run.axes);
     match (found.next(), found.next()) {
         (Some(row), None) => row,
@@ -197,7 +198,7 @@ fn row_of<'r>(run: &PlannedRun, rows: &'r [Row]) -> &'r Row {
     }
 }
 
-/// Peaks: of the steady state, of each phase, of what is reserved.
+/// Peaks: live bytes in the steady state and in each phase, and reserved bytes.
 type Peaks = (u64, Vec<Option<u64>>, [u64; 2]);
 
 fn measured(row: &Row) -> Peaks {
@@ -213,7 +214,7 @@ fn measured(row: &Row) -> Peaks {
 }
 
 fn predicted(device: &Usage, host: &Usage) -> Peaks {
-    // Of a start that makes nothing, that is known.
+    // A peak of 0 bytes is a known value only for the start phase.
     let phase = |&phase: &Phase| {
         let peak = device.phase_peak(phase).live.total();
         Some(peak).filter(|bytes| *bytes > 0 || phase == Phase::Start)
@@ -260,7 +261,7 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
     let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));
     let batch = config.empty_batch(samples);
-    // Of data that the device holds, all samples are the first.
+    // If the device holds the data, all samples are at its start.
     let batch = match batch.part("place") {
         Some(_) => batch.with("place", vec![[0; 4]; 2 * samples]),
         None => batch.with("tokens", tokens).with("targets", targets),
@@ -271,7 +272,8 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
     }
 }
 
-/// Two steps and what evaluation there is, with freed memory poisoned; against the prediction, all of the ledger.
+/// Runs two steps, and the evaluation if there is one, with freed memory poisoned. Compares the whole ledger with the
+/// prediction.
 fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     let program = compile(config, target).unwrap();
     verify(&program).unwrap();
@@ -280,7 +282,7 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     let mut device = open(target).unwrap();
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
-    // Where the device cuts samples out of the data, there must be some.
+    // If the device gathers samples from the data, the data must be there.
     if config.strategy.loader.source == DataResidence::Device {
         let dtype = config.strategy.loader.dtype.dtype();
         engine.put_row(0, &vec![0; dtype.bytes_of(config.tokens.unwrap()) as usize]).unwrap();
@@ -306,16 +308,16 @@ proptest! {
     #![proptest_config(random_cases(tenth(48)))]
 
     #[test]
-    fn random_experiments_predict_what_they_measure(text in random_experiment(), threads in 1..=3usize) {
+    fn random_experiments_match_predictions(text in random_experiment(), threads in 1..=3usize) {
         let target = Target { threads, ..target(None) };
-        let config = Place::new().configs(&text).remove(0);
+        let config = TestFolder::new().configs(&text).remove(0);
         two_steps_as_predicted(&RunConfig { tokens: Some(5000), ..config }, &target);
     }
 }
 
-/// What was measured on a stand-in for a card is no card's.
+/// Results of the emulated GPU must not be published as those of a GPU.
 #[test]
-fn nothing_emulated_is_published() {
+fn published_results_are_not_emulated() {
     let files = glob::glob("results/published/**/*").unwrap().map(Result::unwrap);
     let mut texts = 0;
     for file in files.filter(|file| file.is_file()) {

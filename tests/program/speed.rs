@@ -1,9 +1,9 @@
-//! A row's speed, against the steps that it is made of.
+//! The speed columns of a row against its `steps.csv`.
 
 use std::path::Path;
 use std::time::Instant;
 
-use crate::place::{Place, Tiny};
+use crate::test_folder::{TestFolder, Tiny};
 use results::Row;
 
 const BATCH_SIZE: usize = 6;
@@ -23,7 +23,7 @@ steps = 7
 accumulate = 3
 "#;
 
-/// What `steps.csv` says of the timed steps, by column.
+/// The timed steps in `steps.csv`.
 struct Steps {
     columns: Vec<String>,
     lines: Vec<Vec<String>>,
@@ -37,41 +37,41 @@ impl Steps {
         Steps { columns, lines: lines.skip(warmup_steps).collect() }
     }
 
-    fn of(&self, column: &str) -> Vec<f64> {
-        let place = self.columns.iter().position(|other| other == column).unwrap();
-        self.lines.iter().map(|line| line[place].parse().unwrap()).collect()
+    fn values(&self, column: &str) -> Vec<f64> {
+        let index = self.columns.iter().position(|other| other == column).unwrap();
+        self.lines.iter().map(|line| line[index].parse().unwrap()).collect()
     }
 
-    /// Of an odd number of steps.
+    /// The median of an odd number of steps.
     fn median(&self, column: &str) -> f64 {
-        let mut values = self.of(column);
+        let mut values = self.values(column);
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     }
 }
 
-/// Milliseconds are written to the microsecond.
+/// Milliseconds are written with three decimals.
 fn assert_close(found: f64, expected: f64, what: &str) {
     assert!((found - expected).abs() <= 1e-3 * expected.abs() + 1e-3, "{what}: {found}, not {expected}");
 }
 
 #[test]
-fn a_row_says_what_its_steps_took() {
-    let place = Place::new();
+fn row_matches_step_times() {
+    let dir = TestFolder::new();
     let tiny = Tiny { d_model: 32, context: CONTEXT, batch_size: BATCH_SIZE, ..Tiny::default() };
-    place.write("a.toml", tiny.with(MORE));
+    dir.write("a.toml", tiny.with(MORE));
     let began = Instant::now();
-    place.runner(&["sweep", "a.toml", "--device", "cpu"]);
+    dir.runner(&["sweep", "a.toml", "--device", "cpu"]);
     let elapsed_ms = began.elapsed().as_secs_f64() * 1e3;
 
-    let rows = place.rows("results/a.csv");
+    let rows = dir.rows("results/a.csv");
     assert_eq!(rows.len(), 2);
     let mut all_ms = 0.0;
     for row in &rows {
-        let file = place.path(&format!("results/a/{}/{}/steps.csv", row.run_id, row.repeat));
+        let file = dir.path(&format!("results/a/{}/{}/steps.csv", row.run_id, row.repeat));
         let steps = Steps::read(&file, 2);
         assert_eq!(steps.lines.len(), 7);
-        all_ms += Steps::read(&file, 0).of("ms").iter().sum::<f64>();
+        all_ms += Steps::read(&file, 0).values("ms").iter().sum::<f64>();
         agrees(row, &steps);
     }
     assert!(all_ms < elapsed_ms, "steps of {all_ms} ms within {elapsed_ms} ms");
@@ -80,14 +80,18 @@ fn a_row_says_what_its_steps_took() {
 fn agrees(row: &Row, steps: &Steps) {
     let (ms, figure) = (steps.median("ms"), |figure: Option<f64>| figure.unwrap());
     assert_close(figure(row.step_ms_median), ms, "step_ms_median");
-    assert_close(figure(row.step_ms_min), steps.of("ms").into_iter().fold(f64::MAX, f64::min), "step_ms_min");
+    assert_close(
+        figure(row.step_ms_min),
+        steps.values("ms").into_iter().fold(f64::MAX, f64::min),
+        "step_ms_min",
+    );
     assert_close(figure(row.data_wait_ms), steps.median("data_wait_ms"), "data_wait_ms");
-    // Rates of what the file asks for, not of what the program says it counted.
+    // Computed from the sizes in the experiment file, not from the program's own counts.
     assert_close(figure(row.tokens_per_s), TOKENS / figure(row.step_ms_median) * 1e3, "tokens_per_s");
     assert_close(figure(row.samples_per_s), SAMPLES / figure(row.step_ms_median) * 1e3, "samples_per_s");
-    for (rate, ms) in steps.of("tokens_per_s").into_iter().zip(steps.of("ms")) {
-        // Half of the last digit that milliseconds are written to.
+    for (rate, ms) in steps.values("tokens_per_s").into_iter().zip(steps.values("ms")) {
+        // The tolerance is half of the last written digit of the milliseconds.
         assert!((rate - TOKENS / ms * 1e3).abs() <= rate * (0.000_51 / ms) + 0.1, "{rate} at {ms} ms");
     }
-    assert_eq!(row.loss_last.map(|loss| loss as f32), steps.of("loss").last().map(|loss| *loss as f32));
+    assert_eq!(row.loss_last.map(|loss| loss as f32), steps.values("loss").last().map(|loss| *loss as f32));
 }

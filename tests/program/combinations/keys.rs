@@ -1,4 +1,4 @@
-//! The list of keys against what `spec` knows, and the combinations made of it.
+//! The tests' list of keys against `spec`, and the combinations built from it.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,9 @@ fn every_key_of_a_strategy_is_tried() {
     }
 }
 
-/// The words that a key takes are those that `spec` offers to who writes another.
+/// The keywords of a key are read from the error for an unknown one.
 #[test]
-fn every_word_that_a_key_takes_is_tried() {
+fn every_keyword_is_tried() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");
     std::fs::write(&file, small().to_toml("run", "plain")).unwrap();
@@ -33,11 +33,11 @@ fn every_word_that_a_key_takes_is_tried() {
             words += 1;
         }
     }
-    assert!(words > 10, "words are found in what is offered");
+    assert!(words > 10, "the errors offer keywords");
 }
 
 #[test]
-fn the_last_values_of_recompute_search() {
+fn last_recompute_values_need_search() {
     let key = KEYS.iter().find(|key| key.name == "recompute").unwrap();
     for (value, text) in key.values.iter().enumerate() {
         let searches = text.contains("budget") || text.contains("auto");
@@ -46,18 +46,18 @@ fn the_last_values_of_recompute_search() {
 }
 
 #[test]
-fn the_first_values_are_the_defaults() {
+fn first_values_are_defaults() {
     assert_eq!(small_with(&Choice::plain()).strategy, Strategy::default());
 }
 
-/// A rule between keys that the list does not know fails here, with what the rule says; so does one that is no rule.
+/// Fails if `spec` has a rule between keys that the list lacks, or the list has one that `spec` lacks.
 #[test]
-fn keys_need_what_spec_says_they_need() {
+fn key_needs_match_spec() {
     let plain = small_with(&Choice::plain());
     let refusal = |choice: &Choice| with(&plain, choice).err().map(|error| error.to_string());
     let (together, apart): (Vec<_>, Vec<_>) =
         pairs(KEYS).into_iter().partition(|&(a, b)| legal(KEYS, &[a, b]).is_some());
-    // All that go together meet in few combinations.
+    // A few combinations cover all compatible pairs.
     let accepted = match full() {
         true => together.into_iter().map(|(a, b)| choice(&[a, b])).collect(),
         false => pairwise(KEYS),
@@ -72,14 +72,14 @@ fn keys_need_what_spec_says_they_need() {
     }
 }
 
-/// The pairs that meet in one of the combinations.
+/// The pairs of values that some combination contains.
 fn covered(keys: &[Key], combinations: &[Choice]) -> BTreeSet<(Valued, Valued)> {
     let has = |choice: &Choice, (key, value): Valued| choice.0[key] == value;
     let met = |&(a, b): &(Valued, Valued)| combinations.iter().any(|choice| has(choice, a) && has(choice, b));
     pairs(keys).into_iter().filter(met).collect()
 }
 
-/// What every list of combinations must be: legal, complete, and short.
+/// Checks that a list of combinations is legal, complete and short.
 fn check(keys: &[Key]) {
     let combinations = pairwise(keys);
     for choice in &combinations {
@@ -99,13 +99,13 @@ fn check(keys: &[Key]) {
 }
 
 #[test]
-fn every_two_values_that_go_together_meet() {
+fn every_compatible_pair_is_covered() {
     check(KEYS);
 }
 
-/// Twice as many keys, each of which needs something of the one before.
+/// Many keys, each of which needs certain values of the one before.
 #[test]
-fn combinations_stay_few_as_keys_become_many() {
+fn combinations_stay_few_with_many_keys() {
     const NAMES: &str = "abcdefghijklmnopqr";
     const ONE_OF: &[&str] = &["0", "1", "2"];
     let key = |at: usize| -> Key {

@@ -1,7 +1,7 @@
-//! `spec` against what tests know of it, where that takes whole experiments.
+//! Tests of `spec` that need whole experiments: combinations of keys, conflicts, published models.
 
 mod cases;
-mod forbidden;
+mod conflicts;
 mod keys;
 mod parameters;
 mod recompute;

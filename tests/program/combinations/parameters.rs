@@ -8,9 +8,9 @@ use testing::{changed, small};
 #[path = "../../../src/spec/model/hf/configurations.rs"]
 mod configurations;
 
-/// As many as were published, of what their configurations say.
+/// Parameter counts of models built from their configurations equal the published ones.
 #[test]
-fn models_have_their_parameters() {
+fn models_have_published_parameter_counts() {
     let qwen2 = json!({
         "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "head_dim": null,
         "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151_936, "rope_scaling": null,
@@ -27,7 +27,7 @@ fn models_have_their_parameters() {
         ("Qwen 3 0.6B", with(&llama(), &qwen3), 596_049_920),
     ];
     for (name, config, expected) in cases {
-        // A table of positions as long as the context is among GPT-2's.
+        // The count of GPT-2 includes its position embeddings.
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.json");
         std::fs::write(&file, config.to_string()).unwrap();

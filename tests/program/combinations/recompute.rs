@@ -1,10 +1,10 @@
-//! The one name of each recompute choice.
+//! The canonical name of each recompute choice.
 
 use spec::Recompute;
 
 use testing::small;
 
-/// What a run with this is, and what it writes of it.
+/// The parsed choice, and the text that a run with it writes.
 fn resolved(text: &str) -> (Recompute, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");

@@ -1,4 +1,4 @@
-//! Calls to the system, and how they fail.
+//! System calls and the errors that they fail with.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,56 +8,56 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// What processes are started with.
+/// First arguments of the parent and the child processes.
 pub(crate) const PROCESSES: [&str; 2] = ["sweep", "execute-run"];
 
-/// Calls that fail alike.
-pub(crate) struct Kind {
-    /// In the shim.
+/// System calls that fail with the same errors.
+pub(crate) struct CallKind {
+    /// The name in the shim.
     pub(crate) name: &'static str,
-    /// The first is one that lasts.
+    /// The first error is also used for persistent failures.
     pub(crate) errors: &'static [i32],
 }
 
-/// Of what is to be written, only a part is.
-pub(crate) const SHORT: i32 = 0;
+/// Pseudo error: the call writes only a part of the data.
+pub(crate) const SHORT_WRITE: i32 = 0;
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 17] = [
-        Kind { name: "open", errors: &[libc::EMFILE, libc::EACCES, libc::EIO, libc::ENOSPC] },
-        Kind { name: "read", errors: &[libc::EIO, libc::EINTR] },
-        Kind { name: "write", errors: &[libc::ENOSPC, SHORT, libc::EIO, libc::EINTR] },
-        Kind { name: "sync", errors: &[libc::EIO, libc::ENOSPC, libc::EINTR] },
-        Kind { name: "rename", errors: &[libc::ENOSPC, libc::EACCES, libc::EIO] },
-        Kind { name: "mkdir", errors: &[libc::ENOSPC, libc::EACCES] },
-        Kind { name: "remove", errors: &[libc::EACCES, libc::EIO] },
-        Kind { name: "lock", errors: &[libc::ENOLCK, libc::EINTR, libc::EIO] },
-        Kind { name: "stat", errors: &[libc::EACCES, libc::EIO] },
-        Kind { name: "list", errors: &[libc::EIO, libc::ENOMEM] },
-        Kind { name: "resolve", errors: &[libc::EACCES, libc::ENOMEM] },
-        Kind { name: "seek", errors: &[libc::EIO] },
-        Kind { name: "pipe", errors: &[libc::EMFILE] },
-        Kind { name: "map", errors: &[libc::ENOMEM] },
-        Kind { name: "thread", errors: &[libc::EAGAIN] },
-        Kind { name: "spawn", errors: &[libc::EAGAIN, libc::ENOMEM] },
-        Kind { name: "wait", errors: &[libc::ECHILD] },
+impl CallKind {
+    pub(crate) const ALL: [CallKind; 17] = [
+        CallKind { name: "open", errors: &[libc::EMFILE, libc::EACCES, libc::EIO, libc::ENOSPC] },
+        CallKind { name: "read", errors: &[libc::EIO, libc::EINTR] },
+        CallKind { name: "write", errors: &[libc::ENOSPC, SHORT_WRITE, libc::EIO, libc::EINTR] },
+        CallKind { name: "sync", errors: &[libc::EIO, libc::ENOSPC, libc::EINTR] },
+        CallKind { name: "rename", errors: &[libc::ENOSPC, libc::EACCES, libc::EIO] },
+        CallKind { name: "mkdir", errors: &[libc::ENOSPC, libc::EACCES] },
+        CallKind { name: "remove", errors: &[libc::EACCES, libc::EIO] },
+        CallKind { name: "lock", errors: &[libc::ENOLCK, libc::EINTR, libc::EIO] },
+        CallKind { name: "stat", errors: &[libc::EACCES, libc::EIO] },
+        CallKind { name: "list", errors: &[libc::EIO, libc::ENOMEM] },
+        CallKind { name: "resolve", errors: &[libc::EACCES, libc::ENOMEM] },
+        CallKind { name: "seek", errors: &[libc::EIO] },
+        CallKind { name: "pipe", errors: &[libc::EMFILE] },
+        CallKind { name: "map", errors: &[libc::ENOMEM] },
+        CallKind { name: "thread", errors: &[libc::EAGAIN] },
+        CallKind { name: "spawn", errors: &[libc::EAGAIN, libc::ENOMEM] },
+        CallKind { name: "wait", errors: &[libc::ECHILD] },
     ];
 }
 
-/// A call that fails in every process that was started with this argument.
+/// A call that fails in every process with this first argument.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) process: &'static str,
     pub(crate) kind: &'static str,
-    /// From 1.
+    /// The number of the call, from 1.
     pub(crate) number: usize,
-    /// Whether all that follow fail too.
+    /// Whether all later calls fail too.
     pub(crate) lasts: bool,
     pub(crate) error: i32,
 }
 
 impl Failure {
-    /// To be tried again at once.
+    /// Whether the program must retry the call at once.
     pub(crate) fn is_interrupt(&self) -> bool {
         self.error == libc::EINTR && !self.lasts
     }
@@ -68,21 +68,21 @@ impl fmt::Display for Failure {
         let Failure { process, kind, number, .. } = self;
         let from = if self.lasts { "from " } else { "" };
         let error = match self.error {
-            SHORT => "a short write".to_owned(),
+            SHORT_WRITE => "a short write".to_owned(),
             error => std::io::Error::from_raw_os_error(error).to_string(),
         };
         write!(f, "{process}: {from}{kind} {number}: {error}")
     }
 }
 
-/// What makes calls fail.
+/// The shared object that makes calls fail.
 pub(crate) struct Shim {
     folder: TempDir,
 }
 
 impl Shim {
     /// # Panics
-    /// If there is no C compiler: nothing could be tried then.
+    /// If there is no C compiler to build it.
     pub(crate) fn build() -> Shim {
         let shim = Shim { folder: tempfile::tempdir().unwrap() };
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/failing_calls/shim.c");
@@ -109,7 +109,7 @@ impl Shim {
         self.folder.path().join("shim.so")
     }
 
-    /// Counts a command's calls, and those of its children, and makes one fail.
+    /// Counts the calls of a command and its children, and makes the given one fail.
     pub(crate) fn load(&self, command: &mut Command, failure: Option<&Failure>, log: &Path) {
         command.env("LD_PRELOAD", self.shared_object()).env("FAILING_CALLS_LOG", log);
         if let Some(Failure { process, kind, number, lasts, error }) = failure {
@@ -119,35 +119,35 @@ impl Shim {
     }
 }
 
-/// How many calls a process made, by its first argument and by kind.
+/// The number of calls by first argument of the process and by kind.
 pub(crate) type Calls = BTreeMap<(&'static str, &'static str), usize>;
 
-/// What the shim tells of a command.
+/// The log that the shim wrote for a command.
 pub(crate) struct Log {
     text: String,
 }
 
 impl Log {
-    /// Takes it away, for the next.
+    /// Reads the log file and removes it.
     pub(crate) fn take(file: &Path) -> Log {
         let text = fs::read_to_string(file).unwrap_or_default();
         let _ = fs::remove_file(file);
         Log { text }
     }
 
-    /// What the calls that failed were about: paths of files, or in words.
+    /// The subjects of the failed calls: paths of files, or words such as "memory".
     pub(crate) fn failed(&self) -> impl Iterator<Item = &str> {
         let lines = self.text.lines().filter_map(|line| line.strip_prefix("failed "));
         lines.filter_map(|line| line.splitn(4, ' ').nth(3))
     }
 
-    /// Of several processes, the most that one made.
+    /// The calls counted; of several processes with the same first argument, the maximum.
     pub(crate) fn counts(&self) -> Calls {
         let mut counts = Calls::new();
         for line in self.text.lines().filter_map(|line| line.strip_prefix("counted ")) {
             let words: Vec<&str> = line.split(' ').collect();
             let Some(process) = PROCESSES.into_iter().find(|process| words[0] == *process) else { continue };
-            let kind = Kind::ALL.iter().find(|kind| kind.name == words[1]).expect("a kind").name;
+            let kind = CallKind::ALL.iter().find(|kind| kind.name == words[1]).expect("a kind").name;
             let count: &mut usize = counts.entry((process, kind)).or_default();
             *count = (*count).max(words[2].parse().expect("a number"));
         }

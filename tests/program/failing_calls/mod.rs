@@ -1,5 +1,5 @@
-//! Sweeps in which a call to the system fails, in the parent or in its children: what went wrong is told, no result is torn or
-//! wrong, what was final stays, and the next sweep finishes and leaves nothing behind.
+//! Sweeps in which a system call fails, in the parent or in its children: the sweep reports the error, no result is
+//! incomplete or wrong, final results stay, and the next sweep finishes and leaves no extra files.
 //!
 //! Needs `cc`, as the build of any Rust program does, and `LD_PRELOAD`.
 #![allow(clippy::print_stdout)] // the figures of a long run
@@ -12,91 +12,93 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
-use self::calls::{Failure, Kind, PROCESSES, Shim};
-use self::trial::{Outcome, Scene, Tried};
+use self::calls::{CallKind, Failure, PROCESSES, Shim};
+use self::trial::{Outcome, Scenario, Trial};
 
-/// Set, every call fails, in more scenes; otherwise a few, spread.
-const EVERY: &str = "RUNNER_TEST_EVERY_CALL";
+/// If set, every call fails once, in all scenarios; otherwise only a sample.
+const EVERY_CALL: &str = "RUNNER_TEST_EVERY_CALL";
 
-/// Places that sweeps fail in beside each other: most of the time they wait for the disk.
-const PLACES: usize = 6;
+/// Folders with concurrent trials: most of the time they wait for the disk.
+const FOLDERS: usize = 6;
 
-/// Of one kind in one process of one scene, where not every call is tried.
-const FEW: usize = 3;
+/// Sampled calls per scenario, process and kind.
+const SAMPLED_CALLS: usize = 3;
 
-/// What fails, and in which of the scenes.
+/// A failure and the index of its scenario.
 struct Case {
-    scene: usize,
+    scenario: usize,
     failure: Failure,
 }
 
 #[test]
-fn a_call_to_the_system_may_fail_at_any_moment() {
-    let all = std::env::var_os(EVERY).is_some();
+fn sweep_survives_any_failing_system_call() {
+    let all = std::env::var_os(EVERY_CALL).is_some();
     let shim = Shim::build();
-    let scenes: &[Scene] = if all { &Scene::ALL } else { &Scene::ALL[..2] };
-    let places: Vec<Tried> = thread::scope(|scope| {
-        let made: Vec<_> = (0..PLACES).map(|_| scope.spawn(|| Tried::new(&shim, scenes))).collect();
-        made.into_iter().map(|place| place.join().unwrap()).collect()
+    let scenarios: &[Scenario] = if all { &Scenario::ALL } else { &Scenario::ALL[..2] };
+    let trials: Vec<Trial> = thread::scope(|scope| {
+        let made: Vec<_> = (0..FOLDERS).map(|_| scope.spawn(|| Trial::new(&shim, scenarios))).collect();
+        made.into_iter().map(|trial| trial.join().unwrap()).collect()
     });
-    let cases = Mutex::new(cases(&places[0], all).into_iter());
+    let cases = Mutex::new(cases(&trials[0], all).into_iter());
     let (figures, wrong) = (Mutex::new(Figures::default()), Mutex::new(Vec::new()));
-    let work = |place: Tried| {
-        let mut place = place;
+    let work = |trial: Trial| {
+        let mut trial = trial;
         loop {
-            let Some(Case { scene, failure }) = cases.lock().unwrap().next() else { break };
-            match place.try_failure(scene, &failure) {
+            let Some(Case { scenario, failure }) = cases.lock().unwrap().next() else { break };
+            match trial.try_failure(scenario, &failure) {
                 Ok(outcome) => figures.lock().unwrap().add(&failure, outcome),
                 Err(problem) => {
-                    println!("{:?}, {failure}: {problem}\n", scenes[scene]);
+                    println!("{:?}, {failure}: {problem}\n", scenarios[scenario]);
                     wrong.lock().unwrap().push(failure.to_string());
-                    // Nobody knows what is there now.
-                    place = Tried::new(&shim, scenes);
+                    // The state of the folder is unknown now.
+                    trial = Trial::new(&shim, scenarios);
                 }
             }
         }
     };
-    thread::scope(|scope| places.into_iter().for_each(|place| drop(scope.spawn(|| work(place)))));
+    thread::scope(|scope| trials.into_iter().for_each(|trial| drop(scope.spawn(|| work(trial)))));
     figures.into_inner().unwrap().print();
     let wrong = wrong.into_inner().unwrap();
-    assert!(wrong.is_empty(), "{} failures were not borne, as is told above: {wrong:#?}", wrong.len());
+    assert!(wrong.is_empty(), "{} failures were not handled, see the output above: {wrong:#?}", wrong.len());
 }
 
-/// Of all calls that sweeps make in the scenes, all or a few.
-fn cases(place: &Tried, all: bool) -> Vec<Case> {
+/// The failures to try: of every call in the scenarios, or of a sample.
+fn cases(trial: &Trial, all: bool) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (scene, counted) in place.calls().enumerate() {
+    for (scenario, counted) in trial.calls().enumerate() {
         for (process, kind) in
-            PROCESSES.into_iter().flat_map(|process| Kind::ALL.iter().map(move |kind| (process, kind)))
+            PROCESSES.into_iter().flat_map(|process| CallKind::ALL.iter().map(move |kind| (process, kind)))
         {
             let calls = counted.get(&(process, kind.name)).copied().unwrap_or_default();
-            let failures = if all { every(process, kind, calls) } else { few(process, kind, calls, scene) };
-            cases.extend(failures.into_iter().map(|failure| Case { scene, failure }));
+            let failures =
+                if all { every_call(process, kind, calls) } else { sample(process, kind, calls, scenario) };
+            cases.extend(failures.into_iter().map(|failure| Case { scenario, failure }));
         }
     }
     cases
 }
 
-/// Spread over all calls of a kind. With each error in turn, once and from there on; in another scene with others.
-fn few(process: &'static str, kind: &'static Kind, calls: usize, scene: usize) -> Vec<Failure> {
-    let tried = FEW.min(calls);
+/// Failures spread over all calls of a kind, with its errors in turn, alternately of one call and of all calls from
+/// there on; the next scenario uses others.
+fn sample(process: &'static str, kind: &'static CallKind, calls: usize, scenario: usize) -> Vec<Failure> {
+    let tried = SAMPLED_CALLS.min(calls);
     let at = |index: usize| {
-        let number = 1 + (2 * index + 1 + scene % 2) * (calls - 1) / (2 * tried);
-        let lasts = (index + scene) % 2 == 1;
-        let error = kind.errors[(index + scene) % if lasts { 1 } else { kind.errors.len() }];
+        let number = 1 + (2 * index + 1 + scenario % 2) * (calls - 1) / (2 * tried);
+        let lasts = (index + scenario) % 2 == 1;
+        let error = kind.errors[(index + scenario) % if lasts { 1 } else { kind.errors.len() }];
         Failure { process, kind: kind.name, number, lasts, error }
     };
     (0..tried).map(at).collect()
 }
 
-/// All calls of a kind, with each error in turn, once, and from there on.
-fn every(process: &'static str, kind: &'static Kind, calls: usize) -> Vec<Failure> {
+/// Failures of every call of a kind, with its errors in turn: of that call, and of all calls from there on.
+fn every_call(process: &'static str, kind: &'static CallKind, calls: usize) -> Vec<Failure> {
     let failure = |number, lasts, error| Failure { process, kind: kind.name, number, lasts, error };
     let once = |number| failure(number, false, kind.errors[number % kind.errors.len()]);
     (1..=calls).flat_map(|number| [once(number), failure(number, true, kind.errors[0])]).collect()
 }
 
-/// What came of the failures, by process and kind.
+/// Counts of outcomes by process and kind.
 #[derive(Default)]
 struct Figures(BTreeMap<(&'static str, &'static str), BTreeMap<Outcome, usize>>);
 

@@ -1,13 +1,13 @@
 /*
- * Calls to the system that fail where a test wants them to: loaded before the C library (LD_PRELOAD), whose functions these
- * stand in front of. Calls are counted by kind in each process, all its threads together.
+ * Wrappers of system calls that fail on request: loaded before the C library (LD_PRELOAD), whose functions they override.
+ * Calls are counted by kind in each process, over all its threads.
  *
  * FAILING_CALLS="<process> <kind> <first> <last> <errno>"
- *     which calls fail, from 1, in processes whose first argument is this one, and what they say then. Of what is to be written,
- *     errno 0 takes the first half.
+ *     the calls that fail (numbered from 1) in processes with this first argument, and their errno. With errno 0, a write
+ *     writes only the first half of the data.
  * FAILING_CALLS_LOG=<file>
- *     is told of every call that failed, "failed <process> <kind> <number> <of what>", and at the end of every process of all
- *     calls, "counted <process> <kind> <number>".
+ *     receives a line for every failed call, "failed <process> <kind> <number> <subject>", and at the end of every process
+ *     the counts of its calls, "counted <process> <kind> <number>".
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -41,7 +41,7 @@ static int wanted = KINDS;
 static long first, last;
 static int error;
 
-/* Past the functions below. */
+/* Writes to the log with raw system calls, which bypass the wrappers below. */
 static void tell(const char *line, int length) {
     const char *file = getenv("FAILING_CALLS_LOG");
     if (!file) return;
@@ -69,7 +69,7 @@ __attribute__((destructor)) static void end(void) {
     tell(lines, length);
 }
 
-/* Counts a call. Whether it fails, with `errno` set. */
+/* Counts a call. Returns whether it fails, with `errno` set. */
 static int fails(enum kind kind, const char *what) {
     long number = __atomic_add_fetch(&counts[kind], 1, __ATOMIC_RELAXED);
     if ((int)kind != wanted || number < first || number > last) return 0;
@@ -143,14 +143,14 @@ int unlinkat(int folder, const char *path, int flags) {
 
 int rmdir(const char *path) { return fails(REMOVE, path) ? -1 : REAL(rmdir)(path); }
 
-/* To give a lock back needs nothing: it ends with the file. */
+/* Unlocking never fails: a lock ends when its file is closed. */
 int flock(int file, int what) {
     if (!(what & LOCK_UN) && fails_of(LOCK, file)) return -1;
     return REAL(flock)(file, what);
 }
 
 int statx(int folder, const char *restrict path, int flags, unsigned mask, struct statx *restrict to) {
-    /* Who asks about nothing wants to know whether there is such a call, whatever the compiler was promised. */
+    /* A null path (declared nonnull) only probes whether the call exists. */
     const char *asked = path;
     __asm__("" : "+r"(asked));
     if (!asked) return REAL(statx)(folder, path, flags, mask, to);
@@ -188,7 +188,7 @@ off64_t lseek64(int file, off64_t offset, int from) {
 
 int pipe2(int ends[2], int flags) { return fails(PIPE, "pipe") ? -1 : REAL(pipe2)(ends, flags); }
 
-/* All that is asked with more than two arguments fits one word. */
+/* The third argument fits one word for all commands. */
 int fcntl(int file, int command, ...) {
     va_list rest;
     va_start(rest, command);
@@ -198,7 +198,7 @@ int fcntl(int file, int command, ...) {
     return REAL(fcntl)(file, command, argument);
 }
 
-/* Memory that a program wants filled: the runtime of the language has other mappings of its own. */
+/* Only mappings with MAP_POPULATE: the Rust runtime makes other mappings of its own. */
 void *mmap64(void *at, size_t bytes, int protection, int flags, int file, off64_t offset) {
     if (flags & MAP_POPULATE && fails(MAP, "memory")) return MAP_FAILED;
     return REAL(mmap64)(at, bytes, protection, flags, file, offset);

@@ -1,4 +1,4 @@
-//! All files of a folder for results, and what of them is the same whenever they are made.
+//! All files of a results folder, and the parts of them that are the same for every sweep.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,14 +7,14 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-/// Files by their paths in the folder, with what they hold.
+/// Contents of the files by their paths in the folder.
 #[derive(Clone, Default)]
-pub(crate) struct Tree(BTreeMap<PathBuf, Vec<u8>>);
+pub(crate) struct FileTree(BTreeMap<PathBuf, Vec<u8>>);
 
-impl Tree {
-    /// Empty if there is no folder.
-    pub(crate) fn read(folder: &Path) -> Tree {
-        let mut tree = Tree::default();
+impl FileTree {
+    /// Reads the files of a folder; none if the folder does not exist.
+    pub(crate) fn read(folder: &Path) -> FileTree {
+        let mut tree = FileTree::default();
         tree.add(folder, Path::new(""));
         tree
     }
@@ -30,7 +30,7 @@ impl Tree {
         }
     }
 
-    /// Puts it in the place of what is there.
+    /// Replaces the folder with these files.
     pub(crate) fn write(&self, folder: &Path) {
         if folder.exists() {
             fs::remove_dir_all(folder).unwrap();
@@ -42,10 +42,10 @@ impl Tree {
         }
     }
 
-    /// The folders of all results, and their rows.
+    /// The folders of all results and their rows.
     ///
     /// # Errors
-    /// One that is torn.
+    /// If a result is incomplete.
     pub(crate) fn results(&self) -> Result<Vec<(PathBuf, Value)>, String> {
         let results = self.0.iter().filter(|(path, _)| is_result(path));
         let row = |(path, contents): (&PathBuf, &Vec<u8>)| {
@@ -56,7 +56,7 @@ impl Tree {
         results.map(row).collect()
     }
 
-    /// Changes the status of a result.
+    /// Changes the status of a successful result.
     pub(crate) fn set_status(&mut self, result: &Path, status: &str) {
         let text = self.0.get_mut(&result.join("result.json")).unwrap();
         *text = String::from_utf8_lossy(text)
@@ -68,26 +68,26 @@ impl Tree {
         self.0.retain(|path, _| !path.starts_with(folder));
     }
 
-    /// What processes have had to themselves left out.
-    pub(crate) fn without_private(&self) -> Tree {
+    /// The files without private ones.
+    pub(crate) fn without_private(&self) -> FileTree {
         let kept = self.0.iter().filter(|(path, _)| !is_private(path));
-        Tree(kept.map(|(path, contents)| (path.clone(), contents.clone())).collect())
+        FileTree(kept.map(|(path, contents)| (path.clone(), contents.clone())).collect())
     }
 
-    /// The files below a folder, all that they hold but for times.
-    pub(crate) fn lasting(&self, folder: &Path) -> BTreeMap<&Path, String> {
+    /// The contents of the files below a folder, without times.
+    pub(crate) fn deterministic(&self, folder: &Path) -> BTreeMap<&Path, String> {
         let below = self.0.iter().filter(|(path, _)| path.starts_with(folder));
-        below.filter_map(|(path, contents)| Some((path.as_path(), lasting(path, contents)?))).collect()
+        below.filter_map(|(path, contents)| Some((path.as_path(), deterministic(path, contents)?))).collect()
     }
 
-    /// What children wrote to their standard error.
+    /// Standard error of the children, by log file.
     pub(crate) fn logs(&self) -> impl Iterator<Item = (&Path, String)> {
         let logs = self.0.iter().filter(|(path, _)| path.ends_with("log.txt"));
         logs.map(|(path, contents)| (path.as_path(), String::from_utf8_lossy(contents).into_owned()))
     }
 }
 
-/// When a result was written.
+/// The modification time of a result.
 pub(crate) fn written(folder: &Path, result: &Path) -> Option<SystemTime> {
     fs::metadata(folder.join(result).join("result.json")).and_then(|data| data.modified()).ok()
 }
@@ -96,20 +96,20 @@ fn is_result(path: &Path) -> bool {
     path.ends_with("result.json") && !is_private(path)
 }
 
-/// Whether a process had it to itself.
+/// Whether the file is private to a process.
 fn is_private(path: &Path) -> bool {
     path.iter().any(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// What is the same for every execution of a run; `None` of what need not be there.
-fn lasting(path: &Path, contents: &[u8]) -> Option<String> {
+/// The part of a file that is the same for every execution of a run; `None` for files that may be absent.
+fn deterministic(path: &Path, contents: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(contents);
     match path.file_name()?.to_str()? {
         ".digests.json" => None,
         "log.txt" => Some(String::new()),
         "result.json" => {
             let mut row: Value = serde_json::from_slice(contents).ok()?;
-            row.as_object_mut()?.retain(|column, _| !is_of_time(column));
+            row.as_object_mut()?.retain(|column, _| !is_timing(column));
             Some(row.to_string())
         }
         name if name.ends_with(".csv") => Some(without_times(&text)),
@@ -117,7 +117,7 @@ fn lasting(path: &Path, contents: &[u8]) -> Option<String> {
     }
 }
 
-fn is_of_time(column: &str) -> bool {
+fn is_timing(column: &str) -> bool {
     let words = ["load", "clock_mhz", "clock_after_mhz", "cpu_wait", "sweep", "external_peak_bytes", "ms"];
     words.contains(&column) || column.contains("_ms") || column.contains("per_s")
 }
@@ -127,7 +127,7 @@ fn without_times(text: &str) -> String {
     let Ok(header) = table.headers().cloned() else { return text.to_owned() };
     let kept = |record: &csv::StringRecord| {
         let cells = record.iter().enumerate();
-        let cells = cells.filter(|(column, _)| header.get(*column).is_none_or(|name| !is_of_time(name)));
+        let cells = cells.filter(|(column, _)| header.get(*column).is_none_or(|name| !is_timing(name)));
         cells.map(|(_, cell)| cell).collect::<Vec<_>>().join(",")
     };
     let lines =

@@ -1,4 +1,4 @@
-//! Sweeps under which calls fail, and what must hold of them.
+//! Sweeps with failing calls, and the checks of their outcome.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,145 +8,146 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::failing_calls::calls::{Calls, Failure, Log, Shim};
-use crate::failing_calls::tree::{Tree, written};
-use crate::place::Place;
+use crate::failing_calls::tree::{FileTree, written};
 use crate::sweeps::Sweep;
+use crate::test_folder::TestFolder;
 
-/// Longer than a sweep takes here, by far, also on a busy machine: one that takes longer waits for what never comes.
+/// Far longer than a sweep takes even on a busy machine: a sweep that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What data must be old for its digest to be kept.
+/// The age from which the digest of a data file is cached.
 const SETTLED: Duration = Duration::from_millis(3100);
 
-/// Too little to measure the device's rates in, which takes ten times as long as such a run.
+/// Too little memory to measure device rates, which takes ten times as long as such a run.
 const MEMORY: [&str; 2] = ["--memory", "3 MiB"];
 
-/// What there is before a sweep, and what is asked of it.
+/// The results before a sweep, and its arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Scene {
-    /// Nothing is there.
+pub(crate) enum Scenario {
+    /// No results.
     Nothing,
-    /// A final result, and one to be tried again.
+    /// A final result and a failed one, which is retried.
     Failed,
-    /// All is there, and measured again.
+    /// All results, measured again.
     Fresh,
-    /// All is there, and dumped.
+    /// All results, and their runs are dumped.
     Dump,
-    /// All is there, and more comes beside it.
+    /// All results, and other runs are added.
     Set,
 }
 
-impl Scene {
-    pub(crate) const ALL: [Scene; 5] = [Scene::Nothing, Scene::Failed, Scene::Fresh, Scene::Dump, Scene::Set];
+impl Scenario {
+    pub(crate) const ALL: [Scenario; 5] =
+        [Scenario::Nothing, Scenario::Failed, Scenario::Fresh, Scenario::Dump, Scenario::Set];
 
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Scene::Nothing | Scene::Failed => &[],
-            Scene::Fresh => &["--fresh"],
-            Scene::Dump => &["--dump", "results/dumps"],
-            Scene::Set => &["--set", "train.seed=1"],
+            Scenario::Nothing | Scenario::Failed => &[],
+            Scenario::Fresh => &["--fresh"],
+            Scenario::Dump => &["--dump", "results/dumps"],
+            Scenario::Set => &["--set", "train.seed=1"],
         }
     }
 
-    /// What of a complete sweep there is before.
-    fn before(self, complete: &Tree) -> Tree {
+    /// The part of a complete sweep that exists before.
+    fn before(self, complete: &FileTree) -> FileTree {
         let mut before = complete.clone();
         let results = complete.results().unwrap();
         match self {
-            Scene::Nothing => before.remove(Path::new("")),
-            Scene::Failed => before.set_status(&results[1].0, "failed"),
-            Scene::Fresh | Scene::Dump | Scene::Set => {}
+            Scenario::Nothing => before.remove(Path::new("")),
+            Scenario::Failed => before.set_status(&results[1].0, "failed"),
+            Scenario::Fresh | Scenario::Dump | Scenario::Set => {}
         }
         before
     }
 }
 
-/// What came of a failure.
+/// The outcome of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
-    /// There was no such call this time.
-    NotMet,
-    /// All runs were done.
-    Borne,
-    /// The sweep said what could not be done.
-    Told,
+    /// The call did not happen this time.
+    NotReached,
+    /// All runs finished.
+    Tolerated,
+    /// The sweep reported the failure.
+    Reported,
 }
 
-/// A scene in a place.
-struct Stage {
-    scene: Scene,
-    before: Tree,
-    /// What a sweep leaves that nothing fails in.
-    after: Tree,
+/// A scenario with its files before and after.
+struct PreparedScenario {
+    scenario: Scenario,
+    before: FileTree,
+    /// The files after a sweep without failures.
+    after: FileTree,
     calls: Calls,
 }
 
-/// A place and its scenes.
-pub(crate) struct Tried<'a> {
+/// A test folder and its scenarios.
+pub(crate) struct Trial<'a> {
     shim: &'a Shim,
-    place: Place,
+    dir: TestFolder,
     file: String,
-    stages: Vec<Stage>,
+    scenarios: Vec<PreparedScenario>,
 }
 
-impl<'a> Tried<'a> {
-    pub(crate) fn new(shim: &'a Shim, scenes: &[Scene]) -> Tried<'a> {
-        let place = Place::new();
-        let file = place.experiment("tiny", 2);
-        let text = fs::read_to_string(place.path(&file)).unwrap().replace("text.txt", "*.txt");
+impl<'a> Trial<'a> {
+    pub(crate) fn new(shim: &'a Shim, scenarios: &[Scenario]) -> Trial<'a> {
+        let dir = TestFolder::new();
+        let file = dir.experiment("tiny", 2);
+        let text = fs::read_to_string(dir.path(&file)).unwrap().replace("text.txt", "*.txt");
         let two = text.split("[strategies.accumulate]").next().unwrap().replace("repeats = 2", "");
-        place.write(&file, two);
-        place.write("more.txt", "More.");
+        dir.write(&file, two);
+        dir.write("more.txt", "More.");
         thread::sleep(SETTLED);
-        let mut tried = Tried { shim, place, file, stages: Vec::new() };
-        tried.finish(Scene::Nothing).unwrap();
-        let complete = tried.tree();
-        for &scene in scenes {
-            let before = scene.before(&complete);
-            before.write(&tried.results());
-            let sweep = tried.swept(scene, None).unwrap();
+        let mut trial = Trial { shim, dir, file, scenarios: Vec::new() };
+        trial.finish(Scenario::Nothing).unwrap();
+        let complete = trial.tree();
+        for &scenario in scenarios {
+            let before = scenario.before(&complete);
+            before.write(&trial.results());
+            let sweep = trial.swept(scenario, None).unwrap();
             sweep.ended_with(0);
-            let calls = Log::take(&tried.log()).counts();
-            tried.stages.push(Stage { scene, before, after: tried.tree(), calls });
+            let calls = Log::take(&trial.log()).counts();
+            trial.scenarios.push(PreparedScenario { scenario, before, after: trial.tree(), calls });
         }
-        tried
+        trial
     }
 
     fn results(&self) -> PathBuf {
-        self.place.path("results")
+        self.dir.path("results")
     }
 
-    fn tree(&self) -> Tree {
-        Tree::read(&self.results())
+    fn tree(&self) -> FileTree {
+        FileTree::read(&self.results())
     }
 
-    fn sweep(&self, scene: Scene) -> std::process::Command {
-        let mut command = self.place.command(&[&self.file, MEMORY[0], MEMORY[1]]);
-        command.args(scene.arguments()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    fn sweep(&self, scenario: Scenario) -> std::process::Command {
+        let mut command = self.dir.command(&[&self.file, MEMORY[0], MEMORY[1]]);
+        command.args(scenario.arguments()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// Sweeps without failures.
-    fn finish(&self, scene: Scene) -> Result<(), String> {
-        let sweep = Sweep::of(self.sweep(scene).output().unwrap());
+    fn finish(&self, scenario: Scenario) -> Result<(), String> {
+        let sweep = Sweep::of(self.sweep(scenario).output().unwrap());
         if sweep.code == Some(0) {
             Ok(())
         } else {
-            Err(format!("the next sweep says {:?}: {}", sweep.code, sweep.err))
+            Err(format!("the next sweep ended with {:?}: {}", sweep.code, sweep.err))
         }
     }
 
     fn log(&self) -> PathBuf {
-        self.place.path("calls.log")
+        self.dir.path("calls.log")
     }
 
-    /// What a sweep and its children call, by scene.
+    /// The calls of a sweep and its children, by scenario.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &Calls> {
-        self.stages.iter().map(|stage| &stage.calls)
+        self.scenarios.iter().map(|scenario| &scenario.calls)
     }
 
-    fn swept(&self, scene: Scene, failure: Option<&Failure>) -> Result<Sweep, String> {
-        let mut command = self.sweep(scene);
+    fn swept(&self, scenario: Scenario, failure: Option<&Failure>) -> Result<Sweep, String> {
+        let mut command = self.sweep(scenario);
         self.shim.load(&mut command, failure, &self.log());
         let mut child = command.spawn().unwrap();
         let begun = Instant::now();
@@ -161,15 +162,15 @@ impl<'a> Tried<'a> {
     }
 
     /// # Errors
-    /// What must hold and does not.
-    pub(crate) fn try_failure(&self, scene: usize, failure: &Failure) -> Result<Outcome, String> {
-        let Stage { scene, before, after, calls } = &self.stages[scene];
+    /// The violated expectation.
+    pub(crate) fn try_failure(&self, scenario: usize, failure: &Failure) -> Result<Outcome, String> {
+        let PreparedScenario { scenario, before, after, calls } = &self.scenarios[scenario];
         before.write(&self.results());
         let first = self.finals(before)?;
-        let sweep = self.swept(*scene, Some(failure))?;
+        let sweep = self.swept(*scenario, Some(failure))?;
         let log = Log::take(&self.log());
         let tree = self.tree();
-        let at_its_end = |problem| {
+        let with_output = |problem| {
             format!(
                 "{problem}\ncode {:?}, failed {:?}, out: {}\nerr: {}",
                 sweep.code,
@@ -178,31 +179,31 @@ impl<'a> Tried<'a> {
                 sweep.err
             )
         };
-        self.check_end(&sweep, &log, failure, &tree, after).map_err(at_its_end)?;
-        check_locks(&sweep, &log, failure, calls).map_err(at_its_end)?;
-        self.check_results(&tree, after).map_err(at_its_end)?;
+        self.check_end(&sweep, &log, failure, &tree, after).map_err(with_output)?;
+        check_locks(&sweep, &log, failure, calls).map_err(with_output)?;
+        self.check_results(&tree, after).map_err(with_output)?;
         let kept = self.finals(&tree)?;
-        if *scene != Scene::Fresh {
-            check_kept(&first, &kept).map_err(at_its_end)?;
+        if *scenario != Scenario::Fresh {
+            check_kept(&first, &kept).map_err(with_output)?;
         }
 
-        self.finish(*scene).map_err(at_its_end)?;
+        self.finish(*scenario).map_err(with_output)?;
         let tree = self.tree();
-        self.check_results(&tree, after).map_err(at_its_end)?;
+        self.check_results(&tree, after).map_err(with_output)?;
         check_complete(&tree, after)
-            .map_err(|problem| at_its_end(format!("after the next sweep, {problem}")))?;
-        if *scene != Scene::Fresh {
-            check_kept(&kept, &self.finals(&tree)?).map_err(at_its_end)?;
+            .map_err(|problem| with_output(format!("after the next sweep, {problem}")))?;
+        if *scenario != Scenario::Fresh {
+            check_kept(&kept, &self.finals(&tree)?).map_err(with_output)?;
         }
         Ok(match sweep.code {
-            _ if log.failed().next().is_none() => Outcome::NotMet,
-            Some(0) => Outcome::Borne,
-            _ => Outcome::Told,
+            _ if log.failed().next().is_none() => Outcome::NotReached,
+            Some(0) => Outcome::Tolerated,
+            _ => Outcome::Reported,
         })
     }
 
-    /// Final results, and when each was written.
-    fn finals(&self, tree: &Tree) -> Result<BTreeMap<PathBuf, Option<std::time::SystemTime>>, String> {
+    /// Final results and their modification times.
+    fn finals(&self, tree: &FileTree) -> Result<BTreeMap<PathBuf, Option<std::time::SystemTime>>, String> {
         let results = tree.results()?.into_iter().filter(|(_, row)| is_final(row));
         Ok(results.map(|(folder, _)| (folder.clone(), written(&self.results(), &folder))).collect())
     }
@@ -212,25 +213,26 @@ impl<'a> Tried<'a> {
         sweep: &Sweep,
         log: &Log,
         failure: &Failure,
-        tree: &Tree,
-        after: &Tree,
+        tree: &FileTree,
+        after: &FileTree,
     ) -> Result<(), String> {
         ensure(matches!(sweep.code, Some(0..=2)), || "it does not end as it should".into())?;
         ensure(!sweep.err.contains("panicked"), || "it panics".into())?;
         for (file, text) in tree.logs() {
-            ensure(!text.contains("panicked"), || format!("{} says of a panic: {text}", file.display()))?;
+            ensure(!text.contains("panicked"), || format!("{} reports a panic: {text}", file.display()))?;
         }
-        let processes = self.place.processes();
+        let processes = self.dir.processes();
         ensure(processes.is_empty(), || format!("{processes:?} outlive it"))?;
         if sweep.code == Some(0) {
-            // What cannot be removed is told, and left to the next.
+            // Files that could not be removed are reported and left to the next sweep.
             let in_doubt = sweep.err.contains(" may be abandoned and was not removed: ");
-            let told = if in_doubt { &tree.without_private() } else { tree };
-            return check_complete(told, after).map_err(|problem| format!("nothing is told, but {problem}"));
+            let checked = if in_doubt { &tree.without_private() } else { tree };
+            return check_complete(checked, after)
+                .map_err(|problem| format!("no error is reported, but {problem}"));
         }
-        ensure(!failure.is_interrupt(), || "it does not try again".into())?;
+        ensure(!failure.is_interrupt(), || "it does not retry the call".into())?;
         ensure(log.failed().next().is_some(), || "nothing failed".into())?;
-        // What fails is its own voice, or its child's and then the log as well.
+        // If writing the messages fails, or those of the child and its log, nothing can be reported.
         let is_mute = failure.kind == "write" && (failure.process == "sweep" || failure.lasts);
         if is_mute && log.failed().any(|what| what.starts_with("pipe:")) {
             return Ok(());
@@ -239,8 +241,8 @@ impl<'a> Tried<'a> {
         ensure(is_named, || "what failed is not named".into())
     }
 
-    /// Nothing final is wrong or in parts.
-    fn check_results(&self, tree: &Tree, after: &Tree) -> Result<(), String> {
+    /// Checks that no final result is wrong or incomplete.
+    fn check_results(&self, tree: &FileTree, after: &FileTree) -> Result<(), String> {
         for (folder, row) in tree.results()?.into_iter().filter(|(_, row)| is_final(row)) {
             same(&folder, tree, after)
                 .map_err(|problem| format!("{}, {}: {problem}", folder.display(), row["status"]))?;
@@ -249,7 +251,8 @@ impl<'a> Tried<'a> {
     }
 }
 
-/// Nothing goes on without a lock where there are locks: others would take what it has for left behind.
+/// Checks that no process continues without its lock if the system has locks: others would take its files for
+/// abandoned.
 fn check_locks(sweep: &Sweep, log: &Log, failure: &Failure, calls: &Calls) -> Result<(), String> {
     let is_lost = failure.kind == "lock" && failure.error != libc::ENOLCK && log.failed().next().is_some();
     let of = (failure.process, failure.kind);
@@ -275,13 +278,13 @@ fn check_kept<T: PartialEq>(
     })
 }
 
-/// Nothing is missing and nothing is left behind.
-fn check_complete(tree: &Tree, after: &Tree) -> Result<(), String> {
+/// Checks that no file is missing and none is left over.
+fn check_complete(tree: &FileTree, after: &FileTree) -> Result<(), String> {
     same(Path::new(""), tree, after)
 }
 
-fn same(folder: &Path, tree: &Tree, expected: &Tree) -> Result<(), String> {
-    let (found, expected) = (tree.lasting(folder), expected.lasting(folder));
+fn same(folder: &Path, tree: &FileTree, expected: &FileTree) -> Result<(), String> {
+    let (found, expected) = (tree.deterministic(folder), expected.deterministic(folder));
     for (file, contents) in &expected {
         let Some(other) = found.get(file) else { return Err(format!("{} is missing", file.display())) };
         ensure(contents == other, || format!("{} differs:\n{other}\nnot\n{contents}", file.display()))?;
@@ -290,7 +293,7 @@ fn same(folder: &Path, tree: &Tree, expected: &Tree) -> Result<(), String> {
     ensure(strange.is_empty(), || format!("there are {strange:?}"))
 }
 
-/// Whether an error is about what failed.
+/// Whether an error message is about the subject of the failed call.
 fn is_named(error: &str, what: &str) -> bool {
     let words: &[&str] = match what {
         _ if what.starts_with("pipe:") => {
@@ -302,23 +305,23 @@ fn is_named(error: &str, what: &str) -> bool {
         _ => &[],
     };
     let names: Vec<_> = Path::new(what).iter().map(|name| name.to_string_lossy()).collect();
-    let place = names[names.len().saturating_sub(2)..].join("/");
-    if words.iter().any(|word| error.contains(word)) || error.contains(&place) {
+    let path = names[names.len().saturating_sub(2)..].join("/");
+    if words.iter().any(|word| error.contains(word)) || error.contains(&path) {
         return true;
     }
     let names = names.iter().map(|name| own_name(name));
-    // Who has a folder has its log: it is the folder that is not to be had.
+    // An error about a log file names its folder.
     let mut names: Vec<&str> = names.filter(|name| !["", "log.txt"].contains(name)).collect();
     let name = names.pop().unwrap_or_default();
-    // A number alone says too little.
+    // A number alone is ambiguous, so its parent must be named too.
     let parent = if name.parse::<usize>().is_ok() { names.pop() } else { None };
     !name.is_empty() && error.contains(&parent.map_or(name.to_owned(), |parent| format!("{parent}/{name}")))
 }
 
-/// What something is called that has another name until it is complete.
+/// The final name of a file that has a temporary name until it is complete.
 fn own_name(name: &str) -> &str {
     match name.strip_prefix('.').and_then(|name| name.split_once(".runner-")) {
-        // All that counts is the folder.
+        // For a probe file, only the folder matters.
         Some(("probe", _)) => "",
         Some((own, _)) => own,
         None => name,

@@ -1,4 +1,4 @@
-//! Rows made by hand, and at random.
+//! Result rows for tests: fixed and random ones.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use device::{ByRole, Role};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 pub const MIB: u64 = 1 << 20;
 
-/// A finished run of the experiment `gpt-mini` on two threads that used 200 MiB at 4,000 tokens a second.
+/// A finished run of the experiment `gpt-mini`: two threads, 200 MiB, 4,000 tokens per second.
 pub fn row(strategy: &str) -> Row {
     let mut measured = Measured {
         host_peak_bytes: Some(MIB),
@@ -54,12 +54,12 @@ pub fn row(strategy: &str) -> Row {
         measured,
         ..Row::default()
     };
-    row.uses(200.0);
-    row.runs_at(4000.0);
+    row.set_memory(200.0);
+    row.set_speed(4000.0);
     row
 }
 
-/// Each row so many times, on a machine that gets slower by 1 % each round. Speeds differ by up to 0.4 % besides.
+/// `rounds` repeats of each row on a machine that slows down by 1 % per round, with up to 0.4 % of jitter.
 pub fn repeated(rows: &[Row], rounds: usize) -> Vec<Row> {
     let of_round = |round: usize| {
         rows.iter().enumerate().map(move |(at, row)| {
@@ -67,7 +67,7 @@ pub fn repeated(rows: &[Row], rounds: usize) -> Vec<Row> {
             row.repeat = round;
             let jitter = [0.0, 0.002, -0.001, 0.001, -0.002][(3 * round + at) % 5];
             if let Some(speed) = row.tokens_per_s {
-                row.runs_at(speed * 0.99_f64.powi(round as i32) * (1.0 + jitter));
+                row.set_speed(speed * 0.99_f64.powi(round as i32) * (1.0 + jitter));
             }
             row
         })
@@ -75,21 +75,21 @@ pub fn repeated(rows: &[Row], rounds: usize) -> Vec<Row> {
     (1..=rounds).flat_map(of_round).collect()
 }
 
-/// What tests change about a row.
-pub trait Change {
-    fn uses(&mut self, mib: f64);
-    fn runs_at(&mut self, tokens_per_s: f64);
+/// Changes the memory or the speed of a row consistently in all its columns.
+pub trait SetFigures {
+    fn set_memory(&mut self, mib: f64);
+    fn set_speed(&mut self, tokens_per_s: f64);
 }
 
-impl Change for Row {
-    fn uses(&mut self, mib: f64) {
+impl SetFigures for Row {
+    fn set_memory(&mut self, mib: f64) {
         let bytes = Some((mib * MIB as f64) as u64);
         self.predicted_peak_bytes = bytes;
         self.peak_bytes = bytes;
         self.reserved_peak_bytes = bytes;
         self.predicted_reserved_peak_bytes = bytes;
         self.external_peak_bytes = bytes.map(|bytes| bytes + MIB + 100_000);
-        // Parameters are there from the start.
+        // Parameters are allocated at start-up.
         self.start_peak_bytes = bytes.map(|bytes| (bytes / 2).max(43_200_000).min(bytes));
         self.evaluation_peak_bytes = bytes.map(|bytes| bytes / 3);
         self.forward_peak_bytes = bytes.map(|bytes| bytes / 2);
@@ -98,7 +98,7 @@ impl Change for Row {
         self.live[Role::Activation] = bytes.map(|bytes| bytes.saturating_sub(173_865_984 + MIB));
     }
 
-    fn runs_at(&mut self, tokens_per_s: f64) {
+    fn set_speed(&mut self, tokens_per_s: f64) {
         let ms = 8.0 * 256.0 / tokens_per_s * 1e3;
         self.tokens_per_s = Some(tokens_per_s);
         self.samples_per_s = Some(tokens_per_s / 256.0);
@@ -124,7 +124,7 @@ pub fn status() -> impl Strategy<Value = Status> {
 }
 
 prop_compose! {
-    /// Any row that a file could hold, sensible or not.
+    /// Any row that a file can hold, plausible or not.
     pub fn any_row()(
         columns in any_columns(),
         status in status(),
@@ -140,7 +140,7 @@ prop_compose! {
     }
 }
 
-/// Something in every column, whichever there are.
+/// A random value for every column of `Row`.
 fn any_columns() -> impl Strategy<Value = Value> {
     let empty = serde_json::to_value(Row::default()).expect("a row can be written");
     let columns: Vec<String> = empty.as_object().expect("a row is flat").keys().cloned().collect();

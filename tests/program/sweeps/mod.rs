@@ -1,4 +1,4 @@
-//! Sweeps in a place: how they are started and what they leave there.
+//! Sweeps in a test folder: starting them, and the files that they leave.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use std::collections::BTreeSet;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::SystemTime;
 
-use crate::place::{Place, Tiny, piped};
+use crate::test_folder::{TestFolder, Tiny, piped};
 
-impl Place {
-    /// Three runs under four labels, twice each.
+impl TestFolder {
+    /// An experiment of three runs under four labels, with two repeats.
     pub fn experiment(&self, name: &str, steps: usize) -> String {
         let file = format!("{name}.toml");
         let more = format!(
@@ -33,7 +33,7 @@ recompute = "block"
         file
     }
 
-    /// The same with a part of its text replaced.
+    /// The same experiment with one step and a part of its text replaced.
     pub fn changed(&self, name: &str, from: &str, to: &str) -> String {
         let file = self.experiment(name, 1);
         let text = fs::read_to_string(self.path(&file)).unwrap();
@@ -53,13 +53,13 @@ recompute = "block"
         piped(self.command(args))
     }
 
-    /// All committed results of an experiment, with the time each was written.
+    /// All committed results of an experiment and their modification times.
     pub fn results(&self, name: &str) -> Vec<(PathBuf, SystemTime)> {
         let files = self.find(&format!("results/{name}/*/[0-9]*/result.json")).into_iter();
         files.map(|file| (file.clone(), fs::metadata(file).unwrap().modified().unwrap())).collect()
     }
 
-    /// What sweeps that were killed have left behind.
+    /// The number of private folders that killed sweeps left behind.
     pub fn private_folders(&self, name: &str) -> usize {
         self.find(&format!("results/{name}/*/.*-*")).len()
     }
@@ -70,7 +70,7 @@ recompute = "block"
         table.records().map(Result::unwrap).map(|row| (row[2].to_string(), row[4].to_string())).collect()
     }
 
-    /// Everything in the folder for results but the cache of digests, which is there once data is old enough.
+    /// All files and folders in `results`, except the digest cache, which exists only once the data is old enough.
     pub fn files(&self) -> BTreeSet<PathBuf> {
         let mut files = BTreeSet::new();
         let mut folders = vec![self.path("results")];
@@ -87,13 +87,13 @@ recompute = "block"
         files
     }
 
-    /// What is in the folder for results that is nobody's result.
+    /// Hidden entries in `results`: private files of sweeps that did not finish.
     pub fn left_behind(&self) -> Vec<PathBuf> {
         let is_hidden = |path: &PathBuf| path.file_name().unwrap().as_encoded_bytes().starts_with(b".");
         self.files().into_iter().filter(is_hidden).collect()
     }
 
-    /// The processes that were started here, and what they call themselves.
+    /// Ids and command lines of the processes whose working directory is this folder.
     pub fn processes(&self) -> Vec<(String, String)> {
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
         let here = processes.filter(|process| {
@@ -106,7 +106,7 @@ recompute = "block"
         named.collect()
     }
 
-    /// The id of a process that works on a run here.
+    /// The id of a child process that executes a run of this folder.
     pub fn child(&self) -> Option<String> {
         let is_child = |(_, command): &(String, String)| command.contains("execute-run");
         self.processes().into_iter().find(is_child).map(|(id, _)| id)

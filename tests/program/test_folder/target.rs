@@ -1,4 +1,4 @@
-//! A machine that is not here, as `plan --target` reads it.
+//! The target file of another machine, for `plan --target`.
 
 pub const PROCESSOR: &str = r#"
 name = "a processor"

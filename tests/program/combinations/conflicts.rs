@@ -1,4 +1,4 @@
-//! Each line of the table of keys that do not go together, with an example that it alone refuses.
+//! Each conflict between keys, with an example that only this conflict refuses.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use spec::CONFLICTS;
 
 use testing::{changed, small};
 
-/// For each of the table, in its order: settings that it refuses, and nothing else does; and others, which go together, in
-/// the place of some of these.
+/// For each conflict, in the order of `CONFLICTS`: settings that it alone refuses, and a setting that resolves the
+/// conflict if it replaces the one with the same key.
 const EXAMPLES: &[(&[&str], &str)] = &[
     (&["master_weights = false"], "params = 'bf16'"),
     (&["gradient_dtype = 'bf16'"], "params = 'bf16'"),
@@ -45,10 +45,10 @@ const EXAMPLES: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn each_refuses_what_it_is_for_and_says_why() {
+fn each_conflict_refuses_its_example() {
     assert_eq!(EXAMPLES.len(), CONFLICTS.len(), "an example for each");
     let toml = small().to_toml("run", "plain");
-    // What follows other keys is not to be said.
+    // Remove keys whose defaults follow from other keys.
     let follows = ["precision", "gradient_dtype", "residual", "loss_scale"];
     let said = |line: &&str| !follows.iter().any(|key| line.starts_with(&format!("{key} = ")));
     let toml: Vec<&str> = toml.lines().filter(said).collect();
@@ -59,7 +59,7 @@ fn each_refuses_what_it_is_for_and_says_why() {
         let error = changed(&toml, &settings).err().unwrap_or_else(|| panic!("nothing refuses {refused:?}"));
         let error = error.to_string();
         assert_eq!(error.matches("= help:").count(), 1, "one reason: {error}");
-        // Of the settings, those of its keys are marked where they stand, and no others.
+        // The error marks exactly the settings of the conflict's keys.
         let marked = error.lines().filter_map(|line| line.split_once("--set "));
         let marked: BTreeSet<&str> = marked.map(|(_, setting)| setting).collect();
         let is_of = |setting: &&&str| {

@@ -1,6 +1,6 @@
-//! The experiment that tests change and add to.
+//! The base experiment of the tests.
 
-/// Its sizes, of which a test says those that it depends on.
+/// Sizes of the experiment. A test sets those that it depends on and takes the others from `default`.
 pub struct Tiny {
     pub layers: usize,
     pub d_model: usize,
@@ -17,7 +17,7 @@ impl Default for Tiny {
 }
 
 impl Tiny {
-    /// The file's text with more at its end, which begins in the table `train`. The file's name is the experiment's.
+    /// The experiment file with `more` appended, inside the table `train`. The file name is the experiment name.
     pub fn with(&self, more: &str) -> String {
         let Tiny { layers, d_model, heads, context, batch_size, lr } = self;
         format!(

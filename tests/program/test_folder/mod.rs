@@ -1,4 +1,4 @@
-//! A folder with text and experiments, where the program is started.
+//! A temporary folder with text and experiments, in which tests start the program.
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
 
 pub mod target;
@@ -15,18 +15,18 @@ use spec::RunConfig;
 use tempfile::TempDir;
 pub use tiny::Tiny;
 
-/// Longer than anything here takes.
+/// Timeout of `wait_for`: longer than any expected wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Place(TempDir);
+pub struct TestFolder(TempDir);
 
-impl Place {
-    /// With the text that experiments learn from.
-    pub fn new() -> Place {
-        let place = Place(tempfile::tempdir().unwrap());
+impl TestFolder {
+    /// A folder with the training text `text.txt`.
+    pub fn new() -> TestFolder {
+        let dir = TestFolder(tempfile::tempdir().unwrap());
         let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-        place.write("text.txt", text);
-        place
+        dir.write("text.txt", text);
+        dir
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -41,14 +41,14 @@ impl Place {
         glob::glob(self.path(pattern).to_str().unwrap()).unwrap().map(Result::unwrap).collect()
     }
 
-    /// The program, to be started here.
+    /// A command that starts the program in this folder.
     pub fn program(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
         command.current_dir(self.0.path()).args(args);
         command
     }
 
-    /// The same under limits of the shell.
+    /// The same under resource limits that the shell sets first.
     pub fn program_under(&self, limits: &str, args: &[&str]) -> Command {
         let mut shell = Command::new("sh");
         shell.current_dir(self.0.path());
@@ -56,7 +56,7 @@ impl Place {
         shell
     }
 
-    /// Starts it, and it succeeds.
+    /// Runs the program and asserts that it succeeds.
     #[track_caller]
     pub fn runner(&self, args: &[&str]) -> Output {
         let output = self.program(args).output().unwrap();
@@ -64,7 +64,7 @@ impl Place {
         output
     }
 
-    /// The rows of a table of results.
+    /// The rows of a result table.
     pub fn rows(&self, table: &str) -> Vec<Row> {
         csv::read(&self.path(table)).unwrap()
     }
@@ -73,7 +73,7 @@ impl Place {
         self.rows(table).into_iter().map(|row| (row.strategy.clone(), row)).collect()
     }
 
-    /// The runs of an experiment, which are not started.
+    /// The run configurations of an experiment. Nothing is run.
     pub fn configs(&self, experiment: &str) -> Vec<RunConfig> {
         self.write("a.toml", experiment);
         let experiment = plan::expand(&self.path("a.toml"), &[], &|_| None).unwrap();
@@ -81,12 +81,12 @@ impl Place {
     }
 }
 
-/// Starts a command whose output is read at its end.
+/// Starts a command with stdout and stderr piped, to be read after it ends.
 pub fn piped(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// All that was printed.
+/// Standard output followed by standard error.
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
@@ -95,7 +95,7 @@ pub fn said(output: &Output) -> String {
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(begun.elapsed() < PATIENCE, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
