@@ -26,7 +26,7 @@ pub(super) struct InputArgs {
     /// Limit the device's memory, such as 16GiB
     #[arg(long, value_name = "SIZE", value_parser = some_memory)]
     memory: Option<Bytes>,
-    /// Limit the host memory for values kept there, such as 64GiB
+    /// Limit the host memory of offloaded and placed values, such as 64GiB
     #[arg(long, value_name = "SIZE", value_parser = some_memory)]
     host_memory: Option<Bytes>,
 }

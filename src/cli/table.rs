@@ -13,9 +13,10 @@ pub(super) struct TableArgs {
     /// Compare the values of this swept key instead of the strategies
     #[arg(long, value_name = "AXIS")]
     by: Option<String>,
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
-    /// Columns to show, in this order, such as memory,speed,loss
+    /// Table columns to show, in this order, such as memory,speed,loss
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = column)]
     columns: Option<Vec<String>>,
 }

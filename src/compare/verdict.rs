@@ -1,4 +1,4 @@
-//! The verdict in sentences. It makes no claim that noise could explain.
+//! The verdict in sentences. It makes no claim about speed that noise could explain.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use results::Status;
 
 /// Warn about losses that exceed the baseline's by more than this share.
 const WORSE_LOSS: f64 = 0.01;
-/// Maximum number of sentences of one kind; the rest is counted.
+/// Maximum number of sentences of one kind. The rest is counted, unless it is a single sentence.
 const MOST: usize = 4;
 
 pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {

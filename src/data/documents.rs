@@ -29,7 +29,8 @@ const PACKED: &[&str] = &["tokens", "targets", "weights", "starts"];
 
 impl Documents {
     /// The parts of a sample beside tokens and targets, for samples of `context` = T tokens: `weights`, f32[], scales
-    /// the loss of its targets so that a step's targets together weigh as much as all its tokens; `starts`, i32[T], is
+    /// the loss of its targets so that the mean over all positions is the mean over the unmasked targets of the step
+    /// (PyTorch: `ignore_index`); `starts`, i32[T], is
     /// the position where each token's document begins.
     pub fn parts(self, context: usize) -> Vec<Part> {
         let names = &self.names()[2..];

@@ -52,7 +52,7 @@ struct Steps {
 /// Available and used memory, by device.
 struct MemoryUse {
     available: [u64; Pool::HOMES.len()],
-    /// The peak of reserved bytes in the current cycle.
+    /// The peak of reserved bytes since the last snapshot.
     peak: [u64; Pool::HOMES.len()],
 }
 

@@ -18,7 +18,7 @@ use spec::{MemoryKey, Recompute, RunConfig};
 /// to keep all threads busy.
 const CHUNK: usize = 128;
 
-/// A serialised configuration. Equal keys mean equal memory.
+/// Serialised parts of a configuration, as a key of maps.
 type ConfigKey = String;
 
 /// A request for a forecast.
@@ -80,15 +80,15 @@ impl<'a> Forecasts<'a> {
                 Entry::Vacant(entry) => drop(entry.insert(request)),
             }
         }
-        let mut by_structure: BTreeMap<ConfigKey, Vec<(ConfigKey, ForecastRequest<'q>)>> = BTreeMap::new();
+        let mut by_choices: BTreeMap<ConfigKey, Vec<(ConfigKey, ForecastRequest<'q>)>> = BTreeMap::new();
         for (memory, request) in distinct {
             // A smaller last micro-batch has a section of its own.
-            let structure = key(&(request.config.choices(), request.config.tail().is_some()));
-            by_structure.entry(structure).or_default().push((memory, request));
+            let choices = key(&(request.config.choices(), request.config.tail().is_some()));
+            by_choices.entry(choices).or_default().push((memory, request));
         }
         let mut chunks = Vec::new();
-        for mut requests in by_structure.into_values() {
-            // Configurations of one model stay together. Those that differ only in batch size share the largest
+        for mut requests in by_choices.into_values() {
+            // Configurations of one model stay together. Those that differ only in batch size have the same largest
             // micro-batch.
             requests.sort_by(|(a, _), (b, _)| a.cmp(b));
             let mut requests = requests.into_iter().peekable();

@@ -136,7 +136,7 @@ fn separated_documents_need_causal_attention(config: &RunConfig, tree: &Table) -
         return Ok(());
     }
     let message =
-        "padded and packed documents need causal attention, and causal = false attends to all positions"
+        "padded and packed documents need causal attention, which hides padding; causal = false attends to all positions"
             .to_owned();
     let keys = ["data.text.documents", "model.transformer.causal"];
     Err(attach_span(message, &keys, tree, "use causal = true or documents = \"joined\""))

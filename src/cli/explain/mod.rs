@@ -78,8 +78,8 @@ fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> Stri
     };
     format!(
         "run{id}: {}\n\
-         {} parameters, {} micro-batches, {:.2} GFLOP a step ({:.2} with recomputation and updates)\n\
-         predicted peak {} live, {} asked of the system; start-up {}{out_of_memory}\n{}",
+         {} parameters, {} micro-batches, {:.2} GFLOP per step ({:.2} with recomputation and updates)\n\
+         predicted peak {} live, {} reserved; start-up {}{out_of_memory}\n{}",
         choose::title(run),
         prediction.parameters,
         program.micro_batches(),

@@ -42,10 +42,10 @@ pub(super) struct Args {
     filter: Filter,
     #[command(flatten)]
     table: TableArgs,
-    /// Execute only one of several equal parts: 2/6 is the second of six; `slurm` takes this array task's part
+    /// Execute only one of several equal parts: 2/6 is the second of six; `slurm` takes the part of this Slurm array task
     #[arg(long, value_name = "I/N", conflicts_with_all = ["fresh", "dump"])]
     only: Option<Share>,
-    /// Repeats per run
+    /// Repeats per run [default: the experiment's `measure.repeats`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
     /// Ignore earlier results and measure again

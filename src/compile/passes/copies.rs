@@ -25,14 +25,14 @@ pub(super) fn insert(draft: &mut Draft) {
     program.stage = Stage::Transferred;
 }
 
-/// Whether a value of this type is offloaded if all of at least `least` bytes are.
+/// Whether a value of this type is large enough to be offloaded: at least `least` bytes.
 pub(crate) fn is_offloaded(ty: TensorType, least: u64) -> bool {
     ty.bytes() >= least
 }
 
-/// Chooses the values of a section that are offloaded between its passes: device values that forward writes and
-/// backward reads, except those of the last layer of forward, with which backward begins. Returns the host copy of
-/// each.
+/// Chooses the values of a section that are offloaded between its passes: device values of at least `least` bytes that
+/// forward writes once and backward reads, except views and the values of the head, where backward begins. Records them in
+/// `program.offloadable` and returns the host copy of each.
 fn choose_offloaded(
     program: &mut Program,
     code: &[Instruction],
@@ -142,8 +142,8 @@ fn insert_transfers(
     result
 }
 
-/// By instruction: its prefetch point, the instruction before which its operands are copied, if they are written by
-/// then: the beginning of the layer that comes `ahead` layers earlier, or the instruction itself if `ahead` is 0.
+/// The prefetch point of each instruction: its operands are copied `ahead` layers before their use, at the start of that
+/// layer, or right before the instruction if `ahead` is 0. Operands that are written later are copied later.
 fn prefetch_points(transferred: &[Transferred], ahead: usize) -> Vec<usize> {
     let mut layer_starts: Vec<usize> = Vec::new();
     let mut last = None;
@@ -288,8 +288,8 @@ impl LocalCopies<'_> {
         local
     }
 
-    /// The launch that cast a remote value for another layer or pass. Such a cast is repeated: keeping it would
-    /// outlive the local copies of parameters.
+    /// The launch that cast a remote value for another layer or pass. Such a cast is repeated: a kept cast would live
+    /// longer than the local copy of the parameter that it came from.
     fn cast_in_other_layer(&self, cast: ValueId) -> Option<Instruction> {
         let (layer_pass, launch) = self.casts.get(&cast)?;
         (Some(*layer_pass) != self.layer_pass).then(|| launch.clone())

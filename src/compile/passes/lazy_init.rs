@@ -1,4 +1,4 @@
-//! Lazy initialisation: parameters and optimizer states are initialised right before their first use, in the first
+//! Lazy initialisation: parameters, gradients and optimizer states are initialised right before their first use, in the first
 //! optimizer step. The initialising instructions run only in the first iteration of their section.
 
 use std::collections::{HashMap, HashSet};
@@ -184,8 +184,8 @@ impl Program {
         self.sections.iter().flat_map(|section| section.lazily_initialised.iter().copied())
     }
 
-    /// Sections and instructions in an order that covers every set of storages that are live together: start, first
-    /// step, evaluation, and the second step, if its live sets differ from the first's.
+    /// Sections and instructions in an order that covers every set of storages that are live together: all sections in
+    /// their first iteration and, with lazy initialisation, all but `start` in a later one.
     pub fn liveness_order(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let all = self.sections.iter().enumerate();
         let all = all.flat_map(|(number, section)| (0..section.code.len()).map(move |index| (number, index)));
@@ -197,7 +197,7 @@ impl Program {
         all.chain(second_step)
     }
 
-    /// A section as in its first iteration, in the first step; without lazy initialisation, as in every iteration.
+    /// The section with the live sets of its first iteration; without lazy initialisation, those of every iteration.
     pub(crate) fn first_iteration(&self, section: usize) -> Section {
         let from = |section: usize| {
             self.sections[section..].iter().flat_map(|section| &section.lazily_initialised).copied()

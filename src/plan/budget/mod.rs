@@ -24,7 +24,7 @@ use spec::{Budget, Recompute, RunConfig};
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecomputeChoice {
     pub recompute_plan: RecomputePlan,
-    /// Time of recomputation in a step, in matmul FLOPs that take equally long.
+    /// Recomputation time per step, as the number of matmul FLOPs that take as long.
     pub cost: f64,
     /// Peak reserved bytes of the device pool in the whole run.
     pub peak: u64,
@@ -62,6 +62,7 @@ impl ParetoFront {
     /// A violation of a program's invariants: a mistake in a pass.
     pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<ParetoFront, Violation> {
         let candidates = candidates::all(graphs, config, target)?;
+        // The first candidate recomputes nothing.
         let plain_peak = candidates[0].peak;
         Ok(ParetoFront {
             choices: pareto_optimal(candidates, |choice| choice.cost, |choice| choice.peak),

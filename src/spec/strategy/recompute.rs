@@ -247,7 +247,7 @@ impl ValueParser for BudgetValue {
     }
 
     fn expected(&self) -> String {
-        "a size with its unit, such as \"4 GiB\", or a share of the peak with recompute = \"none\", such as 0.5"
+        "a size with its unit, such as \"4 GiB\", or a share from 0 to 1 of the peak without recomputation, such as 0.5"
             .to_owned()
     }
 }

@@ -46,9 +46,10 @@ pub(super) struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockState {
     HeldBy(ValueId),
-    /// Free, with the pool's number of searches at the time of the free.
+    /// Free, with the pool's number of searches at the time of the free, or 0 if it was never used: its age for garbage
+    /// collection.
     FreeSince(u64),
-    /// Addresses without memory.
+    /// Addresses without memory (PyTorch: unmapped).
     Uncommitted,
 }
 
@@ -75,8 +76,7 @@ impl BlockPool {
     }
 
     /// The best fit with expandable segments, as in PyTorch: a block counts with the uncommitted addresses after it,
-    /// and larger blocks are tried as long as they count for less. So blocks that can grow are kept for requests that
-    /// need that.
+    /// and the block with the least total wins. So blocks that can grow are kept for requests that need that.
     pub(super) fn best_fit_expandable(&self, bytes: u64) -> Option<(Address, u64)> {
         let least = Address { segment: 0, offset: 0 };
         let mut fits = self.free.range((bytes, least)..).map(|&(size, address)| {
