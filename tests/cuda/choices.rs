@@ -141,7 +141,7 @@ fn repeats_use_the_stored_choices() {
     fs::remove_file(&place.find("results/small/*/1/products.csv")[0]).unwrap();
     let output = place.sweep_with("second", &[&plain[..], &["--dump", "others", "--repeats", "2"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("it ends in other parameters than the result"), "{}", said(&output));
+    assert!(said(&output).contains("its final parameters differ from the result's"), "{}", said(&output));
     place.succeeds("second", &[&plain[..], &["--fresh"]].concat());
     let fresh = place.good_rows("results").remove(0);
     assert_eq!(sources(&fresh), [0, shapes, 0, 0], "the rejected dump had timed and cached them");
