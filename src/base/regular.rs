@@ -26,13 +26,28 @@ pub fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// Those of [`open`], and a file larger than `most`.
-pub fn open_up_to(path: &Path, most: Bytes) -> io::Result<Take<File>> {
+pub fn open_up_to(path: &Path, most: Bytes) -> io::Result<Take<Uninterrupted>> {
     let file = open(path)?;
     let found = file.metadata()?;
     if found.is_file() && found.len() > most.0 {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {most}")));
     }
-    Ok(file.take(most.0))
+    Ok(Uninterrupted(file).take(most.0))
+}
+
+/// A file whose reads are repeated if a signal interrupts them.
+#[derive(Debug)]
+pub struct Uninterrupted(File);
+
+impl Read for Uninterrupted {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(to) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    }
 }
 
 /// Reads a file of at most `most` bytes.

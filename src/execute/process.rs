@@ -141,7 +141,8 @@ pub fn run_child(
 }
 
 fn failed(exit: Exit, log: &File) -> Ending {
-    Ending::Failed(Crash { exit, said: crash_log::summary(log).unwrap_or_default() })
+    let said = crash_log::summary(log).unwrap_or_else(|error| vec![format!("not readable: {error}")]);
+    Ending::Failed(Crash { exit, said })
 }
 
 /// Why the parent stopped receiving messages.

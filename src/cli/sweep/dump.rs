@@ -96,7 +96,10 @@ fn dump(
     });
     let outcome = match ending {
         Ending::Finished(outcome) => outcome,
-        Ending::Failed(crash) => return Ok(Dumped::Failed(crash.to_string())),
+        // Named, because its log is not kept, and on a full disk empty.
+        Ending::Failed(crash) => {
+            return Ok(Dumped::Failed(format!("{}: {crash}", dumps.place(&run.id).display())));
+        }
         Ending::TimedOut => return Ok(Dumped::Failed("it took longer than the --timeout".to_owned())),
         Ending::Interrupted => return Ok(Dumped::Interrupted),
     };

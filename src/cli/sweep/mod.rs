@@ -116,10 +116,12 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         report::comparison(sweep, &args.filter, &args.table)?;
     }
     // Of its own, now.
-    tell_doubts(&sweeps, None, told);
+    let told = tell_doubts(&sweeps, None, told);
     let mut status = report::outcome(&ended, before, all);
-    if let Some(dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {
+    if let Some(mut dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {
         status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, &interrupted)?);
+        dumps.clean();
+        tell_doubts(&[], Some(&dumps), told);
     }
     Ok(status)
 }

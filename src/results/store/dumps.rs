@@ -32,9 +32,15 @@ impl Dumps {
     ///
     /// The path cannot be created or written to, or the disk is full.
     pub fn open(folder: &Path) -> Result<Dumps, StoreError> {
-        let in_doubt = private::clean(folder);
+        let mut dumps = Dumps { folder: folder.to_path_buf(), in_doubt: Vec::new() };
+        dumps.clean();
         probe::check_writable(folder, folder).map_err(|error| error.of_option(OPTION))?;
-        Ok(Dumps { folder: folder.to_path_buf(), in_doubt })
+        Ok(dumps)
+    }
+
+    /// Removes leftovers of killed sweeps.
+    pub fn clean(&mut self) {
+        self.in_doubt = private::clean(&self.folder);
     }
 
     /// Possible leftovers of killed sweeps that could not be removed.
