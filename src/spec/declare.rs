@@ -179,6 +179,33 @@ impl<T: KeyTable + PartialEq> KeyCodec for InlineTable<T> {
     }
 }
 
+/// A codec, and what it accepts as the reference of keys describes it.
+pub(crate) struct Accepting<K>(pub(crate) K, pub(crate) fn(Accepts) -> Accepts);
+
+impl<K: KeyCodec> KeyCodec for Accepting<K> {
+    type Output = K::Output;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Self::Output> {
+        self.0.read(keys, entry)
+    }
+
+    fn write(&self, key: &str, value: &Self::Output, lines: &mut TableWriter) {
+        self.0.write(key, value, lines);
+    }
+
+    fn example(&self, key: &str) -> String {
+        self.0.example(key)
+    }
+
+    fn accepts(&self) -> Accepts {
+        (self.1)(self.0.accepts())
+    }
+
+    fn off(&self) -> Option<Self::Output> {
+        self.0.off()
+    }
+}
+
 /// One of the variants of a choice.
 pub(crate) struct OneOf<T>(PhantomData<T>);
 

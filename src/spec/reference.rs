@@ -66,6 +66,16 @@ impl Accepts {
     pub(crate) fn or(self, text: &str) -> Accepts {
         Accepts { text: format!("{}, or {text}", self.text), ..self }
     }
+
+    pub(crate) fn and(self, text: &str) -> Accepts {
+        Accepts { text: format!("{}; {text}", self.text), ..self }
+    }
+
+    /// The table without a key that must be left out there.
+    pub(crate) fn without(mut self, key: &str) -> Accepts {
+        self.keys.retain(|declared| declared.key != key);
+        self
+    }
 }
 
 /// One key of a `key_table!`. `earlier` are the keys above it, which `default_code` may refer to.

@@ -1,7 +1,7 @@
 //! `[train.optimizer.muon]`
 
 use super::{AdamW, Decay, Group, GroupsCodec, SharedKeys, UpdateRule};
-use crate::declare::{InlineTable, inline_table, key_table, keywords};
+use crate::declare::{Accepting, InlineTable, inline_table, key_table, keywords};
 use crate::error::Problem;
 use crate::parsers::{Boolean, DECAY_RATE, NOT_NEGATIVE, POSITIVE, UsizeRange, keyword};
 use crate::rules::attach_span;
@@ -20,7 +20,8 @@ keywords! {
 
 const ITERATIONS: UsizeRange = UsizeRange(1..=64);
 
-const ADAMW: InlineTable<AdamW> = inline_table("train.optimizer.muon.adamw", "`adamw`", "lr = 3e-4");
+const ADAMW: Accepting<InlineTable<AdamW>> =
+    Accepting(inline_table("train.optimizer.muon.adamw", "`adamw`", "lr = 3e-4"), |adamw| adamw.without("groups"));
 
 key_table! {
     /// Muon: orthogonalized momentum for hidden matrices, and AdamW for all other parameters: biases, norms, embeddings
@@ -28,7 +29,7 @@ key_table! {
     pub struct Muon {
         /// Learning rate of hidden matrices.
         pub lr: f64 = POSITIVE;
-        /// AdamW for all other parameters; its `groups` must be empty: set those of `muon`.
+        /// AdamW for all other parameters, with its keys except `groups`.
         pub adamw: AdamW = ADAMW;
         /// Momentum.
         pub momentum: f64 = DECAY_RATE, default 0.95;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use fields::{ConfigError, ConfigFields};
 
 use super::Transformer;
-use crate::declare::{Optional, key_table};
+use crate::declare::{Accepting, Optional, key_table};
 use crate::error::Problem;
 use crate::load::reason;
 use crate::parsers::{Boolean, DIMENSION};
@@ -21,11 +21,39 @@ use crate::paths::FilePath;
 use crate::reader::Keys;
 use base::regular;
 
+/// A model type of the library.
+struct Family {
+    model_type: &'static str,
+    /// The library's class of the model with its head.
+    class: &'static str,
+    read: fn(&ConfigFields, &Hf) -> Result<Transformer, ConfigError>,
+}
+
+/// All model types. To add one, add its line here.
+const FAMILIES: [Family; 6] = [
+    Family { model_type: "gpt2", class: "GPT2LMHeadModel", read: gpt2::read },
+    Family { model_type: "llama", class: "LlamaForCausalLM", read: |fields, hf| llama::read(fields, hf, "llama") },
+    Family {
+        model_type: "mistral",
+        class: "MistralForCausalLM",
+        read: |fields, hf| llama::read(fields, hf, "mistral"),
+    },
+    Family { model_type: "qwen2", class: "Qwen2ForCausalLM", read: |fields, hf| llama::read(fields, hf, "qwen2") },
+    Family { model_type: "qwen3", class: "Qwen3ForCausalLM", read: |fields, hf| llama::read(fields, hf, "qwen3") },
+    Family { model_type: "gemma2", class: "Gemma2ForCausalLM", read: gemma::read },
+];
+
+const CONFIG: Accepting<FilePath> = Accepting(FilePath("config.json"), |path| {
+    let families: Vec<String> =
+        FAMILIES.iter().map(|family| format!("`{}` ({})", family.model_type, family.class)).collect();
+    path.and(&format!("its `model_type` is one of {}", families.join(", ")))
+});
+
 key_table! {
     /// A Hugging Face model configuration, and the keys that override it.
     pub struct Hf {
         /// Path of the `config.json`, relative to the experiment file.
-        pub config: PathBuf = FilePath("config.json");
+        pub config: PathBuf = CONFIG;
         /// Context length in tokens; by default the number of positions of the configuration.
         pub context: Option<usize> = Optional(DIMENSION), default None;
         /// Whether to use the dropout probabilities of the configuration; false: no dropout.
@@ -75,21 +103,18 @@ impl Hf {
 }
 
 fn transformer(fields: &ConfigFields, hf: &Hf) -> Result<Transformer, ConfigError> {
-    let family = fields.string("model_type")?.unwrap_or_default();
-    let model = match family.as_str() {
-        "gpt2" => gpt2::read(fields, hf),
-        "llama" | "mistral" | "qwen2" | "qwen3" => llama::read(fields, hf, &family),
-        "gemma2" => gemma::read(fields, hf),
-        "" => Err(fields.missing("model_type")),
-        _ => Err(ConfigError {
+    let model_type = fields.string("model_type")?.ok_or_else(|| fields.missing("model_type"))?;
+    let family = FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(|| {
+        let known = FAMILIES.map(|family| family.model_type).join(", ");
+        ConfigError {
             field: Some("model_type".to_owned()),
-            message: format!("`model_type` is \"{family}\", which runner does not support"),
-            help: "use gpt2, llama, mistral, qwen2, qwen3 or gemma2, or describe the model in [model.transformer]"
-                .to_owned(),
-        }),
-    }?;
+            message: format!("`model_type` is \"{model_type}\", which runner does not support"),
+            help: format!("use one of {known}, or describe the model in [model.transformer]"),
+        }
+    })?;
+    let model = (family.read)(fields, hf)?;
     fields.check_initialization(model.weights.is_some())?;
-    fields.check_unknown(&family)?;
+    fields.check_unknown(&model_type)?;
     Ok(model)
 }
 
