@@ -8,6 +8,7 @@ mod compare_rows;
 mod cudarc;
 mod devices;
 mod documentation;
+mod documented_output;
 mod documents;
 mod dump;
 mod evaluation_cycle;

@@ -21,7 +21,9 @@ keywords! {
 const ITERATIONS: UsizeRange = UsizeRange(1..=64);
 
 const ADAMW: Accepting<InlineTable<AdamW>> =
-    Accepting(inline_table("train.optimizer.muon.adamw", "`adamw`", "lr = 3e-4"), |adamw| adamw.without("groups"));
+    Accepting(inline_table("train.optimizer.muon.adamw", "`adamw`", "lr = 3e-4"), |adamw| {
+        adamw.without("groups")
+    });
 
 key_table! {
     /// Muon: orthogonalized momentum for hidden matrices, and AdamW for all other parameters: biases, norms, embeddings

@@ -32,14 +32,26 @@ struct Family {
 /// All model types. To add one, add its line here.
 const FAMILIES: [Family; 6] = [
     Family { model_type: "gpt2", class: "GPT2LMHeadModel", read: gpt2::read },
-    Family { model_type: "llama", class: "LlamaForCausalLM", read: |fields, hf| llama::read(fields, hf, "llama") },
+    Family {
+        model_type: "llama",
+        class: "LlamaForCausalLM",
+        read: |fields, hf| llama::read(fields, hf, "llama"),
+    },
     Family {
         model_type: "mistral",
         class: "MistralForCausalLM",
         read: |fields, hf| llama::read(fields, hf, "mistral"),
     },
-    Family { model_type: "qwen2", class: "Qwen2ForCausalLM", read: |fields, hf| llama::read(fields, hf, "qwen2") },
-    Family { model_type: "qwen3", class: "Qwen3ForCausalLM", read: |fields, hf| llama::read(fields, hf, "qwen3") },
+    Family {
+        model_type: "qwen2",
+        class: "Qwen2ForCausalLM",
+        read: |fields, hf| llama::read(fields, hf, "qwen2"),
+    },
+    Family {
+        model_type: "qwen3",
+        class: "Qwen3ForCausalLM",
+        read: |fields, hf| llama::read(fields, hf, "qwen3"),
+    },
     Family { model_type: "gemma2", class: "Gemma2ForCausalLM", read: gemma::read },
 ];
 
