@@ -6,23 +6,17 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::batch_source::BatchSource;
-use super::conditions::{clock_mhz, load};
-use super::contention::Contention;
-use super::counts::Counts;
-use super::engine::Engine;
+use super::child::{Message, Reporter};
+use super::engine::{Engine, Unchanged};
 use super::error::{RunError, Stop, cannot_write};
-use super::evaluation_log::EvaluationLog;
-use super::external_reading::ExternalCounter;
-use super::loader::{LoadedBatch, Loader};
-use super::measured::{Ended, Loading, Measured, Outcome, StepTimes};
-use super::prepared::Prepared;
-use super::products::MatmulAlgorithmSources;
-use super::step_log::{StepLog, TimedStep};
-use super::timeline::Timeline;
-use super::unchanged::Unchanged;
-use super::volume::Volume;
-use super::{Message, Reporter, effects, prime, products};
+use super::loader::{BatchSource, LoadedBatch, Loader};
+use super::logs::{EvaluationLog, StepLog, TimedStep, Timeline};
+use super::metrics::conditions::{clock_mhz, load};
+use super::metrics::{
+    self, Contention, Counts, EffectsContext, Ended, ExternalCounter, Loading, Measured, Outcome, StepTimes,
+    Volume,
+};
+use super::prepare::{MatmulAlgorithmSources, Prepared, prime, products};
 use compile::Program;
 use data::{DigestCache, Sample, Source, StoredParameters};
 use device::{Device, DeviceKind, Factors, Pool};
@@ -67,7 +61,7 @@ pub(super) fn run_on(
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
     let preparing = Instant::now();
     let products = products::choose(folder, &program, device)?;
-    prime::prime(device, &program, run_schedule)?;
+    prime(device, &program, run_schedule)?;
     // Startup time excludes the timing of matmul algorithms (only the first run with a shape does it), priming (which
     // only the external reading needs) and compilation.
     let began = began + preparing.elapsed() + compiled_in;
@@ -299,13 +293,13 @@ impl Trainer<'_> {
     fn effects(&self, trained: &Trained, measured: &Measured) -> String {
         let Measured { copies_hidden, padding, .. } = *measured;
         let Trained { loading, .. } = *trained;
-        let run = effects::EffectsContext {
+        let run = EffectsContext {
             copies_hidden,
             padding,
             loading,
-            ..effects::EffectsContext::new(self.config, self.program)
+            ..EffectsContext::new(self.config, self.program)
         };
-        effects::effects(&trained.before, &trained.after, run, self.products)
+        metrics::effects(&trained.before, &trained.after, run, self.products)
     }
 
     /// A whole optimizer step: wait for the batch, forward, backward, update, read the loss.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::timeline::Timeline;
+use crate::logs::Timeline;
 use device::DeviceError;
 use memory::Failure;
 

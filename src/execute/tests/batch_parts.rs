@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::super::engine::Engine;
 use super::graphs::classifier;
+use crate::engine::Engine;
 use compile::Program;
 use data::{
     Batch, Contents, DataError, DataSet, DigestCache, ErrorKey, KeyedCount, Order, Part, Sample, Source,

@@ -1,9 +1,9 @@
 //! The caching allocator: its effect on results, memory and system requests.
 
-use super::super::counts::Counts;
-use super::super::engine::Engine;
 use super::strategies::with;
 use super::{STEPS, batch, first_failed_request, trace, trace_on};
+use crate::engine::Engine;
+use crate::metrics::Counts;
 use base::units::Bytes;
 use compile::Action;
 use device::{Pool, Target};

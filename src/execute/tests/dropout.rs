@@ -1,7 +1,7 @@
 //! Dropout: elements are dropped in training only.
 
-use super::super::engine::Engine;
 use super::{batch, trace};
+use crate::engine::Engine;
 use compile::Program;
 use device::Phase;
 use memory::{RunSchedule, predict};

@@ -1,7 +1,7 @@
 //! Forward passes that no model has yet: several losses on one trunk, and a residual stream as input of a matmul.
 
-use super::super::engine::Engine;
 use super::batch_parts::{CLASSES, FEATURES, Rows, sample};
+use crate::engine::Engine;
 use compile::Program;
 use data::{Batch, Order, Source, TrainingStep};
 use graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};

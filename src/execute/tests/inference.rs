@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::super::engine::Engine;
 use super::strategies::{Activations, BATCH, C, L, T, V, launches, live, program, with, work};
 use super::{Trace, batch, trace};
+use crate::engine::Engine;
 use compile::SectionKind;
 use device::Role;
 use spec::*;

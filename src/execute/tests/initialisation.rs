@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::super::counts::Counts;
-use super::super::engine::Engine;
-use super::super::tensor_file::{TensorFile, TensorHeader};
 use super::offload::{WEIGHTS, parameters};
 use super::strategies::{program, with, work};
 use super::{batch, hold};
+use crate::dump::tensor_file::{TensorFile, TensorHeader};
+use crate::engine::Engine;
+use crate::metrics::Counts;
 use base::units::Bytes;
 use compile::{Action, Parameter, Program, SectionKind};
 use data::{StoredParameters, Weights};

@@ -1,8 +1,8 @@
 //! `keep` and `leak`: values that are held until their section ends, or for ever.
 
-use super::super::engine::Engine;
 use super::strategies::{Activations, BATCH, L, V, launches, live_in, program, with, work};
 use super::{batch, trace};
+use crate::engine::Engine;
 use base::units::Bytes;
 use compile::{Program, SectionKind};
 use device::{Pool, Role, Target};

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use super::super::engine::Engine;
 use super::strategies::{BATCH, C, L, T, V, launches, live_in, program, with, work};
 use super::{STEPS, batch, trace};
+use crate::engine::Engine;
 use compile::{Program, SectionKind};
 use device::{Pool, Position, Role, to_f32};
 use memory::{Failure, live_at};

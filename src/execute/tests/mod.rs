@@ -30,8 +30,8 @@ mod vectors;
 
 use std::collections::HashMap;
 
-use super::counts::Counts;
-use super::engine::Engine;
+use crate::engine::Engine;
+use crate::metrics::Counts;
 use base::units::Bytes;
 use compile::{Action, Program, SectionKind};
 use data::{Batch, Documents, Order, TrainingStep, seeds};

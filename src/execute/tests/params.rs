@@ -1,9 +1,9 @@
 //! Parameters in 16 bits: losses, bytes, counts. Master weights and stochastic rounding preserve small updates.
 
-use super::super::counts::Counts;
-use super::super::engine::Engine;
 use super::batch;
 use super::strategies::{launches, live_in, work};
+use crate::engine::Engine;
+use crate::metrics::Counts;
 use compile::{Parameter, SectionKind};
 use device::{Phase, Pool, Role};
 use memory::{Failure, RunSchedule, predict};

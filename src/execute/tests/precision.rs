@@ -1,8 +1,8 @@
 //! Mixed precision: losses, casts, memory, and skipped steps after an overflow.
 
-use super::super::effects::{EffectsContext, effects};
-use super::super::engine::Engine;
 use super::batch;
+use crate::engine::Engine;
+use crate::metrics::{EffectsContext, effects};
 use device::{Pool, Role};
 use memory::{RunSchedule, live_at, predict};
 use spec::*;

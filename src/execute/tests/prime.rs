@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::prime;
+use crate::prepare::prime;
 use base::units::Bytes;
 use device::{Buffer, Device, DeviceError, Placed, Pool, Region, Target, Tensor, Work};
 use memory::{RunSchedule, predict};

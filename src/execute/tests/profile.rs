@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::super::Reporter;
-use super::super::measured::{Ended, Outcome};
-use super::super::prepared::Prepared;
-use super::super::train::{MEMORY_FILE, run_on};
+use crate::child::Reporter;
+use crate::metrics::{Ended, Outcome};
+use crate::prepare::Prepared;
+use crate::train::{MEMORY_FILE, run_on};
 use compile::{Action, Section};
 use device::{Buffer, Device, DeviceError, Event, Pool, Queue};
 use spec::*;

@@ -1,7 +1,7 @@
 //! Ranks that share a batch: gradients and losses of all ranks sum to those of a single one.
 
-use super::super::engine::Engine;
 use super::batch;
+use crate::engine::Engine;
 use data::{Order, TrainingStep, seeds};
 use device::{Rank, Target};
 use memory::Failure;

@@ -3,8 +3,8 @@
 use proptest::strategy::{Strategy as Any, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use super::super::engine::Engine;
 use super::{batch, hold};
+use crate::engine::Engine;
 use compile::Program;
 use device::{Pool, Usage};
 use memory::{EvaluationCycle, Failure, RunSchedule, predict_with};

@@ -1,7 +1,7 @@
 //! Choices by scope, at any depth: recomputation and freezing.
 
-use super::super::engine::Engine;
 use super::{batch, train};
+use crate::engine::Engine;
 use compile::{Parameter, Program, RecomputePlan, RecomputePolicy, RecomputeRegion, compile_annotated};
 use device::Role;
 use graph::{Graphs, Scope, ScopeId};

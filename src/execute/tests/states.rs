@@ -1,9 +1,9 @@
 //! Optimizer states in fewer bits: losses, bytes, counts, and stochastic rounding, which preserves small updates.
 
-use super::super::counts::Counts;
-use super::super::effects::{EffectsContext, effects};
-use super::super::engine::Engine;
 use super::batch;
+use crate::engine::Engine;
+use crate::metrics::Counts;
+use crate::metrics::{EffectsContext, effects};
 use device::{Pool, Region, Role, Tensor};
 use memory::{RunSchedule, predict};
 use ops::{

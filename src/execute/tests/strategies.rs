@@ -3,10 +3,10 @@
 //!
 //! L layers, B sequences in a micro-batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
-use super::super::counts::Counts;
-use super::super::effects::{EffectsContext, effects};
-use super::super::engine::Engine;
-use super::super::volume::Volume;
+use crate::engine::Engine;
+use crate::metrics::Counts;
+use crate::metrics::Volume;
+use crate::metrics::{EffectsContext, effects};
 use base::units::Bytes;
 use compile::{Action, Instruction, Program, SectionKind};
 use device::{Pool, Position, Role};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 
-use super::super::engine::Engine;
+use crate::engine::Engine;
 use base::units::Bytes;
 use compile::{Parameter, Program};
 use data::{Batch, Weights};

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::Outcome;
+use crate::metrics::Outcome;
 
 /// The exit code of a child that ended with its parent: that of an interrupted program.
 const INTERRUPTED: i32 = 130;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::error::{RunError, cannot_write};
+use crate::error::{RunError, cannot_write};
 use compile::Program;
 use device::{Choice, Device, Pool, Source, Work};
 
@@ -26,7 +26,7 @@ pub struct MatmulAlgorithmSources {
 ///
 /// # Errors
 /// A file that cannot be read or written, stored choices that the device cannot use, or a device that fails.
-pub(super) fn choose(
+pub(crate) fn choose(
     folder: &Path,
     program: &Program,
     device: &mut dyn Device,

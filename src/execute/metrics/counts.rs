@@ -74,7 +74,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts an instruction of a section of this kind.
-    pub(super) fn count(&mut self, program: &Program, kind: SectionKind, instruction: &Instruction) {
+    pub(crate) fn count(&mut self, program: &Program, kind: SectionKind, instruction: &Instruction) {
         if instruction.phase == Phase::Evaluation {
             return;
         }
@@ -94,7 +94,7 @@ impl Counts {
     }
 
     /// Counts a late free.
-    pub(super) fn count_late_free(&mut self, program: &Program, instruction: &Instruction) {
+    pub(crate) fn count_late_free(&mut self, program: &Program, instruction: &Instruction) {
         let Action::Free(storage) = instruction.action else { return };
         if instruction.phase == Phase::Evaluation {
             self.late_frees_in_evaluation += 1;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 /// Counters, in seconds, of this process's threads and of the CPU cores that it may use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Contention {
+pub(crate) struct Contention {
     read_at: Instant,
     /// Time that its threads were ready to run, but waited.
     waited_s: f64,
@@ -17,7 +17,7 @@ pub(super) struct Contention {
 
 impl Contention {
     /// Reads the counters. `None` if the system does not have them.
-    pub(super) fn now() -> Option<Contention> {
+    pub(crate) fn now() -> Option<Contention> {
         let (own, processors) = (OwnThreads::now()?, Processors::now()?);
         Some(Contention {
             read_at: Instant::now(),
@@ -30,7 +30,7 @@ impl Contention {
     /// The average share of the time since then that a thread of the run waited for other programs. The waiting time is
     /// limited to the time that others used the cores, since a run may have more threads than cores. Threads that ended
     /// meanwhile are not counted.
-    pub(super) fn share_since(self, threads: usize) -> Option<f64> {
+    pub(crate) fn share_since(self, threads: usize) -> Option<f64> {
         self.share_until(Contention::now()?, threads)
     }
 

@@ -5,22 +5,22 @@ use spec::RunConfig;
 
 /// The samples of a step, and their tokens if the model works on tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Volume {
-    pub(super) samples: usize,
-    pub(super) tokens: Option<usize>,
+pub(crate) struct Volume {
+    pub(crate) samples: usize,
+    pub(crate) tokens: Option<usize>,
 }
 
 impl Volume {
-    pub(super) fn of_step(config: &RunConfig, sample: &Sample) -> Volume {
+    pub(crate) fn of_step(config: &RunConfig, sample: &Sample) -> Volume {
         let samples = config.train.batch_size;
         Volume { samples, tokens: sample.tokens.map(|tokens| samples * tokens) }
     }
 
-    pub(super) fn samples_per_s(self, step_ms: f64) -> f64 {
+    pub(crate) fn samples_per_s(self, step_ms: f64) -> f64 {
         per_s(self.samples, step_ms)
     }
 
-    pub(super) fn tokens_per_s(self, step_ms: f64) -> Option<f64> {
+    pub(crate) fn tokens_per_s(self, step_ms: f64) -> Option<f64> {
         self.tokens.map(|tokens| per_s(tokens, step_ms))
     }
 }

@@ -47,30 +47,30 @@ impl Timeline {
     }
 
     /// From now on, records every section except start-up.
-    pub(super) fn record_steps(&mut self, program: &Program) {
+    pub(crate) fn record_steps(&mut self, program: &Program) {
         let steps = program.sections.iter().map(|section| section.kind != SectionKind::Start);
         self.recording.iter_mut().zip(steps).for_each(|(recording, step)| *recording = step);
     }
 
     /// Whether a section is recorded now.
-    pub(super) fn is_recording(&self, section: usize) -> bool {
+    pub(crate) fn is_recording(&self, section: usize) -> bool {
         self.recording[section]
     }
 
     /// Records an execution of an instruction and the live bytes after it.
-    pub(super) fn record_live(&mut self, section: usize, instruction: usize, live: ByRole) {
+    pub(crate) fn record_live(&mut self, section: usize, instruction: usize, live: ByRole) {
         let record = &mut self.records[self.section_starts[section] + instruction];
         record.live = live;
         record.times += 1;
     }
 
     /// Adds to the time of an instruction.
-    pub(super) fn add_time(&mut self, section: usize, instruction: usize, took: Duration) {
+    pub(crate) fn add_time(&mut self, section: usize, instruction: usize, took: Duration) {
         self.records[self.section_starts[section] + instruction].took += took;
     }
 
     /// Adds the upload time of a batch that was not prefetched.
-    pub(super) fn add_wait_for_batch(&mut self, took: Duration) {
+    pub(crate) fn add_wait_for_batch(&mut self, took: Duration) {
         // Steps and evaluations are recorded together, so any section but start-up tells.
         if self.recording.last().is_some_and(|recording| *recording) {
             self.waited_for_batches += took;
@@ -80,7 +80,7 @@ impl Timeline {
     /// Time that computation waited for copies: waits of the compute and host queues for copies, and, with the device's
     /// own clock (`clocked`), the time to enqueue copies. With pageable host memory that lasts until the driver has
     /// read or written it.
-    pub(super) fn copy_wait(&self, program: &Program, clocked: bool) -> Duration {
+    pub(crate) fn copy_wait(&self, program: &Program, clocked: bool) -> Duration {
         let sections = program.sections.iter().zip(&self.section_starts);
         let records = sections.flat_map(|(section, begin)| section.code.iter().zip(&self.records[*begin..]));
         let code = program.sections.iter().flat_map(|section| &section.code);

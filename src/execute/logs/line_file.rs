@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::error::{RunError, cannot_write};
+use crate::error::{RunError, cannot_write};
 
 /// Each line is written at once, without buffering.
 pub(super) struct LineFile {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::engine::Engine;
-use super::error::RunError;
+use crate::engine::Engine;
+use crate::error::RunError;
 use data::{Batch, DataError, Source, TokenRow, TrainingStep, row, seeds};
 use device::HostSlice;
 use ops::DType;
@@ -14,7 +14,7 @@ use spec::{DataResidence, RunConfig};
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
-pub(super) struct BatchSource<'a> {
+pub(crate) struct BatchSource<'a> {
     config: &'a RunConfig,
     data: &'a dyn Source,
     /// Tokens of a sample. 0 for models without tokens.
@@ -24,7 +24,7 @@ pub(super) struct BatchSource<'a> {
 }
 
 impl<'a> BatchSource<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &'a RunConfig,
         data: &'a dyn Source,
         held: &'a OnceLock<HostSlice>,
@@ -32,11 +32,11 @@ impl<'a> BatchSource<'a> {
         BatchSource { config, data, context: config.sample().tokens.unwrap_or(0), held }
     }
 
-    pub(super) fn context(&self) -> usize {
+    pub(crate) fn context(&self) -> usize {
         self.context
     }
 
-    pub(super) fn config(&self) -> &'a RunConfig {
+    pub(crate) fn config(&self) -> &'a RunConfig {
         self.config
     }
 
@@ -44,7 +44,7 @@ impl<'a> BatchSource<'a> {
     ///
     /// # Errors
     /// Data that cannot be read, or a device that fails.
-    pub(super) fn hold(&self, engine: &mut Engine) -> Result<(), RunError> {
+    pub(crate) fn hold(&self, engine: &mut Engine) -> Result<(), RunError> {
         let loader = &self.config.strategy.loader;
         let dtype = loader.dtype.dtype();
         match loader.source {
@@ -88,7 +88,7 @@ impl<'a> BatchSource<'a> {
     ///
     /// # Errors
     /// Data that cannot be read, or has changed.
-    pub(super) fn training(
+    pub(crate) fn training(
         &self,
         step: usize,
         samples: Range<u64>,
@@ -111,7 +111,7 @@ impl<'a> BatchSource<'a> {
     ///
     /// # Errors
     /// As for `training`.
-    pub(super) fn training_from_data(&self, step: usize, batch: &mut Batch) -> Result<(), DataError> {
+    pub(crate) fn training_from_data(&self, step: usize, batch: &mut Batch) -> Result<(), DataError> {
         let step = self.step(step);
         self.data.fill_training(&step, 0..step.samples, batch)?;
         seeds::fill(&step, 0..step.samples, batch);
@@ -128,7 +128,7 @@ impl<'a> BatchSource<'a> {
     ///
     /// # Errors
     /// As for `training`.
-    pub(super) fn evaluation(
+    pub(crate) fn evaluation(
         &self,
         of: u64,
         samples: Range<u64>,

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
-use super::products::MatmulAlgorithmSources;
 use super::volume::Volume;
+use crate::prepare::MatmulAlgorithmSources;
 use base::documented;
 use base::statistics::{self, Interval};
 use base::units::Bytes;
@@ -175,26 +175,26 @@ documented! {
 
 /// Times of the timed steps, and of their waits for batches.
 #[derive(Default)]
-pub(super) struct StepTimes {
-    pub(super) step_ms: Vec<f64>,
-    pub(super) data_wait_ms: Vec<f64>,
+pub(crate) struct StepTimes {
+    pub(crate) step_ms: Vec<f64>,
+    pub(crate) data_wait_ms: Vec<f64>,
     /// The workers' times for the batches. Empty without workers.
-    pub(super) loading_ms: Vec<f64>,
+    pub(crate) loading_ms: Vec<f64>,
 }
 
 /// How the batches of the timed steps were loaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Loading {
+pub(crate) struct Loading {
     /// Worker threads.
-    pub(super) workers: usize,
+    pub(crate) workers: usize,
     /// The share of step time spent waiting for batches.
-    pub(super) waited: f64,
+    pub(crate) waited: f64,
     /// The share of the workers' time that no step waited for.
-    pub(super) hidden: Option<f64>,
+    pub(crate) hidden: Option<f64>,
 }
 
 impl Loading {
-    pub(super) fn new(workers: usize, times: &StepTimes) -> Loading {
+    pub(crate) fn new(workers: usize, times: &StepTimes) -> Loading {
         let sum = |times: &[f64]| times.iter().sum::<f64>();
         let [steps, waited, took] =
             [&times.step_ms, &times.data_wait_ms, &times.loading_ms].map(|times| sum(times));
@@ -206,7 +206,7 @@ impl Loading {
 impl Outcome {
     /// Out of memory after `steps` steps. The whole run lacks the bytes of `short`. The live bytes of the failed
     /// request are the run's peak.
-    pub(super) fn set_out_of_memory(&mut self, found: &OutOfMemory, short: Shortfall, steps: u64) {
+    pub(crate) fn set_out_of_memory(&mut self, found: &OutOfMemory, short: Shortfall, steps: u64) {
         self.ended = Ended::OutOfMemory;
         self.message = describe(found, short);
         if found.leaked > 0 {
@@ -225,13 +225,13 @@ impl Outcome {
     }
 
     /// The profiled step ran out of memory. Training is over and keeps its result, without a timeline.
-    pub(super) fn set_no_timeline(&mut self) {
+    pub(crate) fn set_no_timeline(&mut self) {
         if self.message.is_empty() {
             self.message = "no times of operations: the profiled step ran out of memory".to_owned();
         }
     }
 
-    pub(super) fn set_diverged(&mut self) {
+    pub(crate) fn set_diverged(&mut self) {
         self.ended = Ended::Diverged;
         self.message = "the loss is not finite".to_owned();
     }
@@ -259,7 +259,7 @@ impl Measured {
         self.oom_largest_piece_bytes = self.oom_in_pieces_bytes.map(|_| largest);
     }
 
-    pub(super) fn record_memory(&mut self, ledger: &Ledger) {
+    pub(crate) fn record_memory(&mut self, ledger: &Ledger) {
         let (device, host) = (ledger.usage(Pool::Device), ledger.usage_at(Pool::Host));
         let phase = |phase| Some(device.phase_peak(phase).live.total()).filter(|bytes| *bytes > 0);
         self.record_peak(&device.steady_peak().live);
@@ -276,7 +276,7 @@ impl Measured {
     }
 
     /// Sets step times and throughput, for steps of this volume.
-    pub(super) fn record_speed(&mut self, times: &StepTimes, volume: Volume) {
+    pub(crate) fn record_speed(&mut self, times: &StepTimes, volume: Volume) {
         let steps = &times.step_ms;
         let median = statistics::median(steps);
         self.step_ms_median = median;
@@ -289,7 +289,7 @@ impl Measured {
     }
 
     /// Sets the counts per step, from the counters before and after `steps` steps.
-    pub(super) fn record_counts(&mut self, before: &Counts, after: &Counts, steps: u64) {
+    pub(crate) fn record_counts(&mut self, before: &Counts, after: &Counts, steps: u64) {
         let per_step = |count: fn(&Counts) -> u64| Some((count(after) - count(before)) / steps);
         self.to_host_bytes = per_step(|counts| counts.bytes_to_host);
         self.to_device_bytes = per_step(|counts| counts.bytes_to_device);
@@ -300,7 +300,7 @@ impl Measured {
         self.micro_batches = per_step(|counts| counts.micro_batches);
     }
 
-    pub(super) fn record_products(&mut self, sources: MatmulAlgorithmSources) {
+    pub(crate) fn record_products(&mut self, sources: MatmulAlgorithmSources) {
         let MatmulAlgorithmSources { timed, cached, stored, untimed } = sources;
         self.products_timed = Some(timed);
         self.products_cached = Some(cached);

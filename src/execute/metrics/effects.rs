@@ -2,35 +2,35 @@
 
 use super::counts::Counts;
 use super::measured::Loading;
-use super::products::MatmulAlgorithmSources;
+use crate::prepare::MatmulAlgorithmSources;
 use base::units::{Bytes, Count};
 use compile::Program;
 use spec::{EmptyCache, Optimizer, RunConfig, Strategy};
 
 /// What a run was configured to do, and figures that are not among the counts: they decide which effects are shown.
 #[derive(Clone, Copy)]
-pub(super) struct EffectsContext {
+pub(crate) struct EffectsContext {
     /// Configured micro-batches of a step.
-    pub(super) micro_batches: usize,
+    pub(crate) micro_batches: usize,
     /// Elements of the model's parameters.
-    pub(super) parameters: u64,
+    pub(crate) parameters: u64,
     /// Whether the optimizer is AdamW, which is not mentioned.
-    pub(super) has_default_optimizer: bool,
+    pub(crate) has_default_optimizer: bool,
     /// Whether the strategy keeps named values: their bytes are shown.
-    pub(super) keeps_values: bool,
+    pub(crate) keeps_values: bool,
     /// Whether the cache is emptied: the returned bytes are shown, even 0.
-    pub(super) empties_cache: bool,
+    pub(crate) empties_cache: bool,
     /// The share of copy time that computation did not wait for, if known.
-    pub(super) copies_hidden: Option<f64>,
+    pub(crate) copies_hidden: Option<f64>,
     /// The share of tokens that were padding, if samples can be padded.
-    pub(super) padding: Option<f64>,
+    pub(crate) padding: Option<f64>,
     /// How batches were loaded, if the strategy sets the loader.
-    pub(super) loading: Option<Loading>,
+    pub(crate) loading: Option<Loading>,
 }
 
 impl EffectsContext {
     /// From configuration and program, without the measured shares.
-    pub(super) fn new(config: &RunConfig, program: &Program) -> EffectsContext {
+    pub(crate) fn new(config: &RunConfig, program: &Program) -> EffectsContext {
         let Strategy { accumulate, keep, empty_cache, .. } = &config.strategy;
         EffectsContext {
             micro_batches: *accumulate,
@@ -47,7 +47,7 @@ impl EffectsContext {
 
 /// The effects between two states of the counters: per step, per evaluation, skipped steps in total. Ends with the
 /// sources of the matmul algorithms.
-pub(super) fn effects(
+pub(crate) fn effects(
     before: &Counts,
     after: &Counts,
     run: EffectsContext,

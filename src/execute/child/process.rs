@@ -10,7 +10,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Message, Outcome, crash_log};
+use super::{Message, crash_log};
+use crate::metrics::Outcome;
 
 /// The file in a run's folder that holds what the child wrote to its standard error.
 pub const LOG_FILE: &str = "log.txt";

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::error::RunError;
+use crate::error::RunError;
 use compile::Program;
 use data::{DigestCache, Sample, Source, StoredParameters, Weights, digest_of_both};
 use device::Target;
@@ -14,21 +14,21 @@ use spec::{RunConfig, read_target};
 pub const DATA_FILE: &str = "data.digest";
 
 /// A run, ready to be trained.
-pub(super) struct Prepared {
-    pub(super) config: RunConfig,
-    pub(super) target: Target,
+pub(crate) struct Prepared {
+    pub(crate) config: RunConfig,
+    pub(crate) target: Target,
     /// The parts of a sample that the model requires.
-    pub(super) sample: Sample,
-    pub(super) data: Box<dyn Source>,
+    pub(crate) sample: Sample,
+    pub(crate) data: Box<dyn Source>,
     /// The checkpoint tensors that all parameters start from, if the model has weights.
-    pub(super) weights: Option<StoredParameters>,
-    pub(super) program: Program,
-    pub(super) compiled_in: Duration,
+    pub(crate) weights: Option<StoredParameters>,
+    pub(crate) program: Program,
+    pub(crate) compiled_in: Duration,
 }
 
 impl Prepared {
     /// Reads a run's folder. `digests` caches the digests of large files.
-    pub(super) fn read(folder: &Path, digests: &mut DigestCache) -> Result<Prepared, RunError> {
+    pub(crate) fn read(folder: &Path, digests: &mut DigestCache) -> Result<Prepared, RunError> {
         let mut config = load_run(&folder.join("run.toml"))?;
         let target = read_target(&folder.join("target.toml"))?.target;
         let data_set = config.data.data_set();

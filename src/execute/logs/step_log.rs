@@ -2,35 +2,35 @@
 
 use std::path::Path;
 
-use super::error::RunError;
 use super::line_file::LineFile;
-use super::volume::Volume;
+use crate::error::RunError;
+use crate::metrics::Volume;
 
 /// The file in a run's folder with a line for each step.
 pub const STEPS_FILE: &str = "steps.csv";
 
 /// Results and times of one optimizer step.
-pub(super) struct TimedStep {
-    pub(super) loss: f32,
-    pub(super) gradient_norm: Option<f32>,
+pub(crate) struct TimedStep {
+    pub(crate) loss: f32,
+    pub(crate) gradient_norm: Option<f32>,
     /// Loss scale of the next step.
-    pub(super) loss_scale: Option<f32>,
-    pub(super) ms: f64,
-    pub(super) data_wait_ms: f64,
+    pub(crate) loss_scale: Option<f32>,
+    pub(crate) ms: f64,
+    pub(crate) data_wait_ms: f64,
     /// `None` for inference.
-    pub(super) learning_rate: Option<f32>,
+    pub(crate) learning_rate: Option<f32>,
 }
 
 /// `steps.csv`, written between steps.
-pub(super) struct StepLog(LineFile);
+pub(crate) struct StepLog(LineFile);
 
 impl StepLog {
-    pub(super) fn create(folder: &Path) -> Result<StepLog, RunError> {
+    pub(crate) fn create(folder: &Path) -> Result<StepLog, RunError> {
         let header = "step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s,learning_rate";
         LineFile::create(&folder.join(STEPS_FILE), header).map(StepLog)
     }
 
-    pub(super) fn step(
+    pub(crate) fn step(
         &mut self,
         step: usize,
         done: &TimedStep,

@@ -4,6 +4,10 @@
 //! Each worker fills a share of the samples of every batch. A sample is a pure function of seed, step and index, so the
 //! number of workers and the prefetch depth do not change a batch.
 
+mod batch_source;
+
+pub(crate) use batch_source::BatchSource;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,22 +15,21 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use super::batch_source::BatchSource;
-use super::engine::Engine;
-use super::error::RunError;
-use super::measured::{Loading, StepTimes};
+use crate::engine::Engine;
+use crate::error::RunError;
+use crate::metrics::{Loading, StepTimes};
 use data::{Batch, DataError, Memory};
 use device::DeviceError;
 
 /// A complete batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoadedBatch {
+pub(crate) struct LoadedBatch {
     /// Its slot in the host buffers.
-    pub(super) slot: usize,
+    pub(crate) slot: usize,
     /// The slot of the next step's batch, if that is complete, too.
-    pub(super) next: Option<usize>,
+    pub(crate) next: Option<usize>,
     /// The time of the slowest worker for its share. `None` without workers.
-    pub(super) took: Option<Duration>,
+    pub(crate) took: Option<Duration>,
 }
 
 /// A share of a batch, to be filled by a worker.
@@ -60,7 +63,7 @@ struct Worker {
     done: Receiver<Result<FilledShare, DataError>>,
 }
 
-pub(super) struct Loader<'a> {
+pub(crate) struct Loader<'a> {
     source: BatchSource<'a>,
     /// The samples of each share.
     shares: Vec<Range<u64>>,
@@ -78,7 +81,7 @@ impl<'a> Loader<'a> {
     ///
     /// # Errors
     /// A thread that cannot be started, or data that cannot be read.
-    pub(super) fn start<'scope>(
+    pub(crate) fn start<'scope>(
         scope: &'scope Scope<'scope, 'a>,
         source: BatchSource<'a>,
     ) -> Result<Loader<'a>, RunError> {
@@ -130,7 +133,7 @@ impl<'a> Loader<'a> {
     ///
     /// # Errors
     /// Data that cannot be read, or a device that fails.
-    pub(super) fn attach(&mut self, engine: &mut Engine<'_>) -> Result<(), RunError> {
+    pub(crate) fn attach(&mut self, engine: &mut Engine<'_>) -> Result<(), RunError> {
         self.source.hold(engine)?;
         let config = self.source.config();
         let samples = |share: &Range<u64>| share.start as usize..share.end as usize;
@@ -162,7 +165,7 @@ impl<'a> Loader<'a> {
     ///
     /// # Errors
     /// Data that cannot be read, or has changed.
-    pub(super) fn next(&mut self) -> Result<LoadedBatch, RunError> {
+    pub(crate) fn next(&mut self) -> Result<LoadedBatch, RunError> {
         let (step, slots) = (self.requested, self.slots.len());
         let slot = step % slots;
         self.requested += 1;
@@ -207,7 +210,7 @@ impl<'a> Loader<'a> {
     ///
     /// # Errors
     /// As for `next`.
-    pub(super) fn evaluation(&mut self, index: usize, of: usize) -> Result<LoadedBatch, RunError> {
+    pub(crate) fn evaluation(&mut self, index: usize, of: usize) -> Result<LoadedBatch, RunError> {
         let last = self.requested.checked_sub(1).expect("steps come before evaluations");
         let slot = last % self.slots.len();
         let samples = self.source.config().train.batch_size as u64;
@@ -220,7 +223,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The number of padding tokens and of all tokens of a batch. `None` if samples cannot be padded.
-    pub(super) fn padding(&self, loaded: LoadedBatch) -> Option<[u64; 2]> {
+    pub(crate) fn padding(&self, loaded: LoadedBatch) -> Option<[u64; 2]> {
         let context = self.source.context();
         let of_shares: Option<Vec<[u64; 2]>> =
             self.slots[loaded.slot].shares.iter().map(|share| share.padding(context)).collect();
@@ -228,7 +231,7 @@ impl<'a> Loader<'a> {
     }
 
     /// How the batches of these times were loaded. `None` if the strategy does not set the loader.
-    pub(super) fn loading(&self, times: &StepTimes) -> Option<Loading> {
+    pub(crate) fn loading(&self, times: &StepTimes) -> Option<Loading> {
         let is_configured = self.source.config().strategy.loader != spec::Loader::default();
         is_configured.then(|| Loading::new(self.workers.len(), times))
     }

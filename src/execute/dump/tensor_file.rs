@@ -14,15 +14,15 @@ const ALIGNMENT: usize = 8;
 
 /// Name, dtype and shape of a tensor in a file. It may have one dimension more than a program's values.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct TensorHeader {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) dims: Vec<usize>,
+pub(crate) struct TensorHeader {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) dims: Vec<usize>,
 }
 
 impl TensorHeader {
     /// Describes a value. Four-bit codes, which the format does not have, are written as bytes.
-    pub(super) fn new(name: String, ty: TensorType) -> TensorHeader {
+    pub(crate) fn new(name: String, ty: TensorType) -> TensorHeader {
         match ty.dtype {
             DType::U4 => TensorHeader { name, dtype: DType::U8, dims: vec![ty.bytes() as usize] },
             dtype => TensorHeader { name, dtype, dims: ty.shape.dims().to_vec() },
@@ -35,7 +35,7 @@ impl TensorHeader {
 }
 
 /// A file whose header has been written.
-pub(super) struct TensorFile {
+pub(crate) struct TensorFile {
     file: BufWriter<File>,
     /// Bytes of tensors that are still to be written.
     missing: u64,
@@ -46,7 +46,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn create(path: &Path, tensors: &[TensorHeader]) -> io::Result<TensorFile> {
+    pub(crate) fn create(path: &Path, tensors: &[TensorHeader]) -> io::Result<TensorFile> {
         let header = header(tensors)?;
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
@@ -60,7 +60,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// The file cannot be written, or its header declares fewer elements.
-    pub(super) fn write(&mut self, elements: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, elements: &[u8]) -> io::Result<()> {
         let missing = self.missing.checked_sub(elements.len() as u64);
         self.missing = missing.ok_or_else(|| io::Error::other("more elements than the header declares"))?;
         self.file.write_all(elements)
@@ -68,7 +68,7 @@ impl TensorFile {
 
     /// # Errors
     /// The file cannot be written, or its header declares more elements.
-    pub(super) fn finish(mut self) -> io::Result<()> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         if self.missing > 0 {
             return Err(io::Error::other(format!("{} bytes of its tensors were not written", self.missing)));
         }

@@ -2,21 +2,22 @@
 //! gradients, final parameters. A dump is not a measurement: reading the tensors takes time and memory between the
 //! halves of a step.
 
+pub(crate) mod tensor_file;
+
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use super::batch_source::BatchSource;
-use super::engine::Engine;
-use super::error::{RunError, Stop, cannot_write};
-use super::measured::Outcome;
-use super::prepared::Prepared;
-use super::step_log::{STEPS_FILE, StepLog, TimedStep};
-use super::tensor_file::{TensorFile, TensorHeader};
-use super::train::finite;
-use super::volume::Volume;
-use super::{Message, Reporter, products};
+use self::tensor_file::{TensorFile, TensorHeader};
+use crate::child::{Message, Reporter};
+use crate::engine::Engine;
+use crate::error::{RunError, Stop, cannot_write};
+use crate::loader::BatchSource;
+use crate::logs::{STEPS_FILE, StepLog, TimedStep};
+use crate::metrics::{Outcome, Volume};
+use crate::prepare::{Prepared, products};
+use crate::train::finite;
 use data::{Batch, DigestCache, Part};
 use device::{Device, Pool, to_f32};
 use memory::{RunSchedule, predict};
@@ -39,8 +40,8 @@ const FINAL_FILE: &str = "final.safetensors";
 /// The files that a dump adds to the run's folder.
 pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, FINAL_FILE, STEPS_FILE];
 
-/// Trains the run of a folder, which holds `run.toml`, `target.toml`, [`DATA_FILE`](super::DATA_FILE) and the matmul
-/// algorithms in [`PRODUCTS_FILE`](super::PRODUCTS_FILE), and writes [`DUMP_FILES`] there. Evaluations are skipped:
+/// Trains the run of a folder, which holds `run.toml`, `target.toml`, [`DATA_FILE`](crate::DATA_FILE) and the matmul
+/// algorithms in [`PRODUCTS_FILE`](crate::PRODUCTS_FILE), and writes [`DUMP_FILES`] there. Evaluations are skipped:
 /// they change nothing. The outcome contains only how the run ended, its digest and the sources of the matmul
 /// algorithms. `ordinal` selects one of several CUDA devices.
 ///

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::engine::Engine;
+use super::Engine;
 use compile::Program;
 use memory::Failure;
 use ops::{DType, Member, Rounding, ValueId, WeightFormat};
@@ -14,7 +14,7 @@ const PIECES: usize = 8;
 const PIECE: usize = 32;
 
 /// Compares a run's parameters with those after the first step.
-pub(super) struct Unchanged {
+pub(crate) struct Unchanged {
     rounded: Option<RoundedTensors>,
     first: Option<FirstStep>,
 }
@@ -26,7 +26,7 @@ struct FirstStep {
 }
 
 impl Unchanged {
-    pub(super) fn new(program: &Program) -> Unchanged {
+    pub(crate) fn new(program: &Program) -> Unchanged {
         Unchanged { rounded: RoundedTensors::new(program), first: None }
     }
 
@@ -34,7 +34,7 @@ impl Unchanged {
     ///
     /// # Errors
     /// A device that fails.
-    pub(super) fn record_first_step(&mut self, engine: &mut Engine) -> Result<(), Failure> {
+    pub(crate) fn record_first_step(&mut self, engine: &mut Engine) -> Result<(), Failure> {
         if let Some(rounded) = &self.rounded {
             let skipped_steps = engine.counts().skipped_steps;
             self.first = Some(FirstStep { sample: rounded.read(engine)?, skipped_steps });
@@ -47,7 +47,7 @@ impl Unchanged {
     ///
     /// # Errors
     /// A device that fails.
-    pub(super) fn share_since_first_step(
+    pub(crate) fn share_since_first_step(
         &self,
         engine: &mut Engine,
         steps: u64,

@@ -1,9 +1,14 @@
 //! Executes a compiled program on a device, one instruction after the other.
 
 mod batches;
+mod digest;
 mod gradients;
+mod last_uses;
 mod parameters;
 mod timing;
+mod unchanged;
+
+pub(crate) use unchanged::Unchanged;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,10 +17,9 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 
 use self::batches::CurrentBatch;
-use super::counts::Counts;
-use super::digest;
-use super::last_uses::LastUses;
-use super::timeline::Timeline;
+use self::last_uses::LastUses;
+use crate::logs::Timeline;
+use crate::metrics::Counts;
 use compile::{Action, FirstIterations, Program, SectionKind};
 use data::{Batch, StoredParameters};
 use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
@@ -109,7 +113,7 @@ impl<'a> Engine<'a> {
 
     /// An engine with a given allocator.
     #[cfg(test)]
-    pub(super) fn with_allocator(
+    pub(crate) fn with_allocator(
         program: &'a Program,
         device: &'a mut dyn Device,
         allocator: Box<dyn Allocator + 'a>,
@@ -156,7 +160,7 @@ impl<'a> Engine<'a> {
 
     /// Counters of the caching allocator, evaluations included.
     #[cfg(test)]
-    pub(super) fn cache_work(&self) -> CacheStats {
+    pub(crate) fn cache_work(&self) -> CacheStats {
         self.manager.cache_work()
     }
 
@@ -189,7 +193,7 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// As for `step`.
-    pub(super) fn step_on(
+    pub(crate) fn step_on(
         &mut self,
         slot: usize,
         next: Option<usize>,
@@ -212,7 +216,7 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// As for `evaluate`.
-    pub(super) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
+    pub(crate) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
         self.run_lazy_init()?;
         self.begin_evaluation(slot)?;
         let program = self.program;
@@ -254,7 +258,7 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// A device that fails, or an error of `take`.
-    pub(super) fn read<E: From<Failure>>(
+    pub(crate) fn read<E: From<Failure>>(
         &mut self,
         id: ValueId,
         take: impl FnMut(&[u8]) -> Result<(), E>,
@@ -275,7 +279,7 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// A device that fails.
-    pub(super) fn read_elements(
+    pub(crate) fn read_elements(
         &mut self,
         id: ValueId,
         first: usize,
@@ -288,7 +292,7 @@ impl<'a> Engine<'a> {
 
     /// Overwrites a value.
     #[cfg(test)]
-    pub(super) fn write_value(&mut self, id: ValueId, numbers: &[f32]) -> Result<(), Failure> {
+    pub(crate) fn write_value(&mut self, id: ValueId, numbers: &[f32]) -> Result<(), Failure> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(id).region();
         Ok(self.manager.backing.device.write(region, &bytes)?)
@@ -298,7 +302,7 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// A device that fails.
-    pub(super) fn synchronize(&mut self) -> Result<(), Failure> {
+    pub(crate) fn synchronize(&mut self) -> Result<(), Failure> {
         Ok(self.manager.backing.device.synchronize()?)
     }
 

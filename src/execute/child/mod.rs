@@ -1,0 +1,8 @@
+//! A run's child process: its messages, and its parent's view of it.
+
+mod crash_log;
+mod process;
+mod protocol;
+
+pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
+pub use protocol::{Message, Reporter, end_with_parent};

@@ -1,0 +1,11 @@
+//! Everything before a run's memory is allocated: its folder is read, its program compiled, algorithms of matmuls are
+//! chosen, and the process is warmed up.
+
+mod prepared;
+mod prime;
+pub(crate) mod products;
+
+pub use prepared::DATA_FILE;
+pub(crate) use prepared::Prepared;
+pub use prime::prime;
+pub use products::{MatmulAlgorithmSources, PRODUCTS_FILE};
