@@ -5,7 +5,7 @@ use serde_json::json;
 use configurations::{gemma2, gpt2, llama, with};
 use testing::{changed, small};
 
-#[path = "../../../src/spec/model/hf/configurations.rs"]
+#[path = "../../../src/spec/schema/model/hf/configurations.rs"]
 mod configurations;
 
 /// Parameter counts of models built from their configurations equal the published ones.

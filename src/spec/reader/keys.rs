@@ -1,0 +1,351 @@
+//! Reads the keys of tables one by one and collects all problems. Keys that no reader requested are unknown.
+
+use std::cell::RefCell;
+
+use super::declare::{KeyCodec, Variant};
+use super::error::{MOST_SHOWN, Problem};
+use super::hints::{self, list};
+use super::paths::Environment;
+use super::source::{Sources, Span};
+use super::tree::{Node, Table, TableEntry, Value};
+use crate::schema::version;
+
+/// The kind of file that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    Experiment,
+    Target,
+}
+
+/// Reads tables and collects their problems.
+pub(crate) struct Reader<'a> {
+    pub(crate) sources: &'a Sources,
+    pub(crate) environment: &'a Environment<'a>,
+    file: FileKind,
+    /// Whether required keys may be missing, as in a file that others extend.
+    partial: bool,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl<'a> Reader<'a> {
+    /// Reports missing keys that a run requires.
+    pub(crate) fn complete(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
+        let file = FileKind::Experiment;
+        Reader { sources, environment, file, partial: false, problems: RefCell::default() }
+    }
+
+    /// Reports missing keys that a target requires.
+    pub(crate) fn target(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
+        Reader { file: FileKind::Target, ..Reader::complete(sources, environment) }
+    }
+
+    /// Reports no missing keys.
+    pub(crate) fn partial(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
+        Reader { partial: true, ..Reader::complete(sources, environment) }
+    }
+
+    /// Reads a table; `path` is its name in messages, empty for a strategy's own keys.
+    pub(crate) fn keys(&'a self, table: &'a Table, path: &'a str, place: &'a str) -> Keys<'a> {
+        Keys { reader: self, table, path, place, span: None, requested: Vec::new() }
+    }
+
+    pub(crate) fn problem(&self, problem: Problem) {
+        self.problems.borrow_mut().push(problem);
+    }
+
+    /// Sets the hint of the last problem.
+    pub(crate) fn advise(&self, help: &str) {
+        if let Some(problem) = self.problems.borrow_mut().last_mut() {
+            problem.help = Some(help.to_owned());
+        }
+    }
+
+    /// The value that was read, or all problems.
+    pub(crate) fn finish<T>(self, read: Option<T>) -> Result<T, Vec<Problem>> {
+        match (self.problems.into_inner(), read) {
+            (none, Some(read)) if none.is_empty() => Ok(read),
+            (none, None) if none.is_empty() => {
+                let what = match self.file {
+                    FileKind::Experiment => "the experiment",
+                    FileKind::Target => "the target",
+                };
+                Err(Problem::new(format!("{what} is incomplete")).into())
+            }
+            (problems, _) => Err(problems),
+        }
+    }
+
+    /// Fails with all problems, if there are any.
+    pub(crate) fn check(self) -> Result<(), Vec<Problem>> {
+        self.finish(Some(()))
+    }
+}
+
+/// One table being read.
+pub(crate) struct Keys<'a> {
+    reader: &'a Reader<'a>,
+    table: &'a Table,
+    /// The prefix of a key's name in messages.
+    path: &'a str,
+    /// The table's name in messages: `[train]`.
+    place: &'a str,
+    span: Option<Span>,
+    requested: Vec<&'a str>,
+}
+
+/// Parses the value of a key, and describes it in error messages.
+pub(crate) trait ValueParser {
+    type Output;
+    fn parse(&self, value: &Value) -> Option<Self::Output>;
+    /// Completes "must be" in error messages.
+    fn expected(&self) -> String;
+    /// The keywords that it accepts, if any.
+    fn keywords(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+    /// The probable intention of an invalid value, in TOML, for "did you mean".
+    fn meant(&self, _value: &Value) -> Option<String> {
+        None
+    }
+    /// The meaning of "off", if it is not the default.
+    fn off(&self) -> Option<Self::Output> {
+        None
+    }
+    /// Planned keywords, which this version reports as not supported yet.
+    fn later_keywords(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+impl<'a> Keys<'a> {
+    /// Sets the span of the table.
+    pub(crate) fn at(self, span: Span) -> Keys<'a> {
+        Keys { span: Some(span), ..self }
+    }
+
+    /// The entry of a key, unless it is missing or "off".
+    pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a TableEntry> {
+        if !self.requested.contains(&key) {
+            self.requested.push(key);
+        }
+        self.table.entry(key).filter(|entry| !matches!(&entry.node.value, Value::Text(t) if t == "off"))
+    }
+
+    /// Whether the value of a key is "off".
+    fn is_off(&self, key: &str) -> bool {
+        self.table.entry(key).is_some_and(|entry| matches!(&entry.node.value, Value::Text(t) if t == "off"))
+    }
+
+    /// The value of a declared key; without a default, the key is required.
+    pub(crate) fn key<D: KeyCodec>(
+        &mut self,
+        key: &'a str,
+        default: Option<D::Output>,
+        declared: D,
+    ) -> Option<D::Output> {
+        match self.entry(key) {
+            Some(entry) => declared.read(self, entry),
+            None if default.is_none() => {
+                self.missing(key, &declared.example(key));
+                None
+            }
+            None if self.is_off(key) => declared.off().or(default),
+            None => default,
+        }
+    }
+
+    /// The value of an optional key, `None` by default.
+    pub(crate) fn optional<K: ValueParser>(&mut self, key: &'a str, kind: K) -> Option<Option<K::Output>> {
+        match self.entry(key) {
+            Some(entry) => self.parse(entry, &kind).map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// A nested table; `path` is its full name.
+    pub(crate) fn table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
+        let entry = self.entry(key)?;
+        self.table_of(entry, path, place)
+    }
+
+    /// An entry whose value must be a table; `path` is its full name.
+    pub(crate) fn table_of(&self, entry: &'a TableEntry, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
+        let Some(table) = entry.node.table() else {
+            let found = &entry.node.value;
+            self.reader.problem(
+                Problem::new(format!("`{path}` must be a table, not {found}"))
+                    .at(entry.node.span)
+                    .help(format!("write {place} on a line of its own, and its keys below it")),
+            );
+            return None;
+        };
+        let mut keys = self.reader.keys(table, path, place);
+        keys.span = Some(entry.key_span);
+        Some(keys)
+    }
+
+    /// A required table.
+    pub(crate) fn required_table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
+        let table = self.table(key, path, place);
+        if table.is_none() && self.entry(key).is_none() {
+            self.missing(key, place);
+        }
+        table
+    }
+
+    /// Reads the only variant of a choice.
+    pub(crate) fn variant<T>(mut self, variants: &[Variant<T>]) -> Option<T> {
+        let mut chosen = None;
+        for Variant { key, path, place, read, .. } in variants {
+            if let Some(keys) = self.table(key, path, place) {
+                chosen = Some((read, keys));
+            }
+        }
+        let known: Vec<&str> = variants.iter().map(|variant| variant.key).collect();
+        let there = self.table.entries.iter().filter(|entry| known.contains(&entry.key.as_str()));
+        if let [first, second, ..] = there.collect::<Vec<_>>().as_slice() {
+            self.reader.problem(
+                Problem::new(format!(
+                    "{} has both `{}` and `{}`: choose one",
+                    self.place, first.key, second.key
+                ))
+                .at(second.key_span)
+                .at(first.key_span),
+            );
+        } else if self.table.entries.is_empty() {
+            self.missing(variants[0].key, variants[0].place);
+        }
+        if let [only] = self.table.entries.as_slice()
+            && known.contains(&only.key.as_str())
+            && self.is_off(&only.key)
+        {
+            self.reader.problem(
+                Problem::new(format!(
+                    "`{}` is \"off\", and no other variant is chosen",
+                    self.name(&only.key)
+                ))
+                .at(only.span())
+                .help(match known.as_slice() {
+                    [known] => format!("write `{known}` as a table, or remove it"),
+                    known => format!("use {}", list(known)),
+                }),
+            );
+        }
+        let places: Vec<(&str, &str)> = variants.iter().map(|variant| (variant.key, variant.place)).collect();
+        match hints::variant_named_by_key(self.table, &places) {
+            // The other keys belong to the variant; they are not reported as unknown.
+            Some((entry, help)) => self.reader.problem(self.unknown_key(entry).help(help)),
+            None => self.finish(),
+        }
+        let (read, mut keys) = chosen?;
+        let variant = read(&mut keys);
+        keys.finish();
+        variant
+    }
+
+    /// Reports all keys that were not requested as unknown.
+    pub(crate) fn finish(self) {
+        let unknown = self.table.entries.iter().filter(|entry| !self.requested.contains(&entry.key.as_str()));
+        for (index, entry) in unknown.enumerate() {
+            // Problems that are not shown need no hint, which takes time to find.
+            let is_shown = index < MOST_SHOWN;
+            self.reader.problem(if is_shown { self.unknown(entry) } else { self.unknown_key(entry) });
+        }
+    }
+
+    fn unknown(&self, entry: &TableEntry) -> Problem {
+        let TableEntry { key, key_span, .. } = entry;
+        if self.reader.file == FileKind::Target {
+            return self.unknown_key(entry).help(hints::for_target_key(key, &self.requested));
+        }
+        if version::is_later_key(self.path, key) {
+            return Problem::new(format!(
+                "`{key}` in {} is not supported by this version of runner",
+                self.place
+            ))
+            .at(*key_span)
+            .help(format!("use {}", list(&self.requested)));
+        }
+        let table = hints::TableKeys { path: self.path, keys: &self.requested };
+        self.unknown_key(entry).help(hints::for_key(&table, entry))
+    }
+
+    fn unknown_key(&self, entry: &TableEntry) -> Problem {
+        Problem::new(format!("unknown key `{}` in {}", entry.key, self.place)).at(entry.key_span)
+    }
+
+    pub(crate) fn reader(&self) -> &'a Reader<'a> {
+        self.reader
+    }
+
+    pub(crate) fn missing(&self, key: &str, write: &str) {
+        if self.reader.partial {
+            return;
+        }
+        let who = match self.reader.file {
+            FileKind::Experiment => "run",
+            FileKind::Target => "target",
+        };
+        let off = self.table.entry(key).map(|entry| entry.span());
+        let mut problem = match off {
+            Some(span) => {
+                Problem::new(format!("`{}` cannot be \"off\": every {who} needs it", self.name(key))).at(span)
+            }
+            None => Problem::new(format!("`{}` is missing: every {who} needs it", self.name(key))),
+        };
+        problem.places.extend(self.span.filter(|_| off.is_none()));
+        self.reader.problem(problem.help(format!("add {write}")));
+    }
+
+    pub(crate) fn parse<K: ValueParser>(&self, entry: &TableEntry, kind: &K) -> Option<K::Output> {
+        let parsed = kind.parse(&entry.node.value);
+        if parsed.is_none() {
+            self.reader.problem(self.mismatch(entry, kind));
+        }
+        parsed
+    }
+
+    fn mismatch<K: ValueParser>(&self, entry: &TableEntry, kind: &K) -> Problem {
+        let name = self.name(&entry.key);
+        let Node { value, span } = &entry.node;
+        let words = kind.keywords();
+        let later = match value {
+            Value::Text(text) => kind.later_keywords().contains(&text.as_str()),
+            _ => false,
+        };
+        if later {
+            return Problem::new(format!("`{name} = {value}` is not supported by this version of runner"))
+                .at(*span)
+                .help(format!("use {}", kind.expected()));
+        }
+        // The text as written: the parsed value may have been clamped.
+        let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
+        let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
+        let word = || hints::nearest_keyword(value, &words).map(|word| format!("\"{word}\""));
+        match kind.meant(value).or_else(word) {
+            Some(meant) => problem.help(format!("did you mean {meant}?")),
+            None => problem,
+        }
+    }
+
+    /// A key's name in messages.
+    pub(crate) fn name(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
+    }
+}
+
+pub(crate) fn join(words: &[String], conjunction: &str) -> String {
+    match words {
+        [] => "none".to_string(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} {conjunction} {last}", first.join(", ")),
+    }
+}
+
+/// A problem about an unknown strategy name, with the nearest or all known names as a hint.
+pub(crate) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
+    Problem::new(message).at(span).help(match hints::nearest(name, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("use {}", list(known)),
+    })
+}

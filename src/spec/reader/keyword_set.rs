@@ -1,0 +1,102 @@
+//! Sets of keywords.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+
+use serde::{Serialize, Serializer};
+
+use super::declare::{KeywordEnum, Writable};
+use super::keys::{ValueParser, join};
+use super::tree::{Value, quoted};
+
+/// A set of values of a keyword enum of at most 32 values.
+pub struct KeywordSet<T>(u32, PhantomData<T>);
+
+impl<T: KeywordEnum> KeywordSet<T> {
+    pub fn contains(self, word: T) -> bool {
+        T::ALL.iter().position(|known| *known == word).is_some_and(|index| self.0 >> index & 1 == 1)
+    }
+
+    /// In the order of the enum.
+    pub fn iter(self) -> impl Iterator<Item = T> {
+        T::ALL.iter().copied().filter(move |word| self.contains(*word))
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl<T: KeywordEnum> FromIterator<T> for KeywordSet<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(words: I) -> KeywordSet<T> {
+        let bit = |word: T| T::ALL.iter().position(|known| *known == word).map_or(0, |index| 1 << index);
+        KeywordSet(words.into_iter().fold(0, |bits, word| bits | bit(word)), PhantomData)
+    }
+}
+
+impl<T> Clone for KeywordSet<T> {
+    fn clone(&self) -> KeywordSet<T> {
+        *self
+    }
+}
+
+impl<T> Copy for KeywordSet<T> {}
+
+impl<T> PartialEq for KeywordSet<T> {
+    fn eq(&self, other: &KeywordSet<T>) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T> Eq for KeywordSet<T> {}
+
+impl<T> Hash for KeywordSet<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl<T: KeywordEnum> fmt::Debug for KeywordSet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(KeywordEnum::keyword)).finish()
+    }
+}
+
+impl<T: KeywordEnum> Serialize for KeywordSet<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter().map(KeywordEnum::keyword))
+    }
+}
+
+/// A list of keywords.
+pub(crate) struct KeywordList<T>(PhantomData<T>);
+
+pub(crate) const fn keyword_list<T>() -> KeywordList<T> {
+    KeywordList(PhantomData)
+}
+
+impl<T: KeywordEnum> ValueParser for KeywordList<T> {
+    type Output = KeywordSet<T>;
+
+    fn parse(&self, value: &Value) -> Option<KeywordSet<T>> {
+        let Value::List(nodes) = value else { return None };
+        let word = |value: &Value| match value {
+            Value::Text(text) => T::ALL.iter().copied().find(|word| word.keyword() == text),
+            _ => None,
+        };
+        nodes.iter().map(|node| word(&node.value)).collect()
+    }
+
+    fn expected(&self) -> String {
+        let words: Vec<String> = T::ALL.iter().map(|word| quoted(word.keyword())).collect();
+        format!("a list of any of {}", join(&words, "and"))
+    }
+}
+
+impl<T: KeywordEnum> Writable for KeywordList<T> {
+    fn text(&self, value: &KeywordSet<T>) -> String {
+        let words: Vec<String> = value.iter().map(|word| quoted(word.keyword())).collect();
+        format!("[{}]", words.join(", "))
+    }
+}

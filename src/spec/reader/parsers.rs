@@ -1,0 +1,324 @@
+//! Parsers of the values of keys.
+
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+
+use super::declare::{KeywordEnum, Writable};
+use super::keys::{ValueParser, join};
+use super::tree::{Value, quoted};
+use base::units::Bytes;
+use device::{OLDEST_CARD, Version};
+
+/// An integer in a range, as u64.
+pub(crate) struct U64Range(pub(crate) RangeInclusive<u64>);
+
+/// An integer in a range, as usize.
+pub(crate) struct UsizeRange(pub(crate) RangeInclusive<usize>);
+
+/// A number that satisfies a condition; `expected` describes it in error messages.
+pub(crate) struct FloatRange {
+    pub(crate) holds: fn(f64) -> bool,
+    pub(crate) expected: &'static str,
+}
+
+/// A keyword of an enum.
+pub(crate) struct Keyword<T>(PhantomData<T>);
+
+pub(crate) const fn keyword<T>() -> Keyword<T> {
+    Keyword(PhantomData)
+}
+
+/// `true` or `false`.
+pub(crate) struct Boolean;
+
+/// A non-empty string.
+pub(crate) struct NonEmptyText;
+
+/// A list of non-empty strings: what they are, and an example.
+pub(crate) struct TextList {
+    pub(crate) of: &'static str,
+    pub(crate) example: &'static str,
+}
+
+/// Names of a model's layers, or patterns of names. Checked once the model is built.
+pub(crate) const LAYERS: TextList = TextList { of: "layers", example: "embedding" };
+
+/// Names of values of a model's forward pass, or patterns of names.
+pub(crate) const VALUES: TextList = TextList { of: "values", example: "logits" };
+
+/// A size in bytes, with its unit: "24 GiB".
+pub(crate) struct SizeWithUnit;
+
+/// A size in bytes, with its unit or as a plain number, that satisfies a condition; `expected` describes it in error
+/// messages.
+pub(crate) struct ByteSize {
+    pub(crate) holds: fn(u64) -> bool,
+    pub(crate) expected: &'static str,
+}
+
+/// The compute capability of a GPU: "9.0".
+pub(crate) struct ComputeCapability;
+
+/// Bounds that keep products of sizes within 64 bits; no machine comes near them.
+pub(crate) const DIMENSION: UsizeRange = UsizeRange(1..=1 << 24);
+pub(crate) const STEPS: UsizeRange = UsizeRange(1..=1 << 17);
+pub(crate) const STEPS_OR_NONE: UsizeRange = UsizeRange(0..=1 << 17);
+/// Steps of a training, which may be longer than the measured part.
+pub(crate) const LONG: UsizeRange = UsizeRange(1..=1 << 32);
+pub(crate) const LONG_OR_NONE: UsizeRange = UsizeRange(0..=1 << 32);
+/// The non-negative integers of TOML.
+pub(crate) const SEED: U64Range = U64Range(0..=i64::MAX as u64);
+
+/// Devices store these numbers in f32, where they must not become 0 or infinite.
+pub(crate) const POSITIVE: FloatRange = FloatRange {
+    holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
+    expected: "a number above 0 that an f32 can hold",
+};
+pub(crate) const NOT_NEGATIVE: FloatRange = FloatRange {
+    holds: |number| number >= 0.0 && (number as f32).is_finite(),
+    expected: "a number of at least 0 that an f32 can hold",
+};
+/// Decay rates of moments. Numbers that round to 1 in f32 are excluded: such a moment would never decay.
+pub(crate) const DECAY_RATE: FloatRange = FloatRange {
+    holds: |number| number >= 0.0 && (number as f32) < 1.0,
+    expected: "a number from 0 to below 1 that does not round to 1 in f32",
+};
+pub(crate) const SHARE: FloatRange =
+    FloatRange { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
+pub(crate) const SHARE_OR_NONE: FloatRange =
+    FloatRange { holds: |number| (0.0..=1.0).contains(&number), expected: "a number from 0 to 1" };
+
+/// A loss scale, its backoff and its growth factor: devices store them in f32, where they must not become 0, 1 or
+/// infinite.
+pub(crate) const SCALE: FloatRange = FloatRange {
+    holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
+    expected: "a number above 0 and up to 3.4e38",
+};
+pub(crate) const BELOW_ONE: FloatRange = FloatRange {
+    holds: |number| number as f32 > 0.0 && (number as f32) < 1.0,
+    expected: "a number between 0 and 1 that rounds to neither in f32",
+};
+pub(crate) const ABOVE_ONE: FloatRange = FloatRange {
+    holds: |number| number as f32 > 1.0 && number as f32 <= 65536.0,
+    expected: "a number above 1 and up to 65536",
+};
+
+impl ValueParser for Boolean {
+    type Output = bool;
+
+    fn parse(&self, value: &Value) -> Option<bool> {
+        match value {
+            Value::Boolean(flag) => Some(*flag),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        "true or false".to_string()
+    }
+
+    /// False, even if the default is true.
+    fn off(&self) -> Option<bool> {
+        Some(false)
+    }
+}
+
+impl ValueParser for U64Range {
+    type Output = u64;
+
+    fn parse(&self, value: &Value) -> Option<u64> {
+        let Value::Integer(integer) = value else { return None };
+        u64::try_from(*integer).ok().filter(|number| self.0.contains(number))
+    }
+
+    fn expected(&self) -> String {
+        format!("a whole number from {} to {}", self.0.start(), self.0.end())
+    }
+}
+
+impl ValueParser for UsizeRange {
+    type Output = usize;
+
+    fn parse(&self, value: &Value) -> Option<usize> {
+        let Value::Integer(integer) = value else { return None };
+        usize::try_from(*integer).ok().filter(|number| self.0.contains(number))
+    }
+
+    fn expected(&self) -> String {
+        format!("a whole number from {} to {}", self.0.start(), self.0.end())
+    }
+}
+
+impl ValueParser for FloatRange {
+    type Output = f64;
+
+    fn parse(&self, value: &Value) -> Option<f64> {
+        let number = match value {
+            Value::Integer(integer) => *integer as f64,
+            Value::Float(float) => *float,
+            _ => return None,
+        };
+        (self.holds)(number).then_some(number)
+    }
+
+    fn expected(&self) -> String {
+        self.expected.to_string()
+    }
+}
+
+impl<T: KeywordEnum> ValueParser for Keyword<T> {
+    type Output = T;
+
+    fn parse(&self, value: &Value) -> Option<T> {
+        let Value::Text(text) = value else { return None };
+        T::ALL.iter().copied().find(|meaning| meaning.keyword() == text)
+    }
+
+    fn expected(&self) -> String {
+        let words: Vec<String> = self.keywords().into_iter().map(quoted).collect();
+        join(&words, "or")
+    }
+
+    fn keywords(&self) -> Vec<&'static str> {
+        T::ALL.iter().map(|meaning| meaning.keyword()).collect()
+    }
+
+    fn later_keywords(&self) -> &'static [&'static str] {
+        T::LATER
+    }
+}
+
+impl ValueParser for NonEmptyText {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        match value {
+            Value::Text(text) if !text.is_empty() => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        "text in quotes".to_string()
+    }
+}
+
+impl ValueParser for TextList {
+    type Output = Vec<String>;
+
+    fn parse(&self, value: &Value) -> Option<Vec<String>> {
+        let Value::List(nodes) = value else { return None };
+        nodes.iter().map(|node| NonEmptyText.parse(&node.value)).collect()
+    }
+
+    fn expected(&self) -> String {
+        format!("a list of {}, such as [{}]", self.of, quoted(self.example))
+    }
+}
+
+impl ValueParser for SizeWithUnit {
+    type Output = Bytes;
+
+    fn parse(&self, value: &Value) -> Option<Bytes> {
+        match value {
+            Value::Text(text) => text.parse().ok().filter(|bytes: &Bytes| bytes.0 > 0),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        "a size with its unit, such as \"24 GiB\" (2^30 bytes) or \"24 GB\" (10^9 bytes)".to_string()
+    }
+}
+
+impl ValueParser for ByteSize {
+    type Output = Bytes;
+
+    fn parse(&self, value: &Value) -> Option<Bytes> {
+        let bytes = match value {
+            Value::Text(text) => text.parse().ok()?,
+            Value::Integer(integer) => Bytes(u64::try_from(*integer).ok()?),
+            _ => return None,
+        };
+        (bytes <= Bytes::MOST && (self.holds)(bytes.0)).then_some(bytes)
+    }
+
+    fn expected(&self) -> String {
+        format!(
+            "{}, such as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of bytes",
+            self.expected
+        )
+    }
+
+    fn meant(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let bytes = if digits { text.parse().ok()? } else { return None };
+        self.parse(&Value::Integer(bytes)).map(|bytes| bytes.0.to_string())
+    }
+}
+
+impl ValueParser for ComputeCapability {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let (major, minor) = text.split_once('.')?;
+        let number = |digits: &str| digits.parse().ok().filter(|number: &u32| number.to_string() == digits);
+        let version = Version { major: number(major)?, minor: number(minor)? };
+        (version >= OLDEST_CARD).then(|| text.clone())
+    }
+
+    fn expected(&self) -> String {
+        format!("a compute capability of at least {OLDEST_CARD}, the oldest with kernels, in quotes")
+    }
+
+    fn meant(&self, value: &Value) -> Option<String> {
+        let Value::Float(number) = value else { return None };
+        self.parse(&Value::Text(format!("{number:?}"))).map(|text| quoted(&text))
+    }
+}
+
+impl Writable for Boolean {
+    fn text(&self, value: &bool) -> String {
+        value.to_string()
+    }
+}
+
+impl Writable for U64Range {
+    fn text(&self, value: &u64) -> String {
+        value.to_string()
+    }
+}
+
+impl Writable for UsizeRange {
+    fn text(&self, value: &usize) -> String {
+        value.to_string()
+    }
+}
+
+impl Writable for FloatRange {
+    /// The shortest text that reads back as the same number.
+    fn text(&self, value: &f64) -> String {
+        format!("{value:?}")
+    }
+}
+
+impl Writable for NonEmptyText {
+    fn text(&self, value: &String) -> String {
+        quoted(value)
+    }
+}
+
+impl Writable for TextList {
+    fn text(&self, value: &Vec<String>) -> String {
+        let texts: Vec<String> = value.iter().map(|text| quoted(text)).collect();
+        format!("[{}]", texts.join(", "))
+    }
+}
+
+impl<T: KeywordEnum> Writable for Keyword<T> {
+    fn text(&self, value: &T) -> String {
+        quoted(value.keyword())
+    }
+}

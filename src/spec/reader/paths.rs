@@ -1,0 +1,242 @@
+//! Paths of experiment files, made absolute.
+
+use super::reference::Accepts;
+use std::path::{Component, Path, PathBuf};
+
+use super::declare::KeyCodec;
+use super::error::Problem;
+use super::keys::{Keys, Reader};
+use super::tree::{Node, TableEntry, Value, quoted};
+use super::write::{TableWriter, WriteMode};
+
+/// Looks up a variable of the environment.
+pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// Replaces `${VAR}` by the variable's value and `$$` by `$`. Fails with a message and a hint if a variable is not set
+/// or a brace is not closed.
+pub(crate) fn expand_variables(
+    text: &str,
+    environment: &Environment<'_>,
+) -> Result<String, (String, String)> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(dollar) = rest.find('$') {
+        out.push_str(&rest[..dollar]);
+        rest = &rest[dollar + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix('{') {
+            let Some((name, after)) = after.split_once('}') else {
+                return Err((
+                    format!("the brace of a variable is not closed in `{text}`"),
+                    "write ${VAR}, or $$ for a dollar sign".to_string(),
+                ));
+            };
+            match environment(name) {
+                Some(value) => out.push_str(&value),
+                None => {
+                    return Err((
+                        format!("the environment variable `{name}` is not set"),
+                        format!("set it, as in `export {name}=...`, or write the path without it"),
+                    ));
+                }
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// The inverse of [`expand_variables`].
+pub(crate) fn escape_variables(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+/// An absolute path without `.` and `..`, from an absolute directory. If the path has wildcards, wildcard characters in
+/// the directory's name are escaped.
+pub(crate) fn absolute(directory: &Path, path: &str) -> PathBuf {
+    let has_wildcards = path.contains(['*', '?', '[']);
+    let directory = match directory.to_str() {
+        Some(directory) if has_wildcards => PathBuf::from(glob::Pattern::escape(directory)),
+        _ => directory.to_path_buf(),
+    };
+    joined(directory, path)
+}
+
+/// Joins a directory and a path, without `.` and `..`.
+fn joined(directory: PathBuf, path: &str) -> PathBuf {
+    let mut result = directory;
+    for component in Path::new(path).components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                result.pop();
+            }
+            other => result.push(other),
+        }
+    }
+    result
+}
+
+/// A path for display: without `.`, and without `..` after a name.
+pub(crate) fn tidy(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(result.components().next_back(), Some(Component::Normal(_))) => {
+                result.pop();
+            }
+            other => result.push(other),
+        }
+    }
+    result
+}
+
+/// Paths and globs, at least one.
+pub(crate) struct PathList;
+
+impl KeyCodec for PathList {
+    type Output = Vec<PathBuf>;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Vec<PathBuf>> {
+        let expected = "a list of paths, such as [\"../src/**/*.rs\"]";
+        let name = keys.name(&entry.key);
+        let mismatch = |node: &Node| {
+            Problem::new(format!("`{name}` must be {expected}, not {}", node.value)).at(node.span)
+        };
+        let reader = keys.reader();
+        match &entry.node.value {
+            Value::List(nodes) if !nodes.is_empty() => {
+                let mut paths = Vec::new();
+                for node in nodes {
+                    match &node.value {
+                        Value::Text(text) if !text.is_empty() => {
+                            paths.push(path(reader, node, text).map_err(|p| reader.problem(p)).ok())
+                        }
+                        _ => {
+                            reader.problem(mismatch(node));
+                            paths.push(None);
+                        }
+                    }
+                }
+                paths.into_iter().collect()
+            }
+            _ => {
+                reader.problem(mismatch(&entry.node));
+                None
+            }
+        }
+    }
+
+    fn write(&self, key: &str, value: &Vec<PathBuf>, lines: &mut TableWriter) {
+        // The identity of a run contains the digest of its data, not the paths.
+        if lines.form() == WriteMode::Complete {
+            let path = |path: &PathBuf| quoted(&escape_variables(&path.to_string_lossy()));
+            let paths: Vec<String> = value.iter().map(path).collect();
+            lines.line(key, &format!("[{}]", paths.join(", ")));
+        }
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = [\"../src/**/*.rs\"]")
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value("a path or glob, or a list of them; relative to the file; ${VARIABLE} is expanded")
+    }
+}
+
+/// One file, without wildcards, and an example of its name.
+pub(crate) struct FilePath(pub(crate) &'static str);
+
+impl KeyCodec for FilePath {
+    type Output = PathBuf;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<PathBuf> {
+        let (name, reader, node) = (keys.name(&entry.key), keys.reader(), &entry.node);
+        match &node.value {
+            Value::Text(text) if !text.is_empty() => {
+                file(reader, node, text).map_err(|problem| reader.problem(problem)).ok()
+            }
+            other => {
+                let problem = format!("`{name}` must be a path, such as \"{}\", not {other}", self.0);
+                reader.problem(Problem::new(problem).at(node.span));
+                None
+            }
+        }
+    }
+
+    fn write(&self, key: &str, value: &PathBuf, lines: &mut TableWriter) {
+        // The identity of a run contains the digest of the file, not its path.
+        if lines.form() == WriteMode::Complete {
+            lines.line(key, &quoted(&escape_variables(&value.to_string_lossy())));
+        }
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = \"{}\"", self.0)
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value("a path, relative to the file; ${VARIABLE} is expanded")
+    }
+}
+
+/// The absolute path of a file: variables are replaced, and relative paths start at the directory of the experiment
+/// file.
+fn file(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem> {
+    let expanded = expand_variables(text, reader.environment)
+        .map_err(|(message, help)| Problem::new(message).at(node.span).help(help))?;
+    // Wildcard characters are literal.
+    let path = joined(reader.sources.directory(node.span).to_path_buf(), &expanded);
+    if path.to_str().is_none() {
+        return Err(Problem::new("the path of the experiment is not UTF-8 text").at(node.span));
+    }
+    Ok(path)
+}
+
+/// An absolute path or glob: variables are replaced, and relative paths start at the directory of the experiment file.
+fn path(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem> {
+    let expanded = expand_variables(text, reader.environment)
+        .map_err(|(message, help)| Problem::new(message).at(node.span).help(help))?;
+    let path = absolute(reader.sources.directory(node.span), &expanded);
+    if path.to_str().is_none() {
+        return Err(Problem::new("the path of the experiment is not UTF-8 text").at(node.span));
+    }
+    glob::Pattern::new(&path.to_string_lossy()).map_err(|error| {
+        Problem::new(format!("`{text}` is not a valid path with wildcards: {}", error.msg))
+            .at(node.span)
+            .help("`*` matches part of a name, `**` any folders, `[ab]` one of several characters")
+    })?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_replaced() {
+        let environment = |name: &str| (name == "A").then(|| "x/y".to_string());
+        let expand = |text| expand_variables(text, &environment).map_err(|(message, _)| message);
+        assert_eq!(expand("${A}/${A}$$b$"), Ok("x/y/x/y$b$".to_string()));
+        assert_eq!(expand("${B}"), Err("the environment variable `B` is not set".to_string()));
+        assert_eq!(expand("${A"), Err("the brace of a variable is not closed in `${A`".to_string()));
+        assert_eq!(expand(&escape_variables("a${A}$")), Ok("a${A}$".to_string()));
+    }
+
+    #[test]
+    fn paths_are_normalized() {
+        assert_eq!(absolute(Path::new("/a/b"), "../c/./d.txt"), Path::new("/a/c/d.txt"));
+        assert_eq!(absolute(Path::new("/a/b"), "/c"), Path::new("/c"));
+        assert_eq!(absolute(Path::new("/a[1]"), "c"), Path::new("/a[1]/c"));
+        assert_eq!(absolute(Path::new("/a[1]"), "*"), Path::new("/a[[]1[]]/*"));
+        assert_eq!(tidy(Path::new("experiments/../base/./a.toml")), Path::new("base/a.toml"));
+        assert_eq!(tidy(Path::new("../../a.toml")), Path::new("../../a.toml"));
+    }
+}

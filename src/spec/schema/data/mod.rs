@@ -1,0 +1,72 @@
+//! `[data]`: one file for each kind of data set. To add one, add its file and its lines here.
+
+mod synthetic;
+mod text;
+mod tokens;
+
+pub use synthetic::Synthetic;
+pub use text::{DocumentArrangement, Text, Tokenizer, Tokens};
+pub use tokens::{TokenFiles, TokenFormat};
+
+use super::rules::attach_span;
+use crate::reader::declare::choice;
+use crate::reader::error::Problem;
+use crate::reader::tree::Table;
+use data::{DataSet, Documents};
+
+choice! {
+    pub enum Data("data"): DataSource {
+        text: Text,
+        tokens: TokenFiles,
+        synthetic: Synthetic,
+    }
+    later "cifar", "csv", "idx"
+}
+
+/// A kind of data set.
+trait DataSource {
+    /// The reader of the data.
+    fn data_set(&self) -> Box<dyn DataSet>;
+
+    /// Fails if `split` leaves no data to evaluate on.
+    fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem>;
+
+    /// How documents become samples.
+    fn documents(&self) -> Documents {
+        Documents::Joined
+    }
+
+    /// Rules between its own keys.
+    fn check(&self, _tree: &Table) -> Result<(), Problem> {
+        Ok(())
+    }
+}
+
+impl Data {
+    /// The reader of the data.
+    pub fn data_set(&self) -> Box<dyn DataSet> {
+        self.each().data_set()
+    }
+
+    /// How documents become samples.
+    pub fn documents(&self) -> Documents {
+        self.each().documents()
+    }
+
+    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().check(tree)
+    }
+
+    pub(super) fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().has_evaluation_data(tree)
+    }
+}
+
+/// Fails if the training share is the whole data set.
+fn check_split(split: f64, key: &'static str, tree: &Table) -> Result<(), Problem> {
+    if split < 1.0 {
+        return Ok(());
+    }
+    let message = format!("{key} = 1 leaves no data to evaluate on");
+    Err(attach_span(message, &[key, "evaluation"], tree, "use 0.9, or evaluation = \"off\""))
+}

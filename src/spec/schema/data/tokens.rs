@@ -1,0 +1,50 @@
+//! `[data.tokens]`
+
+use std::path::PathBuf;
+
+use super::{DataSource, check_split};
+use crate::reader::declare::{key_table, keywords};
+use crate::reader::error::Problem;
+use crate::reader::parsers::{SHARE, UsizeRange, keyword};
+use crate::reader::paths::PathList;
+use crate::reader::tree::Table;
+use data::{DataSet, TokenSet, TokenWidth};
+
+/// In bytes; more than any format has.
+const HEADER: UsizeRange = UsizeRange(0..=1 << 20);
+
+key_table! {
+    /// Flat binary files of token ids, concatenated in the order of their sorted paths.
+    pub struct TokenFiles {
+        /// Paths and globs, relative to the experiment file.
+        pub paths: Vec<PathBuf> = PathList;
+        /// Storage format of a token id, little-endian.
+        pub format: TokenFormat = keyword(), default TokenFormat::U16;
+        /// Size of the header of each file in bytes; it is skipped.
+        pub header: usize = HEADER, default 0;
+        /// Share of the tokens, from the front, for training; the rest is for evaluation.
+        pub split: f64 = SHARE, default 0.9;
+    }
+}
+
+keywords! {
+    /// Storage format of a token id, little-endian.
+    pub enum TokenFormat {
+        U16 = "u16",
+        U32 = "u32",
+    }
+}
+
+impl DataSource for TokenFiles {
+    fn data_set(&self) -> Box<dyn DataSet> {
+        let width = match self.format {
+            TokenFormat::U16 => TokenWidth::U16,
+            TokenFormat::U32 => TokenWidth::U32,
+        };
+        Box::new(TokenSet { paths: self.paths.clone(), width, header: self.header, split: self.split })
+    }
+
+    fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
+        check_split(self.split, "data.tokens.split", tree)
+    }
+}

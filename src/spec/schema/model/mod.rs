@@ -1,0 +1,93 @@
+//! `[model]`: one file for each model. To add one, add its file and its lines here.
+
+mod hf;
+mod transformer;
+
+use std::path::Path;
+
+pub use hf::Hf;
+pub(crate) use hf::decides;
+pub use transformer::{
+    Dropout, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer,
+};
+
+use crate::reader::declare::choice;
+use crate::reader::error::Problem;
+use crate::reader::tree::Table;
+use data::{KeyedCount, Sample};
+
+choice! {
+    pub enum Model("model"): Architecture {
+        transformer: Transformer,
+    }
+    or hf: Hf as Transformer
+    later "mlp", "sequential"
+}
+
+/// A model.
+trait Architecture {
+    /// Its kind and sizes, in one line.
+    fn description(&self) -> String;
+
+    /// The parts of each sample that it reads.
+    fn sample(&self) -> Sample;
+
+    /// Whether it draws random numbers in training.
+    fn draws(&self) -> bool;
+
+    /// The model in evaluation, without dropout.
+    fn evaluated(&self) -> Model;
+
+    /// The number of its blocks, and the key that sets it.
+    fn blocks(&self) -> KeyedCount;
+
+    /// The file of its initial parameters, if there is one.
+    fn weights(&self) -> Option<&Path>;
+
+    /// Checks rules between its own keys.
+    fn check(&self, tree: &Table) -> Result<(), Problem>;
+
+    /// Fails if bytes or operations of a step exceed 64-bit counters. The sums are upper bounds, with room for every
+    /// strategy.
+    fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem>;
+}
+
+impl Model {
+    /// Its kind and sizes, in one line.
+    pub fn description(&self) -> String {
+        self.each().description()
+    }
+
+    /// The parts of each sample that it reads.
+    pub fn sample(&self) -> Sample {
+        self.each().sample()
+    }
+
+    /// Whether it draws random numbers in training.
+    pub fn draws(&self) -> bool {
+        self.each().draws()
+    }
+
+    /// The model in evaluation, without dropout.
+    pub fn evaluated(&self) -> Model {
+        self.each().evaluated()
+    }
+
+    /// The number of its blocks, and the key that sets it.
+    pub fn blocks(&self) -> KeyedCount {
+        self.each().blocks()
+    }
+
+    /// The file of its initial parameters, if there is one.
+    pub fn weights(&self) -> Option<&Path> {
+        self.each().weights()
+    }
+
+    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().check(tree)
+    }
+
+    pub(super) fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+        self.each().sizes_can_be_counted(batch_size, tree)
+    }
+}

@@ -1,0 +1,72 @@
+//! The choices between kinds of blocks.
+
+use super::Transformer;
+use crate::reader::declare::{KeywordEnum, keywords};
+
+keywords! {
+    /// The normalization of a row.
+    pub enum Norm {
+        /// Layer norm.
+        Layer = "layer",
+        /// RMS norm.
+        Rms = "rms",
+        /// RMS norm with 1 added to its weights, which start at zero and decay to it (Gemma).
+        RmsZeroCentered = "rms_zero_centered",
+    }
+}
+
+keywords! {
+    /// Where a block's norms are, relative to its residual stream.
+    pub enum NormPlacement {
+        /// `x + part(norm(x))`, and a norm before the head.
+        Pre = "pre",
+        /// `norm(x + part(x))`
+        Post = "post",
+        /// `x + norm(part(norm(x)))`, and a norm before the head.
+        Sandwich = "sandwich",
+    }
+}
+
+keywords! {
+    /// Position encoding.
+    pub enum Positions {
+        /// A learned table, added to the token embedding.
+        Learned = "learned",
+        /// Rotations of queries and keys (RoPE).
+        Rotary = "rotary",
+        /// None: positions differ only by what causal attention sees.
+        None = "none",
+    }
+}
+
+impl Transformer {
+    /// The differences to GPT-2 in one or two words each, except biases, which take next to no memory.
+    pub(super) fn differences_to_gpt2(&self) -> Vec<String> {
+        let gpt2 = Transformer::new(self.layers, self.d_model, self.heads, self.context);
+        let mut words = Vec::new();
+        let mut add = |differs: bool, word: &str| words.extend(differs.then(|| word.to_owned()));
+        add(self.head_dim != gpt2.head_dim, &format!("D {}", self.head_dim));
+        add(self.d_ff != gpt2.d_ff, &format!("F {}", self.d_ff));
+        add(self.activation != gpt2.activation, self.activation.keyword());
+        add(self.norm != gpt2.norm, self.norm.keyword());
+        match self.norm_placement {
+            NormPlacement::Pre => {}
+            NormPlacement::Post => add(true, "post-norm"),
+            NormPlacement::Sandwich => add(true, "sandwich-norm"),
+        }
+        match self.positions {
+            Positions::Learned => {}
+            Positions::Rotary => add(true, self.positions.keyword()),
+            Positions::None => add(true, "no positions"),
+        }
+        add(!self.causal, "not causal");
+        self.window.iter().for_each(|window| add(true, &format!("window {window}")));
+        self.global_every.iter().for_each(|every| add(true, &format!("but each {every}.")));
+        add(self.attention_softcap.is_some(), "soft-capped");
+        add(self.qk_norm, "qk-norm");
+        add(self.logit_softcap.is_some(), "capped logits");
+        add(!self.tied, "untied");
+        add(self.dropout.is_any(), "dropout");
+        words
+    }
+}

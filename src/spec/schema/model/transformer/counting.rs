@@ -1,0 +1,50 @@
+//! Size limits: bytes and operations of a step are counted in 64 bits.
+
+use super::Transformer;
+use crate::reader::error::Problem;
+use crate::reader::tree::Table;
+use crate::schema::rules::attach_span;
+
+const KEYS: [&str; 7] = [
+    "model.transformer.d_model",
+    "model.transformer.layers",
+    "model.transformer.heads",
+    "model.transformer.head_dim",
+    "model.transformer.context",
+    "model.transformer.vocabulary",
+    "model.transformer.d_ff",
+];
+
+impl Transformer {
+    /// The sums are upper bounds, with room for every kind of block and every strategy.
+    pub(super) fn check_counts(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+        let wide = |size: usize| size as u128;
+        let Transformer { layers, d_model, heads, head_dim, context, vocabulary, d_ff, .. } = *self;
+        let [layers, channels, heads, head_dim, context, vocabulary, width] =
+            [layers, d_model, heads, head_dim, context, vocabulary, d_ff].map(wide);
+        let of_heads = heads * head_dim;
+        let block = channels * (4 * of_heads + 3 * width + 8) + 3 * of_heads + 2 * width;
+        let parameters = channels * (2 * vocabulary + context + 2) + layers * block;
+        if parameters > 1 << 40 {
+            return Err(attach_span(
+                format!("the model would have up to {parameters} parameters"),
+                &KEYS,
+                tree,
+                "use at most 2^40 (about 10^12)",
+            ));
+        }
+        let tokens = wide(batch_size) * context;
+        let of_block = 24 * channels + 16 * of_heads + 8 * width + 4 * heads * context;
+        let activations = tokens * (layers * of_block + 4 * vocabulary);
+        let work = 16 * tokens * (parameters + layers * context * of_heads);
+        if activations > 1 << 57 || work > 1 << 62 {
+            return Err(attach_span(
+                format!("one step of {tokens} tokens exceeds the counters of 64 bits"),
+                &["train.batch_size", "model.transformer.context"],
+                tree,
+                "use smaller batches, shorter sequences or a smaller model",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! `[model.transformer]`: the keys of a decoder. Its blocks are composed of independent choices, whose defaults are
+//! GPT-2's.
+
+mod activation;
+mod choices;
+mod counting;
+mod dropout;
+mod rotary;
+mod rules;
+
+use std::path::{Path, PathBuf};
+
+pub use activation::MlpActivation;
+pub use choices::{Norm, NormPlacement, Positions};
+pub use dropout::Dropout;
+use dropout::DropoutCodec;
+pub(super) use dropout::RATE;
+pub use rotary::{Rotary, RotaryScaling};
+
+use super::{Architecture, Model};
+use crate::reader::declare::{Optional, key_table};
+use crate::reader::error::Problem;
+use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange, keyword};
+use crate::reader::paths::FilePath;
+use crate::reader::tree::Table;
+use data::{KeyedCount, Part, Sample};
+use ops::{Activation, TensorType};
+
+/// Together with the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near it.
+pub(super) const LAYERS: UsizeRange = UsizeRange(1..=1 << 14);
+
+/// Number of byte values.
+const BYTES: usize = 256;
+
+/// PyTorch's default.
+const NORM_EPSILON: f64 = 1e-5;
+
+key_table! {
+    /// A decoder: blocks of attention and a feed-forward layer.
+    pub struct Transformer {
+        /// Number of blocks.
+        pub layers: usize = LAYERS;
+        /// Channels of the residual stream.
+        pub d_model: usize = DIMENSION;
+        /// Query heads of attention.
+        pub heads: usize = DIMENSION;
+        /// Context length in tokens: the positions of a sequence.
+        pub context: usize = DIMENSION;
+        /// Rows of the token embedding; more than the largest token id of the data.
+        pub vocabulary: usize = DIMENSION, default BYTES;
+        /// Factor that multiplies the token embeddings where they enter the residual stream (Gemma).
+        pub embedding_scale: Option<f64> = Optional(POSITIVE), default None;
+        /// Key and value heads; `heads / kv_heads` consecutive query heads share one (grouped-query attention).
+        pub kv_heads: usize = DIMENSION, default same_number(heads);
+        /// Channels per head; by default `d_model / heads`.
+        pub head_dim: usize = DIMENSION, default head_dim_of(d_model, heads);
+        /// Whether attention is causal: positions do not attend to later ones.
+        pub causal: bool = Boolean, default true;
+        /// Sliding window: the number of positions that each position attends to, its own included. Needs `causal =
+        /// true`.
+        pub window: Option<usize> = Optional(DIMENSION), default None;
+        /// Every n-th block attends to the full context instead of the window. Needs `window`.
+        pub global_every: Option<usize> = Optional(LAYERS), default None;
+        /// Factor of the attention scores; by default one over the square root of `head_dim`.
+        pub attention_scale: Option<f64> = Optional(POSITIVE), default None;
+        /// Soft cap of attention scores: `cap * tanh(score / cap)` (Gemma 2).
+        pub attention_softcap: Option<f64> = Optional(POSITIVE), default None;
+        /// Whether each query and key head is normalized by RMS norm (Qwen 3).
+        pub qk_norm: bool = Boolean, default false;
+        /// Width of the feed-forward layer.
+        pub d_ff: usize = DIMENSION, default four_times(d_model);
+        /// Activation of the feed-forward layer, elementwise or as a gated linear unit.
+        pub activation: MlpActivation = keyword(), default MlpActivation::Plain(Activation::GeluTanh);
+        /// Normalization: layer norm or RMS norm.
+        pub norm: Norm = keyword(), default Norm::Layer;
+        /// Added to the variance, or to the mean square, before its square root (`eps`).
+        pub norm_epsilon: f64 = POSITIVE, default NORM_EPSILON;
+        /// Norms before each part of a block, after it, or both.
+        pub norm_placement: NormPlacement = keyword(), default NormPlacement::Pre;
+        /// Position encoding.
+        pub positions: Positions = keyword(), default Positions::Learned;
+        /// Rotary position embedding. Only with `positions = "rotary"`.
+        pub rotary: Rotary = rotary::ROTARY, default Rotary::default();
+        /// Whether linear layers have biases. The head has none.
+        pub bias: bool = Boolean, default true;
+        /// Whether the linear layer that computes queries, keys and values has a bias; by default as `bias`.
+        pub qkv_bias: bool = Boolean, default same_flag(bias);
+        /// Whether the head shares its weight with the token embedding (weight tying).
+        pub tied: bool = Boolean, default true;
+        /// Soft cap of logits: `cap * tanh(logit / cap)` (Gemma 2).
+        pub logit_softcap: Option<f64> = Optional(POSITIVE), default None;
+        /// Dropout probabilities: one number for all places, or a table. No effect in evaluation.
+        pub dropout: Dropout = DropoutCodec, default Dropout::default();
+        /// Safetensors file with the initial parameters; a relative path starts at the folder of the file that writes
+        /// it.
+        pub weights: Option<PathBuf> = Optional(FilePath("final.safetensors")), default None;
+    }
+}
+
+/// The default width of the original transformer. `None` is a width that could not be read: any value serves.
+fn four_times(d_model: impl Into<Option<usize>>) -> usize {
+    4 * d_model.into().unwrap_or_default()
+}
+
+fn same_number(heads: impl Into<Option<usize>>) -> usize {
+    heads.into().unwrap_or_default()
+}
+
+fn same_flag(bias: impl Into<Option<bool>>) -> bool {
+    bias.into().unwrap_or_default()
+}
+
+/// 0 if `heads` does not divide `d_model`, which `heads_divide_d_model` reports.
+fn head_dim_of(d_model: impl Into<Option<usize>>, heads: impl Into<Option<usize>>) -> usize {
+    let (d_model, heads) = (d_model.into().unwrap_or_default(), heads.into().unwrap_or_default());
+    if d_model.is_multiple_of(heads) { d_model / heads.max(1) } else { 0 }
+}
+
+impl Transformer {
+    /// GPT-2's blocks on bytes.
+    pub fn new(layers: usize, d_model: usize, heads: usize, context: usize) -> Transformer {
+        Transformer {
+            layers,
+            d_model,
+            heads,
+            context,
+            vocabulary: BYTES,
+            embedding_scale: None,
+            kv_heads: heads,
+            head_dim: head_dim_of(d_model, heads),
+            causal: true,
+            window: None,
+            global_every: None,
+            attention_scale: None,
+            attention_softcap: None,
+            qk_norm: false,
+            d_ff: four_times(d_model),
+            activation: MlpActivation::Plain(Activation::GeluTanh),
+            norm: Norm::Layer,
+            norm_epsilon: NORM_EPSILON,
+            norm_placement: NormPlacement::Pre,
+            positions: Positions::Learned,
+            rotary: Rotary::default(),
+            bias: true,
+            qkv_bias: true,
+            tied: true,
+            logit_softcap: None,
+            dropout: Dropout::default(),
+            weights: None,
+        }
+    }
+
+    /// The attention window of a block in positions, its own included; `None` if it attends to the full context.
+    pub fn window_of(&self, block: usize) -> Option<usize> {
+        let is_global = self.global_every.is_some_and(|every| (block + 1).is_multiple_of(every));
+        self.window.filter(|_| !is_global)
+    }
+
+    /// The tokens of a sample and their targets, i32[T] each.
+    pub fn parts(&self) -> [Part; 2] {
+        let below = Some(KeyedCount { key: "model.transformer.vocabulary", count: self.vocabulary });
+        ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[self.context]), below })
+    }
+}
+
+impl Architecture for Transformer {
+    fn description(&self) -> String {
+        let Transformer { layers, d_model, heads, kv_heads, context, vocabulary, .. } = self;
+        let heads = if kv_heads == heads { heads.to_string() } else { format!("{heads}:{kv_heads}") };
+        let sizes = format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}");
+        [vec![sizes], self.differences_to_gpt2()].concat().join(" ")
+    }
+
+    fn sample(&self) -> Sample {
+        let length = KeyedCount { key: "model.transformer.context", count: self.context };
+        Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
+    }
+
+    fn draws(&self) -> bool {
+        self.dropout.is_any()
+    }
+
+    fn evaluated(&self) -> Model {
+        Model::Transformer(Transformer { dropout: Dropout::default(), ..self.clone() })
+    }
+
+    fn blocks(&self) -> KeyedCount {
+        KeyedCount { key: "model.transformer.layers", count: self.layers }
+    }
+
+    fn weights(&self) -> Option<&Path> {
+        self.weights.as_deref()
+    }
+
+    fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.check_rules(tree)
+    }
+
+    fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+        self.check_counts(batch_size, tree)
+    }
+}

@@ -1,0 +1,52 @@
+//! `rotary`: rotary position embeddings (RoPE) of queries and keys.
+
+use crate::reader::declare::{InlineTable, Optional, inline_table, key_table};
+use crate::reader::parsers::{DIMENSION, FloatRange, POSITIVE};
+use ops::{Frequencies, Scaling};
+
+pub(super) const ROTARY: InlineTable<Rotary> = inline_table("rotary", "`rotary`", "base = 500000.0");
+
+const SCALING: InlineTable<RotaryScaling> =
+    inline_table("scaling", "`scaling`", "factor = 8.0, original = 8192");
+
+const FACTOR: FloatRange = FloatRange {
+    holds: |number| number >= 1.0 && (number as f32).is_finite(),
+    expected: "a number of at least 1 that an f32 can hold",
+};
+
+key_table! {
+    /// The angle by which each pair of channels is rotated from one position to the next.
+    pub struct Rotary: Default {
+        /// Base of the frequencies (`rope_theta`): pair i of D / 2 is rotated by `base^(-2i/D)` per position.
+        pub base: f64 = POSITIVE, default 10_000.0;
+        /// Lower frequencies, for a longer context than the model was trained on (`rope_scaling`).
+        pub scaling: Option<RotaryScaling> = Optional(SCALING), default None;
+    }
+}
+
+key_table! {
+    /// Llama 3's scaling: high frequencies stay unchanged, low frequencies are divided by `factor`, and frequencies
+    /// between are interpolated.
+    pub struct RotaryScaling {
+        /// Divisor of low frequencies.
+        pub factor: f64 = FACTOR;
+        /// Pairs with at most this many turns in the original context are divided by `factor` (`low_freq_factor`).
+        pub low: f64 = POSITIVE, default 1.0;
+        /// Pairs with at least this many turns in the original context stay unchanged (`high_freq_factor`).
+        pub high: f64 = POSITIVE, default 4.0;
+        /// Context that the model was trained on, in positions (`original_max_position_embeddings`).
+        pub original: usize = DIMENSION;
+    }
+}
+
+impl Rotary {
+    pub fn frequencies(&self) -> Frequencies {
+        let scaling = self.scaling.as_ref().map(|&RotaryScaling { factor, low, high, original }| Scaling {
+            factor,
+            low,
+            high,
+            original,
+        });
+        Frequencies { base: self.base, scaling }
+    }
+}

@@ -1,0 +1,113 @@
+//! Rules between the keys of a transformer.
+
+use super::{Positions, Rotary, Transformer};
+use crate::reader::error::Problem;
+use crate::reader::tree::Table;
+use crate::schema::rules::{attach_span, divisors};
+
+const D_MODEL: &str = "model.transformer.d_model";
+const HEADS: &str = "model.transformer.heads";
+const KV_HEADS: &str = "model.transformer.kv_heads";
+const HEAD_DIM: &str = "model.transformer.head_dim";
+const CAUSAL: &str = "model.transformer.causal";
+const WINDOW: &str = "model.transformer.window";
+const GLOBAL_EVERY: &str = "model.transformer.global_every";
+const POSITIONS: &str = "model.transformer.positions";
+const ROTARY: &str = "model.transformer.rotary";
+const LOW: &str = "model.transformer.rotary.scaling.low";
+const HIGH: &str = "model.transformer.rotary.scaling.high";
+
+impl Transformer {
+    pub(super) fn check_rules(&self, tree: &Table) -> Result<(), Problem> {
+        self.heads_divide_d_model(tree)?;
+        self.kv_heads_divide_heads(tree)?;
+        self.window_needs_causal_attention(tree)?;
+        self.global_every_needs_window(tree)?;
+        self.rotary_needs_even_head_dim(tree)?;
+        self.rotary_needs_rotary_positions(tree)?;
+        self.scaling_low_is_below_high(tree)
+    }
+
+    fn heads_divide_d_model(&self, tree: &Table) -> Result<(), Problem> {
+        let Transformer { heads, d_model, .. } = *self;
+        if self.head_dim > 0 {
+            return Ok(());
+        }
+        let message = format!("{HEADS} = {heads} does not divide {D_MODEL} = {d_model}");
+        let remedy = format!("use {}, or set head_dim", divisors(d_model, heads));
+        Err(attach_span(message, &[HEADS, D_MODEL], tree, remedy))
+    }
+
+    fn kv_heads_divide_heads(&self, tree: &Table) -> Result<(), Problem> {
+        let Transformer { heads, kv_heads, .. } = *self;
+        if heads.is_multiple_of(kv_heads) {
+            return Ok(());
+        }
+        let message = format!("{KV_HEADS} = {kv_heads} does not divide {HEADS} = {heads}");
+        Err(attach_span(message, &[KV_HEADS, HEADS], tree, format!("use {}", divisors(heads, kv_heads))))
+    }
+
+    fn window_needs_causal_attention(&self, tree: &Table) -> Result<(), Problem> {
+        if self.causal || self.window.is_none() {
+            return Ok(());
+        }
+        let message = "window needs causal attention, and causal = false attends to later positions";
+        Err(attach_span(message.to_owned(), &[WINDOW, CAUSAL], tree, "remove one of the two"))
+    }
+
+    fn global_every_needs_window(&self, tree: &Table) -> Result<(), Problem> {
+        if self.window.is_some() || self.global_every.is_none() {
+            return Ok(());
+        }
+        let message = "global_every selects the blocks without a window, and window is not set";
+        Err(attach_span(
+            message.to_owned(),
+            &[GLOBAL_EVERY, WINDOW],
+            tree,
+            "add a window, such as window = 1024, or remove global_every",
+        ))
+    }
+
+    fn rotary_needs_even_head_dim(&self, tree: &Table) -> Result<(), Problem> {
+        let Transformer { heads, d_model, head_dim, .. } = *self;
+        if self.positions != Positions::Rotary || head_dim.is_multiple_of(2) {
+            return Ok(());
+        }
+        let message = format!(
+            "positions = \"rotary\" rotates channels in pairs, and {head_dim} channels per head are an odd number"
+        );
+        let remedy = if heads * head_dim != d_model {
+            format!("use head_dim = {}", head_dim + 1)
+        } else if d_model.is_multiple_of(2) {
+            format!("use {} for heads", divisors(d_model / 2, heads))
+        } else {
+            format!("use d_model = {} or other positions", 2 * d_model)
+        };
+        Err(attach_span(message, &[POSITIONS, HEAD_DIM, HEADS, D_MODEL], tree, remedy))
+    }
+
+    fn rotary_needs_rotary_positions(&self, tree: &Table) -> Result<(), Problem> {
+        if self.positions == Positions::Rotary || self.rotary == Rotary::default() {
+            return Ok(());
+        }
+        let message = "rotary has no effect: positions is not \"rotary\"";
+        Err(attach_span(
+            message.to_owned(),
+            &[ROTARY, POSITIONS],
+            tree,
+            "use positions = \"rotary\", or remove rotary",
+        ))
+    }
+
+    fn scaling_low_is_below_high(&self, tree: &Table) -> Result<(), Problem> {
+        let Some(scaling) = &self.rotary.scaling else { return Ok(()) };
+        if scaling.low < scaling.high {
+            return Ok(());
+        }
+        let message = format!(
+            "rotary.scaling.low = {:?} is not below rotary.scaling.high = {:?}",
+            scaling.low, scaling.high
+        );
+        Err(attach_span(message, &[LOW, HIGH], tree, "Llama 3 uses low = 1.0 and high = 4.0"))
+    }
+}

@@ -1,0 +1,225 @@
+//! The resolved configuration of one run: every default filled in, every rule between keys checked. Later stages see
+//! nothing else. Models, data, optimizers, schedules and strategies have their own files.
+
+use serde::Serialize;
+
+use super::data::Data;
+use super::model::Model;
+use super::optimizer::Optimizer;
+use super::schedule::Schedule;
+use super::strategy::{DataResidence, Strategy};
+use crate::reader::declare::{Optional, key_table, keywords, one_of};
+use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
+use data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
+
+/// One run: model, data, training and one strategy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunConfig {
+    pub model: Model,
+    pub data: Data,
+    pub train: Train,
+    pub evaluation: Option<Evaluation>,
+    pub measure: Measure,
+    pub strategy: Strategy,
+    /// Number of tokens of a data set that is one row of tokens. Not a key: it is known once the data set was opened.
+    pub tokens: Option<usize>,
+}
+
+key_table! {
+    /// Training: batches, optimizer and schedule.
+    pub struct Train {
+        /// Sequences per optimizer step: the effective batch size, which `accumulate` splits into micro-batches.
+        pub batch_size: usize = DIMENSION;
+        /// Largest global norm of the gradients; larger gradients are scaled down (`torch.nn.utils.clip_grad_norm_`).
+        pub clip_norm: Option<f64> = Optional(POSITIVE), default None;
+        /// Seed of initial parameters, sample order, dropout and stochastic rounding. At most 2^63 - 1, the largest
+        /// integer of TOML.
+        pub seed: u64 = SEED, default 0;
+        /// Whether training runs in shuffled epochs that visit every sample once; otherwise samples are drawn with
+        /// replacement. PyTorch: `DataLoader(shuffle=True)`.
+        pub shuffle: bool = Boolean, default false;
+        /// The incomplete last batch of an epoch (PyTorch: `drop_last`): "drop" it, or "keep" it, padded with masked
+        /// samples. Only with `shuffle = true`.
+        pub last_batch: LastBatch = keyword(), default LastBatch::Drop;
+        /// The optimizer: one table with its options.
+        pub optimizer: Optimizer = one_of();
+        /// Learning rate schedule, in optimizer steps.
+        pub schedule: Schedule = one_of(), default Schedule::default();
+    }
+}
+
+keywords! {
+    /// The incomplete last batch of an epoch.
+    pub enum LastBatch {
+        /// Not trained on.
+        Drop = "drop",
+        /// Padded to a full batch: missing samples are masked, and the loss is the mean over the samples present.
+        Keep = "keep",
+    }
+}
+
+impl Train {
+    /// The order of samples.
+    pub fn order(&self) -> Order {
+        match self.shuffle {
+            false => Order::Drawn,
+            true => Order::Shuffled { keeps_last: self.last_batch == LastBatch::Keep },
+        }
+    }
+}
+
+key_table! {
+    /// Evaluation during training.
+    #[derive(Eq)]
+    pub struct Evaluation {
+        /// Optimizer steps between evaluations; the last step is always followed by one.
+        pub every: usize = STEPS, default 10;
+        /// Batches of `batch_size` sequences per evaluation.
+        pub batches: usize = STEPS, default 1;
+    }
+}
+
+keywords! {
+    /// The work of a step.
+    pub enum Task {
+        /// Forward, backward and update.
+        Training = "training",
+        /// The forward pass only: no gradients, and no values saved for backward.
+        Inference = "inference",
+    }
+}
+
+keywords! {
+    /// The seeds of the repeats of a run.
+    pub enum SeedPolicy {
+        /// `train.seed` for all: repeats train identically and differ in speed only.
+        Same = "same",
+        /// Consecutive seeds, starting at `train.seed`: the spread of the losses shows the effect of the seed.
+        Vary = "vary",
+    }
+}
+
+key_table! {
+    /// What is measured, and for how many steps.
+    #[derive(Eq)]
+    pub struct Measure: Default {
+        /// What is measured: training steps, or inference (the forward pass only).
+        pub what: Task = keyword(), default Task::Training;
+        /// Whether all repeats use `train.seed`, or each the next seed.
+        pub seeds: SeedPolicy = keyword(), default SeedPolicy::Same;
+        /// Optimizer steps before the timed ones; not timed.
+        pub warmup_steps: usize = STEPS_OR_NONE, default 3;
+        /// Timed optimizer steps.
+        pub steps: usize = STEPS, default 20;
+    }
+}
+
+impl RunConfig {
+    /// Whether steps compute gradients.
+    pub fn trains(&self) -> bool {
+        self.measure.what == Task::Training
+    }
+
+    /// How documents become samples. Joined documents count as padded ones if an epoch keeps an incomplete batch, whose
+    /// missing samples are padding.
+    pub fn documents(&self) -> Documents {
+        let documents = self.data.documents();
+        match (documents, self.train.order()) {
+            (Documents::Joined, Order::Shuffled { keeps_last: true }) => Documents::Padded,
+            _ => documents,
+        }
+    }
+
+    /// The parts that the program reads of each sample: the model's inputs, and the part that separates documents.
+    pub fn sample(&self) -> Sample {
+        let mut sample = self.model.sample();
+        let context = sample.length.map_or(0, |length| length.count);
+        sample.parts.extend(self.documents().parts(context));
+        sample
+    }
+
+    /// The parts that are transferred for each sample: as `sample`, with ids in `loader.dtype`; if the data is on the
+    /// device, an offset into it instead of the ids.
+    pub fn loaded(&self) -> Vec<Part> {
+        let loader = &self.strategy.loader;
+        let is_on_device =
+            |part: &Part| loader.source == DataResidence::Device && row::places_later(part.name).is_some();
+        let (cut, whole): (Vec<Part>, Vec<Part>) = self.sample().parts.into_iter().partition(is_on_device);
+        let whole = whole.into_iter().map(|part| part.loaded_as(loader.dtype.dtype()));
+        whole.chain((!cut.is_empty()).then(row::place)).collect()
+    }
+
+    /// An empty batch of transferred parts for this number of samples: those of a step, or the share of a rank.
+    pub fn empty_batch(&self, samples: usize) -> Batch {
+        self.batch_of(&self.loaded(), samples)
+    }
+
+    /// An empty batch of the parts that the program reads, with i32 ids.
+    pub fn wide_batch(&self, samples: usize) -> Batch {
+        self.batch_of(&self.sample().parts, samples)
+    }
+
+    fn batch_of(&self, parts: &[Part], samples: usize) -> Batch {
+        let batch = Batch::new(parts, samples);
+        if self.has_random_seeds() { batch.with_seeds(samples) } else { batch }
+    }
+
+    /// An empty batch of transferred parts, in the memory that `memory` returns for each part.
+    ///
+    /// # Errors
+    /// The errors of `memory`.
+    pub fn batch_within<E>(&self, mut memory: impl FnMut(&Part) -> Result<Memory, E>) -> Result<Batch, E> {
+        let parts = self.loaded().into_iter().map(|part| Ok((part, memory(&part)?)));
+        let parts = parts.collect::<Result<_, E>>()?;
+        let seeds = self.has_random_seeds().then(|| memory(&seeds::part())).transpose()?;
+        Ok(Batch::within(parts, seeds))
+    }
+
+    /// Whether samples carry random seeds.
+    fn has_random_seeds(&self) -> bool {
+        self.trains() && self.model.draws()
+    }
+
+    /// Optimizer steps of the whole run, timed or not.
+    pub fn steps(&self) -> usize {
+        self.measure.warmup_steps + self.measure.steps
+    }
+
+    /// The learning rate of step `step`, from 1; skipped steps do not count.
+    pub fn learning_rate(&self, step: usize) -> f32 {
+        (self.train.optimizer.learning_rate() * self.train.schedule.share(step, self.steps())) as f32
+    }
+
+    /// The step-dependent scalars of the optimizer's updates: those of each group, one group after the other.
+    pub fn numbers(&self, step: usize) -> Vec<f32> {
+        let share = self.train.schedule.share(step, self.steps());
+        let groups = self.train.optimizer.groups();
+        groups.iter().flat_map(|group| group.rule.numbers(step, (group.lr * share) as f32)).collect()
+    }
+
+    /// The configuration of repeat `repeat`, from 1, with its seed.
+    pub fn of_repeat(&self, repeat: usize) -> RunConfig {
+        let mut config = self.clone();
+        if self.measure.seeds == SeedPolicy::Vary {
+            let next = self.train.seed.wrapping_add(repeat.saturating_sub(1) as u64);
+            config.train.seed = next & i64::MAX as u64;
+            config.measure.seeds = SeedPolicy::Same;
+        }
+        config
+    }
+
+    /// Sequences per forward and backward pass; the last pass of a step may have fewer.
+    pub fn micro_batch(&self) -> usize {
+        self.train.batch_size.div_ceil(self.strategy.accumulate)
+    }
+
+    /// Forward and backward passes per optimizer step: `accumulate`, or fewer if fewer micro-batches cover the batch.
+    pub fn micro_batches(&self) -> usize {
+        self.train.batch_size.div_ceil(self.micro_batch())
+    }
+
+    /// Sequences of the last pass, if it is smaller than the others.
+    pub fn tail(&self) -> Option<usize> {
+        Some(self.train.batch_size % self.micro_batch()).filter(|samples| *samples > 0)
+    }
+}

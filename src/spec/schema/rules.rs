@@ -1,0 +1,179 @@
+//! Rules between keys of different tables. Each error marks all keys involved and suggests a value. Rules between keys
+//! of one table are in that table's file.
+
+use super::model::decides;
+use super::resolved::RunConfig;
+use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
+use crate::reader::declare::KeywordEnum as _;
+use crate::reader::error::Problem;
+use crate::reader::keys::join;
+use crate::reader::tree::Table;
+use data::Documents;
+
+/// Checks a configuration whose keys are all in range; `tree` has the spans of the keys.
+pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
+    let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _ } = config;
+    let problems: Vec<Problem> = [
+        model.check(tree),
+        every_micro_batch_has_a_sequence(config, tree),
+        data.check(tree),
+        data_matches_model(config, tree),
+        ids_fit_loader_dtype(config, tree),
+        preloaded_data_is_one_row(config, tree),
+        shuffled_data_is_finite(config, tree),
+        separated_documents_need_causal_attention(config, tree),
+        if evaluation.is_some() { data.has_evaluation_data(tree) } else { Ok(()) },
+        train.optimizer.check(tree),
+        if config.trains() { train.schedule.check(config.steps(), tree) } else { Ok(()) },
+        strategy.segments_have_blocks(model.blocks(), tree),
+    ]
+    .into_iter()
+    .filter_map(Result::err)
+    .chain(conflicts(config, tree))
+    .collect();
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(model.sizes_can_be_counted(train.batch_size, tree)?)
+}
+
+/// Keys whose values exclude each other.
+fn conflicts(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> {
+    CONFLICTS.iter().filter_map(|Conflict { keys, check }| {
+        let ConflictMessage { reason, remedy } = check(config)?;
+        Some(attach_span(reason, keys, tree, remedy))
+    })
+}
+
+/// A problem with the spans of those keys that were written, or of the keys of `[model.hf]` that decide them.
+pub fn attach_span(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
+    let mut problem = Problem::new(message).help(help);
+    let written = |key: &&str| tree.find(key).or_else(|| tree.find(&decides(key)?));
+    for entry in keys.iter().filter_map(written) {
+        if !problem.places.contains(&entry.span()) {
+            problem.places.push(entry.span());
+        }
+    }
+    problem
+}
+
+/// Checks what is known of the data set before it is read; the rest is checked once it was read.
+fn data_matches_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let known = config.data.data_set().check_known(&config.sample());
+    known.map_err(|error| attach_span(error.to_string(), &error.keys(), tree, error.help()))
+}
+
+/// Ids must fit into `loader.dtype`: the ids of the data set if their bound is known, else all ids that the model
+/// accepts.
+fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (Loader { dtype, source, .. }, data_set) = (config.strategy.loader, config.data.data_set());
+    for part in config.sample().parts {
+        let Some(asked) = part.below else { continue };
+        // With data on the device, a missing sample is marked by its offset, not by masked ids.
+        let masks = config.documents().mask(part.name) && source != DataResidence::Device;
+        let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
+        if known.count <= dtype.holds(masks) {
+            continue;
+        }
+        let reason = match known.count - 1 {
+            largest if masks => {
+                format!(
+                    "loader.dtype = \"{}\" is too small for ids up to {largest} and one id for masked positions",
+                    dtype.keyword()
+                )
+            }
+            largest => format!("loader.dtype = \"{}\" is too small for ids up to {largest}", dtype.keyword()),
+        };
+        let fits: Vec<String> = IdDtype::ALL
+            .iter()
+            .filter(|other| known.count <= other.holds(masks))
+            .map(|other| format!("\"{}\"", other.keyword()))
+            .collect();
+        let help = format!("use {}", join(&fits, "or"));
+        return Err(attach_span(reason, &["strategy.loader.dtype", known.key], tree, help));
+    }
+    Ok(())
+}
+
+/// Only a data set that is one row of tokens can be kept in memory as a whole.
+fn preloaded_data_is_one_row(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (source, data_set) = (config.strategy.loader.source, config.data.data_set());
+    if source == DataResidence::Stream || data_set.is_row() {
+        return Ok(());
+    }
+    let documents = "data.text.documents";
+    let (what, keys, other) = match config.data.documents() {
+        Documents::Joined => (
+            format!("data.{} generates its samples", data_set.name()),
+            ["strategy.loader.source", "data"],
+            "",
+        ),
+        _ => (
+            format!("{documents} keeps documents apart"),
+            ["strategy.loader.source", documents],
+            " or documents = \"joined\"",
+        ),
+    };
+    let reason = format!("loader.source = \"{}\" needs data in one row of tokens; {what}", source.keyword());
+    Err(attach_span(reason, &keys, tree, format!("use source = \"stream\"{other}")))
+}
+
+/// Shuffling needs epochs, so a finite data set.
+fn shuffled_data_is_finite(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let data_set = config.data.data_set();
+    if !config.train.shuffle || data_set.has_epochs() {
+        return Ok(());
+    }
+    let reason = format!("shuffle needs epochs; data.{} generates samples without end", data_set.name());
+    Err(attach_span(reason, &["train.shuffle", "data"], tree, "use shuffle = false or other data"))
+}
+
+/// Padded and packed documents rely on causal attention: padding follows the document, and each position is masked from
+/// the start of its document only.
+fn separated_documents_need_causal_attention(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let sees_all = config.model.transformer().is_some_and(|model| !model.causal);
+    if config.data.documents() == Documents::Joined || !sees_all {
+        return Ok(());
+    }
+    let message =
+        "padded and packed documents need causal attention, which hides padding; causal = false attends to all positions"
+            .to_owned();
+    let keys = ["data.text.documents", "model.transformer.causal"];
+    Err(attach_span(message, &keys, tree, "use causal = true or documents = \"joined\""))
+}
+
+fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (batch, accumulate) = (config.train.batch_size, config.strategy.accumulate);
+    if accumulate <= batch {
+        return Ok(());
+    }
+    Err(attach_span(
+        format!(
+            "accumulate = {accumulate} exceeds train.batch_size = {batch}: a micro-batch has at least one sequence"
+        ),
+        &["strategy.accumulate", "train.batch_size"],
+        tree,
+        if batch == 1 { "use 1".to_owned() } else { format!("use 1 to {batch}") },
+    ))
+}
+
+/// The divisors of a number, as "1, 2, 4 or 8"; if there are more than eight, the two nearest to the requested value.
+pub(super) fn divisors(number: usize, wanted: usize) -> String {
+    let mut all: Vec<usize> = Vec::new();
+    let mut candidate = 1;
+    while candidate * candidate <= number {
+        if number.is_multiple_of(candidate) {
+            all.push(candidate);
+            all.push(number / candidate);
+        }
+        candidate += 1;
+    }
+    all.sort_unstable();
+    all.dedup();
+    if all.len() > 8 {
+        let above = all.partition_point(|divisor| *divisor < wanted);
+        all = all[above.saturating_sub(1)..(above + 1).min(all.len())].to_vec();
+    }
+    let divisors: Vec<String> = all.iter().map(usize::to_string).collect();
+    join(&divisors, "or")
+}

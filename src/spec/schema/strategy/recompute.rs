@@ -1,0 +1,263 @@
+//! `recompute`: the activations that backward recomputes instead of keeping them. A keyword, a list of block parts, or
+//! a table.
+
+use crate::reader::reference::Accepts;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Strategy;
+use crate::reader::declare::{KeyCodec, KeywordEnum, Writable, keywords};
+use crate::reader::error::Problem;
+use crate::reader::keys::{Keys, ValueParser};
+use crate::reader::keyword_set::{KeywordList, KeywordSet, keyword_list};
+use crate::reader::parsers::{SHARE, SizeWithUnit, UsizeRange};
+use crate::reader::tree::{Table, TableEntry, Value, quoted};
+use crate::reader::write::TableWriter;
+use crate::schema::rules::attach_span;
+use base::units::Bytes;
+use data::KeyedCount;
+use ops::OpKind;
+
+const NONE: &str = "none";
+const BLOCK: &str = "block";
+const AUTO: &str = "auto";
+
+/// The keys of the table form, which takes exactly one of them.
+const FORMS: [&str; 4] = ["every", "segments", "save", "budget"];
+
+/// More blocks than any model has.
+const BLOCKS: UsizeRange = UsizeRange(1..=1 << 24);
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub enum Recompute {
+    None,
+    /// Recompute every block from its input.
+    Block,
+    /// Recompute these parts of every block, each from its input. Not empty.
+    Parts(KeywordSet<BlockPart>),
+    /// Recompute the first of every n blocks.
+    Every(usize),
+    /// Recompute n segments of equally many blocks, except the last one, each from its input (`checkpoint_sequential`).
+    Segments(usize),
+    /// Recompute every block from its input, but save the results of these operations (selective activation
+    /// checkpointing).
+    Save(KeywordSet<OpKind>),
+    /// The fastest recompute plan whose peak fits the budget.
+    Budget(Budget),
+}
+
+/// Upper bound of the device pool's peak memory, start-up and update included.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+pub enum Budget {
+    Bytes(Bytes),
+    /// A share of the peak without recomputation.
+    Share(f64),
+    /// The memory limit.
+    Memory,
+}
+
+keywords! {
+    /// Parts of a block that can be recomputed.
+    pub enum BlockPart {
+        Attention = "attention",
+        Mlp = "mlp",
+        /// The results of norms only: each is as large as a block's input and cheap to compute.
+        Norm = "norm",
+    }
+}
+
+impl KeywordEnum for OpKind {
+    const ALL: &'static [OpKind] = &[OpKind::Linear, OpKind::Attention, OpKind::Norm];
+    const LATER: &'static [&'static str] = &[];
+
+    fn keyword(self) -> &'static str {
+        match self {
+            OpKind::Linear => "linear",
+            OpKind::Attention => "attention",
+            OpKind::Norm => "norm",
+        }
+    }
+}
+
+/// Constructors that map equivalent choices to one value.
+impl Recompute {
+    fn every(blocks: usize) -> Recompute {
+        if blocks == 1 { Recompute::Block } else { Recompute::Every(blocks) }
+    }
+
+    /// The last segment is never recomputed.
+    fn segments(count: usize) -> Recompute {
+        if count == 1 { Recompute::None } else { Recompute::Segments(count) }
+    }
+
+    fn saving(saved: KeywordSet<OpKind>) -> Recompute {
+        if saved.is_empty() { Recompute::Block } else { Recompute::Save(saved) }
+    }
+
+    /// `Attention` and `Mlp` include their norms.
+    fn parts(parts: KeywordSet<BlockPart>) -> Recompute {
+        let whole = [BlockPart::Attention, BlockPart::Mlp];
+        if parts.is_empty() {
+            Recompute::None
+        } else if whole.iter().all(|part| parts.contains(*part)) {
+            Recompute::Parts(whole.into_iter().collect())
+        } else {
+            Recompute::Parts(parts)
+        }
+    }
+}
+
+impl Strategy {
+    /// Fails if there are more segments than blocks.
+    pub(crate) fn segments_have_blocks(&self, blocks: KeyedCount, tree: &Table) -> Result<(), Problem> {
+        let KeyedCount { key, count } = blocks;
+        match self.recompute {
+            Recompute::Segments(segments) if segments > count => Err(attach_span(
+                format!("recompute.segments = {segments} exceeds the number of blocks, {key} = {count}"),
+                &["strategy.recompute.segments", key],
+                tree,
+                if count == 1 { "use 1".to_owned() } else { format!("use 1 to {count}") },
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// As experiment files write it.
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Recompute::None => f.write_str(&quoted(NONE)),
+            Recompute::Block => f.write_str(&quoted(BLOCK)),
+            Recompute::Parts(parts) => f.write_str(&keyword_list().text(parts)),
+            Recompute::Every(blocks) => write!(f, "{{ every = {blocks} }}"),
+            Recompute::Segments(segments) => write!(f, "{{ segments = {segments} }}"),
+            Recompute::Save(kinds) => write!(f, "{{ save = {} }}", keyword_list().text(kinds)),
+            Recompute::Budget(Budget::Memory) => f.write_str(&quoted(AUTO)),
+            Recompute::Budget(budget) => write!(f, "{{ budget = {} }}", BudgetValue.text(budget)),
+        }
+    }
+}
+
+/// A keyword, a list of block parts, or a table with one key.
+pub(super) struct RecomputeCodec;
+
+impl KeyCodec for RecomputeCodec {
+    type Output = Recompute;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Recompute> {
+        let Some(table) = entry.node.table() else { return keys.parse(entry, &RecomputeValue) };
+        let mut keys = keys.table_of(entry, "recompute", "`recompute`")?;
+        let names: Vec<&str> = table.entries.iter().map(|entry| entry.key.as_str()).collect();
+        let read = match names[..] {
+            ["every"] => keys.key("every", None, BLOCKS).map(Recompute::every),
+            ["segments"] => keys.key("segments", None, BLOCKS).map(Recompute::segments),
+            ["save"] => keys.key("save", None, keyword_list()).map(Recompute::saving),
+            ["budget"] => keys.key("budget", None, BudgetValue).map(Recompute::Budget),
+            // Request all keys, so that an unknown one is reported with the list of known ones.
+            _ => {
+                for form in FORMS {
+                    let _ = keys.entry(form);
+                }
+                None
+            }
+        };
+        let reader = keys.reader();
+        keys.finish();
+        // `finish` has reported unknown keys already.
+        if read.is_none() && names.len() != 1 && names.iter().all(|key| FORMS.contains(key)) {
+            reader.problem(
+                Problem::new("`recompute` takes one of `every`, `segments`, `save` and `budget`")
+                    .at(entry.node.span)
+                    .help(format!("use {}", RecomputeValue.expected())),
+            );
+        }
+        read
+    }
+
+    fn write(&self, key: &str, value: &Recompute, lines: &mut TableWriter) {
+        lines.line(key, &value.to_string());
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = \"block\"")
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value(RecomputeValue.expected())
+    }
+}
+
+/// The values that are not tables.
+struct RecomputeValue;
+
+impl ValueParser for RecomputeValue {
+    type Output = Recompute;
+
+    fn parse(&self, value: &Value) -> Option<Recompute> {
+        let parts: KeywordList<BlockPart> = keyword_list();
+        match value {
+            Value::Text(text) if text == NONE => Some(Recompute::None),
+            Value::Text(text) if text == BLOCK => Some(Recompute::Block),
+            Value::Text(text) if text == AUTO => Some(Recompute::Budget(Budget::Memory)),
+            value => parts.parse(value).map(Recompute::parts),
+        }
+    }
+
+    fn expected(&self) -> String {
+        let parts: KeywordList<BlockPart> = keyword_list();
+        format!(
+            "\"none\", \"block\", \"auto\", {}, or a table: {{ every = 2 }}, {{ segments = 4 }}, {{ save = [\"linear\"] }} or \
+             {{ budget = 0.5 }}",
+            parts.expected()
+        )
+    }
+
+    fn keywords(&self) -> Vec<&'static str> {
+        vec![NONE, BLOCK, AUTO]
+    }
+
+    /// A list element without its brackets, or a budget without its table.
+    fn meant(&self, value: &Value) -> Option<String> {
+        let part = match value {
+            Value::Text(text) => BlockPart::ALL.iter().find(|part| part.keyword() == text),
+            _ => None,
+        };
+        match part {
+            Some(part) => Some(format!("[{}]", quoted(part.keyword()))),
+            // An integer is never a share.
+            None if matches!(value, Value::Integer(_)) => None,
+            None => BudgetValue.parse(value).map(|budget| Recompute::Budget(budget).to_string()),
+        }
+    }
+}
+
+/// A size in bytes with its unit, or a share of the peak without recomputation.
+struct BudgetValue;
+
+impl ValueParser for BudgetValue {
+    type Output = Budget;
+
+    fn parse(&self, value: &Value) -> Option<Budget> {
+        match value {
+            Value::Text(_) => SizeWithUnit.parse(value).map(Budget::Bytes),
+            _ => SHARE.parse(value).map(Budget::Share),
+        }
+    }
+
+    fn expected(&self) -> String {
+        "a size with its unit, such as \"4 GiB\", or a share from 0 to 1 of the peak without recomputation, such as 0.5"
+            .to_owned()
+    }
+}
+
+impl Writable for BudgetValue {
+    fn text(&self, budget: &Budget) -> String {
+        match budget {
+            Budget::Bytes(bytes) => quoted(&bytes.exact()),
+            Budget::Share(share) => SHARE.text(share),
+            Budget::Memory => quoted(AUTO),
+        }
+    }
+}

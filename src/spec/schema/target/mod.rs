@@ -1,0 +1,159 @@
+//! Target files: the properties of the machine that predictions are for, written by the program or by hand.
+
+use std::path::Path;
+
+use crate::experiment::load::reason;
+use crate::reader::declare::KeywordEnum;
+use crate::reader::error::{Error, Problem};
+use crate::reader::keys::{Keys, Reader, ValueParser};
+use crate::reader::parse::parse;
+use crate::reader::parsers::{Boolean, ByteSize, ComputeCapability, NonEmptyText, UsizeRange, keyword};
+use crate::reader::source::{SourceText, Sources};
+use crate::reader::tree::Table;
+use base::regular;
+use base::units::Bytes;
+use device::{
+    self, ASSUMED_CONTEXT, DeviceKind, Figures, LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT, Target,
+};
+
+/// More than any machine has; keeps sums of sizes within 64 bits.
+const THREADS: UsizeRange = UsizeRange(1..=1 << 16);
+const LARGEST_POWER: u64 = 1 << 30;
+
+const POSITIVE_SIZE: ByteSize = ByteSize { holds: |bytes| bytes > 0, expected: "a size above 0" };
+const ANY_SIZE: ByteSize = ByteSize { holds: |_| true, expected: "a size" };
+const POWER_OF_TWO: ByteSize =
+    ByteSize { holds: is_power_of_two_size, expected: "a power of two of at most 1 GiB" };
+const ALIGNMENT_ON_CPU: ByteSize = ByteSize {
+    holds: |bytes| is_power_of_two_size(bytes) && bytes >= OPERAND_ALIGNMENT,
+    expected: "a power of two from 64 B, the least that CPU kernels need, to 1 GiB",
+};
+const WORKSPACE: ByteSize = ByteSize { holds: is_workspace, expected: "a size of at most 1 TiB" };
+const WORKSPACE_ON_CPU: ByteSize = ByteSize {
+    holds: |bytes| is_workspace(bytes) && bytes >= LEAST_PRODUCT_WORKSPACE_PER_THREAD,
+    expected: "a size from 192 KiB, the least that CPU kernels need, to 1 TiB",
+};
+
+fn is_power_of_two_size(bytes: u64) -> bool {
+    bytes.is_power_of_two() && bytes <= LARGEST_POWER
+}
+
+fn is_workspace(bytes: u64) -> bool {
+    bytes <= 1 << 40
+}
+
+/// A target read from a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    pub target: Target,
+    /// Keys that the file does not set, and the values used instead.
+    pub filled_in: Vec<(&'static str, Bytes)>,
+}
+
+impl KeywordEnum for Figures {
+    const ALL: &'static [Figures] = &[Figures::Measured, Figures::DataSheet, Figures::Assumed];
+    const LATER: &'static [&'static str] = &[];
+
+    fn keyword(self) -> &'static str {
+        match self {
+            Figures::Measured => "measured",
+            Figures::DataSheet => "data sheet",
+            Figures::Assumed => "assumed",
+        }
+    }
+}
+
+/// Reads a target file.
+///
+/// # Errors
+/// The file cannot be read, is not TOML, or has unknown keys or values out of range: all problems in one error.
+pub fn read_target(path: &Path) -> Result<Described, Error> {
+    let mut sources = Sources::default();
+    read(path, &mut sources).map_err(|problems| sources.error(&problems))
+}
+
+fn read(path: &Path, sources: &mut Sources) -> Result<Described, Vec<Problem>> {
+    let name = path.display().to_string();
+    let text = regular::read_to_string(path)
+        .map_err(|error| Problem::new(format!("cannot read the target file {name}: {}", reason(&error))))?;
+    // None of its keys is a path, so it needs no directory.
+    let source = sources.add(SourceText { name, directory: Default::default(), text, numbered: true });
+    let table = parse(sources.text(source), source, 0)?;
+    let reader = Reader::target(sources, &|_| None);
+    let described = described(&reader, &table);
+    reader.finish(described)
+}
+
+fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> {
+    let mut keys = reader.keys(table, "", "a target file");
+    let name = required(&mut keys, "name", NonEmptyText, "the device's name, such as `name = \"my card\"`");
+    let kind = required(&mut keys, "kind", keyword::<DeviceKind>(), "`kind = \"cuda\"` or `kind = \"cpu\"`");
+    let memory =
+        required(&mut keys, "memory", POSITIVE_SIZE, "its total memory, such as `memory = \"24 GiB\"`");
+    // An unknown kind does not hide problems of the other keys.
+    let on_cpu = kind == Some(DeviceKind::Cpu);
+    let capability = keys.optional("capability", ComputeCapability);
+    let threads = match on_cpu {
+        true => {
+            required(&mut keys, "threads", THREADS, "the number of compute threads, such as `threads = 8`")
+                .map(Some)
+        }
+        false => keys.optional("threads", THREADS),
+    };
+    let alignment = keys.optional("alignment", if on_cpu { ALIGNMENT_ON_CPU } else { POWER_OF_TWO });
+    let page = keys.optional("page", POWER_OF_TWO);
+    let workspace = keys.optional("product_workspace", if on_cpu { WORKSPACE_ON_CPU } else { WORKSPACE });
+    let context = keys.optional("context", ANY_SIZE);
+    let limited = keys.optional("limited", Boolean);
+    let host_memory = keys.optional("host_memory", POSITIVE_SIZE);
+    let figures = keys.optional("figures", keyword::<Figures>());
+    keys.finish();
+
+    let (name, memory, threads, capability) = (name?, memory?, threads?, capability?);
+    let (blank, figures) = match kind? {
+        DeviceKind::Cpu => (device::described_processor(&name, threads?, memory), figures?),
+        DeviceKind::Cuda => {
+            let blank = device::described_card(&name, capability.clone(), memory, ASSUMED_CONTEXT);
+            (blank, figures?.or(context?.is_none().then_some(Figures::Assumed)))
+        }
+    };
+    let mut filled_in = Vec::new();
+    let mut or = |key: &'static str, written: Option<Bytes>, blank: Bytes| {
+        if written.is_none() {
+            filled_in.push((key, blank));
+        }
+        written.unwrap_or(blank)
+    };
+    let target = Target {
+        capability,
+        threads: threads.unwrap_or(blank.threads),
+        alignment: or("alignment", alignment?, blank.alignment),
+        page: or("page", page?, blank.page),
+        product_workspace: or("product_workspace", workspace?, blank.product_workspace),
+        context: or("context", context?, blank.context),
+        limited: limited?.unwrap_or(blank.limited),
+        host_memory: host_memory?,
+        figures: figures.unwrap_or_default(),
+        ..blank
+    };
+    Some(Described { target, filled_in })
+}
+
+/// A required key.
+fn required<'a, K: ValueParser>(
+    keys: &mut Keys<'a>,
+    key: &'a str,
+    kind: K,
+    write: &str,
+) -> Option<K::Output> {
+    match keys.entry(key) {
+        Some(entry) => keys.parse(entry, &kind),
+        None => {
+            keys.missing(key, write);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
