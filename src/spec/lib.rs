@@ -1,9 +1,9 @@
 //! Experiment files: reading, validation, and the resolved configurations of runs.
 //!
-//! `load` parses an experiment file and the files that it extends into trees with spans. `written` checks each tree and
-//! reads the merged one. `document` combines the result, completes its `strategies` and resolves runs with
-//! `run_tables`. Every key is declared once, with the macros of `declare`, with its name, type, range and default: in
-//! `resolved`, or in the file of its model, data, optimizer, schedule or strategy. Rules between tables are in `rules`.
+//! `reader` parses TOML into trees with spans and reads tables of declared keys; it imports neither of the others.
+//! `schema` declares every key once, with the macros of `reader::declare`: its name, type, range and default. It also has
+//! the rules between tables (`rules`). `experiment` checks an experiment file and each file that it extends, merges them,
+//! completes the strategies and resolves runs.
 
 mod experiment;
 mod reader;
@@ -17,17 +17,18 @@ pub use reader::error::{Error, Problem};
 pub use reader::hints::nearest;
 pub use reader::keyword_set::KeywordSet;
 pub use reader::paths::Environment;
-pub use reader::reference::{KeyReference, key_reference};
 pub use reader::source::{Sources, Span};
-pub use reader::tree::{Setting, Table};
+pub use reader::tree::Table;
 pub use schema::data::*;
 pub use schema::memory::{MemoryKey, ProgramKey};
 pub use schema::model::*;
 pub use schema::optimizer::*;
+pub use schema::reference::{KeyReference, key_reference};
 pub use schema::repeats::{Repeats, UntilPrecise};
 pub use schema::resolved::{Evaluation, LastBatch, Measure, RunConfig, SeedPolicy, Task, Train};
 pub use schema::rules::attach_span;
 pub use schema::schedule::*;
+pub use schema::settings::Setting;
 pub use schema::strategy::*;
 pub use schema::target::{Described, read_target};
 

@@ -3,16 +3,18 @@
 use std::path::Path;
 
 use super::load::{self, Loaded, load};
-use super::strategies::{distinct_labels, inherit};
+use super::strategies::{distinct_labels, inherit, no_strategy};
 use super::written::{self, Axis, Case, ExperimentFile, Sweep, WrittenStrategy, check_setting};
 use crate::reader::error::{Error, Problem};
-use crate::reader::keys::{Reader, no_strategy};
+use crate::reader::keys::Reader;
 use crate::reader::paths::Environment;
 use crate::reader::source::{Sources, Span};
-use crate::reader::tree::{Setting, Table, Value};
+use crate::reader::tree::{Table, Value};
+use crate::schema::hints::EXPERIMENT;
 use crate::schema::key::Key;
 use crate::schema::repeats::Repeats;
 use crate::schema::resolved::RunConfig;
+use crate::schema::settings::Setting;
 use crate::schema::{rules, run_tables};
 use device::{DeviceKind, Limits};
 
@@ -57,7 +59,7 @@ impl<'a> Document<'a> {
         sources: &Sources,
     ) -> Result<Document<'a>, Vec<Problem>> {
         let Loaded { layers, bases, overrides } = loaded;
-        let reader = Reader::partial(sources, environment);
+        let reader = Reader::partial(&EXPERIMENT, sources, environment);
         for layer in &layers {
             written::read(&reader, layer);
         }
@@ -73,7 +75,7 @@ impl<'a> Document<'a> {
             }
             merged.merge(layer);
         }
-        let reader = Reader::partial(sources, environment);
+        let reader = Reader::partial(&EXPERIMENT, sources, environment);
         let written = written::read(&reader, &merged);
         let written = reader.finish(written)?;
         let name = experiment_name(file, &written);
@@ -112,7 +114,7 @@ impl<'a> Document<'a> {
         let mut tree = self.tree.clone();
         settings.into_iter().for_each(|setting| tree.set(setting));
         self.overrides.iter().for_each(|setting| tree.set(setting));
-        let reader = Reader::complete(&self.sources, self.environment);
+        let reader = Reader::complete(&EXPERIMENT, &self.sources, self.environment);
         let config = run_tables::read_run(&reader, &tree);
         let config = reader.finish(config)?;
         rules::check(&config, &tree)?;

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::written::is_experiment_key;
-use crate::reader::error::{Problem, all};
-use crate::reader::keys::no_strategy;
+use super::strategies::no_strategy;
+use crate::reader::error::{Problem, all, reason};
 use crate::reader::parse::parse;
 use crate::reader::paths::{self, Environment};
 use crate::reader::source::{SourceText, Sources, Span};
-use crate::reader::tree::{Setting, Table, Value};
-use crate::schema::key::{BY_LAYER, Key, STRATEGY};
+use crate::reader::tree::{Table, Value};
+use crate::schema::key::{BY_LAYER, Key, STRATEGY, is_experiment_key};
+use crate::schema::settings::Setting;
 use base::regular;
 
 /// Largest number of files that extend each other, the experiment file included.
@@ -226,15 +226,4 @@ pub(crate) fn run_tree(mut file: Table) -> Table {
         file.entries.push(defaults);
     }
     file
-}
-
-/// The system's error message, without its number.
-pub(crate) fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no such file".to_string(),
-        std::io::ErrorKind::InvalidData => "it is not UTF-8 text".to_string(),
-        std::io::ErrorKind::IsADirectory => "it is a folder".to_string(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".to_string(),
-        _ => error.to_string(),
-    }
 }

@@ -1,6 +1,6 @@
 //! A whole experiment file: the files that it extends, its strategies and its sweep.
 
 pub(crate) mod document;
-pub(crate) mod load;
+mod load;
 pub(crate) mod strategies;
 pub(crate) mod written;

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::written::{Axis, WrittenStrategy};
 use crate::reader::error::Problem;
-use crate::reader::keys::no_strategy;
+use crate::reader::hints::{list, nearest};
 use crate::reader::source::Span;
-use crate::reader::tree::{Setting, Value};
+use crate::reader::tree::Value;
 use crate::schema::key::Key;
+use crate::schema::settings::Setting;
 
 /// Adds the inherited keys to each strategy.
 pub(crate) fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Vec<Problem>> {
@@ -134,4 +135,12 @@ fn label(setting: &Setting) -> String {
         Value::Text(text) => format!("{}={text}", setting.key),
         value => format!("{}={value}", setting.key),
     }
+}
+
+/// A problem about an unknown strategy name, with the nearest or all known names as a hint.
+pub(super) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
+    Problem::new(message).at(span).help(match nearest(name, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("use {}", list(known)),
+    })
 }

@@ -6,15 +6,17 @@ use std::collections::HashMap;
 
 use glob::Pattern;
 
-use crate::reader::declare::{KeyTable, KeywordEnum};
+use crate::reader::declare::KeyTable;
 use crate::reader::error::Problem;
 use crate::reader::keys::{Keys, Reader};
 use crate::reader::parsers::{NonEmptyText, SizeWithUnit, keyword};
 use crate::reader::source::Span;
-use crate::reader::tree::{Node, Setting, Table, TableEntry, Value};
-use crate::schema::key::Key;
+use crate::reader::tree::{Node, Table, TableEntry, Value};
+use crate::schema::hints::EXPERIMENT;
+use crate::schema::key::{Key, is_experiment_key};
 use crate::schema::repeats::Repeats;
 use crate::schema::run_tables;
+use crate::schema::settings::Setting;
 use crate::schema::strategy::{STRATEGY_KEYS, Strategy};
 use device::{DeviceKind, Limits};
 
@@ -64,18 +66,6 @@ pub struct Case {
     pub(crate) strategy: Option<Pattern>,
     pub span: Span,
     pub settings: Vec<Setting>,
-}
-
-impl KeywordEnum for DeviceKind {
-    const ALL: &'static [DeviceKind] = &[DeviceKind::Cpu, DeviceKind::Cuda];
-    const LATER: &'static [&'static str] = &[];
-
-    fn keyword(self) -> &'static str {
-        match self {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Cuda => "cuda",
-        }
-    }
 }
 
 pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<ExperimentFile> {
@@ -202,21 +192,12 @@ pub(crate) fn check_setting(reader: &Reader<'_>, setting: &Setting) -> bool {
         return false;
     }
     let tree = setting.to_table();
-    let own = Reader::partial(reader.sources, reader.environment);
+    let own = Reader::partial(&EXPERIMENT, reader.sources, reader.environment);
     run_tables::read_run(&own, &tree);
     let checked = own.check();
     let valid = checked.is_ok();
     checked.unwrap_or_else(|problems| problems.into_iter().for_each(|problem| reader.problem(problem)));
     valid
-}
-
-/// Whether a key belongs to the experiment, not to single runs.
-pub(crate) fn is_experiment_key(key: &Key) -> bool {
-    const TOP: [&str; 8] =
-        ["name", "baseline", "extends", "requires", "target", "defaults", "strategies", "sweep"];
-    let segments = key.segments();
-    TOP.contains(&segments[0].as_str())
-        || (segments[0] == "measure" && segments.get(1).is_some_and(|k| k == "repeats"))
 }
 
 fn sweep<'a>(reader: &'a Reader<'a>, mut keys: Keys<'a>) -> Sweep {

@@ -8,40 +8,54 @@ use super::hints::{self, list};
 use super::paths::Environment;
 use super::source::{Sources, Span};
 use super::tree::{Node, Table, TableEntry, Value};
-use crate::schema::version;
 
 /// The kind of file that is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileKind {
-    Experiment,
-    Target,
+pub(crate) struct FileKind {
+    /// Its name in messages.
+    pub(crate) name: &'static str,
+    /// What needs its required keys, in messages.
+    pub(crate) user: &'static str,
+    /// Whether a later version supports a key of a table.
+    pub(crate) is_planned: fn(table: &str, key: &str) -> bool,
+    /// The hint for an unknown key.
+    pub(crate) hint: fn(&TableKeys<'_>, &TableEntry) -> String,
+}
+
+/// The table of an unknown key.
+pub(crate) struct TableKeys<'a> {
+    /// Its full name; empty for the top of a file and for strategies.
+    pub(crate) path: &'a str,
+    /// Its known keys.
+    pub(crate) keys: &'a [&'a str],
 }
 
 /// Reads tables and collects their problems.
 pub(crate) struct Reader<'a> {
     pub(crate) sources: &'a Sources,
     pub(crate) environment: &'a Environment<'a>,
-    file: FileKind,
+    file: &'a FileKind,
     /// Whether required keys may be missing, as in a file that others extend.
     partial: bool,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl<'a> Reader<'a> {
-    /// Reports missing keys that a run requires.
-    pub(crate) fn complete(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
-        let file = FileKind::Experiment;
+    /// Reports missing keys.
+    pub(crate) fn complete(
+        file: &'a FileKind,
+        sources: &'a Sources,
+        environment: &'a Environment<'a>,
+    ) -> Reader<'a> {
         Reader { sources, environment, file, partial: false, problems: RefCell::default() }
     }
 
-    /// Reports missing keys that a target requires.
-    pub(crate) fn target(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
-        Reader { file: FileKind::Target, ..Reader::complete(sources, environment) }
-    }
-
     /// Reports no missing keys.
-    pub(crate) fn partial(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
-        Reader { partial: true, ..Reader::complete(sources, environment) }
+    pub(crate) fn partial(
+        file: &'a FileKind,
+        sources: &'a Sources,
+        environment: &'a Environment<'a>,
+    ) -> Reader<'a> {
+        Reader { partial: true, ..Reader::complete(file, sources, environment) }
     }
 
     /// Reads a table; `path` is its name in messages, empty for a strategy's own keys.
@@ -65,11 +79,7 @@ impl<'a> Reader<'a> {
         match (self.problems.into_inner(), read) {
             (none, Some(read)) if none.is_empty() => Ok(read),
             (none, None) if none.is_empty() => {
-                let what = match self.file {
-                    FileKind::Experiment => "the experiment",
-                    FileKind::Target => "the target",
-                };
-                Err(Problem::new(format!("{what} is incomplete")).into())
+                Err(Problem::new(format!("the {} is incomplete", self.file.name)).into())
             }
             (problems, _) => Err(problems),
         }
@@ -255,10 +265,8 @@ impl<'a> Keys<'a> {
 
     fn unknown(&self, entry: &TableEntry) -> Problem {
         let TableEntry { key, key_span, .. } = entry;
-        if self.reader.file == FileKind::Target {
-            return self.unknown_key(entry).help(hints::for_target_key(key, &self.requested));
-        }
-        if version::is_later_key(self.path, key) {
+        let FileKind { is_planned, hint, .. } = self.reader.file;
+        if is_planned(self.path, key) {
             return Problem::new(format!(
                 "`{key}` in {} is not supported by this version of runner",
                 self.place
@@ -266,8 +274,8 @@ impl<'a> Keys<'a> {
             .at(*key_span)
             .help(format!("use {}", list(&self.requested)));
         }
-        let table = hints::TableKeys { path: self.path, keys: &self.requested };
-        self.unknown_key(entry).help(hints::for_key(&table, entry))
+        let table = TableKeys { path: self.path, keys: &self.requested };
+        self.unknown_key(entry).help(hint(&table, entry))
     }
 
     fn unknown_key(&self, entry: &TableEntry) -> Problem {
@@ -282,10 +290,7 @@ impl<'a> Keys<'a> {
         if self.reader.partial {
             return;
         }
-        let who = match self.reader.file {
-            FileKind::Experiment => "run",
-            FileKind::Target => "target",
-        };
+        let who = self.reader.file.user;
         let off = self.table.entry(key).map(|entry| entry.span());
         let mut problem = match off {
             Some(span) => {
@@ -340,12 +345,4 @@ pub(crate) fn join(words: &[String], conjunction: &str) -> String {
         [one] => one.clone(),
         [first @ .., last] => format!("{} {conjunction} {last}", first.join(", ")),
     }
-}
-
-/// A problem about an unknown strategy name, with the nearest or all known names as a hint.
-pub(crate) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
-    Problem::new(message).at(span).help(match hints::nearest(name, known) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("use {}", list(known)),
-    })
 }

@@ -1,38 +1,23 @@
-//! The reference of keys, from their declarations.
+//! Declared keys and the values that they accept, for the reference of keys.
 
 use super::declare::{ChoiceTable, KeyCodec, KeyTable, Variant};
 use super::write::{TableWriter, WriteMode};
-use crate::schema::data::Data;
-use crate::schema::model::Model;
-use crate::schema::repeats;
-use crate::schema::resolved::{Evaluation, Measure, Train};
-use crate::schema::strategy::Strategy;
 
 /// A declared key.
 pub(crate) struct DeclaredKey {
-    key: &'static str,
+    pub(crate) key: &'static str,
     /// Its doc comment.
-    doc: String,
-    accepts: Accepts,
+    pub(crate) doc: String,
+    pub(crate) accepts: Accepts,
     /// The default in TOML; `None` for a required key.
-    default: Option<String>,
+    pub(crate) default: Option<String>,
 }
 
 /// The values that a key accepts.
 pub(crate) struct Accepts {
-    text: String,
+    pub(crate) text: String,
     /// The keys of its table, if it is or may be one.
-    keys: Vec<DeclaredKey>,
-}
-
-/// A key as users read about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyReference {
-    /// `train.optimizer.adamw.lr`; keys of a strategy are under `strategies.NAME`.
-    pub path: String,
-    pub doc: String,
-    pub accepts: String,
-    pub default: Option<String>,
+    pub(crate) keys: Vec<DeclaredKey>,
 }
 
 impl Accepts {
@@ -99,27 +84,6 @@ pub(crate) fn declared<C: KeyCodec>(
         false => format!("follows {}", depends.join(" and ")),
     });
     DeclaredKey { key, doc: doc.trim().to_owned(), accepts: codec.accepts(), default }
-}
-
-/// All declared keys of an experiment's tables, in their order.
-pub fn key_reference() -> Vec<KeyReference> {
-    let mut all = Vec::new();
-    list("model", Accepts::one_of::<Model>().keys, &mut all);
-    list("data", Accepts::one_of::<Data>().keys, &mut all);
-    list("train", Train::reference(), &mut all);
-    list("evaluation", Evaluation::reference(), &mut all);
-    list("measure", Measure::reference(), &mut all);
-    list("measure", vec![repeats::reference()], &mut all);
-    list("strategies.NAME", Strategy::reference(), &mut all);
-    all
-}
-
-fn list(table: &str, keys: Vec<DeclaredKey>, all: &mut Vec<KeyReference>) {
-    for DeclaredKey { key, doc, accepts: Accepts { text, keys }, default } in keys {
-        let path = format!("{table}.{key}");
-        all.push(KeyReference { path: path.clone(), doc, accepts: text, default });
-        list(&path, keys, all);
-    }
 }
 
 impl DeclaredKey {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::{Error, Problem, sorted};
-use crate::schema::model::decides;
 
 /// A range of bytes in one of the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,16 +78,18 @@ impl Sources {
         self.keys.entry(key).or_insert(span);
     }
 
-    /// An error about a key, such as `data.text.paths` or, for an element of a list, `data.text.paths[1]`. It marks the
-    /// key, or else the table that would contain it.
-    pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
+    /// Whether the span of a key was recorded.
+    pub(crate) fn is_located(&self, key: &str) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// An error about a key, which marks the key, or else the table that would contain it.
+    pub(crate) fn error_near(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
         let mut problem = Problem::new(message);
         if let Some(help) = help {
             problem = problem.help(help);
         }
-        let instead = decides(key).filter(|instead| self.keys.contains_key(instead));
-        let key = instead.as_deref().unwrap_or(key);
-        let mut prefix = key.strip_prefix("strategy.").unwrap_or(key);
+        let mut prefix = key;
         loop {
             if let Some(span) = self.keys.get(prefix) {
                 problem.places.push(*span);

@@ -1,9 +1,6 @@
-//! Writes a run as an experiment file, and as the identity that its id hashes.
+//! Writes tables of declared keys as TOML.
 
-use super::declare::{ChoiceTable, KeyCodec, KeyTable};
-use super::tree::{bare_or_quoted, quoted};
-use crate::schema::key::STRATEGY;
-use crate::schema::resolved::RunConfig;
+use super::declare::{KeyCodec, KeyTable};
 
 /// The keys that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,37 +9,6 @@ pub(crate) enum WriteMode {
     Complete,
     /// The keys that identify a run: no key at its default, and no paths.
     Identity,
-}
-
-impl RunConfig {
-    /// This run as an experiment file with one strategy: all keys are written, paths are absolute, and numbers are
-    /// exact. Expanding the file gives this configuration again.
-    pub fn to_toml(&self, name: &str, strategy: &str) -> String {
-        let strategy = format!("strategies.{}", bare_or_quoted(strategy));
-        format!("name = {}\n{}", quoted(name), self.tables(WriteMode::Complete, &strategy))
-    }
-
-    /// A text that is equal for equal runs and only for these, independent of the paths of their data. Keys at their
-    /// defaults are left out, so that keys added by a later version do not change it.
-    pub fn identity(&self) -> String {
-        self.tables(WriteMode::Identity, STRATEGY)
-    }
-
-    fn tables(&self, form: WriteMode, strategy_name: &str) -> String {
-        // Destructured, so that a new table cannot be forgotten.
-        let RunConfig { model, data, train, evaluation, measure, strategy, tokens: _ } = self;
-        let evaluation =
-            evaluation.as_ref().map(|evaluation| TableWriter::of(evaluation, form).under("evaluation"));
-        [
-            model.table(form),
-            data.table(form),
-            TableWriter::of(train, form).under("train"),
-            evaluation.unwrap_or_default(),
-            TableWriter::of(measure, form).under_if_any("measure"),
-            TableWriter::of(strategy, form).under_if_any(strategy_name),
-        ]
-        .concat()
-    }
 }
 
 /// The keys of a table in TOML.
@@ -102,7 +68,7 @@ impl TableWriter {
     }
 
     /// As a table with this name, or nothing if it is empty.
-    fn under_if_any(self, name: &str) -> String {
+    pub(crate) fn under_if_any(self, name: &str) -> String {
         if self.keys.is_empty() && self.below.is_empty() { String::new() } else { self.under(name) }
     }
 

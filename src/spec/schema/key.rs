@@ -81,6 +81,15 @@ fn is_choice_of_a_strategy(path: &[String]) -> bool {
     matches!(names[..], [STRATEGY | "defaults", "recompute"] | ["strategies", _, "recompute"])
 }
 
+/// Whether a key belongs to the experiment, not to single runs.
+pub(crate) fn is_experiment_key(key: &Key) -> bool {
+    const TOP: [&str; 8] =
+        ["name", "baseline", "extends", "requires", "target", "defaults", "strategies", "sweep"];
+    let segments = key.segments();
+    TOP.contains(&segments[0].as_str())
+        || (segments[0] == "measure" && segments.get(1).is_some_and(|k| k == "repeats"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

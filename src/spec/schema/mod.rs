@@ -1,15 +1,19 @@
 //! The keys of experiment and target files, the rules between them, and the configurations that they resolve to.
 
 pub(crate) mod data;
+pub(crate) mod hints;
 pub(crate) mod key;
 pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod optimizer;
+pub(crate) mod reference;
 pub(crate) mod repeats;
 pub(crate) mod resolved;
 pub(crate) mod rules;
 pub(crate) mod run_tables;
 pub(crate) mod schedule;
+pub(crate) mod settings;
 pub(crate) mod strategy;
 pub(crate) mod target;
-pub(crate) mod version;
+mod version;
+mod write;

@@ -70,7 +70,7 @@ impl Repeats {
 }
 
 /// `measure.repeats` is read by hand: a number or a table.
-pub(crate) fn reference() -> DeclaredKey {
+pub(super) fn reference() -> DeclaredKey {
     let doc = "Measurements of each run, each in its own process; or until the speed ratio to the baseline is precise enough.";
     DeclaredKey::new("repeats", doc, Accepts::table::<UntilPrecise>().or(&TIMES.expected()), Some("`1`"))
 }

@@ -5,8 +5,9 @@ use super::model::decides;
 use super::resolved::RunConfig;
 use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
 use crate::reader::declare::KeywordEnum as _;
-use crate::reader::error::Problem;
+use crate::reader::error::{Error, Problem};
 use crate::reader::keys::join;
+use crate::reader::source::Sources;
 use crate::reader::tree::Table;
 use data::Documents;
 
@@ -55,6 +56,16 @@ pub fn attach_span(message: String, keys: &[&str], tree: &Table, help: impl Into
         }
     }
     problem
+}
+
+impl Sources {
+    /// An error about a key, such as `data.text.paths` or, for an element of a list, `data.text.paths[1]`. It marks the
+    /// key, or else the table that would contain it.
+    pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
+        let instead = decides(key).filter(|instead| self.is_located(instead));
+        let key = instead.as_deref().unwrap_or(key);
+        self.error_near(key.strip_prefix("strategy.").unwrap_or(key), message, help)
+    }
 }
 
 /// Checks what is known of the data set before it is read; the rest is checked once it was read.

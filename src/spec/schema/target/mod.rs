@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::experiment::load::reason;
+use super::hints::TARGET;
 use crate::reader::declare::KeywordEnum;
-use crate::reader::error::{Error, Problem};
+use crate::reader::error::{Error, Problem, reason};
 use crate::reader::keys::{Keys, Reader, ValueParser};
 use crate::reader::parse::parse;
 use crate::reader::parsers::{Boolean, ByteSize, ComputeCapability, NonEmptyText, UsizeRange, keyword};
@@ -50,6 +50,18 @@ pub struct Described {
     pub filled_in: Vec<(&'static str, Bytes)>,
 }
 
+impl KeywordEnum for DeviceKind {
+    const ALL: &'static [DeviceKind] = &[DeviceKind::Cpu, DeviceKind::Cuda];
+    const LATER: &'static [&'static str] = &[];
+
+    fn keyword(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        }
+    }
+}
+
 impl KeywordEnum for Figures {
     const ALL: &'static [Figures] = &[Figures::Measured, Figures::DataSheet, Figures::Assumed];
     const LATER: &'static [&'static str] = &[];
@@ -79,7 +91,7 @@ fn read(path: &Path, sources: &mut Sources) -> Result<Described, Vec<Problem>> {
     // None of its keys is a path, so it needs no directory.
     let source = sources.add(SourceText { name, directory: Default::default(), text, numbered: true });
     let table = parse(sources.text(source), source, 0)?;
-    let reader = Reader::target(sources, &|_| None);
+    let reader = Reader::complete(&TARGET, sources, &|_| None);
     let described = described(&reader, &table);
     reader.finish(described)
 }

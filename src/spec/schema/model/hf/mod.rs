@@ -13,9 +13,8 @@ use std::path::{Path, PathBuf};
 use fields::{ConfigError, ConfigFields};
 
 use super::Transformer;
-use crate::experiment::load::reason;
 use crate::reader::declare::{Accepting, Optional, key_table};
-use crate::reader::error::Problem;
+use crate::reader::error::{Problem, reason};
 use crate::reader::keys::Keys;
 use crate::reader::parsers::{Boolean, DIMENSION};
 use crate::reader::paths::FilePath;
