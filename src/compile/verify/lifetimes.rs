@@ -1,9 +1,10 @@
-//! Storages are allocated and freed in pairs, and in an arena do not overlap while they are live.
+//! Storages are allocated and freed in pairs, carried from section to section, and in an arena do not overlap while
+//! they are live.
 
 use std::collections::BTreeMap;
 
 use super::{Invariant, Violation, at, broken};
-use crate::ir::{Action, Program, Section};
+use crate::ir::{Action, Program, Section, SectionKind};
 use device::Pool;
 use ops::ValueId;
 use spec::Allocator;
@@ -82,4 +83,48 @@ fn occupy(program: &Program, pools: &mut [OccupiedRanges], storage: ValueId) -> 
     }
     occupied.insert(offset, (end, storage));
     Ok(())
+}
+
+/// All pairs of sections that can run in succession.
+fn successions(program: &Program) -> Vec<(&Section, &Section)> {
+    let start = program.sections.iter().filter(|section| section.kind == SectionKind::Start).collect();
+    let cycles: [Vec<&Section>; 3] = [start, program.step().collect(), program.evaluation().collect()];
+    let mut successions = Vec::new();
+    for cycle in &cycles {
+        successions.extend(cycle.windows(2).map(|pair| (pair[0], pair[1])));
+        successions.extend(
+            cycle.iter().filter(|section| section.repeat_count > 1).map(|&section| (section, section)),
+        );
+    }
+    // A step or an evaluation can follow any step or evaluation.
+    for last in cycles.iter().filter_map(|cycle| cycle.last()) {
+        successions.extend(cycles[1..].iter().filter_map(|cycle| Some((*last, *cycle.first()?))));
+    }
+    successions
+}
+
+/// The live-out storages of a section are the live-in storages of each section that can follow.
+pub(super) fn carried(program: &Program) -> Result<(), Violation> {
+    let sorted = |ids: &[ValueId]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids
+    };
+    for (before, after) in successions(program) {
+        // Lazily initialised storages are live when a section that follows the first step begins, and before an
+        // evaluation.
+        let lazily_initialised: Vec<ValueId> = match before.kind {
+            SectionKind::Start => program.lazily_initialised().collect(),
+            _ => Vec::new(),
+        };
+        if sorted(&[&before.live_out[..], &lazily_initialised].concat()) != sorted(&after.live_in) {
+            let detail =
+                format!("live-in of {} is not live-out of {}", after.kind.name(), before.kind.name());
+            return broken(Invariant::LiveSets, detail);
+        }
+    }
+    match program.section(SectionKind::Start) {
+        Some(start) if start.live_in.is_empty() => Ok(()),
+        _ => broken(Invariant::LiveSets, "nothing is live before the start"),
+    }
 }

@@ -1,17 +1,18 @@
 //! Invariants of a program, which must hold after every pass.
 
 mod dataflow;
+mod gradients;
 mod lifetimes;
 mod queues;
+mod shares;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
-use crate::ir::{Action, Instruction, OperandTypes, Program, Section, SectionKind, Stage};
+use crate::ir::{Action, Instruction, OperandTypes, Program, Section, Stage};
 use device::Queue;
-use graph::ScopeId;
 use ops::{DType, TensorType, ValueId};
 
 /// An invariant.
@@ -96,17 +97,17 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
     }
     random_sites(program)?;
     flops(program)?;
-    shares(program)?;
+    shares::shares(program)?;
     if program.stage >= Stage::Differentiated {
-        one_gradient(program)?;
+        gradients::one_gradient(program)?;
     }
     if program.stage >= Stage::Sectioned {
-        all_samples(program)?;
-        one_loss_sum(program)?;
+        shares::all_samples(program)?;
+        shares::one_loss_sum(program)?;
     }
     if program.stage >= Stage::Updated {
-        one_update(program)?;
-        carried(program)?;
+        gradients::one_update(program)?;
+        lifetimes::carried(program)?;
     }
     Ok(())
 }
@@ -274,115 +275,6 @@ fn dropped_sites(program: &Program, section: &Section) -> Result<(), Violation> 
     Ok(())
 }
 
-/// In sections with samples, each gradient is written once, or only added to if it is live-in.
-fn one_gradient(program: &Program) -> Result<(), Violation> {
-    for section in program.step().filter(|section| section.samples > 0) {
-        let carried = program.mask(&section.live_in);
-        let mut writes = vec![0u32; program.values.len()];
-        let mut updated = vec![0u32; program.values.len()];
-        let origin = |mut id: ValueId| {
-            while let Some(previous) = program.value(id).previous {
-                id = previous;
-            }
-            id
-        };
-        for instruction in &section.code {
-            for &write in instruction.action.writes() {
-                let value = program.value(write);
-                if value.role == device::Role::Gradient {
-                    let first = origin(write);
-                    // A sum that is accumulated elsewhere may be stored here as the first version.
-                    let has_value = writes[first.index()] > 0 || carried[program.storage(first).index()];
-                    match value.previous {
-                        Some(_) if has_value => updated[first.index()] += 1,
-                        _ => writes[first.index()] += 1,
-                    }
-                }
-            }
-        }
-        for parameter in &program.parameters {
-            let trainable = program.buckets[parameter.bucket].trainable;
-            let gradient = match parameter.gradient {
-                Some(gradient) if trainable => gradient,
-                None if !trainable => continue,
-                _ => return broken(Invariant::OneGradient, program.full_name(parameter.value)),
-            };
-            let carried = carried[program.storage(gradient).index()];
-            let (writes, updated) = (writes[gradient.index()], updated[gradient.index()]);
-            let is_valid = if carried { writes == 0 && updated > 0 } else { writes == 1 };
-            if !is_valid {
-                let name = program.full_name(parameter.value);
-                let kind = section.kind.name();
-                let detail = format!("{name} has {writes} gradients and {updated} additions in {kind}");
-                return broken(Invariant::OneGradient, detail);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// In a step, each trainable bucket is updated once, in any section, with its own gradients, to which nothing is
-/// added afterwards.
-fn one_update(program: &Program) -> Result<(), Violation> {
-    // By updated parameters: the number of updates, and the gradients.
-    let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
-    let mut applied = vec![false; program.values.len()];
-    let mut zeros: HashSet<ValueId> = HashSet::new();
-    for section in program.step() {
-        for instruction in &section.code {
-            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
-                && let Some(update) = op.as_update()
-            {
-                let original = |id| program.original(id);
-                let parameters = program.storage(original(outputs[0]));
-                let gradients = original(inputs[update.gradients_input()]);
-                let is_own = |&(output, input): &(usize, usize)| {
-                    program.storage(original(outputs[output])) == program.storage(original(inputs[input]))
-                };
-                if !op.updates().iter().all(is_own) {
-                    let detail =
-                        format!("{} updates a value in other memory", at(program, section, instruction));
-                    return broken(Invariant::OneGradient, detail);
-                }
-                updates.entry(parameters).or_insert((0, gradients)).0 += section.repeat_count;
-                applied[program.storage(gradients).index()] = true;
-                continue;
-            }
-            // Zeroed gradients, and copies of them.
-            match &instruction.action {
-                Action::Launch { op, outputs, .. } if op.is_zeros() => {
-                    zeros.extend(outputs.iter().copied());
-                    continue;
-                }
-                Action::Copy { from, .. } if zeros.contains(from) => continue,
-                _ => {}
-            }
-            let late_write =
-                instruction.action.writes().iter().find(|id| applied[program.storage(**id).index()]);
-            if let Some(&id) = late_write {
-                let name = program.full_name(id);
-                let detail =
-                    format!("{} adds to {name} after it was applied", at(program, section, instruction));
-                return broken(Invariant::OneGradient, detail);
-            }
-        }
-    }
-    for bucket in &program.buckets {
-        let found = updates.get(&bucket.parameters).copied();
-        let is_valid = match (found, bucket.gradients) {
-            (Some((times, gradients)), Some(own)) => bucket.trainable && times == 1 && gradients == own,
-            (None, None) => !bucket.trainable,
-            _ => false,
-        };
-        if !is_valid {
-            let times = found.map_or(0, |(times, _)| times);
-            let detail = format!("{} is updated {times} times", program.full_name(bucket.parameters));
-            return broken(Invariant::OneGradient, detail);
-        }
-    }
-    Ok(())
-}
-
 fn flops(program: &Program) -> Result<(), Violation> {
     for section in &program.sections {
         let flops = program.flops_of(section.code.iter().filter(|instruction| instruction.is_model_work()));
@@ -398,105 +290,5 @@ fn flops(program: &Program) -> Result<(), Violation> {
 fn leave_open(ty: &mut TensorType) {
     if ty.dtype.is_float() {
         ty.dtype = DType::F32;
-    }
-}
-
-/// In each section of a step, each loss weighs the section's share of the batch's samples. Losses of one scope (all
-/// slices) count together.
-fn shares(program: &Program) -> Result<(), Violation> {
-    for section in program.step() {
-        let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
-        for instruction in &section.code {
-            if let Action::Launch { op, inputs, .. } = &instruction.action
-                && let Some(loss) = op.as_loss()
-            {
-                *sums.entry(instruction.scope).or_default() += loss.share(&program.types(inputs));
-            }
-        }
-        let share = section.samples as f64 / program.batch_size as f64;
-        if let Some((&scope, sum)) = sums.iter().find(|(_, sum)| (*sum - share).abs() > 1e-6 * share) {
-            let (kind, path) = (section.kind.name(), &program.scope(scope).path);
-            let detail =
-                format!("the shares of {path} sum to {sum} in {kind}, which processes {share} of the batch");
-            return broken(Invariant::SharesSumToOne, detail);
-        }
-    }
-    Ok(())
-}
-
-/// All losses of a step add to the same storage.
-fn one_loss_sum(program: &Program) -> Result<(), Violation> {
-    let sum = program.loss.map(|loss| program.storage(loss));
-    for section in program.step() {
-        for instruction in &section.code {
-            if let Action::Launch { op, outputs, .. } = &instruction.action
-                && op.as_loss().is_some()
-                && Some(program.storage(program.original(outputs[0]))) != sum
-            {
-                let detail =
-                    format!("{} does not add to the loss of the step", at(program, section, instruction));
-                return broken(Invariant::SharesSumToOne, detail);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A step, and the evaluation of a batch, process all samples that the rank has of a batch.
-fn all_samples(program: &Program) -> Result<(), Violation> {
-    let seen = |sections: &mut dyn Iterator<Item = &Section>| -> Option<usize> {
-        sections.map(|section| section.repeat_count * section.samples).reduce(|all, more| all + more)
-    };
-    let seen = [seen(&mut program.step()), seen(&mut program.evaluation())];
-    match seen.into_iter().flatten().find(|samples| *samples != program.samples) {
-        Some(samples) => {
-            let detail = format!("{samples} samples of {} are processed", program.samples);
-            broken(Invariant::SharesSumToOne, detail)
-        }
-        None => Ok(()),
-    }
-}
-
-/// All pairs of sections that can run in succession.
-fn successions(program: &Program) -> Vec<(&Section, &Section)> {
-    let start = program.sections.iter().filter(|section| section.kind == SectionKind::Start).collect();
-    let cycles: [Vec<&Section>; 3] = [start, program.step().collect(), program.evaluation().collect()];
-    let mut successions = Vec::new();
-    for cycle in &cycles {
-        successions.extend(cycle.windows(2).map(|pair| (pair[0], pair[1])));
-        successions.extend(
-            cycle.iter().filter(|section| section.repeat_count > 1).map(|&section| (section, section)),
-        );
-    }
-    // A step or an evaluation can follow any step or evaluation.
-    for last in cycles.iter().filter_map(|cycle| cycle.last()) {
-        successions.extend(cycles[1..].iter().filter_map(|cycle| Some((*last, *cycle.first()?))));
-    }
-    successions
-}
-
-/// The live-out storages of a section are the live-in storages of each section that can follow.
-fn carried(program: &Program) -> Result<(), Violation> {
-    let sorted = |ids: &[ValueId]| {
-        let mut ids = ids.to_vec();
-        ids.sort_unstable();
-        ids
-    };
-    for (before, after) in successions(program) {
-        // Lazily initialised storages are live when a section that follows the first step begins, and before an
-        // evaluation.
-        let lazily_initialised: Vec<ValueId> = match before.kind {
-            SectionKind::Start => program.lazily_initialised().collect(),
-            _ => Vec::new(),
-        };
-        if sorted(&[&before.live_out[..], &lazily_initialised].concat()) != sorted(&after.live_in) {
-            let detail =
-                format!("live-in of {} is not live-out of {}", after.kind.name(), before.kind.name());
-            return broken(Invariant::LiveSets, detail);
-        }
-    }
-    match program.section(SectionKind::Start) {
-        Some(start) if start.live_in.is_empty() => Ok(()),
-        _ => broken(Invariant::LiveSets, "nothing is live before the start"),
     }
 }

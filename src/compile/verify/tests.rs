@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compile_run;
-use crate::ir::{ShapeSource, SubRange, View};
+use crate::ir::{SectionKind, ShapeSource, SubRange, View};
 use device::{Phase, Pool, Role};
 use ops::{Fill, Normal, Op, RowSlice, TensorType};
 use spec::{Init, Leak, RunConfig};

@@ -1,0 +1,116 @@
+//! Every trainable parameter has one complete gradient, which one update applies.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Invariant, Violation, at, broken};
+use crate::ir::{Action, Program};
+use ops::ValueId;
+
+/// In sections with samples, each gradient is written once, or only added to if it is live-in.
+pub(super) fn one_gradient(program: &Program) -> Result<(), Violation> {
+    for section in program.step().filter(|section| section.samples > 0) {
+        let carried = program.mask(&section.live_in);
+        let mut writes = vec![0u32; program.values.len()];
+        let mut updated = vec![0u32; program.values.len()];
+        let origin = |mut id: ValueId| {
+            while let Some(previous) = program.value(id).previous {
+                id = previous;
+            }
+            id
+        };
+        for instruction in &section.code {
+            for &write in instruction.action.writes() {
+                let value = program.value(write);
+                if value.role == device::Role::Gradient {
+                    let first = origin(write);
+                    // A sum that is accumulated elsewhere may be stored here as the first version.
+                    let has_value = writes[first.index()] > 0 || carried[program.storage(first).index()];
+                    match value.previous {
+                        Some(_) if has_value => updated[first.index()] += 1,
+                        _ => writes[first.index()] += 1,
+                    }
+                }
+            }
+        }
+        for parameter in &program.parameters {
+            let trainable = program.buckets[parameter.bucket].trainable;
+            let gradient = match parameter.gradient {
+                Some(gradient) if trainable => gradient,
+                None if !trainable => continue,
+                _ => return broken(Invariant::OneGradient, program.full_name(parameter.value)),
+            };
+            let carried = carried[program.storage(gradient).index()];
+            let (writes, updated) = (writes[gradient.index()], updated[gradient.index()]);
+            let is_valid = if carried { writes == 0 && updated > 0 } else { writes == 1 };
+            if !is_valid {
+                let name = program.full_name(parameter.value);
+                let kind = section.kind.name();
+                let detail = format!("{name} has {writes} gradients and {updated} additions in {kind}");
+                return broken(Invariant::OneGradient, detail);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// In a step, each trainable bucket is updated once, in any section, with its own gradients, to which nothing is
+/// added afterwards.
+pub(super) fn one_update(program: &Program) -> Result<(), Violation> {
+    // By updated parameters: the number of updates, and the gradients.
+    let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
+    let mut applied = vec![false; program.values.len()];
+    let mut zeros: HashSet<ValueId> = HashSet::new();
+    for section in program.step() {
+        for instruction in &section.code {
+            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
+                && let Some(update) = op.as_update()
+            {
+                let original = |id| program.original(id);
+                let parameters = program.storage(original(outputs[0]));
+                let gradients = original(inputs[update.gradients_input()]);
+                let is_own = |&(output, input): &(usize, usize)| {
+                    program.storage(original(outputs[output])) == program.storage(original(inputs[input]))
+                };
+                if !op.updates().iter().all(is_own) {
+                    let detail =
+                        format!("{} updates a value in other memory", at(program, section, instruction));
+                    return broken(Invariant::OneGradient, detail);
+                }
+                updates.entry(parameters).or_insert((0, gradients)).0 += section.repeat_count;
+                applied[program.storage(gradients).index()] = true;
+                continue;
+            }
+            // Zeroed gradients, and copies of them.
+            match &instruction.action {
+                Action::Launch { op, outputs, .. } if op.is_zeros() => {
+                    zeros.extend(outputs.iter().copied());
+                    continue;
+                }
+                Action::Copy { from, .. } if zeros.contains(from) => continue,
+                _ => {}
+            }
+            let late_write =
+                instruction.action.writes().iter().find(|id| applied[program.storage(**id).index()]);
+            if let Some(&id) = late_write {
+                let name = program.full_name(id);
+                let detail =
+                    format!("{} adds to {name} after it was applied", at(program, section, instruction));
+                return broken(Invariant::OneGradient, detail);
+            }
+        }
+    }
+    for bucket in &program.buckets {
+        let found = updates.get(&bucket.parameters).copied();
+        let is_valid = match (found, bucket.gradients) {
+            (Some((times, gradients)), Some(own)) => bucket.trainable && times == 1 && gradients == own,
+            (None, None) => !bucket.trainable,
+            _ => false,
+        };
+        if !is_valid {
+            let times = found.map_or(0, |(times, _)| times);
+            let detail = format!("{} is updated {times} times", program.full_name(bucket.parameters));
+            return broken(Invariant::OneGradient, detail);
+        }
+    }
+    Ok(())
+}
