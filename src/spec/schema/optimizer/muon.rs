@@ -1,19 +1,11 @@
 //! `[train.optimizer.muon]`
 
 use super::{AdamW, Decay, Group, GroupsCodec, SharedKeys, UpdateRule};
-<<<<<<< HEAD:src/spec/optimizer/muon.rs
-use crate::declare::{Accepting, InlineTable, inline_table, key_table, keywords};
-use crate::error::Problem;
-use crate::parsers::{Boolean, DECAY_RATE, NOT_NEGATIVE, POSITIVE, UsizeRange, keyword};
-use crate::rules::attach_span;
-use crate::tree::Table;
-=======
-use crate::reader::declare::{InlineTable, inline_table, key_table, keywords};
+use crate::reader::declare::{Accepting, InlineTable, inline_table, key_table, keywords};
 use crate::reader::error::Problem;
 use crate::reader::parsers::{Boolean, DECAY_RATE, NOT_NEGATIVE, POSITIVE, UsizeRange, keyword};
 use crate::reader::tree::Table;
 use crate::schema::rules::attach_span;
->>>>>>> 1fbd71f (spec: group files into reader, schema and experiment):src/spec/schema/optimizer/muon.rs
 use ops::{DType, Rule};
 
 keywords! {
