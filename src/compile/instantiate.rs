@@ -33,7 +33,7 @@ pub struct Compiled {
     pub program: Program,
     /// The graphs of the run that it was compiled for: the same structure, possibly other sizes.
     pub graphs: Graphs,
-    choices: ProgramKey,
+    key: ProgramKey,
     pub recompute_plan: RecomputePlan,
 }
 
@@ -89,9 +89,9 @@ impl<'a> Compiler<'a> {
         graphs: Graphs,
         recompute_plan: &RecomputePlan,
     ) -> Result<(&mut Compiled, bool), Violation> {
-        let choices = config.choices();
+        let key = config.program_key();
         let last = self.last.take();
-        let last = last.filter(|last| last.choices == choices && last.recompute_plan == *recompute_plan);
+        let last = last.filter(|last| last.key == key && last.recompute_plan == *recompute_plan);
         let last = last.filter(|last| last.graphs.same_structure(&graphs));
         if let Some(mut last) = last
             && resize(&mut last.program, &graphs, config, self.target)
@@ -100,7 +100,7 @@ impl<'a> Compiler<'a> {
         }
         let program = compile(&graphs, config, self.target, recompute_plan, self.verified)?;
         let recompute_plan = recompute_plan.clone();
-        Ok((self.last.insert(Compiled { program, graphs, choices, recompute_plan }), false))
+        Ok((self.last.insert(Compiled { program, graphs, key, recompute_plan }), false))
     }
 }
 

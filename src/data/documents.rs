@@ -14,7 +14,7 @@ use super::{Batch, Contents, DataError, FilledPart, KeyedCount, Part, Sample, So
 use ops::TensorType;
 
 /// How documents become samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Documents {
     /// All documents are concatenated; samples are slices of the whole.
     Joined,

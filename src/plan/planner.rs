@@ -91,8 +91,14 @@ fn forecast_requests(point: &Point) -> Vec<ForecastRequest<'_>> {
     let Ok(config) = &point.config else { return Vec::new() };
     let strategy = point.strategy.as_str();
     let others = point.without.iter().filter(|(_, other)| differ_in_memory_choices(config, other));
-    let others = others.map(|(_, other)| ForecastRequest { config: other, fits: false, strategy });
-    std::iter::once(ForecastRequest { config, fits: true, strategy }).chain(others).collect()
+    let others = others.map(|(_, other)| ForecastRequest {
+        config: other,
+        wants_largest_micro_batch: false,
+        strategy,
+    });
+    std::iter::once(ForecastRequest { config, wants_largest_micro_batch: true, strategy })
+        .chain(others)
+        .collect()
 }
 
 /// Errors for strategies whose recompute budget is infeasible at every sweep point.
@@ -165,7 +171,7 @@ fn plan_point(
         let id = run_id(&configuration);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
-    let Forecast { prediction, fits, infeasible, .. } = forecasts.of(&config).clone();
+    let Forecast { prediction, largest_micro_batch, infeasible, .. } = forecasts.of(&config).clone();
     // The available memory varies a little, and decides the recompute plan: that is part of the id.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
@@ -192,7 +198,7 @@ fn plan_point(
         axes,
         config: Ok(config),
         prediction: Some(prediction),
-        fits_micro_batch: fits,
+        fits_micro_batch: largest_micro_batch,
         no_effect,
     })
 }

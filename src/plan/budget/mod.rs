@@ -11,14 +11,14 @@ mod knapsack;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::units::Bytes;
 use compile::{RecomputePlan, Violation};
 use device::{Pool, Target};
 use graph::Graphs;
-use spec::{Budget, Recompute, RunConfig};
+use spec::{Budget, MemoryKey, Recompute, RunConfig};
 
 /// A recompute plan with its cost and peak memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +98,7 @@ impl ParetoFront {
     }
 
     /// The choice with the lowest peak.
-    pub fn lowest_peak(&self) -> &RecomputeChoice {
+    pub(super) fn lowest_peak(&self) -> &RecomputeChoice {
         &self.choices[self.choices.len() - 1]
     }
 }
@@ -129,7 +129,7 @@ fn round_up(bytes: u64) -> Bytes {
 
 /// A cache of Pareto fronts. Runs that differ only in their budget share one.
 #[derive(Debug, Default)]
-pub struct ParetoFronts(Mutex<HashMap<String, Arc<ParetoFront>>>);
+pub struct ParetoFronts(Mutex<BTreeMap<MemoryKey, Arc<ParetoFront>>>);
 
 impl ParetoFronts {
     /// The recompute plan of a run, and its budget if that is infeasible.
@@ -166,7 +166,7 @@ impl ParetoFronts {
     ) -> Result<Arc<ParetoFront>, Violation> {
         let mut plain = config.clone();
         plain.strategy.recompute = Recompute::None;
-        let key = serde_json::to_string(&plain.memory_part()).expect("plain data always serialises");
+        let key = plain.memory_key();
         let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(front) = cached {
             return Ok(front);

@@ -257,7 +257,7 @@ macro_rules! keywords {
         $(later $($later:literal),+)?
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd)]
         pub enum $name {
             $($(#[$doc])* $value,)+
         }
@@ -301,7 +301,7 @@ macro_rules! key_table {
     }) => {
         $(#[doc = $table])+
         $(#[derive($($derive),+)])?
-        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
+        #[derive(Clone, Debug, PartialEq, PartialOrd)]
         pub struct $name {
             $($(#[doc = $doc])+ pub $key: $ty,)+
         }
@@ -350,7 +350,7 @@ macro_rules! choice {
         later $($later:literal),*
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
+        #[derive(Clone, Debug, PartialEq, PartialOrd)]
         pub enum $name {
             $($(#[$doc])* $variant($variant),)+
         }

@@ -1,10 +1,9 @@
 //! Sets of keywords.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
-
-use serde::{Serialize, Serializer};
 
 use super::declare::{KeywordEnum, Writable};
 use super::keys::{ValueParser, join};
@@ -51,6 +50,12 @@ impl<T> PartialEq for KeywordSet<T> {
 
 impl<T> Eq for KeywordSet<T> {}
 
+impl<T> PartialOrd for KeywordSet<T> {
+    fn partial_cmp(&self, other: &KeywordSet<T>) -> Option<Ordering> {
+        self.0.partial_cmp(&other.0)
+    }
+}
+
 impl<T> Hash for KeywordSet<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
@@ -60,12 +65,6 @@ impl<T> Hash for KeywordSet<T> {
 impl<T: KeywordEnum> fmt::Debug for KeywordSet<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(KeywordEnum::keyword)).finish()
-    }
-}
-
-impl<T: KeywordEnum> Serialize for KeywordSet<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.iter().map(KeywordEnum::keyword))
     }
 }
 

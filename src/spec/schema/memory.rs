@@ -1,6 +1,6 @@
 //! The part of a run's configuration that determines its memory.
 
-use serde::Serialize;
+use std::cmp::Ordering;
 
 use data::Documents;
 
@@ -9,20 +9,30 @@ use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
 use super::strategy::{Allocator, DataResidence, Strategy};
 
-/// Runs with equal values need the same memory, byte for byte.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Runs with equal keys need the same memory on one target, byte for byte. In sorted order, keys of one model are
+/// adjacent.
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub struct MemoryKey {
     pub model: Model,
     pub batch_size: usize,
     /// The numbers of steps and evaluations, if memory depends on them: with a leak, or with an allocator that keeps
     /// freed memory.
-    pub cadence: Option<(Measure, Option<Evaluation>)>,
-    pub choices: ProgramKey,
+    pub steps: Option<(Measure, Option<Evaluation>)>,
+    pub program: ProgramKey,
+}
+
+/// Configurations contain no NaN.
+impl Eq for MemoryKey {}
+
+impl Ord for MemoryKey {
+    fn cmp(&self, other: &MemoryKey) -> Ordering {
+        self.partial_cmp(other).unwrap_or(Ordering::Equal)
+    }
 }
 
 /// The part of a run's configuration that, beside its graph, determines its program. If it is equal and the graphs
 /// differ only in sizes, the programs differ only in sizes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub struct ProgramKey {
     optimizer: Vec<UpdateGroupKey>,
     clips: bool,
@@ -36,9 +46,18 @@ pub struct ProgramKey {
     tokens: Option<usize>,
 }
 
+/// Configurations contain no NaN.
+impl Eq for ProgramKey {}
+
+impl Ord for ProgramKey {
+    fn cmp(&self, other: &ProgramKey) -> Ordering {
+        self.partial_cmp(other).unwrap_or(Ordering::Equal)
+    }
+}
+
 // Structs are destructured here, so that a new key cannot be forgotten.
 impl RunConfig {
-    pub fn memory_part(&self) -> MemoryKey {
+    pub fn memory_key(&self) -> MemoryKey {
         let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _ } = self;
         // With a leak, or an allocator that keeps freed memory, memory also depends on the numbers of steps,
         // evaluations and evaluation batches. The program does not, so they are not part of `ProgramKey`.
@@ -46,11 +65,11 @@ impl RunConfig {
             Allocator::Arena | Allocator::Direct => strategy.leak.is_some(),
             Allocator::Caching(_) => true,
         };
-        let cadence = depends_on_steps.then(|| (measure.clone(), evaluation.clone()));
-        MemoryKey { model: model.clone(), batch_size: train.batch_size, cadence, choices: self.choices() }
+        let steps = depends_on_steps.then(|| (measure.clone(), evaluation.clone()));
+        MemoryKey { model: model.clone(), batch_size: train.batch_size, steps, program: self.program_key() }
     }
 
-    pub fn choices(&self) -> ProgramKey {
+    pub fn program_key(&self) -> ProgramKey {
         let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, shuffle: _, last_batch: _, optimizer, schedule: _ } =
@@ -69,7 +88,7 @@ impl RunConfig {
 }
 
 /// The part of a parameter group that determines the program.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
 struct UpdateGroupKey {
     named: Option<String>,
     of_matrices: Option<bool>,

@@ -1,8 +1,6 @@
 //! The resolved configuration of one run: every default filled in, every rule between keys checked. Later stages see
 //! nothing else. Models, data, optimizers, schedules and strategies have their own files.
 
-use serde::Serialize;
-
 use super::data::Data;
 use super::model::Model;
 use super::optimizer::Optimizer;
@@ -13,7 +11,7 @@ use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR
 use data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
 
 /// One run: model, data, training and one strategy.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RunConfig {
     pub model: Model,
     pub data: Data,

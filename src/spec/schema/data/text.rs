@@ -42,7 +42,7 @@ keywords! {
 }
 
 /// The kind of tokens.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Tokens {
     /// The bytes of the text.
     Bytes,

@@ -11,7 +11,7 @@ use crate::reader::tree::{TableEntry, Value};
 use crate::reader::write::TableWriter;
 
 /// A parameter group (PyTorch: `param_groups`): a pattern of names, and the options that differ.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub struct Group {
     /// `match`: the name of a parameter such as `blocks.0.mlp.up.bias`, the name of a layer, or a pattern of names.
     /// Checked once the model is built.

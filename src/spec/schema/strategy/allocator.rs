@@ -1,7 +1,6 @@
 //! `allocator`: a keyword, or a table with the options of the caching allocator.
 
 use crate::reader::reference::Accepts;
-use serde::Serialize;
 
 use crate::reader::declare::{KeyCodec, KeyTable, Optional, Variant, key_table};
 use crate::reader::keys::{Keys, ValueParser, join};
@@ -10,7 +9,7 @@ use crate::reader::tree::{TableEntry, Value, quoted};
 use crate::reader::write::TableWriter;
 
 /// Where memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Allocator {
     /// One request for the whole run; values have planned offsets in it.
     Arena,

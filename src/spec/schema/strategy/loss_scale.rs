@@ -1,7 +1,6 @@
 //! `loss_scale`: a keyword, a number, or a table.
 
 use crate::reader::reference::Accepts;
-use serde::Serialize;
 
 use super::Precision;
 use crate::reader::declare::{KeyCodec, KeyTable, Variant, key_table};
@@ -11,7 +10,7 @@ use crate::reader::tree::{TableEntry, Value};
 use crate::reader::write::TableWriter;
 
 /// Factor that multiplies the loss so that fp16 gradients do not underflow.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum LossScale {
     Static(f64),
     Dynamic(DynamicLossScale),

@@ -1,10 +1,8 @@
 //! `offload`: data that stays in host memory while the device does not use it.
 
-use serde::Serialize;
-
 use crate::reader::declare::{InlineTable, Writable, inline_table, key_table};
-use crate::reader::keys::ValueParser;
 use crate::reader::parsers::{Boolean, UsizeRange};
+use crate::reader::keys::ValueParser;
 use crate::reader::tree::Value;
 use base::units::Bytes;
 
@@ -35,7 +33,7 @@ key_table! {
 }
 
 /// Saved activations that are transferred to host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub enum ActivationOffload {
     Nothing,
     /// Activations of at least this size.

@@ -4,8 +4,6 @@
 use crate::reader::reference::Accepts;
 use std::fmt;
 
-use serde::Serialize;
-
 use super::Strategy;
 use crate::reader::declare::{KeyCodec, KeywordEnum, Writable, keywords};
 use crate::reader::error::Problem;
@@ -29,7 +27,7 @@ const FORMS: [&str; 4] = ["every", "segments", "save", "budget"];
 /// More blocks than any model has.
 const BLOCKS: UsizeRange = UsizeRange(1..=1 << 24);
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Recompute {
     None,
     /// Recompute every block from its input.
@@ -48,7 +46,7 @@ pub enum Recompute {
 }
 
 /// Upper bound of the device pool's peak memory, start-up and update included.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Budget {
     Bytes(Bytes),
     /// A share of the peak without recomputation.

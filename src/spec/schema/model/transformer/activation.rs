@@ -1,6 +1,6 @@
 //! The activation between the matmuls of a feed-forward layer: each function of `ops`, elementwise or as a gate.
 
-use serde::{Serialize, Serializer};
+use std::cmp::Ordering;
 
 use crate::reader::declare::KeywordEnum;
 use ops::Activation;
@@ -37,9 +37,9 @@ impl KeywordEnum for MlpActivation {
     }
 }
 
-impl Serialize for MlpActivation {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.keyword())
+impl PartialOrd for MlpActivation {
+    fn partial_cmp(&self, other: &MlpActivation) -> Option<Ordering> {
+        self.keyword().partial_cmp(other.keyword())
     }
 }
 
