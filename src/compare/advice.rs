@@ -4,7 +4,7 @@
 use super::entry::TableEntry;
 use super::group::TableGroup;
 use super::numbers::{milliseconds, ratio, size};
-use super::verdict::subject;
+use super::sentence::subject;
 use results::Status;
 
 /// Estimates within this factor count as equal: they are not more accurate.

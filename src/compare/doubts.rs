@@ -3,7 +3,7 @@
 use super::Comparison;
 use super::entry::{NOISY, TableEntry};
 use super::numbers::{count, list, percent};
-use super::verdict::names;
+use super::sentence::names;
 use base::statistics::{self, BY_FAR, Difference, FEWEST_ROUNDS, Ratio};
 
 /// Fewer timed steps than this are too few.

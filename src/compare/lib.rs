@@ -14,6 +14,7 @@ mod heading;
 mod legend;
 mod numbers;
 mod rounds;
+mod sentence;
 mod styled;
 mod table;
 mod text;
@@ -175,7 +176,7 @@ impl Comparison {
     }
 
     /// The same as GitHub Markdown, without shortened names.
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let mut out = format!("**{}**\n\n{}\n", heading::title(self), columns::table(self).markdown());
         let _ = writeln!(out, "\n{}\n", text::markdown(&legend::parts(self, &[]).join("; ")));
         for sentence in verdict::sentences(self) {
@@ -185,7 +186,7 @@ impl Comparison {
     }
 
     /// A few sentences: strategies to use, to drop and in doubt, and how to settle the doubts.
-    pub fn verdict(&self) -> Vec<String> {
+    pub(crate) fn verdict(&self) -> Vec<String> {
         verdict::sentences(self)
     }
 

@@ -6,6 +6,7 @@ use super::columns;
 use super::entry::{LossSource, TableEntry, WAITS};
 use super::group::TableGroup;
 use super::numbers::{change, list, percent, rate, ratio, size};
+use super::sentence::{names, subject};
 use super::text::one_line;
 use super::{Basis, Comparison, advice, doubts};
 use base::statistics::{Difference, Ratio};
@@ -60,18 +61,6 @@ fn each_entry(
         .iter()
         .flat_map(|group| group.entries.iter().map(move |entry| (entry, group)))
         .filter_map(move |(entry, group)| sentence(entry, group))
-}
-
-/// Prefixes the group's heading or else capitalises the sentence, unless it begins with the name of a strategy.
-pub(super) fn subject(group: &TableGroup, sentence: &str) -> String {
-    if !group.heading.is_empty() {
-        return format!("{}: {sentence}", group.heading);
-    }
-    if group.entries.iter().any(|entry| sentence.starts_with(&entry.label)) {
-        return sentence.to_string();
-    }
-    let mut letters = sentence.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// The fastest strategy, the one with the least memory, and the best trade-off.
@@ -295,22 +284,6 @@ fn unfinished(entry: &TableEntry, group: &TableGroup) -> Option<String> {
     let why = if message.is_empty() { String::new() } else { format!(": {message}") };
     let next = if entry.status.is_final() { "" } else { " The next sweep retries it." };
     Some(format!("{} {what}{}{why}.{next}", entry.label, group.at_heading()))
-}
-
-/// The names of all candidates for which `detail` is `Some`, with that detail in parentheses.
-pub(super) fn names(comparison: &Comparison, detail: impl Fn(&TableEntry) -> Option<String>) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for group in &comparison.groups {
-        let at = if comparison.groups.len() > 1 { group.at_heading() } else { String::new() };
-        for entry in group.entries.iter().filter(|entry| entry.is_candidate()) {
-            match detail(entry) {
-                Some(detail) if detail.is_empty() => names.push(format!("{}{at}", entry.label)),
-                Some(detail) => names.push(format!("{}{at} ({detail})", entry.label)),
-                None => {}
-            }
-        }
-    }
-    names
 }
 
 /// 16-bit parameters whose updates are rounded away.

@@ -4,8 +4,6 @@ use std::fmt;
 use std::ops::DerefMut;
 
 use super::ids::Ids;
-use super::row::{PLACE, WEIGHTS, is_missing};
-use super::seeds;
 use ops::{DType, Shape, TensorType};
 
 /// The parts that a model requests of each sample.
@@ -44,6 +42,11 @@ pub struct KeyedCount {
 }
 
 impl Part {
+    /// Random seeds per sample, for models that use randomness: i32[2].
+    pub fn seeds() -> Part {
+        Part { name: "seeds", ty: TensorType::i32(&[2]), below: None }
+    }
+
     /// The part with its ids loaded in `dtype`; unchanged if it does not hold ids.
     #[must_use]
     pub fn loaded_as(self, dtype: DType) -> Part {
@@ -95,14 +98,14 @@ impl Batch {
         let filled = |(part, bytes)| FilledPart { part, bytes };
         Batch {
             parts: parts.into_iter().map(filled).collect(),
-            seeds: seeds.map(|bytes| FilledPart { part: seeds::part(), bytes }),
+            seeds: seeds.map(|bytes| FilledPart { part: Part::seeds(), bytes }),
         }
     }
 
     /// Adds memory for random seeds.
     #[must_use]
     pub fn with_seeds(self, samples: usize) -> Batch {
-        Batch { seeds: Some(FilledPart::new(seeds::part(), samples)), ..self }
+        Batch { seeds: Some(FilledPart::new(Part::seeds(), samples)), ..self }
     }
 
     /// The parts from the data set, without the random seeds.
@@ -150,30 +153,6 @@ impl Batch {
         assert_eq!((size, bytes.len()), (dtype.bytes(), filled.bytes.len()), "`{name}` is of {dtype}");
         filled.bytes.copy_from_slice(&bytes);
         self
-    }
-}
-
-/// The target of padding tokens, which the loss ignores.
-pub(super) const MASKED: i32 = -1;
-
-impl Batch {
-    /// Number of padding tokens and of all tokens, with `context` tokens per sample. `None` if the batch has no
-    /// padding.
-    pub fn padding(&self, context: usize) -> Option<[u64; 2]> {
-        self.part(WEIGHTS)?;
-        if let Some(offsets) = self.part(PLACE) {
-            let offsets = offsets.bytes.chunks_exact(offsets.part.ty.bytes() as usize);
-            let all = offsets.len();
-            return Some(
-                [offsets.filter(|offset| is_missing(offset)).count(), all].map(|n| (n * context) as u64),
-            );
-        }
-        let targets = self.part("targets")?;
-        let targets = targets.bytes.chunks_exact(targets.part.ty.dtype.bytes() as usize);
-        let all = targets.len() as u64;
-        // All bits of -1 are ones, as are those of the largest unsigned number that represents it.
-        let masked = targets.filter(|target| target.iter().all(|byte| *byte == u8::MAX)).count();
-        Some([masked as u64, all])
     }
 }
 

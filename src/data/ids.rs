@@ -1,7 +1,9 @@
 //! Ids of a sample, in the type that they are loaded in.
 
-use super::batch::MASKED;
 use ops::DType;
+
+/// The target of padding tokens, which the loss ignores.
+pub(super) const MASKED: i32 = -1;
 
 /// Memory of ids in native byte order, in the narrowest type that holds them all.
 #[derive(Debug)]

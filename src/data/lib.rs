@@ -7,6 +7,7 @@ mod error;
 mod files;
 mod ids;
 mod order;
+mod padding;
 pub mod row;
 mod sampling;
 pub mod seeds;
@@ -15,6 +16,7 @@ mod source;
 mod synthetic;
 mod text;
 mod token_files;
+mod token_width;
 mod tokens;
 mod weights;
 
@@ -22,12 +24,13 @@ pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, Sample};
 pub use digest::DigestCache;
 pub use documents::Documents;
 pub use error::{DataError, ErrorKey, Split};
-pub use order::Order;
+pub use order::{Order, TrainingStep};
 pub use row::TokenRow;
-pub use source::{Contents, DataSet, Inspected, Source, TrainingStep, check_order};
+pub use source::{Contents, DataSet, Inspected, Source, check_order};
 pub use synthetic::SyntheticSet;
 pub use text::{Encoding, TextSet, TokenizerFile};
-pub use tokens::{TokenSet, TokenWidth};
+pub use token_width::TokenWidth;
+pub use tokens::TokenSet;
 pub use weights::{
     CheckpointTensor, Form, RequiredParameter, StoredParameters, TensorNaming, Weights, WeightsError,
     digest_of_both,

@@ -1,6 +1,5 @@
 //! The order of training samples: drawn with replacement, or shuffled epochs.
 
-use super::TrainingStep;
 use super::sampling::{draw, start};
 
 /// The site of the draws that shuffle epochs, so that they are independent of all other draws of a run.
@@ -20,6 +19,18 @@ pub enum Order {
         /// those samples are dropped.
         keeps_last: bool,
     },
+}
+
+/// An optimizer step, as far as it determines the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainingStep {
+    /// The run's seed.
+    pub seed: u64,
+    /// Counted from 0.
+    pub number: u64,
+    /// The batch size, also for the smaller last batch of an epoch.
+    pub samples: u64,
+    pub order: Order,
 }
 
 impl TrainingStep {

@@ -3,7 +3,6 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::slices::PARTS;
 use super::{Batch, DataError, Part, TrainingStep};
 use ops::{DType, TensorType};
 
@@ -24,6 +23,9 @@ pub trait TokenRow: Debug + Send + Sync {
     /// The offset of a sample of the evaluation split.
     fn evaluation_start(&self, sample: u64, context: usize) -> usize;
 }
+
+/// The parts of a sample. Part n is shifted by n tokens in the row.
+pub(super) const PARTS: &[&str] = &["tokens", "targets"];
 
 /// The offset of a part relative to its sample, if the part is a slice of the row.
 pub fn places_later(part: &str) -> Option<usize> {

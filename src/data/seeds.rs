@@ -2,13 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Batch, Part, TrainingStep, sampling};
-use ops::TensorType;
-
-/// A sample's seed: i32[2].
-pub fn part() -> Part {
-    Part { name: "seeds", ty: TensorType::i32(&[2]), below: None }
-}
+use super::{Batch, TrainingStep, sampling};
 
 /// The site of these seeds, so that they are independent of all other draws of a run.
 const SITE: u64 = 0x6472_6f70_2d6f_7574;

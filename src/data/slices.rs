@@ -6,14 +6,11 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use super::ids::Ids;
-use super::row::WEIGHTS;
+use super::row::{PARTS, WEIGHTS};
 use super::{
     Batch, Contents, DataError, KeyedCount, Order, Part, Sample, Source, Split, TokenRow, TrainingStep, row,
 };
 use ops::{DType, TensorType};
-
-/// The parts of a sample. Part n is shifted by n tokens in the row.
-pub(super) const PARTS: &[&str] = &["tokens", "targets"];
 
 /// Storage of a row of tokens.
 pub(super) trait ReadTokens: Debug + Send + Sync {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{Batch, DataError, DigestCache, KeyedCount, Order, Part, Sample, TokenRow};
+use super::{Batch, DataError, DigestCache, KeyedCount, Order, Part, Sample, TokenRow, TrainingStep};
 
 /// The contents of a data set, or all its errors.
 pub type Inspected = Result<Box<dyn Contents>, Vec<DataError>>;
@@ -136,18 +136,6 @@ pub trait Contents: Debug + Send + Sync {
     /// # Errors
     /// A split is too short.
     fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError>;
-}
-
-/// An optimizer step, as far as it determines the samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrainingStep {
-    /// The run's seed.
-    pub seed: u64,
-    /// Counted from 0.
-    pub number: u64,
-    /// The batch size, also for the smaller last batch of an epoch.
-    pub samples: u64,
-    pub order: Order,
 }
 
 /// An opened data set that fills batches. A sample is a pure function of step and number, whatever the range, so that

@@ -4,7 +4,7 @@ use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::slices::PARTS;
+use super::row::PARTS;
 use super::{
     Batch, Contents, DataError, DataSet, DigestCache, FilledPart, KeyedCount, Part, Sample, Source,
     TrainingStep, digest, sampling,

@@ -12,7 +12,8 @@ pub use encoder::{Encoding, TokenizerFile};
 
 use super::digest::FileDigest;
 use super::documents::{DocumentSamples, DocumentSet};
-use super::slices::{PARTS, RowSlices, RowSummary, Splits};
+use super::row::PARTS;
+use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::{
     Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Sample, Source, TokenWidth, digest,

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use super::digest::{TokensDigest, versions};
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
-use super::{Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, digest, files};
+use super::{
+    Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, TokenWidth, digest, files,
+};
 use base::regular;
 
 /// Unit and material, for error messages.
@@ -16,42 +18,6 @@ const UNITS: [&str; 2] = ["token", "tokens"];
 /// The first i32 of llm.c's token files, and the size of their header in bytes.
 const HEADER_BEGINS: u32 = 20_240_520;
 const HEADER: usize = 1024;
-
-/// The integer type of stored tokens, little-endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenWidth {
-    /// Bytes of text.
-    U8,
-    U16,
-    U32,
-}
-
-impl TokenWidth {
-    pub fn bytes(self) -> usize {
-        match self {
-            TokenWidth::U8 => 1,
-            TokenWidth::U16 => 2,
-            TokenWidth::U32 => 4,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            TokenWidth::U8 => "u8",
-            TokenWidth::U16 => "u16",
-            TokenWidth::U32 => "u32",
-        }
-    }
-
-    /// Decodes tokens.
-    pub(super) fn numbers(self, bytes: &[u8]) -> impl Iterator<Item = u32> {
-        bytes.chunks_exact(self.bytes()).map(move |number| match self {
-            TokenWidth::U8 => u32::from(number[0]),
-            TokenWidth::U16 => u32::from(u16::from_le_bytes([number[0], number[1]])),
-            TokenWidth::U32 => u32::from_le_bytes([number[0], number[1], number[2], number[3]]),
-        })
-    }
-}
 
 /// Files of tokens, concatenated in the order of their sorted paths.
 #[derive(Debug)]

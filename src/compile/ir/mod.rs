@@ -2,6 +2,7 @@
 
 mod instruction;
 mod program;
+mod program_values;
 mod value;
 
 pub use instruction::{Action, Instruction};

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Order;
-use crate::batch::MASKED;
 use crate::ids::Ids;
+use crate::ids::MASKED;
 use ops::DType;
 
 /// A row whose tokens are their own positions.

@@ -1,9 +1,9 @@
 //! The attention sub-layer.
 
-use super::block::SubLayer;
 use super::dropout::DropoutSite;
 use super::embedding::BatchInputs;
 use super::linear::{self, LinearLayer};
+use super::sub_layer::SubLayer;
 use super::{NORMAL, into_residual, norm};
 use crate::Graph;
 use ops::{Attention, AttentionConfig, Op, Rotary, StackedRows};

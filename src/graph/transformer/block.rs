@@ -3,19 +3,11 @@
 use super::dropout::{self, DropoutSite};
 use super::embedding::BatchInputs;
 use super::norm::{self, NormPosition};
+use super::sub_layer::SubLayer;
 use super::{attention, mlp};
 use crate::{Graph, ScopeId};
 use ops::{Add, Op};
 use spec::{NormPlacement, Transformer};
-
-/// Attention or the feed-forward layer of a block.
-pub(super) struct SubLayer {
-    pub(super) scope: ScopeId,
-    /// Its input, num[B,T,C].
-    pub(super) input: usize,
-    /// The residual stream, if the last matmul adds to it.
-    pub(super) residual: Option<usize>,
-}
 
 /// Builds block `number`; returns the residual stream x num[B,T,C] after it.
 pub(super) fn build(

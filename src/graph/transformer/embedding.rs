@@ -3,7 +3,7 @@
 use super::NORMAL;
 use super::dropout::{self, DropoutSite};
 use crate::Graph;
-use data::{Documents, seeds};
+use data::{Documents, Part};
 use ops::{DType, Embedding, Op};
 use spec::{Positions, Transformer};
 
@@ -40,7 +40,7 @@ pub(super) fn build(
     let others: Vec<usize> =
         documents.parts(t).iter().map(|part| graph.input(scope, part, micro_batch)).collect();
     let (weights, starts) = (others.first().copied(), others.get(1).copied());
-    let seeds = model.dropout.is_any().then(|| graph.input(scope, &seeds::part(), micro_batch));
+    let seeds = model.dropout.is_any().then(|| graph.input(scope, &Part::seeds(), micro_batch));
     let table = graph.parameter("table", scope, &[v, c], NORMAL);
     let mut inputs = vec![tokens, table];
     let positions = model.positions == Positions::Learned;

@@ -1,6 +1,6 @@
 //! Linear layers of blocks, with an optional bias.
 
-use super::block::SubLayer;
+use super::sub_layer::SubLayer;
 use crate::{Graph, Initial, ScopeId};
 use ops::{Activation, Linear, Op, StackedRows};
 

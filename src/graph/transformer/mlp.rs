@@ -1,7 +1,7 @@
 //! The feed-forward layer: two linear layers with an activation or a gate between them.
 
-use super::block::SubLayer;
 use super::linear::{self, LinearLayer};
+use super::sub_layer::SubLayer;
 use super::{NORMAL, into_residual};
 use crate::Graph;
 use ops::{Gated, Op, StackedRows};

@@ -12,6 +12,7 @@ mod head;
 mod linear;
 mod mlp;
 mod norm;
+mod sub_layer;
 
 use super::{Graph, Initial};
 use data::Documents;

@@ -6,9 +6,7 @@ use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::strategy::{DataResidence, Strategy};
-use crate::reader::declare::{Optional, key_table, keywords, one_of};
-use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
-use data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
+use data::{Batch, Documents, Memory, Order, Part, Sample, row};
 
 /// One run: model, data, training and one strategy.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,7 +167,7 @@ impl RunConfig {
     pub fn batch_within<E>(&self, mut memory: impl FnMut(&Part) -> Result<Memory, E>) -> Result<Batch, E> {
         let parts = self.loaded().into_iter().map(|part| Ok((part, memory(&part)?)));
         let parts = parts.collect::<Result<_, E>>()?;
-        let seeds = self.has_random_seeds().then(|| memory(&seeds::part())).transpose()?;
+        let seeds = self.has_random_seeds().then(|| memory(&Part::seeds())).transpose()?;
         Ok(Batch::within(parts, seeds))
     }
 

@@ -1,0 +1,25 @@
+//! The share of padding in a batch.
+
+use super::Batch;
+use super::row::{PLACE, WEIGHTS, is_missing};
+
+impl Batch {
+    /// Number of padding tokens and of all tokens, with `context` tokens per sample. `None` if the batch has no
+    /// padding.
+    pub fn padding(&self, context: usize) -> Option<[u64; 2]> {
+        self.part(WEIGHTS)?;
+        if let Some(offsets) = self.part(PLACE) {
+            let offsets = offsets.bytes.chunks_exact(offsets.part.ty.bytes() as usize);
+            let all = offsets.len();
+            return Some(
+                [offsets.filter(|offset| is_missing(offset)).count(), all].map(|n| (n * context) as u64),
+            );
+        }
+        let targets = self.part("targets")?;
+        let targets = targets.bytes.chunks_exact(targets.part.ty.dtype.bytes() as usize);
+        let all = targets.len() as u64;
+        // All bits of -1 are ones, as are those of the largest unsigned number that represents it.
+        let masked = targets.filter(|target| target.iter().all(|byte| *byte == u8::MAX)).count();
+        Some([masked as u64, all])
+    }
+}
