@@ -7,7 +7,7 @@
 use super::passes::build::{Layout, layouts};
 use super::passes::{copies, offsets, slices, workspaces};
 use super::verify::{Violation, verify};
-use super::{RecomputePlan, compile, rank_config};
+use super::{RecomputePlan, Verification, compile, rank_config};
 use crate::ir::{
     Action, LossSlices, Offloadable, OperandTypes, Parameter, Program, Section, SectionKind, ShapeSource,
     Value,
@@ -21,8 +21,7 @@ use spec::{ActivationOffload, ProgramKey, RunConfig};
 #[derive(Clone, Debug)]
 pub struct Compiler<'a> {
     target: &'a Target,
-    /// Whether programs are verified after every pass.
-    verified: bool,
+    verification: Verification,
     /// The last run's program.
     last: Option<Compiled>,
 }
@@ -38,8 +37,8 @@ pub struct Compiled {
 }
 
 impl<'a> Compiler<'a> {
-    pub fn new(target: &'a Target, verified: bool) -> Compiler<'a> {
-        Compiler { target, verified, last: None }
+    pub fn new(target: &'a Target, verification: Verification) -> Compiler<'a> {
+        Compiler { target, verification, last: None }
     }
 
     pub fn target(&self) -> &'a Target {
@@ -98,7 +97,7 @@ impl<'a> Compiler<'a> {
         {
             return Ok((self.last.insert(last), true));
         }
-        let program = compile(&graphs, config, self.target, recompute_plan, self.verified)?;
+        let program = compile(&graphs, config, self.target, recompute_plan, self.verification)?;
         let recompute_plan = recompute_plan.clone();
         Ok((self.last.insert(Compiled { program, graphs, key, recompute_plan }), false))
     }
@@ -284,7 +283,7 @@ mod tests {
                 let recompute_plan = recompute_plan_of(config, &Graphs::of(config));
                 (slices(&full), tail.as_ref().map(slices), further, offloaded, formats, recompute_plan)
             };
-            let mut compiler = Compiler::new(&target, true);
+            let mut compiler = Compiler::new(&target, Verification::AfterEveryPass);
             let compile = |compiler: &mut Compiler<'_>, config: &RunConfig| {
                 let graphs = Graphs::of(config);
                 let recompute_plan = recompute_plan_of(config, &graphs);

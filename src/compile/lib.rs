@@ -41,7 +41,14 @@ pub fn rank_graphs(config: &RunConfig, target: &Target) -> Graphs {
     Graphs::of(&rank_config(config, target))
 }
 
-/// Compiles the given forward passes with a recompute plan. `verified`: run the verifier after every pass.
+/// When the verifier runs during a compilation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    AfterEveryPass,
+    Never,
+}
+
+/// Compiles the given forward passes with a recompute plan.
 ///
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
@@ -50,7 +57,7 @@ pub fn compile(
     config: &RunConfig,
     target: &Target,
     recompute_plan: &RecomputePlan,
-    verified: bool,
+    verification: Verification,
 ) -> Result<Program, Violation> {
     run_passes(
         graphs,
@@ -58,7 +65,7 @@ pub fn compile(
         config.train.batch_size,
         target,
         recompute_plan,
-        verified,
+        verification,
         &|_, _| {},
     )
 }
@@ -80,7 +87,7 @@ pub fn compile_annotated(
         config.train.batch_size,
         target,
         recompute_plan,
-        true,
+        Verification::AfterEveryPass,
         &change,
     )
 }
@@ -89,7 +96,7 @@ pub fn compile_annotated(
 #[cfg(test)]
 fn compile_run(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
     let graphs = rank_graphs(config, target);
-    compile(&graphs, config, target, &recompute_plan_of(config, &graphs), true)
+    compile(&graphs, config, target, &recompute_plan_of(config, &graphs), Verification::AfterEveryPass)
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::budget::{InfeasibleBudget, ParetoFront, ParetoFronts};
-use compile::{Compiled, Program, RecomputePlan, Violation, rank_graphs};
+use compile::{Compiled, Program, RecomputePlan, Verification, Violation, rank_graphs};
 use device::Target;
 use spec::RunConfig;
 
-/// Whether planned programs are verified after every pass.
-const VERIFIED: bool = cfg!(any(test, debug_assertions));
+/// The verification of planned programs.
+const VERIFICATION: Verification =
+    if cfg!(any(test, debug_assertions)) { Verification::AfterEveryPass } else { Verification::Never };
 
 /// Compiles runs for a target, one after the other.
 #[derive(Clone, Debug)]
@@ -24,8 +25,8 @@ impl<'a> Compiler<'a> {
     }
 
     /// A compiler that shares Pareto fronts with others for the same target.
-    pub fn sharing(target: &'a Target, pareto_fronts: Arc<ParetoFronts>) -> Compiler<'a> {
-        Compiler { compiler: compile::Compiler::new(target, VERIFIED), pareto_fronts }
+    pub(super) fn sharing(target: &'a Target, pareto_fronts: Arc<ParetoFronts>) -> Compiler<'a> {
+        Compiler { compiler: compile::Compiler::new(target, VERIFICATION), pareto_fronts }
     }
 
     /// The Pareto front of a run's recompute plans.
@@ -92,7 +93,7 @@ impl<'a> Compiler<'a> {
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
 pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile_checked(config, target, VERIFIED)
+    compile_with_verification(config, target, VERIFICATION)
 }
 
 /// Compiles a run for training or display: the program is verified after every pass in all builds.
@@ -100,11 +101,15 @@ pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation
 /// # Errors
 /// As from `compile`, named by the pass.
 pub fn compile_verified(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile_checked(config, target, true)
+    compile_with_verification(config, target, Verification::AfterEveryPass)
 }
 
-fn compile_checked(config: &RunConfig, target: &Target, verified: bool) -> Result<Program, Violation> {
+fn compile_with_verification(
+    config: &RunConfig,
+    target: &Target,
+    verification: Verification,
+) -> Result<Program, Violation> {
     let graphs = rank_graphs(config, target);
     let (recompute_plan, _) = ParetoFronts::default().recompute_plan(&graphs, config, target)?;
-    compile::compile(&graphs, config, target, &recompute_plan, verified)
+    compile::compile(&graphs, config, target, &recompute_plan, verification)
 }

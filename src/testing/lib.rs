@@ -95,7 +95,13 @@ pub fn recompute_plan(
 
 /// Compiles forward passes that are not built from a model.
 pub fn compile_graphs(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile::compile(graphs, config, target, &recompute_plan(graphs, config, target)?, true)
+    compile::compile(
+        graphs,
+        config,
+        target,
+        &recompute_plan(graphs, config, target)?,
+        compile::Verification::AfterEveryPass,
+    )
 }
 
 /// Two layers, two heads, 16 positions, four sequences a step.

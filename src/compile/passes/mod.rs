@@ -26,6 +26,7 @@ use device::Target;
 use graph::Graphs;
 use spec::RunConfig;
 
+use super::Verification;
 use super::ir::Program;
 use super::recompute_plan::RecomputePlan;
 use super::verify::{Violation, verify};
@@ -89,7 +90,7 @@ pub(crate) fn run_passes(
     batch_size: usize,
     target: &Target,
     recompute_plan: &RecomputePlan,
-    verified: bool,
+    verification: Verification,
     change_annotations: &dyn Fn(&mut Annotations, &[graph::Scope]),
 ) -> Result<Program, Violation> {
     let program = build::build(graphs, config, batch_size);
@@ -102,16 +103,14 @@ pub(crate) fn run_passes(
         change_annotations,
     };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
-    let mut last_pass = "build";
+    let check = |program: &Program, pass| match verification {
+        Verification::AfterEveryPass => verify(program).map_err(|violation| violation.after(pass)),
+        Verification::Never => Ok(()),
+    };
+    check(&draft.program, "build")?;
     for (name, run) in passes {
-        if verified {
-            verify(&draft.program).map_err(|violation| violation.after(last_pass))?;
-        }
         run(&mut draft);
-        last_pass = name;
-    }
-    if verified {
-        verify(&draft.program).map_err(|violation| violation.after(last_pass))?;
+        check(&draft.program, name)?;
     }
     Ok(draft.program)
 }

@@ -7,7 +7,8 @@ use super::cost::cost;
 use super::knapsack::{BlockOption, assignments};
 use base::parallel;
 use compile::{
-    Instruction, Program, RecomputePlan, RecomputePolicy, Section, SectionKind, Violation, blocks,
+    Instruction, Program, RecomputePlan, RecomputePolicy, Section, SectionKind, Verification, Violation,
+    blocks,
 };
 use device::{Phase, Target};
 use graph::Graphs;
@@ -263,7 +264,7 @@ impl<'a> Search<'a> {
     ) -> Result<(RecomputeChoice, Vec<Profile>), Violation> {
         let Search { graphs, config, target, .. } = *self;
         // Not verified: the selected plan is compiled again.
-        let program = compile::compile(graphs, config, target, &recompute_plan, false)?;
+        let program = compile::compile(graphs, config, target, &recompute_plan, Verification::Never)?;
         let peak = predict(&program, &target.boundless(), RunSchedule::of(config)).device.reserved_peak;
         let profiles = if profiled { self.profiles(&program) } else { Vec::new() };
         let mut total = 0.0;
