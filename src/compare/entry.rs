@@ -93,7 +93,7 @@ pub(super) struct Relative {
     /// Not comparable with the baseline: only one of the two trains parameters, or only this one leaks memory.
     pub(super) no_alternative: bool,
     /// Equal to another entry apart from keys without effect: a difference in speed is noise.
-    pub(super) idle: bool,
+    pub(super) is_duplicate: bool,
     /// The strategy that is listed for this run, if another shares it.
     pub(super) same_as: Option<String>,
 }
@@ -177,7 +177,7 @@ impl TableEntry {
     }
 
     /// Whether it differs from `other` only in keys without effect, judging by all predicted figures.
-    pub(super) fn is_idle_beside(&self, other: &TableEntry) -> bool {
+    pub(super) fn is_duplicate_of(&self, other: &TableEntry) -> bool {
         let predicted = |entry: &TableEntry| {
             let row = &entry.row;
             let memory = (row.predicted_peak_bytes, row.predicted_reserved_peak_bytes);

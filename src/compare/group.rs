@@ -184,12 +184,12 @@ impl TableGroup {
         for (entry, relative) in self.entries.iter_mut().zip(related) {
             entry.relative = relative;
         }
-        let is_idle = |entry: &TableEntry| {
-            !entry.row.no_effect.is_empty() && self.entries.iter().any(|other| entry.is_idle_beside(other))
+        let is_duplicate = |entry: &TableEntry| {
+            !entry.row.no_effect.is_empty() && self.entries.iter().any(|other| entry.is_duplicate_of(other))
         };
-        let idle: Vec<bool> = self.entries.iter().map(is_idle).collect();
-        for (entry, idle) in self.entries.iter_mut().zip(idle) {
-            entry.relative.idle = idle;
+        let duplicates: Vec<bool> = self.entries.iter().map(is_duplicate).collect();
+        for (entry, is_duplicate) in self.entries.iter_mut().zip(duplicates) {
+            entry.relative.is_duplicate = is_duplicate;
         }
         if basis == Basis::Measured && self.is_ranked() {
             let front: Vec<bool> = (0..self.entries.len()).map(|at| self.is_on_front(at)).collect();
@@ -201,8 +201,9 @@ impl TableGroup {
 
     /// Whether the differences in speed of all candidates are established, so that there is a Pareto front.
     fn is_ranked(&self) -> bool {
-        let measured =
-            |entry: &&TableEntry| entry.is_candidate() && !entry.relative.idle && entry.speed.len() > 0;
+        let measured = |entry: &&TableEntry| {
+            entry.is_candidate() && !entry.relative.is_duplicate && entry.speed.len() > 0
+        };
         let compared: Vec<&TableEntry> = self.entries.iter().filter(measured).collect();
         compared.iter().enumerate().all(|(at, one)| {
             compared[at + 1..].iter().all(|other| one.difference(other) != Difference::Unknown)
@@ -228,17 +229,17 @@ impl TableGroup {
         let entry = &self.entries[at];
         // Of equal alternatives, the front shows the first, preferring those whose keys all have an effect.
         let represents = |other_at: usize, other: &TableEntry| {
-            let has_idle_keys = |entry: &TableEntry| !entry.row.no_effect.is_empty();
+            let lacks_effect = |entry: &TableEntry| !entry.row.no_effect.is_empty();
             other.memory == entry.memory
                 && other.difference(entry) == Difference::None
-                && (has_idle_keys(other), other_at) < (has_idle_keys(entry), at)
+                && (lacks_effect(other), other_at) < (lacks_effect(entry), at)
         };
         entry.is_candidate()
-            && !entry.relative.idle
+            && !entry.relative.is_duplicate
             && entry.speed.len() > 0
             && !self.entries.iter().enumerate().any(|(other_at, other)| {
                 other.is_candidate()
-                    && !other.relative.idle
+                    && !other.relative.is_duplicate
                     && (dominates(other, entry) || represents(other_at, other))
             })
     }

@@ -70,7 +70,7 @@ fn recommendation(comparison: &Comparison, group: &TableGroup) -> Option<String>
         .entries
         .iter()
         .filter(|entry| entry.is_candidate() && entry.speed.len() > 0)
-        .filter(|entry| by_axis || !entry.relative.idle)
+        .filter(|entry| by_axis || !entry.relative.is_duplicate)
         // An entry with a key without effect duplicates another entry.
         .filter(|entry| by_axis || entry.relative.pareto || entry.row.no_effect.is_empty())
         .collect();
@@ -135,7 +135,7 @@ fn names_of(entries: &[&TableEntry]) -> String {
 fn figures(comparison: &Comparison, group: &TableGroup, entry: &TableEntry) -> Option<String> {
     let relative = &entry.relative;
     let times = match (relative.speed, group.base()) {
-        (Some(speed), Some(base)) if is_known(speed) && !relative.is_baseline => {
+        (Some(speed), Some(base)) if differs(speed) && !relative.is_baseline => {
             format!(", {} times {},", ratio(speed.median), base.label)
         }
         _ => String::new(),
@@ -143,7 +143,8 @@ fn figures(comparison: &Comparison, group: &TableGroup, entry: &TableEntry) -> O
     Some(format!("{} {}{times} in {}", rate(median(entry)), comparison.speed_unit, size(entry.memory?)))
 }
 
-fn is_known(speed: Ratio) -> bool {
+/// Whether the difference is established.
+fn differs(speed: Ratio) -> bool {
     matches!(speed.difference, Difference::Less | Difference::More)
 }
 
@@ -154,7 +155,7 @@ fn least_memory(group: &TableGroup, smallest: &TableEntry, fastest: &TableEntry)
         }
         _ => String::new(),
     };
-    let speed = smallest.speed_over(fastest).filter(|speed| is_known(*speed));
+    let speed = smallest.speed_over(fastest).filter(|speed| differs(*speed));
     let speed = speed.map(|speed| format!(" at {} of that speed", ratio(speed.median))).unwrap_or_default();
     Some(format!("{} needs the least memory ({}{of_base}){speed}.", smallest.label, size(smallest.memory?)))
 }
@@ -200,11 +201,11 @@ fn to_drop(comparison: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
     let mut useless: Vec<String> = Vec::new();
     for (name, entries) in by_strategy(comparison) {
-        let idle = entries.iter().find(|entry| !entry.row.no_effect.is_empty());
-        if let Some(idle) = idle {
+        let without_effect = entries.iter().find(|entry| !entry.row.no_effect.is_empty());
+        if let Some(without_effect) = without_effect {
             let mut others = entries.iter().filter(|other| other.status != Status::Skipped);
-            if others.all(|other| other.row.no_effect == idle.row.no_effect) {
-                let keys = idle.no_effect();
+            if others.all(|other| other.row.no_effect == without_effect.row.no_effect) {
+                let keys = without_effect.no_effect();
                 let has = if keys.len() == 1 { "it has" } else { "they have" };
                 out.push(format!("Drop {} from {name}: {has} no effect here.", list(&keys)));
             }

@@ -144,13 +144,13 @@ struct Recomputation {
 }
 
 impl Recomputation {
-    fn new(program: &Program, layer: &[Instruction], policy: RecomputePolicy) -> Recomputation {
+    fn new(program: &Program, code: &[Instruction], policy: RecomputePolicy) -> Recomputation {
         // Casts of parameters stay live until backward has read them, except decoded parameters. Losses have already
         // given their gradient.
         let is_kept =
             |action: &Action| casts_parameters(program, action) && !program.decodes_parameter(action);
         let mut recomputed_outputs: HashSet<ValueId> = HashSet::new();
-        for action in layer.iter().map(|instruction| &instruction.action) {
+        for action in code.iter().map(|instruction| &instruction.action) {
             let Action::Launch { op, outputs, .. } = action else { continue };
             if !is_kept(action) && !action.is_loss() && policy.recomputes(op) {
                 recomputed_outputs.extend(outputs);
@@ -180,9 +180,9 @@ impl Recomputation {
     }
 
     /// The part of the range's forward pass that computes the requested values.
-    fn emit(mut self, program: &mut Program, layer: &[Instruction]) -> Vec<Instruction> {
+    fn emit(mut self, program: &mut Program, code: &[Instruction]) -> Vec<Instruction> {
         let mut repeated = Vec::new();
-        for instruction in layer.iter().rev() {
+        for instruction in code.iter().rev() {
             let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
             if !outputs.iter().any(|output| self.recomputed.contains_key(output)) {
                 continue;
@@ -202,8 +202,8 @@ impl Recomputation {
 struct Backward<'a> {
     program: &'a mut Program,
     annotations: &'a Annotations,
-    /// By value: whether the loss depends on trainable parameters through it.
-    wanted: Vec<bool>,
+    /// By value: whether the loss depends on trainable parameters through it, so that backward computes its gradient.
+    needs_gradient: Vec<bool>,
     /// By value of the forward pass: its accumulated gradient so far.
     gradients: Vec<Option<ValueId>>,
     /// Accumulated gradients of views of the forward pass, by view, since several values can denote one view.
@@ -215,7 +215,7 @@ struct Backward<'a> {
     /// The parameter of each cast: both have the parameter's gradient.
     cast_of: HashMap<ValueId, ValueId>,
     /// Decoded parameters, each with its decoding action, which backward repeats.
-    decoded: HashMap<ValueId, Action>,
+    decodings: HashMap<ValueId, Action>,
     emitted: Vec<Instruction>,
     /// Set within a range that is recomputed.
     recomputation: Option<Recomputation>,
@@ -236,26 +236,25 @@ impl<'a> Backward<'a> {
         gradient_dtype: DType,
         code: &[Instruction],
     ) -> Backward<'a> {
-        let mut wanted = vec![false; program.values.len()];
+        let mut needs_gradient = vec![false; program.values.len()];
         let mut parameter_gradients = HashMap::new();
         for parameter in &program.parameters {
             let Some(gradient) = parameter.gradient else { continue };
-            wanted[parameter.value.index()] = true;
+            needs_gradient[parameter.value.index()] = true;
             parameter_gradients.insert(parameter.value, gradient);
         }
-        let (mut cast_of, mut decoded) = (HashMap::new(), HashMap::new());
+        let (mut cast_of, mut decodings) = (HashMap::new(), HashMap::new());
         for instruction in code {
             let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
-            if reads
-                .iter()
-                .any(|&input| wanted[program.parent_or_self(input).index()] || wanted[input.index()])
-            {
+            if reads.iter().any(|&input| {
+                needs_gradient[program.parent_or_self(input).index()] || needs_gradient[input.index()]
+            }) {
                 for output in writes {
-                    wanted[output.index()] = program.ty(*output).dtype.is_float();
+                    needs_gradient[output.index()] = program.ty(*output).dtype.is_float();
                 }
             }
             if program.decodes_parameter(&instruction.action) {
-                decoded.extend(writes.iter().map(|&write| (write, instruction.action.clone())));
+                decodings.extend(writes.iter().map(|&write| (write, instruction.action.clone())));
             }
             if casts_parameters(program, &instruction.action) {
                 cast_of.extend(writes.iter().copied().zip(reads.iter().copied()));
@@ -268,13 +267,13 @@ impl<'a> Backward<'a> {
         Backward {
             program,
             annotations,
-            wanted,
+            needs_gradient,
             gradients,
             parts,
             gradient_dtype,
             parameter_gradients,
             cast_of,
-            decoded,
+            decodings,
             emitted,
             recomputation: None,
             node,
@@ -292,7 +291,7 @@ impl<'a> Backward<'a> {
         if casts_parameters(self.program, &instruction.action) {
             return;
         }
-        if !outputs.iter().any(|output| self.wanted[output.index()]) {
+        if !outputs.iter().any(|output| self.needs_gradient[output.index()]) {
             return;
         }
         self.node = Node { scope: instruction.scope, inputs: inputs.clone(), outputs: outputs.clone() };
@@ -301,7 +300,7 @@ impl<'a> Backward<'a> {
 
     /// The value as backward reads it.
     fn readable(&mut self, id: ValueId) -> ValueId {
-        if let Some(action) = self.decoded.get(&id).cloned() {
+        if let Some(action) = self.decodings.get(&id).cloned() {
             return self.decode_again(id, action);
         }
         match &mut self.recomputation {
@@ -387,7 +386,8 @@ impl Tape for Backward<'_> {
 
     fn wants(&self, input: usize) -> bool {
         let variable = self.variable(input);
-        self.wanted[variable.index()] || self.wanted[self.program.parent_or_self(variable).index()]
+        self.needs_gradient[variable.index()]
+            || self.needs_gradient[self.program.parent_or_self(variable).index()]
     }
 
     fn partial(&self, input: usize) -> Option<ValueId> {
