@@ -5,7 +5,7 @@ use ops::{MaterializedAttention, Op, StackedRows};
 
 impl Graph {
     /// Replaces fused attention by materialized attention throughout the model.
-    pub fn materialize_attention(&mut self) {
+    pub(crate) fn materialize_attention(&mut self) {
         let Graph { values, nodes, .. } = self;
         for node in nodes {
             let Op::Attention(fused) = &node.op else { continue };

@@ -91,7 +91,7 @@ pub struct Graph {
 }
 
 /// The forward pass of a model on a micro-batch of `micro_batch` samples, with this arrangement of documents.
-pub fn build_on(model: &Model, documents: Documents, micro_batch: usize) -> Graph {
+pub(crate) fn build_on(model: &Model, documents: Documents, micro_batch: usize) -> Graph {
     match model {
         Model::Transformer(model) => transformer::build(model, documents, micro_batch),
     }
@@ -196,7 +196,7 @@ impl Graph {
     }
 
     /// Freezes all parameters.
-    pub fn freeze_all(&mut self) {
+    pub(crate) fn freeze_all(&mut self) {
         for value in &mut self.values {
             if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
                 *trainable = false;

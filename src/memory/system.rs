@@ -86,7 +86,7 @@ impl System<'_> {
     ///
     /// # Errors
     /// A device that fails.
-    pub fn unreserve(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+    pub(crate) fn unreserve(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.backing.give_back(buffer)
     }
 

@@ -33,7 +33,7 @@ impl<'a> Compiler<'a> {
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn pareto_front(&self, config: &RunConfig) -> Result<Arc<ParetoFront>, Violation> {
+    pub(super) fn pareto_front(&self, config: &RunConfig) -> Result<Arc<ParetoFront>, Violation> {
         let target = self.compiler.target();
         self.pareto_fronts.find(&rank_graphs(config, target), config, target)
     }
@@ -50,7 +50,7 @@ impl<'a> Compiler<'a> {
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn compile_within_budget(
+    pub(super) fn compile_within_budget(
         &mut self,
         config: &RunConfig,
     ) -> Result<(&Compiled, Option<InfeasibleBudget>), Violation> {
@@ -64,7 +64,7 @@ impl<'a> Compiler<'a> {
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn compile_with(
+    pub(super) fn compile_with(
         &mut self,
         config: &RunConfig,
         recompute_plan: &RecomputePlan,
@@ -78,7 +78,7 @@ impl<'a> Compiler<'a> {
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn compile_unplaced(
+    pub(super) fn compile_unplaced(
         &mut self,
         config: &RunConfig,
         recompute_plan: &RecomputePlan,

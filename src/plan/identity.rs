@@ -15,13 +15,13 @@ const DEFAULTS: u32 = 0;
 
 /// The digest of a configuration and its data. It excludes labels, paths, repeats and keys at their defaults, so that
 /// keys which a later version adds do not change the ids of stored runs.
-pub fn configuration_id(config: &RunConfig, data_digest: &str) -> String {
+pub(super) fn configuration_id(config: &RunConfig, data_digest: &str) -> String {
     digest(&(DEFAULTS, config.identity(), data_digest))
 }
 
 /// The digest of a configuration on a target, the name of the run's folder. Fields that a later version adds to the
 /// target are not hashed at their defaults, so that stored runs keep their names.
-pub fn run_id(configuration: &str, target: &Target) -> String {
+pub(super) fn run_id(configuration: &str, target: &Target) -> String {
     // The memory of the GPU's context is measured each time and varies with other work on it, and figures may be
     // measured or assumed. Neither makes another run.
     let target = Target { context: Bytes(0), figures: Figures::Measured, ..target.clone() };

@@ -20,7 +20,6 @@ pub use compiler::{Compiler, compile, compile_verified};
 pub use estimate::{Calibration, DeviceRates, RatesOrigin};
 pub use expand::{Experiment, Point, expand};
 pub use fits::LARGEST_BATCH;
-pub use identity::{configuration_id, run_id};
 pub use label::{Axis, Label, title};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{PlanError, Purpose, plan};

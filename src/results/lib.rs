@@ -14,4 +14,4 @@ pub use columns::fields;
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
 pub use speeds::learned;
-pub use store::{Committed, Dumps, PrivateFolder, RESULT_FILE, Store, StoreError};
+pub use store::{Committed, Dumps, PrivateFolder, Store, StoreError};

@@ -376,7 +376,7 @@ impl Choice {
 
 impl Key {
     /// The requirements of one of its values.
-    pub fn needs_of(&self, value: usize) -> impl Iterator<Item = &'static Need> {
+    pub(crate) fn needs_of(&self, value: usize) -> impl Iterator<Item = &'static Need> {
         let value = self.values[value];
         self.needs.iter().filter(move |need| need.of.contains(&value))
     }

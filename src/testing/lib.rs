@@ -28,7 +28,7 @@ pub use plan::compile_verified as compile;
 use plan::{ParetoFronts, expand};
 pub use reusing_allocator::ReusingAllocator;
 use spec::*;
-pub use transformers::any_transformer;
+use transformers::any_transformer;
 
 /// The device kind of tests: with `RUNNER_TEST_DEVICE=cuda` a GPU, or the emulated CUDA stack.
 static KIND: LazyLock<DeviceKind> = LazyLock::new(|| match std::env::var("RUNNER_TEST_DEVICE").as_deref() {

@@ -91,7 +91,7 @@ fn processor_time() -> Duration {
 }
 
 /// Whether a terminal interprets the character instead of showing it, or shows it elsewhere.
-pub fn is_obeyed(c: char) -> bool {
+fn is_obeyed(c: char) -> bool {
     let is_bidirectional =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     is_bidirectional || c.is_control() && c != '\n' && c != '\t'

@@ -10,7 +10,7 @@ use spec::{
 
 /// Any transformer with two to four layers. Sizes are small, so that different dimensions are often equal: a context as
 /// long as the embedding is wide, one head, a feed-forward layer of one channel.
-pub fn any_transformer() -> impl Any<Value = Transformer> {
+pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
     let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
     let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));

@@ -65,7 +65,7 @@ impl Instruction {
     }
 
     /// Whether it counts towards the model's FLOPs: neither recomputation nor an optimizer step.
-    pub fn is_model_work(&self) -> bool {
+    pub(crate) fn is_model_work(&self) -> bool {
         let is_update = matches!(&self.action, Action::Launch { op, .. } if op.as_update().is_some());
         !self.recompute && !is_update
     }
@@ -90,7 +90,7 @@ impl Action {
         }
     }
 
-    pub fn writes(&self) -> &[ValueId] {
+    pub(crate) fn writes(&self) -> &[ValueId] {
         match self {
             Action::Launch { outputs, .. } => outputs,
             Action::Copy { to, .. } => std::slice::from_ref(to),
@@ -117,7 +117,7 @@ impl Action {
         matches!(self, Action::Launch { op, .. } if op.is_cast())
     }
 
-    pub fn is_loss(&self) -> bool {
+    pub(crate) fn is_loss(&self) -> bool {
         matches!(self, Action::Launch { op, .. } if op.as_loss().is_some())
     }
 

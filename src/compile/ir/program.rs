@@ -123,7 +123,7 @@ pub struct Bucket {
 
 impl Bucket {
     /// The storages of its parameters and their scales.
-    pub fn parameter_storages(&self) -> impl Iterator<Item = ValueId> + '_ {
+    pub(crate) fn parameter_storages(&self) -> impl Iterator<Item = ValueId> + '_ {
         std::iter::once(self.parameters).chain(self.scales.iter().map(|scales| scales.value))
     }
 
@@ -290,7 +290,7 @@ impl Program {
     }
 
     /// Indices of the trainable buckets.
-    pub fn trained(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn trained(&self) -> impl Iterator<Item = usize> + use<> {
         let trained = |(index, bucket): (usize, &Bucket)| bucket.trainable.then_some(index);
         self.buckets.iter().enumerate().filter_map(trained).collect::<Vec<_>>().into_iter()
     }
@@ -333,7 +333,7 @@ impl Program {
 
     /// The parent of a view; otherwise the value itself.
     #[inline]
-    pub fn parent_or_self(&self, id: ValueId) -> ValueId {
+    pub(crate) fn parent_or_self(&self, id: ValueId) -> ValueId {
         self.value(id).view.map_or(id, |view| view.of)
     }
 
@@ -350,13 +350,13 @@ impl Program {
         self.sections.iter_mut().find(|section| section.kind == kind)
     }
 
-    pub fn add_scope(&mut self, path: &str) -> ScopeId {
+    pub(crate) fn add_scope(&mut self, path: &str) -> ScopeId {
         let id = ScopeId(self.scopes.len() as u32);
         self.scopes.push(Scope { path: path.to_owned(), parent: None, layer: id, block: false });
         id
     }
 
-    pub fn add_event(&mut self) -> Event {
+    pub(crate) fn add_event(&mut self) -> Event {
         self.events += 1;
         Event(self.events - 1)
     }
@@ -371,7 +371,7 @@ impl Program {
     }
 
     /// FLOPs of all launches of some code.
-    pub fn flops_of<'a>(&self, code: impl IntoIterator<Item = &'a Instruction>) -> u64 {
+    pub(crate) fn flops_of<'a>(&self, code: impl IntoIterator<Item = &'a Instruction>) -> u64 {
         let mut types = OperandTypes::default();
         let mut flops = 0;
         for instruction in code {

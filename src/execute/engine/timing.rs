@@ -9,7 +9,7 @@ use memory::Failure;
 
 impl Engine<'_> {
     /// Sets the timeline that instructions are recorded in.
-    pub fn record_timeline(&mut self, timeline: Timeline) {
+    pub(crate) fn record_timeline(&mut self, timeline: Timeline) {
         self.timeline = Some(timeline);
     }
 
@@ -17,7 +17,7 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// A device that fails.
-    pub fn record_steps(&mut self) -> Result<(), DeviceError> {
+    pub(crate) fn record_steps(&mut self) -> Result<(), DeviceError> {
         if let Some(timeline) = &mut self.timeline {
             timeline.record_steps(self.program);
         }
@@ -40,11 +40,11 @@ impl Engine<'_> {
     }
 
     /// Whether instructions are timed by the device's own clock, which adds overhead to the step.
-    pub fn has_clock(&self) -> bool {
+    pub(crate) fn has_clock(&self) -> bool {
         self.manager.backing.device.has_clock()
     }
 
-    pub fn take_timeline(&mut self) -> Option<Timeline> {
+    pub(crate) fn take_timeline(&mut self) -> Option<Timeline> {
         self.timeline.take()
     }
 

@@ -34,7 +34,7 @@ pub struct Timeline {
 
 impl Timeline {
     /// A timeline that records only start-up at first.
-    pub fn recording_start(program: &Program) -> Timeline {
+    pub(crate) fn recording_start(program: &Program) -> Timeline {
         let lengths = program.sections.iter().map(|section| section.code.len());
         let section_starts =
             lengths.scan(0, |end, length| Some(std::mem::replace(end, *end + length))).collect();

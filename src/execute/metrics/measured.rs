@@ -239,7 +239,7 @@ impl Outcome {
 
 impl Measured {
     /// Sets the live bytes at the peak.
-    pub fn record_peak(&mut self, live: &ByRole) {
+    pub(crate) fn record_peak(&mut self, live: &ByRole) {
         self.peak_bytes = Some(live.total());
         self.live = live.map(Some);
     }

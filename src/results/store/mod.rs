@@ -27,7 +27,7 @@ use base::units::Bytes;
 use plan::{Plan, PlannedRun};
 
 /// The file with the row of a result.
-pub const RESULT_FILE: &str = "result.json";
+pub(crate) const RESULT_FILE: &str = "result.json";
 
 /// Maximum size of files that are read at once.
 const LARGEST: Bytes = Bytes(16 << 20);

@@ -82,7 +82,7 @@ impl IdDtype {
     }
 
     /// The exclusive upper bound of ids; `masks` reserves one id for masked positions.
-    pub fn holds(self, masks: bool) -> usize {
+    pub(crate) fn holds(self, masks: bool) -> usize {
         let all = match self {
             IdDtype::U8 => 1 << 8,
             IdDtype::U16 => 1 << 16,

@@ -25,7 +25,7 @@ key_table! {
 
 impl Quantize {
     /// Whether a tensor is quantized; `looked_up`: it is an embedding table.
-    pub fn includes(&self, shape: &Shape, looked_up: bool) -> bool {
+    pub(crate) fn includes(&self, shape: &Shape, looked_up: bool) -> bool {
         shape.elements() >= self.from && (self.embeddings || !looked_up)
     }
 }
