@@ -172,7 +172,7 @@ bad! {
     empty_cache_without_caching_allocator: check(&with("recompute = \"block\"",
         "allocator = \"direct\"\nempty_cache = \"step\""));
     graph_with_caching_allocator: check(&with("recompute = \"block\"", "allocator = \"caching\"\ngraph = true"));
-    later_model: check(&with("[model.transformer]", "[model.mlp]"));
+    later_model: check(&with("[model.transformer]", "[model.sequential]"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
     wrong_type_of_a_table: check(&append("[evaluation]\nevery = [1, 2]"));
     table_expected: check(&format!("evaluation = 3\n{GOOD}"));

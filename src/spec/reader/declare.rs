@@ -243,18 +243,15 @@ impl<T: ChoiceTable + PartialEq> KeyCodec for OneOf<T> {
 /// An enum whose values are keywords, as `keywords!` declares it.
 pub trait KeywordEnum: Copy + PartialEq + 'static {
     const ALL: &'static [Self];
-    /// Planned keywords, which this version reports as not supported yet.
-    const LATER: &'static [&'static str];
 
     /// The keyword in experiment files.
     fn keyword(self) -> &'static str;
 }
 
-/// Declares an enum of keywords: each value with its keyword, and planned keywords.
+/// Declares an enum of keywords: each value with its keyword.
 macro_rules! keywords {
     (
         $(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $word:literal,)+ }
-        $(later $($later:literal),+)?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd)]
@@ -264,7 +261,6 @@ macro_rules! keywords {
 
         impl $crate::reader::declare::KeywordEnum for $name {
             const ALL: &'static [$name] = &[$($name::$value),+];
-            const LATER: &'static [&'static str] = &[$($($later),+)?];
 
             fn keyword(self) -> &'static str {
                 match self {
@@ -347,7 +343,7 @@ macro_rules! choice {
             $($(#[$doc:meta])* $key:ident: $variant:ident,)+
         }
         $(or $short:ident: $written:ident as $meant:ident)?
-        later $($later:literal),*
+        $(later $($later:literal),+)?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, PartialOrd)]
@@ -406,7 +402,7 @@ macro_rules! choice {
                     },
                 },)?
             ];
-            const LATER: &'static [&'static str] = &[$($later),*];
+            const LATER: &'static [&'static str] = &[$($($later),+)?];
 
             fn table(&self, form: $crate::reader::write::WriteMode) -> String {
                 match self {

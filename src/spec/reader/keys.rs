@@ -121,10 +121,6 @@ pub(crate) trait ValueParser {
     fn off(&self) -> Option<Self::Output> {
         None
     }
-    /// Planned keywords, which this version reports as not supported yet.
-    fn later_keywords(&self) -> &'static [&'static str] {
-        &[]
-    }
 }
 
 impl<'a> Keys<'a> {
@@ -314,15 +310,6 @@ impl<'a> Keys<'a> {
         let name = self.name(&entry.key);
         let Node { value, span } = &entry.node;
         let words = kind.keywords();
-        let later = match value {
-            Value::Text(text) => kind.later_keywords().contains(&text.as_str()),
-            _ => false,
-        };
-        if later {
-            return Problem::new(format!("`{name} = {value}` is not supported by this version of runner"))
-                .at(*span)
-                .help(format!("use {}", kind.expected()));
-        }
         // The text as written: the parsed value may have been clamped.
         let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
         let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);

@@ -182,10 +182,6 @@ impl<T: KeywordEnum> ValueParser for Keyword<T> {
     fn keywords(&self) -> Vec<&'static str> {
         T::ALL.iter().map(|meaning| meaning.keyword()).collect()
     }
-
-    fn later_keywords(&self) -> &'static [&'static str] {
-        T::LATER
-    }
 }
 
 impl ValueParser for NonEmptyText {

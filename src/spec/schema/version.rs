@@ -1,15 +1,13 @@
 //! Planned keys and variants that this version does not support: the error states that, instead of suggesting the
-//! nearest key. Each is listed beside the supported keys, variants or keywords.
+//! nearest key. Each is listed beside the supported keys or variants.
 
 use super::data::Data;
 use super::model::Model;
-use super::optimizer::Optimizer;
 use super::strategy::LATER_KEYS;
 use crate::reader::declare::ChoiceTable;
 
 /// Planned variants by the table that will contain them.
-const VARIANTS: [(&str, &[&str]); 3] =
-    [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER), (Optimizer::PATH, Optimizer::LATER)];
+const VARIANTS: [(&str, &[&str]); 2] = [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER)];
 
 pub(crate) fn is_later_strategy_key(key: &str) -> bool {
     LATER_KEYS.contains(&key)
@@ -43,6 +41,5 @@ mod tests {
         }
         check::<Model>();
         check::<Data>();
-        check::<Optimizer>();
     }
 }

@@ -21,7 +21,7 @@ choice! {
         transformer: Transformer,
     }
     or hf: Hf as Transformer
-    later "mlp", "sequential"
+    later "sequential"
 }
 
 /// A model.

@@ -33,7 +33,6 @@ choice! {
         adafactor: Adafactor,
         muon: Muon,
     }
-    later
 }
 
 /// An optimizer.

@@ -23,7 +23,6 @@ choice! {
         cosine: Cosine,
         warmup_stable_decay: WarmupStableDecay,
     }
-    later
 }
 
 impl Default for Schedule {

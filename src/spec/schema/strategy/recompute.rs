@@ -67,7 +67,6 @@ keywords! {
 
 impl KeywordEnum for OpKind {
     const ALL: &'static [OpKind] = &[OpKind::Linear, OpKind::Attention, OpKind::Norm];
-    const LATER: &'static [&'static str] = &[];
 
     fn keyword(self) -> &'static str {
         match self {

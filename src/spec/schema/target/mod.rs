@@ -64,7 +64,6 @@ impl KeywordEnum for DeviceKind {
 
 impl KeywordEnum for Figures {
     const ALL: &'static [Figures] = &[Figures::Measured, Figures::DataSheet, Figures::Assumed];
-    const LATER: &'static [&'static str] = &[];
 
     fn keyword(self) -> &'static str {
         match self {

@@ -27,7 +27,6 @@ const ALL: [MlpActivation; 2 * Activation::ALL.len()] = {
 
 impl KeywordEnum for MlpActivation {
     const ALL: &'static [MlpActivation] = &ALL;
-    const LATER: &'static [&'static str] = &[];
 
     fn keyword(self) -> &'static str {
         match self {
