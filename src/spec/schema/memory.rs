@@ -24,6 +24,7 @@ pub struct MemoryKey {
 /// Configurations contain no NaN.
 impl Eq for MemoryKey {}
 
+#[expect(clippy::derive_ord_xor_partial_ord, reason = "without NaN, the derived order is total")]
 impl Ord for MemoryKey {
     fn cmp(&self, other: &MemoryKey) -> Ordering {
         self.partial_cmp(other).unwrap_or(Ordering::Equal)
@@ -49,6 +50,7 @@ pub struct ProgramKey {
 /// Configurations contain no NaN.
 impl Eq for ProgramKey {}
 
+#[expect(clippy::derive_ord_xor_partial_ord, reason = "without NaN, the derived order is total")]
 impl Ord for ProgramKey {
     fn cmp(&self, other: &ProgramKey) -> Ordering {
         self.partial_cmp(other).unwrap_or(Ordering::Equal)
