@@ -5,7 +5,6 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::queue::Job;
 use super::{Args, Sweep, report};
 use crate::data_sets::DIGESTS_FILE;
 use crate::failure::Failure;
@@ -13,6 +12,16 @@ use crate::progress::{self, Progress};
 use execute::{DATA_FILE, Ending, LOG_FILE, Measured, PRODUCTS_FILE};
 use plan::{Plan, PlannedRun};
 use results::{Committed, PrivateFolder, Row, Status, Store};
+
+/// One repeat of one run.
+pub(super) struct Job {
+    /// Its index among the sweeps.
+    pub(super) sweep: usize,
+    /// Its index among the plan's runs.
+    pub(super) run: usize,
+    /// From 1.
+    pub(super) repeat: usize,
+}
 
 /// Executes a job and stores its row, also if it failed.
 ///

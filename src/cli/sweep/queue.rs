@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
+use super::job::Job;
 use super::share::Share;
 use super::{Sweep, report};
 use crate::failure::Failure;
@@ -10,16 +11,6 @@ use crate::filter::Filter;
 use base::statistics;
 use plan::PlannedRun;
 use spec::{Repeats, UntilPrecise};
-
-/// One repeat of one run.
-pub(super) struct Job {
-    /// Its index among the sweeps.
-    pub(super) sweep: usize,
-    /// Its index among the plan's runs.
-    pub(super) run: usize,
-    /// From 1.
-    pub(super) repeat: usize,
-}
 
 pub(super) struct Queue {
     pub(super) jobs: Vec<Job>,

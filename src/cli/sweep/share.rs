@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use super::queue::Job;
+use super::job::Job;
 
 /// Task `number` (from 1) of `of` tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
