@@ -6,6 +6,7 @@ use std::str::FromStr;
 use glob::Pattern;
 
 use super::failure::Failure;
+use super::run_selector::{numbered, select};
 use plan::{Plan, PlannedRun};
 use results::Row;
 
@@ -16,9 +17,27 @@ pub(super) struct Filter {
     /// --filter
     #[arg(long = "filter", value_name = "GLOB,KEY=VALUE")]
     all_of: Vec<AnyOf>,
-    /// Only the run whose id has this prefix
-    #[arg(long = "run", value_name = "ID")]
-    ids: Vec<String>,
+    /// Only this run: a strategy's name, a number of `sweep --dry-run`, or the beginning of an id
+    #[arg(long = "run", value_name = "NAME|N|ID")]
+    runs: Vec<String>,
+    /// The runs that `runs` selects.
+    #[arg(skip)]
+    selected: Vec<SelectedRun>,
+}
+
+/// What identifies a selected run and its rows.
+#[derive(Clone, Debug)]
+struct SelectedRun {
+    /// Empty if the run's data is absent.
+    id: String,
+    strategy: String,
+    axes: Vec<(String, String)>,
+}
+
+impl SelectedRun {
+    fn of(run: &PlannedRun) -> SelectedRun {
+        SelectedRun { id: run.id.clone(), strategy: run.strategy.clone(), axes: run.axes.clone() }
+    }
 }
 
 /// One `--filter`: a run matches if it matches any of its patterns.
@@ -66,7 +85,7 @@ impl Wanted {
 
 impl Filter {
     pub(super) fn is_everything(&self) -> bool {
-        self.all_of.is_empty() && self.ids.is_empty()
+        self.all_of.is_empty() && self.runs.is_empty()
     }
 
     pub(super) fn lets_through(&self, run: &PlannedRun) -> bool {
@@ -74,8 +93,11 @@ impl Filter {
     }
 
     fn matches(&self, strategy: &str, axes: &[(String, String)], id: &str) -> bool {
-        let is_named = self.ids.is_empty() || self.ids.iter().any(|begin| id.starts_with(begin.as_str()));
-        is_named && self.all_of.iter().all(|AnyOf(any)| any.iter().any(|one| one.matches(strategy, axes)))
+        let is_this = |run: &SelectedRun| {
+            run.id == id && run.strategy == strategy && (!id.is_empty() || run.axes == axes)
+        };
+        let is_selected = self.runs.is_empty() || self.selected.iter().any(is_this);
+        is_selected && self.all_of.iter().all(|AnyOf(any)| any.iter().any(|one| one.matches(strategy, axes)))
     }
 
     /// The rows of the selected runs, and the baseline's rows at the same points, which ratios need.
@@ -90,8 +112,11 @@ impl Filter {
         rows
     }
 
-    /// Fails if a filter selects nothing.
-    pub(super) fn check(&self, plans: &[Plan]) -> Result<(), Failure> {
+    /// Finds the runs that `--run` selects.
+    ///
+    /// # Errors
+    /// A filter selects nothing.
+    pub(super) fn resolve(&mut self, plans: &[Plan]) -> Result<(), Failure> {
         let runs = || plans.iter().flat_map(|plan| &plan.runs);
         let distinct = |names: &mut dyn Iterator<Item = String>| {
             let mut seen = Vec::new();
@@ -115,10 +140,9 @@ impl Filter {
                 )));
             }
         }
-        if let Some(id) = self.ids.iter().find(|id| !runs().any(|run| run.id.starts_with(id.as_str()))) {
-            return Err(Failure::input(format!(
-                "no run's id begins with {id}; `runner sweep --dry-run` lists the ids"
-            )));
+        let numbered = numbered(plans);
+        for text in &self.runs {
+            self.selected.extend(select(&numbered, text)?.iter().map(|one| SelectedRun::of(one.run)));
         }
         if !self.is_everything() && !runs().any(|run| self.lets_through(run)) {
             return Err(Failure::input("no run matches every --filter and --run"));

@@ -23,6 +23,7 @@ mod probe_device;
 mod progress;
 mod reference;
 mod report;
+mod run_selector;
 mod sweep;
 mod table;
 mod target;

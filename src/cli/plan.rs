@@ -32,9 +32,9 @@ pub(super) struct Args {
 const WHOSE_FIGURES: &str =
     "These figures are this program's memory. PyTorch needs a different amount for the same training.";
 
-pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
-    args.filter.check(&inputs.plans)?;
+    args.filter.resolve(&inputs.plans)?;
     report::devices(&inputs, args.table.is_for_programs());
     report::absent(&inputs, args.table.is_for_programs());
     // All experiments share one machine, whatever their limits.

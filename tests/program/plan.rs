@@ -221,8 +221,8 @@ fn runs_are_selected_by_name_number_or_id() {
     };
     let lean = said(&["--run", "lean"]);
     assert_eq!(lean, said(&["--run", "4"]));
-    let id = lean.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
-    assert_eq!(lean, said(&["--run", id]));
+    let id_of_lean = lean.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id").to_owned();
+    assert_eq!(lean, said(&["--run", &id_of_lean]));
     // The id of a run that has two labels.
     let plain = said(&["--run", "plain"]);
     let id = plain.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
@@ -242,7 +242,23 @@ fn runs_are_selected_by_name_number_or_id() {
         "{several}"
     );
     let none = refused(&["--run", "laen"]);
-    assert!(none.contains("a number from 1 to 4") && none.contains("did you mean `lean`?"), "{none}");
+    let nearest: Vec<&str> = none.lines().skip_while(|line| !line.contains("the nearest:")).collect();
+    assert!(none.contains("a number from 1 to 4"), "{none}");
+    assert!(nearest.len() == 4 && nearest[1].ends_with("  lean"), "{none}");
+    // `plan` and `sweep` select the same runs, with the same error.
+    let unknown = ["a.toml", "--device", "cpu", "--run", "laen"];
+    for command in ["plan", "sweep"] {
+        let output = runner(&[&[command], &unknown[..]].concat());
+        assert_eq!(
+            (output.status.code(), String::from_utf8_lossy(&output.stderr)),
+            (Some(2), none.as_str().into())
+        );
+    }
+    for run in ["lean", "4", id_of_lean.as_str()] {
+        let plan = succeeds(&["plan", "a.toml", "--device", "cpu", "--format", "csv", "--run", run]);
+        let strategies: Vec<&str> = plan.lines().skip(1).filter_map(|line| line.split(',').nth(2)).collect();
+        assert_eq!(strategies, ["plain", "lean"], "the selected run and the baseline");
+    }
     assert!(refused(&["--run", "9"]).contains("unknown run `9`"));
     assert!(refused(&[]).contains("there are 4 runs; choose one with `--run`"));
 }

@@ -142,7 +142,7 @@ fn filters_match_names_points_and_ids() {
         &["no strategy matches --filter batch_size=8", "train.batch_size=2"],
     );
     refused(&["--filter", "plain", "--filter", "again"], &["no run matches every --filter"]);
-    refused(&["--run", "zzzz"], &["no run's id begins with zzzz"]);
+    refused(&["--run", "zzzz"], &["unknown run `zzzz`; use a strategy's name, a number from 1 to"]);
     refused(&["--columns", "sped"], &["unknown column `sped`", "speed"]);
 }
 

@@ -15,9 +15,10 @@ use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
+use super::run_selector::{NumberedRun, title};
 use super::{output, report};
 use base::units::Bytes;
-use choose::{Chosen, choose};
+use choose::choose;
 use compile::Program;
 use memory::{Prediction, RunSchedule, predict};
 use plan::compile_verified;
@@ -27,7 +28,7 @@ use plan::{PlannedRun, Purpose};
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
-    /// The run: a strategy's name, a number in the order of `check --resolved`, or a prefix of an id
+    /// The run: a strategy's name, a number of `sweep --dry-run`, or the beginning of an id
     #[arg(long, value_name = "NAME|N|ID")]
     run: Option<String>,
     /// Also list the program: every operation, with the live bytes after it
@@ -43,7 +44,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
-    let Chosen { plan, run, index } = choose(&inputs.plans, args.run.as_deref())?;
+    let NumberedRun { plan, run, index, .. } = choose(&inputs.plans, args.run.as_deref())?;
     if args.target.is_some() {
         report::devices(&inputs, false);
     }
@@ -80,7 +81,7 @@ fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> Stri
         "run{id}: {}\n\
          {} parameters, {} micro-batches, {:.2} GFLOP per step ({:.2} with recomputation and updates)\n\
          predicted peak {} live, {} reserved; start-up {}{out_of_memory}\n{}",
-        choose::title(run),
+        title(run),
         prediction.parameters,
         program.micro_batches(),
         prediction.model_flops as f64 / 1e9,

@@ -12,15 +12,18 @@ use results::Store;
 
 /// Prints every run. Reads results, writes nothing.
 pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure> {
+    let mut number = 0;
     for plan in &plans {
         let mut store = Store::at(&args.out, &plan.experiment);
-        let mut lines = vec![["run", "strategy", "axes", "peak", "state"].map(str::to_string)];
+        let mut lines = vec![["#", "run", "strategy", "axes", "peak", "state"].map(str::to_string)];
         let mut left = 0;
         let mut first_label = HashMap::new();
         for run in &plan.runs {
             let state = state(args, plan, run, &mut store, &mut first_label)?;
             left += state.left;
+            number += 1;
             lines.push([
+                number.to_string(),
                 run.id.clone(),
                 run.strategy.clone(),
                 axes(run),

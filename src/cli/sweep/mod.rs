@@ -73,9 +73,9 @@ struct Sweep {
     changed: bool,
 }
 
-pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let mut inputs = args.inputs.read(Purpose::Train, &args.out, None)?;
-    args.filter.check(&inputs.plans)?;
+    args.filter.resolve(&inputs.plans)?;
     report::check(&args.table, &inputs.plans)?;
     if let Some(repeats) = args.repeats {
         inputs.plans.iter_mut().for_each(|plan| plan.repeats = Repeats::Times(repeats as usize));
