@@ -6,6 +6,8 @@ use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::strategy::{DataResidence, Strategy};
+use crate::reader::declare::{Optional, key_table, keywords, one_of};
+use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
 use data::{Batch, Documents, Memory, Order, Part, Sample, row};
 
 /// One run: model, data, training and one strategy.

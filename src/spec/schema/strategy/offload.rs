@@ -1,8 +1,8 @@
 //! `offload`: data that stays in host memory while the device does not use it.
 
 use crate::reader::declare::{InlineTable, Writable, inline_table, key_table};
-use crate::reader::parsers::{Boolean, UsizeRange};
 use crate::reader::keys::ValueParser;
+use crate::reader::parsers::{Boolean, UsizeRange};
 use crate::reader::tree::Value;
 use base::units::Bytes;
 

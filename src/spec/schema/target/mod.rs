@@ -52,7 +52,6 @@ pub struct Described {
 
 impl KeywordEnum for DeviceKind {
     const ALL: &'static [DeviceKind] = &[DeviceKind::Cpu, DeviceKind::Cuda];
-    const LATER: &'static [&'static str] = &[];
 
     fn keyword(self) -> &'static str {
         match self {
