@@ -11,6 +11,7 @@ mod data_sets;
 mod devices;
 mod execute_run;
 mod explain;
+mod export;
 mod failure;
 mod files;
 mod filter;
@@ -65,6 +66,8 @@ enum Command {
     Check(check::Args),
     /// Explain a run: values live at its peak, what would lower it, and where time goes
     Explain(explain::Args),
+    /// Write a run as a PyTorch script whose memory is predicted
+    Export(export::Args),
     /// List devices with their rates, and missing libraries
     Devices(devices::Args),
     /// Print a shell's completion script
@@ -97,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => keys::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Export(args) => export::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Manual(args) => manual::run(args),

@@ -42,6 +42,36 @@ pub(super) fn select<'a>(all: &[NumberedRun<'a>], text: &str) -> Result<Vec<Numb
     selections.into_iter().find(|found| !found.is_empty()).ok_or_else(|| unknown(all, text))
 }
 
+/// Finds the run that `--run` selects. Without it, there must be only one.
+///
+/// # Errors
+/// No run matches, or several do.
+pub(super) fn choose<'a>(plans: &'a [Plan], which: Option<&str>) -> Result<NumberedRun<'a>, Failure> {
+    let all = numbered(plans);
+    let Some(which) = which else {
+        return match all.as_slice() {
+            [only] => Ok(*only),
+            [] => Err(Failure::input("there is no run")),
+            several => Err(Failure::input(format!(
+                "there are {} runs; choose one with `--run`:\n{}",
+                several.len(),
+                listed(several)
+            ))),
+        };
+    };
+    let mut found = select(&all, which)?;
+    // Strategies that resolve to the same run share its id. Without its data a run has none.
+    found.dedup_by(|one, before| !one.run.id.is_empty() && one.run.id == before.run.id);
+    match found.as_slice() {
+        [one] => Ok(*one),
+        several => Err(Failure::input(format!(
+            "`{which}` matches {} runs; give one's number:\n{}",
+            several.len(),
+            listed(several)
+        ))),
+    }
+}
+
 fn unknown(all: &[NumberedRun<'_>], text: &str) -> Failure {
     let distance = |known: &str| match text.len().max(known.len()) {
         0..=LONGEST => strsim::damerau_levenshtein(text, known),

@@ -1,7 +1,6 @@
 //! `explain`: the values live at a run's peak, changes that lower the peak and, if measured, where time goes.
 
 mod again;
-mod choose;
 mod listing;
 mod measured;
 mod peak;
@@ -15,10 +14,9 @@ use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
-use super::run_selector::{NumberedRun, title};
+use super::run_selector::{NumberedRun, choose, title};
 use super::{output, report};
 use base::units::Bytes;
-use choose::choose;
 use compile::Program;
 use memory::{Prediction, RunSchedule, predict};
 use plan::compile_verified;

@@ -1,0 +1,291 @@
+//! PyTorch's caching allocator (`CUDACachingAllocator`) on one stream.
+//!
+//! A request is rounded up to 512 bytes. It takes the first free block that is large enough, in the order of size, age
+//! of the segment and address; if there is none, the driver is asked for a segment. The remainder of a block becomes a
+//! free block if it is at least 512 bytes (small pool) or more than 1 MiB (large pool); otherwise it counts as
+//! allocated. A freed block merges with its free neighbours.
+//!
+//! Source: the behaviour of PyTorch 2.15, recorded block by block.
+
+use std::collections::BTreeSet;
+
+use crate::sequence::{Event, Phase, Sequence};
+
+const MIB: u64 = 1 << 20;
+
+/// The granularity of blocks.
+const ROUND: u64 = 512;
+
+/// Requests up to this size come from the small pool.
+const SMALL: u64 = MIB;
+
+/// The size of a small pool's segment.
+const SMALL_SEGMENT: u64 = 2 * MIB;
+
+/// Requests below `LARGE_SEGMENT_BELOW` share segments of `LARGE_SEGMENT`; others get a segment of their own size.
+const LARGE_SEGMENT: u64 = 20 * MIB;
+const LARGE_SEGMENT_BELOW: u64 = 10 * MIB;
+
+/// Segments are rounded up to this size.
+const SEGMENT_ROUND: u64 = 2 * MIB;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Size {
+    Small,
+    Large,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    bytes: u64,
+    offset: u64,
+    segment: u32,
+    size: Size,
+    free: bool,
+    before: Option<u32>,
+    after: Option<u32>,
+}
+
+/// Allocated and reserved bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of blocks in use, undivided remainders included: `torch.cuda.memory_allocated()`.
+    pub allocated: u64,
+    /// Bytes of segments: `torch.cuda.memory_reserved()`.
+    pub reserved: u64,
+}
+
+impl Usage {
+    fn raise(&mut self, to: Usage) {
+        self.allocated = self.allocated.max(to.allocated);
+        self.reserved = self.reserved.max(to.reserved);
+    }
+}
+
+/// The driver refused a segment, and returning all cached segments did not help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("out of memory: {short} bytes short")]
+pub struct OutOfMemory {
+    /// Bytes of the request.
+    pub request: u64,
+    /// Bytes beyond the limit.
+    pub short: u64,
+}
+
+#[derive(Debug)]
+struct Allocator {
+    blocks: Vec<Block>,
+    /// Indices of blocks that no longer exist.
+    unused: Vec<u32>,
+    /// Free blocks: size class, bytes, segment, offset, index.
+    free: BTreeSet<(Size, u64, u32, u64, u32)>,
+    segments: u32,
+    usage: Usage,
+    limit: Option<u64>,
+    /// How often cached segments were returned to satisfy a request.
+    retries: u32,
+}
+
+impl Allocator {
+    fn new(limit: Option<u64>) -> Allocator {
+        Allocator {
+            blocks: Vec::new(),
+            unused: Vec::new(),
+            free: BTreeSet::new(),
+            segments: 0,
+            usage: Usage::default(),
+            limit,
+            retries: 0,
+        }
+    }
+
+    fn block(&mut self, index: u32) -> &mut Block {
+        &mut self.blocks[index as usize]
+    }
+
+    fn add(&mut self, block: Block) -> u32 {
+        match self.unused.pop() {
+            Some(index) => {
+                *self.block(index) = block;
+                index
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() as u32 - 1
+            }
+        }
+    }
+
+    fn key(&self, index: u32) -> (Size, u64, u32, u64, u32) {
+        let block = &self.blocks[index as usize];
+        (block.size, block.bytes, block.segment, block.offset, index)
+    }
+
+    fn set_free(&mut self, index: u32, free: bool) {
+        let key = self.key(index);
+        if free {
+            self.free.insert(key);
+        } else {
+            self.free.remove(&key);
+        }
+        self.block(index).free = free;
+    }
+
+    fn allocate(&mut self, request: u64) -> Result<u32, OutOfMemory> {
+        let bytes = request.max(1).next_multiple_of(ROUND);
+        let size = if bytes <= SMALL { Size::Small } else { Size::Large };
+        let found =
+            self.free.range((size, bytes, 0, 0, 0)..).next().filter(|key| key.0 == size).map(|key| key.4);
+        let index = match found {
+            Some(index) => {
+                self.set_free(index, false);
+                index
+            }
+            None => self.segment(bytes, size)?,
+        };
+        let Block { bytes: whole, offset, segment, after, .. } = self.blocks[index as usize];
+        let rest = whole - bytes;
+        let divides = match size {
+            Size::Small => rest >= ROUND,
+            Size::Large => rest > SMALL,
+        };
+        if divides {
+            let before = Some(index);
+            let rest =
+                Block { bytes: rest, offset: offset + bytes, segment, size, free: false, before, after };
+            let rest = self.add(rest);
+            if let Some(after) = after {
+                self.block(after).before = Some(rest);
+            }
+            self.block(index).after = Some(rest);
+            self.block(index).bytes = bytes;
+            self.set_free(rest, true);
+        }
+        self.usage.allocated += self.blocks[index as usize].bytes;
+        Ok(index)
+    }
+
+    /// Requests a segment from the driver; if that fails, returns the cached ones and tries again.
+    fn segment(&mut self, bytes: u64, size: Size) -> Result<u32, OutOfMemory> {
+        let whole = match size {
+            Size::Small => SMALL_SEGMENT,
+            Size::Large if bytes < LARGE_SEGMENT_BELOW => LARGE_SEGMENT,
+            Size::Large => bytes.next_multiple_of(SEGMENT_ROUND),
+        };
+        let fits = |usage: Usage| self.limit.is_none_or(|limit| usage.reserved + whole <= limit);
+        if !fits(self.usage) {
+            self.retries += 1;
+            self.empty_cache();
+            let limit = self.limit.unwrap_or(u64::MAX);
+            if self.usage.reserved + whole > limit {
+                return Err(OutOfMemory { request: bytes, short: self.usage.reserved + whole - limit });
+            }
+        }
+        self.usage.reserved += whole;
+        self.segments += 1;
+        let segment = self.segments;
+        Ok(self.add(Block { bytes: whole, offset: 0, segment, size, free: false, before: None, after: None }))
+    }
+
+    fn free(&mut self, index: u32) {
+        self.usage.allocated -= self.blocks[index as usize].bytes;
+        let Block { before, after, .. } = self.blocks[index as usize];
+        if let Some(before) = before.filter(|&other| self.blocks[other as usize].free) {
+            self.set_free(before, false);
+            let Block { bytes, offset, before: outer, .. } = self.blocks[before as usize];
+            let block = self.block(index);
+            (block.offset, block.bytes, block.before) = (offset, block.bytes + bytes, outer);
+            if let Some(outer) = outer {
+                self.block(outer).after = Some(index);
+            }
+            self.unused.push(before);
+        }
+        if let Some(after) = after.filter(|&other| self.blocks[other as usize].free) {
+            self.set_free(after, false);
+            let Block { bytes, after: outer, .. } = self.blocks[after as usize];
+            let block = self.block(index);
+            (block.bytes, block.after) = (block.bytes + bytes, outer);
+            if let Some(outer) = outer {
+                self.block(outer).before = Some(index);
+            }
+            self.unused.push(after);
+        }
+        self.set_free(index, true);
+    }
+
+    /// Returns segments without a block in use to the driver.
+    fn empty_cache(&mut self) {
+        let whole: Vec<_> = self.free.iter().map(|key| key.4).filter(|&index| self.is_whole(index)).collect();
+        for index in whole {
+            self.set_free(index, false);
+            self.usage.reserved -= self.blocks[index as usize].bytes;
+            self.unused.push(index);
+        }
+    }
+
+    fn is_whole(&self, index: u32) -> bool {
+        let Block { before, after, .. } = self.blocks[index as usize];
+        before.is_none() && after.is_none()
+    }
+}
+
+/// Peaks of a replayed sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Over the whole sequence.
+    pub whole: Usage,
+    /// By phase, in the order of [`Phase`]; of all steps.
+    pub phases: Vec<(Phase, Usage)>,
+    /// By step, from the first; what precedes it belongs to no step.
+    pub steps: Vec<Usage>,
+    /// Cached segments were returned to the driver to satisfy a request.
+    pub retries: u32,
+    /// The index of the event that first reaches the largest allocated bytes.
+    pub at: usize,
+}
+
+/// Replays a sequence on a card with this much memory for PyTorch's allocator.
+///
+/// # Errors
+/// A request that does not fit, with the index of its event.
+pub fn replay(sequence: &Sequence, limit: Option<u64>) -> Result<Peaks, (usize, OutOfMemory)> {
+    let mut allocator = Allocator::new(limit);
+    let mut blocks = Vec::with_capacity(sequence.requests());
+    let mut peaks = Peaks::default();
+    let mut phase = Phase::Start;
+    let mut of_phase = Usage::default();
+    for (at, event) in sequence.events.iter().enumerate() {
+        match *event {
+            Event::Request(bytes) => {
+                blocks.push(allocator.allocate(bytes).map_err(|error| (at, error))?);
+                if allocator.usage.allocated > peaks.whole.allocated {
+                    peaks.at = at;
+                }
+                peaks.whole.raise(allocator.usage);
+                of_phase.raise(allocator.usage);
+                if let Some(step) = peaks.steps.last_mut() {
+                    step.raise(allocator.usage);
+                }
+            }
+            Event::Release(request) => allocator.free(blocks[request as usize]),
+            Event::EmptyCache => allocator.empty_cache(),
+            Event::Step => peaks.steps.push(allocator.usage),
+            Event::Phase(next) => {
+                peaks.record(phase, of_phase);
+                (phase, of_phase) = (next, allocator.usage);
+            }
+        }
+    }
+    peaks.record(phase, of_phase);
+    peaks.retries = allocator.retries;
+    Ok(peaks)
+}
+
+impl Peaks {
+    fn record(&mut self, phase: Phase, usage: Usage) {
+        match self.phases.iter_mut().find(|(known, _)| *known == phase) {
+            Some((_, known)) => known.raise(usage),
+            None => self.phases.push((phase, usage)),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The properties of a card that PyTorch's kernels size their scratch memory by.
+
+/// A CUDA device as PyTorch sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    pub multiprocessors: usize,
+    /// Resident threads of a multiprocessor.
+    pub threads: usize,
+}
+
+impl Card {
+    /// The card with this driver name. Multiprocessors are those of NVIDIA's data sheets.
+    pub fn named(name: &str) -> Option<Card> {
+        let (capability, multiprocessors) = match name {
+            "NVIDIA B200" => ((10, 0), 148),
+            "NVIDIA H200" | "NVIDIA GH200 480GB" | "NVIDIA H100 NVL" | "NVIDIA H100 80GB HBM3" => {
+                ((9, 0), 132)
+            }
+            "NVIDIA H100 PCIe" => ((9, 0), 114),
+            "NVIDIA A100-SXM4-80GB" | "NVIDIA A100-SXM4-40GB" => ((8, 0), 108),
+            "NVIDIA L40S" | "NVIDIA RTX 6000 Ada Generation" => ((8, 9), 142),
+            "NVIDIA L4" => ((8, 9), 58),
+            "NVIDIA A10" => ((8, 6), 72),
+            "NVIDIA RTX A6000" => ((8, 6), 84),
+            "NVIDIA GeForce RTX 5090" => ((12, 0), 170),
+            "NVIDIA GeForce RTX 4090" => ((8, 9), 128),
+            "NVIDIA GeForce RTX 3090" => ((8, 6), 82),
+            "Tesla T4" => ((7, 5), 40),
+            _ => return None,
+        };
+        let threads = match capability {
+            (7, 5) => 1024,
+            (8, 6 | 9) | (12, 0) => 1536,
+            _ => 2048,
+        };
+        Some(Card { capability, multiprocessors, threads })
+    }
+
+    /// Bytes of cuBLAS's workspace: 32 MiB since Hopper, else `:4096:2:16:8` (KiB and counts).
+    pub(crate) fn cublas_workspace(&self) -> u64 {
+        if self.capability.0 >= 9 { 32 << 20 } else { (4096 * 2 + 16 * 8) << 10 }
+    }
+
+    /// Elements that a thread block of CUB's radix sort takes; fitted to requests that PyTorch 2.15 made.
+    pub(crate) fn sort_tile(&self) -> usize {
+        if self.capability.0 >= 9 { 4608 } else { 3840 }
+    }
+}

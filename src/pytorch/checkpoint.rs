@@ -1,0 +1,88 @@
+//! `torch.utils.checkpoint(use_reentrant=False)`: saved tensors are dropped in forward and recomputed when backward
+//! first needs one of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+
+type Function = Rc<dyn Fn(&Torch, &Tensor) -> Tensor>;
+
+/// One call of a checkpointed function.
+pub(crate) struct Frame {
+    function: Function,
+    input: Tensor,
+    autocast: Option<DType>,
+    saved: RefCell<Vec<Weak<Recomputed>>>,
+    values: RefCell<HashMap<usize, Tensor>>,
+    is_recomputing: Cell<bool>,
+    recomputed: Cell<usize>,
+}
+
+/// The stand-in of a tensor that is recomputed.
+pub(crate) struct Recomputed {
+    frame: Rc<Frame>,
+    number: usize,
+}
+
+impl Frame {
+    /// The stand-in of a tensor that forward would save; `None` during recomputation.
+    pub(crate) fn pack(self: &Rc<Frame>, torch: &Torch, tensor: &Tensor) -> Option<Rc<Recomputed>> {
+        let mut saved = self.saved.borrow_mut();
+        if !self.is_recomputing.get() {
+            let recomputed = Rc::new(Recomputed { frame: Rc::clone(self), number: saved.len() });
+            saved.push(Rc::downgrade(&recomputed));
+            return Some(recomputed);
+        }
+        let number = self.recomputed.get();
+        if number < saved.len() {
+            self.recomputed.set(number + 1);
+            if saved[number].strong_count() > 0 {
+                self.values.borrow_mut().insert(number, tensor.detached());
+            }
+            if number + 1 == saved.len() {
+                torch.stopped.set(true);
+            }
+        }
+        None
+    }
+
+    fn recompute(self: &Rc<Frame>, torch: &Torch) {
+        self.is_recomputing.set(true);
+        let input = self.input.leaf();
+        torch.frames.borrow_mut().push(Rc::clone(self));
+        let output =
+            torch.with_autocast(self.autocast, || torch.with_grad(true, || (self.function)(torch, &input)));
+        drop(output);
+        torch.frames.borrow_mut().pop();
+        torch.stopped.set(false);
+    }
+}
+
+impl Recomputed {
+    pub(crate) fn unpack(&self, torch: &Torch) -> Tensor {
+        if !self.frame.is_recomputing.get() {
+            self.frame.recompute(torch);
+        }
+        self.frame.values.borrow_mut().remove(&self.number).expect("a recomputed tensor")
+    }
+}
+
+/// Calls a function whose saved tensors are recomputed in backward.
+pub(crate) fn checkpoint(torch: &Torch, function: Function, input: &Tensor) -> Tensor {
+    let frame = Rc::new(Frame {
+        function: Rc::clone(&function),
+        input: input.clone(),
+        autocast: torch.autocast(),
+        saved: RefCell::default(),
+        values: RefCell::default(),
+        is_recomputing: Cell::new(false),
+        recomputed: Cell::new(0),
+    });
+    torch.frames.borrow_mut().push(frame);
+    let output = function(torch, input);
+    torch.frames.borrow_mut().pop();
+    output
+}

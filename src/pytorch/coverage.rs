@@ -1,0 +1,141 @@
+//! What the prediction covers: a run that cannot be spelled as the predicted program has a reason instead of a figure.
+
+use spec::{
+    ActivationOffload, Attention, DataResidence, Init, Leak, Optimizer, OptimizerState, Precision, Recompute,
+    Release, Rounding, RunConfig, StorageDtype,
+};
+
+use crate::card::Card;
+
+/// Why PyTorch's memory is not predicted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotCovered(pub String);
+
+type Covered = Result<(), NotCovered>;
+
+fn not_covered(reason: &str) -> Covered {
+    Err(NotCovered(reason.to_owned()))
+}
+
+/// Checks that the prediction covers a run on this card.
+pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
+    dtypes(config, card)?;
+    optimizer(config)?;
+    let strategy = &config.strategy;
+    match strategy.recompute {
+        Recompute::None
+        | Recompute::Block
+        | Recompute::Every(_)
+        | Recompute::Parts(_)
+        | Recompute::Segments(_) => {}
+        Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
+        Recompute::Budget(_) => return not_covered("recompute.budget"),
+    }
+    if strategy.lora.is_some() {
+        return not_covered("adapters (lora)");
+    }
+    if strategy.offload.parameters || strategy.offload.optimizer {
+        return not_covered("offloaded parameters or optimizer states");
+    }
+    if strategy.offload.activations != ActivationOffload::Nothing {
+        return not_covered("offloaded activations");
+    }
+    if !strategy.place.is_empty() {
+        return not_covered("layers on the host (place)");
+    }
+    if strategy.graph {
+        return not_covered("CUDA graphs (graph = true)");
+    }
+    if strategy.release != Release::Eager || !strategy.keep.is_empty() {
+        return not_covered("references kept longer (release, keep)");
+    }
+    if strategy.leak.is_some_and(|leak| leak != Leak::Loss) {
+        return not_covered("leaked logits or graphs");
+    }
+    if strategy.init == Init::Lazy {
+        return not_covered("lazy initialisation");
+    }
+    if strategy.loader.source == DataResidence::Device {
+        return not_covered("a data set on the device");
+    }
+    if strategy.loss_chunks > 1 {
+        return not_covered("loss_chunks");
+    }
+    Ok(())
+}
+
+fn dtypes(config: &RunConfig, card: &Card) -> Covered {
+    let strategy = &config.strategy;
+    if card.capability < (8, 0) && strategy.precision == Precision::Bf16 {
+        return not_covered("bf16 before compute capability 8.0");
+    }
+    if strategy.params == StorageDtype::Fp32 {
+        return match strategy.gradient_dtype {
+            StorageDtype::Fp32 if strategy.residual == StorageDtype::Fp32 => Ok(()),
+            _ => not_covered("16-bit gradients or residual stream beside fp32 parameters"),
+        };
+    }
+    if config.trains() && strategy.has_master_weights() {
+        return not_covered("16-bit parameters with master weights");
+    }
+    if strategy.gradient_dtype != strategy.params || strategy.residual != strategy.params {
+        return not_covered("gradients or residual stream of another dtype than the parameters");
+    }
+    if strategy.precision.dtype() != strategy.params.dtype() {
+        return not_covered("matmuls of another dtype than 16-bit parameters");
+    }
+    if config.trains() && strategy.optimizer_state == OptimizerState::Fp32 {
+        return not_covered(
+            "optimizer_state = \"fp32\" with 16-bit parameters: torch.optim uses their dtype",
+        );
+    }
+    Ok(())
+}
+
+fn optimizer(config: &RunConfig) -> Covered {
+    if !config.trains() {
+        return Ok(());
+    }
+    let strategy = &config.strategy;
+    match config.train.optimizer {
+        Optimizer::AdamW(_) | Optimizer::Adam(_) | Optimizer::Sgd(_) => {}
+        Optimizer::Lion(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => {
+            return not_covered("optimizers other than AdamW, Adam and SGD");
+        }
+    }
+    if config.train.optimizer.groups().len() > 1 {
+        return not_covered("parameter groups");
+    }
+    if strategy.optimizer_state == OptimizerState::EightBit {
+        return not_covered("8-bit optimizer states");
+    }
+    if strategy.optimizer_state == OptimizerState::Bf16 && strategy.params == StorageDtype::Fp32 {
+        return not_covered("bf16 optimizer states beside fp32 parameters");
+    }
+    if strategy.rounding != Rounding::Nearest {
+        return not_covered("stochastic rounding");
+    }
+    Ok(())
+}
+
+/// Checks an attention layer.
+pub(crate) fn check_attention(
+    config: &RunConfig,
+    attending: &ops::AttentionConfig,
+    sequence: usize,
+) -> Covered {
+    if attending.window.is_some_and(|window| window < sequence) {
+        return not_covered("sliding windows, which need a mask");
+    }
+    if attending.cap.is_some() {
+        return not_covered("soft-capped attention scores");
+    }
+    if attending.documents {
+        return not_covered("packed documents, which need a mask");
+    }
+    if config.strategy.attention == Attention::Materialized && attending.heads != attending.kv_heads {
+        return not_covered("materialized attention with grouped keys");
+    }
+    Ok(())
+}

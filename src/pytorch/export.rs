@@ -1,0 +1,689 @@
+//! The predicted program as a PyTorch script that anyone can run.
+
+use std::fmt::Write;
+
+use crate::card::Card;
+use crate::coverage::{self, NotCovered};
+use crate::optimizer::Implementation;
+use crate::program;
+use ops::{Activation, Frequencies};
+use spec::{
+    Attention, BlockPart, EmptyCache, EvaluationPass, Gradients, Leak, LossScale, MlpActivation, Model, Norm,
+    NormPlacement, Optimizer, Positions, Precision, Recompute, RunConfig, StorageDtype, Transformer, Update,
+};
+
+/// The functions that do not depend on the run.
+const MAIN: &str = include_str!("script_main.py");
+
+/// The script of a run. It reads initial parameters and batches from a dump of the run, if it gets one.
+///
+/// # Errors
+/// The run is not covered.
+pub fn script(
+    config: &RunConfig,
+    card: Card,
+    implementation: Implementation,
+    title: &str,
+) -> Result<String, NotCovered> {
+    coverage::check(config, &card)?;
+    program::check_graph(config)?;
+    let Model::Transformer(model) = &config.model;
+    let script = Script { config, model, implementation, text: String::new() };
+    Ok(script.write(title))
+}
+
+struct Script<'a> {
+    config: &'a RunConfig,
+    model: &'a Transformer,
+    implementation: Implementation,
+    text: String,
+}
+
+impl Script<'_> {
+    fn write(mut self, title: &str) -> String {
+        self.constants(title);
+        self.norm();
+        self.rotary();
+        self.attention();
+        self.mlp();
+        self.block();
+        self.network();
+        self.run();
+        self.text + MAIN
+    }
+
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn lines(&mut self, lines: &[&str]) {
+        lines.iter().for_each(|line| self.line(line));
+    }
+
+    /// A line if a condition holds.
+    fn line_if(&mut self, condition: bool, line: &str) {
+        if condition {
+            self.line(line);
+        }
+    }
+
+    fn constants(&mut self, title: &str) {
+        let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
+            *self.model;
+        let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
+        let title = title.replace('"', "'");
+        let _ = write!(
+            self.text,
+            "\"\"\"{title}, as plain PyTorch.\"\"\"\n\
+             import argparse\nimport gc\nimport json\nimport os\n\n\
+             import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
+             from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n\n\
+             STEPS = 4\n\
+             BATCH, MICRO_BATCH, CONTEXT, VOCABULARY = {batch}, {micro_batch}, {context}, {vocabulary}\n\
+             LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \
+             {layers}, {d_model}, {heads}, {kv_heads}, {head_dim}, {d_ff}\n"
+        );
+    }
+
+    fn has_rms_norm(&self) -> bool {
+        self.model.norm != Norm::Layer || self.model.qk_norm
+    }
+
+    fn norm(&mut self) {
+        if !self.has_rms_norm() {
+            return;
+        }
+        let zero_centered = self.model.norm == Norm::RmsZeroCentered;
+        let result = if zero_centered {
+            "return (x * (1.0 + self.weight.float())).to(dtype)"
+        } else {
+            "return self.weight * x.to(dtype)"
+        };
+        let start = if zero_centered { "zeros" } else { "ones" };
+        let _ = write!(
+            self.text,
+            "\n\nclass RMSNorm(nn.Module):\n    \
+             def __init__(self, channels):\n        \
+             super().__init__()\n        \
+             self.weight = nn.Parameter(torch.{start}(channels))\n\n    \
+             def forward(self, x):\n        \
+             dtype = x.dtype\n        \
+             x = x.to(torch.float32)\n        \
+             x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + {:e})\n        \
+             {result}\n",
+            self.model.norm_epsilon
+        );
+    }
+
+    fn is_rotary(&self) -> bool {
+        self.model.positions == Positions::Rotary
+    }
+
+    /// Whether queries, keys and values are computed by one matrix.
+    fn is_fused(&self) -> bool {
+        !self.is_rotary() && !self.model.qk_norm && self.model.heads == self.model.kv_heads
+    }
+
+    fn rotary(&mut self) {
+        if !self.is_rotary() {
+            return;
+        }
+        let frequencies = self.model.rotary.frequencies();
+        let inverse = match frequencies {
+            Frequencies { base, scaling: None } => {
+                format!("1.0 / {base:?} ** (torch.arange(0, HEAD, 2).float() / HEAD)")
+            }
+            _ => format!("torch.tensor({:?})", frequencies.of_head(self.model.head_dim)),
+        };
+        let _ = write!(
+            self.text,
+            "\n\ndef cos_sin():\n    \
+             frequencies = {inverse}\n    \
+             angles = torch.outer(torch.arange(CONTEXT).float(), frequencies)\n    \
+             angles = torch.cat((angles, angles), -1)\n    \
+             return angles.cos(), angles.sin()\n\n\n\
+             def rotate_half(x):\n    \
+             first, second = x[..., : HEAD // 2], x[..., HEAD // 2 :]\n    \
+             return torch.cat((-second, first), -1)\n\n\n\
+             def rotate(x, cos, sin):\n    \
+             return x * cos + rotate_half(x) * sin\n"
+        );
+    }
+
+    fn norm_module(&self) -> String {
+        match self.model.norm {
+            Norm::Layer => format!("nn.LayerNorm(CHANNELS, eps={:e})", self.model.norm_epsilon),
+            Norm::Rms | Norm::RmsZeroCentered => "RMSNorm(CHANNELS)".to_owned(),
+        }
+    }
+
+    fn norms(&mut self) {
+        let norm = self.norm_module();
+        match self.model.norm_placement {
+            NormPlacement::Pre | NormPlacement::Sandwich => self.line(&format!("        self.norm = {norm}")),
+            NormPlacement::Post => {}
+        }
+    }
+
+    /// Norms that follow the last linear layer.
+    fn norms_after(&mut self) {
+        let norm = self.norm_module();
+        match self.model.norm_placement {
+            NormPlacement::Pre => {}
+            NormPlacement::Post => self.line(&format!("        self.norm = {norm}")),
+            NormPlacement::Sandwich => self.line(&format!("        self.out_norm = {norm}")),
+        }
+    }
+
+    /// The input of a sub-layer.
+    fn normed(&self) -> &'static str {
+        if self.model.norm_placement == NormPlacement::Post { "x" } else { "self.norm(x)" }
+    }
+
+    /// The end of a sub-layer: its last linear layer, norms, dropout and the residual connection.
+    fn residual(&mut self) {
+        let dropout = self.model.dropout.residual;
+        match (self.model.norm_placement, dropout > 0.0) {
+            (NormPlacement::Pre, false) => self.line("        return x + self.out(y)"),
+            (NormPlacement::Post, false) => {
+                self.lines(&["        y = x + self.out(y)", "        return self.norm(y)"]);
+            }
+            (NormPlacement::Sandwich, false) => {
+                self.lines(&[
+                    "        y = self.out(y)",
+                    "        y = self.out_norm(y)",
+                    "        return x + y",
+                ]);
+            }
+            (placement, true) => {
+                self.line("        y = self.out(y)");
+                self.line_if(placement == NormPlacement::Sandwich, "        y = self.out_norm(y)");
+                let sum = format!("x + F.dropout(y, {dropout:?}, self.training)");
+                match placement {
+                    NormPlacement::Post => {
+                        self.lines(&[&format!("        y = {sum}"), "        return self.norm(y)"]);
+                    }
+                    _ => self.line(&format!("        return {sum}")),
+                }
+            }
+        }
+    }
+
+    fn attention(&mut self) {
+        let Transformer { bias, qkv_bias, qk_norm, causal, .. } = *self.model;
+        let [bias, qkv_bias] = [bias, qkv_bias].map(python_bool);
+        self.lines(&[
+            "",
+            "",
+            "class Attention(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+        ]);
+        self.norms();
+        if self.is_fused() {
+            self.line(&format!("        self.qkv = nn.Linear(CHANNELS, 3 * HEADS * HEAD, bias={qkv_bias})"));
+        } else {
+            for (name, heads) in [("q", "HEADS"), ("k", "KV_HEADS"), ("v", "KV_HEADS")] {
+                self.line(&format!(
+                    "        self.{name} = nn.Linear(CHANNELS, {heads} * HEAD, bias={qkv_bias})"
+                ));
+            }
+        }
+        self.line_if(qk_norm, "        self.q_norm = RMSNorm(HEAD)");
+        self.line_if(qk_norm, "        self.k_norm = RMSNorm(HEAD)");
+        self.line(&format!("        self.out = nn.Linear(HEADS * HEAD, CHANNELS, bias={bias})"));
+        self.norms_after();
+        let arguments = self.block_arguments();
+        let normed = self.normed();
+        let input = if self.is_fused() { format!("self.qkv({normed})") } else { normed.to_owned() };
+        self.lines(&[
+            "",
+            &format!("    def forward(self, x{arguments}):"),
+            &format!("        y = self.attend({input}{arguments})"),
+        ]);
+        self.residual();
+        self.lines(&["", &format!("    def attend(self, x{arguments}):")]);
+        if self.is_fused() {
+            self.line("        q, k, v = x.split(HEADS * HEAD, -1)");
+            self.line(
+                "        q, k, v = (part.unflatten(-1, (-1, HEAD)).transpose(1, 2) for part in (q, k, v))",
+            );
+        } else {
+            for name in ["q", "k", "v"] {
+                let norm = if qk_norm && name != "v" { format!("self.{name}_norm") } else { String::new() };
+                self.line(&format!(
+                    "        {name} = {norm}(self.{name}(x).unflatten(-1, (-1, HEAD))).transpose(1, 2)"
+                ));
+            }
+        }
+        self.line_if(self.is_rotary(), "        q, k = rotate(q, cos, sin), rotate(k, cos, sin)");
+        let dropout = self.model.dropout.attention;
+        let scale = self.model.attention_scale;
+        if self.config.strategy.attention == Attention::Materialized {
+            let scale = scale.map_or("HEAD**-0.5".to_owned(), |scale| format!("{scale:?}"));
+            self.line(&format!("        scores = q @ k.transpose(-2, -1) * {scale}"));
+            self.line_if(causal, "        scores = scores.masked_fill(mask, float(\"-inf\"))");
+            self.line("        scores = F.softmax(scores, -1)");
+            self.line_if(
+                dropout > 0.0,
+                &format!("        scores = F.dropout(scores, {dropout:?}, self.training)"),
+            );
+            self.line("        y = scores @ v");
+        } else {
+            let mut options = if causal { ", is_causal=True".to_owned() } else { String::new() };
+            if dropout > 0.0 {
+                let _ = write!(options, ", dropout_p={dropout:?} if self.training else 0.0");
+            }
+            if let Some(scale) = scale {
+                let _ = write!(options, ", scale={scale:?}");
+            }
+            if self.model.heads != self.model.kv_heads {
+                options += ", enable_gqa=True";
+            }
+            self.line(&format!("        y = F.scaled_dot_product_attention(q, k, v{options})"));
+        }
+        self.line("        return y.transpose(1, 2).flatten(-2)");
+    }
+
+    fn mlp(&mut self) {
+        let bias = python_bool(self.model.bias);
+        self.lines(&[
+            "",
+            "",
+            "class MLP(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+        ]);
+        self.norms();
+        let (names, activation): (&[&str], Activation) = match self.model.activation {
+            MlpActivation::Plain(activation) => (&["up"], activation),
+            MlpActivation::Gate(activation) => (&["gate", "up"], activation),
+        };
+        for name in names {
+            self.line(&format!("        self.{name} = nn.Linear(CHANNELS, WIDTH, bias={bias})"));
+        }
+        self.line(&format!("        self.out = nn.Linear(WIDTH, CHANNELS, bias={bias})"));
+        self.norms_after();
+        self.lines(&["", "    def forward(self, x):"]);
+        let normed = self.normed();
+        match names {
+            ["up"] => {
+                let y = python_activation(activation, &format!("self.up({normed})"));
+                self.line(&format!("        y = {y}"));
+            }
+            _ => {
+                self.line(&format!("        y = self.gated({normed})"));
+            }
+        }
+        self.residual();
+        if names.len() > 1 {
+            let gate = python_activation(activation, "self.gate(x)");
+            self.lines(&["", "    def gated(self, x):", &format!("        return {gate} * self.up(x)")]);
+        }
+    }
+
+    /// Arguments of a block beside the residual stream.
+    fn block_arguments(&self) -> &'static str {
+        let is_masked = self.config.strategy.attention == Attention::Materialized && self.model.causal;
+        match (self.is_rotary(), is_masked) {
+            (false, false) => "",
+            (false, true) => ", mask",
+            (true, false) => ", cos, sin",
+            (true, true) => ", cos, sin, mask",
+        }
+    }
+
+    fn block(&mut self) {
+        let arguments = self.block_arguments();
+        self.lines(&[
+            "",
+            "",
+            "class Block(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            "        self.attention = Attention()",
+            "        self.mlp = MLP()",
+            "",
+            &format!("    def forward(self, x{arguments}):"),
+        ]);
+        let call = |part, name: &str, arguments: &str| match self.config.strategy.recompute {
+            Recompute::Parts(parts) if parts.contains(part) => {
+                format!("checkpoint_in_training(self, self.{name}, x{arguments})")
+            }
+            _ => format!("self.{name}(x{arguments})"),
+        };
+        let attention = call(BlockPart::Attention, "attention", arguments);
+        let mlp = call(BlockPart::Mlp, "mlp", "");
+        self.lines(&[&format!("        x = {attention}"), &format!("        return {mlp}")]);
+        self.lines(&[
+            "",
+            "",
+            "def checkpoint_in_training(module, function, *arguments):",
+            "    if module.training:",
+            "        return checkpoint(function, *arguments, use_reentrant=False)",
+            "    return function(*arguments)",
+        ]);
+    }
+
+    fn network(&mut self) {
+        let is_masked = self.config.strategy.attention == Attention::Materialized && self.model.causal;
+        let learned = self.model.positions == Positions::Learned;
+        let ends_with_norm = self.model.norm_placement != NormPlacement::Post;
+        let norm = self.norm_module();
+        self.lines(&[
+            "",
+            "",
+            "class Network(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            "        self.embedding = nn.Embedding(VOCABULARY, CHANNELS)",
+        ]);
+        self.line_if(learned, "        self.positions = nn.Embedding(CONTEXT, CHANNELS)");
+        self.line("        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))");
+        self.line_if(ends_with_norm, &format!("        self.norm = {norm}"));
+        self.line("        self.head = nn.Linear(CHANNELS, VOCABULARY, bias=False)");
+        self.line_if(self.model.tied, "        self.head.weight = self.embedding.weight");
+        if self.is_rotary() {
+            self.lines(&[
+                "        cos, sin = cos_sin()",
+                "        self.register_buffer(\"cos\", cos, persistent=False)",
+                "        self.register_buffer(\"sin\", sin, persistent=False)",
+            ]);
+        }
+        if is_masked {
+            self.lines(&[
+                "        mask = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1)",
+                "        self.register_buffer(\"mask\", mask, persistent=False)",
+            ]);
+        }
+        self.lines(&["", "    def forward(self, tokens, targets):"]);
+        let scale = match self.model.embedding_scale {
+            Some(scale) if scale != 1.0 => format!(" * {scale:?}"),
+            _ => String::new(),
+        };
+        let positions = match learned {
+            true => " + self.positions(torch.arange(CONTEXT, device=tokens.device))",
+            false => "",
+        };
+        self.line(&format!("        x = self.embedding(tokens){scale}{positions}"));
+        let dropout = self.model.dropout.embedding;
+        self.line_if(dropout > 0.0, &format!("        x = F.dropout(x, {dropout:?}, self.training)"));
+        let buffers: String =
+            self.block_arguments().split(", ").skip(1).map(|name| format!(", self.{name}")).collect();
+        self.blocks(&buffers);
+        let x = if ends_with_norm { "self.norm(x)" } else { "x" };
+        self.line(&format!("        logits = self.head({x})"));
+        if let Some(cap) = self.model.logit_softcap {
+            self.line(&format!("        logits = torch.tanh(logits / {cap:?}) * {cap:?}"));
+        }
+        self.line("        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())");
+    }
+
+    fn blocks(&mut self, buffers: &str) {
+        match self.config.strategy.recompute {
+            Recompute::Block => self.lines(&[
+                "        for block in self.blocks:",
+                &format!("            x = checkpoint_in_training(self, block, x{buffers})"),
+            ]),
+            Recompute::Every(every) => self.lines(&[
+                "        for index, block in enumerate(self.blocks):",
+                &format!("            if index % {every} == 0:"),
+                &format!("                x = checkpoint_in_training(self, block, x{buffers})"),
+                "            else:",
+                &format!("                x = block(x{buffers})"),
+            ]),
+            Recompute::Segments(segments) => self.lines(&[
+                "        if self.training:",
+                &format!(
+                    "            run = [lambda x, block=block: block(x{buffers}) for block in self.blocks]"
+                ),
+                &format!("            x = checkpoint_sequential(run, {segments}, x, use_reentrant=False)"),
+                "        else:",
+                "            for block in self.blocks:",
+                &format!("                x = block(x{buffers})"),
+            ]),
+            _ => self
+                .lines(&["        for block in self.blocks:", &format!("            x = block(x{buffers})")]),
+        }
+    }
+
+    fn run(&mut self) {
+        let strategy = &self.config.strategy;
+        let trains = self.config.trains();
+        self.lines(&[
+            "",
+            "",
+            "class Run:",
+            "    def __init__(self, device, dump):",
+            "        self.device = device",
+            "        self.batches = read_batches(dump)",
+            "        self.model = Network()",
+            "        load_parameters(self.model, dump)",
+        ]);
+        for layer in &strategy.freeze {
+            // Modules that the script has outside the graph's layers.
+            let names = match layer.as_str() {
+                "embedding" => "\"embedding\", \"positions\"".to_owned(),
+                "head" => "\"head\", \"norm\"".to_owned(),
+                layer => format!("{layer:?}"),
+            };
+            self.line(&format!("        freeze(self.model, {names})"));
+        }
+        let dtype = match strategy.params {
+            StorageDtype::Fp32 => "",
+            StorageDtype::Bf16 => "torch.bfloat16",
+            StorageDtype::Fp16 => "torch.float16",
+        };
+        self.line_if(!dtype.is_empty(), &format!("        self.model.to({dtype})"));
+        self.line("        self.model.to(device)");
+        self.line_if(
+            strategy.precision == Precision::Tf32,
+            "        torch.backends.cuda.matmul.allow_tf32 = True",
+        );
+        self.line_if(strategy.leak.is_some(), "        self.kept = []");
+        if trains {
+            self.optimizer();
+        } else {
+            self.line("        self.model.eval()");
+        }
+        self.loss();
+        if trains {
+            self.training_step()
+        } else {
+            self.inference_step()
+        }
+        self.evaluation();
+    }
+
+    fn optimizer(&mut self) {
+        let implementation = match self.implementation {
+            Implementation::Fused => ", fused=True",
+            Implementation::Foreach => ", foreach=True",
+            Implementation::ForLoop => ", foreach=False, fused=False",
+        };
+        let (name, options, decay) = match &self.config.train.optimizer {
+            Optimizer::AdamW(adam) => (
+                "AdamW",
+                format!(
+                    "lr={:?}, betas=({:?}, {:?}), eps={:?}",
+                    adam.lr, adam.beta1, adam.beta2, adam.epsilon
+                ),
+                adam.weight_decay,
+            ),
+            Optimizer::Adam(adam) => (
+                "Adam",
+                format!(
+                    "lr={:?}, betas=({:?}, {:?}), eps={:?}",
+                    adam.lr, adam.beta1, adam.beta2, adam.epsilon
+                ),
+                adam.weight_decay,
+            ),
+            Optimizer::Sgd(sgd) => (
+                "SGD",
+                format!(
+                    "lr={:?}, momentum={:?}, nesterov={}",
+                    sgd.lr,
+                    sgd.momentum,
+                    python_bool(sgd.nesterov)
+                ),
+                sgd.weight_decay,
+            ),
+            Optimizer::Lion(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => unreachable!("not covered"),
+        };
+        let groups = self.config.train.optimizer.groups();
+        let decayed = if groups[0].decays(1) { "True" } else { "parameter.dim() > 1" };
+        self.lines(&[
+            "        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]",
+            &format!("        decayed = [parameter for parameter in trained if {decayed}]"),
+            "        others = [parameter for parameter in trained if not any(parameter is other for other in decayed)]",
+        ]);
+        let groups = format!(
+            "[{{\"params\": decayed, \"weight_decay\": {decay:?}}}, {{\"params\": others, \"weight_decay\": 0.0}}]"
+        );
+        if self.config.strategy.update == Update::InBackward {
+            self.lines(&[
+                "        for parameter in trained:",
+                &format!("            decay = {decay:?} if any(parameter is other for other in decayed) else 0.0"),
+                &format!(
+                    "            optimizer = torch.optim.{name}([parameter], {options}, weight_decay=decay{implementation})"
+                ),
+                "            parameter.register_post_accumulate_grad_hook(apply(optimizer))",
+            ]);
+        } else {
+            self.lines(&[
+                &format!("        groups = [group for group in {groups} if group[\"params\"]]"),
+                &format!("        self.optimizer = torch.optim.{name}(groups, {options}{implementation})"),
+            ]);
+        }
+        if let Some(scaler) = self.scaler() {
+            self.line(&format!("        self.scaler = {scaler}"));
+        }
+    }
+
+    fn scaler(&self) -> Option<String> {
+        let strategy = &self.config.strategy;
+        match strategy.loss_scale.filter(|_| strategy.precision == Precision::Fp16)? {
+            LossScale::Static(scale) => {
+                Some(format!("torch.amp.GradScaler(init_scale={scale:?}, growth_interval=2**31 - 1)"))
+            }
+            LossScale::Dynamic(_) => Some("torch.amp.GradScaler()".to_owned()),
+        }
+    }
+
+    fn loss(&mut self) {
+        let strategy = &self.config.strategy;
+        let autocast = match (strategy.params, strategy.precision) {
+            (StorageDtype::Fp32, Precision::Bf16) => Some("torch.bfloat16"),
+            (StorageDtype::Fp32, Precision::Fp16) => Some("torch.float16"),
+            _ => None,
+        };
+        self.lines(&["", "    def loss(self, tokens, targets):"]);
+        match autocast {
+            None => self.line("        return self.model(tokens, targets)"),
+            Some(dtype) => self.lines(&[
+                &format!("        with torch.autocast(self.device, dtype={dtype}):"),
+                "            return self.model(tokens, targets)",
+            ]),
+        }
+    }
+
+    fn training_step(&mut self) {
+        let strategy = &self.config.strategy;
+        self.lines(&[
+            "",
+            "    def train_step(self, step):",
+            "        total = 0.0",
+            "        for batch in micro_batches(self.batches, step):",
+            "            tokens = batch[0].to(self.device)",
+            "            targets = batch[1].to(self.device)",
+            "            loss = self.loss(tokens, targets)",
+        ]);
+        self.line_if(strategy.leak == Some(Leak::Loss), "            self.kept.append(loss)");
+        let scaled = match self.scaler() {
+            Some(_) => "self.scaler.scale(SCALED)",
+            None => "SCALED",
+        };
+        let share = if self.config.micro_batches() > 1 { "(loss * (len(tokens) / BATCH))" } else { "loss" };
+        let scaled = scaled.replace("SCALED", share);
+        self.line(&format!("            {scaled}.backward()"));
+        self.line("            total += loss.item() * len(tokens) / BATCH");
+        if strategy.empty_cache == EmptyCache::Micro && self.config.micro_batches() > 1 {
+            self.lines(&["            if batch is not None:", "                torch.cuda.empty_cache()"]);
+        }
+        if strategy.update != Update::InBackward {
+            let clip = self.config.train.clip_norm;
+            if let Some(clip) = clip {
+                self.line_if(self.scaler().is_some(), "        self.scaler.unscale_(self.optimizer)");
+                self.line(&format!("        nn.utils.clip_grad_norm_(self.model.parameters(), {clip:?})"));
+            }
+            match self.scaler() {
+                Some(_) => {
+                    self.lines(&["        self.scaler.step(self.optimizer)", "        self.scaler.update()"])
+                }
+                None => self.line("        self.optimizer.step()"),
+            }
+            let set_to_none = python_bool(self.config.strategy.gradients == Gradients::Free);
+            self.line(&format!("        self.optimizer.zero_grad(set_to_none={set_to_none})"));
+        }
+        self.line("        return total");
+        self.step("self.train_step(step)");
+    }
+
+    fn inference_step(&mut self) {
+        self.step("self.evaluate(step, 1)");
+    }
+
+    fn step(&mut self, call: &str) {
+        self.lines(&["", "    def step(self, step):", &format!("        loss = {call}")]);
+        self.line_if(
+            self.config.strategy.empty_cache != EmptyCache::Never,
+            "        torch.cuda.empty_cache()",
+        );
+        if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
+            let batches = evaluation.batches.min(2);
+            self.lines(&[
+                "        if step >= STEPS - 2:",
+                "            self.model.eval()",
+                &format!("            self.evaluate(step, {batches})"),
+                "            self.model.train()",
+            ]);
+        }
+        self.line("        return loss");
+    }
+
+    fn evaluation(&mut self) {
+        let (with_grad, trains) =
+            (self.config.strategy.evaluation_pass == EvaluationPass::Grad, self.config.trains());
+        if trains && self.config.evaluation.is_none() {
+            return;
+        }
+        self.line("");
+        self.line_if(!with_grad || !trains, "    @torch.no_grad()");
+        self.lines(&[
+            "    def evaluate(self, step, batches):",
+            "        total = 0.0",
+            "        for number in range(batches):",
+            "            for batch in micro_batches(self.batches, step + number):",
+            "                tokens = batch[0].to(self.device)",
+            "                targets = batch[1].to(self.device)",
+            "                loss = self.loss(tokens, targets)",
+            "                total += loss.item() * len(tokens) / BATCH",
+            "        return total / batches",
+        ]);
+    }
+}
+
+fn python_bool(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+fn python_activation(activation: Activation, x: &str) -> String {
+    match activation {
+        Activation::Gelu => format!("F.gelu({x})"),
+        Activation::GeluTanh => format!("F.gelu({x}, approximate=\"tanh\")"),
+        Activation::Relu => format!("F.relu({x})"),
+        Activation::ReluSquared => format!("F.relu({x}).square()"),
+        Activation::Silu => format!("F.silu({x})"),
+    }
+}

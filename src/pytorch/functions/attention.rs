@@ -1,0 +1,246 @@
+//! `torch.nn.functional.scaled_dot_product_attention` and attention written out.
+
+use super::elementwise::softmax;
+use super::views::{copied, with_copied_gradient};
+use super::{cast, dropout, matmul_output, scale};
+use crate::autograd::Gradient;
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::Shape;
+
+/// The sizes of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    pub(crate) batch: usize,
+    pub(crate) sequence: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) head: usize,
+}
+
+impl Heads {
+    fn elements(&self) -> [usize; 2] {
+        [self.queries, self.keys].map(|heads| self.batch * self.sequence * heads * self.head)
+    }
+
+    /// [B, H, T, D]
+    pub(crate) fn query_shape(&self) -> Shape {
+        Shape::new(&[self.batch, self.queries, self.sequence, self.head])
+    }
+
+    /// [B, G, T, D]
+    pub(crate) fn key_shape(&self) -> Shape {
+        Shape::new(&[self.batch, self.keys, self.sequence, self.head])
+    }
+
+    /// One f32 for each row of each query head, with `sequence` rows.
+    fn rows(&self, sequence: usize) -> u64 {
+        4 * (self.batch * self.queries * sequence) as u64
+    }
+}
+
+/// The kernel that `_fused_sdp_choice` takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernel {
+    Flash,
+    /// Memory-efficient attention.
+    Efficient,
+}
+
+impl Kernel {
+    fn choose(torch: &Torch, dtype: DType) -> Kernel {
+        if dtype.is_half() && torch.card.capability >= (8, 0) { Kernel::Flash } else { Kernel::Efficient }
+    }
+}
+
+/// Fused attention of q [B, H, T, D] with k and v [B, G, T, D].
+pub(crate) fn scaled_dot_product_attention(
+    torch: &Torch,
+    [q, k, v]: [&Tensor; 3],
+    heads: Heads,
+    has_dropout: bool,
+) -> Tensor {
+    let autocast = |tensor: &Tensor| match torch.autocast() {
+        Some(dtype) => cast(torch, tensor, dtype),
+        None => tensor.clone(),
+    };
+    let v = autocast(v);
+    let k = autocast(k);
+    let q = autocast(q);
+    let dtype = q.dtype();
+    let kernel = Kernel::choose(torch, dtype);
+    let node = torch.node(&[&q, &k, &v], &[&q, &k, &v], move |torch, _| match kernel {
+        Kernel::Flash => flash_backward(torch, heads, dtype),
+        Kernel::Efficient => efficient_backward(torch, heads, dtype),
+    });
+    let (output, saved) = match kernel {
+        Kernel::Flash => flash_forward(torch, heads, dtype, has_dropout),
+        Kernel::Efficient => efficient_forward(torch, heads, dtype, has_dropout, node.is_some()),
+    };
+    match node {
+        None => output,
+        Some(node) => {
+            node.save(torch, &output.detached());
+            saved.iter().for_each(|tensor| node.save(torch, tensor));
+            output.output_of(&node, 0)
+        }
+    }
+}
+
+fn flash_forward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> (Tensor, Vec<Tensor>) {
+    let output = torch.tensor(heads.query_shape(), dtype);
+    let sums = torch.empty(&[heads.batch, heads.queries, heads.sequence], DType::F32);
+    let splits = if has_dropout { 1 } else { flash_splits(torch, heads) };
+    let accumulators = (splits > 1).then(|| {
+        let rows = splits as u64 * heads.rows(heads.sequence);
+        [torch.storage(rows), torch.storage(rows * heads.head.next_multiple_of(32) as u64)]
+    });
+    let mut state = torch.empty(&[2], DType::I64);
+    let unused = torch.empty(&[1], DType::I64);
+    if has_dropout {
+        // The generator's state replaces the placeholder.
+        state = torch.empty(&[2], DType::I64);
+    }
+    drop(accumulators);
+    (output, vec![sums, state, unused])
+}
+
+/// The number of parts that FlashAttention divides keys into, where queries alone do not fill the card
+/// (`num_splits_heuristic`).
+fn flash_splits(torch: &Torch, heads: Heads) -> usize {
+    let blocks = heads.batch * heads.queries * heads.sequence.div_ceil(64);
+    let key_tile = match heads.head {
+        ..=64 => 256,
+        65..=128 => 128,
+        _ => 64,
+    };
+    let parts = heads.sequence.div_ceil(key_tile);
+    let places = 2 * torch.card.multiprocessors;
+    if blocks as f64 >= 0.8 * places as f64 {
+        return 1;
+    }
+    let efficiency = |splits: usize| {
+        let is_eligible = splits == 1 || parts.div_ceil(splits) != parts.div_ceil(splits - 1);
+        let waves = (blocks * splits) as f64 / places as f64;
+        is_eligible.then(|| waves / (blocks * splits).div_ceil(places) as f64)
+    };
+    let candidates =
+        || (1..=128.min(places).min(parts)).filter_map(|splits| Some((splits, efficiency(splits)?)));
+    let best = candidates().map(|(_, efficiency)| efficiency).fold(0.0, f64::max);
+    candidates().find(|(_, efficiency)| *efficiency >= 0.85 * best).map_or(1, |(splits, _)| splits)
+}
+
+fn flash_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+    let gradients = empty_gradients(torch, heads, dtype);
+    let rows = heads.rows(heads.sequence.next_multiple_of(128));
+    let _delta = torch.storage(rows);
+    let _dq = torch.storage(rows * heads.head.next_multiple_of(32) as u64);
+    let _expanded = expanded_gradients(torch, heads, dtype);
+    gradients
+}
+
+fn efficient_forward(
+    torch: &Torch,
+    heads: Heads,
+    dtype: DType,
+    has_dropout: bool,
+    needs_grad: bool,
+) -> (Tensor, Vec<Tensor>) {
+    // With dropout, seed and offset lie in host memory.
+    let mut saved = match has_dropout {
+        true => Vec::new(),
+        false => vec![torch.scalar(DType::I64), torch.scalar(DType::I64)],
+    };
+    let output = torch.tensor(heads.query_shape(), dtype);
+    if needs_grad {
+        let rows = heads.sequence.next_multiple_of(32);
+        saved.push(torch.empty(&[heads.batch, heads.queries, rows], DType::F32));
+    }
+    (output, saved)
+}
+
+fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+    let gradients = empty_gradients(torch, heads, dtype);
+    let _expanded = expanded_gradients(torch, heads, dtype);
+    let rows = heads.rows(heads.sequence);
+    let _delta = {
+        let _products = torch.storage(4 * heads.elements()[0] as u64);
+        let sums = torch.storage(rows);
+        // Made contiguous, [B, H, T].
+        if heads.queries > 1 { torch.storage(rows) } else { sums }
+    };
+    let blocks = heads.sequence.div_ceil(64);
+    let per_head = blocks * 64 * heads.head.next_multiple_of(64) * 4 + blocks * 16;
+    torch.scratch((heads.batch * heads.queries * per_head) as u64);
+    gradients
+}
+
+fn empty_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+    let shapes = [heads.query_shape(), heads.key_shape(), heads.key_shape()];
+    shapes.into_iter().map(|shape| torch.tensor(shape, dtype).into()).collect()
+}
+
+/// Gradients of keys and values for every query head, before they are summed over groups.
+fn expanded_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Tensor> {
+    let count = if heads.keys == heads.queries { 0 } else { 2 };
+    (0..count).map(|_| torch.tensor(heads.query_shape(), dtype)).collect()
+}
+
+/// Attention written out: two products, a mask and a softmax, with the copies that `bmm` makes of transposed views.
+/// q, k and v [B, T, H*D] are parts of one tensor.
+pub(crate) fn manual_attention(
+    torch: &Torch,
+    [q, k, v]: [&Tensor; 3],
+    mask: &Tensor,
+    heads: Heads,
+    has_dropout: bool,
+) -> Tensor {
+    let scores_shape = Shape::new(&[heads.batch, heads.queries, heads.sequence, heads.sequence]);
+    let dtype = q.dtype();
+    // The gradient of the keys has the layout of the view already.
+    let (q, v) = (with_copied_gradient(torch, q), with_copied_gradient(torch, v));
+    let scores = {
+        let products = {
+            let (q, k) = (copied(torch, &q), copied(torch, k));
+            bmm(torch, &q, &k, scores_shape)
+        };
+        scale(torch, &products)
+    };
+    // scores.masked_fill(mask, -inf)
+    let masked =
+        torch.output((scores_shape, scores.dtype()), None, &[&scores], &[mask], |torch, backward| {
+            vec![torch.like(backward.gradient()).into()]
+        });
+    drop(scores);
+    let mut weights = softmax(torch, &masked);
+    drop(masked);
+    if has_dropout {
+        weights = dropout(torch, &weights);
+    }
+    let weights = cast(torch, &weights, dtype);
+    let output = {
+        let v = copied(torch, &v);
+        bmm(torch, &weights, &v, q.shape())
+    };
+    drop(weights);
+    copied_with_copied_gradient(torch, &output)
+}
+
+/// `y.transpose(1, 2).reshape(B, T, C)`
+fn copied_with_copied_gradient(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), None, &[x], &[], |torch, backward| {
+        vec![torch.like(backward.gradient()).into()]
+    })
+}
+
+/// `torch.bmm(a, b)`; the second gradient is made first.
+fn bmm(torch: &Torch, a: &Tensor, b: &Tensor, shape: Shape) -> Tensor {
+    let (dtype, shapes) = (a.dtype(), [a.shape(), b.shape()]);
+    let output = torch.output((shape, dtype), None, &[a, b], &[a, b], move |torch, backward| {
+        let second = backward.needs[1].then(|| matmul_output(torch, shapes[1], dtype));
+        let first = backward.needs[0].then(|| matmul_output(torch, shapes[0], dtype));
+        vec![first.into(), second.into()]
+    });
+    torch.scratch(torch.card.cublas_workspace());
+    output
+}

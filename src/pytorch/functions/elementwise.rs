@@ -1,0 +1,152 @@
+//! Elementwise operations.
+
+use crate::autograd::Gradient;
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::{Activation, Shape};
+
+fn promoted(a: &Tensor, b: &Tensor) -> DType {
+    if a.dtype() == DType::F32 || b.dtype() == DType::F32 { DType::F32 } else { a.dtype() }
+}
+
+/// The shape of two tensors broadcast.
+fn broadcast(a: Shape, b: Shape) -> Shape {
+    let (longer, shorter) = if a.dims().len() >= b.dims().len() { (a, b) } else { (b, a) };
+    let mut dims = longer.dims().to_vec();
+    let leading = dims.len() - shorter.dims().len();
+    for (dim, &other) in dims[leading..].iter_mut().zip(shorter.dims()) {
+        *dim = (*dim).max(other);
+    }
+    Shape::new(&dims)
+}
+
+/// `a + b`; nothing is saved.
+pub(crate) fn add(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
+    let (shape, dtype) = (broadcast(a.shape(), b.shape()), promoted(a, b));
+    let shapes = [a.shape(), b.shape()];
+    torch.output((shape, dtype), None, &[a, b], &[], move |_, backward| {
+        let of = |shape| Gradient::SumTo(backward.gradient().clone(), shape);
+        shapes.into_iter().map(of).collect()
+    })
+}
+
+/// `a * b`. Each factor that the other's gradient needs is saved; the second gradient is made first.
+pub(crate) fn mul(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
+    let (shape, dtype) = (broadcast(a.shape(), b.shape()), promoted(a, b));
+    let shapes = [a.shape(), b.shape()];
+    let saved: Vec<&Tensor> = [(a, b), (b, a)]
+        .into_iter()
+        .filter(|(_, other)| other.requires_grad())
+        .map(|(factor, _)| factor)
+        .collect();
+    torch.output((shape, dtype), None, &[a, b], &saved, move |torch, backward| {
+        let second = backward.needs[1].then(|| torch.tensor(shape, dtype));
+        let first = backward.needs[0].then(|| torch.tensor(shape, dtype));
+        let sum = |gradient: Option<Tensor>, shape| {
+            gradient.map_or(Gradient::None, |gradient| Gradient::SumTo(gradient, shape))
+        };
+        vec![sum(first, shapes[0]), sum(second, shapes[1])]
+    })
+}
+
+/// An operation whose gradient is one new tensor of the gradient's shape.
+fn unary(torch: &Torch, x: &Tensor, saved: &[&Tensor]) -> Tensor {
+    torch.output((x.shape(), x.dtype()), None, &[x], saved, |torch, backward| {
+        vec![torch.like(backward.gradient()).into()]
+    })
+}
+
+/// An operation that saves its output.
+fn unary_by_output(torch: &Torch, x: &Tensor) -> Tensor {
+    let output = unary(torch, x, &[]);
+    save_output(torch, &output);
+    output
+}
+
+fn save_output(torch: &Torch, output: &Tensor) {
+    if output.requires_grad()
+        && let Some((node, _)) = output.node()
+    {
+        node.save(torch, &output.detached());
+    }
+}
+
+/// `x * number`; nothing is saved.
+pub(crate) fn scale(torch: &Torch, x: &Tensor) -> Tensor {
+    unary(torch, x, &[])
+}
+
+/// `-x`
+pub(super) fn negative(torch: &Torch, x: &Tensor) -> Tensor {
+    unary(torch, x, &[])
+}
+
+/// `x + number`, whose gradient is the output's.
+pub(super) fn add_number(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), None, &[x], &[], |_, backward| {
+        vec![backward.gradient().clone().into()]
+    })
+}
+
+/// `x.pow(2)`
+pub(super) fn square(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), None, &[x], &[x], |torch, backward| {
+        let gradient = backward.gradient();
+        let _power = torch.like(gradient);
+        let _doubled = torch.like(gradient);
+        vec![torch.like(gradient).into()]
+    })
+}
+
+/// `x.mean(-1, keepdim=True)`
+pub(super) fn mean_last(torch: &Torch, x: &Tensor) -> Tensor {
+    let full = x.shape();
+    let mut dims = full.dims().to_vec();
+    *dims.last_mut().expect("a row") = 1;
+    torch.output((Shape::new(&dims), x.dtype()), None, &[x], &[], move |torch, backward| {
+        vec![torch.tensor(full, backward.gradient().dtype()).into()]
+    })
+}
+
+/// `torch.rsqrt(x)`
+pub(super) fn rsqrt(torch: &Torch, x: &Tensor) -> Tensor {
+    let output = torch.output((x.shape(), x.dtype()), None, &[x], &[], |torch, backward| {
+        let gradient = backward.gradient();
+        let _cube = torch.like(gradient);
+        let _half = torch.like(gradient);
+        vec![torch.like(gradient).into()]
+    });
+    save_output(torch, &output);
+    output
+}
+
+/// `torch.tanh(x)`
+pub(crate) fn tanh(torch: &Torch, x: &Tensor) -> Tensor {
+    unary_by_output(torch, x)
+}
+
+/// The activations of `torch.nn.functional`; squared ReLU is `F.relu(x).square()`.
+pub(crate) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Tensor {
+    match activation {
+        Activation::Gelu | Activation::GeluTanh | Activation::Silu => unary(torch, &x, &[&x]),
+        Activation::Relu => unary_by_output(torch, &x),
+        Activation::ReluSquared => {
+            let relu = unary_by_output(torch, &x);
+            drop(x);
+            square(torch, &relu)
+        }
+    }
+}
+
+/// `torch.softmax(x, -1)`, in fp32 under autocast.
+pub(super) fn softmax(torch: &Torch, x: &Tensor) -> Tensor {
+    let dtype = if torch.autocast().is_some() { DType::F32 } else { x.dtype() };
+    let x = super::cast(torch, x, dtype);
+    let output = torch.output((x.shape(), dtype), None, &[&x], &[], |torch, backward| {
+        let gradient = torch.like(backward.gradient());
+        let _products = torch.like(backward.gradient());
+        vec![gradient.into()]
+    });
+    save_output(torch, &output);
+    output
+}

@@ -1,0 +1,66 @@
+//! `torch.nn.functional.embedding`
+
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::Shape;
+
+/// Up to this many look-ups, one kernel adds the gradients of rows; beyond it, ids are sorted first.
+const UNSORTED: usize = 3072;
+
+/// Scratch of CUB's scan, modelled as its smallest value; recorded values are 1279 to 4351 bytes.
+const SCAN: u64 = 1279;
+
+/// Gradients summed per partial sum.
+const PER_PARTIAL: usize = 10;
+
+/// weight [V, C], ids [B, T] or [T].
+pub(crate) fn embedding(torch: &Torch, weight: &Tensor, ids: &Tensor) -> Tensor {
+    let &[vocabulary, channels] = weight.shape().dims() else { unreachable!("a table is a matrix") };
+    let mut dims = ids.shape().dims().to_vec();
+    dims.push(channels);
+    let looked_up = ids.elements();
+    torch.output((Shape::new(&dims), weight.dtype()), None, &[weight], &[ids], move |torch, backward| {
+        vec![gradient(torch, backward.gradient().dtype(), looked_up, vocabulary, channels).into()]
+    })
+}
+
+/// The gradient of the table. Many look-ups are sorted, and runs of equal ids are summed in parts.
+fn gradient(torch: &Torch, dtype: DType, looked_up: usize, vocabulary: usize, channels: usize) -> Tensor {
+    let table = |torch: &Torch| torch.empty(&[vocabulary, channels], dtype);
+    if looked_up <= UNSORTED {
+        return table(torch);
+    }
+    let indices = |count: usize| torch.empty(&[count], DType::I64);
+    let runs = looked_up.min(vocabulary);
+    let (_order, _original) = (indices(looked_up), indices(looked_up));
+    {
+        let _positions = indices(looked_up);
+        torch.scratch(sort_scratch(torch, looked_up, vocabulary));
+    }
+    let gradient = table(torch);
+    let (_starts, _parts) = (indices(looked_up), indices(1));
+    {
+        let _runs = indices(looked_up);
+        torch.scratch(SCAN);
+    }
+    let (_per_run, _offsets) = (indices(runs), indices(runs));
+    torch.scratch(SCAN);
+    let _part_count = indices(1);
+    let parts = runs + looked_up / PER_PARTIAL;
+    let _begins = indices(parts);
+    // Few long runs are summed by thread blocks of their own, which need a second list instead of partial sums.
+    let is_long = looked_up / PER_PARTIAL > 3 * vocabulary && vocabulary < 4 * torch.card.multiprocessors;
+    let _sums = match is_long {
+        true => indices(parts),
+        false => torch.empty(&[parts, channels.next_multiple_of(32)], DType::F32),
+    };
+    gradient
+}
+
+/// Scratch of CUB's radix sort: alternate buffers if there are several passes, a look-back per tile, bins per pass.
+fn sort_scratch(torch: &Torch, looked_up: usize, vocabulary: usize) -> u64 {
+    let bits = usize::BITS - vocabulary.leading_zeros();
+    let passes = u64::from(bits.div_ceil(8));
+    let buffers = if passes > 1 { 2 * (8 * looked_up as u64).next_multiple_of(256) } else { 0 };
+    buffers + 1024 * looked_up.div_ceil(torch.card.sort_tile()) as u64 + 2048 * passes + 256 + 255
+}

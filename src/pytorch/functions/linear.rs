@@ -1,0 +1,69 @@
+//! `torch.nn.functional.linear`
+
+use super::{cast, matmul_output, reduce};
+use crate::autograd::Gradient;
+use crate::tensor::Tensor;
+use crate::torch::Torch;
+use ops::Shape;
+
+/// cuBLASLt's workspace in forward, with a bias as epilogue.
+const CUBLASLT_WORKSPACE: u64 = 1 << 20;
+
+/// `x W^T + bias`: `addmm` by cuBLASLt with a bias, `mm` by cuBLAS without. x [.., K], weight [M, K], bias [M].
+pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let [bias, weight, x] = match torch.autocast() {
+        Some(dtype) => {
+            let bias = bias.map(|bias| cast(torch, bias, dtype));
+            let weight = cast(torch, weight, dtype);
+            [bias, Some(weight), Some(cast(torch, x, dtype))]
+        }
+        None => [bias.cloned(), Some(weight.clone()), Some(x.clone())],
+    };
+    let (Some(weight), Some(x)) = (weight, x) else { unreachable!("both are given") };
+    let (rows, dtype, x_shape, weight_shape) = (x.shape().rows(), x.dtype(), x.shape(), weight.shape());
+    let outer = weight_shape.dims()[0];
+    let mut dims = x_shape.dims().to_vec();
+    *dims.last_mut().expect("a matrix") = outer;
+    let shape = Shape::new(&dims);
+    let weight = transposed(torch, &weight);
+    // Each factor is saved for the gradient of the other.
+    let saved: Vec<&Tensor> = [(&x, &weight), (&weight, &x)]
+        .into_iter()
+        .filter(|(_, other)| other.requires_grad())
+        .map(|(factor, _)| factor)
+        .collect();
+    // The gradient of x is a view, which no sum overwrites.
+    let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype).into_view();
+    match bias {
+        Some(bias) => {
+            let output =
+                torch.output((shape, dtype), None, &[&x, &weight, &bias], &saved, move |torch, backward| {
+                    let dx = backward.needs[0].then(|| product(torch, x_shape));
+                    let dw = backward.needs[1].then(|| product(torch, weight_shape));
+                    let db =
+                        Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
+                    vec![dx.into(), dw.into(), db]
+                });
+            torch.scratch(CUBLASLT_WORKSPACE);
+            output
+        }
+        None => {
+            let output =
+                torch.output((shape, dtype), None, &[&x, &weight], &saved, move |torch, backward| {
+                    let dw = backward.needs[1].then(|| product(torch, weight_shape));
+                    let dx = backward.needs[0].then(|| product(torch, x_shape));
+                    vec![dx.into(), dw.into()]
+                });
+            torch.scratch(torch.card.cublas_workspace());
+            output
+        }
+    }
+}
+
+/// `weight.t()`: a view with a node of its own, so that gradients of biases are complete before those of weights.
+fn transposed(torch: &Torch, weight: &Tensor) -> Tensor {
+    let shape = weight.shape();
+    torch.output((shape, weight.dtype()), Some(weight), &[weight], &[], move |_, backward| {
+        vec![backward.gradient().view(shape).into()]
+    })
+}

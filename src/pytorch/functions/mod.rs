@@ -1,0 +1,37 @@
+//! PyTorch's operations: what each requests, in its order, what it saves for backward, and the order of its gradients.
+//!
+//! B batch, T sequence, N = B*T rows, C channels, H query heads, G key and value heads, D channels per head.
+
+mod attention;
+mod cast;
+mod dropout;
+mod elementwise;
+mod embedding;
+mod linear;
+mod loss;
+mod norm;
+mod reduce;
+mod rotary;
+mod views;
+
+pub(crate) use attention::{Heads, manual_attention, scaled_dot_product_attention};
+pub(crate) use cast::cast;
+pub(crate) use dropout::dropout;
+pub(crate) use elementwise::{activation, add, mul, scale, tanh};
+pub(crate) use embedding::embedding;
+pub(crate) use linear::linear;
+pub(crate) use loss::cross_entropy;
+pub(crate) use norm::{layer_norm, rms_norm};
+pub(crate) use reduce::sum_to;
+pub(crate) use rotary::rotate;
+pub(crate) use views::{heads, split};
+
+use crate::tensor::DType;
+use crate::torch::Torch;
+
+/// A product of cuBLAS: its output, and the workspace while it runs.
+fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> crate::tensor::Tensor {
+    let output = torch.tensor(dims, dtype);
+    torch.scratch(torch.card.cublas_workspace());
+    output
+}

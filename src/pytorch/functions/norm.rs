@@ -1,0 +1,58 @@
+//! Norms.
+
+use super::cast;
+use super::elementwise::{add_number, mean_last, mul, rsqrt, square};
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+
+/// `torch.nn.functional.layer_norm`, in fp32 under autocast. x [.., C], weight and bias [C].
+pub(crate) fn layer_norm(torch: &Torch, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
+    let x = if torch.autocast().is_some() { cast(torch, x, DType::F32) } else { x.clone() };
+    let (shape, dtype, rows) = (x.shape(), x.dtype(), x.shape().rows());
+    let weight_shape = weight.shape();
+    let node = torch.node(&[&x, weight, bias], &[&x, weight, bias], move |torch, backward| {
+        let dx = backward.needs[0].then(|| torch.tensor(shape, dtype));
+        let [dw, db] = [1, 2].map(|input| backward.needs[input].then(|| torch.tensor(weight_shape, dtype)));
+        vec![dx.into(), dw.into(), db.into()]
+    });
+    let output = torch.tensor(shape, dtype);
+    let (mean, rstd) = (torch.empty(&[rows], DType::F32), torch.empty(&[rows], DType::F32));
+    match node {
+        None => output,
+        Some(node) => {
+            node.save(torch, &mean);
+            node.save(torch, &rstd);
+            output.output_of(&node, 0)
+        }
+    }
+}
+
+/// RMSNorm as Hugging Face's Llama has it: in fp32, and back. With `zero_centered` weights, as Gemma's, the product is
+/// in fp32 too.
+pub(crate) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor, zero_centered: bool) -> Tensor {
+    let dtype = x.dtype();
+    let x = cast(torch, x, DType::F32);
+    // x = x * rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    let mean = {
+        let squares = square(torch, &x);
+        mean_last(torch, &squares)
+    };
+    let shifted = add_number(torch, &mean);
+    drop(mean);
+    let rrms = rsqrt(torch, &shifted);
+    drop(shifted);
+    let normed = mul(torch, &x, &rrms);
+    drop((x, rrms));
+    if !zero_centered {
+        let normed = cast(torch, &normed, dtype);
+        return mul(torch, weight, &normed);
+    }
+    // (x * (1.0 + weight.float())).to(dtype)
+    let scale = {
+        let weight = cast(torch, weight, DType::F32);
+        add_number(torch, &weight)
+    };
+    let scaled = mul(torch, &normed, &scale);
+    drop(scale);
+    cast(torch, &scaled, dtype)
+}

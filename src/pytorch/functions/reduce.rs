@@ -1,0 +1,43 @@
+//! Sums, with the scratch memory of PyTorch's reduction kernel.
+
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::Shape;
+
+/// The sum over the rows of a matrix, [columns]. Where several thread blocks share an output (`Reduce.cuh`), their
+/// partial sums and semaphores are temporaries.
+pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType) -> Tensor {
+    let output = torch.empty(&[columns], dtype);
+    let vector = [4, 2, 1].into_iter().find(|vector| columns.is_multiple_of(*vector)).unwrap_or(1);
+    let most = 512 / vector;
+    let power = |n: usize| 1 << n.max(1).ilog2();
+    let (wide, high) = (most.min(power(columns / vector)), most.min(power(rows)));
+    let width = wide.min(32);
+    let height = high.min(most / width);
+    let width = wide.min(most / height);
+    if rows < height * 16 && rows < 256 {
+        return output;
+    }
+    let values = rows.div_ceil(height);
+    let grid = (columns / vector).div_ceil(width);
+    let target = torch.card.multiprocessors * (torch.card.threads / (width * height));
+    if values >= 256 && grid <= target {
+        let blocks = target.div_ceil(grid).min(values.div_ceil(16)).max(values.div_ceil(256));
+        if blocks > 1 {
+            let _sums = torch.storage(4 * (columns * blocks * width * vector) as u64);
+            let _semaphores = torch.storage(4 * grid as u64);
+        }
+    }
+    output
+}
+
+/// Sums a gradient to the shape of a broadcast input.
+pub(crate) fn sum_to(torch: &Torch, gradient: Tensor, shape: Shape) -> Tensor {
+    if gradient.shape() == shape {
+        return gradient;
+    }
+    if shape.elements() == shape.last() {
+        return sum_rows(torch, gradient.elements() / shape.last(), shape.last(), gradient.dtype());
+    }
+    torch.tensor(shape, gradient.dtype())
+}

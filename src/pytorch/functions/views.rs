@@ -1,0 +1,48 @@
+//! Views: other shapes of a storage, and the gradients of views.
+
+use crate::tensor::Tensor;
+use crate::torch::Torch;
+use ops::Shape;
+
+/// `x.view(..).transpose(1, 2)`: [B, T, heads*D] as [B, heads, T, D]. The gradient is a view too, or a copy if its
+/// layout is not that of a view.
+pub(crate) fn heads(torch: &Torch, x: &Tensor, dims: &[usize], copies_gradient: bool) -> Tensor {
+    let before = x.shape();
+    torch.output((Shape::new(dims), x.dtype()), Some(x), &[x], &[], move |torch, backward| {
+        let gradient = backward.gradient();
+        let gradient = match copies_gradient {
+            true => torch.tensor(before, gradient.dtype()).into_view(),
+            false => gradient.view(before),
+        };
+        vec![gradient.into()]
+    })
+}
+
+/// `x.split(..)` into equal parts along the last dimension; the gradient is one tensor of all parts.
+pub(crate) fn split(torch: &Torch, x: &Tensor, parts: usize) -> Vec<Tensor> {
+    let full = x.shape();
+    let mut dims = full.dims().to_vec();
+    *dims.last_mut().expect("a row") /= parts;
+    let part = x.view(Shape::new(&dims));
+    let dtype = x.dtype();
+    let node = torch.node_with_outputs(parts, &[x], move |torch, _| vec![torch.tensor(full, dtype).into()]);
+    let part = |output| match &node {
+        Some(node) => part.output_of(node, output),
+        None => part.detached(),
+    };
+    (0..parts).map(part).collect()
+}
+
+/// A copy that `reshape` or a matmul makes of a view; its gradient is passed on.
+pub(super) fn copied(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), None, &[x], &[], |_, backward| {
+        vec![backward.gradient().clone().into()]
+    })
+}
+
+/// A view whose gradient is a copy.
+pub(super) fn with_copied_gradient(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), Some(x), &[x], &[], |torch, backward| {
+        vec![torch.like(backward.gradient()).into()]
+    })
+}

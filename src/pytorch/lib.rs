@@ -1,0 +1,29 @@
+//! PyTorch's own memory: the allocator requests of a run as an eager PyTorch program, without PyTorch.
+//!
+//! A run's graph and strategies are lowered to tensors without numbers: a storage makes a request when it is created
+//! and releases it when the last reference to it is dropped. Operations request what PyTorch's eager CUDA operations
+//! request and save what they save; the engine runs backward in autograd's order. So the whole sequence of requests
+//! can be compared with PyTorch's own.
+
+mod allocator;
+mod autograd;
+mod card;
+mod checkpoint;
+mod coverage;
+mod export;
+mod functions;
+mod grad_scaler;
+mod module;
+mod optimizer;
+mod program;
+mod sequence;
+mod tensor;
+mod torch;
+
+pub use allocator::{OutOfMemory, Peaks, Usage, replay};
+pub use card::Card;
+pub use coverage::NotCovered;
+pub use export::script;
+pub use optimizer::Implementation;
+pub use program::sequence;
+pub use sequence::{Event, Phase, Sequence};

@@ -1,0 +1,131 @@
+//! Optimizers of `torch.optim`, and gradient clipping.
+
+use std::collections::HashMap;
+
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::Shape;
+
+/// How `torch.optim` runs a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Implementation {
+    /// One kernel for many tensors (`fused=True`).
+    Fused,
+    /// One kernel for each operation over many tensors (`foreach=True`), PyTorch's default on a GPU.
+    Foreach,
+    /// One tensor after the other.
+    ForLoop,
+}
+
+/// The optimizers of `torch.optim` that are covered, with the number of their states per parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// AdamW and Adam.
+    Adam,
+    Sgd {
+        momentum: bool,
+    },
+}
+
+impl Kind {
+    fn states(self) -> usize {
+        match self {
+            Kind::Adam => 2,
+            Kind::Sgd { momentum } => usize::from(momentum),
+        }
+    }
+}
+
+pub(crate) struct Optimizer {
+    kind: Kind,
+    implementation: Implementation,
+    /// Parameters by group.
+    groups: Vec<Vec<Tensor>>,
+    states: HashMap<usize, Vec<Tensor>>,
+}
+
+impl Optimizer {
+    pub(crate) fn new(kind: Kind, implementation: Implementation, groups: Vec<Vec<Tensor>>) -> Optimizer {
+        Optimizer { kind, implementation, groups, states: HashMap::new() }
+    }
+
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        self.groups.iter().flatten()
+    }
+
+    /// `optimizer.step()`
+    pub(crate) fn step(&mut self, torch: &Torch) {
+        for group in 0..self.groups.len() {
+            let parameters: Vec<Tensor> =
+                self.groups[group].iter().filter(|parameter| parameter.has_grad()).cloned().collect();
+            self.step_group(torch, &parameters);
+        }
+    }
+
+    /// The step of some parameters of one group.
+    pub(crate) fn step_group(&mut self, torch: &Torch, parameters: &[Tensor]) {
+        let (kind, implementation) = (self.kind, self.implementation);
+        for parameter in parameters {
+            self.states.entry(parameter.id()).or_insert_with(|| {
+                let step = (kind == Kind::Adam && implementation == Implementation::Fused)
+                    .then(|| torch.scalar(DType::F32));
+                let states = (0..kind.states()).map(|_| torch.like(parameter));
+                step.into_iter().chain(states).collect()
+            });
+        }
+        if kind != Kind::Adam {
+            return;
+        }
+        match implementation {
+            Implementation::Fused => {}
+            Implementation::Foreach => {
+                // torch._foreach_sqrt(exp_avg_sqs)
+                let _roots: Vec<Tensor> = parameters.iter().map(|parameter| torch.like(parameter)).collect();
+            }
+            Implementation::ForLoop => {
+                let mut denominator = None;
+                for parameter in parameters {
+                    // (exp_avg_sq.sqrt() / correction).add_(eps)
+                    let root = torch.like(parameter);
+                    let next = torch.like(parameter);
+                    drop(root);
+                    drop(denominator.replace(next));
+                }
+            }
+        }
+    }
+
+    /// `optimizer.zero_grad()`
+    pub(crate) fn zero_grad(&self, set_to_none: bool) {
+        if set_to_none {
+            self.parameters().for_each(|parameter| parameter.set_grad(None));
+        }
+    }
+
+    /// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`: a norm of each gradient, the norm of these, and the
+    /// coefficient.
+    pub(crate) fn clip(&self, torch: &Torch) {
+        // Elements that a block of the multi-tensor kernel takes.
+        const CHUNK: usize = 65536;
+        let gradients: Vec<Tensor> = self.parameters().filter_map(Tensor::grad).collect();
+        let Some(dtype) = gradients.first().map(Tensor::dtype) else { return };
+        let norms: Vec<Tensor> = {
+            let _addresses = torch.storage(8 * (gradients.len() as u64 + 1));
+            let chunks: usize = gradients.iter().map(|gradient| gradient.elements().div_ceil(CHUNK)).sum();
+            let _chunks = torch.storage(4 * chunks as u64);
+            gradients.iter().map(|gradient| torch.scalar(gradient.dtype())).collect()
+        };
+        let total = {
+            let _stacked = torch.tensor(Shape::new(&[norms.len()]), dtype);
+            torch.scalar(dtype)
+        };
+        drop(norms);
+        let _coefficient = {
+            let _increased = torch.scalar(dtype);
+            let _inverse = torch.scalar(dtype);
+            torch.scalar(dtype)
+        };
+        let _clamped = torch.scalar(dtype);
+        drop(total);
+    }
+}

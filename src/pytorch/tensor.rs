@@ -1,0 +1,194 @@
+//! Tensors without numbers: shapes, types and counted references to storages.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use crate::autograd::Node;
+use crate::sequence::Sequence;
+use ops::Shape;
+
+/// Element types of PyTorch's tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DType {
+    F64,
+    F32,
+    BF16,
+    F16,
+    I64,
+    Bool,
+}
+
+impl DType {
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            DType::F64 | DType::I64 => 8,
+            DType::F32 => 4,
+            DType::BF16 | DType::F16 => 2,
+            DType::Bool => 1,
+        }
+    }
+
+    pub(crate) fn is_half(self) -> bool {
+        matches!(self, DType::BF16 | DType::F16)
+    }
+}
+
+/// The memory of one request, released when the last reference to it is dropped.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    /// `None` for storages that a stopped recomputation does not reach.
+    request: Option<u32>,
+    sequence: Rc<RefCell<Sequence>>,
+}
+
+impl Storage {
+    pub(crate) fn new(bytes: u64, sequence: &Rc<RefCell<Sequence>>, is_reached: bool) -> Storage {
+        let request = is_reached.then(|| sequence.borrow_mut().request(bytes));
+        Storage { request, sequence: Rc::clone(sequence) }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Some(request) = self.request {
+            self.sequence.borrow_mut().release(request);
+        }
+    }
+}
+
+/// A reference to a tensor, as a Python variable holds it.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor(Rc<TensorData>);
+
+#[derive(Debug)]
+struct TensorData {
+    storage: Rc<Storage>,
+    shape: Shape,
+    dtype: DType,
+    /// Views hold their base, so their storage has a second holder.
+    is_view: bool,
+    requires_grad: bool,
+    /// The node that computed it, and the number of its output. `None` for leaves.
+    node: Option<(Rc<Node>, usize)>,
+    grad: RefCell<Option<Tensor>>,
+    /// The node that accumulates a leaf's gradient, as long as a graph refers to it.
+    accumulate: RefCell<Weak<Node>>,
+}
+
+impl Tensor {
+    fn of(data: TensorData) -> Tensor {
+        Tensor(Rc::new(data))
+    }
+
+    pub(crate) fn new(storage: Rc<Storage>, shape: Shape, dtype: DType) -> Tensor {
+        Tensor::of(TensorData {
+            storage,
+            shape,
+            dtype,
+            is_view: false,
+            requires_grad: false,
+            node: None,
+            grad: RefCell::new(None),
+            accumulate: RefCell::new(Weak::new()),
+        })
+    }
+
+    /// A leaf that requires gradients, on the same storage.
+    pub(crate) fn leaf(&self) -> Tensor {
+        Tensor::of(TensorData { requires_grad: true, ..self.detached_data() })
+    }
+
+    /// The output of a node, on the same storage.
+    pub(crate) fn output_of(&self, node: &Rc<Node>, output: usize) -> Tensor {
+        let node = Some((Rc::clone(node), output));
+        Tensor::of(TensorData { requires_grad: true, node, is_view: self.0.is_view, ..self.detached_data() })
+    }
+
+    /// The same storage, outside the autograd graph.
+    pub(crate) fn detached(&self) -> Tensor {
+        Tensor::of(self.detached_data())
+    }
+
+    /// The same storage in another shape.
+    pub(crate) fn view(&self, shape: Shape) -> Tensor {
+        Tensor::of(TensorData { shape, is_view: true, ..self.detached_data() })
+    }
+
+    /// The same tensor, with a base that holds its storage too.
+    pub(crate) fn into_view(self) -> Tensor {
+        Tensor::of(TensorData { is_view: true, ..self.detached_data() })
+    }
+
+    fn detached_data(&self) -> TensorData {
+        TensorData {
+            storage: Rc::clone(&self.0.storage),
+            shape: self.0.shape,
+            dtype: self.0.dtype,
+            is_view: false,
+            requires_grad: false,
+            node: None,
+            grad: RefCell::new(None),
+            accumulate: RefCell::new(Weak::new()),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.0.shape
+    }
+
+    pub(crate) fn elements(&self) -> usize {
+        self.0.shape.elements()
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    pub(crate) fn requires_grad(&self) -> bool {
+        self.0.requires_grad
+    }
+
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.0.node.is_none()
+    }
+
+    /// Identifies the tensor as long as it lives.
+    pub(crate) fn id(&self) -> usize {
+        Rc::as_ptr(&self.0) as usize
+    }
+
+    pub(crate) fn node(&self) -> Option<(Rc<Node>, usize)> {
+        match &self.0.node {
+            Some(node) => Some(node.clone()),
+            None if self.0.requires_grad => Some((self.accumulate_node(), 0)),
+            None => None,
+        }
+    }
+
+    fn accumulate_node(&self) -> Rc<Node> {
+        let mut known = self.0.accumulate.borrow_mut();
+        known.upgrade().unwrap_or_else(|| {
+            let node = Rc::new(Node::accumulate(self.clone()));
+            *known = Rc::downgrade(&node);
+            node
+        })
+    }
+
+    pub(crate) fn grad(&self) -> Option<Tensor> {
+        self.0.grad.borrow().clone()
+    }
+
+    pub(crate) fn has_grad(&self) -> bool {
+        self.0.grad.borrow().is_some()
+    }
+
+    pub(crate) fn set_grad(&self, grad: Option<Tensor>) {
+        let before = self.0.grad.replace(grad);
+        drop(before);
+    }
+
+    /// Whether this is the only reference to the tensor and to its storage, so that a sum may overwrite it.
+    pub(crate) fn is_unshared(&self) -> bool {
+        !self.0.is_view && Rc::strong_count(&self.0) == 1 && Rc::strong_count(&self.0.storage) == 1
+    }
+}

@@ -1,0 +1,184 @@
+//! The state of a PyTorch process: grad mode, autocast and the recorded sequence.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::autograd::{Gradient, Node};
+use crate::card::Card;
+use crate::checkpoint::Frame;
+use crate::sequence::{Event, Sequence};
+use crate::tensor::{DType, Storage, Tensor};
+use ops::Shape;
+
+pub(crate) struct Torch {
+    pub(crate) card: Card,
+    sequence: Rc<RefCell<Sequence>>,
+    grad: Cell<bool>,
+    autocast: Cell<Option<DType>>,
+    /// Autocast's copies of fp32 leaves, by tensor.
+    casts: RefCell<HashMap<usize, Tensor>>,
+    /// The checkpointed calls in progress, innermost last.
+    pub(crate) frames: RefCell<Vec<Rc<Frame>>>,
+    /// A recomputation has all it needs: PyTorch leaves the function by an exception, here nothing is requested.
+    pub(crate) stopped: Cell<bool>,
+    nodes: Cell<u64>,
+}
+
+impl Torch {
+    pub(crate) fn new(card: Card) -> Torch {
+        Torch {
+            card,
+            sequence: Rc::default(),
+            grad: Cell::new(true),
+            autocast: Cell::new(None),
+            casts: RefCell::default(),
+            frames: RefCell::default(),
+            stopped: Cell::new(false),
+            nodes: Cell::new(0),
+        }
+    }
+
+    /// The recorded sequence; what still lives is not released in it.
+    pub(crate) fn sequence(&self) -> Sequence {
+        self.sequence.borrow().clone()
+    }
+
+    pub(crate) fn mark(&self, event: Event) {
+        self.sequence.borrow_mut().mark(event);
+    }
+
+    pub(crate) fn storage(&self, bytes: u64) -> Rc<Storage> {
+        Rc::new(Storage::new(bytes, &self.sequence, !self.stopped.get()))
+    }
+
+    /// A temporary of a kernel, released at once.
+    pub(crate) fn scratch(&self, bytes: u64) {
+        drop(self.storage(bytes));
+    }
+
+    pub(crate) fn tensor(&self, shape: Shape, dtype: DType) -> Tensor {
+        Tensor::new(self.storage(shape.elements() as u64 * dtype.bytes()), shape, dtype)
+    }
+
+    pub(crate) fn empty(&self, dims: &[usize], dtype: DType) -> Tensor {
+        self.tensor(Shape::new(dims), dtype)
+    }
+
+    pub(crate) fn scalar(&self, dtype: DType) -> Tensor {
+        self.empty(&[], dtype)
+    }
+
+    /// A tensor of the shape and dtype of another.
+    pub(crate) fn like(&self, tensor: &Tensor) -> Tensor {
+        self.tensor(tensor.shape(), tensor.dtype())
+    }
+
+    pub(crate) fn grad_enabled(&self) -> bool {
+        self.grad.get()
+    }
+
+    /// Calls a function with gradients enabled or not.
+    pub(crate) fn with_grad<T>(&self, enabled: bool, run: impl FnOnce() -> T) -> T {
+        let before = self.grad.replace(enabled);
+        let value = run();
+        self.grad.set(before);
+        value
+    }
+
+    pub(crate) fn autocast(&self) -> Option<DType> {
+        self.autocast.get()
+    }
+
+    /// Calls a function under autocast. Its copies of weights end with it.
+    pub(crate) fn with_autocast<T>(&self, dtype: Option<DType>, run: impl FnOnce() -> T) -> T {
+        let before = self.autocast.replace(dtype);
+        let value = run();
+        self.autocast.set(before);
+        if before.is_none() {
+            let casts = std::mem::take(&mut *self.casts.borrow_mut());
+            drop(casts);
+        }
+        value
+    }
+
+    pub(crate) fn cached_cast(&self, tensor: &Tensor) -> Option<Tensor> {
+        self.casts.borrow().get(&tensor.id()).cloned()
+    }
+
+    pub(crate) fn cache_cast(&self, tensor: &Tensor, cast: &Tensor) {
+        self.casts.borrow_mut().insert(tensor.id(), cast.clone());
+    }
+
+    /// The sequence number of a new node.
+    pub(crate) fn next_node(&self) -> u64 {
+        self.nodes.set(self.nodes.get() + 1);
+        self.nodes.get()
+    }
+
+    /// Whether the gradient of one of these inputs is needed.
+    pub(crate) fn needs_grad(&self, inputs: &[&Tensor]) -> bool {
+        self.grad_enabled() && inputs.iter().any(|input| input.requires_grad())
+    }
+
+    /// The output of an operation on `storage` or a new one, with a node if a gradient is needed. `saved` tensors are
+    /// kept for backward, before the output is made.
+    pub(crate) fn output(
+        &self,
+        (shape, dtype): (Shape, DType),
+        storage: Option<&Tensor>,
+        inputs: &[&Tensor],
+        saved: &[&Tensor],
+        backward: impl Fn(&Torch, &Backward<'_>) -> Vec<Gradient> + 'static,
+    ) -> Tensor {
+        let node = self.node(inputs, saved, backward);
+        let output = match storage {
+            Some(base) => base.view(shape),
+            None => self.tensor(shape, dtype),
+        };
+        match node {
+            Some(node) => output.output_of(&node, 0),
+            None => output,
+        }
+    }
+
+    /// A node for an operation with these inputs, if a gradient is needed.
+    pub(crate) fn node(
+        &self,
+        inputs: &[&Tensor],
+        saved: &[&Tensor],
+        backward: impl Fn(&Torch, &Backward<'_>) -> Vec<Gradient> + 'static,
+    ) -> Option<Rc<Node>> {
+        let node = self.node_with_outputs(1, inputs, backward)?;
+        saved.iter().for_each(|tensor| node.save(self, tensor));
+        Some(node)
+    }
+
+    /// A node with several outputs.
+    pub(crate) fn node_with_outputs(
+        &self,
+        outputs: usize,
+        inputs: &[&Tensor],
+        backward: impl Fn(&Torch, &Backward<'_>) -> Vec<Gradient> + 'static,
+    ) -> Option<Rc<Node>> {
+        self.needs_grad(inputs).then(|| Rc::new(Node::new(self, inputs, outputs, Box::new(backward))))
+    }
+}
+
+/// The arguments of a node's backward function.
+pub(crate) struct Backward<'a> {
+    pub(crate) saved: &'a [Tensor],
+    /// Gradients of the outputs.
+    pub(crate) gradients: &'a [Option<Tensor>],
+    /// Whether the gradient of each input is needed.
+    pub(crate) needs: &'a [bool],
+    /// The dtypes of the inputs.
+    pub(crate) dtypes: &'a [DType],
+}
+
+impl Backward<'_> {
+    /// The gradient of the first output.
+    pub(crate) fn gradient(&self) -> &Tensor {
+        self.gradients[0].as_ref().expect("a node runs when it has a gradient")
+    }
+}
