@@ -51,10 +51,9 @@ impl Frame {
 
     fn recompute(self: &Rc<Frame>, torch: &Torch) {
         self.is_recomputing.set(true);
-        let input = self.input.leaf();
         torch.frames.borrow_mut().push(Rc::clone(self));
-        let output =
-            torch.with_autocast(self.autocast, || torch.with_grad(true, || (self.function)(torch, &input)));
+        let output = torch
+            .with_autocast(self.autocast, || torch.with_grad(true, || (self.function)(torch, &self.input)));
         drop(output);
         torch.frames.borrow_mut().pop();
         torch.stopped.set(false);

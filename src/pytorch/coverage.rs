@@ -6,6 +6,7 @@ use spec::{
 };
 
 use crate::card::Card;
+use ops::{AttentionConfig, TensorType};
 
 /// Why PyTorch's memory is not predicted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +86,8 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
     if strategy.precision.dtype() != strategy.params.dtype() {
         return not_covered("matmuls of another dtype than 16-bit parameters");
     }
-    if config.trains() && strategy.optimizer_state == OptimizerState::Fp32 {
+    let has_states = !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0);
+    if config.trains() && has_states && strategy.optimizer_state == OptimizerState::Fp32 {
         return not_covered(
             "optimizer_state = \"fp32\" with 16-bit parameters: torch.optim uses their dtype",
         );
@@ -120,12 +122,9 @@ fn optimizer(config: &RunConfig) -> Covered {
 }
 
 /// Checks an attention layer.
-pub(crate) fn check_attention(
-    config: &RunConfig,
-    attending: &ops::AttentionConfig,
-    sequence: usize,
-) -> Covered {
-    if attending.window.is_some_and(|window| window < sequence) {
+pub(crate) fn check_attention(config: &RunConfig, attending: &AttentionConfig, qkv: &TensorType) -> Covered {
+    let heads = attending.heads("attention", qkv).map_err(|error| NotCovered(error.to_string()))?;
+    if attending.window.is_some_and(|window| window < heads.sequence) {
         return not_covered("sliding windows, which need a mask");
     }
     if attending.cap.is_some() {
@@ -134,8 +133,8 @@ pub(crate) fn check_attention(
     if attending.documents {
         return not_covered("packed documents, which need a mask");
     }
-    if config.strategy.attention == Attention::Materialized && attending.heads != attending.kv_heads {
-        return not_covered("materialized attention with grouped keys");
+    if config.strategy.attention == Attention::Fused && (!heads.head.is_multiple_of(8) || heads.head > 256) {
+        return not_covered("fused attention of heads that are not 8, 16, .. 256 channels wide");
     }
     Ok(())
 }

@@ -258,9 +258,8 @@ impl Module {
                 let heads = self.heads(node, &attention.attending);
                 let qkv = functions::split(torch, &values.one(node.inputs[0]), 3);
                 let [q, k, v] = parts(qkv);
-                let mask = self.mask.as_ref().expect("a model with materialized attention");
                 let has_dropout = trains && attention.attending.dropped.is_some();
-                functions::manual_attention(torch, [&q, &k, &v], mask, heads, has_dropout)
+                functions::manual_attention(torch, [&q, &k, &v], self.mask.as_ref(), heads, has_dropout)
             }
             Op::Gated(gated) => {
                 // `F.silu(self.gate(x)) * self.up(x)`
@@ -430,12 +429,18 @@ pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), 
     for node in &graph.nodes {
         match &node.op {
             Op::Attention(attention) => {
-                let sequence = graph.values[node.inputs[0]].ty.shape.dims()[1];
-                coverage::check_attention(config, &attention.attending, sequence)?;
+                coverage::check_attention(config, &attention.attending, &graph.values[node.inputs[0]].ty)?;
             }
             Op::MaterializedAttention(attention) => {
-                let sequence = graph.values[node.inputs[0]].ty.shape.dims()[1];
-                coverage::check_attention(config, &attention.attending, sequence)?;
+                coverage::check_attention(config, &attention.attending, &graph.values[node.inputs[0]].ty)?;
+                let AttentionConfig { heads, kv_heads, .. } = attention.attending;
+                let writer =
+                    graph.nodes.iter().find(|writer| writer.outputs.first() == Some(&node.inputs[0]));
+                if heads != kv_heads || !matches!(writer.map(|node| &node.op), Some(Op::Linear(_))) {
+                    return Err(NotCovered(
+                        "materialized attention of rotated, normalised or grouped heads".to_owned(),
+                    ));
+                }
             }
             Op::Embedding(embedding) if embedding.documents => {
                 return Err(NotCovered("packed documents, which need a mask".to_owned()));
@@ -506,10 +511,12 @@ fn parameter_order(graph: &Graph, separate: &[Vec<usize>]) -> Vec<(usize, usize)
     order
 }
 
-/// [T, T] of the mask of materialized attention.
+/// [T, T] of the causal mask of materialized attention.
 fn mask_shape(graph: &Graph) -> Option<[usize; 2]> {
     graph.nodes.iter().find_map(|node| match &node.op {
-        Op::MaterializedAttention(_) => Some([graph.values[node.inputs[0]].ty.shape.dims()[1]; 2]),
+        Op::MaterializedAttention(attention) if attention.attending.causal => {
+            Some([graph.values[node.inputs[0]].ty.shape.dims()[1]; 2])
+        }
         _ => None,
     })
 }
@@ -540,7 +547,8 @@ fn last_uses(graph: &Graph, separate: &[Vec<usize>]) -> Vec<Vec<usize>> {
                 .take_while(|&other| is_same(&graph.nodes[other]))
                 .find(|&other| is_attention(&graph.nodes[other]));
             if let Some(attention) = attention {
-                last[node.inputs[0]] = Some(attention);
+                let last = &mut last[node.inputs[0]];
+                *last = (*last).max(Some(attention));
             }
         }
     }

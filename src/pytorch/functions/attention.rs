@@ -33,6 +33,11 @@ impl Heads {
         Shape::new(&[self.batch, self.keys, self.sequence, self.head])
     }
 
+    /// Channels per head of FlashAttention's accumulators.
+    fn flash_channels(&self) -> u64 {
+        self.head.next_multiple_of(if self.head <= 128 { 32 } else { 64 }) as u64
+    }
+
     /// One f32 for each row of each query head, with `sequence` rows.
     fn rows(&self, sequence: usize) -> u64 {
         4 * (self.batch * self.queries * sequence) as u64
@@ -93,7 +98,7 @@ fn flash_forward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -
     let splits = if has_dropout { 1 } else { flash_splits(torch, heads) };
     let accumulators = (splits > 1).then(|| {
         let rows = splits as u64 * heads.rows(heads.sequence);
-        [torch.storage(rows), torch.storage(rows * heads.head.next_multiple_of(32) as u64)]
+        [torch.storage(rows), torch.storage(rows * heads.flash_channels())]
     });
     let mut state = torch.empty(&[2], DType::I64);
     let unused = torch.empty(&[1], DType::I64);
@@ -134,7 +139,7 @@ fn flash_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
     let gradients = empty_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence.next_multiple_of(128));
     let _delta = torch.storage(rows);
-    let _dq = torch.storage(rows * heads.head.next_multiple_of(32) as u64);
+    let _dq = torch.storage(rows * heads.flash_channels());
     let _expanded = expanded_gradients(torch, heads, dtype);
     gradients
 }
@@ -163,16 +168,26 @@ fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient
     let gradients = empty_gradients(torch, heads, dtype);
     let _expanded = expanded_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence);
-    let _delta = {
+    // The sum of gradient times output, which the fp16 kernel computes itself.
+    let _delta = if dtype.is_half() {
+        torch.storage(rows)
+    } else {
         let _products = torch.storage(4 * heads.elements()[0] as u64);
         let sums = torch.storage(rows);
         // Made contiguous, [B, H, T].
         if heads.queries > 1 { torch.storage(rows) } else { sums }
     };
-    let blocks = heads.sequence.div_ceil(64);
-    let per_head = blocks * 64 * heads.head.next_multiple_of(64) * 4 + blocks * 16;
-    torch.scratch((heads.batch * heads.queries * per_head) as u64);
+    torch.scratch(efficient_workspace(torch, heads, dtype));
     gradients
+}
+
+/// The workspace of memory-efficient attention's backward: for each tile of query gradients a counter and its sum.
+fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType) -> u64 {
+    let columns = if dtype.is_half() && heads.head > 64 { 128 } else { 64 };
+    let has_large_shared_memory = matches!(torch.card.capability, (8..=10, 0));
+    let rows = if heads.head > 64 && has_large_shared_memory { 128 } else { 64 };
+    let tiles = heads.sequence.div_ceil(rows) * heads.head.div_ceil(columns);
+    (heads.batch * heads.queries * tiles * (16 + 4 * rows * columns)) as u64
 }
 
 fn empty_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
@@ -191,46 +206,48 @@ fn expanded_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Tensor> 
 pub(crate) fn manual_attention(
     torch: &Torch,
     [q, k, v]: [&Tensor; 3],
-    mask: &Tensor,
+    mask: Option<&Tensor>,
     heads: Heads,
     has_dropout: bool,
 ) -> Tensor {
     let scores_shape = Shape::new(&[heads.batch, heads.queries, heads.sequence, heads.sequence]);
     let dtype = q.dtype();
+    // [B, T, H, D] as [B, H, T, D] is contiguous with one head; `bmm` needs no copy of one sample either.
+    let is_strided = heads.queries > 1;
+    let copied = |x: &Tensor| if is_strided && heads.batch > 1 { copied(torch, x) } else { x.clone() };
+    let with_copied_gradient =
+        |x: &Tensor| if is_strided { with_copied_gradient(torch, x) } else { x.clone() };
     // The gradient of the keys has the layout of the view already.
-    let (q, v) = (with_copied_gradient(torch, q), with_copied_gradient(torch, v));
-    let scores = {
+    let (q, v) = (with_copied_gradient(q), with_copied_gradient(v));
+    let mut scores = {
         let products = {
-            let (q, k) = (copied(torch, &q), copied(torch, k));
+            let (q, k) = (copied(&q), copied(k));
             bmm(torch, &q, &k, scores_shape)
         };
         scale(torch, &products)
     };
-    // scores.masked_fill(mask, -inf)
-    let masked =
-        torch.output((scores_shape, scores.dtype()), None, &[&scores], &[mask], |torch, backward| {
-            vec![torch.like(backward.gradient()).into()]
-        });
-    drop(scores);
-    let mut weights = softmax(torch, &masked);
-    drop(masked);
-    if has_dropout {
-        weights = dropout(torch, &weights);
+    if let Some(mask) = mask {
+        // scores.masked_fill(mask, -inf)
+        scores =
+            torch.output((scores_shape, scores.dtype()), None, &[&scores], &[mask], |torch, backward| {
+                vec![torch.like(backward.gradient()).into()]
+            });
     }
-    let weights = cast(torch, &weights, dtype);
+    scores = softmax(torch, &scores);
+    if has_dropout {
+        scores = dropout(torch, &scores);
+    }
     let output = {
-        let v = copied(torch, &v);
+        let weights = cast(torch, &scores, dtype);
+        let v = copied(&v);
         bmm(torch, &weights, &v, q.shape())
     };
-    drop(weights);
-    copied_with_copied_gradient(torch, &output)
-}
-
-/// `y.transpose(1, 2).reshape(B, T, C)`
-fn copied_with_copied_gradient(torch: &Torch, x: &Tensor) -> Tensor {
-    torch.output((x.shape(), x.dtype()), None, &[x], &[], |torch, backward| {
-        vec![torch.like(backward.gradient()).into()]
-    })
+    // y.transpose(1, 2).flatten(-2)
+    match (is_strided, heads.batch > 1) {
+        (false, _) => output,
+        (true, true) => super::views::copied_both_ways(torch, &output),
+        (true, false) => super::views::copied(torch, &output),
+    }
 }
 
 /// `torch.bmm(a, b)`; the second gradient is made first.

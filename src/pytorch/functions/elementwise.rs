@@ -88,9 +88,10 @@ pub(super) fn add_number(torch: &Torch, x: &Tensor) -> Tensor {
     })
 }
 
-/// `x.pow(2)`
+/// `x.pow(2)`, in fp32 under autocast.
 pub(super) fn square(torch: &Torch, x: &Tensor) -> Tensor {
-    torch.output((x.shape(), x.dtype()), None, &[x], &[x], |torch, backward| {
+    let x = if torch.autocast().is_some() { super::cast(torch, x, DType::F32) } else { x.clone() };
+    torch.output((x.shape(), x.dtype()), None, &[&x], &[&x], |torch, backward| {
         let gradient = backward.gradient();
         let _power = torch.like(gradient);
         let _doubled = torch.like(gradient);
@@ -138,12 +139,13 @@ pub(crate) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Te
     }
 }
 
-/// `torch.softmax(x, -1)`, in fp32 under autocast.
+/// `torch.softmax(x, -1)`, in fp32 under autocast: fp16 is converted by the kernel, bf16 before it.
 pub(super) fn softmax(torch: &Torch, x: &Tensor) -> Tensor {
     let dtype = if torch.autocast().is_some() { DType::F32 } else { x.dtype() };
-    let x = super::cast(torch, x, dtype);
+    let converts = dtype == DType::F32 && x.dtype() == DType::F16;
+    let x = if converts { x.clone() } else { super::cast(torch, x, dtype) };
     let output = torch.output((x.shape(), dtype), None, &[&x], &[], |torch, backward| {
-        let gradient = torch.like(backward.gradient());
+        let gradient = torch.tensor(backward.gradient().shape(), backward.dtypes[0]);
         let _products = torch.like(backward.gradient());
         vec![gradient.into()]
     });

@@ -7,8 +7,8 @@ use ops::Shape;
 /// Up to this many look-ups, one kernel adds the gradients of rows; beyond it, ids are sorted first.
 const UNSORTED: usize = 3072;
 
-/// Scratch of CUB's scan, modelled as its smallest value; recorded values are 1279 to 4351 bytes.
-const SCAN: u64 = 1279;
+/// Elements per tile of CUB's scan.
+const SCAN_TILE: usize = 896;
 
 /// Gradients summed per partial sum.
 const PER_PARTIAL: usize = 10;
@@ -41,19 +41,22 @@ fn gradient(torch: &Torch, dtype: DType, looked_up: usize, vocabulary: usize, ch
     let (_starts, _parts) = (indices(looked_up), indices(1));
     {
         let _runs = indices(looked_up);
-        torch.scratch(SCAN);
+        torch.scratch(tile_scratch(looked_up, torch.card.cub_tiles().select));
     }
     let (_per_run, _offsets) = (indices(runs), indices(runs));
-    torch.scratch(SCAN);
+    torch.scratch(tile_scratch(runs, SCAN_TILE));
     let _part_count = indices(1);
     let parts = runs + looked_up / PER_PARTIAL;
     let _begins = indices(parts);
-    // Few long runs are summed by thread blocks of their own, which need a second list instead of partial sums.
+    // Few long runs are summed by thread blocks of their own, which need a second list instead of partial sums, and an
+    // fp32 table for 16-bit gradients.
     let is_long = looked_up / PER_PARTIAL > 3 * vocabulary && vocabulary < 4 * torch.card.multiprocessors;
-    let _sums = match is_long {
-        true => indices(parts),
-        false => torch.empty(&[parts, channels.next_multiple_of(32)], DType::F32),
-    };
+    if is_long {
+        let _ends = indices(parts);
+        let _sums = dtype.is_half().then(|| torch.empty(&[vocabulary, channels], DType::F32));
+    } else {
+        let _sums = torch.empty(&[parts, channels], DType::F32);
+    }
     gradient
 }
 
@@ -62,5 +65,11 @@ fn sort_scratch(torch: &Torch, looked_up: usize, vocabulary: usize) -> u64 {
     let bits = usize::BITS - vocabulary.leading_zeros();
     let passes = u64::from(bits.div_ceil(8));
     let buffers = if passes > 1 { 2 * (8 * looked_up as u64).next_multiple_of(256) } else { 0 };
-    buffers + 1024 * looked_up.div_ceil(torch.card.sort_tile()) as u64 + 2048 * passes + 256 + 255
+    buffers + 1024 * looked_up.div_ceil(torch.card.cub_tiles().sort) as u64 + 2048 * passes + 256 + 255
+}
+
+/// Scratch of CUB's scan and selection: 16 bytes for each tile and for 32 more, and a second allocation, each aligned to
+/// 256 bytes.
+fn tile_scratch(elements: usize, tile: usize) -> u64 {
+    (16 * (elements.div_ceil(tile) as u64 + 32)).next_multiple_of(256) + 256 + 255
 }

@@ -25,15 +25,22 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
     let mut dims = x_shape.dims().to_vec();
     *dims.last_mut().expect("a matrix") = outer;
     let shape = Shape::new(&dims);
-    let weight = transposed(torch, &weight);
+    // `x.view(-1, K)` and `weight.t()` are nodes of their own: gradients of biases are complete before those of
+    // weights, and sums of input gradients wait for both with a bias, or come first without.
+    let (x, weight) = if bias.is_some() {
+        let x = viewed(torch, &x);
+        (x, viewed(torch, &weight))
+    } else {
+        let weight = viewed(torch, &weight);
+        (viewed(torch, &x), weight)
+    };
     // Each factor is saved for the gradient of the other.
     let saved: Vec<&Tensor> = [(&x, &weight), (&weight, &x)]
         .into_iter()
         .filter(|(_, other)| other.requires_grad())
         .map(|(factor, _)| factor)
         .collect();
-    // The gradient of x is a view, which no sum overwrites.
-    let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype).into_view();
+    let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype);
     match bias {
         Some(bias) => {
             let output =
@@ -60,10 +67,10 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
     }
 }
 
-/// `weight.t()`: a view with a node of its own, so that gradients of biases are complete before those of weights.
-fn transposed(torch: &Torch, weight: &Tensor) -> Tensor {
-    let shape = weight.shape();
-    torch.output((shape, weight.dtype()), Some(weight), &[weight], &[], move |_, backward| {
+/// A view, whose gradient is a view.
+fn viewed(torch: &Torch, tensor: &Tensor) -> Tensor {
+    let shape = tensor.shape();
+    torch.output((shape, tensor.dtype()), Some(tensor), &[tensor], &[], move |_, backward| {
         vec![backward.gradient().view(shape).into()]
     })
 }

@@ -4,10 +4,11 @@ use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Shape;
 
-/// `x.view(..).transpose(1, 2)`: [B, T, heads*D] as [B, heads, T, D]. The gradient is a view too, or a copy if its
-/// layout is not that of a view.
-pub(crate) fn heads(torch: &Torch, x: &Tensor, dims: &[usize], copies_gradient: bool) -> Tensor {
+/// `x.view(..).transpose(1, 2)`: [B, T, heads*D] as [B, heads, T, D]. The gradient is a view too; if it is contiguous
+/// as [B, heads, T, D], it is a copy, except of a single head.
+pub(crate) fn heads(torch: &Torch, x: &Tensor, dims: &[usize], is_contiguous: bool) -> Tensor {
     let before = x.shape();
+    let copies_gradient = is_contiguous && dims[1] > 1;
     torch.output((Shape::new(dims), x.dtype()), Some(x), &[x], &[], move |torch, backward| {
         let gradient = backward.gradient();
         let gradient = match copies_gradient {
@@ -43,6 +44,13 @@ pub(super) fn copied(torch: &Torch, x: &Tensor) -> Tensor {
 /// A view whose gradient is a copy.
 pub(super) fn with_copied_gradient(torch: &Torch, x: &Tensor) -> Tensor {
     torch.output((x.shape(), x.dtype()), Some(x), &[x], &[], |torch, backward| {
+        vec![torch.like(backward.gradient()).into()]
+    })
+}
+
+/// A copy, whose gradient is a copy too.
+pub(super) fn copied_both_ways(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), None, &[x], &[], |torch, backward| {
         vec![torch.like(backward.gradient()).into()]
     })
 }
