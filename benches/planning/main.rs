@@ -71,6 +71,26 @@ fn budget(bencher: Bencher, layers: usize) {
     bencher.counter(ItemsCount::new(layers)).bench(|| compile(black_box(&config), &target));
 }
 
+/// PyTorch's allocator requests of four steps, and their replay.
+#[divan::bench(args = ["fp32", "bf16", "fp16"])]
+fn pytorch_memory(bencher: Bencher, name: &str) {
+    pytorch_of(bencher, &config(name));
+}
+
+/// 32 layers, as Llama 8B has.
+#[divan::bench(args = ["fp32", "bf16"])]
+fn pytorch_memory_of_32_layers(bencher: Bencher, name: &str) {
+    pytorch_of(bencher, &deep_config(name, 32));
+}
+
+fn pytorch_of(bencher: Bencher, config: &spec::RunConfig) {
+    let card = pytorch::Card::named("NVIDIA A100-SXM4-80GB").expect("a known card");
+    bencher.counter(ItemsCount::new(1usize)).bench(|| {
+        let sequence = pytorch::sequence(black_box(config), card, pytorch::Implementation::Fused)?;
+        Ok::<_, pytorch::NotCovered>(pytorch::replay(&sequence, None))
+    });
+}
+
 #[divan::bench(args = strategies())]
 fn verification(bencher: Bencher, strategy: &str) {
     let program = compile(&config(strategy), &target(DeviceKind::Cuda)).expect("it compiles");

@@ -60,9 +60,6 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
     if strategy.loader.source == DataResidence::Device {
         return not_covered("a data set on the device");
     }
-    if strategy.loss_chunks > 1 {
-        return not_covered("loss_chunks");
-    }
     Ok(())
 }
 

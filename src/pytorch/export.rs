@@ -413,11 +413,30 @@ impl Script<'_> {
             self.block_arguments().split(", ").skip(1).map(|name| format!(", self.{name}")).collect();
         self.blocks(&buffers);
         let x = if ends_with_norm { "self.norm(x)" } else { "x" };
-        self.line(&format!("        logits = self.head({x})"));
-        if let Some(cap) = self.model.logit_softcap {
-            self.line(&format!("        logits = torch.tanh(logits / {cap:?}) * {cap:?}"));
+        let cap = self.model.logit_softcap;
+        let capped = cap.map(|cap| format!("        logits = torch.tanh(logits / {cap:?}) * {cap:?}"));
+        let chunks = self.config.strategy.loss_chunks;
+        if chunks == 1 {
+            self.line(&format!("        logits = self.head({x})"));
+            capped.iter().for_each(|line| self.line(line));
+            self.line("        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())");
+            return;
         }
-        self.line("        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())");
+        self.lines(&[
+            &format!("        hidden = {x}"),
+            "        loss = 0.0",
+            &format!(
+                "        chunks = hidden.flatten(0, 1).chunk({chunks}), targets.flatten().chunk({chunks})"
+            ),
+            "        for chunk, chunk_targets in zip(*chunks):",
+            "            loss = loss + checkpoint_in_training(self, self.chunk_loss, chunk, chunk_targets)",
+            "        return loss / targets.numel()",
+            "",
+            "    def chunk_loss(self, x, targets):",
+            "        logits = self.head(x)",
+        ]);
+        capped.iter().for_each(|line| self.line(line));
+        self.line("        return F.cross_entropy(logits, targets, reduction=\"sum\")");
     }
 
     fn blocks(&mut self, buffers: &str) {

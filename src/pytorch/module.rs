@@ -73,6 +73,8 @@ pub(crate) struct Module {
     last_uses: Vec<Vec<usize>>,
     tokens: usize,
     targets: usize,
+    /// Slices of rows in which logits and loss are computed, each under a checkpoint.
+    loss_chunks: usize,
 }
 
 impl Module {
@@ -98,10 +100,22 @@ impl Module {
             let is_input = |index: &usize| graph.values[*index].name == name;
             graph.inputs().find(is_input).ok_or_else(|| NotCovered(format!("models without {name}")))
         };
+        let loss_chunks = config.strategy.loss_chunks;
         let (tokens, targets) = (input("tokens")?, input("targets")?);
         let (calls, last_uses) =
             (Rc::new(calls(config.strategy.recompute, &graph)), last_uses(&graph, &separate));
-        Ok(Rc::new(Module { graph, parameters, order, rotary, mask, calls, last_uses, tokens, targets }))
+        Ok(Rc::new(Module {
+            graph,
+            parameters,
+            order,
+            rotary,
+            mask,
+            calls,
+            last_uses,
+            tokens,
+            targets,
+            loss_chunks,
+        }))
     }
 
     /// The same module for batches of another size.
@@ -177,10 +191,50 @@ impl Module {
             return self.run_calls(torch, &call.calls, values, trains);
         }
         for index in call.nodes.clone() {
+            if self.loss_chunks > 1 && self.is_head(index) {
+                let loss = self.chunked_loss(torch, index, values, trains);
+                let last = self.graph.nodes.last().expect("a loss");
+                values.0[last.outputs[0]] = Some(Value::One(loss));
+                return;
+            }
             let output = self.call(torch, index, values, trains);
             self.release(index, values);
             values.0[self.graph.nodes[index].outputs[0]] = Some(output);
         }
+    }
+
+    /// Whether a node computes the logits.
+    fn is_head(&self, index: usize) -> bool {
+        matches!(self.graph.nodes.get(index + 1).map(|next| &next.op), Some(Op::CrossEntropy(_)))
+    }
+
+    /// The loss as a sum over slices of rows, each of which computes its logits and loss under a checkpoint.
+    fn chunked_loss(self: &Rc<Module>, torch: &Torch, head: usize, values: &Values, trains: bool) -> Tensor {
+        let node = &self.graph.nodes[head];
+        let hidden = values.one(node.inputs[0]);
+        let Op::CrossEntropy(loss) = &self.graph.nodes[head + 1].op else { unreachable!("a loss") };
+        let (is_capped, targets) = (loss.cap.is_some(), values.one(self.targets));
+        let chunks = functions::chunk_rows(torch, &hidden, self.loss_chunks);
+        let mut sum: Option<Tensor> = None;
+        for chunk in &chunks {
+            let (module, targets) = (Rc::clone(self), targets.clone());
+            // self.chunk_loss(chunk, targets)
+            let function = move |torch: &Torch, x: &Tensor| {
+                let (weights, _) = module.weights(&module.graph.nodes[head]);
+                let mut logits = functions::linear(torch, x, &weights[0], None);
+                if is_capped {
+                    logits = soft_cap(torch, &logits);
+                }
+                functions::cross_entropy(torch, &logits, &targets)
+            };
+            let part =
+                if trains { checkpoint(torch, Rc::new(function), chunk) } else { function(torch, chunk) };
+            sum = Some(match &sum {
+                None => functions::add_number(torch, &part),
+                Some(sum) => functions::add(torch, sum, &part),
+            });
+        }
+        functions::scale(torch, &sum.expect("a slice"))
     }
 
     /// Drops the values that a node uses last.
@@ -289,18 +343,15 @@ impl Module {
                 if dropout.residual { functions::add(torch, &values.one(node.inputs[2]), &y) } else { y }
             }
             Op::CrossEntropy(loss) => {
-                let (mut logits, targets) = (values.one(node.inputs[0]), values.one(node.inputs[1]));
+                let (logits, targets) = (values.one(node.inputs[0]), values.one(node.inputs[1]));
                 if loss.cap.is_some() {
-                    // logits = torch.tanh(logits / cap) * cap
-                    let tanh = {
-                        let divided = functions::scale(torch, &logits);
-                        functions::tanh(torch, &divided)
-                    };
-                    let capped = functions::scale(torch, &tanh);
-                    logits = capped;
+                    let capped = soft_cap(torch, &logits);
+                    drop(logits);
                     self.release(index, values);
+                    functions::cross_entropy(torch, &capped, &targets)
+                } else {
+                    functions::cross_entropy(torch, &logits, &targets)
                 }
-                functions::cross_entropy(torch, &logits, &targets)
             }
             op => unreachable!("{} was checked", op.name()),
         };
@@ -410,6 +461,15 @@ impl Module {
         // `transpose(1, 2).reshape(B, T, C)` of a result that is laid out as [B, T, H, D].
         functions::heads(torch, &y, &[heads.batch, heads.sequence, channels], false)
     }
+}
+
+/// `torch.tanh(logits / cap) * cap`
+fn soft_cap(torch: &Torch, logits: &Tensor) -> Tensor {
+    let tanh = {
+        let divided = functions::scale(torch, logits);
+        functions::tanh(torch, &divided)
+    };
+    functions::scale(torch, &tanh)
 }
 
 fn parts(parts: Vec<Tensor>) -> [Tensor; 3] {

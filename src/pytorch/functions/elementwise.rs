@@ -82,7 +82,7 @@ pub(super) fn negative(torch: &Torch, x: &Tensor) -> Tensor {
 }
 
 /// `x + number`, whose gradient is the output's.
-pub(super) fn add_number(torch: &Torch, x: &Tensor) -> Tensor {
+pub(crate) fn add_number(torch: &Torch, x: &Tensor) -> Tensor {
     torch.output((x.shape(), x.dtype()), None, &[x], &[], |_, backward| {
         vec![backward.gradient().clone().into()]
     })

@@ -17,14 +17,14 @@ mod views;
 pub(crate) use attention::{Heads, manual_attention, scaled_dot_product_attention};
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
-pub(crate) use elementwise::{activation, add, mul, scale, tanh};
+pub(crate) use elementwise::{activation, add, add_number, mul, scale, tanh};
 pub(crate) use embedding::embedding;
 pub(crate) use linear::linear;
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::sum_to;
 pub(crate) use rotary::rotate;
-pub(crate) use views::{heads, split};
+pub(crate) use views::{chunk_rows, heads, split};
 
 use crate::tensor::DType;
 use crate::torch::Torch;

@@ -34,6 +34,29 @@ pub(crate) fn split(torch: &Torch, x: &Tensor, parts: usize) -> Vec<Tensor> {
     (0..parts).map(part).collect()
 }
 
+/// `x.flatten(0, 1).chunk(count)`: slices of rows; the gradient is one tensor of all slices.
+pub(crate) fn chunk_rows(torch: &Torch, x: &Tensor, count: usize) -> Vec<Tensor> {
+    let (rows, columns) = (x.shape().rows(), x.shape().last());
+    let flat = Shape::new(&[rows, columns]);
+    let x = torch.output((flat, x.dtype()), Some(x), &[x], &[], {
+        let shape = x.shape();
+        move |_, backward| vec![backward.gradient().view(shape).into()]
+    });
+    let length = rows.div_ceil(count);
+    let chunks: Vec<usize> = (0..rows).step_by(length).map(|first| length.min(rows - first)).collect();
+    let dtype = x.dtype();
+    let node =
+        torch.node_with_outputs(chunks.len(), &[&x], move |torch, _| vec![torch.tensor(flat, dtype).into()]);
+    let chunk = |(output, rows): (usize, usize)| {
+        let view = x.view(Shape::new(&[rows, columns]));
+        match &node {
+            Some(node) => view.output_of(node, output),
+            None => view.detached(),
+        }
+    };
+    chunks.into_iter().enumerate().map(chunk).collect()
+}
+
 /// A copy that `reshape` or a matmul makes of a view; its gradient is passed on.
 pub(super) fn copied(torch: &Torch, x: &Tensor) -> Tensor {
     torch.output((x.shape(), x.dtype()), None, &[x], &[], |_, backward| {
