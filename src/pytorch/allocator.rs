@@ -7,8 +7,6 @@
 //!
 //! Source: the behaviour of PyTorch 2.15, recorded block by block.
 
-use std::collections::BTreeSet;
-
 use crate::sequence::{Event, Phase, Sequence};
 
 const MIB: u64 = 1 << 20;
@@ -46,6 +44,16 @@ struct Block {
     after: Option<u32>,
 }
 
+/// A free block in the order of the search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FreeBlock {
+    bytes: u64,
+    /// Segments are numbered by age.
+    segment: u32,
+    offset: u64,
+    index: u32,
+}
+
 /// Allocated and reserved bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -77,8 +85,8 @@ struct Allocator {
     blocks: Vec<Block>,
     /// Indices of blocks that no longer exist.
     unused: Vec<u32>,
-    /// Free blocks: size class, bytes, segment, offset, index.
-    free: BTreeSet<(Size, u64, u32, u64, u32)>,
+    /// The free blocks of both pools, sorted.
+    free: [Vec<FreeBlock>; 2],
     segments: u32,
     usage: Usage,
     limit: Option<u64>,
@@ -91,7 +99,7 @@ impl Allocator {
         Allocator {
             blocks: Vec::new(),
             unused: Vec::new(),
-            free: BTreeSet::new(),
+            free: [Vec::new(), Vec::new()],
             segments: 0,
             usage: Usage::default(),
             limit,
@@ -116,17 +124,14 @@ impl Allocator {
         }
     }
 
-    fn key(&self, index: u32) -> (Size, u64, u32, u64, u32) {
-        let block = &self.blocks[index as usize];
-        (block.size, block.bytes, block.segment, block.offset, index)
-    }
-
     fn set_free(&mut self, index: u32, free: bool) {
-        let key = self.key(index);
-        if free {
-            self.free.insert(key);
-        } else {
-            self.free.remove(&key);
+        let Block { bytes, segment, offset, size, .. } = self.blocks[index as usize];
+        let block = FreeBlock { bytes, segment, offset, index };
+        let blocks = &mut self.free[size as usize];
+        match (blocks.binary_search(&block), free) {
+            (Err(at), true) => blocks.insert(at, block),
+            (Ok(at), false) => drop(blocks.remove(at)),
+            (Ok(_), true) | (Err(_), false) => unreachable!("a block is free or not"),
         }
         self.block(index).free = free;
     }
@@ -134,8 +139,8 @@ impl Allocator {
     fn allocate(&mut self, request: u64) -> Result<u32, OutOfMemory> {
         let bytes = request.max(1).next_multiple_of(ROUND);
         let size = if bytes <= SMALL { Size::Small } else { Size::Large };
-        let found =
-            self.free.range((size, bytes, 0, 0, 0)..).next().filter(|key| key.0 == size).map(|key| key.4);
+        let blocks = &self.free[size as usize];
+        let found = blocks.get(blocks.partition_point(|block| block.bytes < bytes)).map(|block| block.index);
         let index = match found {
             Some(index) => {
                 self.set_free(index, false);
@@ -215,7 +220,8 @@ impl Allocator {
 
     /// Returns segments without a block in use to the driver.
     fn empty_cache(&mut self) {
-        let whole: Vec<_> = self.free.iter().map(|key| key.4).filter(|&index| self.is_whole(index)).collect();
+        let free = self.free.iter().flatten().map(|block| block.index);
+        let whole: Vec<u32> = free.filter(|&index| self.is_whole(index)).collect();
         for index in whole {
             self.set_free(index, false);
             self.usage.reserved -= self.blocks[index as usize].bytes;

@@ -1,8 +1,8 @@
 //! PyTorch's autograd engine: nodes, saved tensors, and the order of backward.
 
-use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
 use std::fmt;
 use std::rc::Rc;
 
@@ -51,6 +51,9 @@ pub(crate) struct Node {
     saved: RefCell<Vec<Saved>>,
     outputs: usize,
     function: Function,
+    /// During backward: the number of gradients that are still missing, and the sums of those that arrived.
+    missing: Cell<usize>,
+    gradients: RefCell<Vec<Option<Tensor>>>,
 }
 
 enum Function {
@@ -73,6 +76,8 @@ impl Node {
             saved: RefCell::default(),
             outputs,
             function: Function::Backward(backward),
+            missing: Cell::new(0),
+            gradients: RefCell::default(),
         }
     }
 
@@ -84,6 +89,8 @@ impl Node {
             saved: RefCell::default(),
             outputs: 1,
             function: Function::Accumulate(leaf),
+            missing: Cell::new(0),
+            gradients: RefCell::default(),
         }
     }
 
@@ -119,20 +126,44 @@ pub(crate) fn backward(torch: &Torch, root: &Tensor, hook: Option<AccumulateHook
     torch.with_grad(false, || run(torch, root, &ones, hook));
 }
 
+/// A node whose gradients are complete.
+struct Ready {
+    node: Rc<Node>,
+    /// Nodes of one order run in the order in which they became ready.
+    turn: usize,
+}
+
+impl Ord for Ready {
+    fn cmp(&self, other: &Ready) -> Ordering {
+        self.node.order.cmp(&other.node.order).then(other.turn.cmp(&self.turn))
+    }
+}
+
+impl PartialOrd for Ready {
+    fn partial_cmp(&self, other: &Ready) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ready {
+    fn eq(&self, other: &Ready) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Ready {}
+
 fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, hook: Option<AccumulateHook<'_>>) {
     let Some((root, _)) = root.node() else { return };
-    let mut missing = dependencies(&root);
-    let mut waiting: HashMap<*const Node, Vec<Option<Tensor>>> = HashMap::new();
-    let mut ready = BinaryHeap::new();
-    let mut ready_nodes = HashMap::new();
-    ready.push((root.order, Reverse(0)));
-    ready_nodes.insert(0, (root, vec![Some(gradient.clone())]));
+    count_dependencies(&root);
+    root.gradients.replace(vec![Some(gradient.clone())]);
+    let mut ready = BinaryHeap::from([Ready { node: root, turn: 0 }]);
     let mut turn = 0;
-    while let Some((_, Reverse(next))) = ready.pop() {
-        let (node, mut gradients) = ready_nodes.remove(&next).expect("a ready node");
+    while let Some(Ready { node, .. }) = ready.pop() {
+        let mut gradients = node.gradients.take();
         let function = match &node.function {
             Function::Accumulate(leaf) => {
-                accumulate(torch, leaf, &mut gradients);
+                accumulate(leaf, &mut gradients);
                 if let Some(hook) = hook {
                     hook(torch, leaf);
                 }
@@ -142,9 +173,7 @@ fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, hook: Option<AccumulateH
         };
         let saved = node.unpack(torch);
         let needs: Vec<bool> = node.edges.iter().map(Option::is_some).collect();
-        let arguments =
-            Backward { saved: &saved, gradients: &gradients, needs: &needs, dtypes: &node.dtypes };
-        let made = function(torch, &arguments);
+        let made = function(torch, &Backward { gradients: &gradients, needs: &needs, dtypes: &node.dtypes });
         drop(saved);
         let mut validated = Vec::with_capacity(made.len());
         for ((gradient, edge), &dtype) in made.into_iter().zip(&node.edges).zip(&node.dtypes) {
@@ -154,42 +183,43 @@ fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, hook: Option<AccumulateH
         node.saved.borrow_mut().clear();
         for (gradient, edge) in validated.into_iter().zip(&node.edges) {
             let (Some(gradient), Some((target, output))) = (gradient, edge) else { continue };
-            let key = Rc::as_ptr(target);
-            let buffer = waiting.entry(key).or_insert_with(|| vec![None; target.outputs]);
-            buffer[*output] = Some(match buffer[*output].take() {
-                None => gradient,
-                Some(sum) => add_gradients(torch, sum, gradient),
-            });
-            let missing = missing.get_mut(&key).expect("a dependency");
-            *missing -= 1;
-            if *missing == 0 {
+            target.receive(torch, *output, gradient);
+            if target.missing.get() == 0 {
                 turn += 1;
-                ready.push((target.order, Reverse(turn)));
-                let buffer = waiting.remove(&key).expect("a buffer");
-                ready_nodes.insert(turn, (Rc::clone(target), buffer));
+                ready.push(Ready { node: Rc::clone(target), turn });
             }
         }
     }
 }
 
-/// The number of gradients that each node waits for.
-fn dependencies(root: &Rc<Node>) -> HashMap<*const Node, usize> {
-    let mut missing = HashMap::new();
-    let mut stack = vec![Rc::clone(root)];
-    let mut seen = std::collections::HashSet::from([Rc::as_ptr(root)]);
+impl Node {
+    /// Adds a gradient of one of the outputs.
+    fn receive(&self, torch: &Torch, output: usize, gradient: Tensor) {
+        let mut gradients = self.gradients.borrow_mut();
+        gradients.resize(self.outputs, None);
+        gradients[output] = Some(match gradients[output].take() {
+            None => gradient,
+            Some(sum) => add_gradients(torch, sum, gradient),
+        });
+        self.missing.set(self.missing.get() - 1);
+    }
+}
+
+/// Counts the gradients that each node below the root waits for.
+fn count_dependencies(root: &Rc<Node>) {
+    let mut stack = vec![root];
     while let Some(node) = stack.pop() {
         for (target, _) in node.edges.iter().flatten() {
-            *missing.entry(Rc::as_ptr(target)).or_insert(0) += 1;
-            if seen.insert(Rc::as_ptr(target)) {
-                stack.push(Rc::clone(target));
+            if target.missing.get() == 0 {
+                stack.push(target);
             }
+            target.missing.set(target.missing.get() + 1);
         }
     }
-    missing
 }
 
 /// A leaf takes over its first gradient, and adds later ones in place.
-fn accumulate(_torch: &Torch, leaf: &Tensor, gradients: &mut [Option<Tensor>]) {
+fn accumulate(leaf: &Tensor, gradients: &mut [Option<Tensor>]) {
     let gradient = gradients[0].take();
     if !leaf.has_grad() {
         leaf.set_grad(gradient);

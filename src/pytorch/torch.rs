@@ -167,7 +167,6 @@ impl Torch {
 
 /// The arguments of a node's backward function.
 pub(crate) struct Backward<'a> {
-    pub(crate) saved: &'a [Tensor],
     /// Gradients of the outputs.
     pub(crate) gradients: &'a [Option<Tensor>],
     /// Whether the gradient of each input is needed.
