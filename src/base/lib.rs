@@ -13,6 +13,7 @@ pub mod brief;
 pub mod documented;
 pub mod parallel;
 pub mod regular;
+pub mod search;
 pub mod statistics;
 pub mod temporary;
 pub mod units;

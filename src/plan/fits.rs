@@ -1,6 +1,7 @@
 //! The largest micro-batch that a target's memory allows.
 
 use super::Compiler;
+use base::search;
 use base::units::Bytes;
 use compile::{Program, Violation};
 use device::{Pool, Target};
@@ -97,25 +98,9 @@ fn largest_live(
         let slope = two[home].saturating_sub(one[home]).max(1);
         1 + ((available[home] - one[home]) / slope).min(LARGEST_BATCH as u64 - 1) as usize
     });
-    let guess = guesses.min().unwrap_or(1);
-    let (mut fits, mut fails) = (1, LARGEST_BATCH + 1);
-    let mut probe = guess;
-    let mut step = 1;
-    while fits + 1 < fails {
-        probe = probe.clamp(fits + 1, fails - 1);
-        if is_available(live(probe)?, available) {
-            fits = probe;
-        } else {
-            fails = probe;
-        }
-        probe = match (fits, fails) {
-            (_, fails) if fails > LARGEST_BATCH => fits.saturating_add(step),
-            (1, _) => fails.saturating_sub(step),
-            _ => fits.midpoint(fails),
-        };
-        step *= 2;
-    }
-    Ok(fits)
+    search::largest(LARGEST_BATCH, guesses.min().unwrap_or(1), |micro_batch| {
+        Ok(is_available(live(micro_batch)?, available))
+    })
 }
 
 #[cfg(test)]
