@@ -9,7 +9,7 @@ mod values;
 
 pub use adapters::{AdaptableLinear, adaptable, targeted};
 pub use layers::{LayerMatches, named};
-pub use micro_batches::{Graphs, MicroBatch, Pass};
+pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass};
 pub use values::goes_by;
 
 use data::{Documents, Part, RequiredParameter};

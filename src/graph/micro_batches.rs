@@ -80,8 +80,17 @@ impl Graphs {
     }
 }
 
-/// The forward pass of `model` over `samples` samples, with the run's strategy applied.
+/// The forward pass of `model` over `samples` samples, with the run's strategy applied. Inference freezes everything.
 fn forward(config: &RunConfig, model: &Model, samples: usize) -> Graph {
+    let mut graph = forward_pass(config, model, samples);
+    if !config.trains() {
+        graph.freeze_all();
+    }
+    graph
+}
+
+/// The forward pass of `model` over `samples` samples, with the run's strategy applied.
+pub fn forward_pass(config: &RunConfig, model: &Model, samples: usize) -> Graph {
     let mut graph = build_on(model, config.documents(), samples);
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();
@@ -89,9 +98,6 @@ fn forward(config: &RunConfig, model: &Model, samples: usize) -> Graph {
     graph.freeze(&config.strategy.freeze);
     if let Some(lora) = &config.strategy.lora {
         graph.adapt(lora, config.strategy.params);
-    }
-    if !config.trains() {
-        graph.freeze_all();
     }
     graph
 }

@@ -74,7 +74,7 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
             _ => not_covered("16-bit gradients or residual stream beside fp32 parameters"),
         };
     }
-    if config.trains() && strategy.has_master_weights() {
+    if config.trains() && strategy.master_weights {
         return not_covered("16-bit parameters with master weights");
     }
     if strategy.gradient_dtype != strategy.params || strategy.residual != strategy.params {

@@ -11,10 +11,10 @@ use crate::optimizer::{Implementation, Kind, Optimizer};
 use crate::sequence::{Event, Phase, Sequence};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use graph::{Graph, build_on};
+use graph::forward_pass;
 use spec::{
-    Attention, EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, Precision,
-    RunConfig, StorageDtype, Update,
+    EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, Precision, RunConfig,
+    StorageDtype, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -44,7 +44,7 @@ pub fn sequence(
 /// # Errors
 /// The graph has an operation that is not covered.
 pub(crate) fn check_graph(config: &RunConfig) -> Result<(), NotCovered> {
-    crate::module::check_operations(config, &forward(config, config.micro_batch()))
+    crate::module::check_operations(config, &forward_pass(config, &config.model, config.micro_batch()))
 }
 
 /// A module for full micro-batches, and one for the smaller last one.
@@ -71,8 +71,8 @@ impl<'a> Program<'a> {
         implementation: Implementation,
     ) -> Result<Program<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
-        let full = Module::new(torch, config, forward(config, config.micro_batch()))?;
-        let tail = config.tail().map(|samples| full.resized(forward(config, samples)));
+        let full = Module::new(torch, config, forward_pass(config, &config.model, config.micro_batch()))?;
+        let tail = config.tail().map(|samples| full.resized(forward_pass(config, &config.model, samples)));
         let optimizer = optimizer(config, &full, implementation);
         let strategy = &config.strategy;
         let autocast = match strategy.params {
@@ -221,14 +221,4 @@ fn optimizer(config: &RunConfig, module: &Module, implementation: Implementation
     let (decayed, others): (Vec<Tensor>, Vec<Tensor>) =
         trained.partition(|parameter| groups[0].decays(parameter.shape().dims().len()));
     Optimizer::new(kind, implementation, vec![decayed, others])
-}
-
-/// The forward pass of a model with the run's strategies; parameters that are not frozen require gradients.
-fn forward(config: &RunConfig, samples: usize) -> Graph {
-    let mut graph = build_on(&config.model, config.documents(), samples);
-    if config.strategy.attention == Attention::Materialized {
-        graph.materialize_attention();
-    }
-    graph.freeze(&config.strategy.freeze);
-    graph
 }
