@@ -4,12 +4,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::torch::{TorchForecast, TorchForecaster};
 use super::{Compiler, InfeasibleBudget, ParetoFronts, fits};
 use base::parallel;
 use compile::{RecomputePlan, Violation};
 use device::Target;
 use graph::Graphs;
 use memory::{Prediction, RunSchedule, predict};
+use pytorch::NotCovered;
 use spec::{MemoryKey, ProgramKey, Recompute, RunConfig};
 
 /// Configurations that one thread predicts in a row: many, since each chunk begins with a compilation, but few enough
@@ -31,6 +33,8 @@ pub(super) struct Forecast {
     pub(super) prediction: Prediction,
     /// The largest micro-batch that fits, 0 if none does; `None` if it was not requested or is unknown.
     pub(super) largest_micro_batch: Option<usize>,
+    /// PyTorch's memory, or why it is not predicted; `None` if the target is not a known card.
+    pub(super) torch: Option<Result<TorchForecast, NotCovered>>,
     /// The recompute budget, if it is infeasible.
     pub(super) infeasible: Option<InfeasibleBudget>,
     structure: Structure,
@@ -159,6 +163,7 @@ fn predict_chunk(
     structures: &Structures,
 ) -> Result<Vec<(MemoryKey, Forecast)>, (String, Violation)> {
     let mut known: BTreeMap<MemoryKey, usize> = BTreeMap::new();
+    let mut torch = TorchForecaster::of(target);
     let mut forecasts = Vec::with_capacity(requests.len());
     for (key, ForecastRequest { config, wants_largest_micro_batch, strategy }) in requests {
         let with_strategy = |violation| (strategy.to_owned(), violation);
@@ -180,7 +185,8 @@ fn predict_chunk(
                 Some(*entry.insert(fits::largest(&mut compiler, config, target).map_err(with_strategy)?))
             }
         };
-        forecasts.push((key, Forecast { prediction, largest_micro_batch, infeasible, structure }));
+        let torch = torch.as_mut().map(|torch| torch.forecast(config, &key, wants_largest_micro_batch));
+        forecasts.push((key, Forecast { prediction, largest_micro_batch, torch, infeasible, structure }));
     }
     Ok(forecasts)
 }

@@ -14,6 +14,7 @@ mod planned;
 mod planner;
 mod remedies;
 mod sweep;
+mod torch;
 
 pub use budget::{InfeasibleBudget, ParetoFront, ParetoFronts, RecomputeChoice};
 pub use compiler::{Compiler, compile, compile_verified};
@@ -24,3 +25,4 @@ pub use label::{Axis, Label, title};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{PlanError, Purpose, plan};
 pub use remedies::{Remedy, remedies};
+pub use torch::TorchForecast;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::TorchForecast;
 use device::Target;
 use memory::Prediction;
 use spec::{Repeats, RunConfig};
@@ -41,6 +42,9 @@ pub struct PlannedRun {
     pub prediction: Option<Prediction>,
     /// The largest micro-batch that the target's memory allows, 0 if not even one sample fits. `None` if it is skipped.
     pub fits_micro_batch: Option<usize>,
+    /// PyTorch's memory on the target, or why it is not predicted. `None` if the run is skipped, or the target is not a
+    /// known card.
+    pub torch: Option<Result<TorchForecast, String>>,
     /// Strategy keys that change neither the program nor its memory.
     pub no_effect: Vec<String>,
 }

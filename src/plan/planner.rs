@@ -153,6 +153,7 @@ fn plan_point(
         config: Err(reason),
         prediction: None,
         fits_micro_batch: None,
+        torch: None,
         no_effect: Vec::new(),
     };
     let config = match config {
@@ -171,7 +172,7 @@ fn plan_point(
         let id = run_id(&configuration);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
-    let Forecast { prediction, largest_micro_batch, infeasible, .. } = forecasts.of(&config).clone();
+    let Forecast { prediction, largest_micro_batch, torch, infeasible, .. } = forecasts.of(&config).clone();
     // The available memory varies a little, and decides the recompute plan: that is part of the id.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
@@ -199,6 +200,7 @@ fn plan_point(
         config: Ok(config),
         prediction: Some(prediction),
         fits_micro_batch: largest_micro_batch,
+        torch: torch.map(|torch| torch.map_err(|reason| reason.to_string())),
         no_effect,
     })
 }

@@ -25,9 +25,19 @@ pub struct Forecast {
     /// The peaks of the first step: `torch.cuda.max_memory_allocated()` and `max_memory_reserved()`.
     pub first_step: Usage,
     /// The peaks of all later steps.
-    pub steady: Usage,
+    pub later_steps: Usage,
     /// Whether the run fits into the card's memory; `OnlyByRetrying` if cached memory must be returned first.
     pub fit: Fit,
+}
+
+impl Forecast {
+    /// The peaks of the run: the first step may need more than later ones.
+    pub fn peak(&self) -> Usage {
+        Usage {
+            allocated: self.first_step.allocated.max(self.later_steps.allocated),
+            reserved: self.first_step.reserved.max(self.later_steps.reserved),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +56,7 @@ impl Machine {
     pub fn forecast(&self, config: &RunConfig) -> Result<Forecast, NotCovered> {
         let sequence = sequence(config, self.card, self.implementation)?;
         let Ok(peaks) = replay(&sequence, None) else { unreachable!("there is no limit") };
-        let [first_step, steady] = steps(&peaks);
+        let [first_step, later_steps] = steps(&peaks);
         let fit = match self.memory {
             Some(memory) if peaks.whole.reserved > memory => match replay(&sequence, Some(memory)) {
                 Ok(_) => Fit::OnlyByRetrying,
@@ -54,7 +64,7 @@ impl Machine {
             },
             _ => Fit::Fits,
         };
-        Ok(Forecast { first_step, steady, fit })
+        Ok(Forecast { first_step, later_steps, fit })
     }
 
     /// The largest micro-batch that fits, for batches that it divides.

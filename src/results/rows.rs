@@ -4,7 +4,8 @@ use super::row::{Row, Status};
 use device::{DeviceKind, Phase, Target, Usage};
 use execute::{Ended, Outcome};
 use memory::Prediction;
-use plan::{DeviceRates, Plan, PlannedRun};
+use plan::{DeviceRates, Plan, PlannedRun, TorchForecast};
+use pytorch::Fit;
 use spec::RunConfig;
 
 /// The row of a run before it starts, with its predicted status.
@@ -19,6 +20,9 @@ pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     }
     if let Some(prediction) = &run.prediction {
         predict(&mut row, prediction, &plan.target);
+    }
+    if let Some(torch) = &run.torch {
+        predict_torch(&mut row, torch);
     }
     row
 }
@@ -79,6 +83,23 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
         row.status = Status::Oom;
         row.measured.record_out_of_memory(found, prediction.short(target));
     }
+}
+
+fn predict_torch(row: &mut Row, torch: &Result<TorchForecast, String>) {
+    row.torch_fits = match torch {
+        Err(reason) => format!("not predicted: {reason}"),
+        Ok(torch) => {
+            let peak = torch.memory.peak();
+            row.torch_peak_bytes = Some(peak.allocated);
+            row.torch_reserved_peak_bytes = Some(peak.reserved);
+            row.torch_fits_micro_batch = torch.largest_micro_batch;
+            match torch.memory.fit {
+                Fit::Fits => "yes".to_owned(),
+                Fit::OnlyByRetrying => "retry".to_owned(),
+                Fit::Short(_) => "no".to_owned(),
+            }
+        }
+    };
 }
 
 /// The row that `plan` shows: predicted memory, and an estimated step time if device rates are known.

@@ -375,6 +375,7 @@ fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConf
         config,
         prediction: None,
         fits_micro_batch: None,
+        torch: None,
         no_effect: vec!["release".into()],
     }
 }
