@@ -104,7 +104,7 @@ impl TableColumn {
 }
 
 /// In the order of the table.
-pub(super) static ALL: [TableColumn; 30] = [
+pub(super) static ALL: [TableColumn; 33] = [
     TableColumn {
         name: "memory",
         title: ColumnTitle::Unit,
@@ -125,6 +125,33 @@ pub(super) static ALL: [TableColumn; 30] = [
             true => "memory used, as reported by the driver",
             false => "growth of the process's resident set",
         },
+    },
+    TableColumn {
+        name: "torch",
+        title: Fixed("torch"),
+        rank: 1,
+        measured: IfKnown,
+        predicted: IfKnown,
+        cell: |view, entry| view.bytes(entry.row.torch_peak_bytes),
+        explanation: |_| "PyTorch's peak for this run (predicted: `runner export` writes the script)",
+    },
+    TableColumn {
+        name: "torch_reserved",
+        title: Fixed("t-rsvd"),
+        rank: 9,
+        measured: OnRequest,
+        predicted: OnRequest,
+        cell: |view, entry| view.bytes(entry.row.torch_reserved_peak_bytes),
+        explanation: |_| "PyTorch's peak of reserved memory",
+    },
+    TableColumn {
+        name: "torch_fits",
+        title: Fixed("t-fits"),
+        rank: 4,
+        measured: IfKnown,
+        predicted: IfKnown,
+        cell: |_, entry| Some(at_most(entry.row.torch_fits_micro_batch?, LARGEST_BATCH)),
+        explanation: |_| "largest micro-batch within the memory limit in PyTorch",
     },
     TableColumn {
         name: "xmem",
