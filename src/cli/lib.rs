@@ -31,6 +31,7 @@ mod target;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod torch;
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -8,6 +8,7 @@ use super::inputs::InputArgs;
 use super::output;
 use super::report;
 use super::table::{self, TableArgs};
+use super::torch;
 use compare::Options;
 use plan::{DeviceRates, Plan, Purpose, RatesOrigin};
 use results::Row;
@@ -27,10 +28,6 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
 }
-
-/// Printed below every plan: a reader may take the figures for PyTorch's.
-const WHOSE_FIGURES: &str =
-    "These figures are this program's memory. PyTorch needs a different amount for the same training.";
 
 pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
@@ -56,7 +53,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
             ));
         }
     }
-    say(&format!("\n{}\n{WHOSE_FIGURES}", whose_estimates(&speeds, &args.out)));
+    say(&format!("\n{}\n{}", whose_estimates(&speeds, &args.out), torch::summary(&inputs.plans)));
     Ok(ExitStatus::Complete)
 }
 

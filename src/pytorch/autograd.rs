@@ -7,6 +7,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use crate::checkpoint::Recomputed;
+use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::{Backward, Torch};
 use ops::Shape;
@@ -51,6 +52,8 @@ pub(crate) struct Node {
     saved: RefCell<Vec<Saved>>,
     outputs: usize,
     function: Function,
+    /// What its gradients are for.
+    purpose: Purpose,
     /// During backward: the number of gradients that are still missing, and the sums of those that arrived.
     missing: Cell<usize>,
     gradients: RefCell<Vec<Option<Tensor>>>,
@@ -76,6 +79,7 @@ impl Node {
             saved: RefCell::default(),
             outputs,
             function: Function::Backward(backward),
+            purpose: torch.purpose(),
             missing: Cell::new(0),
             gradients: RefCell::default(),
         }
@@ -89,6 +93,7 @@ impl Node {
             saved: RefCell::default(),
             outputs: 1,
             function: Function::Accumulate(leaf),
+            purpose: Purpose::Gradient,
             missing: Cell::new(0),
             gradients: RefCell::default(),
         }
@@ -173,7 +178,8 @@ fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, hook: Option<AccumulateH
         };
         let saved = node.unpack(torch);
         let needs: Vec<bool> = node.edges.iter().map(Option::is_some).collect();
-        let made = function(torch, &Backward { gradients: &gradients, needs: &needs, dtypes: &node.dtypes });
+        let arguments = Backward { gradients: &gradients, needs: &needs, dtypes: &node.dtypes };
+        let made = torch.with_purpose(node.purpose, || function(torch, &arguments));
         drop(saved);
         let mut validated = Vec::with_capacity(made.len());
         for ((gradient, edge), &dtype) in made.into_iter().zip(&node.edges).zip(&node.dtypes) {
@@ -222,6 +228,9 @@ fn count_dependencies(root: &Rc<Node>) {
 fn accumulate(leaf: &Tensor, gradients: &mut [Option<Tensor>]) {
     let gradient = gradients[0].take();
     if !leaf.has_grad() {
+        if let Some(gradient) = &gradient {
+            gradient.set_purpose(Purpose::Gradient);
+        }
         leaf.set_grad(gradient);
     }
 }

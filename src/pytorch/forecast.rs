@@ -5,6 +5,7 @@ use crate::card::Card;
 use crate::coverage::NotCovered;
 use crate::optimizer::Implementation;
 use crate::program::sequence;
+use crate::sequence::{Phase, Purpose};
 use base::search;
 use spec::{RunConfig, Train};
 
@@ -26,6 +27,9 @@ pub struct Forecast {
     pub first_step: Usage,
     /// The peaks of all later steps.
     pub later_steps: Usage,
+    /// What lives at the peak, by purpose, in requested bytes; and the phase of the peak.
+    pub at_peak: [(Purpose, u64); Purpose::ALL.len()],
+    pub phase: Phase,
     /// Whether the run fits into the card's memory; `OnlyByRetrying` if cached memory must be returned first.
     pub fit: Fit,
 }
@@ -64,7 +68,8 @@ impl Machine {
             },
             _ => Fit::Fits,
         };
-        Ok(Forecast { first_step, later_steps, fit })
+        let (at_peak, phase) = (sequence.live_after(peaks.at), sequence.phase_of(peaks.at));
+        Ok(Forecast { first_step, later_steps, at_peak, phase, fit })
     }
 
     /// The largest micro-batch that fits, for batches that it divides.

@@ -28,4 +28,4 @@ pub use export::script;
 pub use forecast::{Fit, Forecast, Machine};
 pub use optimizer::Implementation;
 pub use program::sequence;
-pub use sequence::{Event, Phase, Sequence};
+pub use sequence::{Event, Phase, Purpose, Sequence};

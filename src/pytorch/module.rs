@@ -8,6 +8,7 @@ use std::rc::Rc;
 use crate::checkpoint::checkpoint;
 use crate::coverage::{self, NotCovered};
 use crate::functions::{self, Heads};
+use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, Node, ValueKind};
@@ -192,15 +193,22 @@ impl Module {
         }
         for index in call.nodes.clone() {
             if self.loss_chunks > 1 && self.is_head(index) {
-                let loss = self.chunked_loss(torch, index, values, trains);
+                let loss =
+                    torch.with_purpose(Purpose::Loss, || self.chunked_loss(torch, index, values, trains));
                 let last = self.graph.nodes.last().expect("a loss");
                 values.0[last.outputs[0]] = Some(Value::One(loss));
                 return;
             }
-            let output = self.call(torch, index, values, trains);
+            let purpose = if self.is_loss(index) { Purpose::Loss } else { Purpose::Activation };
+            let output = torch.with_purpose(purpose, || self.call(torch, index, values, trains));
             self.release(index, values);
             values.0[self.graph.nodes[index].outputs[0]] = Some(output);
         }
+    }
+
+    /// Whether a node computes the logits or the loss.
+    fn is_loss(&self, index: usize) -> bool {
+        self.is_head(index) || matches!(self.graph.nodes[index].op, Op::CrossEntropy(_))
     }
 
     /// Whether a node computes the logits.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -65,11 +66,14 @@ impl Optimizer {
     /// The step of some parameters of one group.
     pub(crate) fn step_group(&mut self, torch: &Torch, parameters: &[Tensor]) {
         let (kind, implementation) = (self.kind, self.implementation);
+        let state = |torch: &Torch, parameter: &Tensor| {
+            torch.with_purpose(Purpose::OptimizerState, || torch.like(parameter))
+        };
         for parameter in parameters {
             self.states.entry(parameter.id()).or_insert_with(|| {
                 let step = (kind == Kind::Adam && implementation == Implementation::Fused)
                     .then(|| torch.scalar(DType::F32));
-                let states = (0..kind.states()).map(|_| torch.like(parameter));
+                let states = (0..kind.states()).map(|_| state(torch, parameter));
                 step.into_iter().chain(states).collect()
             });
         }

@@ -8,7 +8,7 @@ use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::{Module, dtype_of};
 use crate::optimizer::{Implementation, Kind, Optimizer};
-use crate::sequence::{Event, Phase, Sequence};
+use crate::sequence::{Event, Phase, Purpose, Sequence};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::forward_pass;
@@ -94,6 +94,10 @@ impl<'a> Program<'a> {
     }
 
     fn step(&mut self, step: usize) {
+        self.torch.with_purpose(Purpose::Activation, || self.run_step(step));
+    }
+
+    fn run_step(&mut self, step: usize) {
         if self.config.trains() {
             self.train();
         } else {

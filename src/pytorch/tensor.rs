@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use crate::autograd::Node;
-use crate::sequence::Sequence;
+use crate::sequence::{Purpose, Sequence};
 use ops::Shape;
 
 /// Element types of PyTorch's tensors.
@@ -42,8 +42,13 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    pub(crate) fn new(bytes: u64, sequence: &Rc<RefCell<Sequence>>, is_reached: bool) -> Storage {
-        let request = is_reached.then(|| sequence.borrow_mut().request(bytes));
+    pub(crate) fn new(
+        bytes: u64,
+        purpose: Purpose,
+        sequence: &Rc<RefCell<Sequence>>,
+        is_reached: bool,
+    ) -> Storage {
+        let request = is_reached.then(|| sequence.borrow_mut().request(bytes, purpose));
         Storage { request, sequence: Rc::clone(sequence) }
     }
 }
@@ -180,6 +185,14 @@ impl Tensor {
 
     pub(crate) fn has_grad(&self) -> bool {
         self.0.grad.borrow().is_some()
+    }
+
+    /// States what the tensor's memory is for.
+    pub(crate) fn set_purpose(&self, purpose: Purpose) {
+        let Storage { request, sequence } = &*self.0.storage;
+        if let Some(request) = request {
+            sequence.borrow_mut().set_purpose(*request, purpose);
+        }
     }
 
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::autograd::{Gradient, Node};
 use crate::card::Card;
 use crate::checkpoint::Frame;
-use crate::sequence::{Event, Sequence};
+use crate::sequence::{Event, Purpose, Sequence};
 use crate::tensor::{DType, Storage, Tensor};
 use ops::Shape;
 
@@ -23,6 +23,8 @@ pub(crate) struct Torch {
     /// A recomputation has all it needs: PyTorch leaves the function by an exception, here nothing is requested.
     pub(crate) stopped: Cell<bool>,
     nodes: Cell<u64>,
+    /// What requests are for at the moment.
+    purpose: Cell<Purpose>,
 }
 
 impl Torch {
@@ -36,6 +38,7 @@ impl Torch {
             frames: RefCell::default(),
             stopped: Cell::new(false),
             nodes: Cell::new(0),
+            purpose: Cell::new(Purpose::Parameter),
         }
     }
 
@@ -49,12 +52,28 @@ impl Torch {
     }
 
     pub(crate) fn storage(&self, bytes: u64) -> Rc<Storage> {
-        Rc::new(Storage::new(bytes, &self.sequence, !self.stopped.get()))
+        self.storage_for(self.purpose.get(), bytes)
+    }
+
+    fn storage_for(&self, purpose: Purpose, bytes: u64) -> Rc<Storage> {
+        Rc::new(Storage::new(bytes, purpose, &self.sequence, !self.stopped.get()))
+    }
+
+    /// Calls a function whose requests are for `purpose`.
+    pub(crate) fn with_purpose<T>(&self, purpose: Purpose, run: impl FnOnce() -> T) -> T {
+        let before = self.purpose.replace(purpose);
+        let value = run();
+        self.purpose.set(before);
+        value
+    }
+
+    pub(crate) fn purpose(&self) -> Purpose {
+        self.purpose.get()
     }
 
     /// A temporary of a kernel, released at once.
     pub(crate) fn scratch(&self, bytes: u64) {
-        drop(self.storage(bytes));
+        drop(self.storage_for(Purpose::Workspace, bytes));
     }
 
     pub(crate) fn tensor(&self, shape: Shape, dtype: DType) -> Tensor {

@@ -1,5 +1,6 @@
 //! `Tensor.to(dtype)`, and autocast's cache.
 
+use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 
@@ -16,6 +17,7 @@ pub(crate) fn cast(torch: &Torch, tensor: &Tensor, dtype: DType) -> Tensor {
     });
     let is_cached = tensor.is_leaf() && tensor.requires_grad() && tensor.dtype() == DType::F32;
     if torch.autocast().is_some() && is_cached {
+        output.set_purpose(Purpose::Cast);
         torch.cache_cast(tensor, &output);
     }
     output
