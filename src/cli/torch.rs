@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::terminal;
 use base::units::Bytes;
 use plan::{Plan, PlannedRun, TorchForecast};
 
@@ -26,17 +27,33 @@ pub(super) fn summary(plans: &[Plan]) -> String {
                 format!("{least:.1} to {ratio:.1} times")
             }
         ));
-        sentences.push(format!("Its peak of {}: {}.", run.strategy, at_peak(torch)));
+        sentences.push(format!("Its peak of {}: {}.", run.strategy, peak(torch)));
     }
     let reasons = not_predicted(runs());
     if !reasons.is_empty() {
         sentences.push(format!("Not predicted: {}.", reasons.join("; ")));
     }
-    if sentences.is_empty() { OTHER_FIGURES.to_owned() } else { sentences.join("\n") }
+    if sentences.is_empty() {
+        sentences.push(OTHER_FIGURES.to_owned());
+    }
+    wrapped(&sentences)
+}
+
+/// The peak of one run, or why it is not predicted.
+pub(super) fn sentence(torch: &Result<TorchForecast, String>) -> String {
+    wrapped(&[match torch {
+        Ok(torch) => format!("PyTorch's peak: {}", peak(torch)),
+        Err(reason) => format!("PyTorch's peak is not predicted: {reason}"),
+    }])
+}
+
+fn wrapped(sentences: &[String]) -> String {
+    let width = terminal::width().unwrap_or(compare::WIDTH);
+    sentences.iter().map(|sentence| compare::wrap(sentence, width)).collect::<Vec<_>>().join("\n")
 }
 
 /// What lives at PyTorch's peak, largest first: `26.3 GiB in backward: logits and loss 18.4, activations 6.1`.
-pub(super) fn at_peak(torch: &TorchForecast) -> String {
+fn peak(torch: &TorchForecast) -> String {
     let memory = &torch.memory;
     let mut live: Vec<_> = memory.at_peak.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
     live.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

@@ -20,7 +20,7 @@ use base::units::Bytes;
 use compile::Program;
 use memory::{Prediction, RunSchedule, predict};
 use plan::compile_verified;
-use plan::{PlannedRun, Purpose, TorchForecast};
+use plan::{PlannedRun, Purpose};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -61,19 +61,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         peak::text(&program, target, prediction.device.steady_peak()),
         remedy::text(&remedies, &prediction),
     ];
-    parts.extend(run.torch.as_ref().map(torch_text));
+    parts.extend(run.torch.as_ref().map(|forecast| torch::sentence(forecast) + "\n"));
     parts.extend(args.operations.then(|| listing::listing(&program, target, &prediction)));
     parts.push(measured::text(&args.out, plan, run)?);
     output::print(&parts.join("\n"))?;
     Ok(ExitStatus::Complete)
-}
-
-/// PyTorch's memory for the same run.
-fn torch_text(torch: &Result<TorchForecast, String>) -> String {
-    match torch {
-        Ok(torch) => format!("PyTorch's peak, {}\n", torch::at_peak(torch)),
-        Err(reason) => format!("PyTorch's peak is not predicted: {reason}\n"),
-    }
 }
 
 /// The run and its prediction.
