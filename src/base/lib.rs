@@ -5,12 +5,14 @@
 //! - [`parallel`]: a thread pool over all processors
 //! - [`temporary`]: files and folders under temporary names until they are complete
 //! - [`regular`]: reading of regular files only
+//! - [`globs`]: the files that a glob matches
 //! - [`brief`]: truncation of user text in messages
 //! - [`documented`](mod@documented): structs with documented fields
 //! - [`user_cache`]: the user's cache folder
 
 pub mod brief;
 pub mod documented;
+pub mod globs;
 pub mod parallel;
 pub mod regular;
 pub mod search;

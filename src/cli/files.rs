@@ -1,10 +1,9 @@
 //! Experiment files on the command line.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use base::regular;
+use base::globs::{self, GlobError};
 use plan::Experiment;
 
 /// The files of the arguments. Each argument is a path, or a glob that the shell did not expand. Fails if one matches
@@ -26,18 +25,13 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
     if literal.exists() || !argument.contains(['*', '?', '[']) {
         return Ok(vec![literal.to_path_buf()]);
     }
-    let paths = glob::glob(argument)
-        .map_err(|error| Failure::input(format!("`{argument}` is not a valid glob: {}", error.msg)))?;
-    let unreadable =
-        |path: &Path, error: &io::Error| Failure::input(format!("cannot read {}: {error}", path.display()));
-    let mut files = Vec::new();
-    for path in paths {
-        // An inaccessible path may be an experiment: keep it, so that reading it reports the error.
-        let path = path.map_err(|error| unreadable(error.path(), error.error()))?;
-        if regular::is_file(&path).map_err(|error| unreadable(&path, &error))? {
-            files.push(path);
-        }
-    }
+    let files = globs::files(argument).map_err(|error| {
+        Failure::input(match error {
+            GlobError::Invalid(problem) => format!("`{argument}` is not a valid glob: {problem}"),
+            GlobError::Unreadable { path, error } => format!("cannot read {}: {error}", path.display()),
+            GlobError::TooMany => format!("`{argument}` is too wide: name a narrower folder"),
+        })
+    })?;
     if files.is_empty() {
         return Err(Failure::input(format!("no file matches `{argument}`")));
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::DataError;
-use base::regular;
+use base::globs::{self, GlobError};
 
 /// The files of paths and globs, sorted, without duplicates. An existing path is taken literally; all others are globs.
 ///
@@ -37,22 +37,13 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Vec<DataError>> {
 
 fn matches(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     let pattern = path.to_string_lossy().into_owned();
-    let found = glob::glob(&pattern)
-        .map_err(|error| DataError::BadGlob { pattern: pattern.clone(), message: error.msg.to_string() })?;
-    let mut files = Vec::new();
-    for entry in found {
-        let file = entry.map_err(|error| DataError::Unreadable {
-            path: error.path().to_path_buf(),
-            error: error.into(),
-        })?;
-        // An unreadable path may be data: report it instead of skipping it.
-        match regular::is_file(&file) {
-            Ok(true) => files.push(file),
-            Ok(false) => {}
-            Err(error) => return Err(DataError::Unreadable { path: file, error }),
-        }
+    match globs::files(&pattern) {
+        Ok(files) if files.is_empty() => Err(DataError::NoMatch { pattern }),
+        Ok(files) => Ok(files),
+        Err(GlobError::Invalid(message)) => Err(DataError::BadGlob { pattern, message: message.to_owned() }),
+        Err(GlobError::Unreadable { path, error }) => Err(DataError::Unreadable { path, error }),
+        Err(GlobError::TooMany) => Err(DataError::TooManyFiles { pattern }),
     }
-    if files.is_empty() { Err(DataError::NoMatch { pattern }) } else { Ok(files) }
 }
 
 #[cfg(test)]
