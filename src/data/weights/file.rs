@@ -10,10 +10,12 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 use super::{WeightsError, number};
+use crate::digest::Version;
+use base::units::Bytes;
 use base::{brief, regular};
 
-/// Maximum length of a header, as the format defines it.
-const LONGEST_HEADER: u64 = 100_000_000;
+/// Maximum length of a header: about 300,000 tensors, which take ten times as much memory.
+const LONGEST_HEADER: Bytes = Bytes(32 << 20);
 
 /// Bytes to read at a time for conversion; small, since resident memory is measured as the run's.
 const PIECE: usize = 16 << 10;
@@ -22,7 +24,9 @@ const PIECE: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct TensorFile {
     path: PathBuf,
-    file: File,
+    /// `None`: opened for each read.
+    file: Option<File>,
+    version: Version,
     tensors: Metadata,
     /// Offset of the data, after the header.
     begin: u64,
@@ -49,15 +53,16 @@ impl fmt::Display for StoredType {
 }
 
 impl TensorFile {
-    /// Reads the header.
+    /// Reads the header. The file stays open if `keep` is set; otherwise it is opened for each read.
     ///
     /// # Errors
     /// The file is unreadable, or not a safetensors file.
-    pub(super) fn open(path: &Path) -> Result<TensorFile, WeightsError> {
+    pub(super) fn open(path: &Path, keep: bool) -> Result<TensorFile, WeightsError> {
         let unreadable = |error| WeightsError::Unreadable { path: path.to_owned(), error };
         let broken = |problem: String| WeightsError::NotTensors { path: path.to_owned(), problem };
         let mut file = regular::open(path).map_err(unreadable)?;
-        let bytes = file.metadata().map_err(unreadable)?.len();
+        let found = file.metadata().map_err(unreadable)?;
+        let bytes = found.len();
         let mut length = [0; 8];
         if bytes < length.len() as u64 {
             return Err(broken(format!("it has only {bytes} bytes")));
@@ -65,14 +70,19 @@ impl TensorFile {
         file.read_exact(&mut length).map_err(unreadable)?;
         let length = u64::from_le_bytes(length);
         let begin = length.saturating_add(8);
-        if length > LONGEST_HEADER || begin > bytes {
+        if begin > bytes {
             return Err(broken(format!("its header declares {length} bytes, but the file has {bytes}")));
+        }
+        if length > LONGEST_HEADER.0 {
+            let length = Bytes(length);
+            return Err(broken(format!("its header has {length}; the maximum is {LONGEST_HEADER}")));
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(unreadable)?;
         let tensors: Metadata =
             serde_json::from_slice(&header).map_err(|error| broken(format!("its header: {error}")))?;
-        let file = TensorFile { path: path.to_owned(), file, tensors, begin };
+        let version = Version::of(&found);
+        let file = TensorFile { path: path.to_owned(), file: keep.then_some(file), version, tensors, begin };
         file.check_sizes(bytes - begin).map_err(broken)?;
         Ok(file)
     }
@@ -99,9 +109,10 @@ impl TensorFile {
     pub(super) fn read(&self, name: &str, first: usize, numbers: &mut [[u8; 4]]) -> Result<(), WeightsError> {
         let info = self.tensors.info(name).expect("the tensor exists");
         let width = number::width(info.dtype).expect("a floating-point type");
+        let opened = if self.file.is_none() { Some(self.reopen()?) } else { None };
+        let file = self.file.as_ref().or(opened.as_ref()).expect("it is open, or was opened");
         let begin = self.begin + info.data_offsets.0 as u64 + (first * width) as u64;
-        let read =
-            |part: &mut [u8], at| self.file.read_exact_at(part, at).map_err(|error| self.unreadable(error));
+        let read = |part: &mut [u8], at| file.read_exact_at(part, at).map_err(|error| self.unreadable(error));
         if info.dtype == Dtype::F32 {
             read(numbers.as_flattened_mut(), begin)?;
             // From little-endian to native byte order.
@@ -119,11 +130,23 @@ impl TensorFile {
         Ok(())
     }
 
+    /// Opens the file whose header was read.
+    fn reopen(&self) -> Result<File, WeightsError> {
+        let file = regular::open(&self.path).map_err(|error| self.unreadable(error))?;
+        let found = file.metadata().map_err(|error| self.unreadable(error))?;
+        if Version::of(&found) == self.version {
+            Ok(file)
+        } else {
+            Err(WeightsError::Changed { path: self.path.clone() })
+        }
+    }
+
     pub(super) fn unreadable(&self, error: io::Error) -> WeightsError {
         WeightsError::Unreadable { path: self.path.clone(), error }
     }
 
-    /// Checks that all tensors have the sizes of their types and lie within the data, of this many bytes.
+    /// Checks that all tensors have the sizes of their types, and that they follow each other and fill the data, of this
+    /// many bytes.
     fn check_sizes(&self, bytes: u64) -> Result<(), String> {
         for (name, info) in self.tensors.tensors() {
             let elements = info.shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
@@ -134,6 +157,26 @@ impl TensorFile {
                 return Err(format!("the data of `{}`, {found}, is incomplete", brief::line(&name)));
             }
         }
-        Ok(())
+        let mut parts: Vec<_> =
+            self.tensors.tensors().into_iter().map(|(name, info)| (info.data_offsets, name)).collect();
+        parts.sort_unstable();
+        let mut before = 0;
+        for ((begin, end), name) in parts {
+            let name = brief::line(&name);
+            if begin > before {
+                return Err(format!(
+                    "{} bytes before the data of `{name}` belong to no tensor",
+                    begin - before
+                ));
+            }
+            if begin < before {
+                return Err(format!("the data of `{name}` overlaps that of another tensor"));
+            }
+            before = end;
+        }
+        match bytes - before as u64 {
+            0 => Ok(()),
+            more => Err(format!("its last {more} bytes belong to no tensor")),
+        }
     }
 }

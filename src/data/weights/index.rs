@@ -11,8 +11,11 @@ use base::brief;
 use base::regular;
 use base::units::Bytes;
 
-/// Maximum size of an index; a million tensors need less.
-const LONGEST: Bytes = Bytes(64 << 20);
+/// Maximum size of an index: about 300,000 tensors.
+const LONGEST: Bytes = Bytes(32 << 20);
+
+/// Number of files that stay open. The usual limit is 1,024 per process.
+const OPEN: usize = 256;
 
 #[derive(Deserialize)]
 struct Index {
@@ -40,7 +43,7 @@ pub(super) fn open(path: &Path) -> Result<(Vec<TensorFile>, BTreeMap<String, usi
                 if !is_file_name {
                     return Err(broken(format!("`{}` is not a file name", brief::line(&name))));
                 }
-                files.push(TensorFile::open(&folder.join(&name))?);
+                files.push(TensorFile::open(&folder.join(&name), files.len() < OPEN)?);
                 numbers.insert(name.clone(), files.len() - 1);
                 files.len() - 1
             }

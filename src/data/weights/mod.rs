@@ -56,6 +56,8 @@ pub enum WeightsError {
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{} is not a safetensors file: {problem}", path.display())]
     NotTensors { path: PathBuf, problem: String },
+    #[error("{} changed during the run", path.display())]
+    Changed { path: PathBuf },
     #[error("{} is not an index of safetensors files: {problem}", path.display())]
     NotIndex { path: PathBuf, problem: String },
     #[error("{} has no `{tensor}`, which the model needs as {needed}", path.display())]
@@ -93,6 +95,7 @@ impl WeightsError {
             WeightsError::NotTensors { .. } => {
                 "use a file of `sweep --dump`, such as final.safetensors, or a model's model.safetensors"
             }
+            WeightsError::Changed { .. } => "sweep again, and do not change the file during a run",
             WeightsError::NotIndex { .. } => {
                 "use a model's model.safetensors.index.json, with its files in the same folder"
             }
@@ -117,7 +120,7 @@ impl Weights {
         let (files, names) = if path.extension().is_some_and(|extension| extension == "json") {
             index::open(path)?
         } else {
-            let file = TensorFile::open(path)?;
+            let file = TensorFile::open(path, true)?;
             let names = file.names().map(|name| (name, 0)).collect();
             (vec![file], names)
         };

@@ -90,6 +90,78 @@ fn truncated_file_is_an_error_at_any_length() {
     assert!(matches!(missing, Err(WeightsError::Unreadable { .. })));
 }
 
+/// A file with this JSON header and as many bytes of data.
+fn with_header(folder: &Path, header: &str, data: usize) -> PathBuf {
+    let path = folder.join("a.safetensors");
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn bytes_of_no_tensor_or_of_two_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let two = |first: [usize; 2], second: [usize; 2]| {
+        let tensor = |offsets: [usize; 2]| serde_json::json!({ "dtype": "U8", "shape": [offsets[1] - offsets[0]], "data_offsets": offsets });
+        serde_json::json!({ "a": tensor(first), "b": tensor(second) }).to_string()
+    };
+    for (first, second, data, problem) in [
+        ([0, 4], [4, 8], 8, None),
+        ([4, 8], [0, 4], 8, None),
+        ([0, 0], [0, 8], 8, None),
+        ([0, 4], [4, 8], 9, Some("its last 1 bytes belong to no tensor")),
+        ([0, 4], [5, 8], 8, Some("1 bytes before the data of `b` belong to no tensor")),
+        ([4, 6], [2, 4], 6, Some("2 bytes before the data of `b` belong to no tensor")),
+        ([0, 4], [3, 8], 8, Some("the data of `b` overlaps that of another tensor")),
+        ([0, 8], [4, 8], 8, Some("the data of `b` overlaps that of another tensor")),
+        ([0, 4], [4, 9], 8, Some("the data of `b`, u8[5], is incomplete")),
+    ] {
+        let path = with_header(folder.path(), &two(first, second), data);
+        let found = Weights::open(&path).err().map(|error| error.to_string());
+        let expected =
+            problem.map(|problem| format!("{} is not a safetensors file: {problem}", path.display()));
+        assert_eq!(found, expected);
+    }
+    let long = with_header(folder.path(), &" ".repeat((32 << 20) + 1), 0);
+    let expected = "its header has 32.0 MiB; the maximum is 32.0 MiB";
+    assert!(Weights::open(&long).unwrap_err().to_string().ends_with(expected));
+}
+
+/// More files than a process may have open by default.
+#[test]
+fn checkpoint_of_many_files_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    const FILES: usize = 3000;
+    let mut map = serde_json::Map::new();
+    for file in 0..FILES {
+        let path =
+            written(folder.path(), &[(&format!("t{file}"), Dtype::F32, &[1], &(file as f32).to_le_bytes())]);
+        let name = format!("{file}.safetensors");
+        fs::rename(path, folder.path().join(&name)).unwrap();
+        map.insert(format!("t{file}"), name.into());
+    }
+    let index = folder.path().join("model.safetensors.index.json");
+    fs::write(&index, serde_json::json!({ "weight_map": map }).to_string()).unwrap();
+    let names: Vec<String> = (0..FILES).map(|file| format!("t{file}")).collect();
+    let named: Vec<NamedDims> = names.iter().map(|name| (name.as_str(), &[1][..])).collect();
+    let open_files = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_files();
+    let stored = Weights::open(&index).unwrap().matched(&needed(&named)).unwrap();
+    assert!(open_files() < before + 500);
+    let read = |name: &str| {
+        let mut found = [[0; 4]];
+        stored.read(name, 0, &mut found).map(|()| f32::from_ne_bytes(found[0]))
+    };
+    for file in [0, 1, 255, 256, 2999] {
+        assert_eq!(read(&names[file]).unwrap(), file as f32);
+    }
+    let last = map["t999"].as_str().unwrap();
+    fs::write(folder.path().join(last), "changed").unwrap();
+    assert!(matches!(read("t999"), Err(WeightsError::Changed { .. })));
+}
+
 /// The error of a checkpoint that does not match.
 fn error_message(file: &Path, needed: &[RequiredParameter]) -> String {
     let error = Weights::open(file).and_then(|weights| weights.matched(needed)).unwrap_err();
