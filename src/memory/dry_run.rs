@@ -39,6 +39,9 @@ pub(super) struct DryRun<'a> {
     first_iterations: FirstIterations,
     memory_use: MemoryUse,
     steps: Steps,
+    /// Whether the program leaks into the allocator's blocks. Then steps do not repeat, and the allocator's state grows:
+    /// compared after each step, it would take time that is quadratic in the number of steps.
+    leaks_blocks: bool,
 }
 
 /// Optimizer steps of a dry run.
@@ -101,7 +104,8 @@ impl<'a> DryRun<'a> {
         most: u64,
     ) -> DryRun<'a> {
         let (memory_use, steps) = (MemoryUse::of(target), Steps { taken: 0, left: most });
-        DryRun { program, manager, first_iterations: FirstIterations::new(program), memory_use, steps }
+        let (first_iterations, leaks_blocks) = (FirstIterations::new(program), manager.leaks_blocks());
+        DryRun { program, manager, first_iterations, memory_use, steps, leaks_blocks }
     }
 
     pub(super) fn run(mut self, run_schedule: RunSchedule) -> Result<DryRunResult, DryRunStop> {
@@ -151,7 +155,8 @@ impl<'a> DryRun<'a> {
 
     /// Executes a part of the run `times` times, skipping repetitions: if the memory state equals an earlier one
     /// (leaks excepted), the iterations since then repeat. Cycles are found by comparing with one stored snapshot
-    /// that is replaced at growing intervals (Brent 1980).
+    /// that is replaced at growing intervals (Brent 1980). If the program leaks into the allocator's blocks, the snapshot has
+    /// the allocator's state only once everything else has repeated, as in evaluations.
     fn repeat(
         &mut self,
         times: usize,
@@ -162,7 +167,7 @@ impl<'a> DryRun<'a> {
         }
         let mut left = times;
         let mut before = std::mem::take(&mut self.memory_use.peak);
-        let (mut kept, mut age, mut most) = (self.snapshot(), 0, 1);
+        let (mut kept, mut age, mut most) = (self.snapshot(!self.leaks_blocks), 0, 1);
         while left > 0 {
             part(self)?;
             left -= 1;
@@ -170,12 +175,14 @@ impl<'a> DryRun<'a> {
             if left == 0 {
                 break;
             }
-            let repeated = self.manager.matches(&kept.state);
+            let matches = self.manager.matches(&kept.state);
+            let repeated = matches == Some(true);
             if repeated {
                 left -= age * self.skip(&kept, left / age);
             }
-            if repeated || age == most {
-                (kept, age, most) = (self.snapshot(), 0, if repeated { 1 } else { 2 * most });
+            if matches != Some(false) || age == most {
+                let with_allocator = matches != Some(false) || !self.leaks_blocks;
+                (kept, age, most) = (self.snapshot(with_allocator), 0, if repeated { 1 } else { 2 * most });
                 self.memory_use.merge_peaks(before);
                 before = std::mem::take(&mut self.memory_use.peak);
             }
@@ -184,9 +191,9 @@ impl<'a> DryRun<'a> {
         Ok(())
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self, with_allocator: bool) -> Snapshot {
         Snapshot {
-            state: self.manager.state(),
+            state: self.manager.state(with_allocator),
             leaked: *self.manager.leaked(),
             work: self.manager.cache_work(),
             steps: self.steps.taken,

@@ -32,7 +32,8 @@ pub struct MemoryManager<'a, B> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MemoryState {
     used: UsageByPool,
-    allocator: Vec<u64>,
+    /// `None`: unknown.
+    allocator: Option<Vec<u64>>,
 }
 
 /// By pool: live and reserved bytes, without leaks that have memory of their own.
@@ -86,15 +87,29 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         &self.ledger
     }
 
-    /// The state between two sections: from equal states, the same sections have the same effect.
-    pub(super) fn state(&self) -> MemoryState {
-        MemoryState { used: self.used(), allocator: self.allocator.state().collect() }
+    /// The state between two sections: from equal states, the same sections have the same effect. The allocator's own state
+    /// is long if many of its blocks have leaked.
+    pub(super) fn state(&self, with_allocator: bool) -> MemoryState {
+        MemoryState { used: self.used(), allocator: with_allocator.then(|| self.allocator.state().collect()) }
     }
 
-    /// Whether the current state equals `state`.
-    pub(super) fn matches(&self, state: &MemoryState) -> bool {
+    /// Whether the current state equals `state`; `None` if all that is known of `state` is equal.
+    pub(super) fn matches(&self, state: &MemoryState) -> Option<bool> {
         // The cheap comparison comes first: it detects leaks into an allocator's blocks.
-        self.used() == state.used && self.allocator.state().eq(state.allocator.iter().copied())
+        if self.used() != state.used {
+            return Some(false);
+        }
+        state.allocator.as_ref().map(|blocks| self.allocator.state().eq(blocks.iter().copied()))
+    }
+
+    /// Whether the program leaks into the allocator's own blocks.
+    pub(super) fn leaks_blocks(&self) -> bool {
+        let actions = self.program.sections.iter().flat_map(|section| &section.code);
+        let mut leaked = actions.filter_map(|instruction| match instruction.action {
+            Action::Leak(storage) => Some(storage),
+            _ => None,
+        });
+        leaked.any(|storage| self.allocator.unpooled_bytes(storage, &self.target) == 0)
     }
 
     fn used(&self) -> UsageByPool {

@@ -14,6 +14,10 @@ use device::{Pool, Target, Usage};
 /// The maximum number of steps in the search for the step that runs out of memory. Repeated states need fewer.
 const MAX_STEPS: u64 = 1 << 10;
 
+/// The maximum number of steps of a leaking run for which the smallest sufficient memory is searched. Leaks into a caching
+/// pool leave no repeated state, so that each probe executes all steps.
+const MAX_SEARCHED_STEPS: usize = 100;
+
 /// The predicted memory of a run, or where it runs out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
@@ -24,7 +28,7 @@ pub struct Prediction {
     /// The first request that exceeds a limit.
     pub out_of_memory: Option<OutOfMemory>,
     /// Sufficient bytes of device memory and host memory, as requested from the system: the reserved peak without a
-    /// limit, unless a caching allocator manages with less by returning memory.
+    /// limit, unless a caching allocator manages with less by returning memory. (For long runs that leak, that is not searched.)
     sufficient: [u64; Pool::HOMES.len()],
     /// Cache work of the whole run.
     pub cache_work: CacheStats,
@@ -86,12 +90,13 @@ pub fn predict_with<'a>(
     };
     let DryRunResult { ledger, cache_work } = result;
     let mut sufficient = Pool::HOMES.map(|device| ledger.usage_at(device).reserved_peak);
-    if out_of_memory.is_some() && program.allocator.is_caching() {
+    let leaked = Pool::HOMES.map(|device| leaked_bytes(program, target, device));
+    let is_long = leaked[Pool::Device as usize] > 0 && run_schedule.steps > MAX_SEARCHED_STEPS;
+    if out_of_memory.is_some() && program.allocator.is_caching() && !is_long {
         let runs = |target: &Target| dry_run(target, run_schedule, u64::MAX).is_ok();
         let device_bytes = &mut sufficient[Pool::Device as usize];
         *device_bytes = smallest_sufficient(target, *device_bytes, runs);
     }
-    let leaked = Pool::HOMES.map(|device| leaked_bytes(program, target, device));
     // Memory without a limit is exhausted at an unknown step.
     let mut leaking = Pool::HOMES.into_iter().zip(leaked).filter(|(_, leaked)| *leaked > 0).peekable();
     let has_limit = leaking.peek().is_some() && leaking.all(|(device, _)| target.limits(device));
