@@ -6,17 +6,15 @@ mod job;
 mod queue;
 mod report;
 mod share;
+mod signals;
 mod timeout;
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::failure::{ExitStatus, Failure};
 use super::filter::Filter;
@@ -28,6 +26,7 @@ use job::Job;
 use plan::{Plan, Purpose};
 use results::{Dumps, Status, Store};
 use share::Share;
+pub(super) use signals::Signals;
 use spec::Repeats;
 
 /// Train every combination, each in a process of its own, and compare them
@@ -73,7 +72,8 @@ struct Sweep {
     changed: bool,
 }
 
-pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
+pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Result<ExitStatus, Failure> {
+    let signals = signals.unwrap_or_else(Signals::watch).map_err(Failure::machine)?;
     let mut inputs = args.inputs.read(Purpose::Train, &args.out, None)?;
     args.filter.resolve(&inputs.plans)?;
     report::check(&args.table, &inputs.plans)?;
@@ -100,13 +100,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         // Find unreadable results and an unwritable table before anything is trained.
         report::rebuild(sweep).map_err(Failure::input)?;
     }
-    let interrupted = watch_signals().map_err(Failure::machine)?;
+    let interrupted = signals.finish_gracefully();
     let (mut ended, mut before, mut all) = (Vec::new(), 0, 0);
     for stage in 0.. {
         let Some(queue) = queue::fill(&mut sweeps, &args.filter, args.only, stage)? else { break };
         before += queue.done;
         all += queue.done + queue.jobs.len();
-        ended.extend(work(&args, &mut sweeps, &queue.jobs, before + ended.len(), &interrupted)?);
+        ended.extend(work(&args, &mut sweeps, &queue.jobs, before + ended.len(), interrupted)?);
         if interrupted.load(Ordering::Relaxed) {
             break;
         }
@@ -119,7 +119,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let told = tell_doubts(&sweeps, None, told);
     let mut status = report::outcome(&ended, before, all);
     if let Some(mut dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {
-        status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, &interrupted)?);
+        status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, interrupted)?);
         dumps.clean();
         tell_doubts(&[], Some(&dumps), told);
     }
@@ -181,16 +181,4 @@ fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// The first Ctrl-C or SIGTERM sets the flag; the second ends the program at once.
-fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
-    const INTERRUPTED: i32 = 130;
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // Handlers run in the order of registration.
-        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&interrupted))?;
-        flag::register(signal, Arc::clone(&interrupted))?;
-    }
-    Ok(interrupted)
 }
