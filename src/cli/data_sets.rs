@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::failure::Failure;
+use super::failure::{Failure, MOST_SHOWN};
+use super::output;
 use base::brief;
+use base::units::Bytes;
 use data::{
-    Contents, DataError, DataSet, DigestCache, ErrorKey, Inspected, Weights, WeightsError, check_order,
+    Contents, DataError, DataSet, DigestCache, ErrorKey, Inspected, Weights, WeightsError, Work, check_order,
     digest_of_both,
 };
 use plan::Experiment;
@@ -29,7 +31,7 @@ impl DataSets {
     /// Starts with the digests that an earlier sweep cached in the results folder.
     pub(super) fn new(out: &Path) -> DataSets {
         DataSets {
-            digests: DigestCache::read(&out.join(DIGESTS_FILE)),
+            digests: DigestCache::read(&out.join(DIGESTS_FILE)).telling(tell),
             seen: Vec::new(),
             weights: Vec::new(),
         }
@@ -76,7 +78,16 @@ impl DataSets {
                 {
                     errors.iter().filter_map(DataError::path).for_each(|path| note(path, &mut absent));
                 }
-                Err(errors) => errors.iter().for_each(add),
+                Err(errors) => {
+                    errors.iter().take(MOST_SHOWN).for_each(add);
+                    if errors.len() > MOST_SHOWN {
+                        let (more, name) = (errors.len() - MOST_SHOWN, data_set.name());
+                        let problem = format!("data.{name} has {more} more errors");
+                        if !problems.contains(&problem) {
+                            problems.push(problem);
+                        }
+                    }
+                }
             }
             self.check_weights(config, |path, error| match may_be_absent && error.is_absence() {
                 true => note(path, &mut absent),
@@ -144,6 +155,15 @@ impl DataSets {
         let (_, weights) = found.as_ref().ok()?;
         Some(digest_of_both(data, Some(weights)))
     }
+}
+
+/// Reports the progress of reading or encoding a data set that takes long.
+fn tell(work: Work, file: &Path, done: Bytes, all: Bytes) {
+    let work = match work {
+        Work::Reading => "reading",
+        Work::Encoding => "encoding",
+    };
+    output::mention(&format!("{work} {}: {done} of {all}", brief::line(&file.display().to_string())));
 }
 
 /// Adds a path unless it is present.

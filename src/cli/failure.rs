@@ -47,6 +47,9 @@ pub(super) struct Failure {
     status: ExitStatus,
 }
 
+/// Maximum number of errors that are shown in full.
+pub(super) const MOST_SHOWN: usize = 20;
+
 fn short(message: impl Display) -> String {
     brief::lines(&message.to_string()).into_owned()
 }
@@ -62,21 +65,30 @@ impl Failure {
         Failure { message: short(message), status: ExitStatus::Failed }
     }
 
-    /// All values, or all failures combined, so that the user sees every mistake at once.
+    /// All values, or the first failures combined and the number of the others, so that the user sees many mistakes at once.
     pub(super) fn collect<T>(
         results: impl IntoIterator<Item = Result<T, Failure>>,
     ) -> Result<Vec<T>, Failure> {
         let mut values = Vec::new();
         let mut failure: Option<Failure> = None;
+        let mut failures = 0;
         for result in results {
+            failures += usize::from(result.is_err());
             match (result, &mut failure) {
                 (Ok(value), _) => values.push(value),
                 (Err(first), None) => failure = Some(first),
+                (Err(_), Some(_)) if failures > MOST_SHOWN => {}
                 (Err(next), Some(first)) => {
                     first.message.push_str("\n\nerror: ");
                     first.message.push_str(&next.message);
                 }
             }
+        }
+        if let Some(failure) = failure.as_mut().filter(|_| failures > MOST_SHOWN) {
+            let more = failures - MOST_SHOWN;
+            failure
+                .message
+                .push_str(&format!("\n\nand {more} more error{}", if more == 1 { "" } else { "s" }));
         }
         failure.map_or(Ok(values), Err)
     }

@@ -9,6 +9,7 @@ mod compile_kernels;
 mod completions;
 mod data_sets;
 mod devices;
+mod encode_text;
 mod execute_run;
 mod explain;
 mod export;
@@ -78,6 +79,8 @@ enum Command {
     #[command(hide = true)]
     CompileKernels(compile_kernels::Args),
     #[command(hide = true)]
+    EncodeText(encode_text::Args),
+    #[command(hide = true)]
     ExecuteRun(execute_run::Args),
     #[command(hide = true)]
     ProbeDevice(probe_device::Args),
@@ -86,6 +89,10 @@ enum Command {
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let began = Instant::now();
+    // Before anything else: a signal that comes earlier ends a sweep with another code than 130. The child of a sweep has
+    // no handlers.
+    let is_sweep = std::env::args_os().skip(1).any(|argument| argument == "sweep");
+    let signals = is_sweep.then(sweep::Signals::watch);
     let cli = match arguments::read() {
         Ok(cli) => cli,
         Err(status) => return status.into(),
@@ -94,7 +101,7 @@ pub fn main() -> ExitCode {
         output::be_quiet();
     }
     let status = match cli.command {
-        Command::Sweep(args) => sweep::run(args),
+        Command::Sweep(args) => sweep::run(args, signals),
         Command::Plan(args) => plan::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Columns(args) => columns::run(args),
@@ -106,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => completions::run(args),
         Command::Manual(args) => manual::run(args),
         Command::CompileKernels(args) => compile_kernels::run(args),
+        Command::EncodeText(args) => encode_text::run(args),
         Command::ExecuteRun(args) => execute_run::run(args, began),
         Command::ProbeDevice(args) => probe_device::run(args),
     };

@@ -5,7 +5,7 @@ use std::fs::{self, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -26,6 +26,38 @@ pub struct DigestCache {
     file: Option<PathBuf>,
     known: BTreeMap<String, CachedDigest>,
     changed: bool,
+    progress: Progress,
+}
+
+/// Long work on data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Reading,
+    Encoding,
+}
+
+/// Receives the progress of long work: on which file, and bytes done of all.
+type Tell = fn(Work, &Path, Bytes, Bytes);
+
+/// Interval between reports of progress. Shorter work is not reported.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    tell: Option<Tell>,
+    /// When work began, or was last reported.
+    last: Option<Instant>,
+}
+
+impl Progress {
+    pub(super) fn report(&mut self, work: Work, file: &Path, done: u64, all: u64) {
+        if self.last.get_or_insert_with(Instant::now).elapsed() >= INTERVAL {
+            self.last = Some(Instant::now());
+            if let Some(tell) = self.tell {
+                tell(work, file, Bytes(done), Bytes(all));
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +88,11 @@ impl Version {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
+    }
+
+    /// Whether the contents are the same, although the path may have been removed, which changes the change time.
+    pub(super) fn has_contents_of(&self, other: &Version) -> bool {
+        (self.bytes, self.inode, self.modified) == (other.bytes, other.inode, other.modified)
     }
 
     /// Whether it is old enough that a later change would get another timestamp.
@@ -100,7 +137,17 @@ impl DigestCache {
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();
-        DigestCache { file: Some(file.to_path_buf()), known, changed: false }
+        DigestCache { file: Some(file.to_path_buf()), known, ..DigestCache::default() }
+    }
+
+    /// Reports the progress of long work.
+    pub fn telling(mut self, tell: fn(Work, &Path, Bytes, Bytes)) -> DigestCache {
+        self.progress.tell = Some(tell);
+        self
+    }
+
+    pub(super) fn progress(&mut self) -> &mut Progress {
+        &mut self.progress
     }
 
     /// Writes new digests back to the cache file, if there is one. Atomic, since another sweep may be reading.
@@ -130,16 +177,29 @@ impl DigestCache {
         header: usize,
     ) -> io::Result<TokensDigest> {
         let name = format!("{} as {} behind {header}", path.display(), width.name());
-        self.cached_or(name, path, SystemTime::now(), || {
+        self.cached_or(name, path, SystemTime::now(), |progress| {
             let mut largest = LargestToken { width, header, partial: Vec::new(), number: 0 };
-            let digest = hash_file(path, |bytes| largest.add(bytes))?;
+            let digest = hash_file(path, 0, progress, |bytes| largest.add(bytes))?;
             Ok(TokensDigest { digest, largest: largest.number })
         })
     }
 
+    /// The digest of a file's contents without its last `tail` bytes.
+    pub(super) fn of_body(&mut self, path: &Path, tail: u64) -> io::Result<String> {
+        let name = format!("{} without {tail}", path.display());
+        let read = |progress: &mut Progress| {
+            let digest = hash_file(path, tail, progress, |_| ())?;
+            let bytes = digest.bytes + tail;
+            Ok(TokensDigest { digest: FileDigest { bytes, ..digest }, largest: 0 })
+        };
+        Ok(self.cached_or(name, path, SystemTime::now(), read)?.digest.sha256)
+    }
+
     fn of_file_at(&mut self, path: &Path, now: SystemTime) -> io::Result<FileDigest> {
         let name = path.to_string_lossy().into_owned();
-        let read = || Ok(TokensDigest { digest: hash_file(path, |_| ())?, largest: 0 });
+        let read = |progress: &mut Progress| {
+            Ok(TokensDigest { digest: hash_file(path, 0, progress, |_| ())?, largest: 0 })
+        };
         Ok(self.cached_or(name, path, now, read)?.digest)
     }
 
@@ -149,14 +209,14 @@ impl DigestCache {
         name: String,
         path: &Path,
         now: SystemTime,
-        read: impl FnOnce() -> io::Result<TokensDigest>,
+        read: impl FnOnce(&mut Progress) -> io::Result<TokensDigest>,
     ) -> io::Result<TokensDigest> {
         let version = Version::of(&fs::metadata(path)?);
         if let Some(known) = self.known.get(&name).filter(|known| known.version == version) {
             let digest = FileDigest { bytes: version.bytes, sha256: known.sha256.clone() };
             return Ok(TokensDigest { digest, largest: known.largest.unwrap_or_default() });
         }
-        let found = read()?;
+        let found = read(&mut self.progress)?;
         if version.is_settled(now) && found.digest.bytes == version.bytes {
             let largest = Some(found.largest).filter(|largest| *largest > 0);
             self.known.insert(name, CachedDigest { version, sha256: found.digest.sha256.clone(), largest });
@@ -199,9 +259,17 @@ impl LargestToken {
     }
 }
 
-/// Hashes a file in chunks and passes each chunk to `visit`.
-fn hash_file(path: &Path, mut visit: impl FnMut(&[u8])) -> io::Result<FileDigest> {
-    let mut file = regular::open(path)?;
+/// Hashes a file without its last `tail` bytes in chunks, and passes each chunk to `visit`.
+fn hash_file(
+    path: &Path,
+    tail: u64,
+    progress: &mut Progress,
+    mut visit: impl FnMut(&[u8]),
+) -> io::Result<FileDigest> {
+    let file = regular::open(path)?;
+    let all = file.metadata()?.len().saturating_sub(tail);
+    // A file without a tail may grow meanwhile, which its digest shows.
+    let mut file = file.take(if tail == 0 { u64::MAX } else { all });
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     let mut bytes = 0;
@@ -216,6 +284,7 @@ fn hash_file(path: &Path, mut visit: impl FnMut(&[u8])) -> io::Result<FileDigest
         hash.update(&buffer[..count]);
         visit(&buffer[..count]);
         bytes += count as u64;
+        progress.report(Work::Reading, path, bytes, all);
     }
 }
 

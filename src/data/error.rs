@@ -6,6 +6,8 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use super::KeyedCount;
+use super::text::EncoderFailure;
+use base::globs;
 use base::units::Bytes;
 
 /// An unusable data set. [`DataError::help`] suggests a fix, and [`DataError::blame`] is the key of the experiment that
@@ -18,6 +20,11 @@ pub enum DataError {
     NoMatch { pattern: String },
     #[error("`{pattern}` is not a glob: {message}")]
     BadGlob { pattern: String, message: String },
+    #[error(
+        "`{pattern}` is too wide: its folders have more than {} entries, or its paths are too long",
+        thousands(globs::MOST_ENTRIES as u64)
+    )]
+    TooManyFiles { pattern: String },
     #[error("{} is a folder", path.display())]
     Folder { path: PathBuf },
     #[error("cannot read {}: {error}", path.display())]
@@ -28,14 +35,30 @@ pub enum DataError {
     OddLength { path: PathBuf, bytes: u64, format: &'static str },
     #[error("{} begins with llm.c's header of 1,024 bytes, but header = {header}", path.display())]
     Header { path: PathBuf, header: usize },
+    #[error("{} is {format}", path.display())]
+    OtherFormat { path: PathBuf, format: &'static str, help: &'static str },
+    #[error("{} declares {found} in its header, but format = \"{format}\"", path.display())]
+    Declared { path: PathBuf, found: String, format: &'static str },
+    #[error("{} declares {} in its header, but has {}", path.display(), count(*listed, "token"), thousands(*found))]
+    OtherCount { path: PathBuf, listed: u64, found: u64 },
+    #[error(
+        "{} has a 0 after every {format} number: its numbers have {bytes} bytes",
+        path.display()
+    )]
+    Wider { path: PathBuf, format: &'static str, bytes: usize },
     #[error("{} changed during the run", path.display())]
     Changed { path: PathBuf },
     #[error("line {line} of {}: {message}", path.display())]
     Line { path: PathBuf, line: usize, message: String, help: String },
     #[error("{} is not UTF-8 text: invalid from byte {at} on", path.display())]
     NotText { path: PathBuf, at: usize },
-    #[error("cannot encode {}{}: {message}", line.map_or(String::new(), |line| format!("line {line} of ")), path.display())]
-    NotEncoded { path: PathBuf, line: Option<usize>, message: String },
+    #[error(
+        "cannot encode {}{} with {}: {failure}",
+        line.map_or(String::new(), |line| format!("line {line} of ")),
+        path.display(),
+        tokenizer.display()
+    )]
+    NotEncoded { path: PathBuf, line: Option<usize>, tokenizer: PathBuf, failure: EncoderFailure },
     #[error(
         "{}{} is a document of {bytes}; the maximum is {most}",
         line.map_or(String::new(), |line| format!("line {line} of ")),
@@ -140,6 +163,9 @@ impl DataError {
             DataError::NoPaths => "list at least one file or glob".into(),
             DataError::NoMatch { .. } => "relative paths are relative to the file that contains them".into(),
             DataError::BadGlob { .. } => "use `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
+            DataError::TooManyFiles { .. } => {
+                "name a narrower folder, or join small files into larger ones".into()
+            }
             DataError::Folder { path } => format!("to read all files in it, write `{}/**/*`", path.display()),
             DataError::Unreadable { .. } => "check that the file exists and is readable".into(),
             DataError::Empty { .. } => "list at least one file that is not empty".into(),
@@ -147,13 +173,26 @@ impl DataError {
                 "use another format, or set header to the number of bytes before the tokens".into()
             }
             DataError::Header { .. } => "write header = 1024".into(),
+            DataError::OtherFormat { help, .. } => (*help).into(),
+            DataError::Declared { found, .. } if ["u16", "u32"].contains(&found.as_str()) => {
+                format!("write format = \"{found}\"")
+            }
+            DataError::Wider { bytes: 4, .. } => "write format = \"u32\"".into(),
+            DataError::Declared { .. } | DataError::Wider { .. } => "convert its numbers to u16 or u32".into(),
+            DataError::OtherCount { .. } => "the file is incomplete or damaged: make it again".into(),
             DataError::Changed { .. } => "sweep again, and do not change the data during a run".into(),
             DataError::Line { help, .. } => help.clone(),
             DataError::TooLong { .. } => {
                 "split it into files, or write one JSON object per line and document, and set jsonl to its field".into()
             }
             DataError::NotText { .. } => "tokens = \"bytes\" accepts any file".into(),
-            DataError::NotEncoded { .. } => "use a tokenizer that has tokens for any text".into(),
+            DataError::NotEncoded { failure, .. } => match failure {
+                EncoderFailure::Refused(_) => "use a tokenizer that has tokens for any text".into(),
+                EncoderFailure::TooMuchMemory(_) | EncoderFailure::TooMuchTime(_) => {
+                    "divide the document into shorter ones, or use another tokenizer".into()
+                }
+                _ => "use another tokenizer".into(),
+            },
             DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => {
                 "use the tokenizer.json of a model; relative paths are relative to the file that contains them".into()
             }
@@ -198,11 +237,17 @@ impl DataError {
     /// The path or glob that the error concerns, as given in the experiment.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            DataError::NoMatch { pattern } | DataError::BadGlob { pattern, .. } => Some(Path::new(pattern)),
+            DataError::NoMatch { pattern }
+            | DataError::BadGlob { pattern, .. }
+            | DataError::TooManyFiles { pattern } => Some(Path::new(pattern)),
             DataError::Folder { path }
             | DataError::Unreadable { path, .. }
             | DataError::OddLength { path, .. }
             | DataError::Header { path, .. }
+            | DataError::OtherFormat { path, .. }
+            | DataError::Declared { path, .. }
+            | DataError::OtherCount { path, .. }
+            | DataError::Wider { path, .. }
             | DataError::Line { path, .. }
             | DataError::NotText { path, .. }
             | DataError::TooLong { path, .. }
@@ -241,10 +286,15 @@ impl DataError {
             DataError::NoPaths
             | DataError::NoMatch { .. }
             | DataError::BadGlob { .. }
+            | DataError::TooManyFiles { .. }
             | DataError::Folder { .. }
             | DataError::Unreadable { .. }
             | DataError::OddLength { .. }
             | DataError::Header { .. }
+            | DataError::OtherFormat { .. }
+            | DataError::OtherCount { .. }
+            | DataError::Declared { .. }
+            | DataError::Wider { .. }
             | DataError::Changed { .. }
             | DataError::Line { .. }
             | DataError::NotText { .. }

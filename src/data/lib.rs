@@ -5,6 +5,7 @@ mod digest;
 mod documents;
 mod error;
 mod files;
+mod formats;
 mod ids;
 mod order;
 mod padding;
@@ -21,14 +22,14 @@ mod tokens;
 mod weights;
 
 pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, Sample};
-pub use digest::DigestCache;
+pub use digest::{DigestCache, Work};
 pub use documents::Documents;
 pub use error::{DataError, ErrorKey, Split};
 pub use order::{Order, TrainingStep};
 pub use row::TokenRow;
 pub use source::{Contents, DataSet, Inspected, Source, check_order};
 pub use synthetic::SyntheticSet;
-pub use text::{Encoding, TextSet, TokenizerFile};
+pub use text::{EncoderFailure, Encoding, TextSet, TokenizerFile, encode_documents};
 pub use token_width::TokenWidth;
 pub use tokens::TokenSet;
 pub use weights::{

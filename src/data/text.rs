@@ -3,12 +3,16 @@
 mod documents;
 mod encoded;
 mod encoder;
+mod encoding_process;
+mod frames;
+mod json_field;
 
 use std::path::{Path, PathBuf};
 
-use encoded::Encoded;
-use encoder::Encoder;
-pub use encoder::{Encoding, TokenizerFile};
+use encoded::{Encoded, EncodedText};
+use encoder::Launch;
+pub use encoder::{EncoderFailure, Encoding, TokenizerFile};
+pub use encoding_process::encode_documents;
 
 use super::digest::FileDigest;
 use super::documents::{DocumentSamples, DocumentSet};
@@ -17,7 +21,7 @@ use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::{
     Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Sample, Source, TokenWidth, digest,
-    files,
+    files, formats,
 };
 use base::user_cache;
 
@@ -84,9 +88,12 @@ impl TextSet {
         let files = files::find(&self.paths)?;
         let (mut digested, mut errors) = (Vec::with_capacity(files.len()), Vec::new());
         for path in files {
-            match cache.of_file(&path) {
+            let checked = formats::check_text(&path).and_then(|()| {
+                cache.of_file(&path).map_err(|error| DataError::Unreadable { path: path.clone(), error })
+            });
+            match checked {
                 Ok(digest) => digested.push((path, digest)),
-                Err(error) => errors.push(DataError::Unreadable { path, error }),
+                Err(error) => errors.push(error),
             }
         }
         if errors.is_empty() { Ok(digested) } else { Err(errors) }
@@ -95,16 +102,27 @@ impl TextSet {
     /// The encoded text from the user's cache; encodes it if it is not cached.
     fn encoded(&self, cache: &mut DigestCache) -> Result<CachedText, Vec<DataError>> {
         let folder = user_cache::folder().ok_or_else(|| vec![DataError::NoCache])?;
-        self.encoded_in(&folder.join("tokens"), cache)
+        self.encoded_in(&folder.join("tokens"), cache, encoder::launch)
     }
 
-    fn encoded_in(&self, folder: &Path, cache: &mut DigestCache) -> Result<CachedText, Vec<DataError>> {
+    fn encoded_in(
+        &self,
+        folder: &Path,
+        cache: &mut DigestCache,
+        launch: Launch,
+    ) -> Result<CachedText, Vec<DataError>> {
         let digested = self.digested(cache)?;
         let one = |error| vec![error];
-        let digest = self.digest_of_encoded(&digested, cache).map_err(one)?;
-        let encoder = || Encoder::open(&self.encoding);
-        let found =
-            Encoded::open(&folder.join(&digest), &digested, self.jsonl.as_deref(), encoder).map_err(one)?;
+        let tokenizer = self.digest_tokenizer(cache).map_err(one)?;
+        let digest = self.digest_of_encoded(&digested, tokenizer.as_ref());
+        let text = EncodedText {
+            files: &digested,
+            jsonl: self.jsonl.as_deref(),
+            encoding: &self.encoding,
+            tokenizer: tokenizer.as_ref(),
+            launch,
+        };
+        let found = Encoded::open(folder, &digest, &text, cache).map_err(one)?;
         if found.tokens == 0 {
             return Err(one(DataError::Empty { files: digested.len() }));
         }
@@ -126,23 +144,27 @@ impl TextSet {
         Ok(DocumentSet { digest, below, documents, ends, training })
     }
 
+    fn digest_tokenizer(&self, cache: &mut DigestCache) -> Result<Option<FileDigest>, DataError> {
+        let Encoding::Tokenizer(TokenizerFile { file, .. }) = &self.encoding else { return Ok(None) };
+        let digest = cache.of_file(file);
+        digest.map(Some).map_err(|error| DataError::NoTokenizer { path: file.clone(), error })
+    }
+
     /// The digest of everything that determines the tokens.
-    fn digest_of_encoded(&self, files: &Digested, cache: &mut DigestCache) -> Result<String, DataError> {
+    fn digest_of_encoded(&self, files: &Digested, tokenizer: Option<&FileDigest>) -> String {
         let mut parts: Vec<FileDigest> = files.iter().map(|(_, digest)| digest.clone()).collect();
         let mut how = format!("encoded, jsonl {:?}", self.jsonl);
-        if let Encoding::Tokenizer(TokenizerFile { file, special, end }) = &self.encoding {
-            let tokenizer =
-                cache.of_file(file).map_err(|error| DataError::NoTokenizer { path: file.clone(), error })?;
-            parts.push(tokenizer);
+        if let Encoding::Tokenizer(TokenizerFile { special, end, .. }) = &self.encoding {
+            parts.extend(tokenizer.cloned());
             how += &format!(", special {special}, end {end:?}");
         }
         parts.push(digest::of_bytes(how.as_bytes()));
-        Ok(digest::combine(&parts))
+        digest::combine(&parts)
     }
 }
 
 fn row(found: Encoded, below: KeyedCount) -> TokenFiles {
-    TokenFiles::one(found.path, found.file, encoded::WIDTH, below.count)
+    TokenFiles::cached(found.path, found.file, found.version, encoded::WIDTH, below.count)
 }
 
 fn first(errors: Vec<DataError>) -> DataError {

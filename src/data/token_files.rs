@@ -34,8 +34,10 @@ struct TokenFile {
     path: PathBuf,
     /// `None`: opened for each read.
     file: Option<File>,
-    /// The version that was digested; `None` for files of the cache, which do not change.
-    version: Option<Version>,
+    /// The version that was digested.
+    version: Version,
+    /// Whether it is in the cache, from where it may be removed.
+    cached: bool,
 }
 
 impl TokenFiles {
@@ -51,7 +53,7 @@ impl TokenFiles {
         let mut begin = 0;
         let mut files = Vec::with_capacity(counts.len());
         for ((path, count), version) in counts.into_iter().zip(versions) {
-            let opened = TokenFile { begin, path, file: None, version: Some(version) };
+            let opened = TokenFile { begin, path, file: None, version, cached: false };
             let file = opened.open()?;
             let file = (files.len() < OPEN).then_some(file);
             files.push(TokenFile { file, ..opened });
@@ -60,9 +62,15 @@ impl TokenFiles {
         Ok(TokenFiles { files, width, header, below })
     }
 
-    /// A single file without header that does not change.
-    pub(super) fn one(path: PathBuf, file: File, width: TokenWidth, below: usize) -> TokenFiles {
-        let file = TokenFile { begin: 0, path, file: Some(file), version: None };
+    /// A single file of the cache, without header.
+    pub(super) fn cached(
+        path: PathBuf,
+        file: File,
+        version: Version,
+        width: TokenWidth,
+        below: usize,
+    ) -> TokenFiles {
+        let file = TokenFile { begin: 0, path, file: Some(file), version, cached: true };
         TokenFiles { files: vec![file], width, header: 0, below }
     }
 
@@ -102,9 +110,9 @@ impl TokenFile {
 
     /// Checks that the file has the digested version.
     fn check(&self, file: &File) -> Result<(), DataError> {
-        let Some(version) = &self.version else { return Ok(()) };
-        let now = file.metadata().map_err(|error| self.unreadable(error))?;
-        if Version::of(&now) == *version { Ok(()) } else { Err(self.changed()) }
+        let now = Version::of(&file.metadata().map_err(|error| self.unreadable(error))?);
+        let same = if self.cached { now.has_contents_of(&self.version) } else { now == self.version };
+        if same { Ok(()) } else { Err(self.changed()) }
     }
 
     fn changed(&self) -> DataError {

@@ -1,23 +1,15 @@
 //! Data sets of pre-encoded tokens: flat binary files of integers, which are read in place.
 
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::digest::{TokensDigest, versions};
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
-use super::{
-    Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, TokenWidth, digest, files,
-};
-use base::regular;
+use super::{Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, digest, files, formats};
 
 /// Unit and material, for error messages.
 const UNITS: [&str; 2] = ["token", "tokens"];
 
-/// The first i32 of llm.c's token files, and the size of their header in bytes.
-const HEADER_BEGINS: u32 = 20_240_520;
-const HEADER: usize = 1024;
 
 /// Files of tokens, concatenated in the order of their sorted paths.
 #[derive(Debug)]
@@ -67,9 +59,7 @@ impl TokenSet {
 
     fn digest_file(&self, path: &Path, cache: &mut DigestCache) -> Result<TokensDigest, DataError> {
         let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
-        if self.header != HEADER && has_llmc_header(path).map_err(unreadable)? {
-            return Err(DataError::Header { path: path.to_owned(), header: self.header });
-        }
+        formats::check_tokens(path, self.width, self.header)?;
         let found = cache.of_tokens(path, self.width, self.header).map_err(unreadable)?;
         let bytes = found.digest.bytes.saturating_sub(self.header as u64);
         if !bytes.is_multiple_of(self.width.bytes() as u64) {
@@ -87,13 +77,6 @@ impl TokenSet {
         let format = (self.width, self.header, contents.below.count);
         Ok(RowSlices { row: TokenFiles::open(counts, versions, format)?, contents })
     }
-}
-
-/// Whether a file begins with llm.c's header.
-fn has_llmc_header(path: &Path) -> io::Result<bool> {
-    let mut first = [0; 4];
-    let read = regular::open(path)?.read_at(&mut first, 0)?;
-    Ok(read == first.len() && u32::from_le_bytes(first) == HEADER_BEGINS)
 }
 
 impl DataSet for TokenSet {

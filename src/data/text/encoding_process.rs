@@ -1,0 +1,175 @@
+//! The process that encodes text. The `tokenizers` library may panic, abort, hang or exhaust memory on a hostile tokenizer
+//! or text, so it runs only here.
+
+use std::any::Any;
+use std::io::{self, Read, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::{fs, process, thread};
+
+use serde::{Deserialize, Serialize};
+use tokenizers::Tokenizer;
+
+use super::frames;
+use base::{brief, parallel};
+
+/// The first message: how to encode. The second is the tokenizer file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    /// Whether to add the tokenizer's own special tokens to each document.
+    pub(super) special: bool,
+    /// An additional token at the end of each document.
+    pub(super) end: Option<String>,
+}
+
+/// Why a tokenizer cannot be used.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum SetupError {
+    Invalid(String),
+    NoSuchToken { special: Vec<String> },
+}
+
+/// Why a document has no tokens.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum EncodingError {
+    /// An error of the library.
+    Refused(String),
+    /// A panic of the library, or a senseless result.
+    Failed(String),
+}
+
+/// The first byte of a reply.
+pub(super) const ENCODED: u8 = 0;
+pub(super) const FAILED: u8 = 1;
+
+/// A document has at most this many tokens, and as many for each of its bytes.
+const MOST_TOKENS: usize = 64;
+const MOST_EXTRA_TOKENS: usize = 4096;
+
+/// Encodes the documents that standard input brings, until it ends.
+///
+/// # Errors
+/// Standard output is closed, or a message is malformed.
+pub fn encode_documents() -> io::Result<()> {
+    // If memory runs out, this process is the one to end. Without the file, the system chooses.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    // The parent reports panics.
+    panic::set_hook(Box::new(|_| ()));
+    let (sender, messages) = mpsc::channel();
+    let read = move || {
+        // The parent has ended, or needs no more: end, even while a document is being encoded.
+        let _ = forward(io::stdin().lock(), &sender);
+        process::exit(0);
+    };
+    thread::Builder::new().name("documents".into()).spawn(read)?;
+    serve(&messages, io::stdout().lock())
+}
+
+/// Reads messages until the input ends or the receiver is gone.
+pub(super) fn forward(mut from: impl Read, to: &Sender<Vec<u8>>) -> io::Result<()> {
+    while let Some(message) = frames::read(&mut from)? {
+        if to.send(message).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Loads a tokenizer, then encodes batches of documents.
+pub(super) fn serve(messages: &Receiver<Vec<u8>>, mut to: impl Write) -> io::Result<()> {
+    let (Ok(setup), Ok(file)) = (messages.recv(), messages.recv()) else { return Ok(()) };
+    let setup: Setup = serde_json::from_slice(&setup)?;
+    let encoder = caught(|| Encoder::load(&setup, &file))
+        .unwrap_or_else(|panic| Err(SetupError::Invalid(format!("the `tokenizers` library fails: {panic}"))));
+    drop(file);
+    frames::write(&mut to, &[&serde_json::to_vec(&encoder.as_ref().map(|_| ()))?])?;
+    let Ok(encoder) = encoder else { return Ok(()) };
+    for batch in messages {
+        let documents = documents(&batch).ok_or(io::ErrorKind::InvalidData)?;
+        let numbered = documents.into_iter().enumerate().collect();
+        let encoded: Result<Vec<Vec<u8>>, (usize, EncodingError)> =
+            parallel::map(numbered, |(index, text)| encoder.encode(text).map_err(|error| (index, error)))
+                .into_iter()
+                .collect();
+        match encoded {
+            Ok(encoded) => {
+                let parts: Vec<&[u8]> =
+                    [&[ENCODED][..]].into_iter().chain(encoded.iter().map(Vec::as_slice)).collect();
+                frames::write(&mut to, &parts)?;
+            }
+            Err(error) => frames::write(&mut to, &[&[FAILED], &serde_json::to_vec(&error)?])?,
+        }
+    }
+    Ok(())
+}
+
+/// The documents of a batch; each has its length before it.
+fn documents(batch: &[u8]) -> Option<Vec<&str>> {
+    let (mut documents, mut rest) = (Vec::new(), batch);
+    while !rest.is_empty() {
+        let (length, text) = frames::split_number(rest)?;
+        let (text, others) = text.split_at_checked(length)?;
+        documents.push(str::from_utf8(text).ok()?);
+        rest = others;
+    }
+    Some(documents)
+}
+
+/// A loaded tokenizer.
+struct Encoder {
+    tokenizer: Box<Tokenizer>,
+    special: bool,
+    end: Option<u32>,
+}
+
+impl Encoder {
+    fn load(setup: &Setup, file: &[u8]) -> Result<Encoder, SetupError> {
+        let bad = |error: tokenizers::Error| SetupError::Invalid(error.to_string());
+        let mut tokenizer = Tokenizer::from_bytes(file).map_err(bad)?;
+        // Documents are neither padded nor truncated.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(bad)?;
+        let end = setup.end.as_ref().map(|end| token_id(end, &tokenizer)).transpose()?;
+        Ok(Encoder { tokenizer: Box::new(tokenizer), special: setup.special, end })
+    }
+
+    /// The number of tokens (u64) and the tokens (u32).
+    fn encode(&self, text: &str) -> Result<Vec<u8>, EncodingError> {
+        let encoded = caught(|| self.tokenizer.encode_fast(text, self.special))
+            .map_err(EncodingError::Failed)?
+            .map_err(|error| EncodingError::Refused(brief::line(&error.to_string()).into_owned()))?;
+        let tokens = encoded.get_ids();
+        let count = tokens.len() + usize::from(self.end.is_some());
+        if tokens.len() > MOST_TOKENS * text.len() + MOST_EXTRA_TOKENS {
+            return Err(EncodingError::Failed(format!("{} bytes became {count} tokens", text.len())));
+        }
+        let mut bytes = Vec::with_capacity(8 + 4 * count);
+        bytes.extend((count as u64).to_le_bytes());
+        tokens.iter().chain(&self.end).for_each(|token| bytes.extend(token.to_le_bytes()));
+        Ok(bytes)
+    }
+}
+
+fn token_id(token: &str, tokenizer: &Tokenizer) -> Result<u32, SetupError> {
+    tokenizer.token_to_id(token).ok_or_else(|| {
+        let added = tokenizer.get_added_tokens_decoder();
+        let mut special: Vec<(u32, String)> = added
+            .into_iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, token)| (id, token.content))
+            .collect();
+        special.sort();
+        SetupError::NoSuchToken { special: special.into_iter().map(|(_, content)| content).collect() }
+    })
+}
+
+/// The result of work, or the message of its panic.
+fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    // Nothing is used after a panic: the parent ends this process.
+    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_message(&*panic))
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    brief::line(text.unwrap_or("a panic without a message")).into_owned()
+}
