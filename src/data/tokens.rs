@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use super::digest::{TokensDigest, versions};
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
+use super::token_width::TokenWidth;
 use super::{Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, digest, files, formats};
 
 /// Unit and material, for error messages.
 const UNITS: [&str; 2] = ["token", "tokens"];
-
 
 /// Files of tokens, concatenated in the order of their sorted paths.
 #[derive(Debug)]
