@@ -166,6 +166,23 @@ impl TableEntry {
             && self.relative.speed.is_some_and(|ratio| ratio.difference == Difference::None)
     }
 
+    /// Its rank in speed beside the baseline, as the table shows it: -1 slower, 0 no measurable difference, 1 faster.
+    pub(super) fn standing(&self) -> Option<i8> {
+        let difference =
+            if self.relative.is_baseline { Difference::None } else { self.relative.speed?.difference };
+        match difference {
+            Difference::Less => Some(-1),
+            Difference::None => Some(0),
+            Difference::More => Some(1),
+            Difference::Unknown => None,
+        }
+    }
+
+    /// Whether the table shows no difference in speed: both are the baseline or marked `=`.
+    pub(super) fn is_level_with(&self, other: &TableEntry) -> bool {
+        self.standing() == Some(0) && other.standing() == Some(0)
+    }
+
     /// The share of parameters that no step changed, if above [`LOST_UPDATES`].
     pub(super) fn lost_updates(&self) -> Option<f64> {
         self.row.unchanged_parameters.filter(|share| *share > LOST_UPDATES)

@@ -224,7 +224,8 @@ impl TableGroup {
         owners
     }
 
-    /// Whether no other entry needs less memory without being slower, or is faster without needing more memory.
+    /// Whether no other entry needs less memory without being measurably slower, or is faster without needing more
+    /// memory.
     fn is_on_front(&self, at: usize) -> bool {
         let entry = &self.entries[at];
         // Of equal alternatives, the front shows the first, preferring those whose keys all have an effect.
@@ -232,7 +233,8 @@ impl TableGroup {
             let lacks_effect = |entry: &TableEntry| !entry.row.no_effect.is_empty();
             other.memory == entry.memory
                 && other.difference(entry) == Difference::None
-                && (lacks_effect(other), other_at) < (lacks_effect(entry), at)
+                && other.standing() >= entry.standing()
+                && (has_idle_keys(other), other_at) < (has_idle_keys(entry), at)
         };
         entry.is_candidate()
             && !entry.relative.is_duplicate
@@ -249,11 +251,15 @@ fn dominates(a: &TableEntry, b: &TableEntry) -> bool {
     let Some(((a_bytes, b_bytes), speed)) = a.memory.zip(b.memory).zip(a.speed_over(b)) else {
         return false;
     };
+    // The table shows `a` as no slower than the baseline, and `b` as no faster.
+    let not_slower = a.standing() >= Some(0) && b.standing().is_some_and(|standing| standing <= 0);
     match speed.difference {
+        Difference::Unknown => false,
         Difference::More => a_bytes <= b_bytes,
-        // A noisy row must not dominate all rows that its wide interval covers.
+        _ if not_slower => a_bytes < b_bytes || a_bytes == b_bytes && a.standing() > b.standing(),
+        // A noisy row must not dominate faster rows that its wide interval covers.
         Difference::None => a_bytes < b_bytes && speed.half_width().is_some_and(|half| half <= NOISY),
-        Difference::Less | Difference::Unknown => false,
+        Difference::Less => false,
     }
 }
 

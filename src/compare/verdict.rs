@@ -76,7 +76,8 @@ fn recommendation(comparison: &Comparison, group: &TableGroup) -> Option<String>
         .collect();
     let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
     let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
-    let slower = |entry: &&TableEntry| entry.difference(top) == Difference::Less;
+    let slower =
+        |entry: &&TableEntry| entry.difference(top) == Difference::Less && !entry.is_level_with(top);
     let tied: Vec<&TableEntry> = usable.iter().copied().filter(|entry| !slower(entry)).collect();
     let unknown = tied.iter().any(|entry| !same(top, entry) && entry.difference(top) == Difference::Unknown);
     // Of the possibly equally fast entries, those with the least memory.
@@ -155,8 +156,15 @@ fn least_memory(group: &TableGroup, smallest: &TableEntry, fastest: &TableEntry)
         }
         _ => String::new(),
     };
-    let speed = smallest.speed_over(fastest).filter(|speed| differs(*speed));
-    let speed = speed.map(|speed| format!(" at {} of that speed", ratio(speed.median))).unwrap_or_default();
+    let speed = smallest.speed_over(fastest).filter(|speed| is_known(*speed));
+    let speed = match (speed, group.base()) {
+        // In the table's words: beside its `=`, a ratio to another row would read as a contradiction.
+        (Some(_), Some(base)) if smallest.same_speed() => {
+            format!(", as fast as {} within the noise", base.label)
+        }
+        (Some(speed), _) => format!(" at {} of that speed", ratio(speed.median)),
+        (None, _) => String::new(),
+    };
     Some(format!("{} needs the least memory ({}{of_base}){speed}.", smallest.label, size(smallest.memory?)))
 }
 

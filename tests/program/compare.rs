@@ -173,6 +173,71 @@ fn noisy_speed_is_marked_and_not_ranked() {
     insta::assert_snapshot!(table(&rows));
 }
 
+/// Speeds of one row in seven rounds around its median, within +-`spread` of it.
+fn spread_out(rows: &mut [Row], strategy: &str, speed: f64, spread: f64) {
+    for (at, row) in rows.iter_mut().filter(|row| row.strategy == strategy).enumerate() {
+        row.set_speed(speed * (1.0 + spread * [0.2, -0.7, 1.0, 0.0, -1.0, 0.5, -0.4][at]));
+    }
+}
+
+/// The mark and the name of each row of a table.
+fn marks(table: &str) -> Vec<(String, String)> {
+    let rows = table.lines().skip_while(|line| !line.contains("strategy")).skip(1);
+    let rows = rows.take_while(|line| !line.is_empty());
+    rows.map(|line| {
+        let (mark, rest) = line.split_at(2);
+        (mark.trim().to_owned(), rest.split_whitespace().next().unwrap_or_default().to_owned())
+    })
+    .collect()
+}
+
+/// Three times the memory for no measurable speed is no choice, however wide the interval.
+#[test]
+fn more_memory_without_measurable_speed_is_not_on_the_front() {
+    for (speed, spread) in [(4000.0, 0.01), (4000.0, 0.12), (4300.0, 0.12), (3800.0, 0.12)] {
+        let mut large = row("large");
+        large.set_memory(600.0);
+        let mut small = row("small");
+        small.set_memory(100.0);
+        small.set_speed(2000.0);
+        let mut fast = row("fast");
+        fast.set_memory(400.0);
+        fast.set_speed(6000.0);
+        let mut rows = repeated(&[row("plain"), large, small, fast], 7);
+        spread_out(&mut rows, "large", speed, spread);
+        let table = table(&rows);
+        let starred: Vec<String> =
+            marks(&table).into_iter().filter(|(mark, _)| mark.contains('*')).map(|(_, name)| name).collect();
+        assert_eq!(starred, ["plain", "small", "fast"], "{speed} +-{spread}:\n{table}");
+    }
+}
+
+/// Every row is level with a noisy baseline; `small` is slower than `large` in each round.
+#[test]
+fn verdict_agrees_with_rows_marked_equal() {
+    let mut large = row("large");
+    large.set_memory(300.0);
+    large.set_speed(4400.0);
+    let mut small = row("small");
+    small.set_memory(100.0);
+    small.set_speed(3600.0);
+    let mut rows = repeated(&[row("plain"), large, small], 7);
+    spread_out(&mut rows, "plain", 4000.0, 0.3);
+    let said = table(&rows);
+    assert!(!said.contains("of that speed"), "{said}");
+    assert!(said.contains("No measurable difference in speed; small needs the least memory"), "{said}");
+
+    // A faster row: `small` is level with the baseline, and slower than `fast`.
+    let mut fast = row("fast");
+    fast.set_memory(300.0);
+    fast.set_speed(6000.0);
+    let mut small = row("small");
+    small.set_memory(100.0);
+    let said = table(&repeated(&[row("plain"), fast, small], 7));
+    assert!(said.contains("fast is the fastest (") && !said.contains("of that speed"), "{said}");
+    assert!(said.contains("0.50 of plain), as fast as plain within the noise."), "{said}");
+}
+
 /// Causes: other processes used the CPU, the clock changed, or one repeat is an outlier.
 #[test]
 fn disturbed_speeds_are_marked() {
