@@ -12,6 +12,7 @@ use super::error::{RunError, Stop, cannot_write};
 use super::loader::{BatchSource, LoadedBatch, Loader};
 use super::logs::{EvaluationLog, StepLog, TimedStep, Timeline};
 use super::metrics::conditions::{clock_mhz, load};
+use super::metrics::instruction_set;
 use super::metrics::{
     self, Contention, Counts, EffectsContext, Ended, ExternalCounter, Loading, Measured, Outcome, StepTimes,
     Volume,
@@ -87,6 +88,7 @@ pub(super) fn run_on(
     let mut outcome = trainer.run(device)?;
     let measured = &mut outcome.measured;
     measured.emulated = emulated;
+    measured.instruction_set = instruction_set::of(device);
     if let Some(products) = products {
         measured.record_products(products);
     }

@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The first column of each block, in column order. A block continues with the fields that follow in the same struct.
 /// Blocks keep the order in which columns were added to the table, since scripts rely on it.
-const BLOCKS: [&str; 24] = [
+const BLOCKS: [&str; 26] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -50,6 +50,8 @@ const BLOCKS: [&str; 24] = [
     "cpu_wait",
     "estimated_step_ms",
     "padding",
+    "settings",
+    "instruction_set",
 ];
 
 /// All columns except swept keys, in column order.

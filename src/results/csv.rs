@@ -160,12 +160,14 @@ pub fn write_records<T: Serialize>(
 const MARK: char = '\'';
 
 fn needs_escape(text: &str) -> bool {
-    text.starts_with(['=', '+', '-', '@', '\t', '\r', MARK])
+    text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', MARK])
 }
 
-/// Escapes a cell against interpretation as a formula. Numbers need no escape.
+/// Escapes a cell against interpretation as a formula. Negative numbers need no escape.
 fn escape(text: &str) -> String {
-    if needs_escape(text) && text.parse::<f64>().is_err() { format!("{MARK}{text}") } else { text.to_owned() }
+    let digits = text.strip_prefix('-').unwrap_or_default();
+    let is_number = digits.starts_with(|c: char| c.is_ascii_digit()) && digits.parse::<f64>().is_ok();
+    if needs_escape(text) && !is_number { format!("{MARK}{text}") } else { text.to_owned() }
 }
 
 /// The inverse of [`escape`].

@@ -6,6 +6,7 @@ pub mod csv;
 mod foreign;
 mod row;
 mod rows;
+mod settings;
 mod speeds;
 mod store;
 
@@ -13,5 +14,6 @@ pub use columns::documented;
 pub use columns::fields;
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
+pub use settings::Settings;
 pub use speeds::learned;
 pub use store::{Committed, Dumps, PrivateFolder, Store, StoreError};

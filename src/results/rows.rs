@@ -1,6 +1,7 @@
 //! Rows from plans and measurements.
 
 use super::row::{Row, Status};
+use super::settings;
 use device::{DeviceKind, Phase, Target, Usage};
 use execute::{Ended, Outcome};
 use memory::Prediction;
@@ -56,6 +57,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         threads: Some(plan.target.threads),
         axes: run.axes.clone(),
         configuration: run.configuration.clone(),
+        settings: run.config.as_ref().map(settings::one_line).unwrap_or_default(),
         baseline: plan.baseline.clone(),
         looks: (plan.repeats.looks().len() > 1).then(|| plan.repeats.looks().len()),
         ..Row::default()

@@ -9,15 +9,16 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use self::tensor_file::{TensorFile, TensorHeader};
-use crate::child::{Message, Reporter};
-use crate::engine::Engine;
-use crate::error::{RunError, Stop, cannot_write};
-use crate::loader::BatchSource;
-use crate::logs::{STEPS_FILE, StepLog, TimedStep};
-use crate::metrics::{Outcome, Volume};
-use crate::prepare::{Prepared, products};
-use crate::train::finite;
+use super::batch_source::BatchSource;
+use super::engine::Engine;
+use super::error::{RunError, Stop, cannot_write};
+use super::measured::Outcome;
+use super::prepared::Prepared;
+use super::step_log::{STEPS_FILE, StepLog, TimedStep};
+use super::tensor_file::{TensorFile, TensorHeader};
+use super::train::finite;
+use super::volume::Volume;
+use super::{Message, Reporter, instruction_set, products};
 use data::{Batch, DigestCache, Part};
 use device::{Device, Pool, to_f32};
 use memory::{RunSchedule, predict};
@@ -89,6 +90,7 @@ struct Dump<'a> {
 impl Dump<'_> {
     fn write(&mut self, device: &mut dyn Device, outcome: &mut Outcome) -> Result<(), Stop> {
         self.batches()?;
+        outcome.measured.instruction_set = instruction_set::of(device);
         let mut engine = Engine::new(&self.run.program, device, false)?;
         engine.set_weights(self.run.weights.as_ref());
         if self.run.config.strategy.update == Update::InBackward {

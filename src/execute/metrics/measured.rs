@@ -170,6 +170,10 @@ documented! {
         /// The share of steps whose batch was copied to the device during the step before. Empty unless
         /// `loader.prefetch` is 2 or more.
         pub batches_ahead: Option<f64>,
+        /// The instruction set of the CPU kernels: plain, avx2, avx512, avx512_bf16 or amx. `digest` holds for it alone:
+        /// with another, the same training differs in the last bits. Empty on a GPU.
+        #[serde(default)]
+        pub instruction_set: String,
     }
 }
 

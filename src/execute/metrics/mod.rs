@@ -5,6 +5,7 @@ mod contention;
 mod counts;
 mod effects;
 mod external_reading;
+pub(crate) mod instruction_set;
 mod measured;
 mod updated_by;
 mod volume;

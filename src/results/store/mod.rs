@@ -89,6 +89,11 @@ impl Store {
         PathBuf::from(name)
     }
 
+    /// The path of the table of the results that the table of the experiment does not hold.
+    pub fn other_csv(&self) -> PathBuf {
+        self.folder.join("other.csv")
+    }
+
     /// The folder of a committed repeat.
     pub fn repeat_folder(&self, run_id: &str, repeat: usize) -> PathBuf {
         self.folder.join(run_id).join(repeat.to_string())
@@ -182,18 +187,13 @@ impl Store {
     /// A result is unreadable or invalid.
     pub fn rows(&mut self, plan: &Plan) -> Result<Vec<Row>, StoreError> {
         let mut found: HashMap<String, Vec<Row>> = HashMap::new();
-        for run_id in run_ids(&self.folder)? {
-            for repeat in repeats(&self.folder.join(&run_id))? {
-                if let Some(row) = self.result(&run_id, repeat)? {
-                    let has_id = |run: &&PlannedRun| run.id == run_id;
-                    if plan.runs.iter().find(has_id).is_some_and(|run| run.configuration != row.configuration)
-                    {
-                        let result = format!("another configuration, {}", row.configuration);
-                        return Err(self.of_another(&run_id, repeat, result));
-                    }
-                    found.entry(row.configuration.clone()).or_default().push(row);
-                }
+        for row in self.all()? {
+            let has_id = |run: &&PlannedRun| run.id == row.run_id;
+            if plan.runs.iter().find(has_id).is_some_and(|run| run.configuration != row.configuration) {
+                let result = format!("another configuration, {}", row.configuration);
+                return Err(self.of_another(&row.run_id, row.repeat, result));
             }
+            found.entry(row.configuration.clone()).or_default().push(row);
         }
         let mut rows = Vec::new();
         for run in &plan.runs {
@@ -241,6 +241,36 @@ impl Store {
         let known: HashSet<_> = rows.iter().map(table_key).collect();
         let new = of_sweep.iter().filter(|row| !known.contains(&table_key(row))).map(overridden);
         rows.extend(new.filter(|row| !known.contains(&table_key(row))));
+        Ok(rows)
+    }
+
+    /// The final results that a table does not hold, with the labels under which they were measured: of other versions of
+    /// the file, of other files of the same name, and of overrides.
+    ///
+    /// # Errors
+    ///
+    /// A result is unreadable or invalid.
+    pub fn others(&mut self, table: &[Row]) -> Result<Vec<Row>, StoreError> {
+        let held: HashSet<(&str, usize)> =
+            table.iter().map(|row| (row.run_id.as_str(), row.repeat)).collect();
+        let mut others = self.all()?;
+        others.retain(|row| row.status.is_final() && !held.contains(&(row.run_id.as_str(), row.repeat)));
+        Ok(others)
+    }
+
+    /// Whether a repeat has a result, valid or not.
+    pub fn has_result(&self, run_id: &str, repeat: usize) -> bool {
+        self.repeat_folder(run_id, repeat).join(RESULT_FILE).symlink_metadata().is_ok()
+    }
+
+    /// Every result, sorted by run and repeat.
+    fn all(&mut self) -> Result<Vec<Row>, StoreError> {
+        let mut rows = Vec::new();
+        for run_id in run_ids(&self.folder)? {
+            for repeat in repeats(&self.folder.join(&run_id))? {
+                rows.extend(self.result(&run_id, repeat)?);
+            }
+        }
         Ok(rows)
     }
 
