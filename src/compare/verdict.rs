@@ -76,8 +76,7 @@ fn recommendation(comparison: &Comparison, group: &TableGroup) -> Option<String>
         .collect();
     let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
     let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
-    let slower =
-        |entry: &&TableEntry| entry.difference(top) == Difference::Less && !entry.is_level_with(top);
+    let slower = |entry: &&TableEntry| entry.difference(top) == Difference::Less && !entry.is_level_with(top);
     let tied: Vec<&TableEntry> = usable.iter().copied().filter(|entry| !slower(entry)).collect();
     let unknown = tied.iter().any(|entry| !same(top, entry) && entry.difference(top) == Difference::Unknown);
     // Of the possibly equally fast entries, those with the least memory.
