@@ -1,7 +1,7 @@
 //! `runner compare`: compares the strategies of result tables.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
 use super::table::{self, TableArgs};
@@ -20,9 +20,9 @@ pub(super) struct Args {
     table: TableArgs,
 }
 
-/// The rows of all tables. Rows of other programs, which have no experiment, join the only experiment; strategies with equal
-/// names are distinguished by their files.
-fn side_by_side(tables: Vec<(&Path, Vec<Row>)>) -> Vec<Row> {
+/// The rows of all tables. Rows of other programs, which have no experiment, join the only experiment. Equal labels of different
+/// runs are distinguished by the keys that differ, else by their files.
+fn side_by_side(tables: Vec<(String, Vec<Row>)>) -> Vec<Row> {
     let experiments: BTreeSet<String> = tables
         .iter()
         .flat_map(|(_, rows)| rows)
@@ -31,31 +31,44 @@ fn side_by_side(tables: Vec<(&Path, Vec<Row>)>) -> Vec<Row> {
         .collect();
     let one = Some(&experiments).filter(|all| all.len() == 1).and_then(BTreeSet::first);
     let mut taken: BTreeSet<String> = BTreeSet::new();
-    let mut all = Vec::new();
-    for (file, mut rows) in tables {
-        let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let (mut all, mut sources) = (Vec::new(), Vec::new());
+    for (source, mut rows) in tables {
         let is_named = rows.iter().all(|row| !row.experiment.is_empty());
         for row in rows.iter_mut().filter(|_| !is_named) {
-            row.experiment = one.cloned().unwrap_or_else(|| stem.clone().into_owned());
+            row.experiment = one.cloned().unwrap_or_else(|| source.clone());
             if taken.contains(&row.strategy) {
-                row.strategy = format!("{} ({stem})", row.strategy);
+                row.strategy = format!("{} ({source})", row.strategy);
             }
         }
         taken.extend(rows.iter().map(|row| row.strategy.clone()));
+        sources.extend(std::iter::repeat_n(source, rows.len()));
         all.extend(rows);
     }
+    compare::tell_apart(&mut all, &sources);
     all
+}
+
+/// Short names of files: their stems, or their paths where two stems are equal.
+fn sources(files: &[PathBuf]) -> Vec<String> {
+    let stem = |file: &PathBuf| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let stems: Vec<String> = files.iter().map(stem).collect();
+    let path = |file: &PathBuf| file.with_extension("").display().to_string();
+    if stems.iter().collect::<BTreeSet<_>>().len() == files.len() {
+        stems
+    } else {
+        files.iter().map(path).collect()
+    }
 }
 
 /// Reads the tables and prints the comparison.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let mut tables = Vec::new();
-    for file in &args.files {
+    for (file, source) in args.files.iter().zip(sources(&args.files)) {
         let rows = csv::read(file).map_err(Failure::input)?;
         if rows.is_empty() {
             return Err(Failure::input(format!("{} holds no rows: no run has finished yet", file.display())));
         }
-        tables.push((file.as_path(), rows));
+        tables.push((source, rows));
     }
     let rows = side_by_side(tables);
     let options = args.table.options(args.baseline);

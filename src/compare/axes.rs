@@ -41,13 +41,17 @@ pub(super) fn outer(row: &Row) -> Vec<&Axis> {
 }
 
 /// The last word of a key, or the whole key if another one ends in the same word.
+pub(super) fn last_word<'a>(key: &'a str, all: &[String]) -> &'a str {
+    let word = key.rsplit('.').next().unwrap_or(key);
+    if all.iter().any(|other| other != key && other.rsplit('.').next() == Some(word)) { key } else { word }
+}
+
+/// The same for headings, which say `batch` for `batch_size`.
 pub(super) fn short<'a>(key: &'a str, all: &[String]) -> &'a str {
-    let last = |key: &'a str| key.rsplit('.').next().unwrap_or(key);
-    let word = last(key);
-    if all.iter().any(|other| other != key && other.rsplit('.').next() == Some(word)) {
-        return key;
+    match last_word(key, all) {
+        "batch_size" => "batch",
+        word => word,
     }
-    if word == "batch_size" { "batch" } else { word }
 }
 
 /// `batch 16`

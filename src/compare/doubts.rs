@@ -22,6 +22,7 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     if measured.len() > 1 {
         out.extend(not_interleaved(comparison));
+        out.extend(split_rounds(comparison));
         out.extend(noisy(comparison).or_else(|| too_few(comparison, &measured)));
     }
     out.extend(disturbed(comparison));
@@ -32,17 +33,57 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
 /// Entries that share no round with their baseline.
 fn not_interleaved(comparison: &Comparison) -> Option<String> {
     let unpaired = pairs(comparison).filter(|(entry, base)| entry.speed.ratios(&base.speed).is_empty());
-    // Rows of other programs have no run id and cannot be measured here.
-    let ours = unpaired.filter(|(entry, base)| !entry.row.run_id.is_empty() && !base.row.run_id.is_empty());
-    let names: Vec<String> = ours.map(|(entry, _)| entry.label.clone()).collect();
+    let names: Vec<String> = unpaired
+        .filter(|(entry, base)| are_ours(entry, base))
+        .map(|(entry, _)| entry.label.clone())
+        .collect();
     let was = if names.len() == 1 { "was" } else { "were" };
     (!names.is_empty()).then(|| {
         format!(
-            "{} {was} not interleaved with the baseline, but measured by another sweep: `--fresh` measures both \
-             together.",
+            "{} {was} not interleaved with the baseline, but measured by another sweep: if one file has both, \
+             `--fresh` measures them together.",
             list(&names)
         )
     })
+}
+
+/// Entries with enough repeats for an interval, but too few in the rounds of their baseline, as after an interruption.
+fn split_rounds(comparison: &Comparison) -> Option<String> {
+    let mut names: Vec<String> = Vec::new();
+    let (mut fewest, mut needed) = (FEWEST_ROUNDS, 0);
+    for (entry, base) in pairs(comparison).filter(|(entry, base)| is_split(entry, base)) {
+        let rounds = entry.speed.ratios(&base.speed).len();
+        names.push(entry.label.clone());
+        fewest = fewest.min(rounds);
+        needed = needed.max(last_repeat(entry, base) + FEWEST_ROUNDS - rounds);
+    }
+    let share = if names.len() == 1 { "shares" } else { "share" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} {share} only {} with the baseline, and an interval needs {FEWEST_ROUNDS}: repeats that an interruption \
+             or another sweep separates are not paired. `--repeats {needed}` adds the missing rounds.",
+            list(&names),
+            count(fewest, "round"),
+        )
+    })
+}
+
+/// Whether both can be measured here: rows of other programs have no run id.
+fn are_ours(entry: &TableEntry, base: &TableEntry) -> bool {
+    !entry.row.run_id.is_empty() && !base.row.run_id.is_empty()
+}
+
+/// The number of repeats so far; of rows of other programs, those that are compared.
+fn last_repeat(entry: &TableEntry, base: &TableEntry) -> usize {
+    let rounds = entry.speed.ratios(&base.speed).len();
+    let last = entry.speed.last_repeat().max(base.speed.last_repeat());
+    if are_ours(entry, base) { last.max(rounds) } else { rounds }
+}
+
+fn is_split(entry: &TableEntry, base: &TableEntry) -> bool {
+    let rounds = entry.speed.ratios(&base.speed).len();
+    let repeats = entry.speed.len().min(base.speed.len());
+    are_ours(entry, base) && (1..FEWEST_ROUNDS).contains(&rounds) && repeats >= FEWEST_ROUNDS
 }
 
 /// Candidates paired with the baselines of their groups, if both have speeds.
@@ -79,14 +120,17 @@ fn noisy(comparison: &Comparison) -> Option<String> {
 /// The number of repeats that would establish the observed differences of all pairs, at most [`MOST_REPEATS`].
 fn sufficient_repeats<'a>(pairs: impl Iterator<Item = (&'a TableEntry, &'a TableEntry)>) -> Option<usize> {
     let needed = |(entry, base): (&TableEntry, &TableEntry)| {
-        statistics::rounds_to_tell(&entry.speed.ratios(&base.speed), OF_INTEREST, MOST_REPEATS)
+        let rounds = entry.speed.ratios(&base.speed);
+        let unpaired = last_repeat(entry, base) - rounds.len();
+        Some(statistics::rounds_to_tell(&rounds, OF_INTEREST, MOST_REPEATS)? + unpaired)
     };
     pairs.map(needed).try_fold(0, |most, needed| Some(most.max(needed?))).filter(|repeats| *repeats > 0)
 }
 
 fn too_few(comparison: &Comparison, measured: &[&TableEntry]) -> Option<String> {
     let unknown = |(entry, base): &(&TableEntry, &TableEntry)| {
-        entry.difference(base) == Difference::Unknown && !entry.speed.ratios(&base.speed).is_empty()
+        let no_interval = entry.difference(base) == Difference::Unknown && !is_split(entry, base);
+        no_interval && !entry.speed.ratios(&base.speed).is_empty()
     };
     let unknown: Vec<(&TableEntry, &TableEntry)> = pairs(comparison).filter(unknown).collect();
     let rounds = unknown.iter().map(|(entry, base)| entry.speed.ratios(&base.speed).len()).max()?;

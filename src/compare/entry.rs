@@ -6,7 +6,7 @@ use super::Basis;
 use super::rounds::Rounds;
 use base::statistics::{self, Difference, Ratio};
 use device::Role;
-use results::{Row, Status};
+use results::{Row, Settings, Status};
 
 /// Above this relative half-width of its confidence interval, a speed ratio is noisy.
 pub(super) const NOISY: f64 = 0.05;
@@ -33,6 +33,7 @@ pub(super) struct TableEntry {
     /// Repeats without measurements, if others have them.
     pub(super) lost: usize,
     pub(super) versions: Vec<String>,
+    pub(super) instruction_sets: Vec<String>,
     /// Peak in bytes: measured, or predicted if it ran out of memory or was only planned.
     pub(super) memory: Option<u64>,
     /// Tokens or samples per second.
@@ -152,6 +153,25 @@ impl TableEntry {
     /// The difference to the baseline's loss, as a share of it.
     pub(super) fn loss_change(&self) -> Option<f64> {
         Some(self.relative.loss?.median - 1.0)
+    }
+
+    /// Whether both losses are of the same data after the same training: as many steps of equal batches, and the same
+    /// data, sequences and evaluation. What is unknown counts as equal.
+    pub(super) fn has_comparable_loss(&self, other: &TableEntry) -> bool {
+        let (one, two) = (&self.row, &other.row);
+        let equal = |a: Option<usize>, b: Option<usize>| a.zip(b).is_none_or(|(a, b)| a == b);
+        let settings = Settings::parse(&one.settings).zip(Settings::parse(&two.settings));
+        let differing = settings.map(|(a, b)| Settings::differing(&[&a, &b])).unwrap_or_default();
+        let is_of_data = |key: &String| {
+            let word = key.rsplit('.').next().unwrap_or(key);
+            key.starts_with("data.")
+                || key.starts_with("evaluation.") && word != "every"
+                || key.starts_with("model.") && ["context", "vocabulary"].contains(&word)
+        };
+        equal(one.steps, two.steps)
+            && equal(one.warmup_steps, two.warmup_steps)
+            && equal(one.batch_size, two.batch_size)
+            && !differing.iter().any(is_of_data)
     }
 
     /// Whether losses of different seeds show no difference from the baseline's.
@@ -342,8 +362,11 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
     let has_figures = |row: &&Row| matches!(row.status, Status::Ok | Status::Diverged);
     let measured: Vec<&Row> = repeats.iter().copied().filter(has_figures).collect();
     let mut versions: Vec<String> = repeats.iter().map(|row| row.version.clone()).collect();
-    versions.sort();
-    versions.dedup();
+    let mut instruction_sets: Vec<String> = repeats.iter().map(|row| row.instruction_set.clone()).collect();
+    for distinct in [&mut versions, &mut instruction_sets] {
+        distinct.sort();
+        distinct.dedup();
+    }
     let speed = |row: &Row| if in_tokens { row.tokens_per_s } else { row.samples_per_s };
     let waits = |row: &Row| Some(row.data_wait_ms? / row.step_ms_median.filter(|ms| *ms > 0.0)?);
     TableEntry {
@@ -353,6 +376,7 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
         repeats: measured.len(),
         lost: if measured.is_empty() { 0 } else { repeats.len() - measured.len() },
         versions,
+        instruction_sets,
         memory: match (basis, status) {
             (_, Status::Skipped) => None,
             (Basis::Predicted, _) | (_, Status::Oom) => first.predicted_peak_bytes,

@@ -37,9 +37,10 @@ pub(super) fn baseline(
     requested: Option<&str>,
 ) -> Result<String, CompareError> {
     let find = |name: &str| {
-        let swept_inside = format!("{name}/");
+        let begins = |with: String| entries.iter().find(|entry| entry.label.starts_with(&with));
         let found = entries.iter().find(|entry| entry.label == name);
-        found.or_else(|| entries.iter().find(|entry| entry.label.starts_with(&swept_inside)))
+        // With keys swept inside the strategy, or from one of several tables.
+        found.or_else(|| begins(format!("{name}/"))).or_else(|| begins(format!("{name} (")))
     };
     let Some(requested) = requested else {
         let named = |entry: &&TableEntry| !entry.row.baseline.is_empty();
@@ -120,7 +121,11 @@ pub(super) fn machines<'a>(entries: impl IntoIterator<Item = &'a TableEntry>) ->
 
 /// The device, with the requested limits of its and the host's memory.
 pub(super) fn machine(entry: &TableEntry) -> String {
-    let Row { device, limited, limit_bytes, host_limit_bytes, .. } = &entry.row;
+    machine_of(&entry.row)
+}
+
+pub(super) fn machine_of(row: &Row) -> String {
+    let Row { device, limited, limit_bytes, host_limit_bytes, .. } = row;
     let own = limit_bytes.filter(|_| *limited).map(|limit| format!(" limited to {}", size(limit)));
     let host = host_limit_bytes.map(|limit| format!(", its host to {}", size(limit)));
     format!("{device}{}{}", own.unwrap_or_default(), host.unwrap_or_default())
@@ -268,8 +273,9 @@ fn relative_to(base: &TableEntry, entry: &TableEntry) -> Relative {
         |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
     let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
     let other_task = entry.trains() != base.trains();
+    let comparable = !other_task && entry.has_comparable_loss(base);
     let losses =
-        entry.loss.as_ref().zip(base.loss.as_ref()).filter(|(a, b)| a.source == b.source && !other_task);
+        entry.loss.as_ref().zip(base.loss.as_ref()).filter(|(a, b)| a.source == b.source && comparable);
     Relative {
         memory,
         speed: entry.speed_over(base),

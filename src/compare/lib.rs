@@ -19,6 +19,7 @@ mod styled;
 mod table;
 mod text;
 mod verdict;
+mod versions;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -30,6 +31,7 @@ use group::TableGroup;
 use results::Row;
 pub use styled::{Styled, Tone};
 pub use text::wrap;
+pub use versions::tell_apart;
 
 /// Maximum width of table lines if the terminal's width is unknown, and of sentences always.
 pub const WIDTH: usize = 100;
@@ -176,8 +178,9 @@ impl Comparison {
     }
 
     /// The same as GitHub Markdown, without shortened names.
-    pub(crate) fn markdown(&self) -> String {
-        let mut out = format!("**{}**\n\n{}\n", heading::title(self), columns::table(self).markdown());
+    pub fn markdown(&self) -> String {
+        let mut out =
+            format!("**{}**\n\n{}\n", text::markdown(&heading::title(self)), columns::table(self).markdown());
         let _ = writeln!(out, "\n{}\n", text::markdown(&legend::parts(self, &[]).join("; ")));
         for sentence in verdict::sentences(self) {
             let _ = writeln!(out, "- {}", text::markdown(&sentence));

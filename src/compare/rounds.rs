@@ -44,6 +44,11 @@ impl Rounds {
         self.figures.len()
     }
 
+    /// The highest number of a repeat.
+    pub(super) fn last_repeat(&self) -> usize {
+        self.figures.iter().map(|((_, repeat), _)| *repeat).max().unwrap_or(0)
+    }
+
     /// The ratios to `other`, one per round that has both.
     pub(super) fn ratios(&self, other: &Rounds) -> Vec<f64> {
         let same_round = |round: &Round| {

@@ -151,7 +151,7 @@ impl Table {
         let row = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
         let titles = self.columns.iter().map(|column| markdown(&column.title));
         let mut lines = vec![
-            row([String::new(), self.name.clone()]
+            row([String::new(), markdown(&self.name)]
                 .into_iter()
                 .chain(titles)
                 .chain([self.note.clone()])
@@ -165,7 +165,7 @@ impl Table {
                 lines.push(row(cells.into_iter().chain(empty).collect()));
             }
             let cells = [markdown(&content.mark), markdown(&content.name)];
-            let numbers = self.columns.iter().map(|column| column.cells[at].clone());
+            let numbers = self.columns.iter().map(|column| markdown(&column.cells[at]));
             lines.push(row(cells.into_iter().chain(numbers).chain([markdown(&content.note)]).collect()));
         }
         lines.join("\n")

@@ -84,19 +84,43 @@ pub(super) fn pack(pieces: &[String], separator: &str, columns: usize) -> Vec<St
     lines
 }
 
-/// Escapes text for GitHub Markdown.
+/// Escapes text for GitHub Markdown, so that nothing in names is HTML. Pairs of backticks stay code.
 pub(super) fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut code = false;
-    for c in text.chars() {
-        code ^= c == '`';
-        // A `|` ends a table cell even inside code.
-        if c == '|' || !code && matches!(c, '\\' | '*' | '_' | '<' | '>' | '~' | '[' | ']' | '#') {
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let ticks = rest.len() - rest.trim_start_matches('`').len();
+        if ticks > 0 {
+            let (run, after) = rest.split_at(ticks);
+            let end = code_end(after, ticks);
+            match end {
+                // A `|` ends a table cell even inside code.
+                Some(end) => out.push_str(&format!("{run}{}{run}", after[..end].replace('|', "\\|"))),
+                None => out.push_str(&"\\`".repeat(ticks)),
+            }
+            rest = &after[end.map_or(0, |end| end + ticks)..];
+            continue;
+        }
+        if matches!(c, '\\' | '*' | '_' | '<' | '>' | '~' | '[' | ']' | '#' | '|' | '&') {
             out.push('\\');
         }
         out.push(c);
+        rest = &rest[c.len_utf8()..];
     }
     out
+}
+
+/// The end of code that begins with this number of backticks: before the next run of as many.
+fn code_end(text: &str, ticks: usize) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += text[at..].find('`')?;
+        let run = text[at..].len() - text[at..].trim_start_matches('`').len();
+        if run == ticks {
+            return Some(at);
+        }
+        at += run;
+    }
 }
 
 #[cfg(test)]
@@ -116,5 +140,19 @@ mod tests {
         assert_eq!(wrap("one two three", 8), "one two\n  three");
         assert_eq!(one_line(" a\n\tb\u{7} c "), "a b c");
         assert_eq!(wrap("a\u{1b}[2J", 8), "a [2J");
+    }
+
+    #[test]
+    fn markdown_holds_no_html() {
+        for (text, escaped) in [
+            ("a|b <i>*_", r"a\|b \<i\>\*\_"),
+            ("use `--repeats 6|7` & <b>", r"use `--repeats 6\|7` \& \<b\>"),
+            // Backticks without an equal run after them are not code.
+            ("a`<img src=x>", r"a\`\<img src=x\>"),
+            ("``<img>` <b>", r"\`\`\<img\>\` \<b\>"),
+            ("`a``<b>` <i>", r"`a``<b>` \<i\>"),
+        ] {
+            assert_eq!(markdown(text), escaped, "{text}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The verdict in sentences. It makes no claim about speed that noise could explain.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::columns;
 use super::entry::{LossSource, TableEntry, WAITS};
@@ -33,11 +33,13 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     if comparison.basis == Basis::Measured {
         out.extend(lost_updates(comparison));
         out.extend(higher_loss(comparison));
+        out.extend(loss_of_one_step(comparison));
         out.extend(data_wait(comparison));
         out.extend(disagreements(comparison));
         out.extend(doubts::sentences(comparison));
     }
     out.extend(mixed_versions(comparison));
+    out.extend(mixed_instruction_sets(comparison));
     out.iter().map(|sentence| one_line(sentence)).collect()
 }
 
@@ -312,15 +314,32 @@ fn lost_updates(comparison: &Comparison) -> Option<String> {
 
 fn higher_loss(comparison: &Comparison) -> Option<String> {
     let worse = |entry: &TableEntry| {
-        let change = change(entry.loss_change().filter(|loss| *loss > WORSE_LOSS && !entry.same_loss())?);
-        match entry.loss.as_ref()?.source {
-            LossSource::Evaluation => Some(change),
-            LossSource::Training => Some(format!("{change} in training")),
-        }
+        let is_of_evaluation = entry.loss.as_ref()?.source == LossSource::Evaluation;
+        entry
+            .loss_change()
+            .filter(|loss| is_of_evaluation && *loss > WORSE_LOSS && !entry.same_loss())
+            .map(change)
     };
     let names = names(comparison, worse);
     (comparison.by.is_none() && !names.is_empty())
         .then(|| format!("Check convergence: the loss of {} is above the baseline's.", list(&names)))
+}
+
+/// Losses of a single training step, which differ by chance in either direction.
+fn loss_of_one_step(comparison: &Comparison) -> Option<String> {
+    let other = |entry: &TableEntry| {
+        let is_of_training = entry.loss.as_ref()?.source == LossSource::Training;
+        let differs = |loss: &f64| is_of_training && loss.abs() > WORSE_LOSS && !entry.same_loss();
+        entry.loss_change().filter(differs).map(change)
+    };
+    let names = names(comparison, other);
+    (comparison.by.is_none() && !names.is_empty()).then(|| {
+        format!(
+            "The loss of {} differs from the baseline's in the last training step, one batch: that may be chance. To \
+             compare losses, add `[evaluation]` and several repeats with `seeds = \"vary\"` in `[measure]`.",
+            list(&names)
+        )
+    })
 }
 
 fn data_wait(comparison: &Comparison) -> Option<String> {
@@ -362,14 +381,29 @@ fn disagreements(comparison: &Comparison) -> Vec<String> {
 }
 
 fn mixed_versions(comparison: &Comparison) -> Option<String> {
-    let mut versions: Vec<String> = comparison.entries().flat_map(|entry| entry.versions.clone()).collect();
-    versions.sort();
-    versions.dedup();
-    versions.retain(|version| !version.is_empty());
+    let versions = several(comparison.entries().flat_map(|entry| &entry.versions));
     (versions.len() > 1).then(|| {
         format!(
             "The rows come from several versions of runner ({}): compare with care, or sweep again with `--fresh`.",
             versions.join(", ")
         )
     })
+}
+
+/// The same training on processors with other units.
+fn mixed_instruction_sets(comparison: &Comparison) -> Option<String> {
+    let sets = several(comparison.entries().flat_map(|entry| &entry.instruction_sets));
+    (sets.len() > 1).then(|| {
+        format!(
+            "The rows were computed with several instruction sets ({}): the same training then differs in the last \
+             digits, and so do digests.",
+            sets.join(", ")
+        )
+    })
+}
+
+/// The distinct names, sorted.
+fn several<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+    let names: BTreeSet<&str> = names.map(String::as_str).filter(|name| !name.is_empty()).collect();
+    names.into_iter().collect()
 }

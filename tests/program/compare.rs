@@ -260,6 +260,30 @@ fn runs_not_interleaved_are_not_ranked() {
     insta::assert_snapshot!(table(&rows));
 }
 
+/// A sweep that was interrupted within a round and continued: its last round lacks the baseline.
+#[test]
+fn interrupted_round_is_told_with_its_remedy() {
+    let interrupted = |repeats: usize, round: usize| {
+        let mut rows = repeated(&[row("plain"), row("lean"), row("bf16")], repeats);
+        for row in &mut rows {
+            let is_after = row.repeat > round || row.repeat == round && row.strategy != "plain";
+            row.sweep = if is_after { "second" } else { "first" }.into();
+        }
+        table(&rows)
+    };
+    for round in [1, 4, 6] {
+        let table = interrupted(6, round);
+        let flat = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = "lean and bf16 share only 5 rounds with the baseline, and an interval needs 6: repeats that an \
+                    interruption or another sweep separates are not paired. `--repeats 7` adds the missing rounds.";
+        assert!(flat.contains(said) && !flat.contains("cannot rank speeds within"), "{table}");
+    }
+    assert!(!interrupted(7, 4).contains("interruption"), "six rounds suffice");
+    // Too few in any case: the advice counts the unpaired round.
+    let table = interrupted(3, 2);
+    assert!(!table.contains("interruption") && table.contains("`--repeats 7` would"), "{table}");
+}
+
 /// Repeats with different seeds show how much of a difference is random.
 #[test]
 fn loss_has_interval_if_seeds_vary() {

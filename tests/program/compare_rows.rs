@@ -57,11 +57,12 @@ fn table_without_baselines_is_read() {
     let mut table = Vec::new();
     csv::write(&[row("recompute")], &[], &mut table).unwrap();
     let table = String::from_utf8(table).unwrap();
-    let old: Vec<&str> = table.lines().map(|line| line.rsplitn(24, ',').last().unwrap()).collect();
+    let old: Vec<&str> = table.lines().map(|line| line.rsplitn(26, ',').last().unwrap()).collect();
     let last = ",baseline,trainable_parameters,host_limit_bytes,oom_pool,oom_other_short_bytes,pinned_peak_bytes,\
                 first_step_ms,all_reserved_peak_bytes,unchanged_parameters,\
                 leaked_bytes,steps_until_oom,oom_in_pieces_bytes,oom_largest_piece_bytes,\
-                seed,sweep,looks,cpu_wait,clock_after_mhz,estimated_step_ms,padding,batch_bytes,loading_hidden,batches_ahead";
+                seed,sweep,looks,cpu_wait,clock_after_mhz,estimated_step_ms,padding,batch_bytes,loading_hidden,batches_ahead,\
+                settings,instruction_set";
     assert!(table.lines().next().unwrap().ends_with(last), "these are the last columns: {table}");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), old.join("\n")).unwrap();
@@ -115,17 +116,70 @@ fn training_loss_is_labelled() {
         (row.loss_eval, row.loss_last) = (evaluation, Some(training));
         row
     };
-    let told = "dloss: of the last training step, if there is no evaluation";
+    let told = "dloss: of the last training step alone, for lack of an evaluation";
     let evaluated = [of("plain", Some(3.0), 2.0), of("lean", Some(3.3), 2.0)];
     let table = rendered(&evaluated, Format::Table);
-    assert!(table.contains("+10.0%") && !table.contains(told) && !table.contains("in training"), "{table}");
-    let trained = [of("plain", None, 2.0), of("lean", None, 2.2)];
+    assert!(table.contains("+10.0%") && !table.contains(told) && !table.contains("last training"), "{table}");
+    // A difference in either direction may be chance.
+    let trained = [of("plain", None, 2.0), of("lean", None, 2.2), of("8bit", None, 1.9)];
     let table = rendered(&trained, Format::Table);
-    assert!(table.contains(told) && table.contains("lean (+10.0% in training)"), "{table}");
+    let flat = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(table.contains(told) && !table.contains("Check convergence"), "{table}");
+    assert!(flat.contains("The loss of lean (+10.0%) and 8bit (-5.00%) differs"), "{table}");
+    assert!(flat.contains("add `[evaluation]` and several repeats with `seeds = \"vary\"`"), "{table}");
+    let trained = [of("plain", None, 2.0), of("lean", None, 2.2)];
     let mixed = rendered(&[of("plain", Some(3.0), 2.0), of("lean", None, 2.2)], Format::Table);
     assert!(!mixed.contains("dloss"), "{mixed}");
     let kinds = |rows: &[Row]| rendered(rows, Format::Json).matches("\"loss_of\": \"training\"").count();
     assert_eq!((kinds(&evaluated), kinds(&trained)), (0, 2));
+}
+
+/// Losses after other numbers of steps, of other batches or of other data are not compared.
+#[test]
+fn losses_of_unequal_training_are_not_compared() {
+    let settings = "[model.transformer]; context = 256; [data.text]; split = 0.9; [evaluation]; batches = 2";
+    let of = |strategy: &str| {
+        let mut row = Row { settings: settings.into(), ..row(strategy) };
+        row.loss_eval = Some(3.0);
+        row
+    };
+    let with = |change: &dyn Fn(&mut Row)| {
+        let mut other = of("other");
+        other.loss_eval = Some(3.3);
+        change(&mut other);
+        rendered(&[of("plain"), other], Format::Table).contains("+10.0%")
+    };
+    assert!(with(&|_| {}));
+    assert!(with(&|row| row.settings.clear()), "unknown counts as equal");
+    assert!(with(&|row| row.settings.push_str("; every = 5")), "when it is evaluated");
+    assert!(!with(&|row| row.steps = Some(40)));
+    assert!(!with(&|row| row.warmup_steps = Some(1)));
+    assert!(!with(&|row| row.batch_size = Some(16)));
+    for (from, to) in [("batches = 2", "batches = 4"), ("split = 0.9", "split = 0.8"), ("256", "512")] {
+        assert!(!with(&|row| row.settings = row.settings.replace(from, to)), "{to}");
+    }
+}
+
+/// The same training on processors with other units differs in the last digits.
+#[test]
+fn instruction_sets_are_not_different_training() {
+    let with = |strategy: &str, set: &str| {
+        let mut row = row(strategy);
+        row.instruction_set = set.into();
+        row.digest = format!("digest of {set}");
+        row
+    };
+    let mut repeats = [with("plain", "amx"), with("plain", "avx512_bf16"), with("lean", "amx")];
+    repeats[1].repeat = 2;
+    let table = rendered(&repeats, Format::Table);
+    let flat = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("several instruction sets (amx, avx512_bf16): the same training then differs"),
+        "{table}"
+    );
+    let json = rendered(&repeats, Format::Json);
+    assert_eq!(json.matches("\"strategy\": \"plain\"").count(), 1, "one run: {json}");
+    assert!(!rendered(&[with("plain", "amx"), with("lean", "amx")], Format::Table).contains("instruction"));
 }
 
 /// Tables of other programs need only a few columns; lines with the same strategy are its repeats.

@@ -223,7 +223,11 @@ pub(super) static ALL: [TableColumn; 33] = [
                 let loss = entry.loss.as_ref().is_some_and(|loss| loss.source == LossSource::Training);
                 loss && entry.relative.loss.is_some()
             };
-            if view.any(of_training) { "of the last training step, if there is no evaluation" } else { "" }
+            if view.any(of_training) {
+                "of the last training step alone, for lack of an evaluation"
+            } else {
+                ""
+            }
         },
     },
     TableColumn {

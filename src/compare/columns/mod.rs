@@ -66,7 +66,8 @@ pub(super) fn table(comparison: &Comparison) -> Table {
     let mut columns = Vec::new();
     if in_columns {
         let value = |key: &str| {
-            view.column(axes::short(key, &swept).to_owned(), 0, |entry| axes::inner_value(&entry.row, key))
+            let cell = |entry: &TableEntry| axes::inner_value(&entry.row, key).map(|value| one_line(&value));
+            view.column(axes::short(key, &swept).to_owned(), 0, cell)
         };
         columns.extend(swept.iter().map(|key| value(key)));
     }
