@@ -120,6 +120,117 @@ fn set_keeps_other_rows() {
     assert_eq!(rows(""), 8);
 }
 
+/// The rows of a table: strategy and learning rate.
+fn labels(dir: &TestFolder, table: &str) -> Vec<(String, String)> {
+    let rate =
+        |row: results::Row| row.settings.split("; ").find(|key| key.starts_with("lr")).map(str::to_owned);
+    dir.rows(table).into_iter().map(|row| (row.strategy.clone(), rate(row).unwrap_or_default())).collect()
+}
+
+#[test]
+fn results_of_an_edited_file_are_kept_and_told() {
+    let dir = TestFolder::new();
+    let file = dir.experiment("tiny", 2);
+    dir.sweep(&[&file, "--repeats", "1"]).ended_with(0);
+    assert!(!dir.path("results/tiny/other.csv").exists());
+    let before = labels(&dir, "results/tiny.csv");
+
+    let text = fs::read_to_string(dir.path(&file)).unwrap();
+    let edited =
+        text.replace("lr = 1e-3", "lr = 2e-3").replace("[strategies.accumulate]", "[strategies.two]");
+    assert_ne!(text, edited);
+    dir.write(&file, edited);
+    let changed =
+        "Changed: train.optimizer.adamw.lr = 0.001, now 0.002; strategy accumulate is not in this file.";
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let dry = flat(&dir.sweep(&[&file, "--repeats", "1", "--dry-run"]).ended_with(0).out);
+    let said = "3 results of tiny are of other versions of tiny.toml or of other files";
+    assert!(dry.contains(said) && dry.contains(changed), "{dry}");
+    assert!(!dir.path("results/tiny/other.csv").exists(), "a dry run writes nothing");
+
+    let sweep = flat(&dir.sweep(&[&file, "--repeats", "1"]).ended_with(0).out);
+    let place = "results/tiny/other.csv has them.";
+    assert!(sweep.contains(said) && sweep.contains(place) && sweep.contains(changed), "{sweep}");
+    let kept: Vec<_> = before.iter().filter(|(strategy, _)| strategy != "again").cloned().collect();
+    assert_eq!(labels(&dir, "results/tiny/other.csv"), kept);
+    assert_eq!(labels(&dir, "results/tiny.csv").len(), 4);
+
+    // Once the file is as before, its rows are back, and the others' are kept.
+    dir.write(&file, text);
+    let sweep = dir.sweep(&[&file, "--repeats", "1"]).ended_with(0);
+    assert!(sweep.err.contains("3 of 3 runs have a result already"), "{}", sweep.err);
+    assert_eq!(labels(&dir, "results/tiny.csv"), before);
+    assert!(labels(&dir, "results/tiny/other.csv").iter().all(|(_, rate)| rate == "lr = 0.002"));
+}
+
+/// Another file of the same name, `--set`, and a table whose results are elsewhere.
+#[test]
+fn every_measured_row_stays_in_a_table() {
+    let dir = TestFolder::new();
+    let file = dir.experiment("tiny", 1);
+    let all = |dir: &TestFolder| {
+        let rows = |table| if dir.path(table).exists() { dir.rows(table).len() } else { 0 };
+        (rows("results/tiny.csv"), rows("results/tiny/other.csv"))
+    };
+    dir.sweep(&[&file, "--repeats", "1", "--filter", "plain"]).ended_with(0);
+    let text = fs::read_to_string(dir.path(&file)).unwrap();
+    dir.write("other.toml", text.replace("layers = 1", "layers = 2"));
+    dir.sweep(&["other.toml", "--repeats", "1", "--filter", "plain"]).ended_with(0);
+    assert_eq!(all(&dir), (1, 1));
+    dir.sweep(&["other.toml", "--repeats", "1", "--filter", "plain", "--set", "train.seed=1"]).ended_with(0);
+    assert_eq!(all(&dir), (2, 1));
+    dir.sweep(&["other.toml", "--repeats", "1", "--filter", "plain"]).ended_with(0);
+    assert_eq!(all(&dir), (1, 2));
+
+    // Only tables, as they come from another machine.
+    fs::remove_file(dir.path("results/tiny/other.csv")).unwrap();
+    for run in dir.find("results/tiny/*") {
+        fs::remove_dir_all(run).unwrap();
+    }
+    for _ in 0..2 {
+        dir.sweep(&[&file, "--repeats", "1", "--filter", "plain"]).ended_with(0);
+        assert_eq!(all(&dir), (1, 1));
+    }
+    // Rows that the same file measures again are not.
+    dir.sweep(&[&file, "--repeats", "1", "--filter", "plain", "--fresh"]).ended_with(0);
+    assert_eq!(all(&dir), (1, 1));
+}
+
+/// An edited file's two tables: rows are labelled by the keys that differ, which `--by` takes; else by their tables.
+#[test]
+fn versions_of_a_file_are_labelled_by_keys() {
+    let dir = TestFolder::new();
+    let file = dir.experiment("tiny", 1);
+    let sweep = |args: &[&str]| dir.sweep(&[&[file.as_str(), "--repeats", "1"], args].concat()).ended_with(0);
+    let compared = |args: &[&str]| {
+        let output = dir.program(&[&["compare"], args].concat()).output().unwrap();
+        Sweep::of(output).ended_with(0).out
+    };
+    sweep(&[]);
+    fs::copy(dir.path("results/tiny.csv"), dir.path("before.csv")).unwrap();
+    let text = fs::read_to_string(dir.path(&file)).unwrap();
+    dir.write(&file, text.replace("lr = 1e-3", "lr = 2e-3"));
+    sweep(&[]);
+    for tables in [["before.csv", "results/tiny.csv"], ["results/tiny.csv", "results/tiny/other.csv"]] {
+        let csv = compared(&[tables.as_slice(), &["--format", "csv"]].concat());
+        for label in ["plain/lr=0.001", "plain/lr=0.002", "recompute/lr=0.001", "accumulate/lr=0.002"] {
+            assert!(csv.contains(&format!(",{label},")), "{label} in {csv}");
+        }
+        assert!(!csv.contains('['), "no run ids: {csv}");
+        let by = compared(&[tables.as_slice(), &["--by", "lr"]].concat());
+        assert!(by.contains("lr 0.001") && by.contains("lr 0.002") && by.contains("\nplain\n"), "{by}");
+    }
+
+    // The keys are equal, but not the data.
+    fs::copy(dir.path("results/tiny.csv"), dir.path("before.csv")).unwrap();
+    dir.write("text.txt", "another text. ".repeat(500));
+    sweep(&[]);
+    let csv = compared(&["before.csv", "results/tiny.csv", "--format", "csv"]);
+    assert!(csv.contains(",plain (before),") && csv.contains(",recompute (tiny),"), "{csv}");
+    let dry = sweep(&["--set", "train.seed=1", "--dry-run"]).out;
+    assert!(dry.contains("train.optimizer.adamw.lr"), "{dry}");
+}
+
 #[test]
 fn repeats_are_interleaved() {
     let dir = TestFolder::new();
@@ -145,6 +256,30 @@ fn dry_run_prints_grid_and_writes_nothing() {
     assert_eq!(dir.results("tiny").len(), 2);
     let grid = dir.sweep(&[&file, "--dry-run"]).ended_with(0);
     assert!(grid.out.contains("cached") && grid.out.contains("4 to run"), "{}", grid.out);
+}
+
+/// The shares that `--only --dry-run` shows are those that are executed.
+#[test]
+fn dry_run_shows_the_share() {
+    let dir = TestFolder::new();
+    let file = dir.experiment("tiny", 1);
+    let dry = |share: &str| dir.sweep(&[&file, "--only", share, "--dry-run"]).ended_with(0).out;
+    let left = |grid: &str| -> usize {
+        let line = grid.lines().find(|line| line.ends_with(" to run")).unwrap();
+        line.split(' ').next().unwrap().parse().unwrap()
+    };
+    let grids = ["1/4", "2/4", "3/4", "4/4"].map(dry);
+    assert_eq!(grids.iter().map(|grid| left(grid)).sum::<usize>(), 6, "{grids:?}");
+    assert!(grids.iter().all(|grid| (1..=2).contains(&left(grid)) && grid.contains("in another share")));
+    assert!(grids[1].contains("(tiny.toml, share 2/4)"), "{}", grids[1]);
+
+    dir.sweep(&[&file, "--only", "2/4"]).ended_with(0);
+    assert_eq!(dir.results("tiny").len(), left(&grids[1]));
+    assert_eq!((left(&dry("2/4")), left(&dry("1/4"))), (0, left(&grids[0])));
+    assert_eq!(
+        dry("1/1"),
+        dir.sweep(&[&file, "--dry-run"]).ended_with(0).out.replace("(tiny.toml)", "(tiny.toml, share 1/1)")
+    );
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::Args;
-use super::queue::is_wanted;
+use super::queue::{self, is_wanted};
+use super::{Args, others, report};
 use crate::failure::{ExitStatus, Failure};
 use crate::output::print;
+use crate::terminal;
 use base::units::Bytes;
 use plan::{Label, Plan, PlannedRun};
 use results::Store;
@@ -18,8 +19,10 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
         let mut lines = vec![["#", "run", "strategy", "axes", "peak", "state"].map(str::to_string)];
         let mut left = 0;
         let mut first_label = HashMap::new();
-        for run in &plan.runs {
-            let state = state(args, plan, run, &mut store, &mut first_label)?;
+        let own = own_repeats(args, plan);
+        for (at, run) in plan.runs.iter().enumerate() {
+            let own = own.get(&at).map(Vec::as_slice).unwrap_or_default();
+            let state = state(args, plan, run, own, &mut store, &mut first_label)?;
             left += state.left;
             number += 1;
             lines.push([
@@ -33,9 +36,35 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
         }
         let lines = columns(&lines).join("\n");
         let (experiment, file) = (&plan.experiment, plan.file.display());
-        print(&format!("\n{experiment} ({file})\n{lines}\n{left} to run\n"))?;
+        let earlier = earlier(args, plan, &mut store)?;
+        let share = args.only.map(|share| format!(", share {share}")).unwrap_or_default();
+        print(&format!("\n{experiment} ({file}{share})\n{lines}\n{left} to run\n{earlier}"))?;
     }
     Ok(ExitStatus::Complete)
+}
+
+/// The repeats of each run that this task executes: all, or with `--only` its share.
+fn own_repeats(args: &Args, plan: &Plan) -> HashMap<usize, Vec<usize>> {
+    let runs: Vec<usize> = queue::distinct(&plan.runs, &args.filter).collect();
+    let mut own: HashMap<usize, Vec<usize>> = HashMap::new();
+    for job in queue::all(0, plan, &runs, 1..=plan.repeats.most(), args.only) {
+        own.entry(job.run).or_default().push(job.repeat);
+    }
+    own
+}
+
+/// Results that the sweep's table would not hold.
+fn earlier(args: &Args, plan: &Plan, store: &mut Store) -> Result<String, Failure> {
+    let rows = store.rows(plan).map_err(Failure::input)?;
+    let rows = report::whole(store, plan, &rows, args.inputs.changes()).map_err(Failure::input)?;
+    let without_result = others::without_result(store, plan).map_err(Failure::input)?;
+    let others = others::find(store, plan, &rows, &without_result).map_err(Failure::input)?;
+    if others.is_empty() {
+        return Ok(String::new());
+    }
+    let (counted, changes) = (others::counted(plan, &others), others::changes(plan, &others));
+    let text = format!("{counted}: the sweep keeps them in {}.{changes}", store.other_csv().display());
+    Ok(compare::wrap(&text, terminal::width().unwrap_or(compare::WIDTH)) + "\n")
 }
 
 /// The sweep's action for a run.
@@ -49,6 +78,7 @@ fn state<'a>(
     args: &Args,
     plan: &Plan,
     run: &'a PlannedRun,
+    own: &[usize],
     store: &mut Store,
     first_label: &mut HashMap<&'a str, &'a str>,
 ) -> Result<State, Failure> {
@@ -63,19 +93,26 @@ fn state<'a>(
         return idle(format!("same as {first}"));
     }
     first_label.insert(&run.id, &run.strategy);
-    let (most, mut done) = (plan.repeats.most(), 0);
-    for repeat in 1..=most {
+    if own.is_empty() {
+        return idle("in another share".into());
+    }
+    let mut done = 0;
+    for repeat in own {
         // An unreadable result is measured again.
-        if !args.fresh && store.finished(&run.id, repeat).map_err(Failure::input)?.is_some() {
+        if !args.fresh && store.finished(&run.id, *repeat).map_err(Failure::input)?.is_some() {
             done += 1;
         }
     }
-    let left = most - done;
-    let text = match (done, left) {
-        (_, 0) => "cached".to_string(),
-        (0, _) => "to do".to_string(),
-        _ => format!("to do ({done} of {most} cached)"),
-    };
+    let left = own.len() - done;
+    let mut notes = Vec::new();
+    if left > 0 && done > 0 {
+        notes.push(format!("{done} of {} cached", own.len()));
+    }
+    if own.len() < plan.repeats.most() {
+        notes.push(format!("{} of {} repeats in this share", own.len(), plan.repeats.most()));
+    }
+    let state = if left == 0 { "cached" } else { "to do" };
+    let text = if notes.is_empty() { state.to_owned() } else { format!("{state} ({})", notes.join("; ")) };
     Ok(State { text, left })
 }
 

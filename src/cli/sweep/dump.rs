@@ -108,6 +108,13 @@ fn dump(
     }
     // Training is deterministic: a dump ends with the measured result's bits, or it is of a different run.
     if outcome.measured.digest != result.digest {
+        let (before, now) = (&result.instruction_set, &outcome.measured.instruction_set);
+        if !before.is_empty() && before != now {
+            return Ok(Dumped::Failed(format!(
+                "it was measured with {before} and trained again with {now}, another instruction set, so that its final \
+                 parameters differ in the last bits; measure again with --fresh"
+            )));
+        }
         let same_version = result.version == env!("CARGO_PKG_VERSION");
         let by = if same_version { String::new() } else { format!(" of runner {}", result.version) };
         let reason = format!(

@@ -3,6 +3,7 @@
 mod dry_run;
 mod dump;
 mod job;
+mod others;
 mod queue;
 mod report;
 mod share;
@@ -24,7 +25,8 @@ use super::progress::Progress;
 use super::table::TableArgs;
 use job::Job;
 use plan::{Plan, Purpose};
-use results::{Dumps, Status, Store};
+use queue::Job;
+use results::{Dumps, Row, Status, Store};
 use share::Share;
 pub(super) use signals::Signals;
 use spec::Repeats;
@@ -70,6 +72,8 @@ struct Sweep {
     name: String,
     /// Whether `--set` changes the experiment.
     changed: bool,
+    /// Rows of earlier tables whose results are gone.
+    without_result: Vec<Row>,
 }
 
 pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Result<ExitStatus, Failure> {
@@ -159,7 +163,8 @@ fn random_name() -> String {
 fn open_stores(args: &Args, plans: Vec<Plan>, name: &str) -> Result<Vec<Sweep>, Failure> {
     let open = |plan: Plan| {
         let store = Store::open(&args.out, &plan.experiment).map_err(Failure::input)?;
-        Ok(Sweep { plan, store, name: name.to_owned(), changed: args.inputs.changes() })
+        let without_result = others::without_result(&store, &plan).map_err(Failure::input)?;
+        Ok(Sweep { plan, store, name: name.to_owned(), changed: args.inputs.changes(), without_result })
     };
     plans.into_iter().map(open).collect()
 }

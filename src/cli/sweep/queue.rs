@@ -9,7 +9,7 @@ use super::{Sweep, report};
 use crate::failure::Failure;
 use crate::filter::Filter;
 use base::statistics;
-use plan::PlannedRun;
+use plan::{Plan, PlannedRun};
 use spec::{Repeats, UntilPrecise};
 
 pub(super) struct Queue {
@@ -35,16 +35,7 @@ pub(super) fn fill(
             Repeats::Until(until) if stage > 0 => unsettled(sweep, filter, until)?,
             _ => distinct(&sweep.plan.runs, filter).collect(),
         };
-        let in_round = |repeat: usize| {
-            let order = statistics::order(repeat, runs.len()).into_iter();
-            order.map(|at| Job { sweep: index, run: runs[at], repeat }).collect::<Vec<_>>()
-        };
-        let mut all: Vec<Job> = rounds.flat_map(in_round).collect();
-        if let Some(share) = share {
-            let strategies: Vec<&str> = sweep.plan.runs.iter().map(|run| run.strategy.as_str()).collect();
-            share.take(&strategies, &mut all);
-        }
-        for job in all {
+        for job in all(index, &sweep.plan, &runs, rounds, share) {
             let id = &sweep.plan.runs[job.run].id;
             if sweep.store.finished(id, job.repeat).map_err(Failure::input)?.is_some() {
                 *done += 1;
@@ -54,6 +45,26 @@ pub(super) fn fill(
         }
     }
     Ok(queue)
+}
+
+/// The jobs of these runs and rounds that are this task's, whether they have a result or not.
+pub(super) fn all(
+    sweep: usize,
+    plan: &Plan,
+    runs: &[usize],
+    rounds: RangeInclusive<usize>,
+    share: Option<Share>,
+) -> Vec<Job> {
+    let in_round = |repeat: usize| {
+        let order = statistics::order(repeat, runs.len()).into_iter();
+        order.map(move |at| Job { sweep, run: runs[at], repeat })
+    };
+    let mut all: Vec<Job> = rounds.flat_map(in_round).collect();
+    if let Some(share) = share {
+        let strategies: Vec<&str> = plan.runs.iter().map(|run| run.strategy.as_str()).collect();
+        share.take(&strategies, &mut all);
+    }
+    all
 }
 
 /// The rounds between two looks at the results.

@@ -2,16 +2,18 @@
 
 use std::error::Error;
 use std::io::ErrorKind;
+use std::path::Path;
 
-use super::Sweep;
+use super::{Sweep, others};
 use crate::chance;
 use crate::failure::{ExitStatus, Failure};
 use crate::filter::Filter;
 use crate::output::{self, mention, note, say};
 use crate::table::{self, TableArgs};
+use crate::terminal;
 use plan::{Label, Plan, PlannedRun};
 use results::csv::{self, CsvError};
-use results::{Row, Status, StoreError};
+use results::{Row, Status, Store, StoreError};
 
 /// The label of a repeat.
 pub(super) fn repeat_label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
@@ -29,32 +31,51 @@ pub(super) fn label(plan: &Plan, run: &PlannedRun) -> String {
     label
 }
 
-/// The rows of a sweep, and the number of other rows in its table.
+/// The rows of a sweep.
 pub(super) struct Table {
     rows: Vec<Row>,
-    others: usize,
+    /// The number of other rows in its table.
+    kept: usize,
+    /// Results that its table does not hold.
+    others: Vec<Row>,
 }
 
-/// Writes the table of every row of the experiment, so that a later failure loses nothing. With `--set`, the table's other
-/// rows stay.
+/// Writes the table of every row of the experiment, so that a later failure loses nothing, and beside it that of other results
+/// under its name. With `--set`, the table's other rows stay.
 pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
-    let Sweep { plan, store, changed, .. } = sweep;
+    let Sweep { plan, store, changed, without_result, .. } = sweep;
     let (file, rows) = (store.csv(), store.rows(plan)?);
-    if !*changed {
-        csv::write_file(&file, &rows, &plan.axes)?;
-        return Ok(Table { rows, others: 0 });
+    let all = whole(store, plan, &rows, *changed)?;
+    let others = others::find(store, plan, &all, without_result)?;
+    others::write(store, &others)?;
+    csv::write_file(&file, &all, &plan.axes)?;
+    Ok(Table { kept: all.len().saturating_sub(rows.len()), rows, others })
+}
+
+/// All rows of the sweep's table: those of the sweep, and with `--set` those of the present table.
+pub(super) fn whole(
+    store: &mut Store,
+    plan: &Plan,
+    of_sweep: &[Row],
+    changed: bool,
+) -> Result<Vec<Row>, Box<dyn Error>> {
+    if !changed {
+        return Ok(of_sweep.to_vec());
     }
-    let table = match csv::read(&file) {
-        Err(CsvError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
+    let table = earlier(&store.csv())?;
+    Ok(store.beside(table, of_sweep, &plan.overrides)?)
+}
+
+/// The rows of the present table, which `--set` keeps.
+fn earlier(file: &Path) -> Result<Vec<Row>, String> {
+    match csv::read(file) {
+        Err(CsvError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         table => table.map_err(|error| {
             format!(
                 "{error}\n = help: --set keeps the rows of this table: move the file away to start a new one"
             )
-        })?,
-    };
-    let all = store.beside(table, &rows, &plan.overrides)?;
-    csv::write_file(&file, &all, &plan.axes)?;
-    Ok(Table { others: all.len().saturating_sub(rows.len()), rows })
+        }),
+    }
 }
 
 /// The present results of the selected runs and of their baselines.
@@ -80,7 +101,7 @@ pub(super) fn check(table: &TableArgs, plans: &[Plan]) -> Result<(), Failure> {
 
 /// Prints the comparison of the selected runs, and the path of the whole table.
 pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -> Result<(), Failure> {
-    let Table { rows, others } = rebuild(sweep).map_err(Failure::machine)?;
+    let Table { rows, kept, others } = rebuild(sweep).map_err(Failure::machine)?;
     let rows = compared(sweep, filter, rows);
     if !rows.is_empty() {
         let options = args.options(None);
@@ -96,10 +117,20 @@ pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -
     }
     let file = sweep.store.csv();
     let say = if args.is_for_programs() { mention } else { say };
-    say(&match others {
+    say(&match kept {
         0 => format!("\nwrote {}", file.display()),
-        _ => format!("\nwrote {}; --set kept its {others} other rows", file.display()),
+        _ => format!("\nwrote {}; --set kept its {kept} other rows", file.display()),
     });
+    if !others.is_empty() {
+        let (plan, other_file) = (&sweep.plan, sweep.store.other_csv());
+        let (here, there) = (file.display(), other_file.display());
+        let text = format!(
+            "{}: {there} has them.{} `runner compare {here} {there}` shows both.",
+            others::counted(plan, &others),
+            others::changes(plan, &others),
+        );
+        say(&compare::wrap(&text, terminal::width().unwrap_or(compare::WIDTH)));
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `--only`: splits a sweep among several tasks.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::str::FromStr;
 
 use super::job::Job;
@@ -10,6 +11,12 @@ use super::job::Job;
 pub(super) struct Share {
     number: usize,
     of: usize,
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
 }
 
 impl FromStr for Share {
