@@ -40,17 +40,20 @@ pub(super) fn outer(row: &Row) -> Vec<&Axis> {
     label(row).shared
 }
 
-/// The last word of a key, or the whole key if another one ends in the same word.
-pub(super) fn last_word<'a>(key: &'a str, all: &[String]) -> &'a str {
-    let word = key.rsplit('.').next().unwrap_or(key);
-    if all.iter().any(|other| other != key && other.rsplit('.').next() == Some(word)) { key } else { word }
+/// The shortest end of a key that no other key shares: `lr`, or `adamw.lr` beside `lion.lr`.
+pub(super) fn distinct_end<'a>(key: &'a str, all: &[String]) -> &'a str {
+    let shares = |other: &str, end: &str| {
+        other != key && other.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let ends = key.rmatch_indices('.').map(|(at, _)| &key[at + 1..]);
+    ends.into_iter().find(|end| !all.iter().any(|other| shares(other, end))).unwrap_or(key)
 }
 
 /// The same for headings, which say `batch` for `batch_size`.
 pub(super) fn short<'a>(key: &'a str, all: &[String]) -> &'a str {
-    match last_word(key, all) {
+    match distinct_end(key, all) {
         "batch_size" => "batch",
-        word => word,
+        end => end,
     }
 }
 
@@ -123,8 +126,9 @@ mod tests {
 
     #[test]
     fn short_names_are_unambiguous() {
-        let keys = ["train.batch_size".to_string(), "a.seed".to_string(), "b.seed".to_string()];
+        let keys = ["train.batch_size", "a.seed", "b.seed", "c.b.lr", "c.d.lr"].map(str::to_owned);
         assert_eq!(point("train.batch_size", "16", &keys), "batch 16");
         assert_eq!(point("a.seed", "\"x\"", &keys), "a.seed x");
+        assert_eq!(point("c.d.lr", "1", &keys), "d.lr 1");
     }
 }

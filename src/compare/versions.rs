@@ -1,6 +1,6 @@
 //! Rows of several versions of an experiment file, which have one label for different configurations.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{axes, group};
 use plan::{Axis, Label};
@@ -10,25 +10,32 @@ use results::{Row, Settings, Status};
 const MOST_KEYS: usize = 4;
 
 /// Makes labels of different configurations distinct: by the keys that differ, so that `plain` becomes `plain/lr=0.002`
-/// and `--by lr` selects them, else by `sources`, the names of the rows' tables: `plain (before)`.
+/// and `--by lr` selects them; if these are many, by `sources`, the names of the rows' tables: `plain (before)`.
 pub fn tell_apart(rows: &mut [Row], sources: &[String]) {
-    let swept: Vec<String> = rows.iter().flat_map(|row| &row.axes).map(|(key, _)| key.clone()).collect();
+    label_by_keys(rows, MOST_KEYS);
+    label_by_source(rows, sources);
+    // Several versions in one table.
+    label_by_keys(rows, usize::MAX);
+}
+
+fn label_by_keys(rows: &mut [Row], most: usize) {
     let same = same_labels(rows, |row| &row.configuration).into_iter();
-    let by_keys: Vec<Vec<Configuration>> = same.filter_map(|same| by_keys(rows, same)).collect();
-    let names: Vec<String> =
-        by_keys.iter().flatten().flat_map(|one| &one.keys).map(|(key, _)| key.clone()).collect();
-    let names = [swept, names].concat();
-    for Configuration { rows: of, keys } in by_keys.into_iter().flatten() {
+    let labelled: Vec<Configuration> = same.filter_map(|same| by_keys(rows, same, most)).flatten().collect();
+    let swept = rows.iter().flat_map(|row| &row.axes).chain(labelled.iter().flat_map(|one| &one.keys));
+    let names: BTreeSet<String> = swept.map(|(key, _)| key.clone()).collect();
+    let names: Vec<String> = names.into_iter().collect();
+    for Configuration { rows: of, keys } in labelled {
         of.into_iter().for_each(|at| keys.iter().for_each(|axis| add_key(&mut rows[at], axis, &names)));
     }
-    // Runs may also differ in their data or in the number of threads.
+}
+
+/// Runs may also differ in their data or in the number of threads.
+fn label_by_source(rows: &mut [Row], sources: &[String]) {
     for same in same_labels(rows, |row| &row.run_id) {
-        let mut names: Vec<&String> = same.iter().map(|one| &sources[one[0]]).collect();
-        names.sort();
-        names.dedup();
+        let names: BTreeSet<&String> = same.iter().map(|one| &sources[one[0]]).collect();
         if names.len() > 1 {
-            same.iter()
-                .for_each(|one| one.iter().for_each(|at| add_source(&mut rows[*at], &sources[one[0]])));
+            let all = same.iter().flat_map(|one| one.iter().map(|at| (*at, one[0])));
+            all.for_each(|(at, first)| add_source(&mut rows[at], &sources[first]));
         }
     }
 }
@@ -65,12 +72,12 @@ fn same_labels(rows: &[Row], identity: fn(&Row) -> &str) -> Vec<Vec<Vec<usize>>>
     labels
 }
 
-/// The configurations with the keys that differ. `None` if these are unknown, too many or none.
-fn by_keys(rows: &[Row], same: Vec<Vec<usize>>) -> Option<Vec<Configuration>> {
+/// The configurations with the keys that differ. `None` if these are unknown, none, or more than `most`.
+fn by_keys(rows: &[Row], same: Vec<Vec<usize>>, most: usize) -> Option<Vec<Configuration>> {
     let settings: Vec<Settings> =
         same.iter().map(|one| Settings::parse(&rows[one[0]].settings)).collect::<Option<_>>()?;
     let differing = Settings::differing(&settings.iter().collect::<Vec<_>>());
-    if differing.is_empty() || differing.len() > MOST_KEYS {
+    if differing.is_empty() || differing.len() > most {
         return None;
     }
     let with_keys = same.into_iter().zip(&settings).map(|(rows, settings)| {
@@ -83,7 +90,7 @@ fn by_keys(rows: &[Row], same: Vec<Vec<usize>>) -> Option<Vec<Configuration>> {
 /// Adds a key to a row's label and axes. `names`: all keys of the table.
 fn add_key(row: &mut Row, (key, value): &Axis, names: &[String]) {
     let separator = if Label::of(&row.strategy, &row.axes).parts.is_empty() { '/' } else { ',' };
-    let name = axes::last_word(key, names);
+    let name = axes::distinct_end(key, names);
     row.strategy.push_str(&format!("{separator}{name}={}", value.trim_matches('"')));
     row.axes.push((key.clone(), value.clone()));
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 
-use plan::{Label, Plan};
+use plan::{Axis, Label, Plan};
 use results::csv::{self, CsvError};
 use results::{Row, Settings, Status, Store, StoreError};
 
@@ -61,7 +61,7 @@ pub(super) fn changes(plan: &Plan, rows: &[Row]) -> String {
     let planned: Vec<Row> = plan.runs.iter().map(|run| results::planned_row(plan, run, 1)).collect();
     let name = |row: &Row| Label::of(&row.strategy, &row.axes).name.to_owned();
     let mut by_name: HashMap<String, &Row> = HashMap::new();
-    let mut by_label: HashMap<(&str, &[(String, String)]), &Row> = HashMap::new();
+    let mut by_label: HashMap<(&str, &[Axis]), &Row> = HashMap::new();
     for row in &planned {
         by_name.entry(name(row)).or_insert(row);
         by_label.insert((&row.strategy, &row.axes), row);
