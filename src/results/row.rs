@@ -120,6 +120,19 @@ documented! {
         /// the keys that differ. Unknown in tables of older versions.
         #[serde(default)]
         pub settings: String,
+        /// Predicted peak of PyTorch's `max_memory_allocated()` for the script of `export`; only for known cards.
+        #[serde(default)]
+        pub torch_peak_bytes: Option<u64>,
+        /// Predicted peak of PyTorch's `max_memory_reserved()`, likewise.
+        #[serde(default)]
+        pub torch_reserved_peak_bytes: Option<u64>,
+        /// Predicted largest micro-batch of PyTorch within the memory limit; 0 if none fits.
+        #[serde(default)]
+        pub torch_fits_micro_batch: Option<usize>,
+        /// Whether the run fits in PyTorch: yes, only after cached memory was returned (retry), no, or why PyTorch's memory
+        /// is not predicted.
+        #[serde(default)]
+        pub torch_fits: String,
         /// Swept keys with their values, in the order of the axes. Each key is a column.
         #[serde(default)]
         pub axes: Vec<(String, String)>,
