@@ -239,7 +239,7 @@ impl TableGroup {
             other.memory == entry.memory
                 && other.difference(entry) == Difference::None
                 && other.standing() >= entry.standing()
-                && (has_idle_keys(other), other_at) < (has_idle_keys(entry), at)
+                && (lacks_effect(other), other_at) < (lacks_effect(entry), at)
         };
         entry.is_candidate()
             && !entry.relative.is_duplicate

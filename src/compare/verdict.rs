@@ -157,7 +157,7 @@ fn least_memory(group: &TableGroup, smallest: &TableEntry, fastest: &TableEntry)
         }
         _ => String::new(),
     };
-    let speed = smallest.speed_over(fastest).filter(|speed| is_known(*speed));
+    let speed = smallest.speed_over(fastest).filter(|speed| differs(*speed));
     let speed = match (speed, group.base()) {
         // In the table's words: beside its `=`, a ratio to another row would read as a contradiction.
         (Some(_), Some(base)) if smallest.same_speed() => {

@@ -25,7 +25,6 @@ use super::progress::Progress;
 use super::table::TableArgs;
 use job::Job;
 use plan::{Plan, Purpose};
-use queue::Job;
 use results::{Dumps, Row, Status, Store};
 use share::Share;
 pub(super) use signals::Signals;
