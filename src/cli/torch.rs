@@ -17,7 +17,7 @@ pub(super) fn summary(plans: &[Plan]) -> String {
     let compared: Vec<(f64, &PlannedRun, &TorchForecast)> = runs().filter_map(compared).collect();
     let ratios = || compared.iter().map(|(ratio, ..)| *ratio);
     let mut sentences = Vec::new();
-    if let Some((ratio, run, torch)) = compared.iter().max_by(|one, other| one.0.total_cmp(&other.0)) {
+    if let Some((ratio, run, torch)) = compared.iter().rev().max_by(|one, other| one.0.total_cmp(&other.0)) {
         let least = ratios().fold(f64::MAX, f64::min);
         sentences.push(format!(
             "PyTorch needs {} this program's memory.",
@@ -27,7 +27,7 @@ pub(super) fn summary(plans: &[Plan]) -> String {
                 format!("{least:.1} to {ratio:.1} times")
             }
         ));
-        sentences.push(format!("Its peak of {}: {}.", run.strategy, peak(torch)));
+        sentences.push(format!("PyTorch's peak of {}: {}.", run.strategy, peak(torch)));
     }
     let reasons = not_predicted(runs());
     if !reasons.is_empty() {

@@ -102,6 +102,7 @@ fn with_header(folder: &Path, header: &str, data: usize) -> PathBuf {
 
 #[test]
 fn bytes_of_no_tensor_or_of_two_are_errors() {
+    const INVALID: &str = "its header: invalid offset for tensor `b`";
     let folder = tempfile::tempdir().unwrap();
     let two = |first: [usize; 2], second: [usize; 2]| {
         let tensor = |offsets: [usize; 2]| serde_json::json!({ "dtype": "U8", "shape": [offsets[1] - offsets[0]], "data_offsets": offsets });
@@ -112,10 +113,10 @@ fn bytes_of_no_tensor_or_of_two_are_errors() {
         ([4, 8], [0, 4], 8, None),
         ([0, 0], [0, 8], 8, None),
         ([0, 4], [4, 8], 9, Some("its last 1 bytes belong to no tensor")),
-        ([0, 4], [5, 8], 8, Some("1 bytes before the data of `b` belong to no tensor")),
-        ([4, 6], [2, 4], 6, Some("2 bytes before the data of `b` belong to no tensor")),
-        ([0, 4], [3, 8], 8, Some("the data of `b` overlaps that of another tensor")),
-        ([0, 8], [4, 8], 8, Some("the data of `b` overlaps that of another tensor")),
+        ([0, 4], [5, 8], 8, Some(INVALID)),
+        ([4, 6], [2, 4], 6, Some(INVALID)),
+        ([0, 4], [3, 8], 8, Some(INVALID)),
+        ([0, 8], [4, 8], 8, Some(INVALID)),
         ([0, 4], [4, 9], 8, Some("the data of `b`, u8[5], is incomplete")),
     ] {
         let path = with_header(folder.path(), &two(first, second), data);
