@@ -1,0 +1,54 @@
+#include "memory.h"
+
+#include "cards.h"
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <sys/mman.h>
+
+// The driver aligns large ranges to this size; the caching allocator's segments are multiples of it.
+constexpr size_t ALIGNMENT = 2 << 20;
+
+static std::mutex lock;
+static std::map<uintptr_t, size_t> ranges;  // address and bytes
+static size_t used;
+
+void *reserve(size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (bytes > card().memory - used) return nullptr;
+    if (bytes == 0) bytes = 1;
+    // Without access rights: host code that reads or writes device memory crashes instead of getting a wrong value.
+    size_t mapped = bytes + ALIGNMENT;
+    void *mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) return nullptr;
+    uintptr_t start = (uintptr_t)mapping, range = (start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (range > start) munmap(mapping, range - start);
+    munmap((void *)(range + bytes), start + mapped - (range + bytes));
+    ranges[range] = bytes;
+    used += bytes;
+    return (void *)range;
+}
+
+bool release(void *range) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = ranges.find((uintptr_t)range);
+    if (found == ranges.end()) return false;
+    munmap(range, found->second);
+    used -= found->second;
+    ranges.erase(found);
+    return true;
+}
+
+bool is_device_memory(const void *pointer) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto after = ranges.upper_bound((uintptr_t)pointer);
+    if (after == ranges.begin()) return false;
+    auto [start, bytes] = *std::prev(after);
+    return (uintptr_t)pointer - start < bytes;
+}
+
+size_t bytes_in_use() {
+    std::lock_guard<std::mutex> guard(lock);
+    return used;
+}
