@@ -1,0 +1,177 @@
+"""Draws programs: an experiment file whose strategies have random models, sizes and memory strategies.
+
+    python3 draw.py SEED COUNT > drawn.toml
+
+Equal arguments give equal programs.
+"""
+
+import json
+import random
+import sys
+
+BASE = """\
+# Programs for the recorded allocator requests, drawn by `python3 draw.py {seed} {count}`.
+name = "drawn"
+
+[model.transformer]
+layers = 1
+d_model = 32
+heads = 1
+context = 16
+
+[data.synthetic]
+
+[train]
+batch_size = 1
+clip_norm = "off"
+optimizer.adamw = {{ lr = 1e-3 }}
+"""
+
+OPTIMIZERS = ["adamw = { lr = 1e-3 }"] * 4 + [
+    "adam = { lr = 1e-3 }",
+    "sgd = { lr = 0.1 }",
+    "sgd = { lr = 0.1, momentum = 0.9 }",
+]
+
+
+class Draw:
+    """One program."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def chance(self, share):
+        return self.random.random() < share
+
+    def one(self, *values):
+        return self.random.choice(values)
+
+    def model(self):
+        """Keys of `[model.transformer]`. Attention's kernels support heads of 8, 16, .. 256 channels."""
+        heads = self.one(1, 2, 3, 4, 5, 8)
+        width = heads * self.one(16, 32, 40, 64, 80, 96, 128)
+        model = {
+            "layers": self.random.randint(1, 4),
+            "d_model": width,
+            "heads": heads,
+            "context": self.one(17, 64, 100, 128, 200, 333, 512, 1000, 1024),
+            "vocabulary": self.one(257, 300, 1000, 5000, 32000, 50257),
+        }
+        if self.chance(0.5):
+            model["positions"] = "rotary"
+            if self.chance(0.2):
+                model["qk_norm"] = True
+        if self.chance(0.4):
+            model["kv_heads"] = self.one(*(count for count in range(1, heads + 1) if heads % count == 0))
+        if self.chance(0.4):
+            model["norm"] = self.one("rms", "rms_zero_centered")
+        if self.chance(0.3):
+            model["norm_placement"] = self.one("post", "sandwich")
+        if self.chance(0.6):
+            model["activation"] = self.one("gelu", "relu", "relu_squared", "silu", "swiglu", "geglu", "swiglu")
+        if self.chance(0.3):
+            model["d_ff"] = self.one(2 * width, 3 * width, 8 * (width // 3) + 8)
+        if self.chance(0.3):
+            model["bias"] = self.one(True, False)
+        if self.chance(0.3):
+            model["tied"] = False
+        if self.chance(0.2):
+            model["dropout"] = 0.1
+        if self.chance(0.1):
+            model["logit_softcap"] = 30.0
+        if self.chance(0.1):
+            model["embedding_scale"] = 2.0
+        if self.chance(0.1):
+            model["causal"] = False
+        return model
+
+    def dtypes(self):
+        return self.random.choices(
+            [
+                {},
+                {"precision": "bf16"},
+                {"precision": "fp16"},
+                {"params": "bf16", "master_weights": False, "optimizer_state": "bf16"},
+            ],
+            [35, 30, 15, 20],
+        )[0]
+
+    def recompute(self, layers):
+        every, segments = {"recompute": {"every": 2}}, {"recompute": {"segments": 2}}
+        return self.random.choices(
+            [
+                {},
+                {"recompute": "block"},
+                every,
+                {"recompute": self.one(["attention"], ["mlp"], ["attention", "mlp"])},
+                segments if layers > 1 else {},
+            ],
+            [60, 15, 10, 10, 5],
+        )[0]
+
+    def attention(self, model):
+        """The mask of materialized attention is written for one matrix of queries, keys and values."""
+        has_own_matrices = "positions" in model or model.get("kv_heads", model["heads"]) != model["heads"]
+        return {} if has_own_matrices or not self.chance(0.3) else {"attention": "materialized"}
+
+    def training(self, settings, strategy, model, batch):
+        """Adds what only training has."""
+        strategy |= self.recompute(model["layers"])
+        clips = self.chance(0.4)
+        if batch > 1 and self.chance(0.3):
+            strategy["accumulate"] = self.one(*(count for count in (2, 3, 4) if count <= batch))
+        elif strategy.get("precision") != "fp16" and self.chance(0.15):
+            strategy["update"] = "in_backward"
+            clips = False
+        if "update" not in strategy and self.chance(0.2):
+            strategy["gradients"] = "zero"
+        if self.chance(0.15):
+            # A tied head is the embedding.
+            layers = ["embedding", "blocks.0", "blocks.0.mlp"] + ["head"] * (not model.get("tied", True))
+            strategy["freeze"] = [self.one(*layers)]
+        optimizer = self.one(*OPTIMIZERS)
+        if optimizer.startswith("sgd"):
+            strategy.pop("optimizer_state", None)
+        settings["train.optimizer"] = f"{{ {optimizer} }}"
+        if clips:
+            settings["train.clip_norm"] = "1.0"
+        if self.chance(0.4):
+            settings["evaluation"] = f"{{ every = 5, batches = {self.one(1, 2)} }}"
+            if self.chance(0.4):
+                strategy["evaluation_pass"] = "grad"
+
+    def program(self):
+        """Values of `set`, in TOML, and keys of the strategy."""
+        model = self.model()
+        batch = self.one(1, 2, 3, 4, 5, 8, 16)
+        settings = {f"model.transformer.{key}": toml(value) for key, value in model.items()}
+        settings["train.batch_size"] = str(batch)
+        strategy = self.dtypes() | self.attention(model)
+        if self.chance(0.08):
+            settings["measure.what"] = '"inference"'
+            strategy.pop("master_weights", None)
+            strategy.pop("optimizer_state", None)
+        else:
+            self.training(settings, strategy, model, batch)
+        return settings, strategy
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(of)}" for key, of in value.items()) + " }"
+    return json.dumps(value)
+
+
+def main():
+    seed, count = sys.argv[1], int(sys.argv[2])
+    print(BASE.format(seed=seed, count=count), end="")
+    for number in range(1, count + 1):
+        settings, strategy = Draw(f"{seed}/{number}").program()
+        print(f"\n[strategies.drawn-{number}]")
+        for key, value in settings.items():
+            print(f'set."{key}" = {value}')
+        for key, value in strategy.items():
+            print(f"{key} = {toml(value)}")
+
+
+main()

@@ -1,0 +1,235 @@
+"""Records the allocator requests that PyTorch makes under nullcuda: writes vectors.csv and sequences/.
+
+    cargo build --release
+    python3 tests/reference/pytorch_memory/record.py PYTHON
+
+PYTHON is a Python with PyTorch's CUDA 13 build. Only programs whose script changed since the last recording run, unless
+`--all` is given. README.md describes the files.
+"""
+
+import argparse
+import concurrent.futures
+import csv
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).parent
+VECTORS = HERE / "vectors.csv"
+SEQUENCES = HERE / "sequences"
+
+# NULLCUDA_DEVICE, and the target of `runner export`.
+CARDS = {"a100": "a100-80gb", "h100": "h100-80gb", "rtx4090": "rtx-4090-24gb", "t4": str(HERE / "t4.toml")}
+
+# Every strategy of these files runs on every card, and every drawn one on one card.
+EXPERIMENTS = ["gpt", "llama", "large"]
+DRAWN = "drawn"
+
+# The spelling of an optimizer's implementation, and further programs with it.
+IMPLEMENTATIONS = {"fused": "fused=True", "foreach": "foreach=True", "for-loop": "foreach=False, fused=False"}
+UNFUSED = [
+    "gpt/fp32", "gpt/bf16", "gpt/fp16", "gpt/fp16-clip", "gpt/pure-bf16", "gpt/clip", "gpt/adam", "gpt/sgd",
+    "gpt/sgd-momentum", "gpt/in-backward", "gpt/accumulate-tail", "gpt/zero", "gpt/freeze", "llama/fp16", "llama/bf16",
+    "llama/pure-bf16",
+]  # fmt: skip
+
+# Small programs whose whole sequence is stored, to show the first difference.
+WHOLE = [
+    "gpt/fp32 fused a100", "gpt/block-bf16 fused rtx4090", "gpt/fp16-clip fused t4", "gpt/clip foreach a100",
+    "gpt/evaluation-accumulate fused h100", "llama/bf16 fused a100",
+]  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    experiment: str
+    strategy: str
+    implementation: str
+    card: str
+
+    def __str__(self):
+        return f"{self.experiment}/{self.strategy} {self.implementation} {self.card}"
+
+    def file(self):
+        return SEQUENCES / f"{self.experiment}.{self.strategy}.{self.implementation}.{self.card}.txt"
+
+
+@dataclasses.dataclass
+class Vector:
+    """A line of vectors.csv. Digests are the first 16 digits of SHA-256."""
+
+    experiment: str
+    strategy: str
+    implementation: str
+    card: str
+    # Of the script without its first line, the title.
+    script: str
+    requests: int
+    # Of the normalized sequence.
+    sequence: str
+    # Peaks of each step in bytes, separated by spaces.
+    allocated: str
+    reserved: str
+
+    def program(self):
+        return Program(self.experiment, self.strategy, self.implementation, self.card)
+
+
+class Failed(Exception):
+    pass
+
+
+def programs():
+    for experiment in EXPERIMENTS:
+        for strategy in strategies(experiment):
+            yield from (Program(experiment, strategy, "fused", card) for card in CARDS)
+            if f"{experiment}/{strategy}" in UNFUSED:
+                yield Program(experiment, strategy, "foreach", "a100")
+                yield Program(experiment, strategy, "for-loop", "a100")
+    for number, strategy in enumerate(strategies(DRAWN)):
+        yield Program(DRAWN, strategy, "fused", list(CARDS)[number % len(CARDS)])
+
+
+def strategies(experiment):
+    return tomllib.loads((HERE / f"{experiment}.toml").read_text())["strategies"]
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def normalized(text):
+    """The sequence with successive releases in order of their numbers: the allocator's state does not depend on theirs."""
+    lines, releases = [], []
+    for line in text.splitlines() + [None]:
+        if line and line.startswith("-"):
+            releases.append(int(line[1:]))
+            continue
+        lines += [f"-{number}" for number in sorted(releases)]
+        releases.clear()
+        if line:
+            lines.append(line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+class Recorder:
+    def __init__(self, python, runner, work):
+        self.python, self.runner, self.work = python, runner, work
+        self.nullcuda = work / "nullcuda"
+        subprocess.run(["bash", HERE / "nullcuda/build.sh", python, self.nullcuda], check=True)
+
+    def export(self, program):
+        """The script and the predicted sequence, or None if the prediction does not cover the program."""
+        folder = self.work / str(program).replace("/", " ")
+        folder.mkdir()
+        script, predicted = folder / "train.py", folder / "predicted.txt"
+        command = [self.runner, "export", HERE / f"{program.experiment}.toml", "--run", program.strategy]
+        command += ["--target", CARDS[program.card], "--out", script, "--requests", predicted]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            if "not covered" in done.stderr:
+                return None
+            raise Failed(done.stderr)
+        fused, implementation = IMPLEMENTATIONS["fused"], IMPLEMENTATIONS[program.implementation]
+        text = script.read_text().replace(fused, implementation)
+        script.write_text(text)
+        return script, text.split("\n", 1)[1], predicted.read_text()
+
+    def record(self, program, script):
+        """The measured sequence and the script's output, a dictionary for each step."""
+        requests = script.with_name("requests.txt")
+        command = ["bash", HERE / "nullcuda/run.sh", self.python, self.nullcuda, script, "--requests", requests]
+        environment = os.environ | {"NULLCUDA_DEVICE": program.card}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode != 0:
+            raise Failed(done.stderr)
+        return normalized(requests.read_text()), [json.loads(line) for line in done.stdout.splitlines()]
+
+    def vector(self, program, known):
+        """The program's vector, the known one if the script is the same, and a line about it."""
+        exported = self.export(program)
+        if exported is None:
+            return None, f"{program}: not covered"
+        script, text, predicted = exported
+        if known and known.script == digest(text):
+            return known, None
+        sequence, steps = self.record(program, script)
+        if str(program) in WHOLE:
+            program.file().write_text(sequence)
+        peaks = [" ".join(str(step[key]) for step in steps) for key in ("allocated_bytes", "reserved_bytes")]
+        vector = Vector(
+            *dataclasses.astuple(program), digest(text), sequence.count("+"), digest(sequence), *peaks
+        )
+        # Other implementations than the fused one have no key in an experiment, so `export` does not predict them.
+        if program.implementation != "fused":
+            return vector, f"{program}: recorded"
+        return vector, f"{program}: {difference(normalized(predicted), sequence)}"
+
+
+def difference(predicted, measured):
+    predicted, measured = predicted.splitlines(), measured.splitlines()
+    if predicted == measured:
+        return f"as predicted, {len(measured)} requests and releases"
+    pairs = zip(predicted + ["end"], measured + ["end"])
+    at = next(index for index, (ours, theirs) in enumerate(pairs) if ours != theirs)
+    before = " ".join(measured[max(0, at - 8) : at])
+    return (
+        f"DIFFERENT at line {at + 1} of {len(measured)}, after {before}:\n"
+        f"  predicted {' '.join(predicted[at : at + 8])}\n  measured  {' '.join(measured[at : at + 8])}"
+    )
+
+
+def read():
+    if not VECTORS.exists():
+        return {}
+    with open(VECTORS, newline="") as file:
+        vectors = [Vector(**line) for line in csv.DictReader(file)]
+    return {vector.program(): vector for vector in vectors}
+
+
+def write(vectors, order):
+    with open(VECTORS, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(field.name for field in dataclasses.fields(Vector))
+        writer.writerows(dataclasses.astuple(vectors[program]) for program in order if program in vectors)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("python", help="a Python with PyTorch's CUDA 13 build")
+    parser.add_argument("--runner", default="target/release/runner")
+    parser.add_argument("--only", metavar="REGEX", default="", help='programs such as "gpt/fp32 fused a100"')
+    parser.add_argument("--all", action="store_true", help="record unchanged programs too")
+    arguments = parser.parse_args()
+    SEQUENCES.mkdir(exist_ok=True)
+    vectors, order, failures = read(), list(programs()), 0
+    chosen = [program for program in order if re.search(arguments.only, str(program))]
+    with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        recorder = Recorder(arguments.python, arguments.runner, Path(work))
+        known = {} if arguments.all else vectors
+        running = {pool.submit(recorder.vector, program, known.get(program)): program for program in chosen}
+        for future in concurrent.futures.as_completed(running):
+            program = running[future]
+            try:
+                vector, line = future.result()
+            except Failed as error:
+                vector, line = None, f"{program}: FAILED: {error}"
+            failures += line is not None and ("FAILED" in line or "DIFFERENT" in line)
+            vectors.pop(program, None)
+            if vector is not None:
+                vectors[program] = vector
+            if line:
+                print(line, flush=True)
+            write(vectors, order)
+    print(f"{len(vectors)} of {len(order)} programs recorded, {failures} different from the prediction or failed")
+    sys.exit(failures > 0)
+
+
+main()
