@@ -295,3 +295,6 @@ impl Peaks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

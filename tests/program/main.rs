@@ -27,6 +27,7 @@ mod plan;
 mod planning;
 mod precision;
 mod profile;
+mod pytorch_memory;
 mod readers;
 mod results_csv;
 mod rounds;

@@ -1,0 +1,260 @@
+//! Predicted allocator requests against those that PyTorch made: `tests/reference/pytorch_memory`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use pytorch::{Card, Event, Implementation, Sequence};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use spec::RunConfig;
+
+const FOLDER: &str = "tests/reference/pytorch_memory";
+
+/// Mismatches that a failing test prints.
+const PRINTED: usize = 10;
+
+/// A line of `vectors.csv`.
+#[derive(Clone, Debug, Deserialize)]
+struct Vector {
+    experiment: String,
+    strategy: String,
+    implementation: String,
+    card: String,
+    script: String,
+    requests: usize,
+    sequence: String,
+    allocated: String,
+    reserved: String,
+}
+
+impl Vector {
+    fn implementation(&self) -> Implementation {
+        match self.implementation.as_str() {
+            "fused" => Implementation::Fused,
+            "foreach" => Implementation::Foreach,
+            "for-loop" => Implementation::ForLoop,
+            other => panic!("unknown implementation {other}"),
+        }
+    }
+
+    fn card(&self) -> Card {
+        let name = match self.card.as_str() {
+            "a100" => "NVIDIA A100-SXM4-80GB",
+            "h100" => "NVIDIA H100 80GB HBM3",
+            "rtx4090" => "NVIDIA GeForce RTX 4090",
+            "t4" => "Tesla T4",
+            other => panic!("unknown card {other}"),
+        };
+        Card::named(name).expect("a known card")
+    }
+
+    fn title(&self) -> String {
+        let Vector { experiment, strategy, implementation, card, .. } = self;
+        format!("{experiment}/{strategy} {implementation} {card}")
+    }
+
+    /// The recorded sequence, which only a few programs have.
+    fn recorded(&self) -> Option<String> {
+        let Vector { experiment, strategy, implementation, card, .. } = self;
+        let name = format!("{experiment}.{strategy}.{implementation}.{card}.txt");
+        fs::read_to_string(Path::new(FOLDER).join("sequences").join(name)).ok()
+    }
+
+    /// What differs between the prediction and the recorded program.
+    fn mismatch(&self, predicted: &Sequence) -> Option<String> {
+        let text = normalized(predicted);
+        if digest(&text) != self.sequence {
+            let place = match self.recorded() {
+                Some(recorded) => first_difference(&text, &recorded),
+                None => {
+                    format!("run tests/reference/pytorch_memory/record.py --all --only '{}'", self.title())
+                }
+            };
+            return Some(format!(
+                "another sequence of {} requests, recorded {}: {place}",
+                predicted.requests(),
+                self.requests
+            ));
+        }
+        let peaks = pytorch::replay(predicted, None).expect("no limit");
+        let steps = |bytes: fn(&pytorch::Usage) -> u64| {
+            peaks.steps.iter().map(|usage| bytes(usage).to_string()).collect::<Vec<_>>().join(" ")
+        };
+        let figures = [
+            ("allocated", steps(|usage| usage.allocated), &self.allocated),
+            ("reserved", steps(|usage| usage.reserved), &self.reserved),
+        ];
+        let wrong = figures.into_iter().find(|(_, predicted, recorded)| predicted != *recorded);
+        wrong.map(|(name, predicted, recorded)| format!("{name} {predicted}, recorded {recorded}"))
+    }
+}
+
+/// Requests and releases, a line each. Successive releases are in order of their numbers, because the state of the
+/// allocator does not depend on theirs.
+fn normalized(sequence: &Sequence) -> String {
+    let mut text = String::new();
+    let mut releases = Vec::new();
+    for event in &sequence.events {
+        match *event {
+            Event::Release(request) => releases.push(request),
+            Event::Request(bytes) => {
+                write_releases(&mut text, &mut releases);
+                writeln!(text, "+{bytes}").unwrap();
+            }
+            Event::Phase(_) | Event::Step | Event::EmptyCache => {}
+        }
+    }
+    write_releases(&mut text, &mut releases);
+    text
+}
+
+fn write_releases(text: &mut String, releases: &mut Vec<u32>) {
+    releases.sort_unstable();
+    for request in releases.drain(..) {
+        writeln!(text, "-{request}").unwrap();
+    }
+}
+
+/// The first 16 digits of SHA-256.
+fn digest(text: &str) -> String {
+    Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn first_difference(predicted: &str, recorded: &str) -> String {
+    let [predicted, recorded] = [predicted, recorded].map(|text| text.lines().collect::<Vec<_>>());
+    let at = (0..).find(|&at| predicted.get(at) != recorded.get(at)).expect("the digests differ");
+    let line = |lines: &[&str]| (*lines.get(at).unwrap_or(&"the end")).to_owned();
+    format!("{} at line {}, recorded {}", line(&predicted), at + 1, line(&recorded))
+}
+
+fn vectors() -> Vec<Vector> {
+    let mut reader = csv::Reader::from_path(Path::new(FOLDER).join("vectors.csv")).unwrap();
+    reader.deserialize().map(Result::unwrap).collect()
+}
+
+/// The runs of the vectors' experiments, by experiment and strategy.
+fn runs() -> BTreeMap<(String, String), RunConfig> {
+    let expanded = |name: &str| {
+        let file = Path::new(FOLDER).join(format!("{name}.toml"));
+        let points = plan::expand(&file, &[], &|_| None).unwrap_or_else(|error| panic!("{error}")).points;
+        let name = name.to_owned();
+        points.into_iter().map(move |point| ((name.clone(), point.strategy), point.config.unwrap()))
+    };
+    ["gpt", "llama", "large", "drawn"].into_iter().flat_map(expanded).collect()
+}
+
+/// Checks every vector, and panics with the first mismatches.
+fn check(found: impl Fn(&Vector, &RunConfig) -> Option<String>) {
+    let (vectors, runs) = (vectors(), runs());
+    let mismatches: Vec<String> = vectors
+        .iter()
+        .filter_map(|vector| {
+            let run = &runs[&(vector.experiment.clone(), vector.strategy.clone())];
+            found(vector, run).map(|mismatch| format!("{}: {mismatch}", vector.title()))
+        })
+        .collect();
+    assert!(
+        mismatches.is_empty(),
+        "{} of {} programs:\n{}",
+        mismatches.len(),
+        vectors.len(),
+        mismatches[..mismatches.len().min(PRINTED)].join("\n")
+    );
+}
+
+#[test]
+fn predicted_requests_and_peaks_are_pytorch_s() {
+    check(|vector, run| match pytorch::sequence(run, vector.card(), vector.implementation()) {
+        Ok(sequence) => vector.mismatch(&sequence),
+        Err(reason) => Some(format!("not covered: {reason}")),
+    });
+}
+
+/// Otherwise the vectors would be those of other programs. The first line of a script is its title.
+#[test]
+fn recorded_scripts_are_the_exported_ones() {
+    check(|vector, run| {
+        let script = pytorch::script(run, vector.card(), vector.implementation(), "").expect("covered");
+        let (_, script) = script.split_once('\n').expect("a title and more");
+        (digest(script) != vector.script)
+            .then(|| "the script changed: run tests/reference/pytorch_memory/record.py".to_owned())
+    });
+}
+
+#[test]
+fn recorded_programs_are_enough() {
+    let vectors = vectors();
+    let of = |card: &str| vectors.iter().filter(|vector| vector.card == card).count();
+    assert!(vectors.len() >= 120, "{} programs", vectors.len());
+    for card in ["a100", "h100", "rtx4090", "t4"] {
+        assert!(of(card) >= 20, "{} programs on {card}", of(card));
+    }
+}
+
+/// A program with a stored sequence, and its prediction.
+fn stored() -> (Vector, Sequence) {
+    let vectors = vectors();
+    let vector = vectors.iter().find(|vector| vector.recorded().is_some()).expect("a stored sequence");
+    let run = &runs()[&(vector.experiment.clone(), vector.strategy.clone())];
+    let sequence = pytorch::sequence(run, vector.card(), vector.implementation()).unwrap();
+    assert_eq!(vector.mismatch(&sequence), None);
+    (vector.clone(), sequence)
+}
+
+#[test]
+fn stored_sequences_have_the_recorded_digests() {
+    let stored: Vec<(String, String, String)> = vectors()
+        .into_iter()
+        .filter_map(|vector| vector.recorded().map(|text| (vector.title(), vector.sequence, digest(&text))))
+        .collect();
+    assert!(stored.len() >= 6, "{stored:?}");
+    for (title, recorded, digest) in stored {
+        assert_eq!(recorded, digest, "{title}");
+    }
+}
+
+#[test]
+fn changed_request_is_a_mismatch() {
+    let (vector, sequence) = stored();
+    let is_request = |event: &&mut Event| matches!(event, Event::Request(_));
+    let mut changed = sequence.clone();
+    let request = changed.events.iter_mut().filter(is_request).nth(100).unwrap();
+    let Event::Request(bytes) = *request else { unreachable!("filtered") };
+    *request = Event::Request(bytes + 1);
+    let mismatch = vector.mismatch(&changed).expect("a mismatch");
+    assert!(mismatch.contains(&format!("+{} at line ", bytes + 1)), "{mismatch}");
+    assert!(mismatch.contains(&format!("recorded +{bytes}")), "{mismatch}");
+}
+
+#[test]
+fn release_of_another_request_is_a_mismatch() {
+    let (vector, sequence) = stored();
+    let mut changed = sequence.clone();
+    let mut releases = changed.events.iter_mut().filter_map(|event| match event {
+        Event::Release(request) => Some(request),
+        _ => None,
+    });
+    // The first and the last release are not successive ones.
+    std::mem::swap(releases.next().unwrap(), releases.next_back().unwrap());
+    assert!(vector.mismatch(&changed).is_some());
+}
+
+#[test]
+fn order_of_successive_releases_is_no_mismatch() {
+    let (vector, sequence) = stored();
+    let mut changed = sequence.clone();
+    let is_pair = |pair: &[Event]| matches!(pair, [Event::Release(_), Event::Release(_)]);
+    let at = changed.events.windows(2).position(is_pair).expect("successive releases");
+    changed.events.swap(at, at + 1);
+    assert_eq!(vector.mismatch(&changed), None);
+}
+
+#[test]
+fn wrong_peak_is_a_mismatch() {
+    let (mut vector, sequence) = stored();
+    vector.reserved.replace_range(..1, "9");
+    let mismatch = vector.mismatch(&sequence).expect("a mismatch");
+    assert!(mismatch.starts_with("reserved "), "{mismatch}");
+}
