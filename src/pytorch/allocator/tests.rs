@@ -235,7 +235,8 @@ const TWO_STEPS: [Event; 12] = [
 /// A step and a phase begin with what is in use.
 #[test]
 fn replay_reports_peaks_by_step_and_phase() {
-    let usage = |allocated: u64, reserved: u64| Usage { allocated: allocated * MIB, reserved: reserved * MIB };
+    let usage =
+        |allocated: u64, reserved: u64| Usage { allocated: allocated * MIB, reserved: reserved * MIB };
     let peaks = replay(&sequence(&TWO_STEPS), None).unwrap();
     assert_eq!(peaks.whole, usage(30, 30));
     assert_eq!(peaks.at, 4);
