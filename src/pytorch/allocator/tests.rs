@@ -1,6 +1,7 @@
 //! Traces worked out by hand from PyTorch's rules.
 
 use super::*;
+use crate::sequence::Purpose;
 
 /// An allocator, and blocks in use by name.
 struct Trace {
@@ -208,7 +209,7 @@ fn sequence(events: &[Event]) -> Sequence {
     for &event in events {
         match event {
             Event::Request(bytes) => {
-                sequence.request(bytes);
+                sequence.request(bytes, Purpose::Activation);
             }
             Event::Release(request) => sequence.release(request),
             other => sequence.mark(other),
