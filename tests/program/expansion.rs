@@ -358,6 +358,47 @@ fn overrides_are_checked_like_files() {
     assert!(error("[strategies.a]", &["strategies.a.acumulate=3"]).contains("did you mean `accumulate`?"));
 }
 
+/// A value of the command line replaces a wrong one in the file or its base, in a strategy or its `set`.
+#[test]
+fn overrides_replace_wrong_values() {
+    let more = "[defaults]\naccumulate = 0\n[evaluation]\nevery = 0\n[strategies.a]\naccumulate = \"two\"\n\
+                recompute = { every = 0 }\nset.\"train.seed\" = -1\n[strategies.b]\n[measure]\nrepeats = 0\n";
+    let fixes = [
+        "accumulate=2",
+        "evaluation=off",
+        "recompute.segments=2",
+        "train.seed=3",
+        "measure.repeats=4",
+        "train.batch_size=4",
+        "train.optimizer.lion.lr=1e-4",
+        "model.transformer.layers=4",
+    ];
+    let base = BASE.replace("batch_size = 8", "batch_size = 0").replace("lr = 3e-4", "lr = -1");
+    let files = [("a.toml", &*format!("extends = \"b.toml\"\n{more}")), ("b.toml", &base)];
+    let experiment = expand_in(&folder(&files), &fixes).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(experiment.repeats, Repeats::Times(4));
+    for point in &experiment.points {
+        let RunConfig { strategy, train, evaluation, model, .. } = config(point);
+        assert_eq!((strategy.accumulate, train.seed, train.batch_size, evaluation), (2, 3, 4, &None));
+        let layers = model.transformer().map(|model| model.layers);
+        assert_eq!((layers, train.optimizer.name()), (Some(4), "lion"));
+    }
+    // Each of them is a mistake without its override, and a wrong override repairs nothing.
+    for left_out in 0..fixes.len() - 1 {
+        let others: Vec<&str> = [&fixes[..left_out], &fixes[left_out + 1..]].concat();
+        assert!(expand_in(&folder(&files), &others).is_err(), "without {}", fixes[left_out]);
+    }
+    let wrong = expand_in(&folder(&files), &["train.batch_size=-1"]).unwrap_err().to_string();
+    assert!(wrong.contains("not 0") && wrong.contains("not -1"), "{wrong}");
+    let configuration = "[model.hf]\nconfig = \"none.json\"\n";
+    let rest = &BASE[BASE.find("[data").unwrap()..];
+    let hf = format!("{configuration}{rest}[strategies.a]\n");
+    let files = [("a.toml", hf.as_str())];
+    assert!(expand_in(&folder(&files), &[]).is_err());
+    let transformer = "model={ transformer = { layers = 2, d_model = 64, heads = 2, context = 32 } }";
+    assert!(expand_in(&folder(&files), &[transformer]).is_ok());
+}
+
 /// `tests/program/large.rs` expands ten times as many points, which fails if the time grows quadratically.
 #[test]
 fn ten_thousand_points_expand() {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::load::{self, Loaded, load};
+use super::overrides;
 use super::strategies::{distinct_labels, inherit, no_strategy};
 use super::written::{self, Axis, Case, ExperimentFile, Sweep, WrittenStrategy, check_setting};
 use crate::reader::error::{Error, Problem};
@@ -60,11 +61,20 @@ impl<'a> Document<'a> {
     ) -> Result<Document<'a>, Vec<Problem>> {
         let Loaded { layers, bases, overrides } = loaded;
         let reader = Reader::partial(&EXPERIMENT, sources, environment);
-        for layer in &layers {
-            written::read(&reader, layer);
-        }
-        for setting in &overrides {
-            check_setting(&reader, setting);
+        let (files, arguments) = layers.split_at(bases + 1);
+        let replacing: Vec<&Setting> =
+            overrides.iter().filter(|setting| check_setting(&reader, setting)).collect();
+        let changing = |layer: &&Table| {
+            let own = Reader::partial(&EXPERIMENT, sources, environment);
+            written::read(&own, layer);
+            own.check().map_err(|problems| problems.into_iter().for_each(|one| reader.problem(one))).is_ok()
+        };
+        let changing: Vec<&Table> = arguments.iter().filter(changing).collect();
+        for file in files {
+            let mut file = file.clone();
+            changing.iter().for_each(|layer| file.merge((*layer).clone()));
+            replacing.iter().for_each(|setting| overrides::replace(&mut file, setting));
+            written::read(&reader, &file);
         }
         reader.check()?;
         let mut merged = Table::default();
@@ -75,6 +85,7 @@ impl<'a> Document<'a> {
             }
             merged.merge(layer);
         }
+        overrides.iter().for_each(|setting| overrides::replace(&mut merged, setting));
         let reader = Reader::partial(&EXPERIMENT, sources, environment);
         let written = written::read(&reader, &merged);
         let written = reader.finish(written)?;

@@ -2,5 +2,6 @@
 
 pub(crate) mod document;
 mod load;
+mod overrides;
 pub(crate) mod strategies;
 pub(crate) mod written;
