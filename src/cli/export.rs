@@ -1,20 +1,24 @@
 //! `export`: a run as a plain PyTorch script, and the allocator requests that are predicted for it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
-use super::output;
+use super::output::{self, note};
 use super::run_selector::{NumberedRun, choose, title};
 use ::plan::Purpose;
-use pytorch::{Card, Event, Implementation};
+use base::units::Bytes;
+use pytorch::{Card, Event, Implementation, Sequence, Usage};
+
+/// PyTorch's fastest implementation of the optimizers.
+const IMPLEMENTATION: Implementation = Implementation::Fused;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
-    /// The run: a strategy's name, a number in the order of `check --resolved`, or a prefix of an id
+    /// The run: a strategy's name, a number of `sweep --dry-run`, or the beginning of an id
     #[arg(long, value_name = "NAME|N|ID")]
     run: Option<String>,
     /// The card: one that `devices --targets` lists, or a target file
@@ -23,44 +27,52 @@ pub(super) struct Args {
     /// Write the script to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write the predicted requests and releases to this file
+    /// Write the predicted requests and releases to this file: `+bytes`, and `-number` of the request that is released
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(Purpose::Predict, "results".as_ref(), args.target.as_deref())?;
+    let inputs = args.inputs.read(Purpose::Predict, Path::new("results"), args.target.as_deref())?;
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let Some(card) = Card::named(&plan.target.name) else {
         return Err(Failure::input(format!(
-            "export needs a CUDA device, and {} is none that is known: add --target NAME",
+            "PyTorch's memory is not predicted for {}\n = help: add `--target` with a card that `devices --targets` lists",
             plan.target.name
         )));
     };
-    let not_covered = |error: pytorch::NotCovered| Failure::input(format!("not covered: {error}"));
-    let title = format!("{}, {}", plan.experiment, title(run));
-    let script = pytorch::script(config, card, Implementation::Fused, &title).map_err(not_covered)?;
+    let not_covered =
+        |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
+    let sequence = pytorch::sequence(config, card, IMPLEMENTATION).map_err(not_covered)?;
+    let heading = format!("{}, {}", plan.experiment, title(run));
+    let script = pytorch::script(config, card, IMPLEMENTATION, &heading).map_err(not_covered)?;
     match &args.out {
-        Some(file) => fs::write(file, script)
-            .map_err(|error| Failure::machine(format!("{}: {error}", file.display())))?,
+        Some(file) => write(file, &script)?,
         None => output::print(&script)?,
     }
     if let Some(file) = &args.requests {
-        let sequence = pytorch::sequence(config, card, Implementation::Fused).map_err(not_covered)?;
-        let line = |event: &Event| match event {
-            Event::Request(bytes) => Some(format!("+{bytes}\n")),
-            Event::Release(request) => Some(format!("-{request}\n")),
-            Event::Phase(_) | Event::Step | Event::EmptyCache => None,
-        };
-        let text: String = sequence.events.iter().filter_map(line).collect();
-        fs::write(file, text).map_err(|error| Failure::machine(format!("{}: {error}", file.display())))?;
-        let peaks =
-            pytorch::replay(&sequence, None).map_err(|(_, error)| Failure::machine(error.to_string()))?;
-        for usage in &peaks.steps {
-            output::print(&format!("allocated {} reserved {}\n", usage.allocated, usage.reserved))?;
-        }
+        write(file, &lines(&sequence))?;
+    }
+    let peaks = pytorch::replay(&sequence, None).map_err(|(_, error)| Failure::machine(error))?;
+    for (step, Usage { allocated, reserved }) in peaks.steps.iter().enumerate() {
+        let [allocated, reserved] = [allocated, reserved].map(|bytes| Bytes(*bytes));
+        note(&format!("predicted peaks of step {}: {allocated} allocated, {reserved} reserved", step + 1));
     }
     Ok(ExitStatus::Complete)
+}
+
+fn lines(sequence: &Sequence) -> String {
+    let line = |event: &Event| match event {
+        Event::Request(bytes) => Some(format!("+{bytes}\n")),
+        Event::Release(request) => Some(format!("-{request}\n")),
+        Event::Phase(_) | Event::Step | Event::EmptyCache => None,
+    };
+    sequence.events.iter().filter_map(line).collect()
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(file, text)
+        .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))
 }

@@ -13,6 +13,7 @@ mod documents;
 mod dump;
 mod evaluation_cycle;
 mod expansion;
+mod export;
 mod external_reading;
 mod failing_calls;
 mod fragmentation;
