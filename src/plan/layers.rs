@@ -102,7 +102,11 @@ fn lora_targets(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>,
     if let Some(&unknown) = unknown.first() {
         let name = &targets[unknown];
         let message = format!("lora: unknown target `{name}`: not a linear layer of this model's blocks");
-        return Err(attach_span(message, &[TARGETS], tree, suggest_names(&paths, name)));
+        let help = match spec::other_target(name) {
+            Some(target) => format!("did you mean `{target}`?"),
+            None => suggest_names(&paths, name),
+        };
+        return Err(attach_span(message, &[TARGETS], tree, help));
     }
     let targeted: Vec<&AdaptableLinear> =
         layers.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer).collect();

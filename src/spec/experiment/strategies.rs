@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::written::{Axis, WrittenStrategy};
 use crate::reader::error::Problem;
-use crate::reader::hints::{list, nearest};
+use crate::reader::hints::{nearest, similar};
 use crate::reader::source::Span;
 use crate::reader::tree::Value;
 use crate::schema::key::Key;
@@ -137,10 +137,10 @@ fn label(setting: &Setting) -> String {
     }
 }
 
-/// A problem about an unknown strategy name, with the nearest or all known names as a hint.
+/// A problem about an unknown strategy name, with the nearest known names as a hint.
 pub(super) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
     Problem::new(message).at(span).help(match nearest(name, known) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("use {}", list(known)),
+        None => similar(name, known),
     })
 }

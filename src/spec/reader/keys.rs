@@ -15,10 +15,12 @@ pub(crate) struct FileKind {
     pub(crate) name: &'static str,
     /// What needs its required keys, in messages.
     pub(crate) user: &'static str,
-    /// Whether a later version supports a key of a table.
-    pub(crate) is_planned: fn(table: &str, key: &str) -> bool,
+    /// The hint for a key of a table that a later version supports; `None` for all other keys.
+    pub(crate) planned: fn(&TableKeys<'_>, key: &str) -> Option<String>,
     /// The hint for an unknown key.
     pub(crate) hint: fn(&TableKeys<'_>, &TableEntry) -> String,
+    /// The hint for an invalid value that other tools accept for a key of this name.
+    pub(crate) value_hint: fn(key: &str, &Value) -> Option<&'static str>,
 }
 
 /// The table of an unknown key.
@@ -261,16 +263,13 @@ impl<'a> Keys<'a> {
 
     fn unknown(&self, entry: &TableEntry) -> Problem {
         let TableEntry { key, key_span, .. } = entry;
-        let FileKind { is_planned, hint, .. } = self.reader.file;
-        if is_planned(self.path, key) {
-            return Problem::new(format!(
-                "`{key}` in {} is not supported by this version of runner",
-                self.place
-            ))
-            .at(*key_span)
-            .help(format!("use {}", list(&self.requested)));
-        }
+        let FileKind { planned, hint, .. } = self.reader.file;
         let table = TableKeys { path: self.path, keys: &self.requested };
+        if let Some(help) = planned(&table, key) {
+            return Problem::new(format!("`{key}` in {} {}", self.place, hints::NOT_YET))
+                .at(*key_span)
+                .help(help);
+        }
         self.unknown_key(entry).help(hint(&table, entry))
     }
 
@@ -313,6 +312,9 @@ impl<'a> Keys<'a> {
         // The text as written: the parsed value may have been clamped.
         let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
         let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
+        if let Some(advice) = (self.reader.file.value_hint)(&entry.key, value) {
+            return problem.help(advice);
+        }
         let word = || hints::nearest_keyword(value, &words).map(|word| format!("\"{word}\""));
         match kind.meant(value).or_else(word) {
             Some(meant) => problem.help(format!("did you mean {meant}?")),

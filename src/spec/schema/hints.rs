@@ -4,225 +4,182 @@ use super::data::Data;
 use super::key::{Key, is_experiment_key};
 use super::model::Model;
 use super::optimizer::Optimizer;
+use super::other_names::{
+    MEANINGS, Meaning, OTHER_NAMES, OTHER_TARGETS, OTHER_VALUES, PARALLEL, PARALLEL_PREFIXES, Write,
+};
 use super::resolved::{Evaluation, Measure, Train};
 use super::schedule::Schedule;
-use super::strategy::STRATEGY_KEYS;
+use super::strategy::{LATER_KEYS, Loader, Lora, Offload, STRATEGY_KEYS};
 use super::version;
 use crate::reader::declare::{ChoiceTable, KeyTable};
-use crate::reader::hints::{list, nearest};
+use crate::reader::hints::{NOT_YET, nearest, other_keyword, plain, similar};
 use crate::reader::keys::{FileKind, TableKeys, join};
-use crate::reader::tree::{Table, TableEntry};
+use crate::reader::tree::{Table, TableEntry, Value};
 
 /// Experiment files.
-pub(crate) const EXPERIMENT: FileKind =
-    FileKind { name: "experiment", user: "run", is_planned: version::is_later_key, hint: for_key };
+pub(crate) const EXPERIMENT: FileKind = FileKind {
+    name: "experiment",
+    user: "run",
+    planned: for_later_key,
+    hint: for_key,
+    value_hint: for_value,
+};
 
 /// Target files.
-pub(crate) const TARGET: FileKind =
-    FileKind { name: "target", user: "target", is_planned: |_, _| false, hint: for_target_key };
-
-/// Keys, with a value where the name implies one, and their names in other tools.
-const OTHER_NAMES: &[(&str, &[&str])] = &[
-    ("layers", &["n_layer", "n_layers", "num_layers", "num_hidden_layers", "n_blocks", "depth"]),
-    ("d_model", &["n_embd", "hidden_size", "hidden_dim", "embed_dim", "embedding_dim", "dim", "width"]),
-    ("heads", &["n_head", "n_heads", "num_heads", "num_attention_heads"]),
-    ("kv_heads", &["multi_query_group_num", "n_kv_heads", "num_key_value_heads", "num_kv_heads"]),
-    ("head_dim", &["attention_head_size", "d_head", "d_kv", "head_size"]),
-    ("causal", &["is_causal", "is_decoder"]),
-    ("qkv_bias", &["add_qkv_bias", "use_qkv_bias"]),
-    ("embedding_scale", &["embed_scale", "embedding_multiplier", "scale_embeddings"]),
-    ("logit_softcap", &["final_logit_softcapping", "final_softcap"]),
-    ("qk_norm", &["qk_layernorm", "use_qk_norm"]),
-    ("window", &["attention_window", "local_attention", "sliding_window", "window_size"]),
-    ("global_every", &["sliding_window_pattern"]),
-    ("attention_softcap", &["attn_logit_softcapping", "attention_cap", "softcap"]),
-    ("attention_scale", &["attention_multiplier", "query_pre_attn_scalar", "softmax_scale"]),
-    (
-        "context",
-        &[
-            "block_size",
-            "context_length",
-            "max_position_embeddings",
-            "max_seq_len",
-            "n_ctx",
-            "n_positions",
-            "seq_len",
-            "seq_length",
-            "sequence_length",
-        ],
-    ),
-    ("vocabulary", &["vocab_size", "n_vocab", "vocab"]),
-    (
-        "d_ff",
-        &[
-            "d_ffn",
-            "d_inner",
-            "dim_feedforward",
-            "feed_forward_dim",
-            "ffn_dim",
-            "intermediate_size",
-            "n_inner",
-        ],
-    ),
-    ("activation", &["act_fn", "activation_function", "hidden_act", "hidden_activation"]),
-    ("activation = \"swiglu\"", &["swiglu"]),
-    ("norm", &["norm_type", "normalization"]),
-    ("norm = \"rms\"", &["rms_norm", "rmsnorm"]),
-    (
-        "norm_epsilon",
-        &["layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps", "rms_norm_epsilon"],
-    ),
-    ("norm_placement = \"pre\"", &["norm_first", "normalize_before", "pre_norm"]),
-    ("norm_placement = \"post\"", &["post_norm"]),
-    ("positions", &["pos_emb", "position_embedding", "position_embedding_type", "positional_encoding"]),
-    ("positions = \"rotary\"", &["rope", "use_rope"]),
-    ("rotary = { base = 500000.0 }", &["rope_base", "rope_theta", "rotary_base", "rotary_emb_base"]),
-    ("rotary = { scaling = { factor = 8.0, original = 8192 } }", &["rope_parameters", "rope_scaling"]),
-    ("bias", &["attention_bias", "biases", "mlp_bias", "use_bias"]),
-    ("tied", &["share_embeddings", "tie_embeddings", "tie_weights", "tie_word_embeddings"]),
-    ("dropout = 0.1", &["drop_rate", "dropout_p", "dropout_prob", "dropout_rate", "p_drop"]),
-    ("dropout = { attention = 0.1 }", &["attention_dropout", "attn_drop", "attn_dropout", "attn_pdrop"]),
-    ("dropout = { embedding = 0.1 }", &["embd_pdrop", "embedding_dropout"]),
-    (
-        "dropout = { residual = 0.1 }",
-        &["hidden_dropout", "hidden_dropout_prob", "resid_dropout", "resid_pdrop", "residual_dropout"],
-    ),
-    ("paths", &["file", "files", "path", "data_dir", "data_path"]),
-    ("tokens", &["tokenizer"]),
-    ("jsonl", &["text_field", "text_column"]),
-    ("documents = \"padded\"", &["padding"]),
-    ("documents = \"packed\"", &["packing"]),
-    ("batch_size", &["batch", "bs", "global_batch_size", "train_batch_size"]),
-    ("clip_norm", &["clip_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping", "max_grad_norm"]),
-    ("seed", &["random_seed"]),
-    ("last_batch", &["drop_last", "dataloader_drop_last"]),
-    ("loader = { workers = 2 }", &["dataloader_num_workers", "num_workers"]),
-    ("loader = { prefetch = 2, workers = 1 }", &["dataloader_prefetch_factor", "prefetch_factor"]),
-    ("loader = { pinned = true }", &["dataloader_pin_memory", "pin_memory"]),
-    ("lr", &["learning_rate"]),
-    ("weight_decay", &["wd"]),
-    ("adjust = \"match_rms_adamw\"", &["adjust_lr_fn", "match_rms_adamw"]),
-    ("beta2_decay = -0.8", &["decay_rate"]),
-    ("clip_threshold", &["clipping_threshold"]),
-    ("momentum", &["mu"]),
-    ("steps", &["epochs", "iterations", "max_iters", "max_steps", "num_steps"]),
-    ("warmup", &["lr_warmup_steps", "num_warmup_steps", "warmup_iters"]),
-    ("floor = 0.1", &["eta_min", "lr_min", "min_lr", "min_lr_factor", "min_lr_ratio"]),
-    ("total", &["lr_decay_iters", "num_training_steps", "total_iters", "total_steps"]),
-    ("schedule = { cosine = {} }", &["cosine", "cosine_annealing"]),
-    (
-        "groups = [{ match = \"*.bias\", weight_decay = 0.0 }]",
-        &["no_decay", "param_groups", "parameter_groups"],
-    ),
-    ("schedule", &["lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"]),
-    ("repeats", &["repetitions", "trials"]),
-    ("model", &["architecture"]),
-    ("data", &["dataset"]),
-    ("train", &["trainer", "training"]),
-    ("evaluation", &["eval", "validation"]),
-    ("memory", &["memory_limit", "vram"]),
-    ("host_memory", &["cpu_memory", "host_memory_limit", "ram"]),
-    ("grid", &["matrix"]),
-    (
-        "accumulate = 4",
-        &[
-            "accumulate_grad_batches",
-            "accumulation",
-            "accumulation_steps",
-            "grad_accum",
-            "grad_accum_steps",
-            "gradient_accumulation",
-            "gradient_accumulation_steps",
-            "micro_batch",
-            "micro_batch_size",
-            "micro_batches",
-            "per_device_train_batch_size",
-        ],
-    ),
-    ("precision = \"bf16\"", &["amp", "autocast", "bf16", "dtype", "mixed_precision", "torch_dtype"]),
-    ("precision = \"fp16\"", &["fp16", "half"]),
-    ("precision = \"tf32\"", &["tf32", "allow_tf32"]),
-    (
-        "recompute = \"block\"",
-        &[
-            "activation_checkpointing",
-            "checkpoint",
-            "checkpoint_activations",
-            "checkpointing",
-            "grad_checkpointing",
-            "gradient_checkpointing",
-            "rematerialization",
-            "remat",
-        ],
-    ),
-    (
-        "recompute = { save = [\"linear\"] }",
-        &["selective_activation_checkpointing", "selective_checkpointing"],
-    ),
-    ("loss_scale = \"dynamic\"", &["grad_scaler", "gradscaler", "loss_scaling", "scaler"]),
-    ("evaluation_pass = \"no_grad\"", &["inference_mode", "no_grad"]),
-    ("gradients = \"free\"", &["set_to_none", "zero_grad"]),
-    ("leak = \"graph\"", &["retain_graph"]),
-    (
-        "update = \"in_backward\"",
-        &["apply_optimizer_in_backward", "fused_backward", "optimizer_in_backward", "optimizer_in_bwd"],
-    ),
-    (
-        "allocator = { caching = { max_split_size_mb = 128 } }",
-        &["max_split_size", "max_split_size_mb", "pytorch_cuda_alloc_conf"],
-    ),
-    ("allocator = { caching = { garbage_collection_threshold = 0.8 } }", &["garbage_collection_threshold"]),
-    ("allocator = { caching = { expandable_segments = true } }", &["expandable_segments"]),
-    ("graph = true", &["cuda_graph", "cuda_graphs"]),
-    (
-        "optimizer_state = \"8bit\"",
-        &["adam8bit", "adamw8bit", "adamw_8bit", "optimizer_8bit", "paged_adamw_8bit"],
-    ),
-    ("quantize = { from = 4096 }", &["min_8bit_size"]),
-    (
-        "lora = { rank = 8, alpha = 16, targets = [\"attention.qkv\"] }",
-        &["adapter", "adapters", "peft", "qlora"],
-    ),
-];
+pub(crate) const TARGET: FileKind = FileKind {
+    name: "target",
+    user: "target",
+    planned: |_, _| None,
+    hint: for_target_key,
+    value_hint: |_, _| None,
+};
 
 /// The hint for an unknown key of a table.
 fn for_key(searched: &TableKeys<'_>, entry: &TableEntry) -> String {
     let key = entry.key.as_str();
-    other_name_in_table(searched, key)
+    meaning(searched, entry)
+        .or_else(|| other_name_in_table(searched, entry))
         .or_else(|| run_key_in_strategy(searched, entry))
         .or_else(|| key_of_other_table(searched, entry))
+        .or_else(|| {
+            is_parallel(key).then(|| format!("it is a kind of `parallel`, which {NOT_YET}; {ONE_DEVICE}"))
+        })
         .or_else(|| nearest(key, searched.keys).map(|near| format!("did you mean `{near}`?")))
         .or_else(|| {
             let own = nearest(key, STRATEGY_KEYS).filter(|_| searched.path.is_empty());
             own.map(|near| format!("did you mean `{near}`?"))
         })
-        .unwrap_or_else(|| format!("use {}", list(searched.keys)))
+        .unwrap_or_else(|| similar(key, searched.keys))
 }
 
 /// The hint for an unknown key of a target file.
 fn for_target_key(searched: &TableKeys<'_>, entry: &TableEntry) -> String {
     let key = entry.key.as_str();
-    other_name_in_table(searched, key)
-        .or_else(|| nearest(key, searched.keys).map(|near| format!("did you mean `{near}`?")))
-        .unwrap_or_else(|| format!("use {}", list(searched.keys)))
+    nearest(key, searched.keys)
+        .map_or_else(|| similar(key, searched.keys), |near| format!("did you mean `{near}`?"))
 }
 
-/// A key of this table, given its name in another tool.
-fn other_name_in_table(searched: &TableKeys<'_>, key: &str) -> Option<String> {
-    // In other tools, `warmup_steps` is a key of schedules; here it is a key of [measure] with another meaning.
-    if key == "warmup_steps" && searched.keys.contains(&"warmup") {
-        return Some("did you mean `warmup`?".to_owned());
+/// The hint for a planned key.
+fn for_later_key(searched: &TableKeys<'_>, key: &str) -> Option<String> {
+    let hint = || if is_parallel(key) { ONE_DEVICE.to_owned() } else { similar(key, searched.keys) };
+    version::is_later_key(searched.path, key).then(hint)
+}
+
+const ONE_DEVICE: &str = "runs use one device; `offload = { optimizer = true }`, `recompute = \"block\"` and \
+                          `optimizer_state = \"8bit\"` lower its memory";
+
+/// The hint for a value that other tools accept for a key of this name.
+fn for_value(key: &str, value: &Value) -> Option<&'static str> {
+    let Value::Text(text) = value else { return None };
+    let (_, _, advice) =
+        OTHER_VALUES.iter().find(|(of, values, _)| *of == key && values.contains(&plain(text).as_str()))?;
+    Some(advice)
+}
+
+/// The target of `lora` that a layer's name in the transformers library means.
+pub fn other_target(name: &str) -> Option<&'static str> {
+    let last = |of: &str| name == of || name.ends_with(&format!(".{of}"));
+    let (target, _) = OTHER_TARGETS.iter().find(|(_, names)| names.iter().copied().any(last))?;
+    Some(target)
+}
+
+/// What a key of another tool means, and what to write here.
+fn meaning(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
+    let (key, value) = (plain(&entry.key), plain(&entry.node.value.to_string()));
+    let applies = |meaning: &&Meaning| {
+        meaning.names.contains(&key.as_str())
+            && (meaning.within.is_empty() || meaning.within == searched.path)
+            && value.contains(meaning.value)
+    };
+    let found = MEANINGS.iter().find(applies)?;
+    let is_switched_off = found.value.is_empty() && entry.node.value == Value::Boolean(false);
+    Some(match found.write {
+        Write::Strategy(_) if is_switched_off => SWITCHED_OFF.to_owned(),
+        Write::Strategy(write) => {
+            format!(
+                "{}: use `{}`{}",
+                found.meaning,
+                filled_in(write, &entry.node.value),
+                in_strategy(searched)
+            )
+        }
+        Write::Table(table, write) => {
+            let place = match table {
+                _ if table == searched.path => String::new(),
+                "" => " at the top of the file".to_owned(),
+                _ => format!(" in [{table}]"),
+            };
+            format!("{}: use `{}`{place}", found.meaning, filled_in(write, &entry.node.value))
+        }
+        Write::Nothing => format!("{}: remove it", found.meaning),
+    })
+}
+
+const SWITCHED_OFF: &str = "it is off unless a strategy switches it on: remove it";
+
+/// Where to write a key of a strategy; nothing in a strategy itself.
+fn in_strategy(searched: &TableKeys<'_>) -> String {
+    match searched.path {
+        _ if is_strategy(searched) => String::new(),
+        inline if strategy_tables().any(|(table, _)| table == inline) => format!(" beside `{inline}`"),
+        _ => " in [defaults] or in a strategy, [strategies.NAME]".to_owned(),
     }
-    let (meant, name) = other_name(key)?;
+}
+
+/// Whether the keys are those of a strategy, or of `[defaults]`.
+fn is_strategy(searched: &TableKeys<'_>) -> bool {
+    searched.path.is_empty() && STRATEGY_KEYS.iter().all(|key| searched.keys.contains(key))
+}
+
+/// Whether the key shares work among devices in other tools, or will here.
+fn is_parallel(key: &str) -> bool {
+    let key = plain(key);
+    let begins = || PARALLEL_PREFIXES.iter().any(|beginning| key.starts_with(beginning));
+    LATER_KEYS.contains(&key.as_str()) || PARALLEL.contains(&key.as_str()) || begins()
+}
+
+/// A notation with the number or dtype that was written. See `OTHER_NAMES`.
+fn filled_in(notation: &str, value: &Value) -> String {
+    let Some((before, rest)) = notation.split_once('{').filter(|(_, rest)| !rest.starts_with(' ')) else {
+        // The braces of an inline table: its values may have placeholders.
+        return match notation.split_once("{ ") {
+            Some((before, rest)) => format!("{before}{{ {}", filled_in(rest, value)),
+            None => notation.to_owned(),
+        };
+    };
+    let (usual, after) = rest.split_once('}').unwrap_or((rest, ""));
+    let written = match (usual, value) {
+        ("dtype", Value::Text(text)) => {
+            other_keyword(text, &DTYPES).or_else(|| DTYPES.into_iter().find(|own| own == text))
+        }
+        ("dtype", _) => None,
+        (_, Value::Integer(number)) if *number > 0 => return format!("{before}{number}{after}"),
+        _ => Some(usual),
+    };
+    format!("{before}{}{after}", written.unwrap_or("bf16"))
+}
+
+const DTYPES: [&str; 3] = ["fp32", "bf16", "fp16"];
+
+/// A key of this table, given its name in another tool.
+fn other_name_in_table(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
+    let (meant, name) = other_name(&entry.key)?;
     // In [model.hf], `dropout` is a boolean.
     let is_switch = (searched.path, name) == ("model.hf", "dropout");
-    (searched.keys.contains(&name) && !is_switch).then(|| format!("did you mean `{meant}`?"))
+    (searched.keys.contains(&name) && !is_switch).then(|| did_you_mean(meant, entry, ""))
+}
+
+/// "did you mean `accumulate = 4`?", or that there is nothing to switch off.
+fn did_you_mean(meant: &str, entry: &TableEntry, place: &str) -> String {
+    if meant.contains(" = ") && entry.node.value == Value::Boolean(false) {
+        return SWITCHED_OFF.to_owned();
+    }
+    format!("did you mean `{}`{place}?", filled_in(meant, &entry.node.value))
 }
 
 /// A key of a run, or a table of such keys, that was written in a strategy.
 fn run_key_in_strategy(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
-    let in_strategy = searched.path.is_empty() && STRATEGY_KEYS.iter().all(|key| searched.keys.contains(key));
-    if !in_strategy {
+    if !is_strategy(searched) {
         return None;
     }
     let name = other_name(&entry.key).map_or(entry.key.as_str(), |(_, name)| name);
@@ -240,12 +197,19 @@ fn run_key_in_strategy(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<S
 fn key_of_other_table(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
     let key = entry.key.as_str();
     let (meant, name) = other_name(key).unwrap_or((key, key));
-    let it = if name == key { "it".to_owned() } else { format!("`{meant}`") };
+    let it = if name == key { "it".to_owned() } else { format!("`{}`", filled_in(meant, &entry.node.value)) };
     if STRATEGY_KEYS.contains(&name) {
+        let place = in_strategy(searched);
         return Some(match it.as_str() {
-            "it" => "it belongs in [defaults] or in a strategy, [strategies.NAME]".to_owned(),
-            _ => format!("did you mean {it} in [defaults] or in a strategy, [strategies.NAME]?"),
+            "it" => format!("it belongs{place}"),
+            _ => did_you_mean(meant, entry, &place),
         });
+    }
+    let inline = strategy_tables().filter(|(table, keys)| *table != searched.path && keys.contains(&name));
+    let inline: Vec<String> =
+        inline.map(|(table, _)| format!("`{table}.{}`", filled_in(meant, &entry.node.value))).collect();
+    if !inline.is_empty() && (is_strategy(searched) || tables_with(name).next().is_none()) {
+        return Some(format!("did you mean {}{}?", join(&inline, "or"), in_strategy(searched)));
     }
     let tables: Vec<String> = tables_with(name).filter(|table| *table != searched.path).collect();
     if tables.is_empty() {
@@ -266,9 +230,14 @@ fn key_of_other_table(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<St
 
 /// The notation for a key of another tool, and the name of its key.
 fn other_name(key: &str) -> Option<(&'static str, &'static str)> {
-    let key = key.to_lowercase().replace('-', "_");
+    let key = plain(key);
     let (meant, _) = OTHER_NAMES.iter().find(|(_, others)| others.contains(&key.as_str()))?;
     Some((meant, meant.split_once(" = ").map_or(*meant, |(name, _)| name)))
+}
+
+/// The tables within strategies, with their keys.
+fn strategy_tables() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    [("lora", Lora::KEYS), ("offload", Offload::KEYS), ("loader", Loader::KEYS)].into_iter()
 }
 
 /// The tables that have a key of this name.
@@ -301,23 +270,70 @@ fn head(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reader::parse::parse;
+
+    fn is_key(name: &str) -> bool {
+        let top = ["model", "data", "train", "evaluation"];
+        let mut inline = strategy_tables().flat_map(|(_, keys)| keys);
+        STRATEGY_KEYS.contains(&name)
+            || top.contains(&name)
+            || tables_with(name).next().is_some()
+            || inline.any(|key| *key == name)
+    }
 
     #[test]
     fn other_names_map_to_keys_and_are_no_keys() {
-        let top = ["model", "data", "train", "evaluation"];
-        let is_key = |name: &str| {
-            STRATEGY_KEYS.contains(&name) || top.contains(&name) || tables_with(name).next().is_some()
-        };
         let mut seen = Vec::new();
         for (meant, others) in OTHER_NAMES {
             let name = meant.split(" = ").next().unwrap_or_default();
             assert!(is_key(name), "`{name}` is not a key");
             for other in *others {
-                assert!(!is_key(other), "`{other}` is a key itself");
+                // A key of [measure]; elsewhere the warm-up of the learning rate.
+                assert!(!is_key(other) || *other == "warmup_steps", "`{other}` is a key itself");
                 assert!(!seen.contains(other), "`{other}` is a duplicate");
                 assert_eq!(other_name(other), Some((*meant, name)));
+                assert!(!is_parallel(other) || *other == "zero_grad", "`{other}` is about several devices");
                 seen.push(*other);
             }
         }
+    }
+
+    /// Each meaning is the first for some value of its names, so that none is hidden by another, and its advice names
+    /// keys only.
+    #[test]
+    fn every_meaning_is_found_and_names_keys() {
+        for Meaning { names, within, value, write, .. } in MEANINGS {
+            let (Write::Strategy(text) | Write::Table(_, text)) = write else { continue };
+            let written = filled_in(text, &Value::Boolean(true));
+            let table = parse(&written.replace("` and `", "\n"), 0, 0);
+            let table = table.unwrap_or_else(|problem| panic!("{written}: {problem:?}"));
+            for entry in &table.entries {
+                assert!(
+                    is_key(&entry.key) || ["name", "config", "optimizer", "schedule"].contains(&&*entry.key),
+                    "{written}"
+                );
+            }
+            for name in *names {
+                let is_hidden = MEANINGS
+                    .iter()
+                    .take_while(|other| !std::ptr::eq(other.names, *names) || other.value != *value);
+                let is_hidden =
+                    is_hidden.filter(|other| other.names.contains(name) && other.within.is_empty());
+                for other in is_hidden {
+                    assert!(!value.contains(other.value), "`{name}` {value} {within} is hidden");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn placeholders_take_the_written_value() {
+        assert_eq!(filled_in("accumulate = {4}", &Value::Integer(8)), "accumulate = 8");
+        assert_eq!(filled_in("accumulate = {4}", &Value::Boolean(true)), "accumulate = 4");
+        assert_eq!(filled_in("a = { b = 1 }", &Value::Integer(8)), "a = { b = 1 }");
+        assert_eq!(filled_in("recompute = { every = {2} }", &Value::Integer(3)), "recompute = { every = 3 }");
+        let dtype = |text: &str| filled_in("params = \"{dtype}\", x = 1", &Value::Text(text.to_owned()));
+        assert_eq!(dtype("torch.float16"), "params = \"fp16\", x = 1");
+        assert_eq!(dtype("auto"), "params = \"bf16\", x = 1");
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod key;
 pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod optimizer;
+mod other_names;
 pub(crate) mod reference;
 pub(crate) mod repeats;
 pub(crate) mod resolved;
