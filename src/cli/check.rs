@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{chance, files, output};
-use plan::{Experiment, Label, Point};
+use device::DeviceChoice;
+use plan::{Experiment, Label, ParetoFronts, Point};
 use spec::{Repeats, UntilPrecise};
 
 /// Validate experiments and check that their data exists, without training
@@ -29,10 +30,11 @@ pub(super) struct Args {
 
 /// Prints a line for each experiment, or its runs.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let experiments = files::expand_all(&args.files, &args.overrides)?;
+    let mut experiments = files::expand_all(&args.files, &args.overrides, |_| true)?;
     if !args.resolved {
         let mut data = DataSets::new(&args.out);
         Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
+        Failure::collect(experiments.iter_mut().map(|experiment| skip_infeasible(experiment, &data)))?;
     }
     let mut out = String::new();
     for experiment in &experiments {
@@ -41,10 +43,35 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         } else {
             out.push_str(&summary(experiment));
             out.push('\n');
+            out.push_str(&skipped(experiment));
         }
     }
     output::print(&out)?;
     Ok(ExitStatus::Complete)
+}
+
+/// Skips the runs whose recompute budget is infeasible on this machine, as `plan` does.
+fn skip_infeasible(experiment: &mut Experiment, data: &DataSets) -> Result<(), Failure> {
+    experiment.know_tokens(|config| data.tokens(config));
+    let limits = experiment.limits;
+    let machine = || {
+        let found = device::find(DeviceChoice::Auto).map_err(Failure::input)?;
+        found.target(limits).map_err(Failure::input)
+    };
+    plan::skip_infeasible(experiment, &ParetoFronts::default(), machine)
+}
+
+/// A line per skipped run, with the reason.
+fn skipped(experiment: &Experiment) -> String {
+    const MOST: usize = 20;
+    let reason = |point: &Point| {
+        let reason = point.config.as_ref().err()?;
+        Some(format!("  {} is skipped: {reason}\n", plan::title(&point.strategy, &point.axes)))
+    };
+    let lines: Vec<String> = experiment.points.iter().filter_map(reason).collect();
+    let more = lines.len().saturating_sub(MOST);
+    let more = if more > 0 { format!("  and {more} more\n") } else { String::new() };
+    lines.into_iter().take(MOST).chain([more]).collect()
 }
 
 /// `experiments/a.toml: 12 runs, 6 strategies x 2 points`

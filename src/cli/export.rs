@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
 use super::output::{self, note};
-use super::run_selector::{NumberedRun, choose, title};
-use ::plan::Purpose;
+use super::run_selector::{NumberedRun, choose, is_named, title};
+use ::plan::{Point, Purpose};
 use base::units::Bytes;
 use pytorch::{Card, Event, Implementation, Sequence, Usage};
 
@@ -33,7 +33,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(Purpose::Predict, Path::new("results"), args.target.as_deref())?;
+    let is_wanted = |point: &Point| is_named(args.run.as_deref(), point);
+    let inputs = args.inputs.read(Purpose::Predict, "results".as_ref(), args.target.as_deref(), is_wanted)?;
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use super::output;
 use base::brief;
+use plan::PlanError;
 
 /// The exit code of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,15 @@ impl Failure {
     pub(super) fn report(self) -> ExitStatus {
         output::note(&self.to_string());
         self.status
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Failure {
+        match error {
+            PlanError::Violation { .. } => Failure::machine(error),
+            PlanError::InfeasibleBudget(_) => Failure::input(error),
+        }
     }
 }
 

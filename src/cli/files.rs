@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use base::globs::{self, GlobError};
-use plan::Experiment;
+use plan::{Experiment, Point};
 
 /// The files of the arguments. Each argument is a path, or a glob that the shell did not expand. Fails if one matches
 /// nothing.
@@ -38,10 +38,17 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Expands one experiment, with this process's environment variables.
-fn expand(file: &Path, overrides: &[String]) -> Result<Experiment, Failure> {
+/// Expands one experiment, with this process's environment variables. Fails if a wanted strategy is invalid at every
+/// point.
+fn expand(
+    file: &Path,
+    overrides: &[String],
+    is_wanted: impl Fn(&Point) -> bool,
+) -> Result<Experiment, Failure> {
     let environment = |name: &str| std::env::var(name).ok();
-    plan::expand(file, overrides, &environment).map_err(Failure::input)
+    let experiment = plan::expand_all(file, overrides, &environment).map_err(Failure::input)?;
+    experiment.check(is_wanted).map_err(Failure::input)?;
+    Ok(experiment)
 }
 
 /// Fails if two experiments would write the same results.
@@ -59,9 +66,13 @@ fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> {
 }
 
 /// Expands all experiments of the arguments. Reports the mistakes of all files, and duplicate names.
-pub(super) fn expand_all(arguments: &[String], overrides: &[String]) -> Result<Vec<Experiment>, Failure> {
+pub(super) fn expand_all(
+    arguments: &[String],
+    overrides: &[String],
+    is_wanted: impl Fn(&Point) -> bool,
+) -> Result<Vec<Experiment>, Failure> {
     let files = find(arguments)?;
-    let experiments = Failure::collect(files.iter().map(|file| expand(file, overrides)))?;
+    let experiments = Failure::collect(files.iter().map(|file| expand(file, overrides, &is_wanted)))?;
     distinct_names(&experiments)?;
     Ok(experiments)
 }

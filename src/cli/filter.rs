@@ -7,7 +7,7 @@ use glob::Pattern;
 
 use super::failure::Failure;
 use super::run_selector::{numbered, select};
-use plan::{Plan, PlannedRun};
+use plan::{Plan, PlannedRun, Point};
 use results::Row;
 
 /// A selection of runs.
@@ -88,6 +88,17 @@ impl Filter {
         self.all_of.is_empty() && self.runs.is_empty()
     }
 
+    /// Whether a run at this point is selected by name. One that is selected by its number or id may be any.
+    pub(super) fn names(&self, point: &Point) -> bool {
+        let is_named = self.runs.is_empty() || self.runs.contains(&point.strategy);
+        is_named && self.fits_patterns(&point.strategy, &point.axes)
+    }
+
+    /// Whether a run matches every `--filter`.
+    fn fits_patterns(&self, strategy: &str, axes: &[(String, String)]) -> bool {
+        self.all_of.iter().all(|AnyOf(any)| any.iter().any(|one| one.matches(strategy, axes)))
+    }
+
     pub(super) fn lets_through(&self, run: &PlannedRun) -> bool {
         self.matches(&run.strategy, &run.axes, &run.id)
     }
@@ -97,7 +108,7 @@ impl Filter {
             run.id == id && run.strategy == strategy && (!id.is_empty() || run.axes == axes)
         };
         let is_selected = self.runs.is_empty() || self.selected.iter().any(is_this);
-        is_selected && self.all_of.iter().all(|AnyOf(any)| any.iter().any(|one| one.matches(strategy, axes)))
+        is_selected && self.fits_patterns(strategy, axes)
     }
 
     /// The rows of the selected runs, and the baseline's rows at the same points, which ratios need.

@@ -8,7 +8,7 @@ use super::files;
 use super::target;
 use base::units::Bytes;
 use device::{DetectError, Detected, DeviceChoice, Limits, Target};
-use plan::{Experiment, Plan, PlanError, Purpose};
+use plan::{Experiment, Plan, Point, Purpose};
 use spec::Described;
 
 /// The experiments, and the command line's overrides.
@@ -70,15 +70,17 @@ impl InputArgs {
     }
 
     /// Reads and checks all files, with the data digests cached in the results folder `out`. A `target`, the name of a known
-    /// card or a target file, replaces this machine.
+    /// card or a target file, replaces this machine. Strategies that are invalid at every point are mistakes if one of
+    /// their points is wanted, else their runs are skipped.
     pub(super) fn read(
         &self,
         purpose: Purpose,
         out: &Path,
         target: Option<&Path>,
+        is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Inputs, Failure> {
         let described = target.map(target::find).transpose()?;
-        let experiments = files::expand_all(&self.files, &self.set)?;
+        let experiments = files::expand_all(&self.files, &self.set, is_wanted)?;
         let mut data = DataSets::new(out);
         let absent = Failure::collect(experiments.iter().map(|experiment| match purpose {
             Purpose::Train => data.check(experiment).map(|()| None),
@@ -93,12 +95,7 @@ impl InputArgs {
             experiment.know_tokens(|config| data.tokens(config));
             let limits = self.limits().or(experiment.limits);
             let target = machine.target(limits).map_err(Failure::input)?;
-            plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(|error| {
-                match error {
-                    PlanError::Violation { .. } => Failure::machine(error),
-                    PlanError::InfeasibleBudget(_) => Failure::input(error),
-                }
-            })
+            Ok(plan::plan(experiment, &target, purpose, &|config| data.digest(config))?)
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
         let absent = absent.into_iter().flatten().collect();

@@ -30,7 +30,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
+    let inputs = args
+        .inputs
+        .read(Purpose::Predict, &args.out, args.target.as_deref(), |point| args.filter.names(point))?;
     args.filter.resolve(&inputs.plans)?;
     report::devices(&inputs, args.table.is_for_programs());
     report::absent(&inputs, args.table.is_for_programs());

@@ -1,7 +1,7 @@
 //! `--run`: selects runs by the name of their strategy, by number or by the beginning of their id.
 
 use super::failure::Failure;
-use plan::{Plan, PlannedRun};
+use plan::{Plan, PlannedRun, Point};
 
 /// The most runs that an error lists.
 const LISTED: usize = 24;
@@ -40,6 +40,11 @@ pub(super) fn select<'a>(all: &[NumberedRun<'a>], text: &str) -> Result<Vec<Numb
         }];
     let selections = matches.map(|is_meant| all.iter().copied().filter(is_meant).collect::<Vec<_>>());
     selections.into_iter().find(|found| !found.is_empty()).ok_or_else(|| unknown(all, text))
+}
+
+/// Whether `--run` may select a run at this point by the name of its strategy; without `--run`, every point is named.
+pub(super) fn is_named(which: Option<&str>, point: &Point) -> bool {
+    which.is_none_or(|which| point.strategy == which)
 }
 
 /// Finds the run that `--run` selects. Without it, there must be only one.

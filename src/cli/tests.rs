@@ -115,7 +115,7 @@ fn place() -> tempfile::TempDir {
 /// What `check` prints of the experiment `a.toml` in a folder.
 fn checked(place: &Path, overrides: &[String]) -> Result<String, String> {
     let file = place.join("a.toml").to_str().unwrap().to_owned();
-    let experiments = files::expand_all(&[file], overrides)
+    let experiments = files::expand_all(&[file], overrides, |_| true)
         .map_err(|failure| output::visible(&failure.to_string()).into_owned())?;
     let text: String = experiments.iter().map(|e| check::summary(e) + &check::resolved(e)).collect();
     Ok(output::visible(&text).into_owned())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::budget::{InfeasibleBudget, ParetoFront, ParetoFronts};
+use super::budget::{ParetoFront, ParetoFronts};
 use compile::{Compiled, Program, RecomputePlan, Verification, Violation, rank_graphs};
 use device::Target;
 use spec::RunConfig;
@@ -43,21 +43,10 @@ impl<'a> Compiler<'a> {
     /// # Errors
     /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
     pub fn compile(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
-        Ok(self.compile_within_budget(config)?.0)
-    }
-
-    /// Compiles a run. Returns its recompute budget as well, if that is infeasible.
-    ///
-    /// # Errors
-    /// As from `compile`.
-    pub(super) fn compile_within_budget(
-        &mut self,
-        config: &RunConfig,
-    ) -> Result<(&Compiled, Option<InfeasibleBudget>), Violation> {
         let target = self.compiler.target();
         let graphs = rank_graphs(config, target);
-        let (recompute_plan, infeasible) = self.pareto_fronts.recompute_plan(&graphs, config, target)?;
-        Ok((self.compiler.compile(config, graphs, &recompute_plan)?, infeasible))
+        let (recompute_plan, _) = self.pareto_fronts.recompute_plan(&graphs, config, target)?;
+        self.compiler.compile(config, graphs, &recompute_plan)
     }
 
     /// Compiles a run with a given recompute plan.

@@ -26,6 +26,8 @@ pub struct Experiment {
     pub overrides: Vec<(String, String)>,
     /// In table order: the strategies of the first axis point, then those of the next.
     pub points: Vec<Point>,
+    /// Strategies that are invalid at every point of the sweep, with the problems at the first.
+    pub(super) never_valid: Vec<(String, Vec<Problem>)>,
     /// Where keys were written, for errors that are found later.
     pub sources: Sources,
 }
@@ -38,6 +40,19 @@ impl Experiment {
             point.config.iter_mut().chain(others)
         });
         configs.for_each(|config| config.tokens = tokens(config));
+    }
+
+    /// Fails if a strategy with a wanted point is invalid at every point of the sweep.
+    ///
+    /// # Errors
+    /// The problems of all such strategies.
+    pub fn check(&self, is_wanted: impl Fn(&Point) -> bool) -> Result<(), spec::Error> {
+        let is_wanted = |strategy: &str| {
+            self.points.iter().any(|point| point.source.strategy == strategy && is_wanted(point))
+        };
+        let wanted = self.never_valid.iter().filter(|(strategy, _)| is_wanted(strategy));
+        let problems: Vec<Problem> = wanted.flat_map(|(_, problems)| problems).cloned().collect();
+        if problems.is_empty() { Ok(()) } else { Err(self.sources.error(&problems)) }
     }
 }
 
@@ -64,21 +79,35 @@ pub(super) struct StrategySource {
     pub(super) recompute: Option<Span>,
 }
 
-/// Expands an experiment file. Overrides are `key=value`: those of a run's keys (`train.batch_size`, `accumulate`)
-/// are applied last, to every run; `defaults.accumulate`, which strategies still win over, `strategies.NAME.KEY`,
-/// `sweep.KEY`, `measure.repeats`, `target.memory` and the like change the file. Values are TOML, or bare words.
+/// Expands an experiment file, as [`expand_all`] does.
 ///
 /// # Errors
-///
-/// All mistakes in the file, in the files that it extends and in the overrides, used by a run or not; and strategies
-/// that are invalid at every point of the sweep.
+/// Those of `expand_all`, and strategies that are invalid at every point of the sweep.
 pub fn expand(
     file: &Path,
     overrides: &[String],
     environment: &Environment<'_>,
 ) -> Result<Experiment, spec::Error> {
+    let experiment = expand_all(file, overrides, environment)?;
+    experiment.check(|_| true)?;
+    Ok(experiment)
+}
+
+/// Expands an experiment file, with all strategies: [`Experiment::check`] refuses those that are never valid. Overrides
+/// are `key=value`: those of a run's keys (`train.batch_size`, `accumulate`) are applied last, to every run;
+/// `defaults.accumulate`, which strategies still win over, `strategies.NAME.KEY`, `sweep.KEY`, `measure.repeats`,
+/// `target.memory` and the like change the file. Values are TOML, or bare words.
+///
+/// # Errors
+///
+/// All mistakes in the file, in the files that it extends and in the overrides, used by a run or not.
+pub fn expand_all(
+    file: &Path,
+    overrides: &[String],
+    environment: &Environment<'_>,
+) -> Result<Experiment, spec::Error> {
     let document = Document::read(file, overrides, environment)?;
-    let points = points(&document).map_err(|problems| document.sources.error(&problems))?;
+    let (points, never_valid) = points(&document).map_err(|problems| document.sources.error(&problems))?;
     Ok(Experiment {
         name: document.name.clone(),
         file: file.to_path_buf(),
@@ -89,6 +118,7 @@ pub fn expand(
         axes: axes(&document),
         overrides: document.overrides().map(named).collect(),
         points,
+        never_valid,
         sources: document.sources,
     })
 }
@@ -106,7 +136,10 @@ fn axes(document: &Document<'_>) -> Vec<String> {
     names
 }
 
-fn points(document: &Document<'_>) -> Result<Vec<Point>, Vec<Problem>> {
+/// All points, and the strategies that are valid at none of them.
+type Points = (Vec<Point>, Vec<(String, Vec<Problem>)>);
+
+fn points(document: &Document<'_>) -> Result<Points, Vec<Problem>> {
     let variants = variants(document);
     let mut points = Vec::new();
     let mut validities: BTreeMap<&str, StrategyValidity> = BTreeMap::new();
@@ -115,9 +148,9 @@ fn points(document: &Document<'_>) -> Result<Vec<Point>, Vec<Problem>> {
         let validity = validities.entry(&variant.strategy.name).or_default();
         points.push(point(document, variant, &sweep_point, validity));
     }
-    let problems: Vec<Problem> =
-        validities.into_values().flat_map(StrategyValidity::problems_if_never_valid).collect();
-    if problems.is_empty() { Ok(points) } else { Err(problems) }
+    let never_valid = validities.into_iter().filter(|(_, validity)| !validity.is_valid);
+    let never_valid = never_valid.map(|(strategy, validity)| (strategy.to_owned(), validity.problems));
+    Ok((points, never_valid.collect()))
 }
 
 /// Whether a strategy is valid at any point of the sweep.
@@ -126,12 +159,6 @@ struct StrategyValidity {
     is_valid: bool,
     /// The problems at the first invalid point.
     problems: Vec<Problem>,
-}
-
-impl StrategyValidity {
-    fn problems_if_never_valid(self) -> Vec<Problem> {
-        if self.is_valid { Vec::new() } else { self.problems }
-    }
 }
 
 fn point(

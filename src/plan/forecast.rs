@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::torch::{TorchForecast, TorchForecaster};
-use super::{Compiler, InfeasibleBudget, ParetoFronts, fits};
+use super::{Compiler, ParetoFronts, fits};
 use base::parallel;
 use compile::{RecomputePlan, Violation};
 use device::Target;
@@ -35,8 +35,6 @@ pub(super) struct Forecast {
     pub(super) largest_micro_batch: Option<usize>,
     /// PyTorch's memory, or why it is not predicted; `None` if the target is not a known card.
     pub(super) torch: Option<Result<TorchForecast, NotCovered>>,
-    /// The recompute budget, if it is infeasible.
-    pub(super) infeasible: Option<InfeasibleBudget>,
     structure: Structure,
 }
 
@@ -73,6 +71,7 @@ impl<'a> Forecasts<'a> {
     pub(super) fn new<'q>(
         requests: impl IntoIterator<Item = ForecastRequest<'q>>,
         target: &'a Target,
+        pareto_fronts: Arc<ParetoFronts>,
     ) -> Result<Forecasts<'a>, (String, Violation)> {
         let mut distinct: BTreeMap<MemoryKey, ForecastRequest<'q>> = BTreeMap::new();
         for request in requests {
@@ -98,7 +97,6 @@ impl<'a> Forecasts<'a> {
             }
         }
         let structures = Structures::default();
-        let pareto_fronts = Arc::new(ParetoFronts::default());
         let compiler = || Compiler::sharing(target, Arc::clone(&pareto_fronts));
         // Before the chunks, many of which need the same Pareto fronts: each search uses all threads.
         for (_, ForecastRequest { config, strategy, .. }) in chunks.iter().flat_map(|(_, requests)| requests)
@@ -167,7 +165,7 @@ fn predict_chunk(
     let mut forecasts = Vec::with_capacity(requests.len());
     for (key, ForecastRequest { config, wants_largest_micro_batch, strategy }) in requests {
         let with_strategy = |violation| (strategy.to_owned(), violation);
-        let (compiled, infeasible) = compiler.compile_within_budget(config).map_err(with_strategy)?;
+        let compiled = compiler.compile(config).map_err(with_strategy)?;
         let recompute_plan = compiled.recompute_plan.clone();
         let prediction = predict(&compiled.program, target, RunSchedule::of(config));
         let slices = compiled.program.loss_slices.iter().map(|sliced| sliced.count).collect();
@@ -186,7 +184,7 @@ fn predict_chunk(
             }
         };
         let torch = torch.as_mut().map(|torch| torch.forecast(config, &key, wants_largest_micro_batch));
-        forecasts.push((key, Forecast { prediction, largest_micro_batch, torch, infeasible, structure }));
+        forecasts.push((key, Forecast { prediction, largest_micro_batch, torch, structure }));
     }
     Ok(forecasts)
 }
@@ -222,7 +220,7 @@ mod tests {
             strategy: "sliced",
         });
         let target = target();
-        let forecasts = Forecasts::new(requests, &target).unwrap();
+        let forecasts = Forecasts::new(requests, &target, Arc::default()).unwrap();
         let [one, many, more] = configs.each_ref().map(|config| forecasts.of(config).structure.clone());
         assert_ne!(one, many);
         assert_eq!(many, more);

@@ -2,8 +2,10 @@
 
 mod budget;
 mod compiler;
+mod error;
 mod estimate;
 mod expand;
+mod feasible;
 mod fits;
 mod forecast;
 mod identity;
@@ -18,11 +20,13 @@ mod torch;
 
 pub use budget::{InfeasibleBudget, ParetoFront, ParetoFronts, RecomputeChoice};
 pub use compiler::{Compiler, compile, compile_verified};
+pub use error::PlanError;
 pub use estimate::{Calibration, DeviceRates, RatesOrigin};
-pub use expand::{Experiment, Point, expand};
+pub use expand::{Experiment, Point, expand, expand_all};
+pub use feasible::skip_infeasible;
 pub use fits::LARGEST_BATCH;
 pub use label::{Axis, Label, title};
 pub use planned::{Plan, PlannedRun};
-pub use planner::{PlanError, Purpose, plan};
+pub use planner::{Purpose, plan};
 pub use remedies::{Remedy, remedies};
 pub use torch::TorchForecast;

@@ -1,27 +1,17 @@
 //! Plans an experiment: compiles and predicts every run.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::InfeasibleBudget;
+use super::ParetoFronts;
+use super::error::PlanError;
 use super::expand::{Experiment, Point};
+use super::feasible::skip_infeasible;
 use super::forecast::{Forecast, ForecastRequest, Forecasts};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
 use base::parallel;
-use compile::Violation;
 use device::{DeviceKind, Target};
-use spec::{Budget, DataResidence, Problem, Recompute, RunConfig};
-
-/// Why an experiment could not be planned.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum PlanError {
-    /// A mistake in this program, with the strategy that shows it.
-    #[error("strategy `{strategy}`: {violation}")]
-    Violation { strategy: String, violation: Violation },
-    /// Strategies whose recompute budget is infeasible at every point of the sweep.
-    #[error("{0}")]
-    InfeasibleBudget(spec::Error),
-}
+use spec::{Budget, Recompute, RunConfig};
 
 /// The purpose of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,21 +26,13 @@ pub enum Purpose {
 /// id is empty.
 ///
 /// # Errors
-/// A compiled program that breaks an invariant.
+/// A compiled program that breaks an invariant; infeasible budgets, if no run is left.
 pub fn plan(
     mut experiment: Experiment,
     target: &Target,
     purpose: Purpose,
     data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
 ) -> Result<Plan, PlanError> {
-    for point in &mut experiment.points {
-        point.without.retain(|(_, other)| source_of_unknown_size(other).is_none());
-        if let Some(source) = point.config.as_ref().ok().and_then(source_of_unknown_size) {
-            point.config = Err(format!(
-                "loader.source = \"{source}\" holds all of the data in memory, but the data is not on this machine"
-            ));
-        }
-    }
     let unsuited = experiment.requires.filter(|kind| *kind != target.kind).map(|kind| {
         let kind = match kind {
             DeviceKind::Cpu => "a CPU",
@@ -59,12 +41,13 @@ pub fn plan(
         format!("the experiment requires {kind}, the target is {}", target.name)
     });
     let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
-    let points = if skip.is_none() { experiment.points.as_slice() } else { &[] };
-    let forecasts = Forecasts::new(points.iter().flat_map(forecast_requests), target)
-        .map_err(|(strategy, violation)| PlanError::Violation { strategy, violation })?;
-    if let Some(error) = infeasible_budgets(&experiment, skip, &forecasts) {
-        return Err(PlanError::InfeasibleBudget(error));
+    let pareto_fronts = Arc::new(ParetoFronts::default());
+    if skip.is_none() {
+        skip_infeasible(&mut experiment, &pareto_fronts, || Ok::<_, PlanError>(target.clone()))?;
     }
+    let points = if skip.is_none() { experiment.points.as_slice() } else { &[] };
+    let forecasts = Forecasts::new(points.iter().flat_map(forecast_requests), target, pareto_fronts)
+        .map_err(|(strategy, violation)| PlanError::Violation { strategy, violation })?;
     let runs =
         parallel::map(experiment.points, |point| plan_point(point, target, skip, data_digest, &forecasts));
     Ok(Plan {
@@ -80,12 +63,6 @@ pub fn plan(
     })
 }
 
-/// The `loader.source` of a run that holds data of unknown size.
-fn source_of_unknown_size(config: &RunConfig) -> Option<&'static str> {
-    let source = config.strategy.loader.source;
-    (source != DataResidence::Stream && config.tokens.is_none()).then(|| source.name())
-}
-
 /// The forecasts needed to plan a point: of its configuration, and of those without one of its keys.
 fn forecast_requests(point: &Point) -> Vec<ForecastRequest<'_>> {
     let Ok(config) = &point.config else { return Vec::new() };
@@ -99,35 +76,6 @@ fn forecast_requests(point: &Point) -> Vec<ForecastRequest<'_>> {
     std::iter::once(ForecastRequest { config, wants_largest_micro_batch: true, strategy })
         .chain(others)
         .collect()
-}
-
-/// Errors for strategies whose recompute budget is infeasible at every sweep point.
-fn infeasible_budgets(
-    experiment: &Experiment,
-    skip: Option<&str>,
-    forecasts: &Forecasts<'_>,
-) -> Option<spec::Error> {
-    if skip.is_some() {
-        return None;
-    }
-    // By strategy: the point with the smallest feasible budget, or `None` if one point meets the budget.
-    let mut infeasible: BTreeMap<&str, Option<(InfeasibleBudget, &Point)>> = BTreeMap::new();
-    for point in &experiment.points {
-        let Ok(config) = &point.config else { continue };
-        let found = forecasts.of(config).infeasible.map(|infeasible| (infeasible, point));
-        let nearest = infeasible.entry(&point.source.strategy).or_insert(found);
-        *nearest = match (*nearest, found) {
-            (Some(one), Some(other)) if other.0.smallest < one.0.smallest => Some(other),
-            (nearest, found) => found.and(nearest),
-        };
-    }
-    let problem = |(strategy, found): (&str, Option<(InfeasibleBudget, &Point)>)| {
-        let (infeasible, point) = found?;
-        let problem = Problem::new(format!("{strategy}: {}", infeasible.what())).help(infeasible.help());
-        Some(point.source.recompute.into_iter().fold(problem, Problem::at))
-    };
-    let problems: Vec<Problem> = infeasible.into_iter().filter_map(problem).collect();
-    (!problems.is_empty()).then(|| experiment.sources.error(&problems))
 }
 
 /// Whether only the strategy differs. Keys outside it (a learning rate, a seed) have effects other than on memory.
@@ -172,7 +120,7 @@ fn plan_point(
         let id = run_id(&configuration);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
-    let Forecast { prediction, largest_micro_batch, torch, infeasible, .. } = forecasts.of(&config).clone();
+    let Forecast { prediction, largest_micro_batch, torch, .. } = forecasts.of(&config).clone();
     // The available memory varies a little, and decides the recompute plan: that is part of the id.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
@@ -187,9 +135,6 @@ fn plan_point(
         if may_have_no_effect && forecasts.compile_equally(&config, &other).map_err(with_strategy)? {
             no_effect.push(key);
         }
-    }
-    if let Some(infeasible) = infeasible {
-        return Ok(skipped(format!("{}; {}", infeasible.what(), infeasible.help()), id, configuration));
     }
     Ok(PlannedRun {
         id,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Compiler;
-use super::expand::{Experiment, Point, expand};
+use super::expand::{Experiment, Point, expand_all};
 use base::parallel;
 use compile::Violation;
 use device::Target;
@@ -66,8 +66,8 @@ pub fn remedies(
     tokens: Option<usize>,
 ) -> Result<Vec<Remedy>, Violation> {
     let expanded = |overrides: &[String]| {
-        // A change that makes the experiment invalid is not a remedy.
-        let mut experiment = expand(file, overrides, environment).ok()?;
+        // A change that makes the run invalid is not a remedy.
+        let mut experiment = expand_all(file, overrides, environment).ok()?;
         experiment.know_tokens(|_| tokens);
         Some(experiment)
     };

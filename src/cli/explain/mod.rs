@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
-use super::run_selector::{NumberedRun, choose, title};
+use super::run_selector::{NumberedRun, choose, is_named, title};
 use super::{output, report, torch};
 use base::units::Bytes;
 use compile::Program;
@@ -41,8 +41,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
-    let NumberedRun { plan, run, index, .. } = choose(&inputs.plans, args.run.as_deref())?;
+    let which = args.run.as_deref();
+    let inputs = args
+        .inputs
+        .read(Purpose::Predict, &args.out, args.target.as_deref(), |point| is_named(which, point))?;
+    let NumberedRun { plan, run, index, .. } = choose(&inputs.plans, which)?;
     if args.target.is_some() {
         report::devices(&inputs, false);
     }

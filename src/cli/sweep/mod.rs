@@ -77,7 +77,7 @@ struct Sweep {
 
 pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Result<ExitStatus, Failure> {
     let signals = signals.unwrap_or_else(Signals::watch).map_err(Failure::machine)?;
-    let mut inputs = args.inputs.read(Purpose::Train, &args.out, None)?;
+    let mut inputs = args.inputs.read(Purpose::Train, &args.out, None, |point| args.filter.names(point))?;
     args.filter.resolve(&inputs.plans)?;
     report::check(&args.table, &inputs.plans)?;
     if let Some(repeats) = args.repeats {

@@ -125,6 +125,7 @@ impl<'a> Document<'a> {
         let mut tree = self.tree.clone();
         settings.into_iter().for_each(|setting| tree.set(setting));
         self.overrides.iter().for_each(|setting| tree.set(setting));
+        run_tables::complete_inference(&mut tree);
         let reader = Reader::complete(&EXPERIMENT, &self.sources, self.environment);
         let config = run_tables::read_run(&reader, &tree);
         let config = reader.finish(config)?;

@@ -1,14 +1,16 @@
 //! The tables of a run.
 
 use super::data::Data;
-use super::key::STRATEGY;
+use super::key::{Key, STRATEGY};
 use super::model::Model;
+use super::optimizer::Optimizer;
 use super::repeats::Repeats;
-use super::resolved::{Evaluation, Measure, RunConfig, Train};
+use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
+use super::settings::Setting;
 use super::strategy::Strategy;
-use crate::reader::declare::{KeyTable, one_of};
+use crate::reader::declare::{ChoiceTable as _, KeyTable, KeywordEnum as _, one_of};
 use crate::reader::keys::{Keys, Reader};
-use crate::reader::tree::Table;
+use crate::reader::tree::{Node, Table, Value};
 
 /// The tables that every file may have. Each is `None` if something in it is wrong or missing.
 pub(crate) struct RunTables {
@@ -39,6 +41,21 @@ pub(crate) fn read_run(reader: &Reader<'_>, tree: &Table) -> Option<RunConfig> {
         strategy: strategy?,
         tokens: None,
     })
+}
+
+/// Inference needs no optimizer: a run without one gets AdamW, which changes nothing.
+pub(crate) fn complete_inference(tree: &mut Table) {
+    let Some(what) = tree.find("measure.what") else { return };
+    let is_inference = matches!(&what.node.value, Value::Text(word) if word == Task::Inference.keyword());
+    let is_missing = match tree.find(Optimizer::PATH) {
+        None => true,
+        Some(entry) => matches!(&entry.node.value, Value::Text(word) if word == "off"),
+    };
+    if is_inference && is_missing && tree.find("train").is_some_and(|train| train.node.table().is_some()) {
+        let node = Node { value: Value::Float(1e-3), span: what.span() };
+        let key = Key::new(&format!("{}.adamw.lr", Optimizer::PATH));
+        tree.set(&Setting { key, key_span: what.span(), node });
+    }
 }
 
 pub(crate) fn read_tables(keys: &mut Keys<'_>) -> RunTables {

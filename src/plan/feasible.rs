@@ -1,0 +1,72 @@
+//! Recompute budgets that no plan meets: such runs are skipped.
+
+use std::collections::BTreeMap;
+
+use super::budget::{InfeasibleBudget, ParetoFronts};
+use super::error::PlanError;
+use super::expand::{Experiment, Point};
+use compile::rank_graphs;
+use device::Target;
+use spec::{Budget, DataResidence, Problem, Recompute, RunConfig};
+
+/// Replaces the configuration of runs that cannot be planned by the reason: those whose recompute budget is infeasible
+/// on the target, and those that hold data of unknown size. The target is requested only if some run has a budget.
+///
+/// # Errors
+/// No run is left, and a budget is infeasible.
+pub fn skip_infeasible<E: From<PlanError>>(
+    experiment: &mut Experiment,
+    fronts: &ParetoFronts,
+    target: impl FnOnce() -> Result<Target, E>,
+) -> Result<(), E> {
+    for point in &mut experiment.points {
+        point.without.retain(|(_, other)| source_of_unknown_size(other).is_none());
+        if let Some(source) = point.config.as_ref().ok().and_then(source_of_unknown_size) {
+            point.config = Err(format!(
+                "loader.source = \"{source}\" holds all of the data in memory, but the data is not on this machine"
+            ));
+        }
+    }
+    if !experiment.points.iter().any(|point| point.config.as_ref().is_ok_and(has_budget)) {
+        return Ok(());
+    }
+    let target = &target()?;
+    // By strategy: the smallest feasible budget.
+    let mut smallest: BTreeMap<String, (InfeasibleBudget, &Point)> = BTreeMap::new();
+    let mut reasons = Vec::new();
+    for (index, point) in experiment.points.iter().enumerate() {
+        let Some(config) = point.config.as_ref().ok().filter(|config| has_budget(config)) else { continue };
+        let graphs = rank_graphs(config, target);
+        let (_, infeasible) = fronts
+            .recompute_plan(&graphs, config, target)
+            .map_err(|violation| PlanError::Violation { strategy: point.strategy.clone(), violation })?;
+        let Some(infeasible) = infeasible else { continue };
+        reasons.push((index, format!("{}; {}", infeasible.what(), infeasible.help())));
+        let known = smallest.entry(point.source.strategy.clone()).or_insert((infeasible, point));
+        if infeasible.smallest < known.0.smallest {
+            *known = (infeasible, point);
+        }
+    }
+    let left = experiment.points.iter().filter(|point| point.config.is_ok()).count() - reasons.len();
+    if left == 0 && !reasons.is_empty() {
+        let problem = |(strategy, (infeasible, point)): (String, (InfeasibleBudget, &Point))| {
+            let problem = Problem::new(format!("{strategy}: {}", infeasible.what())).help(infeasible.help());
+            point.source.recompute.into_iter().fold(problem, Problem::at)
+        };
+        let problems: Vec<Problem> = smallest.into_iter().map(problem).collect();
+        return Err(PlanError::InfeasibleBudget(experiment.sources.error(&problems)).into());
+    }
+    reasons.into_iter().for_each(|(index, reason)| experiment.points[index].config = Err(reason));
+    Ok(())
+}
+
+/// Whether the run has a recompute budget other than the memory limit, beyond which it is out of memory.
+fn has_budget(config: &RunConfig) -> bool {
+    matches!(config.strategy.recompute, Recompute::Budget(Budget::Bytes(_) | Budget::Share(_)))
+}
+
+/// The `loader.source` of a run that holds data of unknown size.
+fn source_of_unknown_size(config: &RunConfig) -> Option<&'static str> {
+    let source = config.strategy.loader.source;
+    (source != DataResidence::Stream && config.tokens.is_none()).then(|| source.name())
+}
