@@ -3,17 +3,26 @@
 use std::path::Path;
 
 use super::failure::Failure;
+use super::output;
 use device::{DeviceKind, Figures, KnownCard};
 use spec::{Described, read_target};
 
-/// Reads the target from a file, else finds the known card of that name.
+/// Finds the known card of that name, else reads the target from a file.
 ///
 /// # Errors
 /// Neither exists, or the file is invalid.
 pub(super) fn find(written: &Path) -> Result<Described, Failure> {
     let card = written.to_str().and_then(KnownCard::find);
     match card {
-        Some(card) if !written.is_file() => Ok(Described { target: card.target(), filled_in: vec![] }),
+        Some(card) => {
+            if written.exists() {
+                let name = written.display();
+                output::note(&format!(
+                    "`{name}` is a known card; to read the file of that name, write ./{name}"
+                ));
+            }
+            Ok(Described { target: card.target(), filled_in: vec![] })
+        }
         _ if written.exists() => read_target(written).map_err(Failure::input),
         _ => Err(neither(written)),
     }

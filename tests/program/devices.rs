@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use device::DeviceKind;
+use device::{DeviceKind, KnownCard};
 use spec::read_target;
 
 /// Runs the program without variables that may name CUDA folders, so that the output is the same on every machine
@@ -80,6 +80,33 @@ fn devices_writes_target_file_for_plan() {
     let output = runner(&["devices", "--target", "no/folder/here.toml", "--device", "cpu"], folder.path());
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).starts_with("error: cannot write no/folder/here.toml: "));
+}
+
+/// A known card is printed; a file is never named like a card by mistake, and never replaced unasked.
+#[test]
+fn target_of_a_known_card_is_printed_and_no_file_is_replaced() {
+    let folder = folder();
+    let devices = |more: &[&str]| {
+        let output = runner(&[&["devices", "--device", "cpu", "--target"], more].concat(), folder.path());
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, printed, _) = devices(&["rtx-4090-24gb"]);
+    assert!(code == Some(0) && printed.contains("RTX 4090"), "{printed}");
+    assert!(!folder.path().join("rtx-4090-24gb").exists());
+    let file = folder.path().join("card.toml");
+    std::fs::write(&file, &printed).expect("a file for the test");
+    assert_eq!(
+        read_target(&file).expect("a target").target,
+        KnownCard::find("rtx-4090-24gb").expect("it").target()
+    );
+
+    let (code, _, said) = devices(&["RTX4090"]);
+    assert!(code == Some(2) && said.contains("`rtx-4090-24gb`") && said.contains("RTX4090.toml"), "{said}");
+    let (code, _, said) = devices(&["card.toml"]);
+    assert!(code == Some(2) && said.contains("card.toml exists") && said.contains("--overwrite"), "{said}");
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), printed);
+    assert_eq!(devices(&["card.toml", "--overwrite"]).0, Some(0));
+    assert_ne!(std::fs::read_to_string(&file).expect("it is there"), printed);
 }
 
 #[test]

@@ -5,11 +5,11 @@ mod known;
 mod survey;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use device::{DeviceChoice, Limits};
+use device::{DeviceChoice, KnownCard, Limits};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -19,9 +19,13 @@ pub(super) struct Args {
     /// List instead the cards that `plan --target` and `explain --target` accept by name
     #[arg(long, conflicts_with_all = ["json", "target"])]
     targets: bool,
-    /// Write instead a device's target file, for `plan --target` on another machine
-    #[arg(long, value_name = "FILE")]
+    /// Write instead a device's target file, for `plan --target` on another machine; or print that of a card that
+    /// `--targets` lists
+    #[arg(long, value_name = "FILE|NAME")]
     target: Option<PathBuf>,
+    /// Replace an existing target file
+    #[arg(long, requires = "target")]
+    overwrite: bool,
     /// The device to write the target file for
     #[arg(long, value_name = "DEVICE", default_value = "auto", requires = "target")]
     device: DeviceChoice,
@@ -33,6 +37,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         return Ok(ExitStatus::Complete);
     }
     if let Some(file) = &args.target {
+        if let Some(card) = file.to_str().and_then(KnownCard::find) {
+            output::print(&toml::to_string(&card.target()).map_err(Failure::machine)?)?;
+            return Ok(ExitStatus::Complete);
+        }
+        check_new(file, args.overwrite)?;
         let found = device::find(args.device).map_err(Failure::input)?;
         let target = found.target(Limits::default()).map_err(Failure::input)?;
         let text = toml::to_string(&target).map_err(Failure::machine)?;
@@ -50,4 +59,24 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         output::print(&text::text(&survey))?;
     }
     Ok(ExitStatus::Complete)
+}
+
+/// Fails if the file exists, or is named like a card that it would not describe.
+fn check_new(file: &Path, overwrite: bool) -> Result<(), Failure> {
+    let name = file.display();
+    let near = file.to_str().map(KnownCard::near).unwrap_or_default();
+    if file.extension().is_none() && !near.is_empty() {
+        let near: Vec<String> = near.iter().map(|word| format!("`{word}`")).collect();
+        return Err(Failure::input(format!(
+            "no card is known as `{name}`\n = help: known cards with such a name: {}; to write a file about this \
+             machine, use a name such as {name}.toml",
+            near.join(", ")
+        )));
+    }
+    if file.exists() && !overwrite {
+        return Err(Failure::input(format!(
+            "{name} exists\n = help: use another name, or `--overwrite` to replace it"
+        )));
+    }
+    Ok(())
 }
