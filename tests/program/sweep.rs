@@ -254,7 +254,11 @@ fn dry_run_prints_grid_and_writes_nothing() {
 
     dir.sweep(&[&file, "--filter", "pl*"]).ended_with(0);
     assert_eq!(dir.results("tiny").len(), 2);
+    let large = ["--set", "train.batch_size=1000000", "--memory", "900TiB", "--dry-run"];
+    let grid = dir.sweep(&[&[&*file], &large[..]].concat()).ended_with(0);
+    assert!(grid.out.contains("to do, but only ") && grid.out.contains("B are free"), "{}", grid.out);
     let grid = dir.sweep(&[&file, "--dry-run"]).ended_with(0);
+    assert!(!grid.out.contains("are free"), "{}", grid.out);
     assert!(grid.out.contains("cached") && grid.out.contains("4 to run"), "{}", grid.out);
 }
 

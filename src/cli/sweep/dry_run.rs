@@ -2,17 +2,20 @@
 
 use std::collections::HashMap;
 
+use super::free_memory::free_memory;
 use super::queue::{self, is_wanted};
 use super::{Args, others, report};
 use crate::failure::{ExitStatus, Failure};
 use crate::output::print;
 use crate::terminal;
 use base::units::Bytes;
+use device::DeviceKind;
 use plan::{Label, Plan, PlannedRun};
 use results::Store;
 
 /// Prints every run. Reads results, writes nothing.
 pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure> {
+    let free = free_memory();
     let mut number = 0;
     for plan in &plans {
         let mut store = Store::at(&args.out, &plan.experiment);
@@ -22,7 +25,7 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
         let own = own_repeats(args, plan);
         for (at, run) in plan.runs.iter().enumerate() {
             let own = own.get(&at).map(Vec::as_slice).unwrap_or_default();
-            let state = state(args, plan, run, own, &mut store, &mut first_label)?;
+            let state = state(args, plan, run, own, &mut store, &mut first_label, free)?;
             left += state.left;
             number += 1;
             lines.push([
@@ -81,6 +84,7 @@ fn state<'a>(
     own: &[usize],
     store: &mut Store,
     first_label: &mut HashMap<&'a str, &'a str>,
+    free: Option<u64>,
 ) -> Result<State, Failure> {
     let idle = |text: String| Ok(State { text, left: 0 });
     if let Err(reason) = &run.config {
@@ -112,8 +116,25 @@ fn state<'a>(
         notes.push(format!("{} of {} repeats in this share", own.len(), plan.repeats.most()));
     }
     let state = if left == 0 { "cached" } else { "to do" };
-    let text = if notes.is_empty() { state.to_owned() } else { format!("{state} ({})", notes.join("; ")) };
+    let mut text =
+        if notes.is_empty() { state.to_owned() } else { format!("{state} ({})", notes.join("; ")) };
+    if let Some(free) = free.filter(|free| left > 0 && host_bytes(plan, run) > *free) {
+        text.push_str(&format!(", but only {} are free", Bytes(free)));
+    }
     Ok(State { text, left })
+}
+
+/// Bytes of this machine's memory that the run will request. The free memory of a card is unknown: reading it takes
+/// memory there.
+fn host_bytes(plan: &Plan, run: &PlannedRun) -> u64 {
+    let Some(prediction) = run.prediction.as_ref().filter(|found| found.out_of_memory.is_none()) else {
+        return 0;
+    };
+    let device = match plan.target.kind {
+        DeviceKind::Cpu => prediction.device.reserved_peak,
+        DeviceKind::Cuda => 0,
+    };
+    device.saturating_add(prediction.host.reserved_peak)
 }
 
 fn axes(run: &PlannedRun) -> String {

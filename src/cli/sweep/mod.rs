@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod dump;
+mod free_memory;
 mod job;
 mod others;
 mod queue;
