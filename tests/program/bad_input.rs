@@ -503,6 +503,28 @@ bad! {
     keys_of_tables_in_a_strategy: check(&append("train.batch_size = 4\nseed = 1\nlr = 1\ncontext = 8\nrepeats = 2"));
     names_of_other_tools_in_a_strategy: check(&append(
         "gradient_checkpointing = true\namp = true\nmicro_batch = 2\ngrad_accum = 2\nset_to_none = true\nfp16 = true"));
+    meanings_of_keys_in_train: check(&with("batch_size = 8",
+        "batch_size = 8\nwarmup_steps = 100\nwarmup_ratio = 0.1\nnum_train_epochs = 3\nper_device_train_batch_size = 2\n\
+         gradient_accumulation_steps = 8\nadam_beta2 = 0.95\noptim = \"paged_adamw_8bit\"\nbf16 = true\nlogging_steps = 10\n\
+         lora_alpha = 16\nfsdp = \"full_shard\""));
+    meanings_of_keys_in_a_strategy: check(&append(
+        "torch_dtype = \"bfloat16\"\ndtype = \"torch.float16\"\nhalf = true\nqlora = true\nload_in_4bit = true\n\
+         load_in_8bit = true\nflash_attention = true\nattn_implementation = \"eager\"\noptim = \"adamw_8bit\"\ncpu_offload = true\n\
+         offload_optimizer = { device = \"cpu\" }\nactivation_offloading = true\neps = 1e-8\nr = 16\n\
+         target_modules = [\"q_proj\"]\nmax_seq_length = 512\nuse_liger_kernel = true\ncompile = true\nfp8 = true\nwarmup_steps = 10"));
+    meanings_of_keys_in_lora: check(&with("recompute = \"block\"",
+        "lora = { r = 8, lora_alpha = 16, target_modules = \"all-linear\", dropout = 0.05, bias = \"none\", use_rslora = true }"));
+    meanings_of_keys_switched_off: check(&append(
+        "gradient_checkpointing = false\nload_in_4bit = false\nset_to_none = false\nflash_attention = false\nno_grad = false"));
+    keys_of_several_devices: check(&append(
+        "fsdp = true\nzero_stage = 2\nddp = true\nworld_size = 8\ntensor_parallel = 2\ndeepspeed = \"ds.json\"\ngpus = 4\n\
+         parallel = { data = 2 }"));
+    values_of_other_tools: check(&append(
+        "precision = \"fp8\"\n[strategies.b]\nprecision = \"bf16-mixed\"\n[strategies.c]\nprecision = 16\n[strategies.d]\n\
+         params = \"nf4\"\n[strategies.e]\nprecision = \"bf16-true\"\n[strategies.f]\noptimizer_state = \"fp8\"\n[strategies.g]\n\
+         attention = \"eager\"\n[strategies.h]\nlora = { rank = 8, alpha = 16, targets = \"all-linear\", base = \"fp4\" }"));
+    lora_targets_of_other_tools: check(&with("recompute = \"block\"",
+        "lora = { rank = 8, alpha = 16, targets = [\"q_proj\"] }"));
     names_of_other_tools_in_a_model: check(&with("layers = 2", "n_layer = 2\nnum_hidden_layers = 2").replace(
         "d_model = 64", "n_embd = 64\nhidden_size = 64").replace("context = 32", "block_size = 32\nVocab-Size = 256"));
     type_of_a_model: check(&with("[model.transformer]", "[model]\ntype = \"transformer\""));

@@ -130,23 +130,37 @@ fn recompute_budget_is_met_and_explained() {
     assert!(idle.contains("NO EFFECT: recompute"), "{idle}");
 }
 
-/// A budget that is infeasible at every point is an error with its location and a feasible budget; at some points, a
-/// skipped row.
+/// A run with an infeasible budget is skipped, with a feasible budget. If no run is left, that is an error with its
+/// location.
 #[test]
 fn infeasible_budget_error_gives_smallest() {
     let too_small = "strategies.lean.recompute={ budget = \"64 KiB\" }";
     let card = ["plan", "a.toml", "--target", "card.toml", "--set", "train.batch_size=64", "--set"];
-    let output = runner(&[&card[..], &[too_small]].concat());
+    let smallest = |text: &str| {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (_, named) = words.split_once("smallest feasible budget is ").expect("it names one");
+        format!("{}}}", named.split_once('}').expect("a table").0)
+    };
+    let named = smallest(&succeeds(&[&card[..], &[too_small]].concat()));
+    let checked = succeeds(&["check", "a.toml", "--set", "train.batch_size=64", "--set", too_small]);
+    assert!(smallest(&checked).starts_with("{ budget = \"") && checked.contains("1 skipped"), "{checked}");
+
+    let dir = TestFolder::new();
+    let all = "[strategies.lean]\nrecompute = { budget = \"64 KiB\" }\n[strategies.both]\nextends = \"lean\"\naccumulate = 2\n";
+    dir.write("a.toml", Tiny::default().with(all));
+    dir.write("card.toml", CARD);
+    let output = dir.program(&card[..4]).output().expect("the program starts");
     assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8_lossy(&output.stderr);
     insta::assert_snapshot!(message);
-    let named = message.split("smallest feasible budget is ").nth(1).expect("it names one").trim();
+    let output = dir.program(&["check", "a.toml"]).output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(2));
     let plan = succeeds(&[&card[..], &[&format!("strategies.lean.recompute={named}")]].concat());
     assert!(plan.lines().any(|line| line.contains(" lean ") && line.contains("% FLOPs")), "{plan}");
 
     let some = "strategies.other-name.sweep.recompute=[{ budget = 0.01 }, { budget = 0.99 }]";
     let plan = succeeds(&[&card[..], &[some]].concat());
-    assert!(plan.contains("the smallest feasible budget is { budget = 0."), "{plan}");
+    assert!(smallest(&plan).starts_with("{ budget = 0."), "{plan}");
 }
 
 /// The size of data held in memory is known if the data exists, also for changes of a run; if it does not, the other
@@ -405,4 +419,44 @@ fn times_are_estimated_from_measured_rates() {
     assert!(position("lean") > position("plain"), "{sorted}");
     let chosen = plan(&["--columns", "params,estimate,added,moved"]);
     assert!(chosen.contains("params  est ms  +FLOP%  moved  effects"), "{chosen}");
+}
+
+/// A strategy that is invalid at every point is no mistake for a command that does not select it.
+#[test]
+fn invalid_strategies_outside_the_filter_are_skipped() {
+    let fp16 = ["a.toml", "--device", "cpu", "--set", "strategies.lean.loss_scale=dynamic"];
+    let error = |arguments: &[&str]| {
+        let output = runner(&[arguments, &fp16[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    for refused in [&["plan"][..], &["sweep"], &["plan", "--filter", "l*"], &["explain", "--run", "lean"]] {
+        let error = error(refused);
+        assert!(error.contains("loss_scale"), "{error}");
+    }
+    let plan = succeeds(&[&["plan", "--filter", "plain"], &fp16[..]].concat());
+    assert!(plan.contains(" plain ") && !plan.contains("lean"), "{plan}");
+    let dry = succeeds(&[&["sweep", "--dry-run", "--filter", "plain"], &fp16[..]].concat());
+    assert!(dry.contains("skipped: ") && dry.contains("loss_scale"), "{dry}");
+    let explained = succeeds(&[&["explain", "--run", "plain"], &fp16[..]].concat());
+    assert!(explained.contains("changes that lower it"), "{explained}");
+}
+
+#[test]
+fn inference_needs_no_optimizer() {
+    let dir = TestFolder::new();
+    let text = Tiny::default().with("[strategies.plain]\n[strategies.lean]\nprecision = \"bf16\"\n");
+    let without: String =
+        text.lines().filter(|line| !line.contains("optimizer")).map(|line| format!("{line}\n")).collect();
+    assert_ne!(text.lines().count(), without.lines().count(), "{text}");
+    dir.write("a.toml", without);
+    let plan = |set: &str| {
+        let arguments = ["plan", "a.toml", "--device", "cpu", "--set", set];
+        dir.program(&arguments).output().expect("the program starts")
+    };
+    let inference = plan("measure.what=inference");
+    assert_eq!(inference.status.code(), Some(0), "{}", String::from_utf8_lossy(&inference.stderr));
+    let training = plan("measure.what=training");
+    assert_eq!(training.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&training.stderr).contains("`train.optimizer` is missing"));
 }
