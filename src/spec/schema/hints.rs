@@ -111,7 +111,7 @@ fn meaning(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
             };
             format!("{}: use `{}`{place}", found.meaning, filled_in(write, &entry.node.value))
         }
-        Write::Nothing => format!("{}: remove it", found.meaning),
+        Write::Nothing => format!("{}; remove it", found.meaning),
     })
 }
 
@@ -305,7 +305,7 @@ mod tests {
         for Meaning { names, within, value, write, .. } in MEANINGS {
             let (Write::Strategy(text) | Write::Table(_, text)) = write else { continue };
             let written = filled_in(text, &Value::Boolean(true));
-            let table = parse(&written.replace("` and `", "\n"), 0, 0);
+            let table = parse(&written.replace("` and `", "\n").replace("` times `accumulate", ""), 0, 0);
             let table = table.unwrap_or_else(|problem| panic!("{written}: {problem:?}"));
             for entry in &table.entries {
                 assert!(

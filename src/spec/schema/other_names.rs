@@ -53,9 +53,10 @@ impl Meaning {
 #[rustfmt::skip]
 pub(super) const MEANINGS: &[Meaning] = &[
     // Batches and steps.
-    table(&["per_device_train_batch_size", "micro_batch", "micro_batch_size", "micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu", "device_batch_size", "batch_size_per_gpu", "local_batch_size", "per_gpu_train_batch_size"], "it is the number of sequences of one micro-batch; `batch_size` is that of a whole step, which `accumulate` in a strategy divides into micro-batches", "train", "batch_size = {4}"),
+    table(&["per_device_train_batch_size", "micro_batch", "micro_batch_size", "micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu", "device_batch_size", "batch_size_per_gpu", "local_batch_size", "per_gpu_train_batch_size"], "it is the number of sequences of one micro-batch; `batch_size` is that of a whole step, which `accumulate` in a strategy divides into micro-batches", "train", "batch_size = {4}` times `accumulate"),
     table(&["epochs", "max_epochs", "n_epochs", "num_epochs", "num_train_epochs"], "runs are measured for a number of optimizer steps; `shuffle = true` in [train] makes the epochs", "measure", "steps = 20"),
     table(&["limit_train_batches", "max_steps_per_epoch"], "runs are measured for a number of optimizer steps", "measure", "steps = {20}"),
+    table(&["warmup_steps", "lr_warmup_steps", "num_warmup_steps", "warmup_iters", "lr_warmup_iters"], "it is the warm-up of the learning rate, which belongs to its schedule", "train", "schedule.linear = { warmup = {100} }").within("train"),
     table(&["warmup_ratio"], "it is a share of the steps; the warm-up of the learning rate is a number of steps here", "train", "schedule.cosine = { warmup = 100 }"),
     nothing(&["auto_find_batch_size", "auto_scale_batch_size"], "the columns `fits` and `batch` of `runner plan` have the largest batches"),
     table(&["eval_strategy", "evaluation_strategy", "do_eval"], "evaluation takes place where there is an [evaluation] table", "evaluation", "every = 10"),
@@ -86,7 +87,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     strategy(&["apply_lora_to_mlp"], "it adds factors to the feed-forward layers too", "lora = { rank = 8, alpha = 16, targets = [\"attention\", \"mlp\"] }"),
     nothing(&["dropout", "lora_dropout"], "adapters have no dropout in this version; `dropout` in [model.transformer] is the dropout of the model itself").within("lora"),
     nothing(&["lora_dropout"], "adapters have no dropout in this version"),
-    nothing(&["use_rslora", "rslora"], "it scales by alpha / sqrt(rank), here by alpha / rank: multiply `alpha` by sqrt(rank)"),
+    nothing(&["use_rslora", "rslora"], "it scales by alpha / sqrt(rank), here by alpha / rank: use a larger `alpha`"),
     nothing(&["use_dora", "dora", "modules_to_save", "lora_modules_to_save", "apply_lora_to_output", "layers_to_transform", "init_lora_weights", "loftq_config"], "adapters are plain LoRA in the linear layers of all blocks; this option is not supported"),
     nothing(&["task_type", "bias", "fan_in_fan_out", "inference_mode"], "it has no counterpart in `lora`").within("lora"),
     strategy(&["unfrozen_parameters", "trainable_layers"], "layers are trained unless they are frozen", "freeze = [\"embedding\", \"blocks.0\"]"),
