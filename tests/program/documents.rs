@@ -108,3 +108,95 @@ fn documents_are_encoded_once_and_trained_on_as_predicted() {
     assert!(told.starts_with("error: cannot store encoded text in FOLDER/no folder/tokens: "), "{told}");
     assert!(told.contains("set RUNNER_CACHE_DIR to a writable folder"), "{told}");
 }
+
+/// A tokenizer with a vocabulary of `a`, `b` and `ab`, and these parts.
+fn tokenizer(parts: &[(&str, serde_json::Value)]) -> String {
+    let model = serde_json::json!({
+        "type": "BPE", "unk_token": "a", "vocab": { "a": 0, "b": 1, "ab": 2 }, "merges": ["a b"],
+    });
+    let mut tokenizer = serde_json::json!({ "version": "1.0", "added_tokens": [], "model": model });
+    parts.iter().for_each(|(key, value)| tokenizer[*key] = value.clone());
+    tokenizer.to_string()
+}
+
+/// Checks a text with a tokenizer. Returns the exit code, standard error and the seconds.
+fn check_text(tokenizer: &str, text: &str, more: &str) -> (Option<i32>, String, f64) {
+    let dir = TestFolder::new();
+    dir.write("t.json", tokenizer);
+    dir.write("text", text);
+    let data = format!("paths = [\"text\"]\ntokens = {{ file = \"t.json\" }}\n{more}split = 1.0");
+    let experiment = EXPERIMENT.split_once("paths").unwrap().0.to_owned()
+        + &data
+        + "\n[train]\nbatch_size = 2\noptimizer.adamw.lr = 1e-3\n[strategies.plain]\n";
+    dir.write("a.toml", &experiment);
+    let begun = std::time::Instant::now();
+    let mut command = dir.program(&["check", "a.toml"]);
+    let output = command.env("RUNNER_CACHE_DIR", dir.path("cache")).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).replace(&format!("{}/", dir.path("").display()), "");
+    (output.status.code(), error, begun.elapsed().as_secs_f64())
+}
+
+/// Tokenizers on which the library panics, aborts, hangs or exhausts memory.
+#[test]
+fn hostile_tokenizers_are_errors() {
+    use serde_json::json;
+    let precompiled =
+        |map: &str| ("normalizer", json!({ "type": "Precompiled", "precompiled_charsmap": map }));
+    let replace = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "a".repeat(1000) });
+    let growing = ("normalizer", json!({ "type": "Sequence", "normalizers": [replace, replace, replace] }));
+    let word_piece = json!({
+        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100_000_000, "vocab": { "[UNK]": 0, "a": 1, "##a": 2 },
+    });
+    let pieces =
+        json!([{ "SpecialToken": { "id": "X", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }]);
+    let template =
+        json!({ "type": "TemplateProcessing", "single": pieces, "pair": [], "special_tokens": {} });
+    let word = "a".repeat(1 << 20);
+    let load = "t.json is not a tokenizer: the `tokenizers` library fails: ";
+    let encode = "cannot encode text with t.json: ";
+    for (tokenizer, text, expected) in [
+        (tokenizer(&[precompiled("")]), "ab", load.to_owned()),
+        (tokenizer(&[precompiled("AAAA")]), "ab", load.to_owned()),
+        (tokenizer(&[precompiled("@@@@")]), "ab", load.to_owned()),
+        (tokenizer(&[growing]), "aaaa", format!("{encode}it takes more than ")),
+        (
+            tokenizer(&[("model", word_piece)]),
+            word.as_str(),
+            format!("{encode}it takes more than 15 s of processor time"),
+        ),
+        (
+            tokenizer(&[("post_processor", template)]),
+            "ab",
+            format!("{encode}the `tokenizers` library fails: "),
+        ),
+    ] {
+        let (code, error, seconds) = check_text(&tokenizer, text, "");
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.starts_with(&format!("error: {expected}")) && !error.contains("panicked"), "{error}");
+        assert!(seconds < 120.0, "{seconds} s: {error}");
+    }
+}
+
+/// The other documents of its batch do not hide the one that ends the process.
+#[test]
+fn hostile_document_is_named_with_its_line() {
+    let replace = serde_json::json!({
+        "type": "Replace", "pattern": { "Regex": "^b" }, "content": "a".repeat(100_000_000),
+    });
+    let twice =
+        serde_json::json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "a".repeat(100) });
+    let normalizer = serde_json::json!({ "type": "Sequence", "normalizers": [replace, twice] });
+    let lines = [
+        "{\"text\": \"a\"}\n".repeat(40),
+        "{\"text\": \"b\"}\n".to_owned(),
+        "{\"text\": \"a\"}\n".repeat(40),
+    ];
+    let (code, error, _) =
+        check_text(&tokenizer(&[("normalizer", normalizer)]), &lines.concat(), "jsonl = \"text\"\n");
+    assert_eq!(code, Some(2), "{error}");
+    assert!(
+        error.starts_with("error: cannot encode line 41 of text with t.json: it takes more than "),
+        "{error}"
+    );
+}
