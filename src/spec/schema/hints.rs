@@ -55,8 +55,9 @@ fn for_key(searched: &TableKeys<'_>, entry: &TableEntry) -> String {
 /// The hint for an unknown key of a target file.
 fn for_target_key(searched: &TableKeys<'_>, entry: &TableEntry) -> String {
     let key = entry.key.as_str();
-    nearest(key, searched.keys)
-        .map_or_else(|| similar(key, searched.keys), |near| format!("did you mean `{near}`?"))
+    other_name_in_table(searched, entry)
+        .or_else(|| nearest(key, searched.keys).map(|near| format!("did you mean `{near}`?")))
+        .unwrap_or_else(|| similar(key, searched.keys))
 }
 
 /// The hint for a planned key.
