@@ -8,7 +8,8 @@ use std::rc::{Rc, Weak};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 
-type Function = Rc<dyn Fn(&Torch, &Tensor) -> Tensor>;
+/// A function that can be called again.
+pub(crate) type Function = Rc<dyn Fn(&Torch, &Tensor) -> Tensor>;
 
 /// One call of a checkpointed function.
 pub(crate) struct Frame {

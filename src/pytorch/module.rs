@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::checkpoint::checkpoint;
+use crate::checkpoint::{Function, checkpoint};
 use crate::coverage::{self, NotCovered};
 use crate::functions::{self, Heads};
 use crate::sequence::Purpose;
@@ -177,7 +177,7 @@ impl Module {
     }
 
     /// A checkpointed call as a function of its input.
-    fn recomputed(self: &Rc<Module>, call: &Call) -> Rc<dyn Fn(&Torch, &Tensor) -> Tensor> {
+    fn recomputed(self: &Rc<Module>, call: &Call) -> Function {
         let (module, call) = (Rc::clone(self), call.clone());
         Rc::new(move |torch, x| {
             let mut values = Values::new(&module.graph);

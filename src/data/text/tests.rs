@@ -396,8 +396,11 @@ fn only_file(folder: &Path) -> PathBuf {
     files[0].clone()
 }
 
+/// Damages the cache file at a path.
+type Damage = fn(&Path);
+
 /// Ways to damage a file of encoded text.
-const DAMAGES: [(&str, fn(&Path)); 16] = [
+const DAMAGES: [(&str, Damage); 16] = [
     ("a token", |file| edit(file, |bytes| bytes[0] ^= 1)),
     ("tokens in another order", |file| edit(file, |bytes| bytes[..8].rotate_left(4))),
     ("the largest token", |file| edit(file, |bytes| *bytes.iter_mut().rev().nth(145 + 7).unwrap() ^= 1)),
