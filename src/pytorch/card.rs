@@ -11,7 +11,8 @@ pub struct Card {
 }
 
 impl Card {
-    /// The card with this driver name. Multiprocessors are those of NVIDIA's data sheets.
+    /// The card with this driver name. Multiprocessors are those of NVIDIA's data sheets. Cards of compute capability 12.0 are
+    /// missing: their workspaces are unknown.
     pub fn named(name: &str) -> Option<Card> {
         let (capability, multiprocessors) = match name {
             "NVIDIA B200" => ((10, 0), 148),
@@ -24,7 +25,6 @@ impl Card {
             "NVIDIA L4" => ((8, 9), 58),
             "NVIDIA A10" => ((8, 6), 72),
             "NVIDIA RTX A6000" => ((8, 6), 84),
-            "NVIDIA GeForce RTX 5090" => ((12, 0), 170),
             "NVIDIA GeForce RTX 4090" => ((8, 9), 128),
             "NVIDIA GeForce RTX 3090" => ((8, 6), 82),
             "Tesla T4" => ((7, 5), 40),
@@ -32,7 +32,7 @@ impl Card {
         };
         let threads = match capability {
             (7, 5) => 1024,
-            (8, 6 | 9) | (12, 0) => 1536,
+            (8, 6 | 9) => 1536,
             _ => 2048,
         };
         Some(Card { capability, multiprocessors, threads })

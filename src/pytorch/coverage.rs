@@ -1,11 +1,12 @@
 //! What the prediction covers: a run that cannot be spelled as the predicted program has a reason instead of a figure.
 
 use spec::{
-    ActivationOffload, Attention, DataResidence, Init, Leak, Optimizer, OptimizerState, Precision, Recompute,
-    Release, Rounding, RunConfig, StorageDtype,
+    ActivationOffload, Attention, BlockPart, DataResidence, Init, Leak, Optimizer, OptimizerState, Precision,
+    Recompute, Release, Rounding, RunConfig, StorageDtype,
 };
 
 use crate::card::Card;
+use data::Documents;
 use ops::{AttentionConfig, TensorType};
 
 /// Why PyTorch's memory is not predicted.
@@ -25,13 +26,16 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
     optimizer(config)?;
     let strategy = &config.strategy;
     match strategy.recompute {
-        Recompute::None
-        | Recompute::Block
-        | Recompute::Every(_)
-        | Recompute::Parts(_)
-        | Recompute::Segments(_) => {}
+        Recompute::None | Recompute::Block | Recompute::Every(_) | Recompute::Segments(_) => {}
+        Recompute::Parts(parts) if parts.contains(BlockPart::Norm) => {
+            return not_covered("checkpointed norms (recompute = [\"norm\"])");
+        }
+        Recompute::Parts(_) => {}
         Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
         Recompute::Budget(_) => return not_covered("recompute.budget"),
+    }
+    if config.documents() != Documents::Joined {
+        return not_covered("padded or packed documents");
     }
     if strategy.lora.is_some() {
         return not_covered("adapters (lora)");
@@ -76,6 +80,9 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
     }
     if config.trains() && strategy.master_weights {
         return not_covered("16-bit parameters with master weights");
+    }
+    if config.trains() && strategy.loss_scale.is_some() {
+        return not_covered("a loss scale with fp16 parameters: GradScaler refuses their gradients");
     }
     if strategy.gradient_dtype != strategy.params || strategy.residual != strategy.params {
         return not_covered("gradients or residual stream of another dtype than the parameters");
