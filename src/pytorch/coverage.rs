@@ -6,7 +6,6 @@ use spec::{
 };
 
 use crate::card::Card;
-use data::Documents;
 use ops::{AttentionConfig, TensorType};
 
 /// Why PyTorch's memory is not predicted.
@@ -34,7 +33,8 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
-    if config.documents() != Documents::Joined {
+    // Only joined documents add no parts to a sample.
+    if !config.documents().parts(1).is_empty() {
         return not_covered("padded or packed documents");
     }
     if strategy.lora.is_some() {
