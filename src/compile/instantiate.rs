@@ -236,7 +236,7 @@ mod tests {
     use crate::{compile_run, recompute_plan_of};
     use graph::Graph;
     use spec::Train;
-    use testing::{any_config, any_target, as_deep, full, random_cases};
+    use testing::{any_config, any_target, full, models, random_cases};
 
     /// The first difference between two programs, by the name of the operation or the value.
     fn difference(found: &Program, expected: &Program) -> Option<String> {
@@ -267,7 +267,7 @@ mod tests {
             // The same choices at other sizes, of a model of equal depth.
             let batch_size = config.strategy.accumulate + more;
             let other = RunConfig {
-                model: as_deep(other.model, &config.model),
+                model: models::as_deep(&other.model, &config.model),
                 train: Train { batch_size, ..config.train.clone() },
                 ..config.clone()
             };

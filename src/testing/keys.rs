@@ -1,9 +1,11 @@
-//! The strategy keys with the values that tests try. Add a new key of `spec` here: every test that combines keys uses
-//! this list.
+//! The strategy keys, and some other keys, with the values that tests try. Add a new key of `spec` here: every test that
+//! combines keys uses this list.
 #![allow(dead_code)] // each user needs only some items
 
 use proptest::prelude::{Strategy, any};
+use spec::STRATEGY_KEYS;
 
+use crate::models::MODELS;
 use crate::on_cuda;
 
 /// A key in experiment syntax.
@@ -51,6 +53,8 @@ impl Same {
     }
 }
 
+const MODEL: &str = "model";
+
 /// The value of a key that is not set.
 pub const UNSAID: &str = "";
 
@@ -96,7 +100,7 @@ const ADAPTED: &[&str] = &[
     r#"{ rank = 1, alpha = 2, targets = ["attention.qkv", "mlp"], base = "bf16" }"#,
     r#"{ rank = 2, alpha = 8, targets = ["mlp.out"], base = "fp32" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["*.out"], base = "int8" }"#,
-    r#"{ rank = 2, alpha = 4, targets = ["mlp.up"], base = "nf4" }"#,
+    r#"{ rank = 2, alpha = 4, targets = ["mlp.*up"], base = "nf4" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
 ];
 
@@ -302,6 +306,8 @@ pub const KEYS: &[Key] = &[
         needs: &[Need { of: &["true"], key: "allocator", one_of: &[r#""arena""#] }],
         same: Same::Bitwise,
     },
+    // Not a strategy key. A value of a key that applies to some models only needs one of them.
+    Key { name: MODEL, values: MODELS, needs: &[], same: Same::Start },
 ];
 
 /// The number of samples: divisible by one listed `accumulate`, but not by another.
@@ -317,6 +323,20 @@ impl Choice {
         Choice(vec![0; KEYS.len()])
     }
 
+    /// The default of every key but the model.
+    pub fn plain_of_model(&self) -> Choice {
+        let model = position(KEYS, MODEL);
+        let mut plain = Choice::plain();
+        plain.0[model] = self.0[model];
+        plain
+    }
+
+    /// These values with the model of the run.
+    pub fn of_own_model(mut self) -> Choice {
+        self.0[position(KEYS, MODEL)] = 0;
+        self
+    }
+
     /// Every set key with its value.
     fn set_keys(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let setting = |(key, value): (&'static Key, &usize)| (key.name, key.values[*value]);
@@ -330,9 +350,9 @@ impl Choice {
 
     /// All set keys as lines of a strategy.
     pub fn lines(&self) -> Vec<String> {
-        let line = |(name, value): (&str, &str)| match name.contains('.') {
-            true => format!("set.{name:?} = {value}"),
-            false => format!("{name} = {value}"),
+        let line = |(name, value): (&str, &str)| match STRATEGY_KEYS.contains(&name) {
+            true => format!("{name} = {value}"),
+            false => format!("set.{name:?} = {value}"),
         };
         self.set_keys().map(line).collect()
     }
@@ -355,12 +375,12 @@ impl Choice {
         Choice(KEYS.iter().zip(&self.0).map(kept).collect())
     }
 
-    /// How closely it matches the plain run: the weakest match of all its keys.
+    /// How closely it matches the plain run of its model: the weakest match of all other keys.
     pub fn same(&self) -> Same {
         let changed = KEYS
             .iter()
             .zip(&self.0)
-            .filter(|(_, value)| **value != 0)
+            .filter(|(key, value)| **value != 0 && key.name != MODEL)
             .map(|(key, _)| key.same.on_test_device());
         let host_rounding = self.host_updates().then_some(Same::Rounding);
         changed

@@ -3,6 +3,7 @@
 pub mod cases;
 pub mod forward;
 pub mod keys;
+pub mod models;
 pub mod mutation;
 pub mod pairwise;
 pub mod readers;
@@ -28,7 +29,6 @@ pub use plan::compile_verified as compile;
 use plan::{ParetoFronts, expand};
 pub use reusing_allocator::ReusingAllocator;
 use spec::*;
-use transformers::any_transformer;
 
 /// The device kind of tests: with `RUNNER_TEST_DEVICE=cuda` a GPU, or the emulated CUDA stack.
 static KIND: LazyLock<DeviceKind> = LazyLock::new(|| match std::env::var("RUNNER_TEST_DEVICE").as_deref() {
@@ -201,33 +201,32 @@ pub fn sample(count: usize) -> Vec<Choice> {
 /// The number of leading values of `recompute` that are not budgets.
 pub const RECOMPUTED_WITHOUT_SEARCH: usize = 7;
 
-/// Any run with two to four layers. Sizes are small, so that different dimensions are often equal: a context as long as
-/// the embedding is wide, one head, one sample.
+/// Any run with a model of two to four layers. Sizes are small, so that different dimensions are often equal: a context
+/// as long as the embedding is wide, one head, one sample.
 pub fn any_config() -> impl Any<Value = RunConfig> {
     let train = (0..=9usize, any::<bool>());
     let data = (0..100u64, select(DocumentArrangement::ALL));
     // A budget search compiles hundreds of programs, so few runs include one.
     let searches = (0..8usize, 0..RECOMPUTED_WITHOUT_SEARCH);
-    let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data, searches);
-    all.prop_map(|(model, train, mut choice, optimizer, (seed, documents), (searches, instead))| {
+    let all = (train, any_choice(), 0..OPTIMIZERS.len(), data, searches);
+    all.prop_flat_map(|(train, mut choice, optimizer, (seed, documents), (searches, instead))| {
         let (more, evaluates) = train;
         let recompute = keys::position(KEYS, "recompute");
         if searches > 0 && !full() && choice.0[recompute] >= RECOMPUTED_WITHOUT_SEARCH {
             choice.0[recompute] = instead;
         }
-        let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
-        if let Some(lora) = &mut config.strategy.lora {
-            transformers::adapt(lora, &model);
-        }
-        let is_held = config.strategy.loader.source != DataResidence::Stream;
-        let documents = if model.causal && !is_held { documents } else { DocumentArrangement::Joined };
-        config.data = of_documents(documents);
-        config.model = Model::Transformer(model);
+        let kind = small_with(&choice.plain_of_model()).model;
+        let mut config = with_optimizer(&small_with(&choice.of_own_model()), OPTIMIZERS[optimizer]);
         config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = config.train.clip_norm.map(|_| 0.5);
         config.train.seed = seed;
         config.evaluation = config.evaluation.filter(|_| evaluates);
-        config
+        models::any_alike(&kind).prop_map(move |model| {
+            let is_held = config.strategy.loader.source != DataResidence::Stream;
+            let sees_all = model.transformer().is_some_and(|model| !model.causal);
+            let documents = if sees_all || is_held { DocumentArrangement::Joined } else { documents };
+            models::with_model(RunConfig { data: of_documents(documents), ..config.clone() }, model)
+        })
     })
 }
 
@@ -249,14 +248,6 @@ pub fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) ->
     }
     config.model = Model::Transformer(model);
     config
-}
-
-/// The sizes of `model` with the structure of `other`: the result and `other` differ only in sizes.
-pub fn as_deep(model: Model, other: &Model) -> Model {
-    match (model.transformer(), other.transformer()) {
-        (Some(own), Some(other)) => Model::Transformer(transformers::alike(own, other)),
-        _ => model,
-    }
 }
 
 /// Targets that vary every property that memory depends on.

@@ -426,7 +426,8 @@ fn any_choices(batch: usize) -> impl proptest::strategy::Strategy<Value = RunCon
         any_dynamic_loss_scale().prop_map(LossScale::Dynamic),
     ];
     (any_choice(), 1..=batch, scale).prop_map(move |(choice, accumulate, scale)| {
-        let experiment = format!("[strategies.a]\n{}", choice.lines().join("\n"));
+        let lines = choice.of_own_model().lines();
+        let experiment = format!("[strategies.a]\n{}", lines.join("\n"));
         let batch_size = format!("train.batch_size={BATCH_SIZE}");
         let mut read = config(&expanded(&experiment, &[&batch_size]).points[0]).clone();
         if read.strategy.update == Update::AfterBackward {
@@ -517,7 +518,7 @@ prop_compose! {
         (layers, heads, width) in (2..100usize, 1..20usize, 3..100usize),
         (context, vocabulary) in (1..5000usize, 256..60_000usize),
         weights in proptest::option::of("/[a-zé \"\\\\$'{}*\\[]{1,8}/x[.]y"),
-        paths in proptest::collection::vec("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),
+        paths in proptest::collection::btree_set("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),
         split in 0.01..1.0,
         evaluation in proptest::option::of((1..100usize, 1..9usize)),
         (warmup_steps, steps) in (0..100usize, 1..100usize),

@@ -256,9 +256,9 @@ fn random_experiment() -> impl Strategy<Value = String> {
 }
 
 fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
-    let model = config.model.transformer().expect("models that are shipped are transformers");
-    let count = samples * model.context;
-    let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
+    let count = samples * config.sample().tokens.expect("the model works on tokens");
+    // Every model has the ids of bytes.
+    let token = |index: usize| ((index * 7 + step * 13) % 256) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));
     let batch = config.empty_batch(samples);
     // If the device holds the data, all samples are at its start.

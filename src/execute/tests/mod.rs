@@ -40,6 +40,7 @@ use memory::{Evaluations, Failure, OutOfMemory, RunSchedule, Shortfall, StepWork
 use spec::*;
 use testing::compile;
 use testing::keys::{Choice, OPTIMIZERS, Same, Updates};
+use testing::models::set_dropout;
 
 const STEPS: usize = 4;
 
@@ -180,15 +181,14 @@ fn random_combinations() -> usize {
 #[test]
 fn pairwise_combinations_are_as_equal_as_declared() {
     let choices = testing::pairwise().into_iter();
-    assert_equal_as_declared(choices.map(|choice| (choice, OPTIMIZERS[0], Dropout::default())));
+    assert_equal_as_declared(choices.map(|choice| (choice, OPTIMIZERS[0], 0.0)));
 }
 
 #[test]
 fn random_combinations_are_as_equal_as_declared() {
     let choices = testing::sample(testing::tenth(random_combinations())).into_iter();
     // Every third combination has dropout, and optimizers alternate: all pairs occur.
-    let rates = [0.0, 0.0, 0.2].map(|rate| Dropout { embedding: rate, attention: rate, residual: rate });
-    let others = OPTIMIZERS.iter().copied().cycle().zip(rates.into_iter().cycle());
+    let others = OPTIMIZERS.iter().copied().cycle().zip([0.0, 0.0, 0.2].into_iter().cycle());
     assert_equal_as_declared(
         choices.zip(others).map(|(choice, (optimizer, dropout))| (choice, optimizer, dropout)),
     );
@@ -196,25 +196,25 @@ fn random_combinations_are_as_equal_as_declared() {
 
 /// Asserts that results are bitwise equal without the keys that declare so, and within the declared tolerance without
 /// the others. `train` asserts that memory is predicted byte for byte.
-fn assert_equal_as_declared(choices: impl Iterator<Item = (Choice, Updates, Dropout)>) {
-    let mut references: HashMap<(Choice, Updates, bool), (Dropout, Trace)> = HashMap::new();
+fn assert_equal_as_declared(choices: impl Iterator<Item = (Choice, Updates, f64)>) {
+    let mut references: HashMap<(Choice, Updates, bool), (f64, Trace)> = HashMap::new();
     for (number, (choice, optimizer, dropout)) in choices.enumerate() {
         // The number of threads does not change results. Two threads are slow with small operations, hence only some
         // runs.
         let threads = if number % 4 == 0 || testing::full() { 2 } else { 1 };
-        let key = (choice.reference(optimizer), optimizer, dropout.is_any());
+        let key = (choice.reference(optimizer), optimizer, dropout > 0.0);
         let expected = references
             .entry(key)
             .or_insert_with_key(|(reference, ..)| (dropout, trace_of(reference, optimizer, dropout, 2)));
         let settings = choice.settings();
         let found = trace_of(&choice, optimizer, dropout, threads);
-        assert_eq!(found, expected.1, "{settings:?}, {optimizer:?}, {dropout:?}, {threads} threads");
+        assert_eq!(found, expected.1, "{settings:?}, {optimizer:?}, dropout {dropout}, {threads} threads");
     }
-    let mut plains: HashMap<(Updates, bool), Trace> = HashMap::new();
+    let mut plains: HashMap<(Choice, Updates, bool), Trace> = HashMap::new();
     for ((reference, optimizer, drops), (dropout, found)) in &references {
         let plain = plains
-            .entry((optimizer, *drops))
-            .or_insert_with(|| trace_of(&Choice::plain(), optimizer, *dropout, 2));
+            .entry((reference.plain_of_model(), optimizer, *drops))
+            .or_insert_with_key(|(plain, ..)| trace_of(plain, optimizer, *dropout, 2));
         let tolerance = match reference.same() {
             Same::Bitwise | Same::Arithmetic => 0.0,
             Same::Rounding => 1e-5,
@@ -226,14 +226,14 @@ fn assert_equal_as_declared(choices: impl Iterator<Item = (Choice, Updates, Drop
             let settings = reference.settings();
             let step = step + 1;
             let close = (a - b).abs() <= tolerance * a;
-            assert!(close, "{settings:?}, {optimizer:?}, {dropout:?}, step {step}: {a} and {b}");
+            assert!(close, "{settings:?}, {optimizer:?}, dropout {dropout}, step {step}: {a} and {b}");
         }
     }
 }
 
-fn trace_of(choice: &Choice, optimizer: Updates, dropout: Dropout, threads: usize) -> Trace {
-    let config = testing::with_optimizer(&testing::small_with(choice), optimizer);
-    let config = testing::reshaped(config, |model| model.dropout = dropout);
+fn trace_of(choice: &Choice, optimizer: Updates, dropout: f64, threads: usize) -> Trace {
+    let mut config = testing::with_optimizer(&testing::small_with(choice), optimizer);
+    set_dropout(&mut config.model, dropout);
     trace_on(&config, Target { threads, ..testing::target() })
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use spec::{STRATEGY_KEYS, Strategy};
-use testing::keys::{Choice, KEYS, Key, Need, Same, meets_needs};
+use spec::{KeywordEnum, ModelFamily, STRATEGY_KEYS, Strategy, variants};
+use testing::keys::{Choice, KEYS, Key, Need, Same, meets_needs, position};
 use testing::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
 use testing::{RECOMPUTED_WITHOUT_SEARCH, choice, full, small, small_with, with};
 
@@ -12,6 +12,46 @@ fn every_key_of_a_strategy_is_tried() {
     for name in STRATEGY_KEYS {
         assert!(KEYS.iter().any(|key| key.name == *name), "`{name}` is missing in src/testing/keys.rs");
     }
+}
+
+/// A model outside of the list would be trained by no combination of keys.
+#[test]
+fn every_model_is_tried() {
+    let models: Vec<_> = KEYS.iter().filter(|key| key.name == "model").flat_map(|key| key.values).collect();
+    let kinds = variants().into_iter().filter_map(|table| table.strip_prefix("model."));
+    for kind in kinds.filter(|kind| *kind != small().model.name()) {
+        let table = format!("{{ {kind} = ");
+        assert!(
+            models.iter().any(|model| model.starts_with(&table)),
+            "`{kind}` is missing in src/testing/models.rs"
+        );
+    }
+    for family in ModelFamily::ALL {
+        let folder = format!("/{}/", family.keyword());
+        assert!(
+            models.iter().any(|model| model.contains(&folder)),
+            "{family:?} is missing in src/testing/models.rs"
+        );
+    }
+}
+
+/// A loss that no model of the list has would be trained by no combination of keys.
+#[test]
+fn every_loss_is_trained() {
+    let files =
+        glob::glob("src/ops/**/*.rs").unwrap().map(|file| std::fs::read_to_string(file.unwrap()).unwrap());
+    let losses = files.flat_map(|text| {
+        let named = text.split("impl Loss for ").skip(1);
+        named.map(|rest| rest.split_whitespace().next().unwrap().to_owned()).collect::<Vec<_>>()
+    });
+    let model = position(KEYS, "model");
+    let models = (0..KEYS[model].values.len()).map(|value| small_with(&choice(&[(model, value)])).model);
+    let trained: BTreeSet<String> = models
+        .flat_map(|model| graph::build(&model, 1).nodes)
+        .filter(|node| node.op.as_loss().is_some())
+        .map(|node| format!("{:?}", node.op).split('(').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(losses.collect::<BTreeSet<_>>(), trained);
 }
 
 /// The keywords of a key are read from the error for an unknown one.

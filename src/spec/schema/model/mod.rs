@@ -5,8 +5,8 @@ mod transformer;
 
 use std::path::Path;
 
-pub use hf::Hf;
 pub(crate) use hf::decides;
+pub use hf::{Hf, ModelFamily};
 pub use transformer::{
     Dropout, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer,
 };

@@ -2,18 +2,17 @@
 
 use serde_json::Value;
 
-use super::Hf;
 use super::fields::{ConfigError, ConfigFields};
-use super::{activation, rotary, windows};
+use super::{Hf, ModelFamily, activation, rotary, windows};
 use crate::reader::parsers::UsizeRange;
 use crate::schema::model::{Dropout, MlpActivation, Norm, Positions, Transformer};
 
-pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: &str) -> Result<Transformer, ConfigError> {
+pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: ModelFamily) -> Result<Transformer, ConfigError> {
     let (window, global_every) = windows_of(fields, family)?;
     let (kv_heads, head_dim) = match family {
-        "mistral" => (Some(8), None),
-        "qwen2" => (Some(32), None),
-        "qwen3" => (Some(32), Some(128)),
+        ModelFamily::Mistral => (Some(8), None),
+        ModelFamily::Qwen2 => (Some(32), None),
+        ModelFamily::Qwen3 => (Some(32), Some(128)),
         _ => (None, None),
     };
     let absent = FamilyDefaults { kv_heads, head_dim };
@@ -24,9 +23,9 @@ pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: &str) -> Result<Trans
     Ok(Transformer {
         window,
         global_every,
-        qk_norm: family == "qwen3",
+        qk_norm: family == ModelFamily::Qwen3,
         activation: activation::read(fields, "hidden_act", "silu", MlpActivation::Gate)?,
-        qkv_bias: family == "qwen2",
+        qkv_bias: family == ModelFamily::Qwen2,
         tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
         ..shared(fields, hf, absent)?
     })
@@ -70,22 +69,25 @@ pub(super) fn shared(
 }
 
 /// `window` and `global_every`.
-fn windows_of(fields: &ConfigFields, family: &str) -> Result<(Option<usize>, Option<usize>), ConfigError> {
+fn windows_of(
+    fields: &ConfigFields,
+    family: ModelFamily,
+) -> Result<(Option<usize>, Option<usize>), ConfigError> {
     let layers = fields.layers("num_hidden_layers")?;
     let listed = windows::listed(fields, layers)?;
     let (field, slides) = match family {
-        "qwen2" | "qwen3" => {
+        ModelFamily::Qwen2 | ModelFamily::Qwen3 => {
             // The first `max_window_layers` blocks attend to the full context.
             let first = fields.integer("max_window_layers", UsizeRange(0..=usize::MAX))?.unwrap_or(28);
             let slides = fields.flag("use_sliding_window")?.unwrap_or(false);
             ("max_window_layers", (0..layers).map(|layer| slides && layer >= first).collect())
         }
-        "mistral" => ("sliding_window", vec![!fields.is_null("sliding_window"); layers]),
+        ModelFamily::Mistral => ("sliding_window", vec![!fields.is_null("sliding_window"); layers]),
         _ => ("layer_types", vec![false; layers]),
     };
     // Llama has no windows: the field is left unread, so that it is reported as unknown.
-    let window = if family == "llama" { None } else { fields.optional_size("sliding_window")? };
-    let window = if family == "mistral" { window.or(Some(4096)) } else { window };
+    let window = if family == ModelFamily::Llama { None } else { fields.optional_size("sliding_window")? };
+    let window = if family == ModelFamily::Mistral { window.or(Some(4096)) } else { window };
     match listed {
         Some(slides) => windows::regular(fields, "layer_types", window, &slides),
         None => windows::regular(fields, field, window, &slides),

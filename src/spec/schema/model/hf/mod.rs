@@ -13,50 +13,55 @@ use std::path::{Path, PathBuf};
 use fields::{ConfigError, ConfigFields};
 
 use super::Transformer;
-use crate::reader::declare::{Accepting, Optional, key_table};
+use crate::reader::declare::{Accepting, KeywordEnum, Optional, key_table, keywords};
 use crate::reader::error::{Problem, reason};
 use crate::reader::keys::Keys;
 use crate::reader::parsers::{Boolean, DIMENSION};
 use crate::reader::paths::FilePath;
 use base::regular;
 
-/// A model type of the library.
-struct Family {
-    model_type: &'static str,
-    /// The library's class of the model with its head.
-    class: &'static str,
-    read: fn(&ConfigFields, &Hf) -> Result<Transformer, ConfigError>,
+keywords! {
+    /// The model families of `config.json`, by their `model_type`. To add one, add its line here; the matches over them
+    /// do not compile without it.
+    pub enum ModelFamily {
+        Gpt2 = "gpt2",
+        Llama = "llama",
+        Mistral = "mistral",
+        Qwen2 = "qwen2",
+        Qwen3 = "qwen3",
+        Gemma2 = "gemma2",
+    }
 }
 
-/// All model types. To add one, add its line here.
-const FAMILIES: [Family; 6] = [
-    Family { model_type: "gpt2", class: "GPT2LMHeadModel", read: gpt2::read },
-    Family {
-        model_type: "llama",
-        class: "LlamaForCausalLM",
-        read: |fields, hf| llama::read(fields, hf, "llama"),
-    },
-    Family {
-        model_type: "mistral",
-        class: "MistralForCausalLM",
-        read: |fields, hf| llama::read(fields, hf, "mistral"),
-    },
-    Family {
-        model_type: "qwen2",
-        class: "Qwen2ForCausalLM",
-        read: |fields, hf| llama::read(fields, hf, "qwen2"),
-    },
-    Family {
-        model_type: "qwen3",
-        class: "Qwen3ForCausalLM",
-        read: |fields, hf| llama::read(fields, hf, "qwen3"),
-    },
-    Family { model_type: "gemma2", class: "Gemma2ForCausalLM", read: gemma::read },
-];
+impl ModelFamily {
+    /// The library's class of the model with its head.
+    fn class(self) -> &'static str {
+        match self {
+            ModelFamily::Gpt2 => "GPT2LMHeadModel",
+            ModelFamily::Llama => "LlamaForCausalLM",
+            ModelFamily::Mistral => "MistralForCausalLM",
+            ModelFamily::Qwen2 => "Qwen2ForCausalLM",
+            ModelFamily::Qwen3 => "Qwen3ForCausalLM",
+            ModelFamily::Gemma2 => "Gemma2ForCausalLM",
+        }
+    }
+
+    fn read(self, fields: &ConfigFields, hf: &Hf) -> Result<Transformer, ConfigError> {
+        match self {
+            ModelFamily::Gpt2 => gpt2::read(fields, hf),
+            ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 | ModelFamily::Qwen3 => {
+                llama::read(fields, hf, self)
+            }
+            ModelFamily::Gemma2 => gemma::read(fields, hf),
+        }
+    }
+}
 
 const CONFIG: Accepting<FilePath> = Accepting(FilePath("config.json"), |path| {
-    let families: Vec<String> =
-        FAMILIES.iter().map(|family| format!("`{}` ({})", family.model_type, family.class)).collect();
+    let families: Vec<String> = ModelFamily::ALL
+        .iter()
+        .map(|family| format!("`{}` ({})", family.keyword(), family.class()))
+        .collect();
     path.and(&format!("its `model_type` is one of {}", families.join(", ")))
 });
 
@@ -115,15 +120,16 @@ impl Hf {
 
 fn transformer(fields: &ConfigFields, hf: &Hf) -> Result<Transformer, ConfigError> {
     let model_type = fields.string("model_type")?.ok_or_else(|| fields.missing("model_type"))?;
-    let family = FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(|| {
-        let known = FAMILIES.map(|family| family.model_type).join(", ");
+    let known = ModelFamily::ALL;
+    let family = known.iter().find(|family| family.keyword() == model_type).ok_or_else(|| {
+        let known: Vec<&str> = known.iter().map(|family| family.keyword()).collect();
         ConfigError {
             field: Some("model_type".to_owned()),
             message: format!("`model_type` is \"{model_type}\", which runner does not support"),
-            help: format!("use one of {known}, or describe the model in [model.transformer]"),
+            help: format!("use one of {}, or describe the model in [model.transformer]", known.join(", ")),
         }
     })?;
-    let model = (family.read)(fields, hf)?;
+    let model = family.read(fields, hf)?;
     fields.check_initialization(model.weights.is_some())?;
     fields.check_unknown(&model_type)?;
     Ok(model)

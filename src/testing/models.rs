@@ -1,0 +1,79 @@
+//! The models that tests combine with the strategy keys, and random models.
+
+use proptest::prelude::{BoxedStrategy, Strategy as _};
+
+use spec::{Dropout, Model, ModelFamily, RunConfig};
+
+use crate::keys::UNSAID;
+use crate::transformers;
+
+/// Models in experiment syntax: that of the run, and one of each other kind and of each Hugging Face family.
+pub const MODELS: &[&str] = &[
+    UNSAID,
+    hugging_face(ModelFamily::Gpt2),
+    hugging_face(ModelFamily::Llama),
+    hugging_face(ModelFamily::Mistral),
+    hugging_face(ModelFamily::Qwen2),
+    hugging_face(ModelFamily::Qwen3),
+    hugging_face(ModelFamily::Gemma2),
+];
+
+/// A committed configuration.
+macro_rules! config {
+    ($folder:literal) => {
+        concat!(
+            "{ hf = { context = 16, dropout = false, config = '",
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/reference/vectors/hugging_face/",
+            $folder,
+            "/config.json' } }"
+        )
+    };
+}
+
+/// A model of a family with two layers. A new family does not compile without an arm here.
+const fn hugging_face(family: ModelFamily) -> &'static str {
+    match family {
+        ModelFamily::Gpt2 => config!("gpt2"),
+        ModelFamily::Llama => config!("llama"),
+        ModelFamily::Mistral => config!("mistral"),
+        ModelFamily::Qwen2 => config!("qwen2"),
+        ModelFamily::Qwen3 => config!("qwen3"),
+        ModelFamily::Gemma2 => config!("gemma2"),
+    }
+}
+
+/// Any model of the same kind. A new kind of model does not compile without an arm here; a test then requires its line
+/// in `MODELS`.
+pub(crate) fn any_alike(model: &Model) -> BoxedStrategy<Model> {
+    match model {
+        Model::Transformer(_) => transformers::any_transformer().prop_map(Model::Transformer).boxed(),
+    }
+}
+
+/// A run with another model. The layers that its strategy names are renamed to those of the model.
+pub(crate) fn with_model(mut config: RunConfig, model: Model) -> RunConfig {
+    match (&model, &mut config.strategy.lora) {
+        (Model::Transformer(model), Some(lora)) => transformers::adapt(lora, model),
+        (Model::Transformer(_), None) => {}
+    }
+    RunConfig { model, ..config }
+}
+
+/// The sizes of `model` with the structure of `other`: the result and `other` differ only in sizes.
+pub fn as_deep(model: &Model, other: &Model) -> Model {
+    match (model, other) {
+        (Model::Transformer(own), Model::Transformer(other)) => {
+            Model::Transformer(transformers::alike(own, other))
+        }
+    }
+}
+
+/// Sets each dropout probability of a model.
+pub fn set_dropout(model: &mut Model, rate: f64) {
+    match model {
+        Model::Transformer(model) => {
+            model.dropout = Dropout { embedding: rate, attention: rate, residual: rate };
+        }
+    }
+}
