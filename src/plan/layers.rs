@@ -30,7 +30,6 @@ fn with_layer_paths(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Ve
     }
     let graph = graph::build(&config.model, 1);
     freeze.sort_unstable();
-    freeze.dedup();
     let targets = lora.as_ref().map_or(Ok(Vec::new()), |lora| lora_targets(&graph, lora, tree));
     match (frozen_layers(&graph, freeze, trains, tree), placed_layers(&graph, place, tree), targets) {
         (Ok(frozen), Ok(placed), Ok(targets)) => {
@@ -97,7 +96,6 @@ fn lora_targets(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>,
     }
     let mut targets = lora.targets.clone();
     targets.sort_unstable();
-    targets.dedup();
     let LayerMatches { by_scope, unknown, .. } = graph::targeted(&layers, &targets);
     if let Some(&unknown) = unknown.first() {
         let name = &targets[unknown];

@@ -270,6 +270,7 @@ bad! {
     freeze_half_of_tied_weights: check(&with("recompute = \"block\"", "freeze = [\"head\"]"));
     freeze_as_a_string: check(&with("recompute = \"block\"", "freeze = \"embedding\""));
     freeze_empty_name: check(&with("recompute = \"block\"", "freeze = [\"\"]"));
+    freeze_repeated_layer: check(&with("recompute = \"block\"", "freeze = [\"embedding\", \"blocks.0\", \"embedding\"]"));
     lora_as_a_boolean: check(&with("recompute = \"block\"", "lora = true"));
     lora_without_required_keys: check(&with("recompute = \"block\"", "lora = { rank = 4 }"));
     lora_wrong_values: check(&with("recompute = \"block\"",

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::hints;
 use super::keys::{Keys, ValueParser};
 use super::reference::{Accepts, DeclaredKey};
-use super::tree::{TableEntry, Value};
+use super::tree::{Node, Value};
 use super::write::{TableWriter, WriteMode};
 
 /// A table of keys, as `key_table!` declares it.
@@ -55,7 +55,7 @@ pub(crate) struct Variant<T> {
 pub(crate) trait KeyCodec {
     type Output: PartialEq;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Self::Output>;
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Self::Output>;
 
     fn write(&self, key: &str, value: &Self::Output, lines: &mut TableWriter);
 
@@ -80,8 +80,8 @@ pub(crate) trait Writable: ValueParser<Output: PartialEq> {
 impl<K: Writable> KeyCodec for K {
     type Output = K::Output;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<K::Output> {
-        keys.parse(entry, self)
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<K::Output> {
+        keys.parse(key, node, self)
     }
 
     fn write(&self, key: &str, value: &K::Output, lines: &mut TableWriter) {
@@ -107,9 +107,9 @@ pub(crate) struct Optional<K>(pub(crate) K);
 impl<K: KeyCodec> KeyCodec for Optional<K> {
     type Output = Option<K::Output>;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Self::Output> {
-        let read = self.0.read(keys, entry).map(Some);
-        if read.is_none() && hints::means_off(&entry.node.value) {
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Self::Output> {
+        let read = self.0.read(keys, key, node).map(Some);
+        if read.is_none() && hints::means_off(&node.value) {
             keys.reader().advise("use \"off\" to disable it");
         }
         read
@@ -156,9 +156,11 @@ pub(crate) const fn inline_table<T>(
 impl<T: KeyTable + PartialEq> KeyCodec for InlineTable<T> {
     type Output = T;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<T> {
-        let Some(mut keys) = keys.table_of(entry, self.key, self.place) else {
-            keys.reader().advise(&format!("write {}", self.example(self.key)));
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<T> {
+        let Some(mut keys) = keys.table_of(key, node, self.key, self.place) else {
+            let is_element = key.ends_with(']');
+            let table = if is_element { format!("{{ {} }}", self.example) } else { self.example(key) };
+            keys.reader().advise(&format!("write {table}"));
             return None;
         };
         let table = T::read(&mut keys);
@@ -185,8 +187,8 @@ pub(crate) struct Accepting<K>(pub(crate) K, pub(crate) fn(Accepts) -> Accepts);
 impl<K: KeyCodec> KeyCodec for Accepting<K> {
     type Output = K::Output;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Self::Output> {
-        self.0.read(keys, entry)
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Self::Output> {
+        self.0.read(keys, key, node)
     }
 
     fn write(&self, key: &str, value: &Self::Output, lines: &mut TableWriter) {
@@ -216,9 +218,9 @@ pub(crate) const fn one_of<T>() -> OneOf<T> {
 impl<T: ChoiceTable + PartialEq> KeyCodec for OneOf<T> {
     type Output = T;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<T> {
-        let table = keys.table_of(entry, T::PATH, T::PLACE);
-        if let (None, Value::Text(text)) = (&table, &entry.node.value)
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<T> {
+        let table = keys.table_of(key, node, T::PATH, T::PLACE);
+        if let (None, Value::Text(text)) = (&table, &node.value)
             && let Some(variant) = T::VARIANTS.iter().find(|variant| variant.key == text)
         {
             keys.reader()

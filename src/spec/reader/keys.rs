@@ -126,11 +126,6 @@ pub(crate) trait ValueParser {
 }
 
 impl<'a> Keys<'a> {
-    /// Sets the span of the table.
-    pub(crate) fn at(self, span: Span) -> Keys<'a> {
-        Keys { span: Some(span), ..self }
-    }
-
     /// The entry of a key, unless it is missing or "off".
     pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a TableEntry> {
         if !self.requested.contains(&key) {
@@ -152,7 +147,7 @@ impl<'a> Keys<'a> {
         declared: D,
     ) -> Option<D::Output> {
         match self.entry(key) {
-            Some(entry) => declared.read(self, entry),
+            Some(entry) => declared.read(self, key, &entry.node),
             None if default.is_none() => {
                 self.missing(key, &declared.example(key));
                 None
@@ -165,7 +160,7 @@ impl<'a> Keys<'a> {
     /// The value of an optional key, `None` by default.
     pub(crate) fn optional<K: ValueParser>(&mut self, key: &'a str, kind: K) -> Option<Option<K::Output>> {
         match self.entry(key) {
-            Some(entry) => self.parse(entry, &kind).map(Some),
+            Some(entry) => self.parse(key, &entry.node, &kind).map(Some),
             None => Some(None),
         }
     }
@@ -173,22 +168,27 @@ impl<'a> Keys<'a> {
     /// A nested table; `path` is its full name.
     pub(crate) fn table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
         let entry = self.entry(key)?;
-        self.table_of(entry, path, place)
+        self.table_of(key, &entry.node, path, place)
     }
 
-    /// An entry whose value must be a table; `path` is its full name.
-    pub(crate) fn table_of(&self, entry: &'a TableEntry, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
-        let Some(table) = entry.node.table() else {
-            let found = &entry.node.value;
+    /// The value of a key or element that must be a table; `path` is its full name.
+    pub(crate) fn table_of(
+        &self,
+        key: &str,
+        node: &'a Node,
+        path: &'a str,
+        place: &'a str,
+    ) -> Option<Keys<'a>> {
+        let Some(table) = node.table() else {
             self.reader.problem(
-                Problem::new(format!("`{path}` must be a table, not {found}"))
-                    .at(entry.node.span)
+                Problem::new(format!("`{}` must be a table, not {}", self.name(key), node.value))
+                    .at(node.span)
                     .help(format!("write {place} on a line of its own, and its keys below it")),
             );
             return None;
         };
         let mut keys = self.reader.keys(table, path, place);
-        keys.span = Some(entry.key_span);
+        keys.span = Some(self.table.entry(key).map_or(node.span, |entry| entry.key_span));
         Some(keys)
     }
 
@@ -297,22 +297,22 @@ impl<'a> Keys<'a> {
         self.reader.problem(problem.help(format!("add {write}")));
     }
 
-    pub(crate) fn parse<K: ValueParser>(&self, entry: &TableEntry, kind: &K) -> Option<K::Output> {
-        let parsed = kind.parse(&entry.node.value);
+    pub(crate) fn parse<K: ValueParser>(&self, key: &str, node: &Node, kind: &K) -> Option<K::Output> {
+        let parsed = kind.parse(&node.value);
         if parsed.is_none() {
-            self.reader.problem(self.mismatch(entry, kind));
+            self.reader.problem(self.mismatch(key, node, kind));
         }
         parsed
     }
 
-    fn mismatch<K: ValueParser>(&self, entry: &TableEntry, kind: &K) -> Problem {
-        let name = self.name(&entry.key);
-        let Node { value, span } = &entry.node;
+    fn mismatch<K: ValueParser>(&self, key: &str, node: &Node, kind: &K) -> Problem {
+        let name = self.name(key);
+        let Node { value, span } = node;
         let words = kind.keywords();
         // The text as written: the parsed value may have been clamped.
         let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
         let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
-        if let Some(advice) = (self.reader.file.value_hint)(&entry.key, value) {
+        if let Some(advice) = self.value_hint(key, value) {
             return problem.help(advice);
         }
         let word = || hints::nearest_keyword(value, &words).map(|word| format!("\"{word}\""));
@@ -320,6 +320,11 @@ impl<'a> Keys<'a> {
             Some(meant) => problem.help(format!("did you mean {meant}?")),
             None => problem,
         }
+    }
+
+    /// The hint for an invalid value that other tools accept for a key of this name.
+    pub(crate) fn value_hint(&self, key: &str, value: &Value) -> Option<&'static str> {
+        (self.reader.file.value_hint)(key, value)
     }
 
     /// A key's name in messages.

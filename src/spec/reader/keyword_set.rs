@@ -5,9 +5,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
-use super::declare::{KeywordEnum, Writable};
-use super::keys::{ValueParser, join};
-use super::tree::{Value, quoted};
+use super::declare::KeywordEnum;
+use super::tree::quoted;
 
 /// A set of values of a keyword enum of at most 32 values.
 pub struct KeywordSet<T>(u32, PhantomData<T>);
@@ -68,34 +67,10 @@ impl<T: KeywordEnum> fmt::Debug for KeywordSet<T> {
     }
 }
 
-/// A list of keywords.
-pub(crate) struct KeywordList<T>(PhantomData<T>);
-
-pub(crate) const fn keyword_list<T>() -> KeywordList<T> {
-    KeywordList(PhantomData)
-}
-
-impl<T: KeywordEnum> ValueParser for KeywordList<T> {
-    type Output = KeywordSet<T>;
-
-    fn parse(&self, value: &Value) -> Option<KeywordSet<T>> {
-        let Value::List(nodes) = value else { return None };
-        let word = |value: &Value| match value {
-            Value::Text(text) => T::ALL.iter().copied().find(|word| word.keyword() == text),
-            _ => None,
-        };
-        nodes.iter().map(|node| word(&node.value)).collect()
-    }
-
-    fn expected(&self) -> String {
-        let words: Vec<String> = T::ALL.iter().map(|word| quoted(word.keyword())).collect();
-        format!("a list of any of {}", join(&words, "and"))
-    }
-}
-
-impl<T: KeywordEnum> Writable for KeywordList<T> {
-    fn text(&self, value: &KeywordSet<T>) -> String {
-        let words: Vec<String> = value.iter().map(|word| quoted(word.keyword())).collect();
-        format!("[{}]", words.join(", "))
+/// As a list in TOML.
+impl<T: KeywordEnum> fmt::Display for KeywordSet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self.iter().map(|word| quoted(word.keyword())).collect();
+        write!(f, "[{}]", words.join(", "))
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod error;
 pub(crate) mod hints;
 pub(crate) mod keys;
 pub(crate) mod keyword_set;
+pub(crate) mod list;
 pub(crate) mod parse;
 pub(crate) mod parsers;
 pub(crate) mod paths;

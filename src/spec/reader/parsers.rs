@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::declare::{KeywordEnum, Writable};
 use super::keys::{ValueParser, join};
+use super::list::List;
 use super::tree::{Value, quoted};
 use base::units::Bytes;
 use device::{OLDEST_CARD, Version};
@@ -34,17 +35,13 @@ pub(crate) struct Boolean;
 /// A non-empty string.
 pub(crate) struct NonEmptyText;
 
-/// A list of non-empty strings: what they are, and an example.
-pub(crate) struct TextList {
-    pub(crate) of: &'static str,
-    pub(crate) example: &'static str,
-}
-
 /// Names of a model's layers, or patterns of names. Checked once the model is built.
-pub(crate) const LAYERS: TextList = TextList { of: "layers", example: "embedding" };
+pub(crate) const LAYERS: List<NonEmptyText> =
+    List { of: "layers", example: "[\"embedding\"]", may_be_empty: true, element: NonEmptyText };
 
 /// Names of values of a model's forward pass, or patterns of names.
-pub(crate) const VALUES: TextList = TextList { of: "values", example: "logits" };
+pub(crate) const VALUES: List<NonEmptyText> =
+    List { of: "values", example: "[\"logits\"]", may_be_empty: true, element: NonEmptyText };
 
 /// A size in bytes, with its unit: "24 GiB".
 pub(crate) struct SizeWithUnit;
@@ -195,20 +192,7 @@ impl ValueParser for NonEmptyText {
     }
 
     fn expected(&self) -> String {
-        "text in quotes".to_string()
-    }
-}
-
-impl ValueParser for TextList {
-    type Output = Vec<String>;
-
-    fn parse(&self, value: &Value) -> Option<Vec<String>> {
-        let Value::List(nodes) = value else { return None };
-        nodes.iter().map(|node| NonEmptyText.parse(&node.value)).collect()
-    }
-
-    fn expected(&self) -> String {
-        format!("a list of {}, such as [{}]", self.of, quoted(self.example))
+        "non-empty text in quotes".to_string()
     }
 }
 
@@ -303,13 +287,6 @@ impl Writable for FloatRange {
 impl Writable for NonEmptyText {
     fn text(&self, value: &String) -> String {
         quoted(value)
-    }
-}
-
-impl Writable for TextList {
-    fn text(&self, value: &Vec<String>) -> String {
-        let texts: Vec<String> = value.iter().map(|text| quoted(text)).collect();
-        format!("[{}]", texts.join(", "))
     }
 }
 

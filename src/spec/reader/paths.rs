@@ -6,7 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use super::declare::KeyCodec;
 use super::error::Problem;
 use super::keys::{Keys, Reader};
-use super::tree::{Node, TableEntry, Value, quoted};
+use super::list::List;
+use super::tree::{Node, Value, quoted};
 use super::write::{TableWriter, WriteMode};
 
 /// Looks up a variable of the environment.
@@ -98,77 +99,37 @@ pub(crate) fn tidy(path: &Path) -> PathBuf {
 }
 
 /// Paths and globs, at least one.
-pub(crate) struct PathList;
-
-impl KeyCodec for PathList {
-    type Output = Vec<PathBuf>;
-
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Vec<PathBuf>> {
-        let expected = "a list of paths, such as [\"../src/**/*.rs\"]";
-        let name = keys.name(&entry.key);
-        let mismatch = |node: &Node| {
-            Problem::new(format!("`{name}` must be {expected}, not {}", node.value)).at(node.span)
-        };
-        let reader = keys.reader();
-        match &entry.node.value {
-            Value::List(nodes) if !nodes.is_empty() => {
-                let mut paths = Vec::new();
-                for node in nodes {
-                    match &node.value {
-                        Value::Text(text) if !text.is_empty() => {
-                            paths.push(path(reader, node, text).map_err(|p| reader.problem(p)).ok())
-                        }
-                        _ => {
-                            reader.problem(mismatch(node));
-                            paths.push(None);
-                        }
-                    }
-                }
-                paths.into_iter().collect()
-            }
-            _ => {
-                reader.problem(mismatch(&entry.node));
-                None
-            }
-        }
-    }
-
-    fn write(&self, key: &str, value: &Vec<PathBuf>, lines: &mut TableWriter) {
-        // The identity of a run contains the digest of its data, not the paths.
-        if lines.form() == WriteMode::Complete {
-            let path = |path: &PathBuf| quoted(&escape_variables(&path.to_string_lossy()));
-            let paths: Vec<String> = value.iter().map(path).collect();
-            lines.line(key, &format!("[{}]", paths.join(", ")));
-        }
-    }
-
-    fn example(&self, key: &str) -> String {
-        format!("{key} = [\"../src/**/*.rs\"]")
-    }
-
-    fn accepts(&self) -> Accepts {
-        Accepts::value("a path or glob, or a list of them; relative to the file; ${VARIABLE} is expanded")
-    }
-}
+pub(crate) const PATHS: List<PathCodec> = List {
+    of: "paths",
+    example: "[\"../src/**/*.rs\"]",
+    may_be_empty: false,
+    element: PathCodec { example: "../src/**/*.rs", resolve: path },
+};
 
 /// One file, without wildcards, and an example of its name.
-pub(crate) struct FilePath(pub(crate) &'static str);
+pub(crate) const fn file_path(example: &'static str) -> PathCodec {
+    PathCodec { example, resolve: file }
+}
 
-impl KeyCodec for FilePath {
+/// A path.
+pub(crate) struct PathCodec {
+    example: &'static str,
+    resolve: fn(&Reader<'_>, &Node, &str) -> Result<PathBuf, Problem>,
+}
+
+impl KeyCodec for PathCodec {
     type Output = PathBuf;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<PathBuf> {
-        let (name, reader, node) = (keys.name(&entry.key), keys.reader(), &entry.node);
-        match &node.value {
-            Value::Text(text) if !text.is_empty() => {
-                file(reader, node, text).map_err(|problem| reader.problem(problem)).ok()
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<PathBuf> {
+        let path = match &node.value {
+            Value::Text(text) if !text.is_empty() => (self.resolve)(keys.reader(), node, text),
+            found => {
+                let (name, example) = (keys.name(key), self.example);
+                let problem = format!("`{name}` must be a path, such as \"{example}\", not {found}");
+                Err(Problem::new(problem).at(node.span))
             }
-            other => {
-                let problem = format!("`{name}` must be a path, such as \"{}\", not {other}", self.0);
-                reader.problem(Problem::new(problem).at(node.span));
-                None
-            }
-        }
+        };
+        path.map_err(|problem| keys.reader().problem(problem)).ok()
     }
 
     fn write(&self, key: &str, value: &PathBuf, lines: &mut TableWriter) {
@@ -179,7 +140,7 @@ impl KeyCodec for FilePath {
     }
 
     fn example(&self, key: &str) -> String {
-        format!("{key} = \"{}\"", self.0)
+        format!("{key} = \"{}\"", self.example)
     }
 
     fn accepts(&self) -> Accepts {

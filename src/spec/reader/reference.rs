@@ -43,9 +43,9 @@ impl Accepts {
         Accepts { keys: keys.collect(), ..self }
     }
 
-    /// A list of such tables.
-    pub(crate) fn listed(self) -> Accepts {
-        Accepts { text: "a list of tables".into(), ..self }
+    /// A list of such values.
+    pub(crate) fn listed(self, text: String) -> Accepts {
+        Accepts { text, ..self }
     }
 
     pub(crate) fn or(self, text: &str) -> Accepts {

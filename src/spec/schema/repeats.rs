@@ -54,9 +54,9 @@ impl Repeats {
         let once = Some(Repeats::Times(1));
         let Some(entry) = keys.entry("repeats") else { return once };
         if entry.node.table().is_none() {
-            return keys.parse(entry, &RepeatsValue);
+            return keys.parse("repeats", &entry.node, &RepeatsValue);
         }
-        let mut table = keys.table_of(entry, "measure.repeats", "`measure.repeats`")?;
+        let mut table = keys.table_of("repeats", &entry.node, "measure.repeats", "`measure.repeats`")?;
         if table.entry("until").is_none() {
             let problem =
                 Problem::new("`measure.repeats.until` is missing: it sets the precision of the speed ratio");

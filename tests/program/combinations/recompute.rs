@@ -23,7 +23,7 @@ fn each_choice_has_one_name() {
         ("[]", "\"none\""),
         ("{ every = 1 }", "\"block\""),
         ("{ save = [] }", "\"block\""),
-        ("['mlp', 'attention', 'mlp']", "[\"attention\", \"mlp\"]"),
+        ("['mlp', 'attention']", "[\"attention\", \"mlp\"]"),
         ("['norm', 'mlp', 'attention']", "[\"attention\", \"mlp\"]"),
         ("['norm', 'mlp']", "[\"mlp\", \"norm\"]"),
         ("{ every = 3 }", "{ every = 3 }"),

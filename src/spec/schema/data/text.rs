@@ -8,16 +8,16 @@ use crate::reader::declare::{InlineTable, KeyCodec, Optional, inline_table, key_
 use crate::reader::error::Problem;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::{Boolean, NonEmptyText, SHARE, keyword};
-use crate::reader::paths::{FilePath, PathList};
-use crate::reader::tree::{Table, TableEntry, Value};
+use crate::reader::paths::{PATHS, file_path};
+use crate::reader::tree::{Node, Table, Value};
 use crate::reader::write::TableWriter;
 use data::{DataSet, Documents, Encoding, TextSet, TokenizerFile};
 
 key_table! {
     /// Text files, in the order of their sorted paths.
     pub struct Text {
-        /// Paths and globs, relative to the experiment file.
-        pub paths: Vec<PathBuf> = PathList;
+        /// Paths and globs, relative to the experiment file; `${VARIABLE}` is expanded.
+        pub paths: Vec<PathBuf> = PATHS;
         /// The tokens: bytes of the text, or those of a Hugging Face tokenizer file.
         pub tokens: Tokens = TokensCodec, default Tokens::Bytes;
         /// The field that holds the text, for files in which each line is a JSON object (JSON Lines).
@@ -53,7 +53,7 @@ key_table! {
     /// A tokenizer of Hugging Face's `tokenizers` library.
     pub struct Tokenizer {
         /// Path of the `tokenizer.json`, relative to the experiment file.
-        pub file: PathBuf = FilePath("tokenizer.json");
+        pub file: PathBuf = file_path("tokenizer.json");
         /// Whether the tokenizer adds its special tokens to each document (`add_special_tokens`).
         pub special: bool = Boolean, default true;
         /// Token appended to each document, after the special tokens.
@@ -70,12 +70,12 @@ const TABLE: InlineTable<Tokenizer> =
 impl KeyCodec for TokensCodec {
     type Output = Tokens;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Tokens> {
-        if entry.node.table().is_some() {
-            return TABLE.read(keys, entry).map(Tokens::Tokenizer);
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Tokens> {
+        if node.table().is_some() {
+            return TABLE.read(keys, key, node).map(Tokens::Tokenizer);
         }
-        let read = keys.parse(entry, &TokensKeyword);
-        if let (None, Value::Text(text)) = (&read, &entry.node.value)
+        let read = keys.parse(key, node, &TokensKeyword);
+        if let (None, Value::Text(text)) = (&read, &node.value)
             && text.ends_with(".json")
         {
             keys.reader().advise(&format!("write tokens = {{ file = \"{text}\" }}"));

@@ -6,7 +6,7 @@ use super::{DataSource, check_split};
 use crate::reader::declare::{key_table, keywords};
 use crate::reader::error::Problem;
 use crate::reader::parsers::{SHARE, UsizeRange, keyword};
-use crate::reader::paths::PathList;
+use crate::reader::paths::PATHS;
 use crate::reader::tree::Table;
 use data::{DataSet, TokenSet, TokenWidth};
 
@@ -16,8 +16,8 @@ const HEADER: UsizeRange = UsizeRange(0..=1 << 20);
 key_table! {
     /// Flat binary files of token ids, concatenated in the order of their sorted paths.
     pub struct TokenFiles {
-        /// Paths and globs, relative to the experiment file.
-        pub paths: Vec<PathBuf> = PathList;
+        /// Paths and globs, relative to the experiment file; `${VARIABLE}` is expanded.
+        pub paths: Vec<PathBuf> = PATHS;
         /// Storage format of a token id, little-endian.
         pub format: TokenFormat = keyword(), default TokenFormat::U16;
         /// Size of the header of each file in bytes; it is skipped.

@@ -1,6 +1,6 @@
 //! `[train.optimizer.adamw]`
 
-use super::{Decay, Group, GroupsCodec, SharedKeys, UpdateRule};
+use super::{Decay, GROUPS, Group, SharedKeys, UpdateRule};
 use crate::reader::declare::key_table;
 use crate::reader::parsers::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, keyword};
 use ops::Rule;
@@ -21,7 +21,7 @@ key_table! {
         /// Parameters that weight decay applies to.
         pub decay: Decay = keyword(), default Decay::Matrices;
         /// Parameter groups with their own learning rate or weight decay.
-        pub groups: Vec<Group> = GroupsCodec, default Vec::new();
+        pub groups: Vec<Group> = GROUPS, default Vec::new();
     }
 }
 

@@ -1,13 +1,13 @@
 //! `groups`: parameter groups with their own learning rate or weight decay.
 
-use crate::reader::reference::{Accepts, DeclaredKey};
 use glob::Pattern;
 
-use crate::reader::declare::{KeyCodec, KeyTable, Writable};
-use crate::reader::error::Problem;
+use crate::reader::declare::{InlineTable, KeyCodec, KeyTable, Writable, inline_table};
 use crate::reader::keys::{Keys, ValueParser};
+use crate::reader::list::List;
 use crate::reader::parsers::{NOT_NEGATIVE, NonEmptyText, POSITIVE};
-use crate::reader::tree::{TableEntry, Value};
+use crate::reader::reference::DeclaredKey;
+use crate::reader::tree::Value;
 use crate::reader::write::TableWriter;
 
 /// A parameter group (PyTorch: `param_groups`): a pattern of names, and the options that differ.
@@ -90,54 +90,9 @@ impl Writable for ParameterPattern {
 }
 
 /// A list of tables, one per group.
-pub(super) struct GroupsCodec;
-
-const EXAMPLE: &str = "[{ match = \"*.bias\", weight_decay = 0.0 }]";
-
-impl KeyCodec for GroupsCodec {
-    type Output = Vec<Group>;
-
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Vec<Group>> {
-        let Value::List(nodes) = &entry.node.value else {
-            let found = &entry.node.value;
-            let message = format!("`{}` must be a list of tables, not {found}", keys.name(&entry.key));
-            keys.reader()
-                .problem(Problem::new(message).at(entry.node.span).help(format!("groups = {EXAMPLE}")));
-            return None;
-        };
-        let mut groups = Some(Vec::with_capacity(nodes.len()));
-        for node in nodes {
-            let group = node.table().and_then(|table| {
-                let mut keys = keys.reader().keys(table, "groups", "a group").at(node.span);
-                let group = Group::read(&mut keys);
-                keys.finish();
-                group
-            });
-            if node.table().is_none() {
-                let message =
-                    format!("each of `{}` must be a table, not {}", keys.name(&entry.key), node.value);
-                keys.reader()
-                    .problem(Problem::new(message).at(node.span).help(format!("groups = {EXAMPLE}")));
-            }
-            groups = groups.zip(group).map(|(mut groups, group)| {
-                groups.push(group);
-                groups
-            });
-        }
-        groups
-    }
-
-    fn write(&self, key: &str, value: &Vec<Group>, lines: &mut TableWriter) {
-        let groups: Vec<String> =
-            value.iter().map(|group| TableWriter::of(group, lines.form()).inline()).collect();
-        lines.line(key, &format!("[{}]", groups.join(", ")));
-    }
-
-    fn example(&self, key: &str) -> String {
-        format!("{key} = {EXAMPLE}")
-    }
-
-    fn accepts(&self) -> Accepts {
-        Accepts::table::<Group>().listed()
-    }
-}
+pub(super) const GROUPS: List<InlineTable<Group>> = List {
+    of: "tables",
+    example: "[{ match = \"*.bias\", weight_decay = 0.0 }]",
+    may_be_empty: true,
+    element: inline_table("groups", "a group", "match = \"*.bias\", weight_decay = 0.0"),
+};

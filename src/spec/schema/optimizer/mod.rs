@@ -16,7 +16,7 @@ pub use lion::Lion;
 pub use muon::{Adjust, Muon};
 pub use sgd::Sgd;
 
-use groups::GroupsCodec;
+use groups::GROUPS;
 
 use super::rules::attach_span;
 use crate::reader::declare::{choice, keywords};

@@ -1,6 +1,6 @@
 //! `[train.optimizer.muon]`
 
-use super::{AdamW, Decay, Group, GroupsCodec, SharedKeys, UpdateRule};
+use super::{AdamW, Decay, GROUPS, Group, SharedKeys, UpdateRule};
 use crate::reader::declare::{Accepting, InlineTable, inline_table, key_table, keywords};
 use crate::reader::error::Problem;
 use crate::reader::parsers::{Boolean, DECAY_RATE, NOT_NEGATIVE, POSITIVE, UsizeRange, keyword};
@@ -46,7 +46,7 @@ key_table! {
         /// Factor of the learning rate, by the shape of a matrix (`adjust_lr_fn`).
         pub adjust: Adjust = keyword(), default Adjust::Original;
         /// Parameter groups with their own learning rate or weight decay, also for the parameters of AdamW.
-        pub groups: Vec<Group> = GroupsCodec, default Vec::new();
+        pub groups: Vec<Group> = GROUPS, default Vec::new();
     }
 }
 

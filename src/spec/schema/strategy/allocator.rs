@@ -5,7 +5,7 @@ use crate::reader::reference::Accepts;
 use crate::reader::declare::{KeyCodec, KeyTable, Optional, Variant, key_table};
 use crate::reader::keys::{Keys, ValueParser, join};
 use crate::reader::parsers::{Boolean, FloatRange, U64Range};
-use crate::reader::tree::{TableEntry, Value, quoted};
+use crate::reader::tree::{Node, Value, quoted};
 use crate::reader::write::TableWriter;
 
 /// Where memory comes from.
@@ -70,11 +70,11 @@ const TABLES: [Variant<Allocator>; 1] = [Variant {
 impl KeyCodec for AllocatorCodec {
     type Output = Allocator;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Allocator> {
-        if entry.node.table().is_none_or(|table| table.entry(TABLES[0].key).is_none()) {
-            return keys.parse(entry, &AllocatorKeyword);
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Allocator> {
+        if node.table().is_none_or(|table| table.entry(TABLES[0].key).is_none()) {
+            return keys.parse(key, node, &AllocatorKeyword);
         }
-        keys.table_of(entry, "allocator", "`allocator`")?.variant(&TABLES)
+        keys.table_of(key, node, "allocator", "`allocator`")?.variant(&TABLES)
     }
 
     fn write(&self, key: &str, value: &Allocator, lines: &mut TableWriter) {

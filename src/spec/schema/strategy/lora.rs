@@ -2,7 +2,8 @@
 
 use super::StorageDtype;
 use crate::reader::declare::{InlineTable, inline_table, key_table, keywords};
-use crate::reader::parsers::{Boolean, POSITIVE, TextList, UsizeRange, keyword};
+use crate::reader::list::List;
+use crate::reader::parsers::{Boolean, NonEmptyText, POSITIVE, UsizeRange, keyword};
 use ops::{CodeFormat, DType, Storage};
 
 pub(super) const LORA: InlineTable<Lora> =
@@ -12,7 +13,8 @@ pub(super) const LORA: InlineTable<Lora> =
 const RANK: UsizeRange = UsizeRange(1..=1 << 24);
 
 /// Names of linear layers within a block, and patterns of names.
-const TARGETS: TextList = TextList { of: "parts of blocks", example: "attention.qkv" };
+const TARGETS: List<NonEmptyText> =
+    List { of: "parts of blocks", example: "[\"attention.qkv\"]", may_be_empty: true, element: NonEmptyText };
 
 key_table! {
     /// Low-rank adaptation (Hu et al. 2022). The frozen base is the model itself.

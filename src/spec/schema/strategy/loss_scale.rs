@@ -6,7 +6,7 @@ use super::Precision;
 use crate::reader::declare::{KeyCodec, KeyTable, Variant, key_table};
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::{ABOVE_ONE, BELOW_ONE, SCALE, STEPS};
-use crate::reader::tree::{TableEntry, Value};
+use crate::reader::tree::{Node, Value};
 use crate::reader::write::TableWriter;
 
 /// Factor that multiplies the loss so that fp16 gradients do not underflow.
@@ -63,11 +63,11 @@ const TABLES: [Variant<LossScale>; 1] = [Variant {
 impl KeyCodec for LossScaleCodec {
     type Output = LossScale;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<LossScale> {
-        if entry.node.table().is_none() {
-            return keys.parse(entry, &LossScaleValue);
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<LossScale> {
+        if node.table().is_none() {
+            return keys.parse(key, node, &LossScaleValue);
         }
-        keys.table_of(entry, "loss_scale", "`loss_scale`")?.variant(&TABLES)
+        keys.table_of(key, node, "loss_scale", "`loss_scale`")?.variant(&TABLES)
     }
 
     fn write(&self, key: &str, value: &LossScale, lines: &mut TableWriter) {

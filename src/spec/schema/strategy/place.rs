@@ -4,7 +4,7 @@ use crate::reader::declare::{KeyCodec, KeywordEnum, keywords};
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::keyword;
 use crate::reader::reference::Accepts;
-use crate::reader::tree::{Table, TableEntry, Value, bare_or_quoted};
+use crate::reader::tree::{Node, Table, TableEntry, Value, bare_or_quoted};
 use crate::reader::write::TableWriter;
 use device::Pool;
 
@@ -39,16 +39,16 @@ pub(super) struct LayerPlacesCodec;
 impl KeyCodec for LayerPlacesCodec {
     type Output = LayerPlacement;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<LayerPlacement> {
-        let Some(table) = entry.node.table() else {
-            return keys.parse(entry, &InvalidPlaces);
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<LayerPlacement> {
+        let Some(table) = node.table() else {
+            return keys.parse(key, node, &InvalidPlaces);
         };
-        let keys = keys.table_of(entry, "place", "`place`")?;
+        let keys = keys.table_of(key, node, "place", "`place`")?;
         let homes: Vec<Option<(String, LayerDevice)>> = leaves("", table)
             .into_iter()
             // "off" leaves the layer on its default processor.
             .filter(|layer| !matches!(&layer.node.value, Value::Text(text) if text == "off"))
-            .map(|layer| Some((layer.key.clone(), keys.parse(&layer, &keyword())?)))
+            .map(|layer| Some((layer.key.clone(), keys.parse(&layer.key, &layer.node, &keyword())?)))
             .collect();
         homes.into_iter().collect()
     }

@@ -7,10 +7,11 @@ use std::fmt;
 use super::Strategy;
 use crate::reader::declare::{KeyCodec, KeywordEnum, Writable, keywords};
 use crate::reader::error::Problem;
-use crate::reader::keys::{Keys, ValueParser};
-use crate::reader::keyword_set::{KeywordList, KeywordSet, keyword_list};
-use crate::reader::parsers::{SHARE, SizeWithUnit, UsizeRange};
-use crate::reader::tree::{Table, TableEntry, Value, quoted};
+use crate::reader::keys::{Keys, ValueParser, join};
+use crate::reader::keyword_set::KeywordSet;
+use crate::reader::list::List;
+use crate::reader::parsers::{Keyword, SHARE, SizeWithUnit, UsizeRange, keyword};
+use crate::reader::tree::{Node, Table, Value, quoted};
 use crate::reader::write::TableWriter;
 use crate::schema::rules::attach_span;
 use base::units::Bytes;
@@ -23,6 +24,11 @@ const AUTO: &str = "auto";
 
 /// The keys of the table form, which takes exactly one of them.
 const FORMS: [&str; 4] = ["every", "segments", "save", "budget"];
+
+const PARTS: List<Keyword<BlockPart>> =
+    List { of: "block parts", example: "[\"mlp\"]", may_be_empty: true, element: keyword() };
+const SAVED: List<Keyword<OpKind>> =
+    List { of: "operations", example: "[\"linear\"]", may_be_empty: true, element: keyword() };
 
 /// More blocks than any model has.
 const BLOCKS: UsizeRange = UsizeRange(1..=1 << 24);
@@ -127,10 +133,10 @@ impl fmt::Display for Recompute {
         match self {
             Recompute::None => f.write_str(&quoted(NONE)),
             Recompute::Block => f.write_str(&quoted(BLOCK)),
-            Recompute::Parts(parts) => f.write_str(&keyword_list().text(parts)),
+            Recompute::Parts(parts) => parts.fmt(f),
             Recompute::Every(blocks) => write!(f, "{{ every = {blocks} }}"),
             Recompute::Segments(segments) => write!(f, "{{ segments = {segments} }}"),
-            Recompute::Save(kinds) => write!(f, "{{ save = {} }}", keyword_list().text(kinds)),
+            Recompute::Save(kinds) => write!(f, "{{ save = {kinds} }}"),
             Recompute::Budget(Budget::Memory) => f.write_str(&quoted(AUTO)),
             Recompute::Budget(budget) => write!(f, "{{ budget = {} }}", BudgetValue.text(budget)),
         }
@@ -143,14 +149,24 @@ pub(super) struct RecomputeCodec;
 impl KeyCodec for RecomputeCodec {
     type Output = Recompute;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Recompute> {
-        let Some(table) = entry.node.table() else { return keys.parse(entry, &RecomputeValue) };
-        let mut keys = keys.table_of(entry, "recompute", "`recompute`")?;
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Recompute> {
+        let table = match &node.value {
+            Value::Table(table) => table,
+            Value::List(_) => {
+                return PARTS
+                    .read(keys, key, node)
+                    .map(|parts| Recompute::parts(parts.into_iter().collect()));
+            }
+            _ => return keys.parse(key, node, &RecomputeValue),
+        };
+        let mut keys = keys.table_of(key, node, "recompute", "`recompute`")?;
         let names: Vec<&str> = table.entries.iter().map(|entry| entry.key.as_str()).collect();
         let read = match names[..] {
             ["every"] => keys.key("every", None, BLOCKS).map(Recompute::every),
             ["segments"] => keys.key("segments", None, BLOCKS).map(Recompute::segments),
-            ["save"] => keys.key("save", None, keyword_list()).map(Recompute::saving),
+            ["save"] => {
+                keys.key("save", None, SAVED).map(|saved| Recompute::saving(saved.into_iter().collect()))
+            }
             ["budget"] => keys.key("budget", None, BudgetValue).map(Recompute::Budget),
             // Request all keys, so that an unknown one is reported with the list of known ones.
             _ => {
@@ -166,7 +182,7 @@ impl KeyCodec for RecomputeCodec {
         if read.is_none() && names.len() != 1 && names.iter().all(|key| FORMS.contains(key)) {
             reader.problem(
                 Problem::new("`recompute` takes one of `every`, `segments`, `save` and `budget`")
-                    .at(entry.node.span)
+                    .at(node.span)
                     .help(format!("use {}", RecomputeValue.expected())),
             );
         }
@@ -186,28 +202,27 @@ impl KeyCodec for RecomputeCodec {
     }
 }
 
-/// The values that are not tables.
+/// The keywords.
 struct RecomputeValue;
 
 impl ValueParser for RecomputeValue {
     type Output = Recompute;
 
     fn parse(&self, value: &Value) -> Option<Recompute> {
-        let parts: KeywordList<BlockPart> = keyword_list();
         match value {
             Value::Text(text) if text == NONE => Some(Recompute::None),
             Value::Text(text) if text == BLOCK => Some(Recompute::Block),
             Value::Text(text) if text == AUTO => Some(Recompute::Budget(Budget::Memory)),
-            value => parts.parse(value).map(Recompute::parts),
+            _ => None,
         }
     }
 
     fn expected(&self) -> String {
-        let parts: KeywordList<BlockPart> = keyword_list();
+        let parts: Vec<String> = BlockPart::ALL.iter().map(|part| quoted(part.keyword())).collect();
         format!(
-            "\"none\", \"block\", \"auto\", {}, or a table: {{ every = 2 }}, {{ segments = 4 }}, {{ save = [\"linear\"] }} or \
+            "\"none\", \"block\", \"auto\", a list of any of {}, or a table: {{ every = 2 }}, {{ segments = 4 }}, {{ save = [\"linear\"] }} or \
              {{ budget = 0.5 }}",
-            parts.expected()
+            join(&parts, "and")
         )
     }
 

@@ -157,7 +157,7 @@ fn required<'a, K: ValueParser>(
     write: &str,
 ) -> Option<K::Output> {
     match keys.entry(key) {
-        Some(entry) => keys.parse(entry, &kind),
+        Some(entry) => keys.parse(key, &entry.node, &kind),
         None => {
             keys.missing(key, write);
             None

@@ -17,7 +17,7 @@ use crate::reader::declare::{Accepting, KeywordEnum, Optional, key_table, keywor
 use crate::reader::error::{Problem, reason};
 use crate::reader::keys::Keys;
 use crate::reader::parsers::{Boolean, DIMENSION};
-use crate::reader::paths::FilePath;
+use crate::reader::paths::{PathCodec, file_path};
 use base::regular;
 
 keywords! {
@@ -57,7 +57,7 @@ impl ModelFamily {
     }
 }
 
-const CONFIG: Accepting<FilePath> = Accepting(FilePath("config.json"), |path| {
+const CONFIG: Accepting<PathCodec> = Accepting(file_path("config.json"), |path| {
     let families: Vec<String> = ModelFamily::ALL
         .iter()
         .map(|family| format!("`{}` ({})", family.keyword(), family.class()))
@@ -76,7 +76,7 @@ key_table! {
         pub dropout: bool = Boolean, default true;
         /// Safetensors file with the initial parameters, or the index of several; by default, parameters are
         /// initialized randomly.
-        pub weights: Option<PathBuf> = Optional(FilePath("model.safetensors")), default None;
+        pub weights: Option<PathBuf> = Optional(file_path("model.safetensors")), default None;
     }
 }
 

@@ -4,7 +4,7 @@ use crate::reader::declare::{InlineTable, KeyCodec, Writable, inline_table, key_
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::FloatRange;
 use crate::reader::reference::Accepts;
-use crate::reader::tree::{TableEntry, Value};
+use crate::reader::tree::{Node, Value};
 use crate::reader::write::TableWriter;
 
 key_table! {
@@ -44,8 +44,8 @@ pub(super) struct DropoutCodec;
 impl KeyCodec for DropoutCodec {
     type Output = Dropout;
 
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a TableEntry) -> Option<Dropout> {
-        if entry.node.table().is_some() { TABLE.read(keys, entry) } else { keys.parse(entry, &UniformRate) }
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Dropout> {
+        if node.table().is_some() { TABLE.read(keys, key, node) } else { keys.parse(key, node, &UniformRate) }
     }
 
     fn write(&self, key: &str, value: &Dropout, lines: &mut TableWriter) {

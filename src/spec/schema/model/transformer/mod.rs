@@ -21,7 +21,7 @@ use super::{Architecture, Model};
 use crate::reader::declare::{Optional, key_table};
 use crate::reader::error::Problem;
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange, keyword};
-use crate::reader::paths::FilePath;
+use crate::reader::paths::file_path;
 use crate::reader::tree::Table;
 use data::{KeyedCount, Part, Sample};
 use ops::{Activation, TensorType};
@@ -93,7 +93,7 @@ key_table! {
         pub dropout: Dropout = DropoutCodec, default Dropout::default();
         /// Safetensors file with the initial parameters; a relative path starts at the folder of the file that writes
         /// it.
-        pub weights: Option<PathBuf> = Optional(FilePath("final.safetensors")), default None;
+        pub weights: Option<PathBuf> = Optional(file_path("final.safetensors")), default None;
     }
 }
 
