@@ -50,7 +50,7 @@ pub use global_norm::GlobalNorm;
 pub use initialise::{Deviation, Fill, LoadParameter, Normal};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Linear, LinearInputGradient, LinearWeightGradient};
-pub use loss::Loss;
+pub use loss::{Loss, LossTerms};
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBackward};
 pub use qk_norm::{QkNorm, QkNormBackward, QkNormHeads};

@@ -6,7 +6,7 @@ use compile::Program;
 use data::{Batch, Order, Source, TrainingStep};
 use graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
 use memory::Failure;
-use ops::{CrossEntropy, Linear, Op, StackedRows, Storage, TensorType};
+use ops::{CrossEntropy, Linear, LossTerms, Op, StackedRows, Storage, TensorType};
 use spec::*;
 
 const BATCH: usize = 7;
@@ -72,7 +72,8 @@ impl Draft {
     }
 
     fn loss(&mut self, logits: usize, so_far: Option<usize>, weight: f32) -> usize {
-        let op = CrossEntropy { accumulate: so_far.is_some(), weight, ..CrossEntropy::PLAIN };
+        let terms = LossTerms { accumulate: so_far.is_some(), weight, ..LossTerms::PLAIN };
+        let op = CrossEntropy { terms, cap: None };
         let inputs = [logits, self.classes].into_iter().chain(so_far).collect();
         self.node(Op::CrossEntropy(op), inputs, "loss")
     }

@@ -4,7 +4,7 @@ use super::NORMAL;
 use super::embedding::BatchInputs;
 use super::norm::{self, NormPosition};
 use crate::Graph;
-use ops::{CrossEntropy, Linear, Op};
+use ops::{CrossEntropy, Linear, LossTerms, Op};
 use spec::{NormPlacement, Transformer};
 
 /// Builds the loss: logits of the next tokens from the residual stream, with the token embedding as weight if they are
@@ -26,7 +26,8 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usi
     let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
     let [logits] = graph.node(Op::Linear(linear), scope, vec![x, weight], ["logits"]);
     let cap = model.logit_softcap.map(|cap| cap as f32);
-    let loss = CrossEntropy { cap, weighted: batch.weights.is_some(), ..CrossEntropy::PLAIN };
+    let terms = LossTerms { weighted: batch.weights.is_some(), ..LossTerms::PLAIN };
+    let loss = CrossEntropy { terms, cap };
     let inputs = [Some(logits), Some(batch.targets), batch.weights].into_iter().flatten().collect();
     graph.node(Op::CrossEntropy(loss), scope, inputs, ["loss"]);
 }

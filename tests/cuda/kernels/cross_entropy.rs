@@ -1,6 +1,6 @@
 //! Softmax and cross-entropy.
 
-use ops::{CrossEntropy, DType, Op, RowSlice};
+use ops::{CrossEntropy, DType, LossTerms, Op, RowSlice};
 
 use super::harness::{Devices, Exactness, difference};
 use super::numbers::{Data, NUMBERS};
@@ -26,15 +26,9 @@ fn cross_entropy_and_its_gradient_match_the_cpu() {
             inputs.extend(weighted.then(|| weights.clone()));
             inputs.extend(scaled.then(|| Data::scalar(1024.0)));
             inputs.extend(accumulate.then(|| Data::scalar(1.5)));
-            let op = Op::CrossEntropy(CrossEntropy {
-                weight: 0.25,
-                cap,
-                weighted,
-                gradient,
-                accumulate,
-                scaled,
-                ..CrossEntropy::PLAIN
-            });
+            let terms =
+                LossTerms { weight: 0.25, weighted, gradient, accumulate, scaled, ..LossTerms::PLAIN };
+            let op = Op::CrossEntropy(CrossEntropy { terms, cap });
             devices.check(&op, &op, &inputs);
         }
     }
@@ -53,8 +47,8 @@ fn slices_add_up_to_the_whole() {
         for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..4).map(move |flags| (dtype, flags))) {
             let (gradient, scaled) = (flags & 1 > 0, flags & 2 > 0);
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
-            let whole =
-                CrossEntropy { weight: 0.25, weighted: true, gradient, scaled, ..CrossEntropy::PLAIN };
+            let whole = LossTerms { weight: 0.25, weighted: true, gradient, scaled, ..LossTerms::PLAIN };
+            let loss = |terms: LossTerms| Op::CrossEntropy(CrossEntropy { terms, cap: None });
             let operands = |slice: RowSlice, so_far: Option<Data>| {
                 let part = slice.range(rows);
                 let numbers = logits.numbers[part.start * vocabulary..part.end * vocabulary].to_vec();
@@ -71,13 +65,13 @@ fn slices_add_up_to_the_whole() {
             let mut rows_of_gradient = Vec::new();
             for slice in RowSlice::all(of) {
                 let inputs = operands(slice, so_far.clone());
-                let op = CrossEntropy { rows: slice, accumulate: so_far.is_some(), ..whole };
-                devices.check(&Op::CrossEntropy(op), &Op::CrossEntropy(op), &inputs);
-                let mut outputs = devices.cuda(&Op::CrossEntropy(op), &inputs).into_iter();
+                let op = loss(LossTerms { rows: slice, accumulate: so_far.is_some(), ..whole });
+                devices.check(&op, &op, &inputs);
+                let mut outputs = devices.cuda(&op, &inputs).into_iter();
                 so_far = outputs.next();
                 rows_of_gradient.extend(outputs.flat_map(|dlogits| dlogits.bits()));
             }
-            let outputs = devices.cuda(&Op::CrossEntropy(whole), &operands(RowSlice::WHOLE, None));
+            let outputs = devices.cuda(&loss(whole), &operands(RowSlice::WHOLE, None));
             let sum = so_far.expect("there are slices");
             let wrong = difference(&sum, &outputs[0].numbers, Exactness::default());
             assert_eq!(wrong, None, "the loss of {rows} rows of {dtype} in {of} slices");
@@ -93,13 +87,14 @@ fn slices_add_up_to_the_whole() {
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn non_finite_logits_give_a_nan_loss() {
     let mut devices = Devices::new();
-    let op = CrossEntropy { gradient: true, ..CrossEntropy::PLAIN };
+    let terms = LossTerms { gradient: true, ..LossTerms::PLAIN };
+    let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
     for dtype in NUMBERS {
         for bad in [f32::INFINITY, f32::NAN] {
             let mut logits = Data::random(dtype, &[2, 1000], 1.0, 1);
             logits.numbers[1500] = bad;
             let inputs = [logits, Data::tokens(&[2], |i| i)];
-            let [loss, dlogits] = devices.cuda(&Op::CrossEntropy(op), &inputs).try_into().unwrap();
+            let [loss, dlogits] = devices.cuda(&op, &inputs).try_into().unwrap();
             assert!(loss.numbers[0].is_nan(), "{dtype}: the loss is {}", loss.numbers[0]);
             assert!(dlogits.numbers[1500].is_nan());
             assert!(dlogits.numbers[..1000].iter().all(|number| number.is_finite()));
@@ -112,7 +107,8 @@ fn non_finite_logits_give_a_nan_loss() {
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn minus_infinity_logits_are_masked() {
     let mut devices = Devices::new();
-    let op = Op::CrossEntropy(CrossEntropy { gradient: true, ..CrossEntropy::PLAIN });
+    let terms = LossTerms { gradient: true, ..LossTerms::PLAIN };
+    let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
     let mut logits = Data::random(DType::F32, &[1, 9000], 1.0, 1);
     logits.numbers[..8000].fill(f32::NEG_INFINITY);
     let outputs = devices.cuda(&op, &[logits.clone(), Data::tokens(&[1], |_| 8500)]);

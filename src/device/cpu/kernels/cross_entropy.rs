@@ -12,7 +12,7 @@ use super::workers::{SharedSlice, Workers};
 const ROWS: usize = CrossEntropy::ROWS_PER_PARTIAL;
 
 pub(super) fn run<T: Float>(
-    op: &CrossEntropy,
+    CrossEntropy { terms, cap }: &CrossEntropy,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,
@@ -20,20 +20,21 @@ pub(super) fn run<T: Float>(
     let vocabulary = operands.input_type(0).shape.last();
     let all_targets = operands.i32_input(1);
     let all_rows = all_targets.len();
-    let targets = &all_targets[op.rows.range(all_rows)];
+    let targets = &all_targets[terms.rows.range(all_rows)];
     let rows = targets.len();
-    let first_row = op.rows.range(all_rows).start;
+    let first_row = terms.rows.range(all_rows).start;
     // One weight per sample.
-    let weights = op.weighted.then(|| operands.input::<f32>(2));
+    let weights = terms.weighted.then(|| operands.input::<f32>(2));
     let rows_per_sample = weights.map_or(1, |weights| all_rows / weights.len());
-    let loss_scale = if op.scaled { operands.input::<f32>(op.loss_scale())[0] } else { 1.0 };
-    let scale = op.factor() / all_rows as f32 * loss_scale;
+    let loss_scale = if terms.scaled { operands.input::<f32>(terms.loss_scale())[0] } else { 1.0 };
+    let scale = terms.factor() / all_rows as f32 * loss_scale;
     let (partials, wide) = scratch.split_at_mut(2 * rows.div_ceil(ROWS));
     let partials = as_f64(partials);
     let (sums, wide) = (SharedSlice::new(partials), SharedSlice::new(wide));
     let wide_len = if T::DTYPE == DType::F32 { 0 } else { vocabulary };
-    let logits = if op.gradient { operands.input_unless_aliased::<T>(1, 0) } else { Some(operands.input(0)) };
-    let dlogits = op.gradient.then(|| SharedSlice::new(operands.output::<T>(1)));
+    let logits =
+        if terms.gradient { operands.input_unless_aliased::<T>(1, 0) } else { Some(operands.input(0)) };
+    let dlogits = terms.gradient.then(|| SharedSlice::new(operands.output::<T>(1)));
     workers.for_each_with_worker(rows.div_ceil(ROWS), |worker, chunk| {
         let rows = chunk * ROWS..rows.min((chunk + 1) * ROWS);
         let elements = rows.start * vocabulary..rows.end * vocabulary;
@@ -49,12 +50,12 @@ pub(super) fn run<T: Float>(
         let logits = logits.map(|logits| &logits[elements]);
         let weight =
             |row: usize| weights.map(|weights| weights[(first_row + rows.start + row) / rows_per_sample]);
-        let block = RowBlock { targets: &targets[rows.clone()], logits, dlogits, cap: op.cap };
+        let block = RowBlock { targets: &targets[rows.clone()], logits, dlogits, cap: *cap };
         partial[0] = block.run(workers.level(), scale, weight, wide);
     });
-    let total = partials.iter().sum::<f64>() * f64::from(op.factor()) / all_rows as f64;
+    let total = partials.iter().sum::<f64>() * f64::from(terms.factor()) / all_rows as f64;
     let loss = operands.output::<f32>(0);
-    loss[0] = if op.accumulate { loss[0] + total as f32 } else { total as f32 };
+    loss[0] = if terms.accumulate { loss[0] + total as f32 } else { total as f32 };
 }
 
 /// A block of rows.

@@ -11,7 +11,7 @@ use super::sizes::{by_dtype, flag, optional, pointer, size, size_argument, vecto
 const MAX_THREADS: usize = 1024;
 
 pub(super) fn run(
-    op: &CrossEntropy,
+    CrossEntropy { terms, cap }: &CrossEntropy,
     inputs: &[Operand],
     outputs: &[Operand],
     (losses, _): (u64, u64),
@@ -20,9 +20,9 @@ pub(super) fn run(
     let logits = &inputs[0];
     let (rows, vocabulary) = (logits.ty.shape.rows(), logits.ty.shape.last());
     let all_rows = inputs[1].ty.elements();
-    let first = op.rows.range(all_rows).start;
+    let first = terms.rows.range(all_rows).start;
     let targets = inputs[1].address + first as u64 * inputs[1].ty.dtype.bytes();
-    let names = match op.cap {
+    let names = match cap {
         None => ["cross_entropy_f32", "cross_entropy_bf16", "cross_entropy_f16"],
         Some(_) => ["cross_entropy_capped_f32", "cross_entropy_capped_bf16", "cross_entropy_capped_f16"],
     };
@@ -30,17 +30,17 @@ pub(super) fn run(
     let threads = vocabulary / (4 * vector_len(logits.ty.dtype));
     let mut arguments = vec![
         Argument::Pointer(losses),
-        optional(op.gradient.then(|| outputs[1].address)),
+        optional(terms.gradient.then(|| outputs[1].address)),
         pointer(logits),
         Argument::Pointer(targets),
-        optional(op.scaled.then(|| inputs[op.loss_scale()].address)),
+        optional(terms.scaled.then(|| inputs[terms.loss_scale()].address)),
         size_argument(vocabulary)?,
-        Argument::F32(op.factor() / all_rows as f32),
-        optional(op.weighted.then(|| inputs[2].address)),
+        Argument::F32(terms.factor() / all_rows as f32),
+        optional(terms.weighted.then(|| inputs[2].address)),
         size_argument(first)?,
-        size_argument(if op.weighted { all_rows / inputs[2].ty.elements() } else { 1 })?,
+        size_argument(if terms.weighted { all_rows / inputs[2].ty.elements() } else { 1 })?,
     ];
-    arguments.extend(op.cap.map(Argument::F32));
+    arguments.extend(cap.map(Argument::F32));
     launcher.kernel(
         by_dtype(logits.ty.dtype, names)?,
         [size(rows)?, 1, 1],
@@ -59,8 +59,8 @@ pub(super) fn run(
             Argument::Pointer(losses),
             size_argument(rows)?,
             size_argument(all_rows)?,
-            Argument::F32(op.factor()),
-            flag(op.accumulate),
+            Argument::F32(terms.factor()),
+            flag(terms.accumulate),
         ],
     )
 }

@@ -1,7 +1,7 @@
 //! Cross-entropy loss.
 
 use crate::cpu::kernels::simd::Level;
-use ops::{CrossEntropy, Op, RowSlice, TensorType};
+use ops::{CrossEntropy, LossTerms, Op, RowSlice, TensorType};
 
 use super::harness::{Data, FLOATS, LaunchOptions, assert_gradient, cases, check_variants, launch};
 use super::reference;
@@ -37,15 +37,8 @@ fn cross_entropy_matches_the_reference() {
         }
         inputs.extend(scaled.then(|| Data::scalar(scale as f32)));
         inputs.extend(accumulate.then(|| Data::scalar(1.5)));
-        let op = CrossEntropy {
-            weight: 0.25,
-            cap: cap.map(|cap| cap as f32),
-            weighted,
-            gradient,
-            accumulate,
-            scaled,
-            ..CrossEntropy::PLAIN
-        };
+        let terms = LossTerms { weight: 0.25, weighted, gradient, accumulate, scaled, ..LossTerms::PLAIN };
+        let op = CrossEntropy { terms, cap: cap.map(|cap| cap as f32) };
         check_variants(variants, Op::CrossEntropy(op), &inputs, &expected);
     }
 }
@@ -62,22 +55,23 @@ fn sliced_cross_entropy_matches_the_whole() {
     for (level, dtype) in Level::available().flat_map(|level| FLOATS.map(|dtype| (level, dtype))) {
         let logits = Data::random(&[rows, vocabulary], 1).map(|x| 20.0 * x + 5.0);
         let Data::F32(_, values) = &logits else { unreachable!("f32 data") };
-        let run = |op: CrossEntropy, previous: Option<f32>| {
-            let range = op.rows.range(rows);
+        let run = |terms: LossTerms, previous: Option<f32>| {
+            let range = terms.rows.range(rows);
             let part = values[range.start * vocabulary..range.end * vocabulary].to_vec();
             let part = Data::F32(TensorType::f32(&[range.len(), vocabulary]), part).stored_as(dtype);
-            let op = Op::CrossEntropy(CrossEntropy { accumulate: previous.is_some(), ..op });
+            let terms = LossTerms { accumulate: previous.is_some(), ..terms };
+            let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
             let mut inputs = vec![part, targets.clone(), weights.clone()];
             inputs.extend(previous.map(Data::scalar));
             launch(&op, &inputs, LaunchOptions { threads: 2, level, alias: true })
         };
-        let whole = CrossEntropy { weight: 0.25, weighted: true, gradient: true, ..CrossEntropy::PLAIN };
+        let whole = LossTerms { weight: 0.25, weighted: true, gradient: true, ..LossTerms::PLAIN };
         let expected = run(whole, None);
         // One slice, slices with a smaller last one, and slices of one row.
         for count in [1, 3, 7, 100] {
             let (mut loss, mut gradient) = (None, Vec::new());
             for slice in RowSlice::all(count) {
-                let outputs = run(CrossEntropy { rows: slice, ..whole }, loss);
+                let outputs = run(LossTerms { rows: slice, ..whole }, loss);
                 loss = Some(outputs[0][0]);
                 gradient.extend_from_slice(&outputs[1]);
             }
