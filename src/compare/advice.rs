@@ -21,20 +21,14 @@ pub(super) fn sentence(group: &TableGroup) -> Option<String> {
 }
 
 fn least_memory(group: &TableGroup, fitting: &[&TableEntry]) -> Option<String> {
-    let Some(smallest) = fitting.iter().copied().min_by_key(|entry| entry.memory) else {
+    let Some(smallest) = fitting.iter().copied().min_by_key(|entry| entry.needs()) else {
         let any_oom = group.entries.iter().any(|entry| entry.status == Status::Oom);
         return Some(if any_oom { "no strategy fits." } else { "no strategy can run." }.to_owned());
     };
-    let least = size(smallest.memory?);
-    let needs_less = group.base().is_some_and(|base| base.memory > smallest.memory);
-    Some(match (smallest.relative.memory, group.base()) {
-        (Some(memory), Some(base)) if needs_less => {
-            format!(
-                "{} needs the least memory: {least}, {} of {}.",
-                smallest.label,
-                ratio(memory),
-                base.label
-            )
+    let least = smallest.peaks()?;
+    Some(match group.base() {
+        Some(base) if base.needs() > smallest.needs() => {
+            format!("{} needs the least memory: {least}{}.", smallest.label, smallest.share_of(Some(base)))
         }
         _ if fitting.len() == 1 => format!("{} needs {least}.", smallest.label),
         _ => format!("no strategy needs less memory than {} ({least}).", smallest.label),
@@ -46,7 +40,7 @@ fn fastest<'a>(entries: &[&'a TableEntry]) -> Option<&'a TableEntry> {
     let least = entries.iter().filter_map(|entry| entry.estimated_pace()).min_by(f64::total_cmp)?;
     let is_fastest =
         |entry: &&&TableEntry| entry.estimated_pace().is_some_and(|pace| pace <= EQUAL_WITHIN * least);
-    entries.iter().filter(is_fastest).min_by_key(|entry| entry.memory).copied()
+    entries.iter().filter(is_fastest).min_by_key(|entry| entry.needs()).copied()
 }
 
 fn fastest_that_fits(group: &TableGroup, fitting: &[&TableEntry], fastest: &TableEntry) -> Option<String> {
@@ -68,7 +62,7 @@ fn fastest_that_fits(group: &TableGroup, fitting: &[&TableEntry], fastest: &Tabl
         fastest.label,
         milliseconds(ms),
         beside.unwrap_or_default(),
-        size(fastest.memory?)
+        fastest.peaks()?
     ))
 }
 
@@ -91,7 +85,7 @@ fn with_more_memory(group: &TableGroup, fastest: Option<&TableEntry>) -> Option<
     Some(format!(" With {} more, {} would fit{}.", size(bytes), next.label, speed.unwrap_or_default()))
 }
 
-/// The smallest memory limit that suffices for at least one entry.
+/// The smallest memory limit that suffices for at least one entry, by its reserved bytes.
 fn smallest_limit(group: &TableGroup) -> Option<String> {
     let needed = |entry: &TableEntry| {
         let row = &entry.row;
@@ -109,5 +103,9 @@ fn smallest_limit(group: &TableGroup) -> Option<String> {
     let (bytes, entry) =
         candidates.filter_map(|entry| Some((needed(entry)?, entry))).min_by_key(|(bytes, _)| *bytes)?;
     let context = if entry.row.context_bytes.is_some() { ", device context included" } else { "" };
-    Some(format!(" The smallest sufficient limit is {} ({}{context}).", size(bytes), entry.label))
+    Some(format!(
+        " By reserved bytes, the smallest sufficient limit is {} ({}{context}).",
+        size(bytes),
+        entry.label
+    ))
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Basis;
+use super::numbers::{ratio, size};
 use super::rounds::Rounds;
 use base::statistics::{self, Difference, Ratio};
 use device::Role;
@@ -34,8 +35,10 @@ pub(super) struct TableEntry {
     pub(super) lost: usize,
     pub(super) versions: Vec<String>,
     pub(super) instruction_sets: Vec<String>,
-    /// Peak in bytes: measured, or predicted if it ran out of memory or was only planned.
+    /// Peak in live bytes: measured, or predicted if it ran out of memory or was only planned.
     pub(super) memory: Option<u64>,
+    /// Peak in bytes obtained from the system, of the same source.
+    pub(super) reserved: Option<u64>,
     /// Tokens or samples per second.
     pub(super) speed: Rounds,
     pub(super) loss: Option<RepeatedLoss>,
@@ -80,6 +83,7 @@ impl LossSource {
 pub(super) struct Relative {
     pub(super) is_baseline: bool,
     pub(super) memory: Option<f64>,
+    pub(super) reserved: Option<f64>,
     pub(super) speed: Option<Ratio>,
     /// Ratio of the losses, if both have losses of the same source.
     pub(super) loss: Option<Ratio>,
@@ -103,6 +107,36 @@ impl TableEntry {
     /// Estimated milliseconds per sample, comparable across batch sizes.
     pub(super) fn estimated_pace(&self) -> Option<f64> {
         Some(self.row.estimated_step_ms? / self.row.batch_size? as f64)
+    }
+
+    /// The order by memory: live bytes, then reserved ones.
+    pub(super) fn needs(&self) -> (Option<u64>, Option<u64>) {
+        (self.memory, self.reserved)
+    }
+
+    /// Whether it needs no more memory than another, neither live nor reserved; unknown if a live peak is.
+    pub(super) fn needs_no_more(&self, other: &TableEntry) -> bool {
+        let is_at_most = |(own, other): (u64, u64)| own <= other;
+        self.memory.zip(other.memory).is_some_and(is_at_most)
+            && self.reserved.zip(other.reserved).is_none_or(is_at_most)
+    }
+
+    /// `7.7 GiB`; with another reserved peak, `7.7 GiB live, 8 GiB reserved`.
+    pub(super) fn peaks(&self) -> Option<String> {
+        let live = size(self.memory?);
+        let reserved = self.reserved.map(size).filter(|reserved| *reserved != live);
+        Some(reserved.map_or(live.clone(), |reserved| format!("{live} live, {reserved} reserved")))
+    }
+
+    /// `, 0.57 of fp32`; if only reserved bytes differ, `, 0.57 of the reserved bytes of fp32`. Nothing for the
+    /// baseline.
+    pub(super) fn share_of(&self, base: Option<&TableEntry>) -> String {
+        let Some(base) = base.filter(|_| !self.relative.is_baseline) else { return String::new() };
+        let (share, what) = match self.relative.reserved {
+            Some(reserved) if self.memory == base.memory => (Some(reserved), "the reserved bytes of "),
+            _ => (self.relative.memory, ""),
+        };
+        share.map(|share| format!(", {} of {what}{}", ratio(share), base.label)).unwrap_or_default()
     }
 
     /// Whether it finished and its peak is known.
@@ -369,6 +403,11 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
     }
     let speed = |row: &Row| if in_tokens { row.tokens_per_s } else { row.samples_per_s };
     let waits = |row: &Row| Some(row.data_wait_ms? / row.step_ms_median.filter(|ms| *ms > 0.0)?);
+    let peak = |predicted: Option<u64>, counted: fn(&Row) -> Option<u64>| match (basis, status) {
+        (_, Status::Skipped) => None,
+        (Basis::Predicted, _) | (_, Status::Oom) => predicted,
+        _ => measured.iter().filter_map(|row| counted(row)).max(),
+    };
     TableEntry {
         label: first.strategy.clone(),
         status,
@@ -377,11 +416,8 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
         lost: if measured.is_empty() { 0 } else { repeats.len() - measured.len() },
         versions,
         instruction_sets,
-        memory: match (basis, status) {
-            (_, Status::Skipped) => None,
-            (Basis::Predicted, _) | (_, Status::Oom) => first.predicted_peak_bytes,
-            _ => measured.iter().filter_map(|row| row.peak_bytes).max(),
-        },
+        memory: peak(first.predicted_peak_bytes, |row| row.peak_bytes),
+        reserved: peak(first.predicted_reserved_peak_bytes, |row| row.reserved_peak_bytes),
         speed: Rounds::of(&measured, speed),
         loss: loss(&measured),
         wait: median_of(&measured, waits),
@@ -417,6 +453,7 @@ fn merged(first: &Row, measured: &[&Row]) -> Row {
     row.samples_per_s = median_of(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
     if !measured.is_empty() {
         row.peak_bytes = most(|row| row.peak_bytes);
+        row.reserved_peak_bytes = most(|row| row.reserved_peak_bytes);
         row.external_peak_bytes = most(|row| row.external_peak_bytes);
     }
     row

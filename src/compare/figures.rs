@@ -26,7 +26,7 @@ struct Figures {
     reserved_peak_bytes: Option<u64>,
     external_peak_bytes: Option<u64>,
     start_peak_bytes: Option<u64>,
-    /// Peak memory over the baseline's.
+    /// Peak of live bytes over the baseline's.
     memory_ratio: Option<f64>,
     tokens_per_s: Option<f64>,
     samples_per_s: Option<f64>,
@@ -66,6 +66,9 @@ struct Figures {
     recompute_flops: Option<u64>,
     to_host_bytes: Option<u64>,
     to_device_bytes: Option<u64>,
+    predicted_reserved_peak_bytes: Option<u64>,
+    /// Peak of reserved bytes over the baseline's.
+    reserved_ratio: Option<f64>,
     axes: Vec<(String, String)>,
 }
 
@@ -166,6 +169,8 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, caution: Option<&str>) 
         recompute_flops: measured.recompute_flops,
         to_host_bytes: measured.to_host_bytes,
         to_device_bytes: measured.to_device_bytes,
+        predicted_reserved_peak_bytes: row.predicted_reserved_peak_bytes,
+        reserved_ratio: relative.reserved,
         axes: row.axes,
     }
 }

@@ -229,14 +229,14 @@ impl TableGroup {
         owners
     }
 
-    /// Whether no other entry needs less memory without being measurably slower, or is faster without needing more
-    /// memory.
+    /// Whether no other entry needs less memory, live or reserved, without needing more of the other and without being
+    /// measurably slower, or is faster without needing more memory.
     fn is_on_front(&self, at: usize) -> bool {
         let entry = &self.entries[at];
         // Of equal alternatives, the front shows the first, preferring those whose keys all have an effect.
         let represents = |other_at: usize, other: &TableEntry| {
             let lacks_effect = |entry: &TableEntry| !entry.row.no_effect.is_empty();
-            other.memory == entry.memory
+            other.needs() == entry.needs()
                 && other.difference(entry) == Difference::None
                 && other.standing() >= entry.standing()
                 && (lacks_effect(other), other_at) < (lacks_effect(entry), at)
@@ -253,17 +253,16 @@ impl TableGroup {
 }
 
 fn dominates(a: &TableEntry, b: &TableEntry) -> bool {
-    let Some(((a_bytes, b_bytes), speed)) = a.memory.zip(b.memory).zip(a.speed_over(b)) else {
-        return false;
-    };
+    let Some(speed) = a.speed_over(b).filter(|_| a.needs_no_more(b)) else { return false };
+    let needs_less = !b.needs_no_more(a);
     // The table shows `a` as no slower than the baseline, and `b` as no faster.
     let not_slower = a.standing() >= Some(0) && b.standing().is_some_and(|standing| standing <= 0);
     match speed.difference {
         Difference::Unknown => false,
-        Difference::More => a_bytes <= b_bytes,
-        _ if not_slower => a_bytes < b_bytes || a_bytes == b_bytes && a.standing() > b.standing(),
+        Difference::More => true,
+        _ if not_slower => needs_less || a.standing() > b.standing(),
         // A noisy row must not dominate faster rows that its wide interval covers.
-        Difference::None => a_bytes < b_bytes && speed.half_width().is_some_and(|half| half <= NOISY),
+        Difference::None => needs_less && speed.half_width().is_some_and(|half| half <= NOISY),
         Difference::Less => false,
     }
 }
@@ -271,13 +270,16 @@ fn dominates(a: &TableEntry, b: &TableEntry) -> bool {
 fn relative_to(base: &TableEntry, entry: &TableEntry) -> Relative {
     let share =
         |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
-    let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
+    let share_of_bytes = |(a, b): (u64, u64)| share(a as f64, b as f64);
+    let memory = entry.memory.zip(base.memory).and_then(share_of_bytes);
+    let reserved = entry.reserved.zip(base.reserved).and_then(share_of_bytes);
     let other_task = entry.trains() != base.trains();
     let comparable = !other_task && entry.has_comparable_loss(base);
     let losses =
         entry.loss.as_ref().zip(base.loss.as_ref()).filter(|(a, b)| a.source == b.source && comparable);
     Relative {
         memory,
+        reserved,
         speed: entry.speed_over(base),
         outliers: outliers(&entry.speed.ratios(&base.speed)),
         loss: losses.and_then(|(a, b)| a.values.over(&b.values)),

@@ -24,7 +24,9 @@ fn marks(comparison: &Comparison) -> Vec<String> {
     let occurs = |wanted: char| comparison.entries().any(|entry| mark(entry).contains(wanted));
     let mut parts = Vec::new();
     if occurs('*') {
-        parts.push("* Pareto front: nothing needs less memory without being slower".to_string());
+        let memory =
+            if columns::view(comparison).shows_reserved() { "memory (live and reserved)" } else { "memory" };
+        parts.push(format!("* Pareto front: nothing needs less {memory} without being slower"));
     }
     if occurs('!') {
         parts.push("! a key has no effect".to_string());

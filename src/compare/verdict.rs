@@ -82,12 +82,12 @@ fn recommendation(comparison: &Comparison, group: &TableGroup) -> Option<String>
     let tied: Vec<&TableEntry> = usable.iter().copied().filter(|entry| !slower(entry)).collect();
     let unknown = tied.iter().any(|entry| !same(top, entry) && entry.difference(top) == Difference::Unknown);
     // Of the possibly equally fast entries, those with the least memory.
-    let least = tied.iter().filter_map(|entry| entry.memory).min()?;
-    let frugal: Vec<&TableEntry> = tied.iter().copied().filter(|entry| entry.memory == Some(least)).collect();
+    let least = tied.iter().map(|entry| entry.needs()).min()?;
+    let frugal: Vec<&TableEntry> = tied.iter().copied().filter(|entry| entry.needs() == least).collect();
     let fastest = frugal.iter().copied().find(|entry| entry.relative.is_baseline).unwrap_or(frugal[0]);
-    let smallest = usable.iter().copied().min_by_key(|entry| entry.memory)?;
+    let smallest = usable.iter().copied().min_by_key(|entry| entry.needs())?;
 
-    let figures = figures(comparison, group, fastest)?;
+    let (figures, peaks) = (figures(comparison, group, fastest)?, fastest.peaks()?);
     let need = if frugal.len() == 1 { "needs" } else { "need" };
     let (tied_names, frugal_names) = (names_of(&tied), names_of(&frugal));
     let with_speed = group.entries.iter().filter(|entry| entry.is_usable() && entry.speed.len() > 0).count();
@@ -98,8 +98,7 @@ fn recommendation(comparison: &Comparison, group: &TableGroup) -> Option<String>
         _ if usable.len() == 1 => format!("no strategy differs from {} ({figures}).", fastest.label),
         1 => format!("{} is the fastest ({figures}).", fastest.label),
         _ if unknown => format!(
-            "the speeds of {tied_names} cannot be ranked; of these {frugal_names} {need} the least memory ({}).",
-            size(least)
+            "the speeds of {tied_names} cannot be ranked; of these {frugal_names} {need} the least memory ({peaks})."
         ),
         n if n == frugal.len() => {
             format!("{tied_names} are equally fast and need the same memory ({figures}).")
@@ -112,7 +111,7 @@ fn recommendation(comparison: &Comparison, group: &TableGroup) -> Option<String>
              the least memory ({figures})."
         ),
     };
-    if smallest.memory < fastest.memory {
+    if smallest.needs() < fastest.needs() {
         text.push_str(&format!(" {}", least_memory(group, smallest, fastest)?));
         text.push_str(&best_trade_off(&usable, fastest, smallest).unwrap_or_default());
     } else if tied.len() < usable.len() {
@@ -142,7 +141,7 @@ fn figures(comparison: &Comparison, group: &TableGroup, entry: &TableEntry) -> O
         }
         _ => String::new(),
     };
-    Some(format!("{} {}{times} in {}", rate(median(entry)), comparison.speed_unit, size(entry.memory?)))
+    Some(format!("{} {}{times} in {}", rate(median(entry)), comparison.speed_unit, entry.peaks()?))
 }
 
 /// Whether the difference is established.
@@ -151,12 +150,7 @@ fn differs(speed: Ratio) -> bool {
 }
 
 fn least_memory(group: &TableGroup, smallest: &TableEntry, fastest: &TableEntry) -> Option<String> {
-    let of_base = match (smallest.relative.memory, group.base()) {
-        (Some(memory), Some(base)) if !smallest.relative.is_baseline => {
-            format!(", {} of {}", ratio(memory), base.label)
-        }
-        _ => String::new(),
-    };
+    let of_base = smallest.share_of(group.base());
     let speed = smallest.speed_over(fastest).filter(|speed| differs(*speed));
     let speed = match (speed, group.base()) {
         // In the table's words: beside its `=`, a ratio to another row would read as a contradiction.
@@ -166,7 +160,7 @@ fn least_memory(group: &TableGroup, smallest: &TableEntry, fastest: &TableEntry)
         (Some(speed), _) => format!(" at {} of that speed", ratio(speed.median)),
         (None, _) => String::new(),
     };
-    Some(format!("{} needs the least memory ({}{of_base}){speed}.", smallest.label, size(smallest.memory?)))
+    Some(format!("{} needs the least memory ({}{of_base}){speed}.", smallest.label, smallest.peaks()?))
 }
 
 /// The entry of the Pareto front with the highest speed per byte, unless it is the fastest or the smallest.
@@ -180,7 +174,7 @@ fn best_trade_off(usable: &[&TableEntry], fastest: &TableEntry, smallest: &Table
         .filter_map(|entry| Some((speed_per_byte(entry)?, entry)))
         .max_by(|a, b| a.0.total_cmp(&b.0))?
         .1;
-    if best.label == fastest.label || best.label == smallest.label {
+    if best.label == fastest.label || best.label == smallest.label || best.memory >= fastest.memory {
         return None;
     }
     let less = 1.0 - best.memory? as f64 / fastest.memory? as f64;
@@ -256,6 +250,7 @@ fn saves_nothing(entry: &TableEntry) -> bool {
     !relative.is_baseline
         && entry.is_candidate()
         && relative.memory.is_some_and(|memory| memory >= 1.0)
+        && relative.reserved.is_none_or(|reserved| reserved >= 1.0)
         && relative.speed.is_some_and(|speed| matches!(speed.difference, Difference::Less | Difference::None))
         && !relative.less_to_start
 }

@@ -1,4 +1,4 @@
-//! The purpose of a value's memory.
+//! The purpose of memory.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
@@ -6,7 +6,7 @@ use std::ops::{Index, IndexMut};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The purpose of a value. Every byte of the ledger has one.
+/// The purpose of allocated memory. Every byte of the ledger has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Parameter,
@@ -19,11 +19,13 @@ pub enum Role {
     Input,
     Workspace,
     Communication,
+    /// Undivided remainders of a caching allocator's blocks: allocated, but part of no value.
+    Rounding,
 }
 
 impl Role {
     /// In column order.
-    pub const ALL: [Role; 9] = [
+    pub const ALL: [Role; 10] = [
         Role::Parameter,
         Role::Cast,
         Role::MasterWeight,
@@ -33,6 +35,7 @@ impl Role {
         Role::Input,
         Role::Workspace,
         Role::Communication,
+        Role::Rounding,
     ];
 
     pub fn name(self) -> &'static str {
@@ -46,10 +49,11 @@ impl Role {
             Role::Input => "input",
             Role::Workspace => "workspace",
             Role::Communication => "communication",
+            Role::Rounding => "rounding",
         }
     }
 
-    /// A description of the role's values.
+    /// A description of the role's bytes.
     pub fn what(self) -> &'static str {
         match self {
             Role::Parameter => "the model's parameters",
@@ -61,6 +65,7 @@ impl Role {
             Role::Input => "batches",
             Role::Workspace => "scratch memory of operations",
             Role::Communication => "buffers of communication with other devices",
+            Role::Rounding => "undivided remainders of a caching allocator's blocks",
         }
     }
 

@@ -6,7 +6,7 @@ use super::leaked::{Leaked, subtract};
 use super::out_of_memory::{Failure, OutOfMemory, RefusedRequest};
 use super::system::{Backing, System};
 use compile::{Action, Program};
-use device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Target, Tensor};
+use device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Role, Target, Tensor};
 use ops::ValueId;
 
 /// The memory of one run of a program.
@@ -126,7 +126,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         work
     }
 
-    /// Bytes leaked so far.
+    /// Bytes of values leaked so far, without the remainders of their blocks.
     pub fn leaked(&self) -> &Leaked {
         &self.leaked
     }
@@ -189,8 +189,10 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
             Err(error) => return Err(self.attribute(error, storage, position)),
         };
         self.locations[storage.index()] = Some(location);
+        let remainder = self.allocator.remainder(storage, location, &self.target);
         let value = self.program.value(storage);
         self.ledger.allocated(value.pool, value.role, rounded(self.program, storage, &self.target));
+        self.ledger.allocated(value.pool, Role::Rounding, remainder);
         Ok(())
     }
 
@@ -213,8 +215,10 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     }
 
     fn free_at(&mut self, storage: ValueId, location: Location) -> Result<(), DeviceError> {
+        let remainder = self.allocator.remainder(storage, location, &self.target);
         let value = self.program.value(storage);
         self.ledger.freed(value.pool, value.role, rounded(self.program, storage, &self.target));
+        self.ledger.freed(value.pool, Role::Rounding, remainder);
         let (allocator, mut system) = self.split();
         allocator.free(storage, location, &mut system)
     }

@@ -170,7 +170,7 @@ fn leaked_bytes(program: &Program, target: &Target, device: Pool) -> u64 {
     program.step().map(section_bytes).sum()
 }
 
-/// The peak of live bytes in the pools of a device together: a lower bound of any allocator's reserved bytes.
+/// The peak of live bytes of values in the pools of a device together: a lower bound of any allocator's reserved bytes.
 pub fn peak_live(program: &Program, target: &Target, device: Pool) -> u64 {
     let (mut live, mut peak) = (0, 0);
     let in_device_pools = |storage| program.value(storage).pool.home() == device;

@@ -165,8 +165,8 @@ proptest! {
             None => (config, STATELESS),
         };
         let target = Target { page, context, ..target };
-        // A caching allocator returns memory under pressure, so less can suffice; garbage collection changes
-        // fragmentation.
+        // A caching allocator returns memory under pressure, so less can suffice and blocks have other remainders;
+        // garbage collection changes fragmentation.
         let (returns_memory, collects) = match config.strategy.allocator {
             spec::Allocator::Caching(caching) => (true, caching.garbage_collection_threshold.is_some()),
             _ => (false, false),
@@ -197,7 +197,6 @@ proptest! {
             if !returns_memory || prediction.out_of_memory.is_some() {
                 prop_assert_eq!(&prediction.device, &free.device, "the device peak does not depend on the limit");
             }
-            prop_assert_eq!(prediction.device.phase_peaks, free.device.phase_peaks);
             prop_assert_eq!(&prediction.host, &free.host, "the host peak does not depend on the limit");
             let shortfall = |needed: u64, limit: Option<u64>| limit.map_or(0, |limit| needed.saturating_sub(limit));
             let expected = Shortfall { device: shortfall(device_bytes, limits[0]), host: shortfall(host_bytes, limits[1]) };

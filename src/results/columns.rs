@@ -25,9 +25,10 @@ const LIVE: &str = "live";
 
 /// The first column of each block, in column order. A block continues with the fields that follow in the same struct.
 /// Blocks keep the order in which columns were added to the table, since scripts rely on it.
-const BLOCKS: [&str; 26] = [
+const BLOCKS: [&str; 28] = [
     "experiment",
     "peak_bytes",
+    "host_peak_bytes",
     "no_effect",
     "step_ms_min",
     "warmup_steps",
@@ -52,6 +53,7 @@ const BLOCKS: [&str; 26] = [
     "padding",
     "settings",
     "instruction_set",
+    "rounding_bytes",
 ];
 
 /// All columns except swept keys, in column order.

@@ -110,6 +110,7 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
     if let Some(prediction) = &run.prediction {
         let measured = &mut row.measured;
         measured.live = prediction.device.steady_peak().live.map(Some);
+        measured.reserved_peak_bytes = Some(prediction.device.reserved_peak);
         measured.start_peak_bytes = Some(prediction.device.phase_peak(Phase::Start).live.total());
         measured.evaluation_peak_bytes = phase_peak(&prediction.device, Phase::Evaluation);
         measured.host_reserved_peak_bytes = Some(prediction.host.reserved_peak);

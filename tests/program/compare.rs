@@ -387,6 +387,60 @@ fn trained_column_is_shown_if_layers_are_frozen() {
     assert!(table.contains(" trained ") && table.contains(" 10.8M") && table.contains(" 7.10M"), "{table}");
 }
 
+/// Ratios, verdict and legend tell live bytes from reserved ones. Only a difference that the table can show counts.
+#[test]
+fn reserved_memory_is_shown_if_it_differs() {
+    let reserves = |strategy: &str, live: f64, reserved: u64| {
+        let mut row = row(strategy);
+        row.set_memory(live);
+        (row.reserved_peak_bytes, row.predicted_reserved_peak_bytes) =
+            (Some(reserved * MIB), Some(reserved * MIB));
+        row
+    };
+    let plain = table(&[row("plain"), reserves("same", 200.0, 200)]);
+    assert!(!plain.contains("reserved  "), "{plain}");
+    assert!(plain.contains("within the memory limit, by reserved bytes"), "{plain}");
+
+    let rows = [reserves("cached", 200.0, 260), reserves("split", 200.0, 230), reserves("arena", 200.0, 200)];
+    let measured = table(&repeated(&rows, 6));
+    for part in [
+        " MiB  reserved ",
+        "MiB: live bytes at the peak",
+        "xmem: ratio of live peaks",
+        "arena needs the least memory (",
+    ] {
+        assert!(measured.contains(part), "{part}: {measured}");
+    }
+    let cells: Vec<&str> =
+        measured.lines().find(|line| line.contains("cached ")).unwrap().split_whitespace().collect();
+    assert!(cells.windows(2).any(|pair| pair == ["200", "260"]), "{measured}");
+    let planned = planned(&rows).replace("\n  ", " ");
+    for part in [
+        " MiB  reserved ",
+        "arena needs the least memory: 200 MiB, 0.77 of the reserved bytes of cached.",
+        "By reserved bytes, the smallest sufficient limit is 200 MiB (arena)",
+    ] {
+        assert!(planned.contains(part), "{part}: {planned}");
+    }
+    for format in [Format::Markdown, Format::Csv, Format::Json] {
+        let planned = compare::render_planned(&rows, &Options::default(), format).unwrap().to_string();
+        assert!(planned.contains("reserved"), "{planned}");
+    }
+}
+
+/// Less reserved memory is a saving, even with the same live memory and less speed.
+#[test]
+fn strategy_that_reserves_less_is_not_dropped() {
+    let mut emptied = row("emptied");
+    (emptied.reserved_peak_bytes, emptied.predicted_reserved_peak_bytes) = (Some(210 * MIB), Some(210 * MIB));
+    let mut cached = row("cached");
+    (cached.reserved_peak_bytes, cached.predicted_reserved_peak_bytes) = (Some(260 * MIB), Some(260 * MIB));
+    emptied.set_speed(3000.0);
+    let table = table(&repeated(&[cached, emptied], 6));
+    assert!(!table.contains("drop it"), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("* emptied")), "{table}");
+}
+
 /// For runs that ran out of memory and for runs that would have later.
 #[test]
 fn leaking_runs_show_steps_until_oom() {

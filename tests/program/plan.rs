@@ -178,7 +178,7 @@ fn held_data_is_planned_and_explained() {
     };
     for run in ["held", "read"] {
         let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", run]);
-        assert!(explained.contains("changes that lower it"), "{explained}");
+        assert!(explained.contains("changes that lower the live peak"), "{explained}");
     }
     std::fs::remove_file(dir.path("text.txt")).expect("it is there");
     let plan = said(&["plan", "a.toml", "--device", "cpu"]);
@@ -211,7 +211,7 @@ fn suggested_changes_lower_the_peak() {
     let text = succeeds(&["explain", "a.toml", "--device", "cpu", "--run", "plain"]);
     let lines: Vec<&str> = text
         .lines()
-        .skip_while(|line| !line.starts_with("changes that lower it"))
+        .skip_while(|line| !line.starts_with("changes that lower the live peak"))
         .skip(1)
         .take_while(|line| !line.is_empty())
         .collect();
@@ -439,7 +439,7 @@ fn invalid_strategies_outside_the_filter_are_skipped() {
     let dry = succeeds(&[&["sweep", "--dry-run", "--filter", "plain"], &fp16[..]].concat());
     assert!(dry.contains("skipped: ") && dry.contains("loss_scale"), "{dry}");
     let explained = succeeds(&[&["explain", "--run", "plain"], &fp16[..]].concat());
-    assert!(explained.contains("changes that lower it"), "{explained}");
+    assert!(explained.contains("changes that lower the live peak"), "{explained}");
 }
 
 #[test]

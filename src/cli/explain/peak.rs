@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::profile::group;
 use base::units::Bytes;
 use compile::{Action, Program};
-use device::{Peak, Pool, Position, Target};
+use device::{Peak, Pool, Position, Role, Target};
 use memory::{LiveValue, live_at};
 
 /// The most lines per list.
@@ -94,13 +94,15 @@ fn place(program: &Program, position: Position) -> String {
     format!("{} of {scope}, for {operation}{again}", instruction.phase.name())
 }
 
-/// The values live at a peak, including those that earlier steps and micro-batches leaked.
+/// The values live at a peak, including those that earlier steps and micro-batches leaked, and the undivided remainders
+/// of blocks.
 fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValue> {
     let mut values = live_at(program, target, Pool::Device, peak.position);
     for (role, live) in peak.live.iter() {
         let own: u64 = values.iter().filter(|value| value.role == role).map(|value| value.bytes).sum();
         if live > own {
-            let name = "leaked before".to_owned();
+            let name =
+                if role == Role::Rounding { "remainders of blocks" } else { "leaked before" }.to_owned();
             values.push(LiveValue { scope: name.clone(), name, role, bytes: live - own });
         }
     }

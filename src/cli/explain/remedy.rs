@@ -18,9 +18,9 @@ pub(super) fn text(remedies: &[Remedy], now: &Prediction) -> String {
     let is_worth_it = |remedy: &&Remedy| (peak - remedy.peak()) as f64 >= LITTLE * peak as f64;
     let worth: Vec<&Remedy> = remedies.iter().filter(is_worth_it).take(MOST).collect();
     if worth.is_empty() {
-        return "no single change of the strategy lowers it by 1%\n".to_owned();
+        return "no single change of the strategy lowers the live peak by 1%\n".to_owned();
     }
-    let mut out = "changes that lower it, each by itself\n".to_owned();
+    let mut out = "changes that lower the live peak, each by itself\n".to_owned();
     let width = worth.iter().map(|remedy| remedy.setting.len()).max().unwrap_or(0);
     for remedy in worth {
         let costs = costs(remedy, now);

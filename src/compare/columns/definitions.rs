@@ -104,7 +104,7 @@ impl TableColumn {
 }
 
 /// In the order of the table.
-pub(super) static ALL: [TableColumn; 33] = [
+pub(super) static ALL: [TableColumn; 35] = [
     TableColumn {
         name: "memory",
         title: ColumnTitle::Unit,
@@ -112,7 +112,16 @@ pub(super) static ALL: [TableColumn; 33] = [
         measured: Always,
         predicted: Always,
         cell: |view, entry| view.bytes(entry.memory),
-        explanation: |_| "",
+        explanation: |view| if view.shows_reserved() { "live bytes at the peak" } else { "" },
+    },
+    TableColumn {
+        name: "reserved",
+        title: Fixed("reserved"),
+        rank: 4,
+        measured: When(|view| view.shows_reserved()),
+        predicted: When(|view| view.shows_reserved()),
+        cell: |view, entry| view.bytes(entry.reserved),
+        explanation: |_| "peak bytes obtained from the system, to which limits apply",
     },
     TableColumn {
         name: "external",
@@ -160,7 +169,7 @@ pub(super) static ALL: [TableColumn; 33] = [
         measured: Always,
         predicted: Always,
         cell: |_, entry| entry.relative.memory.map(ratio),
-        explanation: |_| "",
+        explanation: |view| if view.shows_reserved() { "ratio of live peaks" } else { "" },
     },
     TableColumn {
         name: "speed",
@@ -286,14 +295,30 @@ pub(super) static ALL: [TableColumn; 33] = [
         explanation: |_| "",
     },
     TableColumn {
+        name: "rounding",
+        title: Fixed("round"),
+        rank: 8,
+        measured: OnRequest,
+        predicted: IfKnown,
+        // 0 counts as no value: without remainders the column is not shown.
+        cell: |view, entry| view.bytes(entry.row.live[Role::Rounding].filter(|bytes| *bytes > 0)),
+        explanation: |_| "undivided remainders of the cache's blocks",
+    },
+    TableColumn {
         name: "other",
         title: Fixed("other"),
         rank: 11,
         measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| {
-            const SHOWN: [Role; 5] =
-                [Role::Parameter, Role::Cast, Role::Gradient, Role::Optimizer, Role::Activation];
+            const SHOWN: [Role; 6] = [
+                Role::Parameter,
+                Role::Cast,
+                Role::Gradient,
+                Role::Optimizer,
+                Role::Activation,
+                Role::Rounding,
+            ];
             let parts = entry.row.live.iter().filter(|(role, _)| !SHOWN.contains(role));
             view.bytes(parts.filter_map(|(_, bytes)| bytes).reduce(u64::saturating_add))
         },
@@ -323,7 +348,7 @@ pub(super) static ALL: [TableColumn; 33] = [
         measured: IfKnown,
         predicted: IfKnown,
         cell: |_, entry| Some(at_most(entry.row.fits_micro_batch?, LARGEST_BATCH)),
-        explanation: |_| "largest micro-batch within the memory limit",
+        explanation: |_| "largest micro-batch within the memory limit, by reserved bytes",
     },
     TableColumn {
         name: "batch",

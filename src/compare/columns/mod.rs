@@ -39,6 +39,11 @@ impl TableView<'_> {
         bytes.map(|bytes| self.unit.show(bytes))
     }
 
+    /// Whether reserved bytes differ from live ones in any cell.
+    pub(super) fn shows_reserved(&self) -> bool {
+        self.any(|entry| entry.reserved.is_some() && self.bytes(entry.reserved) != self.bytes(entry.memory))
+    }
+
     fn column(&self, title: String, rank: u8, cell: impl Fn(&TableEntry) -> Option<String>) -> Column {
         let cell = |entry: &&TableEntry| cell(entry).unwrap_or_else(|| NONE.into());
         Column { title, rank, cells: self.entries.iter().map(cell).collect() }

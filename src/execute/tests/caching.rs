@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::metrics::Counts;
 use base::units::Bytes;
 use compile::Action;
-use device::{Pool, Target};
+use device::{Phase, Pool, Role, Target};
 use memory::{Evaluations, Prediction, RunSchedule, predict};
 use spec::*;
 use testing::compile;
@@ -123,6 +123,23 @@ fn reserved_memory_is_whole_segments() {
     assert!(cached.reserved_peak % (2 * MIB) == 0 && cached.reserved_peak > cached.peak());
     // The direct allocator rounds each value up to pages.
     assert!(cached.peak() < direct.peak() && direct.reserved_peak < cached.reserved_peak);
+}
+
+/// A block of 20 MiB whose rest is at most 1 MiB stays whole: the rest is live, and its role is rounding.
+#[test]
+fn undivided_remainders_are_live() {
+    let config = caching(|_| {});
+    let of = |expandable_segments| {
+        let mut config = config.clone();
+        config.strategy.allocator = Allocator::Caching(Caching { expandable_segments, ..PLAIN });
+        predicted(&config, &testing::target(), RunSchedule::of(&config)).device
+    };
+    let [plain, expandable] = [false, true].map(of);
+    let rounding = |usage: &device::Usage| usage.phase_peaks.map(|peak| peak.live[Role::Rounding]);
+    assert!(rounding(&plain).iter().any(|bytes| (512..=MIB).contains(bytes)), "{:?}", rounding(&plain));
+    assert_eq!(rounding(&expandable), [0; Phase::ALL.len()]);
+    // `trace` asserts that the engine counts the same.
+    trace(&config);
 }
 
 /// At every limit: the same operation, request and fragmented bytes.

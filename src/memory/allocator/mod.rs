@@ -44,6 +44,11 @@ pub trait Allocator {
         system: &mut System<'_>,
     ) -> Result<(), DeviceError>;
 
+    /// Bytes of an allocated storage's block beyond the storage's own, rounded ones. They count as allocated.
+    fn remainder(&self, _storage: ValueId, _location: Location, _target: &Target) -> u64 {
+        0
+    }
+
     /// Bytes that are requested from the system for this storage alone, outside of the allocator's pools.
     fn unpooled_bytes(&self, _storage: ValueId, _target: &Target) -> u64 {
         0
@@ -87,7 +92,7 @@ pub(super) fn of(program: &Program) -> Box<dyn Allocator + '_> {
     }
 }
 
-/// Bytes that a storage occupies in its pool, rounding included.
+/// Bytes that a storage occupies in its pool, rounding to the allocator's unit included.
 pub fn rounded(program: &Program, storage: ValueId, target: &Target) -> u64 {
     let unit = match program.allocator {
         spec::Allocator::Arena => target.alignment.0,

@@ -2,6 +2,7 @@
 //!
 //! A request gets the smallest free block that is large enough. The rest becomes a block of its own, and coalesces
 //! with free neighbours when freed. So free memory can be fragmented: no block is large enough although their sum is.
+//! A rest that is too small to divide stays part of the block, and counts as allocated.
 //!
 //! PyTorch has pools per stream, and withholds a block that another stream has used until an event completes. Here
 //! programs free a storage only after the compute queue, whose order allocations follow, has waited for all its users
@@ -221,6 +222,14 @@ impl Allocator for Caching<'_> {
         }
         self.free_block(rounded(self.program, storage, system.target()), location);
         Ok(())
+    }
+
+    fn remainder(&self, storage: ValueId, location: Location, target: &Target) -> u64 {
+        if !self.is_cached(storage) {
+            return self.others.remainder(storage, location, target);
+        }
+        let bytes = rounded(self.program, storage, target);
+        self.pools[Class::of(bytes) as usize].block_bytes(location) - bytes
     }
 
     /// Leaked cached storages stay in their blocks.

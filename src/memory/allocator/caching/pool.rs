@@ -135,6 +135,11 @@ impl BlockPool {
         (self.segments[&address.segment].buffer, address.offset)
     }
 
+    /// The size of a block in use.
+    pub(super) fn block_bytes(&self, (buffer, offset): Location) -> u64 {
+        self.segments[&self.by_buffer[&buffer]].blocks[&offset].bytes
+    }
+
     /// Frees a block, and coalesces it with its free neighbours.
     pub(super) fn free(&mut self, (buffer, offset): Location, searches: u64) {
         let address = Address { segment: self.by_buffer[&buffer], offset };

@@ -61,6 +61,14 @@ impl<'a> Trace<'a> {
         caching.empty(&mut system).unwrap();
     }
 
+    /// Allocated bytes beyond those of the requests.
+    fn remainders(&self) -> u64 {
+        let block = |(bytes, location): &(u64, Location)| {
+            self.caching.pools[Class::of(*bytes) as usize].block_bytes(*location) - bytes
+        };
+        self.allocated.values().map(block).sum()
+    }
+
     fn reserved(&self) -> u64 {
         self.ledger.usage(POOL).reserved
     }
@@ -150,11 +158,13 @@ fn large_blocks_are_split_if_more_than_1_mib_remains() {
     let rest = MIB + KIB;
     let blocks = format!("{}*0 {}*1 {rest}", 10 * MIB - 512, 9 * MIB - 512);
     assert_eq!(trace.blocks(Class::Large), one(20 * MIB, &blocks));
+    assert_eq!(trace.remainders(), 0);
     // 9 MiB + 512 would leave exactly 1 MiB, which stays part of the block.
     trace.free(1);
     assert!(trace.allocate(1, 9 * MIB + 512));
     let blocks = format!("{}*0 {}*1", 10 * MIB - 512, 10 * MIB + 512);
     assert_eq!(trace.blocks(Class::Large), one(20 * MIB, &blocks));
+    assert_eq!(trace.remainders(), MIB);
 
     // 10 MiB have their own segment; 10 MiB + 1 byte have one of 12 MiB, which leaves 2 MiB - 512.
     assert!(trace.allocate(2, 10 * MIB) && trace.allocate(3, 10 * MIB + 1));
@@ -205,6 +215,7 @@ fn oversize_blocks_serve_only_requests_of_similar_size() {
     // 44 MiB + 512 would waste less: they take the whole block.
     assert!(trace.allocate(3, 44 * MIB + 512));
     assert_eq!(trace.blocks(Class::Large)[0], (64 * MIB, format!("{}*3", 64 * MIB)));
+    assert_eq!(trace.remainders(), 20 * MIB - 512);
     // 32 MiB - 512 are an ordinary request.
     assert!(trace.allocate(4, 32 * MIB - 512));
     assert_eq!((trace.reserved(), trace.work()), (160 * MIB, [5, 1, 1, 0]));
