@@ -327,8 +327,8 @@ pub trait Tape {
     /// `OutputRole::Gradient` must take the partial gradient of that input among its own inputs.
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, outputs: &[OutputRole]) -> Vec<ValueId>;
     /// Fuses the derivative of an activation into the matmul that produced the gradient of output 0, if that matmul was
-    /// emitted last. The activation's input is output 1. The caller must not have passed the gradient on.
-    fn fuse_slope(&mut self, activation: Activation) -> Option<ValueId>;
+    /// emitted last and reads `saved`, from which the derivative follows. The activation's input is output 1. The caller must not have passed the gradient on.
+    fn fuse_slope(&mut self, activation: Activation, saved: ValueId) -> Option<ValueId>;
     /// Uses this value as the gradient of the input, or adds it to the partial gradient if there is one. Does nothing
     /// if the input requires no gradient.
     fn pass(&mut self, input: usize, gradient: ValueId);

@@ -23,7 +23,7 @@ pub struct Linear {
 /// activation that produced x.
 ///
 /// Inputs: dy num[..,M], weight num[M,K]; with `accumulate` the partial dx num[..,K]; with `activation` the input of
-/// the activation num[..,K]. Output: dx num[..,K], with `activation` the gradient of the activation's input.
+/// the activation num[..,K], or its result if the derivative is the same there. Output: dx num[..,K], with `activation` the gradient of the activation's input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearInputGradient {
     pub accumulate: bool,

@@ -441,9 +441,8 @@ impl Tape for Backward<'_> {
         outputs
     }
 
-    fn fuse_slope(&mut self, activation: Activation) -> Option<ValueId> {
+    fn fuse_slope(&mut self, activation: Activation, saved: ValueId) -> Option<ValueId> {
         let gradient = self.output_gradient(0);
-        let before = self.output(1);
         let Action::Launch { op, inputs, outputs, .. } = &mut self.emitted.last_mut()?.action else {
             return None;
         };
@@ -451,9 +450,9 @@ impl Tape for Backward<'_> {
             return None;
         }
         *op = op.through_slope(activation)?;
-        inputs.push(before);
+        inputs.push(saved);
         // It now is the gradient of the activation's input.
-        self.program.values[gradient.index()].name = self.program.value(before).name;
+        self.program.values[gradient.index()].name = self.program.value(self.node.outputs[1]).name;
         Some(gradient)
     }
 

@@ -17,6 +17,8 @@ pub struct ActivationDefinition {
     pub value: fn(f64) -> f64,
     /// `f'(x)`
     pub slope: fn(f64) -> f64,
+    /// Whether `f'(f(x)) = f'(x)`, so that backward reads the result and the input is freed after forward.
+    pub keeps_result: bool,
 }
 
 /// Names of the operations that contain the activation, as `explain` prints them.

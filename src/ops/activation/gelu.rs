@@ -14,6 +14,7 @@ pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     operations: names!("gelu-erf"),
     value: |x| x * cumulative(x),
     slope: |x| cumulative(x) + x * density(x),
+    keeps_result: false,
 };
 
 /// The normal cumulative distribution function: by the series of the integral near 0, by its continued fraction further

@@ -17,6 +17,7 @@ pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
         let inner = (2.0 / PI).sqrt() * (1.0 + 3.0 * 0.044715 * x * x);
         (1.0 + tanh) / 2.0 + x / 2.0 * (1.0 - tanh * tanh) * inner
     },
+    keeps_result: false,
 };
 
 /// The tanh term of the approximation.

@@ -44,20 +44,20 @@ activations! {
 }
 
 impl Activation {
-    /// Returns the gradient of the activation's input (output 1 of the node) from `dy`, the gradient of output 0. With
-    /// `fuse`, which requires that `dy` has no other reader, the matmul that produced `dy` may apply the derivative
-    /// itself.
-    pub(super) fn backward(self, tape: &mut dyn Tape, dy: ValueId, fuse: bool) -> ValueId {
-        let fused = if fuse { tape.fuse_slope(self) } else { None };
+    /// Returns the gradient of the activation's input (output 1 of the node) from `dy`, the gradient of output 0. If
+    /// output 0 is the activation's result, `dy` has no other reader, and the matmul that produced it may apply the
+    /// derivative itself.
+    pub(super) fn backward(self, tape: &mut dyn Tape, dy: ValueId, is_result: bool) -> ValueId {
+        let before = tape.output(usize::from(!(is_result && self.definition().keeps_result)));
+        let fused = if is_result { tape.fuse_slope(self, before) } else { None };
         fused.unwrap_or_else(|| {
-            let before = tape.output(1);
             let slope = Op::ActivationBackward(ActivationBackward { activation: self });
             tape.emit(slope, vec![dy, before], &[OutputRole::Like(0)])[0]
         })
     }
 }
 
-/// `dx = dy * f'(x)`. Inputs: dy, x num of the same shape. Output: dx, of the same shape.
+/// `dx = dy * f'(x)`. Inputs: dy, x num of the same shape (or f(x), if the derivative is the same there). Output: dx, of the same shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActivationBackward {
     pub activation: Activation,
@@ -147,4 +147,19 @@ fn half(operation: &'static str, both: &TensorType) -> Result<TensorType, TypeEr
         });
     }
     Ok(TensorType { shape: both.shape.with_last(columns / 2), ..*both })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exactly the activations whose backward may read the result instead of the input.
+    #[test]
+    fn derivative_follows_from_the_result_where_declared() {
+        for activation in Activation::ALL {
+            let ActivationDefinition { word, value, slope, keeps_result, .. } = *activation.definition();
+            let mut inputs = (-40..=40).map(|tenth| f64::from(tenth) / 10.0);
+            assert_eq!(inputs.all(|x| slope(value(x)) == slope(x)), keeps_result, "{word}");
+        }
+    }
 }

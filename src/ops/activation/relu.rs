@@ -12,4 +12,5 @@ pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     operations: names!("relu"),
     value: |x| x.max(0.0),
     slope: |x| f64::from(x > 0.0),
+    keeps_result: true,
 };

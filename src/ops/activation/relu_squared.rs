@@ -11,4 +11,5 @@ pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     operations: names!("relu-squared"),
     value: |x| x.max(0.0).powi(2),
     slope: |x| 2.0 * x.max(0.0),
+    keeps_result: false,
 };

@@ -12,6 +12,7 @@ pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     operations: names!("silu"),
     value: |x| x * logistic(x),
     slope: |x| logistic(x) + x * logistic(x) * (1.0 - logistic(x)),
+    keeps_result: false,
 };
 
 /// The logistic function.
