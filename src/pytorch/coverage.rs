@@ -56,7 +56,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         return not_covered("references kept longer (release, keep)");
     }
     if strategy.leak.is_some_and(|leak| leak != Leak::Loss) {
-        return not_covered("leaked logits or graphs");
+        return not_covered("kept outputs or graphs (leak)");
     }
     if strategy.init == Init::Lazy {
         return not_covered("lazy initialisation");

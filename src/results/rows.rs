@@ -133,7 +133,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
         effects
             .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
         let leaked = prediction.leaked_bytes;
-        effects.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
+        let leak = run.config.as_ref().ok().and_then(|config| config.strategy.leak);
+        effects.extend((leaked > 0).then(|| execute::leaked_each_step(leaked, leak)));
         let (recomputed, all) = (prediction.recompute_flops, prediction.hardware_flops);
         effects.extend((recomputed > 0).then(|| execute::more_flops(recomputed, all - recomputed)));
     }

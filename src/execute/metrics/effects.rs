@@ -5,7 +5,7 @@ use super::measured::Loading;
 use crate::prepare::MatmulAlgorithmSources;
 use base::units::{Bytes, Count};
 use compile::Program;
-use spec::{EmptyCache, Optimizer, RunConfig, Strategy};
+use spec::{EmptyCache, Leak, Optimizer, RunConfig, Strategy};
 
 /// What a run was configured to do, and figures that are not among the counts: they decide which effects are shown.
 #[derive(Clone, Copy)]
@@ -20,6 +20,8 @@ pub(crate) struct EffectsContext {
     pub(crate) keeps_values: bool,
     /// Whether the cache is emptied: the returned bytes are shown, even 0.
     pub(crate) empties_cache: bool,
+    /// The mistake whose leak is shown.
+    pub(crate) leak: Option<Leak>,
     /// The share of copy time that computation did not wait for, if known.
     pub(crate) copies_hidden: Option<f64>,
     /// The share of tokens that were padding, if samples can be padded.
@@ -31,13 +33,14 @@ pub(crate) struct EffectsContext {
 impl EffectsContext {
     /// From configuration and program, without the measured shares.
     pub(crate) fn new(config: &RunConfig, program: &Program) -> EffectsContext {
-        let Strategy { accumulate, keep, empty_cache, .. } = &config.strategy;
+        let Strategy { accumulate, keep, empty_cache, leak, .. } = &config.strategy;
         EffectsContext {
             micro_batches: *accumulate,
             parameters: program.parameter_count(|_| true),
             has_default_optimizer: matches!(config.train.optimizer, Optimizer::AdamW(_)),
             keeps_values: !keep.is_empty(),
             empties_cache: *empty_cache != EmptyCache::Never,
+            leak: *leak,
             copies_hidden: None,
             padding: None,
             loading: None,
@@ -168,7 +171,7 @@ pub(crate) fn effects(
     }
     let leaked = per_step(|counts| counts.leaked_bytes);
     if leaked > 0 {
-        parts.push(leaked_each_step(leaked));
+        parts.push(leaked_each_step(leaked, run.leak));
     }
     let cache = after.cache.since(&before.cache);
     if cache.allocations > 0 {
@@ -191,9 +194,15 @@ fn values(count: u64) -> String {
     format!("{count} {}", if count == 1 { "value" } else { "values" })
 }
 
-/// `1.2 MiB leaked per step`
-pub fn leaked_each_step(bytes: u64) -> String {
-    format!("{} leaked per step", Bytes(bytes))
+/// `1.2 MiB leaked per step: kept outputs`
+pub fn leaked_each_step(bytes: u64, leak: Option<Leak>) -> String {
+    let mistake = match leak {
+        Some(Leak::Loss) => ": no .item()",
+        Some(Leak::Logits) => ": kept outputs",
+        Some(Leak::Graph) => ": retain_graph",
+        None => "",
+    };
+    format!("{} leaked per step{mistake}", Bytes(bytes))
 }
 
 /// `4 micro-batches`, or `4 micro-batches (not 5)` if fewer than the requested number cover the batch.

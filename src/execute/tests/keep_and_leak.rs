@@ -140,7 +140,12 @@ fn leak_has_the_predicted_bytes() {
             assert_eq!(predicted.leaked_bytes, each, "{leak:?}, {accumulate} micro-batches");
             let (counts, effects) = work(&config);
             assert_eq!(counts.leaked_bytes, 2 * each);
-            assert!(effects.contains(&format!("{} leaked per step", Bytes(each))), "{effects}");
+            let mistake = match leak {
+                Leak::Loss => "no .item()",
+                Leak::Logits => "kept outputs",
+                Leak::Graph => "retain_graph",
+            };
+            assert!(effects.contains(&format!("{} leaked per step: {mistake}", Bytes(each))), "{effects}");
         }
     }
 }

@@ -17,11 +17,12 @@ keywords! {
 keywords! {
     /// What each step leaks: memory that is never freed.
     pub enum Leak {
-        /// The loss tensor, as when losses are collected without `.item()`.
+        /// The loss tensor: `losses.append(loss)` after `backward()`, without `.item()` or `.detach()`.
         Loss = "loss",
-        /// The logits.
+        /// The logits of each micro-batch: `outputs` or predictions that a list keeps, detached or not.
         Logits = "logits",
-        /// All values saved for backward, as a stored loss with `retain_graph = True` leaks them.
+        /// All values saved for backward: losses that a list keeps after `backward(retain_graph=True)`, or of which
+        /// `backward()` was never called.
         Graph = "graph",
     }
 }

@@ -87,7 +87,9 @@ key_table! {
         /// Values of the forward pass that stay alive until the section ends, as a forgotten reference would keep them.
         /// A planned run lists their full names.
         pub keep: Vec<String> = VALUES, default Vec::new();
-        /// What each step leaks: memory that is never freed, as when losses are collected without `.item()`.
+        /// A mistake in a training loop, by the memory that each step never frees. "loss": losses kept after `backward()`,
+        /// without `.item()`. "logits": kept outputs. "graph": losses kept after `backward(retain_graph=True)`, or
+        /// without `backward()`.
         pub leak: Option<Leak> = Optional(keyword()), default None;
         /// Gradients between steps: "free" is `zero_grad(set_to_none=True)`, "zero" is `zero_grad(set_to_none=False)`.
         pub gradients: Gradients = keyword(), default Gradients::Free;
