@@ -69,6 +69,8 @@ struct Figures {
     predicted_reserved_peak_bytes: Option<u64>,
     /// Peak of reserved bytes over the baseline's.
     reserved_ratio: Option<f64>,
+    predicted_first_step_peak_bytes: Option<u64>,
+    oom_step: Option<u64>,
     axes: Vec<(String, String)>,
 }
 
@@ -171,6 +173,8 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, caution: Option<&str>) 
         to_device_bytes: measured.to_device_bytes,
         predicted_reserved_peak_bytes: row.predicted_reserved_peak_bytes,
         reserved_ratio: relative.reserved,
+        predicted_first_step_peak_bytes: row.predicted_first_step_peak_bytes,
+        oom_step: measured.oom_step,
         axes: row.axes,
     }
 }

@@ -255,7 +255,7 @@ fn saves_nothing(entry: &TableEntry) -> bool {
         && !relative.less_to_start
 }
 
-/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.`; if steps leak memory,
+/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward of step 1.`; if steps leak memory,
 /// `ran out of memory at batch 16 after 40 steps: ...`.
 fn out_of_memory(basis: Basis, entry: &TableEntry, group: &TableGroup) -> Option<String> {
     let row = &entry.row;
@@ -269,10 +269,19 @@ fn out_of_memory(basis: Basis, entry: &TableEntry, group: &TableGroup) -> Option
     let phase = row.oom_phase.as_ref().map(|phase| format!(" in {phase}")).unwrap_or_default();
     let after =
         row.steps_until_oom.map(|steps| format!(" after {}", columns::steps(steps))).unwrap_or_default();
+    let step = row.oom_step.filter(|_| row.steps_until_oom.is_none());
+    // A step after the first fails if an earlier one created what stays allocated.
+    let first_peak = row.predicted_first_step_peak_bytes.filter(|_| step > Some(1));
+    let first_peak = first_peak.map(|peak| format!("; step 1 needs {} live", size(peak))).unwrap_or_default();
+    let step = step.map(|step| format!(" of step {step}")).unwrap_or_default();
     let bytes = row.oom_in_pieces_bytes.unwrap_or(0);
     let pieces = FreeMemory { bytes, largest: row.oom_largest_piece_bytes.unwrap_or(0) };
     let pieces = execute::in_pieces(pieces).map(|pieces| format!("; {pieces}")).unwrap_or_default();
-    Some(format!("{} {verb}{}{after}{short}{what}{phase}{pieces}.", entry.label, group.at_heading()))
+    Some(format!(
+        "{} {verb}{}{after}{short}{what}{phase}{step}{first_peak}{pieces}.",
+        entry.label,
+        group.at_heading()
+    ))
 }
 
 /// The full reason for missing measurements, which the table may shorten.

@@ -17,6 +17,14 @@ pub(super) enum DryRunStop {
 }
 
 impl DryRunStop {
+    /// The end of an optimizer step, counted from 1.
+    fn in_step(mut self, step: u64) -> DryRunStop {
+        if let DryRunStop::OutOfMemory(found, _) = &mut self {
+            found.step = Some(step);
+        }
+        self
+    }
+
     pub(super) fn of(failure: Failure, steps: u64) -> DryRunStop {
         match failure {
             Failure::OutOfMemory(found) => DryRunStop::OutOfMemory(found, steps),
@@ -30,6 +38,8 @@ impl DryRunStop {
 pub(super) struct DryRunResult {
     pub(super) ledger: Ledger,
     pub(super) cache_work: CacheStats,
+    /// Peak of the device's live bytes in the first optimizer step.
+    pub(super) first_step_peak: u64,
 }
 
 /// A dry run.
@@ -42,6 +52,7 @@ pub(super) struct DryRun<'a> {
     /// Whether the program leaks into the allocator's blocks. Then steps do not repeat, and the allocator's state grows:
     /// compared after each step, it would take time that is quadratic in the number of steps.
     leaks_blocks: bool,
+    first_step_peak: u64,
 }
 
 /// Optimizer steps of a dry run.
@@ -105,12 +116,16 @@ impl<'a> DryRun<'a> {
     ) -> DryRun<'a> {
         let (memory_use, steps) = (MemoryUse::of(target), Steps { taken: 0, left: most });
         let (first_iterations, leaks_blocks) = (FirstIterations::new(program), manager.leaks_blocks());
-        DryRun { program, manager, first_iterations, memory_use, steps, leaks_blocks }
+        DryRun { program, manager, first_iterations, memory_use, steps, leaks_blocks, first_step_peak: 0 }
     }
 
     pub(super) fn run(mut self, run_schedule: RunSchedule) -> Result<DryRunResult, DryRunStop> {
         self.execute(run_schedule)?;
-        Ok(DryRunResult { ledger: self.manager.ledger().clone(), cache_work: self.manager.cache_work() })
+        Ok(DryRunResult {
+            ledger: self.manager.ledger().clone(),
+            cache_work: self.manager.cache_work(),
+            first_step_peak: self.first_step_peak,
+        })
     }
 
     fn execute(&mut self, run_schedule: RunSchedule) -> Result<(), DryRunStop> {
@@ -124,8 +139,12 @@ impl<'a> DryRun<'a> {
     fn cycle(&mut self, cycle: EvaluationCycle) -> Result<(), DryRunStop> {
         self.repeat(cycle.steps, |dry_run| {
             dry_run.steps.left = dry_run.steps.left.checked_sub(1).ok_or(DryRunStop::TakesTooLong)?;
-            dry_run.run_sections(|section| section.kind.is_in_step())?;
-            dry_run.steps.taken += 1;
+            let step = dry_run.steps.taken + 1;
+            dry_run.run_sections(|section| section.kind.is_in_step()).map_err(|stop| stop.in_step(step))?;
+            dry_run.steps.taken = step;
+            if step == 1 {
+                dry_run.first_step_peak = dry_run.manager.ledger().usage(Pool::Device).step_peak();
+            }
             Ok(())
         })?;
         self.repeat(cycle.evaluation_batches, |dry_run| {

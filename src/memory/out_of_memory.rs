@@ -13,6 +13,8 @@ use ops::ValueId;
 pub struct OutOfMemory {
     pub pool: Pool,
     pub phase: Phase,
+    /// The optimizer step of the request, from 1. `None` in start-up and in evaluations.
+    pub step: Option<u64>,
     /// With its scope: `blocks.3.mlp linear-gelu`.
     pub operation: String,
     pub value: String,
@@ -49,6 +51,17 @@ pub enum Failure {
     Device(DeviceError),
     /// Checkpoint tensors cannot be read.
     Weights(WeightsError),
+}
+
+impl Failure {
+    /// The failure of an optimizer step, counted from 1.
+    #[must_use]
+    pub fn in_step(mut self, step: u64) -> Failure {
+        if let Failure::OutOfMemory(found) = &mut self {
+            found.step = Some(step);
+        }
+        self
+    }
 }
 
 impl From<DeviceError> for Failure {
@@ -91,6 +104,7 @@ impl OutOfMemory {
         OutOfMemory {
             pool,
             phase: code[0].phase,
+            step: None,
             operation: format!("{} {name}", program.scope(user.scope).path),
             value: program.full_name(storage),
             requested,
@@ -113,29 +127,33 @@ impl OutOfMemory {
         let find = |matches: &dyn Fn(&ByRole, ValueId) -> bool| {
             first_allocation(program, target, refused.pool, matches)
         };
-        let (live, allocation) = find(&live)
+        let (live, step, allocation) = find(&live)
             .or_else(|| find(&exceeds_end))
             .expect("the initial request ends with the page of its last value");
-        OutOfMemory::at(program, allocation, refused, live)
+        OutOfMemory { step, ..OutOfMemory::at(program, allocation, refused, live) }
     }
 }
 
-/// The first allocation in a pool that matches, given the live bytes of a run without limits.
+/// The first allocation in a pool that matches, given the live bytes of a run without limits, and its optimizer step.
 fn first_allocation(
     program: &Program,
     target: &Target,
     pool: Pool,
     matches: &dyn Fn(&ByRole, ValueId) -> bool,
-) -> Option<(ByRole, (ValueId, Position))> {
+) -> Option<(ByRole, Option<u64>, (ValueId, Position))> {
     let mut manager = MemoryManager::new(program, &target.boundless(), NoStorage::default()).ok()?;
-    for (section, index) in program.liveness_order() {
+    let instructions: usize = program.sections.iter().map(|section| section.code.len()).sum();
+    for (order, (section, index)) in program.liveness_order().enumerate() {
         let live = manager.ledger().usage(pool).live;
         if let Action::Allocate(storage) = program.sections[section].code[index].action
             && program.value(storage).pool == pool
             && matches(&live, storage)
         {
             let position = Position { section: section as u32, instruction: index as u32 };
-            return Some((live, (storage, position)));
+            // With lazy initialisation, a second step follows the first.
+            let step = if order < instructions { 1 } else { 2 };
+            let step = program.sections[section].kind.is_in_step().then_some(step);
+            return Some((live, step, (storage, position)));
         }
         manager.advance(section, index).ok()?;
     }

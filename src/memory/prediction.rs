@@ -25,6 +25,8 @@ pub struct Prediction {
     /// Of both host pools together.
     pub host: Usage,
     pub pinned: Usage,
+    /// Peak of the device's live bytes in the first optimizer step. Later ones need more if it creates states.
+    pub first_step_peak: u64,
     /// The first request that exceeds a limit.
     pub out_of_memory: Option<OutOfMemory>,
     /// Sufficient bytes of device memory and host memory, as requested from the system: the reserved peak without a
@@ -88,7 +90,7 @@ pub fn predict_with<'a>(
         }
         Err(DryRunStop::TakesTooLong) => unreachable!("the number of steps has no limit"),
     };
-    let DryRunResult { ledger, cache_work } = result;
+    let DryRunResult { ledger, cache_work, first_step_peak } = result;
     let mut sufficient = Pool::HOMES.map(|device| ledger.usage_at(device).reserved_peak);
     let leaked = Pool::HOMES.map(|device| leaked_bytes(program, target, device));
     let is_long = leaked[Pool::Device as usize] > 0 && run_schedule.steps > MAX_SEARCHED_STEPS;
@@ -110,6 +112,7 @@ pub fn predict_with<'a>(
         device: *ledger.usage(Pool::Device),
         host: *ledger.usage_at(Pool::Host),
         pinned: *ledger.usage(Pool::Pinned),
+        first_step_peak,
         out_of_memory,
         sufficient,
         cache_work,

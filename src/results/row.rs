@@ -133,6 +133,10 @@ documented! {
         /// is not predicted.
         #[serde(default)]
         pub torch_fits: String,
+        /// Predicted peak of live bytes of the device pool in the first optimizer step. Later steps need more if that
+        /// step creates optimizer states, as with `init = "lazy"`.
+        #[serde(default)]
+        pub predicted_first_step_peak_bytes: Option<u64>,
         /// Swept keys with their values, in the order of the axes. Each key is a column.
         #[serde(default)]
         pub axes: Vec<(String, String)>,

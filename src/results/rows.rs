@@ -80,6 +80,7 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     row.steps_until_oom = prediction.steps_until_oom;
     row.model_flops = Some(prediction.model_flops);
     row.predicted_peak_bytes = Some(prediction.device.steady_peak().live.total());
+    row.predicted_first_step_peak_bytes = Some(prediction.first_step_peak);
     row.predicted_reserved_peak_bytes = Some(prediction.device.reserved_peak);
     if let Some(found) = &prediction.out_of_memory {
         row.status = Status::Oom;

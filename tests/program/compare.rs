@@ -441,6 +441,34 @@ fn strategy_that_reserves_less_is_not_dropped() {
     assert!(table.lines().any(|line| line.starts_with("* emptied")), "{table}");
 }
 
+/// The step of a failed request, and the first step's own peak if a later one fails.
+#[test]
+fn step_that_ran_out_of_memory_is_shown() {
+    let at_step = |strategy: &str, step: u64| {
+        let mut row = out_of_memory(row(strategy), 300 << 20);
+        row.oom_step = Some(step);
+        row.predicted_first_step_peak_bytes = Some(if step > 1 { 120 * MIB } else { 200 * MIB });
+        row
+    };
+    let rows = [row("plain"), at_step("eager", 1), at_step("lazy", 2)];
+    for (table, verb) in [(table(&rows), "ran out of memory"), (planned(&rows), "does not fit")] {
+        for part in [
+            " step 1 ",
+            "  step 1: 300 MiB short: lo",
+            "  step 2: 300 MiB short: lo",
+            &format!("eager {verb}: 300 MiB short for logits in forward of step 1."),
+            &format!(
+                "lazy {verb}: 300 MiB short for logits in forward of step 2; step 1 needs 120 MiB live."
+            ),
+        ] {
+            let unwrapped = table.replace("\n  ", " ");
+            assert!(table.contains(part) || unwrapped.contains(part), "{part}: {table}");
+        }
+    }
+    let json = rendered(&rows, Format::Json);
+    assert!(json.contains("\"oom_step\": 2"), "{json}");
+}
+
 /// For runs that ran out of memory and for runs that would have later.
 #[test]
 fn leaking_runs_show_steps_until_oom() {

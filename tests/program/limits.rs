@@ -196,7 +196,9 @@ fn fits_is_0_if_nothing_fits() {
     for row in rows {
         assert_eq!((row.status, row.fits_micro_batch), (Status::Oom, Some(0)), "{}", row.message);
         let (value, phase) = (row.oom_value.as_ref().unwrap(), row.oom_phase.as_ref().unwrap());
-        assert!(row.message.starts_with(&format!("{phase}: no room for {value} of ")), "{}", row.message);
+        let step = row.oom_step.map(|step| format!("step {step}, ")).unwrap_or_default();
+        let began = format!("{step}{phase}: no room for {value} of ");
+        assert!(row.message.starts_with(&began), "{}", row.message);
         assert!(row.message.ends_with(" short"), "{}", row.message);
     }
 }

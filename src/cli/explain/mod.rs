@@ -76,13 +76,16 @@ fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> Stri
     // Without its data a run has no id.
     let id = if run.id.is_empty() { String::new() } else { format!(" {}", run.id) };
     let out_of_memory = match &prediction.out_of_memory {
-        Some(found) => format!("\nout of memory: no room for {} of {}", found.value, found.operation),
+        Some(found) => {
+            let step = found.step.map(|step| format!(" in step {step}")).unwrap_or_default();
+            format!("\nout of memory{step}: no room for {} of {}", found.value, found.operation)
+        }
         None => String::new(),
     };
     format!(
         "run{id}: {}\n\
          {} parameters, {} micro-batches, {:.2} GFLOP per step ({:.2} with recomputation and updates)\n\
-         predicted peak {} live, {} reserved; start-up {}{out_of_memory}\n{}",
+         predicted peak {} live, {} reserved; start-up {}; first step {}{out_of_memory}\n{}",
         title(run),
         prediction.parameters,
         program.micro_batches(),
@@ -91,6 +94,7 @@ fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> Stri
         Bytes(prediction.device.steady_peak().live.total()),
         Bytes(prediction.device.reserved_peak),
         Bytes(prediction.device.phase_peaks[0].live.total()),
+        Bytes(prediction.first_step_peak),
         again::lines(program),
     )
 }

@@ -104,7 +104,7 @@ impl TableColumn {
 }
 
 /// In the order of the table.
-pub(super) static ALL: [TableColumn; 35] = [
+pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "memory",
         title: ColumnTitle::Unit,
@@ -342,6 +342,15 @@ pub(super) static ALL: [TableColumn; 35] = [
         },
     },
     TableColumn {
+        name: "first_step",
+        title: Fixed("step 1"),
+        rank: 4,
+        measured: When(later_steps_need_more),
+        predicted: When(later_steps_need_more),
+        cell: |view, entry| view.bytes(entry.row.predicted_first_step_peak_bytes),
+        explanation: |_| "predicted live peak of the first step",
+    },
+    TableColumn {
         name: "fits",
         title: Fixed("fits"),
         rank: 6,
@@ -481,6 +490,16 @@ fn at_most(found: usize, most: usize) -> String {
 fn holds_much_on_the_host(view: &TableView<'_>) -> bool {
     let host = |entry: &TableEntry| entry.row.host_reserved_peak_bytes;
     view.any(|entry| host(entry) > Some(HOST_MEMORY_SHOWN).max(entry.memory.map(|bytes| bytes / 10)))
+}
+
+/// Whether any entry needs more in later steps than in the first, evaluations aside.
+fn later_steps_need_more(view: &TableView<'_>) -> bool {
+    view.any(|entry| {
+        let first = entry.row.predicted_first_step_peak_bytes;
+        entry.row.evaluation_peak_bytes != entry.memory
+            && first < entry.memory
+            && first.is_some_and(|first| view.bytes(Some(first)) != view.bytes(entry.memory))
+    })
 }
 
 /// Whether any entry freezes parameters.

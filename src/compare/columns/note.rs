@@ -76,10 +76,14 @@ pub(crate) fn steps(count: u64) -> String {
     format!("{count} {}", if count == 1 { "step" } else { "steps" })
 }
 
-/// `2.1 GiB short: logits, forward`, or `after 40 steps 2.1 GiB short: logits, forward`
+/// `step 1: 2.1 GiB short: logits, forward`; if steps leak memory, `after 40 steps 2.1 GiB short: logits, forward`
 fn out_of_memory(row: &Row) -> String {
-    let after = row.steps_until_oom.map(|count| format!("after {} ", steps(count)));
-    after.unwrap_or_default() + &failed_allocation(row)
+    let when = match (row.steps_until_oom, row.oom_step) {
+        (Some(count), _) => format!("after {} ", steps(count)),
+        (None, Some(step)) => format!("step {step}: "),
+        (None, None) => String::new(),
+    };
+    when + &failed_allocation(row)
 }
 
 fn failed_allocation(row: &Row) -> String {

@@ -38,10 +38,11 @@ impl Engine<'_> {
         self.manager.backing.device.write(region, &numbers)?;
         self.prefetch_batch(next)?;
         let program = self.program;
+        let step = self.counts.steps + 1;
         let mut seen = 0;
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
             for _ in 0..section.repeat_count {
-                self.run_section(section.kind, seen)?;
+                self.run_section(section.kind, seen).map_err(|failure| failure.in_step(step))?;
                 seen += section.samples;
                 self.counts.micro_batches += u64::from(section.samples > 0);
             }
@@ -51,8 +52,9 @@ impl Engine<'_> {
 
     /// The second half of a step: clips and applies the gradients.
     pub(crate) fn update(&mut self) -> Result<StepReport, Failure> {
-        self.run_section(SectionKind::Update, 0)?;
-        self.counts.steps += 1;
+        let step = self.counts.steps + 1;
+        self.run_section(SectionKind::Update, 0).map_err(|failure| failure.in_step(step))?;
+        self.counts.steps = step;
         let Results { loss, norm, scale, counts } = self.program.host_buffers.results;
         if let Some(counts) = counts {
             let counts = StepCounts::from_array(self.read_numbers(counts)?);

@@ -174,6 +174,8 @@ documented! {
         /// with another, the same training differs in the last bits. Empty on a GPU.
         #[serde(default)]
         pub instruction_set: String,
+        /// Optimizer step in which it ran out of memory, from 1. Empty in start-up and evaluations.
+        pub oom_step: Option<u64>,
     }
 }
 
@@ -252,6 +254,7 @@ impl Measured {
     pub fn record_out_of_memory(&mut self, found: &OutOfMemory, short: Shortfall) {
         let (short, other) = short.of(found.pool);
         self.oom_phase = Some(found.phase.name().to_owned());
+        self.oom_step = found.step;
         self.oom_operation = Some(found.operation.clone());
         self.oom_value = Some(found.value.clone());
         self.oom_requested_bytes = Some(found.requested);
@@ -330,5 +333,6 @@ fn describe(found: &OutOfMemory, short: Shortfall) -> String {
         0 => String::new(),
         bytes => format!(", and {} {of_other}", Bytes(bytes)),
     };
-    format!("{phase}: no room for {value} of {operation}; the run is {}{of} short{other}", Bytes(short))
+    let step = found.step.map(|step| format!("step {step}, ")).unwrap_or_default();
+    format!("{step}{phase}: no room for {value} of {operation}; the run is {}{of} short{other}", Bytes(short))
 }

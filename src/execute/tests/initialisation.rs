@@ -14,7 +14,7 @@ use crate::metrics::Counts;
 use base::units::Bytes;
 use compile::{Action, Parameter, Program, SectionKind};
 use data::{StoredParameters, Weights};
-use device::{Delay, Phase, Pool, Role, Usage};
+use device::{Delay, Device, Phase, Pool, Role, Usage};
 use memory::{Failure, Prediction, RunSchedule, predict, rounded};
 use spec::*;
 
@@ -232,6 +232,49 @@ fn lazy_init_allocates_each_layer_at_its_first_use() {
             assert_eq!(steady.phase_peak(phase).live, usual.phase_peak(phase).live, "{}", phase.name());
         }
         assert_eq!(steady.reserved_peak, usual.reserved_peak);
+    }
+}
+
+/// The second step needs the states that the first update creates: below its peak, it is the second step that fails.
+#[test]
+fn second_step_runs_out_of_memory_with_lazy_init() {
+    for allocator in [Allocator::Arena, Allocator::Direct] {
+        let [lazy, plain] = [Init::Lazy, Init::Device].map(|init| {
+            let mut config = started(init, allocator);
+            (config.measure.warmup_steps, config.measure.steps) = (0, 3);
+            config
+        });
+        let free = predicted(&lazy);
+        let peak = free.device.steady_peak().live.total();
+        let program = program(&lazy);
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        engine.step(&batch(&lazy, 0, lazy.train.batch_size), &lazy.numbers(1)).unwrap();
+        assert_eq!(engine.ledger().usage(Pool::Device).step_peak(), free.first_step_peak, "{allocator:?}");
+        assert!(free.first_step_peak < peak, "{allocator:?}: {} of {peak}", free.first_step_peak);
+        assert_eq!(predicted(&plain).first_step_peak, predicted(&plain).device.step_peak());
+
+        let target = testing::target().with_memory(Bytes(peak - 1));
+        let step = |config: &RunConfig| {
+            let program = testing::compile(config, &target).unwrap();
+            let predicted = predict(&program, &target, RunSchedule::of(config)).out_of_memory;
+            let mut device = testing::device(target.clone());
+            let run = |device: &mut dyn Device| -> Result<(), Failure> {
+                let mut engine = Engine::new(&program, device, true)?;
+                engine.start()?;
+                for step in 0..3 {
+                    engine.step(&batch(config, step, config.train.batch_size), &config.numbers(step + 1))?;
+                }
+                Ok(())
+            };
+            match run(device.as_mut()) {
+                Err(Failure::OutOfMemory(found)) => assert_eq!(predicted.as_ref(), Some(&*found)),
+                other => panic!("{other:?}"),
+            }
+            predicted.and_then(|found| found.step)
+        };
+        assert_eq!((step(&lazy), step(&plain)), (Some(2), Some(1)), "{allocator:?}");
     }
 }
 
