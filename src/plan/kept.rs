@@ -1,5 +1,7 @@
 //! Resolves the names and patterns of `keep` to the full names of the model's values. Unknown names are errors.
 
+use std::collections::HashSet;
+
 use super::layers::suggest_names;
 use graph::Graphs;
 use spec::{Problem, RunConfig, Table, attach_span};
@@ -19,7 +21,9 @@ pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, 
         let message = format!("keep: unknown value `{unknown}`: this model does not compute it");
         return Err(vec![attach_span(message, &[KEEP], tree, suggest_names(&ends, unknown))]);
     }
-    values.retain(|value| names.iter().any(|name| graph::goes_by(value, name)));
+    // Several values of one layer may share a name.
+    let mut seen = HashSet::new();
+    values.retain(|value| names.iter().any(|name| graph::goes_by(value, name)) && seen.insert(value.clone()));
     config.strategy.keep = values;
     Ok(config)
 }

@@ -145,7 +145,7 @@ fn dumped() -> (TempDir, PathBuf, StoredParameters) {
 #[test]
 fn run_with_dumped_weights_continues_from_them() {
     let (_folder, file, weights) = dumped();
-    let choices = testing::sample(12).into_iter().map(|choice| testing::small_with(&choice));
+    let choices = testing::sample(12).into_iter().map(|choice| testing::small_with(&choice.of_own_model()));
     let inits = [Init::Device, Init::Host, Init::Lazy].map(|init| started(init, Allocator::Direct));
     for mut config in inits.into_iter().chain(choices) {
         // LoRA factors are not in the file.
