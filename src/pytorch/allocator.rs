@@ -7,8 +7,6 @@
 //!
 //! Source: the behaviour of PyTorch 2.15, recorded block by block.
 
-use crate::sequence::{Event, Phase, Sequence};
-
 const MIB: u64 = 1 << 20;
 
 /// The granularity of blocks.
@@ -44,16 +42,6 @@ struct Block {
     after: Option<u32>,
 }
 
-/// A free block in the order of the search.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct FreeBlock {
-    bytes: u64,
-    /// Segments are numbered by age.
-    segment: u32,
-    offset: u64,
-    index: u32,
-}
-
 /// Allocated and reserved bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -64,7 +52,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    fn raise(&mut self, to: Usage) {
+    pub(crate) fn raise(&mut self, to: Usage) {
         self.allocated = self.allocated.max(to.allocated);
         self.reserved = self.reserved.max(to.reserved);
     }
@@ -81,21 +69,21 @@ pub struct OutOfMemory {
 }
 
 #[derive(Debug)]
-struct Allocator {
+pub(crate) struct Allocator {
     blocks: Vec<Block>,
     /// Indices of blocks that no longer exist.
     unused: Vec<u32>,
-    /// The free blocks of both pools, sorted.
-    free: [Vec<FreeBlock>; 2],
+    /// The free blocks of both pools in the order of the search, see `search_key`.
+    free: [Vec<u128>; 2],
     segments: u32,
-    usage: Usage,
+    pub(crate) usage: Usage,
     limit: Option<u64>,
     /// How often cached segments were returned to satisfy a request.
-    retries: u32,
+    pub(crate) retries: u32,
 }
 
 impl Allocator {
-    fn new(limit: Option<u64>) -> Allocator {
+    pub(crate) fn new(limit: Option<u64>) -> Allocator {
         Allocator {
             blocks: Vec::new(),
             unused: Vec::new(),
@@ -124,29 +112,42 @@ impl Allocator {
         }
     }
 
+    /// A block's rank in the search: its size, the age of its segment, its address; then its index. One number, because
+    /// most of a replay's time goes into comparing it.
+    fn search_key(&self, index: u32) -> u128 {
+        let Block { bytes, segment, offset, .. } = self.blocks[index as usize];
+        let offset = u32::try_from(offset / ROUND).unwrap_or(u32::MAX);
+        u128::from(bytes / ROUND) << 88
+            | u128::from(segment) << 64
+            | u128::from(offset) << 32
+            | u128::from(index)
+    }
+
     fn set_free(&mut self, index: u32, free: bool) {
-        let Block { bytes, segment, offset, size, .. } = self.blocks[index as usize];
-        let block = FreeBlock { bytes, segment, offset, index };
+        let key = self.search_key(index);
+        let Block { size, .. } = self.blocks[index as usize];
         let blocks = &mut self.free[size as usize];
-        match (blocks.binary_search(&block), free) {
-            (Err(at), true) => blocks.insert(at, block),
+        match (blocks.binary_search(&key), free) {
+            (Err(at), true) => blocks.insert(at, key),
             (Ok(at), false) => drop(blocks.remove(at)),
             (Ok(_), true) | (Err(_), false) => unreachable!("a block is free or not"),
         }
         self.block(index).free = free;
     }
 
-    fn allocate(&mut self, request: u64) -> Result<u32, OutOfMemory> {
+    /// The index of the block for a request.
+    pub(crate) fn allocate(&mut self, request: u64) -> Result<u32, OutOfMemory> {
         let bytes = request.max(1).next_multiple_of(ROUND);
         let size = if bytes <= SMALL { Size::Small } else { Size::Large };
-        let blocks = &self.free[size as usize];
-        let found = blocks.get(blocks.partition_point(|block| block.bytes < bytes)).map(|block| block.index);
-        let index = match found {
-            Some(index) => {
-                self.set_free(index, false);
-                index
-            }
-            None => self.segment(bytes, size)?,
+        let blocks = &mut self.free[size as usize];
+        let smallest = u128::from(bytes / ROUND) << 88;
+        let at = blocks.partition_point(|&key| key < smallest);
+        let index = if at < blocks.len() {
+            let index = blocks.remove(at) as u32;
+            self.block(index).free = false;
+            index
+        } else {
+            self.segment(bytes, size)?
         };
         let Block { bytes: whole, offset, segment, after, .. } = self.blocks[index as usize];
         let rest = whole - bytes;
@@ -192,7 +193,7 @@ impl Allocator {
         Ok(self.add(Block { bytes: whole, offset: 0, segment, size, free: false, before: None, after: None }))
     }
 
-    fn free(&mut self, index: u32) {
+    pub(crate) fn free(&mut self, index: u32) {
         self.usage.allocated -= self.blocks[index as usize].bytes;
         let Block { before, after, .. } = self.blocks[index as usize];
         if let Some(before) = before.filter(|&other| self.blocks[other as usize].free) {
@@ -219,8 +220,8 @@ impl Allocator {
     }
 
     /// Returns segments without a block in use to the driver.
-    fn empty_cache(&mut self) {
-        let free = self.free.iter().flatten().map(|block| block.index);
+    pub(crate) fn empty_cache(&mut self) {
+        let free = self.free.iter().flatten().map(|&key| key as u32);
         let whole: Vec<u32> = free.filter(|&index| self.is_whole(index)).collect();
         for index in whole {
             self.set_free(index, false);
@@ -232,67 +233,6 @@ impl Allocator {
     fn is_whole(&self, index: u32) -> bool {
         let Block { before, after, .. } = self.blocks[index as usize];
         before.is_none() && after.is_none()
-    }
-}
-
-/// Peaks of a replayed sequence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Peaks {
-    /// Over the whole sequence.
-    pub whole: Usage,
-    /// By phase, in the order of [`Phase`]; of all steps.
-    pub phases: Vec<(Phase, Usage)>,
-    /// By step, from the first; what precedes it belongs to no step.
-    pub steps: Vec<Usage>,
-    /// Cached segments were returned to the driver to satisfy a request.
-    pub retries: u32,
-    /// The index of the event that first reaches the largest allocated bytes.
-    pub at: usize,
-}
-
-/// Replays a sequence on a card with this much memory for PyTorch's allocator.
-///
-/// # Errors
-/// A request that does not fit, with the index of its event.
-pub fn replay(sequence: &Sequence, limit: Option<u64>) -> Result<Peaks, (usize, OutOfMemory)> {
-    let mut allocator = Allocator::new(limit);
-    let mut blocks = Vec::with_capacity(sequence.requests());
-    let mut peaks = Peaks::default();
-    let mut phase = Phase::Start;
-    let mut of_phase = Usage::default();
-    for (at, event) in sequence.events.iter().enumerate() {
-        match *event {
-            Event::Request(bytes) => {
-                blocks.push(allocator.allocate(bytes).map_err(|error| (at, error))?);
-                if allocator.usage.allocated > peaks.whole.allocated {
-                    peaks.at = at;
-                }
-                peaks.whole.raise(allocator.usage);
-                of_phase.raise(allocator.usage);
-                if let Some(step) = peaks.steps.last_mut() {
-                    step.raise(allocator.usage);
-                }
-            }
-            Event::Release(request) => allocator.free(blocks[request as usize]),
-            Event::EmptyCache => allocator.empty_cache(),
-            Event::Step => peaks.steps.push(allocator.usage),
-            Event::Phase(next) => {
-                peaks.record(phase, of_phase);
-                (phase, of_phase) = (next, allocator.usage);
-            }
-        }
-    }
-    peaks.record(phase, of_phase);
-    peaks.retries = allocator.retries;
-    Ok(peaks)
-}
-
-impl Peaks {
-    fn record(&mut self, phase: Phase, usage: Usage) {
-        match self.phases.iter_mut().find(|(known, _)| *known == phase) {
-            Some((_, known)) => known.raise(usage),
-            None => self.phases.push((phase, usage)),
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! first needs one of them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use crate::tensor::{DType, Tensor};
@@ -17,7 +17,7 @@ pub(crate) struct Frame {
     input: Tensor,
     autocast: Option<DType>,
     saved: RefCell<Vec<Weak<Recomputed>>>,
-    values: RefCell<HashMap<usize, Tensor>>,
+    values: RefCell<BTreeMap<usize, Tensor>>,
     is_recomputing: Cell<bool>,
     recomputed: Cell<usize>,
 }

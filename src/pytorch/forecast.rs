@@ -1,10 +1,11 @@
 //! The memory that PyTorch takes for a run, and the largest micro-batch that fits.
 
-use crate::allocator::{Peaks, Usage, replay};
+use crate::allocator::Usage;
 use crate::card::Card;
 use crate::coverage::NotCovered;
 use crate::optimizer::Implementation;
 use crate::program::sequence;
+use crate::replay::{Peaks, replay};
 use crate::sequence::{Phase, Purpose};
 use base::search;
 use spec::{RunConfig, Train};

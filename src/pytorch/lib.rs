@@ -17,15 +17,17 @@ mod grad_scaler;
 mod module;
 mod optimizer;
 mod program;
+mod replay;
 mod sequence;
 mod tensor;
 mod torch;
 
-pub use allocator::{OutOfMemory, Peaks, Usage, replay};
+pub use allocator::{OutOfMemory, Usage};
 pub use card::Card;
 pub use coverage::NotCovered;
 pub use export::script;
 pub use forecast::{Fit, Forecast, Machine};
 pub use optimizer::Implementation;
 pub use program::sequence;
+pub use replay::{Peaks, replay};
 pub use sequence::{Event, Phase, Purpose, Sequence};

@@ -32,11 +32,8 @@ pub fn sequence(
     coverage::check(config, &card)?;
     let torch = Torch::new(card);
     let mut program = Program::start(&torch, config, implementation)?;
-    for step in 1..=STEPS {
-        torch.mark(Event::Step);
-        program.step(step);
-    }
-    Ok(torch.sequence())
+    torch.with_purpose(Purpose::Activation, || program.run());
+    Ok(torch.take_sequence())
 }
 
 /// Checks the operations of a run's graph.
@@ -93,11 +90,23 @@ impl<'a> Program<'a> {
         })
     }
 
-    fn step(&mut self, step: usize) {
-        self.torch.with_purpose(Purpose::Activation, || self.run_step(step));
+    /// The steps; the last two are followed by evaluations. All steps but the first are alike, and all evaluations.
+    fn run(&mut self) {
+        let torch = self.torch;
+        self.step();
+        let step = torch.part(|| self.step());
+        let mut evaluation = None;
+        for _ in 2..STEPS {
+            torch.again(&step, || self.step());
+            match &evaluation {
+                None => evaluation = Some(torch.part(|| self.evaluate_between())),
+                Some(evaluation) => torch.again(evaluation, || self.evaluate_between()),
+            }
+        }
     }
 
-    fn run_step(&mut self, step: usize) {
+    fn step(&mut self) {
+        self.torch.mark(Event::Step);
         if self.config.trains() {
             self.train();
         } else {
@@ -107,10 +116,11 @@ impl<'a> Program<'a> {
         if self.config.strategy.empty_cache != EmptyCache::Never {
             self.torch.mark(Event::EmptyCache);
         }
-        if let Some(evaluation) = &self.config.evaluation
-            && step >= STEPS - 1
-            && self.config.trains()
-        {
+    }
+
+    /// The evaluation between two steps of training.
+    fn evaluate_between(&self) {
+        if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
             self.torch.mark(Event::Phase(Phase::Evaluation));
             self.evaluate(evaluation.batches.min(2), self.config.strategy.evaluation_pass);
         }
@@ -122,7 +132,7 @@ impl<'a> Program<'a> {
         let strategy = &config.strategy;
         let micro_batches = config.micro_batches();
         let mut variables = Variables::default();
-        for micro_batch in 0..micro_batches {
+        torch.turns(micro_batches, |micro_batch| {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
             let loss = self.loss(is_last, true, &mut variables);
@@ -134,7 +144,7 @@ impl<'a> Program<'a> {
             if strategy.empty_cache == EmptyCache::Micro && !is_last {
                 torch.mark(Event::EmptyCache);
             }
-        }
+        });
         if strategy.update == Update::InBackward {
             return;
         }
@@ -188,13 +198,14 @@ impl<'a> Program<'a> {
     }
 
     /// Evaluates batches; the script keeps the sum of their losses as a number.
-    fn evaluate(&mut self, batches: usize, pass: EvaluationPass) {
+    fn evaluate(&self, batches: usize, pass: EvaluationPass) {
         let mut variables = Variables::default();
         self.torch.with_grad(pass == EvaluationPass::Grad, || {
             for _ in 0..batches {
-                for micro_batch in 1..=self.config.micro_batches() {
-                    self.loss(micro_batch == self.config.micro_batches(), false, &mut variables);
-                }
+                let micro_batches = self.config.micro_batches();
+                self.torch.turns(micro_batches, |micro_batch| {
+                    self.loss(micro_batch + 1 == micro_batches, false, &mut variables);
+                });
             }
         });
     }

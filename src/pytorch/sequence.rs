@@ -1,5 +1,7 @@
 //! The requests that a PyTorch program makes of its caching allocator, in order.
 
+use std::ops::Range;
+
 /// A phase of a training step, for peaks by phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
@@ -86,6 +88,15 @@ pub struct Sequence {
     pub events: Vec<Event>,
     /// By number of the request.
     purposes: Vec<Purpose>,
+    /// Requests whose holders now hold the copies made last: requests, and the distance to their copies.
+    moved: Vec<(Range<u32>, u32)>,
+}
+
+/// A part of a program: its events and its requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    events: Range<usize>,
+    requests: Range<u32>,
 }
 
 impl Sequence {
@@ -101,7 +112,48 @@ impl Sequence {
     }
 
     pub(crate) fn release(&mut self, request: u32) {
-        self.events.push(Event::Release(request));
+        let moved = self.moved.iter().rev().find(|(requests, _)| requests.contains(&request));
+        let distance = moved.map_or(0, |(_, distance)| *distance);
+        self.events.push(Event::Release(request + distance));
+    }
+
+    /// The part of the program that `run` adds.
+    pub(crate) fn part_from(&self, events: usize, request: usize) -> Part {
+        Part { events: events..self.events.len(), requests: request as u32..self.purposes.len() as u32 }
+    }
+
+    /// Whether two successive parts make the same calls, each releasing requests of its own or of the part before it.
+    pub(crate) fn is_period(&self, first: &Part, second: &Part) -> bool {
+        let period = second.requests.len() as u32;
+        let [first_events, second_events] = [first, second].map(|part| &self.events[part.events.clone()]);
+        first.requests.len() == second.requests.len()
+            && first_events.len() == second_events.len()
+            && first_events.iter().zip(second_events).all(|pair| match pair {
+                (Event::Release(a), Event::Release(b)) => a + period == *b && first.requests.start <= *b,
+                (a, b) => a == b,
+            })
+    }
+
+    /// Whether a part releases requests of its own only.
+    pub(crate) fn is_closed(&self, part: &Part) -> bool {
+        self.events[part.events.clone()].iter().all(|event| match event {
+            Event::Release(request) => part.requests.contains(request),
+            _ => true,
+        })
+    }
+
+    /// Appends a part again. Its releases of earlier requests become releases of requests made equally long before.
+    /// Whoever holds a request of the part now holds its copy.
+    pub(crate) fn append_copy(&mut self, part: &Part) {
+        let distance = self.purposes.len() as u32 - part.requests.start;
+        for index in part.events.clone() {
+            self.events.push(match self.events[index] {
+                Event::Release(request) => Event::Release(request + distance),
+                event => event,
+            });
+        }
+        self.purposes.extend_from_within(part.requests.start as usize..part.requests.end as usize);
+        self.moved.push((part.requests.clone(), distance));
     }
 
     pub(crate) fn mark(&mut self, event: Event) {

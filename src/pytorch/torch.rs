@@ -1,13 +1,13 @@
 //! The state of a PyTorch process: grad mode, autocast and the recorded sequence.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::autograd::{Gradient, Node};
 use crate::card::Card;
 use crate::checkpoint::Frame;
-use crate::sequence::{Event, Purpose, Sequence};
+use crate::sequence::{Event, Part, Purpose, Sequence};
 use crate::tensor::{DType, Storage, Tensor};
 use ops::Shape;
 
@@ -16,8 +16,8 @@ pub(crate) struct Torch {
     sequence: Rc<RefCell<Sequence>>,
     grad: Cell<bool>,
     autocast: Cell<Option<DType>>,
-    /// Autocast's copies of fp32 leaves, by tensor.
-    casts: RefCell<HashMap<usize, Tensor>>,
+    /// Autocast's copies of fp32 leaves, by tensor. Sorted, so that they are released in the same order each time.
+    casts: RefCell<BTreeMap<usize, Tensor>>,
     /// The checkpointed calls in progress, innermost last.
     pub(crate) frames: RefCell<Vec<Rc<Frame>>>,
     /// A recomputation has all it needs: PyTorch leaves the function by an exception, here nothing is requested.
@@ -43,8 +43,41 @@ impl Torch {
     }
 
     /// The recorded sequence; what still lives is not released in it.
-    pub(crate) fn sequence(&self) -> Sequence {
-        self.sequence.borrow().clone()
+    pub(crate) fn take_sequence(&self) -> Sequence {
+        self.sequence.take()
+    }
+
+    /// Runs a part of the program.
+    pub(crate) fn part(&self, run: impl FnOnce()) -> Part {
+        let (events, requests) = self.with_sequence(|sequence| (sequence.events.len(), sequence.requests()));
+        run();
+        self.with_sequence(|sequence| sequence.part_from(events, requests))
+    }
+
+    /// Runs `count` turns. From the second to the last but one all are alike: copies of the third stand for the rest.
+    pub(crate) fn turns(&self, count: usize, mut run: impl FnMut(usize)) {
+        const SIMULATED: usize = 3;
+        let parts: Vec<Part> = (0..count.min(SIMULATED)).map(|turn| self.part(|| run(turn))).collect();
+        let mut next = parts.len();
+        if let [_, second, third] = &parts[..]
+            && self.with_sequence(|sequence| sequence.is_period(second, third))
+        {
+            while next + 1 < count {
+                self.with_sequence(|sequence| sequence.append_copy(third));
+                next += 1;
+            }
+        }
+        (next..count).for_each(run);
+    }
+
+    /// Runs a part of the program again: as a copy if it releases its own requests only.
+    pub(crate) fn again(&self, part: &Part, run: impl FnOnce()) {
+        let is_closed = self.with_sequence(|sequence| sequence.is_closed(part));
+        if is_closed { self.with_sequence(|sequence| sequence.append_copy(part)) } else { run() }
+    }
+
+    fn with_sequence<T>(&self, f: impl FnOnce(&mut Sequence) -> T) -> T {
+        f(&mut self.sequence.borrow_mut())
     }
 
     pub(crate) fn mark(&self, event: Event) {

@@ -1,7 +1,8 @@
 //! Traces worked out by hand from PyTorch's rules.
 
 use super::*;
-use crate::sequence::Purpose;
+use crate::replay::replay;
+use crate::sequence::{Event, Phase, Purpose, Sequence};
 
 /// An allocator, and blocks in use by name.
 struct Trace {
