@@ -71,6 +71,10 @@ struct Figures {
     reserved_ratio: Option<f64>,
     predicted_first_step_peak_bytes: Option<u64>,
     oom_step: Option<u64>,
+    torch_peak_bytes: Option<u64>,
+    torch_reserved_peak_bytes: Option<u64>,
+    torch_fits_micro_batch: Option<usize>,
+    torch_fits: String,
     axes: Vec<(String, String)>,
 }
 
@@ -175,6 +179,10 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, caution: Option<&str>) 
         reserved_ratio: relative.reserved,
         predicted_first_step_peak_bytes: row.predicted_first_step_peak_bytes,
         oom_step: measured.oom_step,
+        torch_peak_bytes: row.torch_peak_bytes,
+        torch_reserved_peak_bytes: row.torch_reserved_peak_bytes,
+        torch_fits_micro_batch: row.torch_fits_micro_batch,
+        torch_fits: row.torch_fits,
         axes: row.axes,
     }
 }
