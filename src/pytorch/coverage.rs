@@ -33,9 +33,8 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
-    // Only joined documents add no parts to a sample.
-    if !config.documents().parts(1).is_empty() {
-        return not_covered("padded or packed documents");
+    if masks_targets(config) && strategy.loss_chunks > 1 {
+        return not_covered("loss_chunks with masked targets");
     }
     if strategy.lora.is_some() {
         return not_covered("adapters (lora)");
@@ -65,6 +64,11 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         return not_covered("a data set on the device");
     }
     Ok(())
+}
+
+/// Whether the loss ignores some targets: padding, or what a data set lacks for its last batch.
+pub(crate) fn masks_targets(config: &RunConfig) -> bool {
+    config.documents().mask("targets")
 }
 
 fn dtypes(config: &RunConfig, card: &Card) -> Covered {

@@ -419,7 +419,10 @@ impl Script<'_> {
         if chunks == 1 {
             self.line(&format!("        logits = self.head({x})"));
             capped.iter().for_each(|line| self.line(line));
-            self.line("        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())");
+            let ignored = if coverage::masks_targets(self.config) { ", ignore_index=-1" } else { "" };
+            self.line(&format!(
+                "        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(){ignored})"
+            ));
             return;
         }
         self.lines(&[
@@ -623,10 +626,19 @@ impl Script<'_> {
             Some(_) => "self.scaler.scale(SCALED)",
             None => "SCALED",
         };
-        let share = if self.config.micro_batches() > 1 { "(loss * (len(tokens) / BATCH))" } else { "loss" };
-        let scaled = scaled.replace("SCALED", share);
+        let share = if coverage::masks_targets(self.config) { "share" } else { "len(tokens) / BATCH" };
+        // PyTorch's mean of a micro-batch ignores masked targets; the step's mean is over all that are not masked.
+        self.line_if(
+            coverage::masks_targets(self.config),
+            "            share = (batch[1] >= 0).sum().item() / (self.batches[1][step % len(self.batches[1])] >= 0).sum().item()",
+        );
+        let scaled_loss = match self.config.micro_batches() {
+            1 => "loss".to_owned(),
+            _ => format!("(loss * ({share}))"),
+        };
+        let scaled = scaled.replace("SCALED", &scaled_loss);
         self.line(&format!("            {scaled}.backward()"));
-        self.line("            total += loss.item() * len(tokens) / BATCH");
+        self.line(&format!("            total += loss.item() * {share}"));
         if strategy.empty_cache == EmptyCache::Micro && self.config.micro_batches() > 1 {
             self.lines(&["            if batch is not None:", "                torch.cuda.empty_cache()"]);
         }
