@@ -261,6 +261,10 @@ impl Script<'_> {
         let dropout = self.model.dropout.attention;
         let scale = self.model.attention_scale;
         if self.config.strategy.attention == Attention::Materialized {
+            self.line_if(
+                self.model.heads != self.model.kv_heads,
+                "        k, v = (part[:, :, None].expand(-1, -1, HEADS // KV_HEADS, -1, -1).flatten(1, 2) for part in (k, v))",
+            );
             let scale = scale.map_or("HEAD**-0.5".to_owned(), |scale| format!("{scale:?}"));
             self.line(&format!("        scores = q @ k.transpose(-2, -1) * {scale}"));
             self.line_if(causal, "        scores = scores.masked_fill(mask, float(\"-inf\"))");

@@ -13,7 +13,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, Node, ValueKind};
 use ops::{AttentionConfig, Linear, Op, Shape};
-use spec::{BlockPart, Recompute, RunConfig};
+use spec::{Attention, BlockPart, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
 #[derive(Clone)]
@@ -69,6 +69,8 @@ pub(crate) struct Module {
     rotary: Option<[Tensor; 2]>,
     /// The causal mask bool[T, T] of materialized attention.
     mask: Option<Tensor>,
+    /// Whether attention is written out.
+    is_written_out: bool,
     calls: Rc<Vec<Call>>,
     /// By node: the values that it uses last.
     last_uses: Vec<Vec<usize>>,
@@ -111,6 +113,7 @@ impl Module {
             order,
             rotary,
             mask,
+            is_written_out: config.strategy.attention == Attention::Materialized,
             calls,
             last_uses,
             tokens,
@@ -231,7 +234,7 @@ impl Module {
                 let (weights, _) = module.weights(&module.graph.nodes[head]);
                 let mut logits = functions::linear(torch, x, &weights[0], None);
                 if is_capped {
-                    logits = soft_cap(torch, &logits);
+                    logits = functions::soft_cap(torch, &logits);
                 }
                 functions::cross_entropy(torch, &logits, &targets)
             };
@@ -294,10 +297,11 @@ impl Module {
                 let zero_centered = norm.offset != 0.0;
                 let linear = self.writer_of(node.inputs[0]);
                 let (heads, _) = self.reader_of(node.inputs[0]).expect("attention");
+                let is_written_out = self.is_written_out;
                 let part = |part: usize| {
                     let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
                     let Some(norm) = (part < 2).then(|| &self.parameter(node, 1 + part)[0]) else {
-                        return self.project(torch, linear, part, &x, shape, false);
+                        return self.project(torch, linear, part, &x, shape, is_written_out);
                     };
                     // self.q_norm(self.q(x).unflatten(-1, (-1, HEAD))).transpose(1, 2)
                     let normed = {
@@ -317,11 +321,16 @@ impl Module {
             }
             Op::Attention(attention) => self.attention(torch, node, &attention.attending, values, trains),
             Op::MaterializedAttention(attention) => {
+                let AttentionConfig { cap, dropped, .. } = &attention.attending;
                 let heads = self.heads(node, &attention.attending);
-                let qkv = functions::split(torch, &values.one(node.inputs[0]), 3);
-                let [q, k, v] = parts(qkv);
-                let has_dropout = trains && attention.attending.dropped.is_some();
-                functions::manual_attention(torch, [&q, &k, &v], self.mask.as_ref(), heads, has_dropout)
+                let value = values.0[node.inputs[0]].take().expect("an input");
+                let (qkv, _argument) = match value {
+                    Value::Parts(qkv) => (parts(qkv), None),
+                    // `attend(self.qkv(x))` holds its argument until it returns.
+                    Value::One(qkv) => (parts(self.split_heads(torch, &qkv, heads)), Some(qkv)),
+                };
+                let has_dropout = trains && dropped.is_some();
+                functions::manual_attention(torch, qkv, self.mask.as_ref(), heads, cap.is_some(), has_dropout)
             }
             Op::Gated(gated) => {
                 // `F.silu(self.gate(x)) * self.up(x)`
@@ -353,7 +362,7 @@ impl Module {
             Op::CrossEntropy(loss) => {
                 let (logits, targets) = (values.one(node.inputs[0]), values.one(node.inputs[1]));
                 if loss.cap.is_some() {
-                    let capped = soft_cap(torch, &logits);
+                    let capped = functions::soft_cap(torch, &logits);
                     drop(logits);
                     self.release(index, values);
                     functions::cross_entropy(torch, &capped, &targets)
@@ -378,10 +387,15 @@ impl Module {
                 return Value::One(x);
             }
             let (heads, is_changed) = self.reader_of(node.outputs[0]).expect("attention");
+            let is_written_out = self.is_written_out;
             let part = |part: usize| {
                 let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
                 // Rotated queries and keys are contiguous, so their gradient has no view's layout.
-                self.project(torch, node, part, &x, shape, is_changed && part < 2)
+                let copies_gradient = match is_written_out {
+                    true => part != 1 || is_changed || heads.keys != heads.queries,
+                    false => is_changed && part < 2,
+                };
+                self.project(torch, node, part, &x, shape, copies_gradient)
             };
             return Value::Parts((0..weights.len()).map(part).collect());
         }
@@ -397,6 +411,17 @@ impl Module {
             y = functions::add(torch, &residual, &y);
         }
         Value::One(y)
+    }
+
+    /// `x.split(H * D, -1)` by head, for attention written out.
+    fn split_heads(&self, torch: &Torch, qkv: &Tensor, heads: Heads) -> Vec<Tensor> {
+        let parts = functions::split(torch, qkv, 3).into_iter().enumerate();
+        let by_head = |(part, x): (usize, Tensor)| {
+            let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
+            // The gradient of the keys has the layout of the view already.
+            functions::heads(torch, &x, shape.dims(), part != 1)
+        };
+        parts.map(by_head).collect()
     }
 
     /// Queries, keys or values of x, by head: `self.q(x).unflatten(-1, (-1, HEAD)).transpose(1, 2)`.
@@ -471,15 +496,6 @@ impl Module {
     }
 }
 
-/// `torch.tanh(logits / cap) * cap`
-fn soft_cap(torch: &Torch, logits: &Tensor) -> Tensor {
-    let tanh = {
-        let divided = functions::scale(torch, logits);
-        functions::tanh(torch, &divided)
-    };
-    functions::scale(torch, &tanh)
-}
-
 fn parts(parts: Vec<Tensor>) -> [Tensor; 3] {
     parts.try_into().unwrap_or_else(|_| unreachable!("queries, keys and values"))
 }
@@ -501,14 +517,6 @@ pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), 
             }
             Op::MaterializedAttention(attention) => {
                 coverage::check_attention(config, &attention.attending, &graph.values[node.inputs[0]].ty)?;
-                let AttentionConfig { heads, kv_heads, .. } = attention.attending;
-                let writer =
-                    graph.nodes.iter().find(|writer| writer.outputs.first() == Some(&node.inputs[0]));
-                if heads != kv_heads || !matches!(writer.map(|node| &node.op), Some(Op::Linear(_))) {
-                    return Err(NotCovered(
-                        "materialized attention of rotated, normalised or grouped heads".to_owned(),
-                    ));
-                }
             }
             Op::Embedding(embedding) if embedding.documents => {
                 return Err(NotCovered("packed documents, which need a mask".to_owned()));

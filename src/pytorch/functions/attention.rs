@@ -1,7 +1,7 @@
 //! `torch.nn.functional.scaled_dot_product_attention` and attention written out.
 
 use super::elementwise::softmax;
-use super::views::{copied, with_copied_gradient};
+use super::views::copied;
 use super::{cast, dropout, matmul_output, scale};
 use crate::autograd::Gradient;
 use crate::tensor::{DType, Tensor};
@@ -202,30 +202,44 @@ fn expanded_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Tensor> 
 }
 
 /// Attention written out: two products, a mask and a softmax, with the copies that `bmm` makes of transposed views.
-/// q, k and v [B, T, H*D] are parts of one tensor.
+/// q, k and v are views [B, heads, T, D] of tensors [B, T, heads*D].
 pub(crate) fn manual_attention(
     torch: &Torch,
-    [q, k, v]: [&Tensor; 3],
+    [q, mut k, mut v]: [Tensor; 3],
     mask: Option<&Tensor>,
     heads: Heads,
+    cap: bool,
     has_dropout: bool,
 ) -> Tensor {
     let scores_shape = Shape::new(&[heads.batch, heads.queries, heads.sequence, heads.sequence]);
-    let dtype = q.dtype();
+    let dtype = torch.autocast().unwrap_or(q.dtype());
     // [B, T, H, D] as [B, H, T, D] is contiguous with one head; `bmm` needs no copy of one sample either.
     let is_strided = heads.queries > 1;
-    let copied = |x: &Tensor| if is_strided && heads.batch > 1 { copied(torch, x) } else { x.clone() };
-    let with_copied_gradient =
-        |x: &Tensor| if is_strided { with_copied_gradient(torch, x) } else { x.clone() };
-    // The gradient of the keys has the layout of the view already.
-    let (q, v) = (with_copied_gradient(q), with_copied_gradient(v));
+    let is_grouped = heads.keys != heads.queries;
+    // Repeated heads are a copy already, except of a single one.
+    let is_repeated = is_grouped && heads.keys > 1;
+    let for_product = |x: &Tensor, is_strided: bool| {
+        if is_strided && heads.batch > 1 { copied(torch, x) } else { x.clone() }
+    };
+    if is_grouped {
+        // x[:, :, None].expand(-1, -1, H // G, -1, -1).flatten(1, 2)
+        let repeated = [&k, &v].map(|x| repeated(torch, x, heads));
+        [k, v] = repeated;
+    }
     let mut scores = {
         let products = {
-            let (q, k) = (copied(&q), copied(k));
+            let casts = [&k, &q].map(|x| cast(torch, x, dtype));
+            // The cast of a single repeated head is a copy of its own.
+            let is_copy = is_repeated || is_grouped && k.dtype() != dtype;
+            let q = for_product(&casts[1], is_strided);
+            let k = for_product(&casts[0], is_strided && !is_copy);
             bmm(torch, &q, &k, scores_shape)
         };
         scale(torch, &products)
     };
+    if cap {
+        scores = super::soft_cap(torch, &scores);
+    }
     if let Some(mask) = mask {
         // scores.masked_fill(mask, -inf)
         scores =
@@ -237,10 +251,11 @@ pub(crate) fn manual_attention(
     if has_dropout {
         scores = dropout(torch, &scores);
     }
+    let shape = Shape::new(&[heads.batch, heads.sequence, heads.queries * heads.head]);
     let output = {
         let weights = cast(torch, &scores, dtype);
-        let v = copied(&v);
-        bmm(torch, &weights, &v, q.shape())
+        let v = for_product(&v, is_strided && !is_repeated);
+        bmm(torch, &weights, &v, shape)
     };
     // y.transpose(1, 2).flatten(-2)
     match (is_strided, heads.batch > 1) {
@@ -248,6 +263,14 @@ pub(crate) fn manual_attention(
         (true, true) => super::views::copied_both_ways(torch, &output),
         (true, false) => super::views::copied(torch, &output),
     }
+}
+
+/// Keys or values of each query head, whose gradients are summed by group.
+fn repeated(torch: &Torch, x: &Tensor, heads: Heads) -> Tensor {
+    let base = (heads.keys == 1).then_some(x);
+    torch.output((heads.query_shape(), x.dtype()), base, &[x], &[], move |torch, backward| {
+        vec![torch.tensor(heads.key_shape(), backward.gradient().dtype()).into()]
+    })
 }
 
 /// `torch.bmm(a, b)`; the second gradient is made first.

@@ -122,7 +122,7 @@ pub(super) fn rsqrt(torch: &Torch, x: &Tensor) -> Tensor {
 }
 
 /// `torch.tanh(x)`
-pub(crate) fn tanh(torch: &Torch, x: &Tensor) -> Tensor {
+fn tanh(torch: &Torch, x: &Tensor) -> Tensor {
     unary_by_output(torch, x)
 }
 
@@ -151,4 +151,13 @@ pub(super) fn softmax(torch: &Torch, x: &Tensor) -> Tensor {
     });
     save_output(torch, &output);
     output
+}
+
+/// `torch.tanh(x / cap) * cap`
+pub(crate) fn soft_cap(torch: &Torch, x: &Tensor) -> Tensor {
+    let tanh = {
+        let divided = scale(torch, x);
+        tanh(torch, &divided)
+    };
+    scale(torch, &tanh)
 }

@@ -17,7 +17,7 @@ mod views;
 pub(crate) use attention::{Heads, manual_attention, scaled_dot_product_attention};
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
-pub(crate) use elementwise::{activation, add, add_number, mul, scale, tanh};
+pub(crate) use elementwise::{activation, add, add_number, mul, scale, soft_cap};
 pub(crate) use embedding::embedding;
 pub(crate) use linear::linear;
 pub(crate) use loss::cross_entropy;

@@ -64,13 +64,6 @@ pub(super) fn copied(torch: &Torch, x: &Tensor) -> Tensor {
     })
 }
 
-/// A view whose gradient is a copy.
-pub(super) fn with_copied_gradient(torch: &Torch, x: &Tensor) -> Tensor {
-    torch.output((x.shape(), x.dtype()), Some(x), &[x], &[], |torch, backward| {
-        vec![torch.like(backward.gradient()).into()]
-    })
-}
-
 /// A copy, whose gradient is a copy too.
 pub(super) fn copied_both_ways(torch: &Torch, x: &Tensor) -> Tensor {
     torch.output((x.shape(), x.dtype()), None, &[x], &[], |torch, backward| {
