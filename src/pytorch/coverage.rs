@@ -132,16 +132,14 @@ fn optimizer(config: &RunConfig) -> Covered {
 /// Checks an attention layer.
 pub(crate) fn check_attention(config: &RunConfig, attending: &AttentionConfig, qkv: &TensorType) -> Covered {
     let heads = attending.heads("attention", qkv).map_err(|error| NotCovered(error.to_string()))?;
-    if attending.window.is_some_and(|window| window < heads.sequence) {
-        return not_covered("sliding windows, which need a mask");
-    }
-    if attending.cap.is_some() {
-        return not_covered("soft-capped attention scores");
+    let is_fused = config.strategy.attention == Attention::Fused;
+    if is_fused && attending.cap.is_some() {
+        return not_covered("soft-capped scores in fused attention, which PyTorch's cannot compute");
     }
     if attending.documents {
         return not_covered("packed documents, which need a mask");
     }
-    if config.strategy.attention == Attention::Fused && (!heads.head.is_multiple_of(8) || heads.head > 256) {
+    if is_fused && (!heads.head.is_multiple_of(8) || heads.head > 256) {
         return not_covered("fused attention of heads that are not 8, 16, .. 256 channels wide");
     }
     Ok(())

@@ -217,9 +217,10 @@ impl Script<'_> {
             "",
             "",
             "class Attention(nn.Module):",
-            "    def __init__(self):",
+            &format!("    def __init__(self{}):", self.is_windowed()),
             "        super().__init__()",
         ]);
+        self.line_if(self.mixes_windows(), "        self.is_windowed = is_windowed");
         self.norms();
         if self.is_fused() {
             self.line(&format!("        self.qkv = nn.Linear(CHANNELS, 3 * HEADS * HEAD, bias={qkv_bias})"));
@@ -267,7 +268,16 @@ impl Script<'_> {
             );
             let scale = scale.map_or("HEAD**-0.5".to_owned(), |scale| format!("{scale:?}"));
             self.line(&format!("        scores = q @ k.transpose(-2, -1) * {scale}"));
-            self.line_if(causal, "        scores = scores.masked_fill(mask, float(\"-inf\"))");
+            let cap = self.model.attention_softcap;
+            cap.iter().for_each(|cap| {
+                self.line(&format!("        scores = torch.tanh(scores / {cap:?}) * {cap:?}"))
+            });
+            let mask = match self.windows() {
+                (Some(_), true) => "window_mask if self.is_windowed else mask",
+                (Some(_), false) => "window_mask",
+                (None, _) => "mask",
+            };
+            self.line_if(causal, &format!("        scores = scores.masked_fill({mask}, float(\"-inf\"))"));
             self.line("        scores = F.softmax(scores, -1)");
             self.line_if(
                 dropout > 0.0,
@@ -275,7 +285,15 @@ impl Script<'_> {
             );
             self.line("        y = scores @ v");
         } else {
-            let mut options = if causal { ", is_causal=True".to_owned() } else { String::new() };
+            let mut options = match (causal, self.windows()) {
+                (_, (Some(_), true)) => {
+                    ", window_mask if self.is_windowed else None, is_causal=not self.is_windowed"
+                }
+                (_, (Some(_), false)) => ", window_mask",
+                (true, (None, _)) => ", is_causal=True",
+                (false, (None, _)) => "",
+            }
+            .to_owned();
             if dropout > 0.0 {
                 let _ = write!(options, ", dropout_p={dropout:?} if self.training else 0.0");
             }
@@ -327,26 +345,56 @@ impl Script<'_> {
         }
     }
 
+    /// The window of blocks that do not attend to the full context, and whether other blocks do.
+    fn windows(&self) -> (Option<usize>, bool) {
+        let windows = || (0..self.model.layers).map(|block| self.model.window_of(block));
+        let is_window = |window: &usize| *window < self.model.context;
+        (windows().flatten().find(is_window), windows().any(|window| !window.as_ref().is_some_and(is_window)))
+    }
+
+    /// Whether blocks with and without a window alternate.
+    fn mixes_windows(&self) -> bool {
+        let (window, has_full) = self.windows();
+        window.is_some() && has_full
+    }
+
+    /// A block's argument, if blocks differ.
+    fn is_windowed(&self) -> &'static str {
+        if self.mixes_windows() { ", is_windowed" } else { "" }
+    }
+
+    /// The masks that attention needs: names and definitions. Attention written out fills where they are true; the fused
+    /// function attends there.
+    fn masks(&self) -> Vec<(&'static str, String)> {
+        let (window, has_full) = self.windows();
+        let is_written_out = self.config.strategy.attention == Attention::Materialized;
+        let ones = "torch.ones(CONTEXT, CONTEXT, dtype=torch.bool)";
+        let full =
+            (is_written_out && self.model.causal && has_full).then(|| ("mask", format!("{ones}.triu(1)")));
+        let windowed = window.map(|window| {
+            let attended = format!("{ones}.tril().triu({})", 1 - window as i64);
+            ("window_mask", if is_written_out { format!("~{attended}") } else { attended })
+        });
+        full.into_iter().chain(windowed).collect()
+    }
+
     /// Arguments of a block beside the residual stream.
-    fn block_arguments(&self) -> &'static str {
-        let is_masked = self.config.strategy.attention == Attention::Materialized && self.model.causal;
-        match (self.is_rotary(), is_masked) {
-            (false, false) => "",
-            (false, true) => ", mask",
-            (true, false) => ", cos, sin",
-            (true, true) => ", cos, sin, mask",
-        }
+    fn block_arguments(&self) -> String {
+        let rotary: &[&str] = if self.is_rotary() { &["cos", "sin"] } else { &[] };
+        let masks = self.masks();
+        let names = rotary.iter().copied().chain(masks.iter().map(|(name, _)| *name));
+        names.map(|name| format!(", {name}")).collect()
     }
 
     fn block(&mut self) {
-        let arguments = self.block_arguments();
+        let (arguments, is_windowed) = (self.block_arguments(), self.is_windowed());
         self.lines(&[
             "",
             "",
             "class Block(nn.Module):",
-            "    def __init__(self):",
+            &format!("    def __init__(self{is_windowed}):"),
             "        super().__init__()",
-            "        self.attention = Attention()",
+            &format!("        self.attention = Attention({})", is_windowed.trim_start_matches(", ")),
             "        self.mlp = MLP()",
             "",
             &format!("    def forward(self, x{arguments}):"),
@@ -357,7 +405,7 @@ impl Script<'_> {
             }
             _ => format!("self.{name}(x{arguments})"),
         };
-        let attention = call(BlockPart::Attention, "attention", arguments);
+        let attention = call(BlockPart::Attention, "attention", &arguments);
         let mlp = call(BlockPart::Mlp, "mlp", "");
         self.lines(&[&format!("        x = {attention}"), &format!("        return {mlp}")]);
         self.lines(&[
@@ -371,7 +419,6 @@ impl Script<'_> {
     }
 
     fn network(&mut self) {
-        let is_masked = self.config.strategy.attention == Attention::Materialized && self.model.causal;
         let learned = self.model.positions == Positions::Learned;
         let ends_with_norm = self.model.norm_placement != NormPlacement::Post;
         let norm = self.norm_module();
@@ -384,7 +431,11 @@ impl Script<'_> {
             "        self.embedding = nn.Embedding(VOCABULARY, CHANNELS)",
         ]);
         self.line_if(learned, "        self.positions = nn.Embedding(CONTEXT, CHANNELS)");
-        self.line("        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))");
+        let blocks = match self.model.global_every.filter(|_| self.mixes_windows()) {
+            Some(every) => format!("Block((index + 1) % {every} != 0) for index in range(LAYERS)"),
+            None => "Block() for _ in range(LAYERS)".to_owned(),
+        };
+        self.line(&format!("        self.blocks = nn.ModuleList({blocks})"));
         self.line_if(ends_with_norm, &format!("        self.norm = {norm}"));
         self.line("        self.head = nn.Linear(CHANNELS, VOCABULARY, bias=False)");
         self.line_if(self.model.tied, "        self.head.weight = self.embedding.weight");
@@ -395,10 +446,10 @@ impl Script<'_> {
                 "        self.register_buffer(\"sin\", sin, persistent=False)",
             ]);
         }
-        if is_masked {
+        for (name, mask) in self.masks() {
             self.lines(&[
-                "        mask = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1)",
-                "        self.register_buffer(\"mask\", mask, persistent=False)",
+                &format!("        {name} = {mask}"),
+                &format!("        self.register_buffer(\"{name}\", {name}, persistent=False)"),
             ]);
         }
         self.lines(&["", "    def forward(self, tokens, targets):"]);

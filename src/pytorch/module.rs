@@ -67,8 +67,8 @@ pub(crate) struct Module {
     order: Vec<(usize, usize)>,
     /// Cosines and sines [T, D] of rotary positions.
     rotary: Option<[Tensor; 2]>,
-    /// The causal mask bool[T, T] of materialized attention.
-    mask: Option<Tensor>,
+    /// Masks bool[T, T] of attention: of the full context, and of the window.
+    masks: [Option<Tensor>; 2],
     /// Whether attention is written out.
     is_written_out: bool,
     calls: Rc<Vec<Call>>,
@@ -98,7 +98,8 @@ impl Module {
             parameters[value].push(if is_trained { tensor.leaf() } else { tensor });
         }
         let rotary = rotary_shape(&graph).map(|dims| [(); 2].map(|()| torch.empty(&dims, dtype)));
-        let mask = mask_shape(&graph).map(|dims| torch.empty(&dims, DType::Bool));
+        let masks = [false, true]
+            .map(|windowed| mask_shape(&graph, windowed).map(|dims| torch.empty(&dims, DType::Bool)));
         let input = |name: &str| {
             let is_input = |index: &usize| graph.values[*index].name == name;
             graph.inputs().find(is_input).ok_or_else(|| NotCovered(format!("models without {name}")))
@@ -112,7 +113,7 @@ impl Module {
             parameters,
             order,
             rotary,
-            mask,
+            masks,
             is_written_out: config.strategy.attention == Attention::Materialized,
             calls,
             last_uses,
@@ -129,7 +130,7 @@ impl Module {
             parameters: self.parameters.clone(),
             order: self.order.clone(),
             rotary: self.rotary.clone(),
-            mask: self.mask.clone(),
+            masks: self.masks.clone(),
             calls: Rc::clone(&self.calls),
             last_uses: self.last_uses.clone(),
             ..*self
@@ -330,7 +331,9 @@ impl Module {
                     Value::One(qkv) => (parts(self.split_heads(torch, &qkv, heads)), Some(qkv)),
                 };
                 let has_dropout = trains && dropped.is_some();
-                functions::manual_attention(torch, qkv, self.mask.as_ref(), heads, cap.is_some(), has_dropout)
+                let is_windowed = is_windowed(&attention.attending, heads.sequence);
+                let mask = self.masks[usize::from(is_windowed)].as_ref();
+                functions::manual_attention(torch, qkv, mask, heads, cap.is_some(), has_dropout)
             }
             Op::Gated(gated) => {
                 // `F.silu(self.gate(x)) * self.up(x)`
@@ -587,13 +590,25 @@ fn parameter_order(graph: &Graph, separate: &[Vec<usize>]) -> Vec<(usize, usize)
     order
 }
 
-/// [T, T] of the causal mask of materialized attention.
-fn mask_shape(graph: &Graph) -> Option<[usize; 2]> {
-    graph.nodes.iter().find_map(|node| match &node.op {
-        Op::MaterializedAttention(attention) if attention.attending.causal => {
-            Some([graph.values[node.inputs[0]].ty.shape.dims()[1]; 2])
-        }
-        _ => None,
+/// Whether a layer attends to less than the causal context.
+fn is_windowed(attending: &AttentionConfig, sequence: usize) -> bool {
+    attending.window.is_some_and(|window| window < sequence)
+}
+
+/// [T, T] of the mask of layers with or without a window, if one of them needs it.
+fn mask_shape(graph: &Graph, windowed: bool) -> Option<[usize; 2]> {
+    graph.nodes.iter().find_map(|node| {
+        let (attending, is_written_out) = match &node.op {
+            Op::MaterializedAttention(attention) => (&attention.attending, true),
+            Op::Attention(attention) => (&attention.attending, false),
+            _ => return None,
+        };
+        let sequence = graph.values[node.inputs[0]].ty.shape.dims()[1];
+        let needs = match is_windowed(attending, sequence) {
+            true => windowed,
+            false => !windowed && is_written_out && attending.causal,
+        };
+        needs.then_some([sequence; 2])
     })
 }
 
