@@ -492,7 +492,8 @@ impl Module {
             Value::One(qkv) => parts(functions::split(torch, &qkv, 3)),
         };
         let has_dropout = trains && attending.dropped.is_some();
-        let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], heads, has_dropout);
+        let has_mask = is_windowed(attending, heads.sequence);
+        let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], has_mask, heads, has_dropout);
         let channels = heads.queries * heads.head;
         // `transpose(1, 2).reshape(B, T, C)` of a result that is laid out as [B, T, H, D].
         functions::heads(torch, &y, &[heads.batch, heads.sequence, channels], false)

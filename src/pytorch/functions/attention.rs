@@ -58,10 +58,12 @@ impl Kernel {
     }
 }
 
-/// Fused attention of q [B, H, T, D] with k and v [B, G, T, D].
+/// Fused attention of q [B, H, T, D] with k and v [B, G, T, D]; with a mask bool[T, T] if not only later positions are
+/// hidden.
 pub(crate) fn scaled_dot_product_attention(
     torch: &Torch,
     [q, k, v]: [&Tensor; 3],
+    has_mask: bool,
     heads: Heads,
     has_dropout: bool,
 ) -> Tensor {
@@ -73,7 +75,8 @@ pub(crate) fn scaled_dot_product_attention(
     let k = autocast(k);
     let q = autocast(q);
     let dtype = q.dtype();
-    let kernel = Kernel::choose(torch, dtype);
+    let kernel = if has_mask { Kernel::Efficient } else { Kernel::choose(torch, dtype) };
+    let bias = has_mask.then(|| bias_of_mask(torch, heads.sequence, dtype));
     let node = torch.node(&[&q, &k, &v], &[&q, &k, &v], move |torch, _| match kernel {
         Kernel::Flash => flash_backward(torch, heads, dtype),
         Kernel::Efficient => efficient_backward(torch, heads, dtype),
@@ -86,9 +89,22 @@ pub(crate) fn scaled_dot_product_attention(
         None => output,
         Some(node) => {
             node.save(torch, &output.detached());
+            bias.iter().for_each(|tensor| node.save(torch, tensor));
             saved.iter().for_each(|tensor| node.save(torch, tensor));
             output.output_of(&node, 0)
         }
+    }
+}
+
+/// A mask as numbers that are added to scores, [T, T]: 0 or minus infinity. Rows are padded to 8 elements.
+fn bias_of_mask(torch: &Torch, sequence: usize, dtype: DType) -> Tensor {
+    let bias = {
+        let _numbers = [torch.scalar(dtype), torch.scalar(dtype)];
+        torch.empty(&[sequence, sequence], dtype)
+    };
+    match sequence.next_multiple_of(8) {
+        padded if padded == sequence => bias,
+        padded => torch.empty(&[sequence, padded], dtype),
     }
 }
 
