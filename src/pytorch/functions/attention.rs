@@ -177,6 +177,10 @@ fn efficient_forward(
         let rows = heads.sequence.next_multiple_of(32);
         saved.push(torch.empty(&[heads.batch, heads.queries, rows], DType::F32));
     }
+    if dtype.is_half() && heads.head > 128 {
+        // The output's sums do not fit into registers.
+        torch.scratch(4 * heads.elements()[0] as u64);
+    }
     (output, saved)
 }
 
@@ -197,13 +201,21 @@ fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient
     gradients
 }
 
-/// The workspace of memory-efficient attention's backward: for each tile of query gradients a counter and its sum.
+/// The workspace of memory-efficient attention's backward: for each tile of query gradients a counter and its sum; in
+/// some kernels, also the sums of the gradients of keys and values.
 fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType) -> u64 {
-    let columns = if dtype.is_half() && heads.head > 64 { 128 } else { 64 };
     let has_large_shared_memory = matches!(torch.card.capability, (8..=10, 0));
-    let rows = if heads.head > 64 && has_large_shared_memory { 128 } else { 64 };
+    let (rows, columns, sums_all) = match (dtype.is_half(), heads.head) {
+        (_, ..=64) => (64, 64, false),
+        (false, _) => (if has_large_shared_memory { 128 } else { 64 }, 64, false),
+        (true, 129..) => (128, 64, true),
+        (true, 97..) if matches!(torch.card.capability, (8, 6 | 9)) => (64, 64, true),
+        (true, _) => (if has_large_shared_memory { 128 } else { 64 }, 128, false),
+    };
     let tiles = heads.sequence.div_ceil(rows) * heads.head.div_ceil(columns);
-    (heads.batch * heads.queries * tiles * (16 + 4 * rows * columns)) as u64
+    let sums = heads.sequence.next_multiple_of(64) * heads.head.next_multiple_of(rows);
+    let bytes = tiles * (16 + 4 * rows * columns) + if sums_all { 2 * 4 * sums } else { 0 };
+    (heads.batch * heads.queries * bytes) as u64
 }
 
 fn empty_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {

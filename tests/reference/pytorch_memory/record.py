@@ -134,7 +134,7 @@ class Recorder:
         command += ["--target", CARDS[program.card], "--out", script, "--requests", predicted]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            if "not covered" in done.stderr:
+            if "has no PyTorch script" in done.stderr:
                 return None
             raise Failed(done.stderr)
         fused, implementation = IMPLEMENTATIONS["fused"], IMPLEMENTATIONS[program.implementation]
