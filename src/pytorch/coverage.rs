@@ -6,7 +6,8 @@ use spec::{
 };
 
 use crate::card::Card;
-use ops::{AttentionConfig, TensorType};
+use graph::Graph;
+use ops::{AttentionConfig, Op, TensorType};
 
 /// Why PyTorch's memory is not predicted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -129,8 +130,37 @@ fn optimizer(config: &RunConfig) -> Covered {
     Ok(())
 }
 
+/// Checks the operations of a run's graph.
+pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), NotCovered> {
+    for node in &graph.nodes {
+        match &node.op {
+            Op::Attention(attention) => {
+                check_attention(config, &attention.attending, &graph.values[node.inputs[0]].ty)?;
+            }
+            Op::MaterializedAttention(attention) => {
+                check_attention(config, &attention.attending, &graph.values[node.inputs[0]].ty)?;
+            }
+            Op::Embedding(embedding) if embedding.documents => {
+                return Err(NotCovered("packed documents, which need a mask".to_owned()));
+            }
+            Op::Embedding(_)
+            | Op::LayerNorm(_)
+            | Op::RmsNorm(_)
+            | Op::Linear(_)
+            | Op::QkNorm(_)
+            | Op::Rotary(_)
+            | Op::Gated(_)
+            | Op::Add(_)
+            | Op::Dropout(_)
+            | Op::CrossEntropy(_) => {}
+            op => return Err(NotCovered(format!("the operation `{}`", op.name()))),
+        }
+    }
+    Ok(())
+}
+
 /// Checks an attention layer.
-pub(crate) fn check_attention(config: &RunConfig, attending: &AttentionConfig, qkv: &TensorType) -> Covered {
+fn check_attention(config: &RunConfig, attending: &AttentionConfig, qkv: &TensorType) -> Covered {
     let heads = attending.heads("attention", qkv).map_err(|error| NotCovered(error.to_string()))?;
     let is_fused = config.strategy.attention == Attention::Fused;
     if is_fused && attending.cap.is_some() {

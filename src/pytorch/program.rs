@@ -41,7 +41,7 @@ pub fn sequence(
 /// # Errors
 /// The graph has an operation that is not covered.
 pub(crate) fn check_graph(config: &RunConfig) -> Result<(), NotCovered> {
-    crate::module::check_operations(config, &forward_pass(config, &config.model, config.micro_batch()))
+    coverage::check_operations(config, &forward_pass(config, &config.model, config.micro_batch()))
 }
 
 /// A module for full micro-batches, and one for the smaller last one.

@@ -1,0 +1,86 @@
+//! The predicted program as a PyTorch script that anyone can run.
+
+mod model;
+mod training;
+
+use std::fmt::Write;
+
+use crate::card::Card;
+use crate::coverage::{self, NotCovered};
+use crate::optimizer::Implementation;
+use crate::program;
+use spec::{Model, RunConfig, Transformer};
+
+/// The functions that do not depend on the run.
+const MAIN: &str = include_str!("main.py");
+
+/// The script of a run. It reads initial parameters and batches from a dump of the run, if it gets one.
+///
+/// # Errors
+/// The run is not covered.
+pub fn script(
+    config: &RunConfig,
+    card: Card,
+    implementation: Implementation,
+    title: &str,
+) -> Result<String, NotCovered> {
+    coverage::check(config, &card)?;
+    program::check_graph(config)?;
+    let Model::Transformer(model) = &config.model;
+    let script = Script { config, model, implementation, text: String::new() };
+    Ok(script.write(title))
+}
+
+struct Script<'a> {
+    config: &'a RunConfig,
+    model: &'a Transformer,
+    implementation: Implementation,
+    text: String,
+}
+
+impl Script<'_> {
+    fn write(mut self, title: &str) -> String {
+        self.constants(title);
+        self.write_model();
+        self.write_training();
+        self.text + MAIN
+    }
+
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn lines(&mut self, lines: &[&str]) {
+        lines.iter().for_each(|line| self.line(line));
+    }
+
+    /// A line if a condition holds.
+    fn line_if(&mut self, condition: bool, line: &str) {
+        if condition {
+            self.line(line);
+        }
+    }
+
+    fn constants(&mut self, title: &str) {
+        let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
+            *self.model;
+        let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
+        let title = title.replace('"', "'");
+        let _ = write!(
+            self.text,
+            "\"\"\"{title}, as plain PyTorch.\"\"\"\n\
+             import argparse\nimport gc\nimport json\nimport os\n\n\
+             import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
+             from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n\n\
+             STEPS = 4\n\
+             BATCH, MICRO_BATCH, CONTEXT, VOCABULARY = {batch}, {micro_batch}, {context}, {vocabulary}\n\
+             LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \
+             {layers}, {d_model}, {heads}, {kv_heads}, {head_dim}, {d_ff}\n"
+        );
+    }
+}
+
+fn python_bool(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}

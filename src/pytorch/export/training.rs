@@ -1,0 +1,244 @@
+//! The training of the script: the optimizer, steps and evaluations.
+
+use super::{Script, python_bool};
+use crate::coverage;
+use crate::optimizer::Implementation;
+use spec::{
+    EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Optimizer, Precision, StorageDtype, Update,
+};
+
+impl Script<'_> {
+    pub(super) fn write_training(&mut self) {
+        let strategy = &self.config.strategy;
+        let trains = self.config.trains();
+        self.lines(&[
+            "",
+            "",
+            "class Run:",
+            "    def __init__(self, device, dump):",
+            "        self.device = device",
+            "        self.batches = read_batches(dump)",
+            "        self.model = Network()",
+            "        load_parameters(self.model, dump)",
+        ]);
+        for layer in &strategy.freeze {
+            // Modules that the script has outside the graph's layers.
+            let names = match layer.as_str() {
+                "embedding" => "\"embedding\", \"positions\"".to_owned(),
+                "head" => "\"head\", \"norm\"".to_owned(),
+                layer => format!("{layer:?}"),
+            };
+            self.line(&format!("        freeze(self.model, {names})"));
+        }
+        let dtype = match strategy.params {
+            StorageDtype::Fp32 => "",
+            StorageDtype::Bf16 => "torch.bfloat16",
+            StorageDtype::Fp16 => "torch.float16",
+        };
+        self.line_if(!dtype.is_empty(), &format!("        self.model.to({dtype})"));
+        self.line("        self.model.to(device)");
+        self.line_if(
+            strategy.precision == Precision::Tf32,
+            "        torch.backends.cuda.matmul.allow_tf32 = True",
+        );
+        self.line_if(strategy.leak.is_some(), "        self.kept = []");
+        if trains {
+            self.optimizer();
+        } else {
+            self.line("        self.model.eval()");
+        }
+        self.loss();
+        if trains {
+            self.training_step()
+        } else {
+            self.inference_step()
+        }
+        self.evaluation();
+    }
+
+    fn optimizer(&mut self) {
+        let implementation = match self.implementation {
+            Implementation::Fused => ", fused=True",
+            Implementation::Foreach => ", foreach=True",
+            Implementation::ForLoop => ", foreach=False, fused=False",
+        };
+        let (name, options, decay) = match &self.config.train.optimizer {
+            Optimizer::AdamW(adam) => (
+                "AdamW",
+                format!(
+                    "lr={:?}, betas=({:?}, {:?}), eps={:?}",
+                    adam.lr, adam.beta1, adam.beta2, adam.epsilon
+                ),
+                adam.weight_decay,
+            ),
+            Optimizer::Adam(adam) => (
+                "Adam",
+                format!(
+                    "lr={:?}, betas=({:?}, {:?}), eps={:?}",
+                    adam.lr, adam.beta1, adam.beta2, adam.epsilon
+                ),
+                adam.weight_decay,
+            ),
+            Optimizer::Sgd(sgd) => (
+                "SGD",
+                format!(
+                    "lr={:?}, momentum={:?}, nesterov={}",
+                    sgd.lr,
+                    sgd.momentum,
+                    python_bool(sgd.nesterov)
+                ),
+                sgd.weight_decay,
+            ),
+            Optimizer::Lion(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => unreachable!("not covered"),
+        };
+        let groups = self.config.train.optimizer.groups();
+        let decayed = if groups[0].decays(1) { "True" } else { "parameter.dim() > 1" };
+        self.lines(&[
+            "        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]",
+            &format!("        decayed = [parameter for parameter in trained if {decayed}]"),
+            "        others = [parameter for parameter in trained if not any(parameter is other for other in decayed)]",
+        ]);
+        let groups = format!(
+            "[{{\"params\": decayed, \"weight_decay\": {decay:?}}}, {{\"params\": others, \"weight_decay\": 0.0}}]"
+        );
+        if self.config.strategy.update == Update::InBackward {
+            self.lines(&[
+                "        for parameter in trained:",
+                &format!("            decay = {decay:?} if any(parameter is other for other in decayed) else 0.0"),
+                &format!(
+                    "            optimizer = torch.optim.{name}([parameter], {options}, weight_decay=decay{implementation})"
+                ),
+                "            parameter.register_post_accumulate_grad_hook(apply(optimizer))",
+            ]);
+        } else {
+            self.lines(&[
+                &format!("        groups = [group for group in {groups} if group[\"params\"]]"),
+                &format!("        self.optimizer = torch.optim.{name}(groups, {options}{implementation})"),
+            ]);
+        }
+        if let Some(scaler) = self.scaler() {
+            self.line(&format!("        self.scaler = {scaler}"));
+        }
+    }
+
+    fn scaler(&self) -> Option<String> {
+        let strategy = &self.config.strategy;
+        match strategy.loss_scale.filter(|_| strategy.precision == Precision::Fp16)? {
+            LossScale::Static(scale) => {
+                Some(format!("torch.amp.GradScaler(init_scale={scale:?}, growth_interval=2**31 - 1)"))
+            }
+            LossScale::Dynamic(_) => Some("torch.amp.GradScaler()".to_owned()),
+        }
+    }
+
+    fn loss(&mut self) {
+        let strategy = &self.config.strategy;
+        let autocast = match (strategy.params, strategy.precision) {
+            (StorageDtype::Fp32, Precision::Bf16) => Some("torch.bfloat16"),
+            (StorageDtype::Fp32, Precision::Fp16) => Some("torch.float16"),
+            _ => None,
+        };
+        self.lines(&["", "    def loss(self, tokens, targets):"]);
+        match autocast {
+            None => self.line("        return self.model(tokens, targets)"),
+            Some(dtype) => self.lines(&[
+                &format!("        with torch.autocast(self.device, dtype={dtype}):"),
+                "            return self.model(tokens, targets)",
+            ]),
+        }
+    }
+
+    fn training_step(&mut self) {
+        let strategy = &self.config.strategy;
+        self.lines(&[
+            "",
+            "    def train_step(self, step):",
+            "        total = 0.0",
+            "        for batch in micro_batches(self.batches, step):",
+            "            tokens = batch[0].to(self.device)",
+            "            targets = batch[1].to(self.device)",
+            "            loss = self.loss(tokens, targets)",
+        ]);
+        self.line_if(strategy.leak == Some(Leak::Loss), "            self.kept.append(loss)");
+        let scaled = match self.scaler() {
+            Some(_) => "self.scaler.scale(SCALED)",
+            None => "SCALED",
+        };
+        let share = if coverage::masks_targets(self.config) { "share" } else { "len(tokens) / BATCH" };
+        // PyTorch's mean of a micro-batch ignores masked targets; the step's mean is over all that are not masked.
+        self.line_if(
+            coverage::masks_targets(self.config),
+            "            share = (batch[1] >= 0).sum().item() / (self.batches[1][step % len(self.batches[1])] >= 0).sum().item()",
+        );
+        let scaled_loss = match self.config.micro_batches() {
+            1 => "loss".to_owned(),
+            _ => format!("(loss * ({share}))"),
+        };
+        let scaled = scaled.replace("SCALED", &scaled_loss);
+        self.line(&format!("            {scaled}.backward()"));
+        self.line(&format!("            total += loss.item() * {share}"));
+        if strategy.empty_cache == EmptyCache::Micro && self.config.micro_batches() > 1 {
+            self.lines(&["            if batch is not None:", "                torch.cuda.empty_cache()"]);
+        }
+        if strategy.update != Update::InBackward {
+            let clip = self.config.train.clip_norm;
+            if let Some(clip) = clip {
+                self.line_if(self.scaler().is_some(), "        self.scaler.unscale_(self.optimizer)");
+                self.line(&format!("        nn.utils.clip_grad_norm_(self.model.parameters(), {clip:?})"));
+            }
+            match self.scaler() {
+                Some(_) => {
+                    self.lines(&["        self.scaler.step(self.optimizer)", "        self.scaler.update()"])
+                }
+                None => self.line("        self.optimizer.step()"),
+            }
+            let set_to_none = python_bool(self.config.strategy.gradients == Gradients::Free);
+            self.line(&format!("        self.optimizer.zero_grad(set_to_none={set_to_none})"));
+        }
+        self.line("        return total");
+        self.step("self.train_step(step)");
+    }
+
+    fn inference_step(&mut self) {
+        self.step("self.evaluate(step, 1)");
+    }
+
+    fn step(&mut self, call: &str) {
+        self.lines(&["", "    def step(self, step):", &format!("        loss = {call}")]);
+        self.line_if(
+            self.config.strategy.empty_cache != EmptyCache::Never,
+            "        torch.cuda.empty_cache()",
+        );
+        if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
+            let batches = evaluation.batches.min(2);
+            self.lines(&[
+                "        if step >= STEPS - 2:",
+                "            self.model.eval()",
+                &format!("            self.evaluate(step, {batches})"),
+                "            self.model.train()",
+            ]);
+        }
+        self.line("        return loss");
+    }
+
+    fn evaluation(&mut self) {
+        let (with_grad, trains) =
+            (self.config.strategy.evaluation_pass == EvaluationPass::Grad, self.config.trains());
+        if trains && self.config.evaluation.is_none() {
+            return;
+        }
+        self.line("");
+        self.line_if(!with_grad || !trains, "    @torch.no_grad()");
+        self.lines(&[
+            "    def evaluate(self, step, batches):",
+            "        total = 0.0",
+            "        for number in range(batches):",
+            "            for batch in micro_batches(self.batches, step + number):",
+            "                tokens = batch[0].to(self.device)",
+            "                targets = batch[1].to(self.device)",
+            "                loss = self.loss(tokens, targets)",
+            "                total += loss.item() * len(tokens) / BATCH",
+            "        return total / batches",
+        ]);
+    }
+}

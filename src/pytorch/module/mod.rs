@@ -1,0 +1,252 @@
+//! The model as plain PyTorch modules: the forward pass of a graph.
+//!
+//! A value lives until the statement that last uses it has run, as in `y = f(y)`.
+
+mod calls;
+mod operations;
+mod structure;
+
+use std::rc::Rc;
+
+use self::calls::{Call, calls};
+use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotary_shape, separate_parts};
+use crate::checkpoint::{Function, checkpoint};
+use crate::coverage::{self, NotCovered};
+use crate::functions;
+use crate::sequence::Purpose;
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use graph::{Graph, GraphValue, ValueKind};
+use ops::{Op, Shape};
+use spec::{Attention, RunConfig};
+
+/// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
+#[derive(Clone)]
+enum Value {
+    One(Tensor),
+    Parts(Vec<Tensor>),
+}
+
+/// The values in use, by index in the graph.
+struct Values(Vec<Option<Value>>);
+
+impl Values {
+    fn new(graph: &Graph) -> Values {
+        Values(graph.values.iter().map(|_| None).collect())
+    }
+
+    fn one(&self, value: usize) -> Tensor {
+        match &self.0[value] {
+            Some(Value::One(tensor)) => tensor.clone(),
+            _ => unreachable!("the value has one tensor"),
+        }
+    }
+
+    fn parts(&self, value: usize) -> Vec<Tensor> {
+        match &self.0[value] {
+            Some(Value::Parts(parts)) => parts.clone(),
+            _ => unreachable!("the value has several tensors"),
+        }
+    }
+}
+
+/// A module with its parameters and buffers on the device.
+pub(crate) struct Module {
+    graph: Graph,
+    /// By value: the tensors of a parameter, if it is one.
+    parameters: Vec<Vec<Tensor>>,
+    /// Parameters in the order of the modules: value and part.
+    order: Vec<(usize, usize)>,
+    /// Cosines and sines [T, D] of rotary positions.
+    rotary: Option<[Tensor; 2]>,
+    /// Masks bool[T, T] of attention: of the full context, and of the window.
+    masks: [Option<Tensor>; 2],
+    /// Whether attention is written out.
+    is_written_out: bool,
+    calls: Rc<Vec<Call>>,
+    /// By node: the values that it uses last.
+    last_uses: Vec<Vec<usize>>,
+    tokens: usize,
+    targets: usize,
+    /// Slices of rows in which logits and loss are computed, each under a checkpoint.
+    loss_chunks: usize,
+}
+
+impl Module {
+    /// Moves the module of a run to the device, as `model.to("cuda")` does.
+    ///
+    /// # Errors
+    /// The graph has an operation that is not covered.
+    pub(crate) fn new(torch: &Torch, config: &RunConfig, graph: Graph) -> Result<Rc<Module>, NotCovered> {
+        coverage::check_operations(config, &graph)?;
+        let dtype = dtype_of(config.strategy.params.dtype());
+        let separate = separate_parts(&graph);
+        let order = parameter_order(&graph, &separate);
+        let mut parameters = vec![Vec::new(); graph.values.len()];
+        for &(value, part) in &order {
+            let GraphValue { ty, kind, .. } = graph.values[value];
+            let tensor = torch.tensor(part_shape(ty.shape, &separate[value], part), dtype);
+            let is_trained = matches!(kind, ValueKind::Parameter { trainable: true, .. });
+            parameters[value].push(if is_trained { tensor.leaf() } else { tensor });
+        }
+        let rotary = rotary_shape(&graph).map(|dims| [(); 2].map(|()| torch.empty(&dims, dtype)));
+        let masks = [false, true]
+            .map(|windowed| mask_shape(&graph, windowed).map(|dims| torch.empty(&dims, DType::Bool)));
+        let input = |name: &str| {
+            let is_input = |index: &usize| graph.values[*index].name == name;
+            graph.inputs().find(is_input).ok_or_else(|| NotCovered(format!("models without {name}")))
+        };
+        let loss_chunks = config.strategy.loss_chunks;
+        let (tokens, targets) = (input("tokens")?, input("targets")?);
+        let (calls, last_uses) =
+            (Rc::new(calls(config.strategy.recompute, &graph)), last_uses(&graph, &separate));
+        Ok(Rc::new(Module {
+            graph,
+            parameters,
+            order,
+            rotary,
+            masks,
+            is_written_out: config.strategy.attention == Attention::Materialized,
+            calls,
+            last_uses,
+            tokens,
+            targets,
+            loss_chunks,
+        }))
+    }
+
+    /// The same module for batches of another size.
+    pub(crate) fn resized(&self, graph: Graph) -> Rc<Module> {
+        Rc::new(Module {
+            graph,
+            parameters: self.parameters.clone(),
+            order: self.order.clone(),
+            rotary: self.rotary.clone(),
+            masks: self.masks.clone(),
+            calls: Rc::clone(&self.calls),
+            last_uses: self.last_uses.clone(),
+            ..*self
+        })
+    }
+
+    /// The parameters, in the order of the modules.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        self.order.iter().map(|&(value, part)| &self.parameters[value][part])
+    }
+
+    /// The shapes of a batch's tokens and targets.
+    pub(crate) fn batch_shape(&self) -> Shape {
+        self.graph.values[self.tokens].ty.shape
+    }
+
+    /// `model(tokens, targets)`: the loss. Dropout has an effect in training only.
+    pub(crate) fn loss(
+        self: &Rc<Module>,
+        torch: &Torch,
+        tokens: &Tensor,
+        targets: &Tensor,
+        trains: bool,
+    ) -> Tensor {
+        let mut values = Values::new(&self.graph);
+        values.0[self.tokens] = Some(Value::One(tokens.clone()));
+        values.0[self.targets] = Some(Value::One(targets.clone()));
+        self.run_calls(torch, &self.calls, &mut values, trains);
+        values.one(self.graph.nodes.last().expect("a loss").outputs[0])
+    }
+
+    fn run_calls(self: &Rc<Module>, torch: &Torch, calls: &[Call], values: &mut Values, trains: bool) {
+        for call in calls {
+            if call.segment && !trains {
+                self.run_calls(torch, &call.calls, values, trains);
+                continue;
+            }
+            let input = values.0[call.input].clone();
+            if call.checkpointed && trains {
+                values.0[call.input] = None;
+                let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
+                let y = checkpoint(torch, self.recomputed(call), x);
+                values.0[call.output] = Some(Value::One(y));
+            } else {
+                self.run(torch, call, values, trains);
+            }
+        }
+    }
+
+    /// A checkpointed call as a function of its input.
+    fn recomputed(self: &Rc<Module>, call: &Call) -> Function {
+        let (module, call) = (Rc::clone(self), call.clone());
+        Rc::new(move |torch, x| {
+            let mut values = Values::new(&module.graph);
+            values.0[call.input] = Some(Value::One(x.clone()));
+            module.run(torch, &call, &mut values, true);
+            values.one(call.output)
+        })
+    }
+
+    fn run(self: &Rc<Module>, torch: &Torch, call: &Call, values: &mut Values, trains: bool) {
+        if !call.calls.is_empty() {
+            return self.run_calls(torch, &call.calls, values, trains);
+        }
+        for index in call.nodes.clone() {
+            if self.loss_chunks > 1 && self.is_head(index) {
+                let loss =
+                    torch.with_purpose(Purpose::Loss, || self.chunked_loss(torch, index, values, trains));
+                let last = self.graph.nodes.last().expect("a loss");
+                values.0[last.outputs[0]] = Some(Value::One(loss));
+                return;
+            }
+            let purpose = if self.is_loss(index) { Purpose::Loss } else { Purpose::Activation };
+            let output = torch.with_purpose(purpose, || self.call(torch, index, values, trains));
+            self.release(index, values);
+            values.0[self.graph.nodes[index].outputs[0]] = Some(output);
+        }
+    }
+
+    /// Whether a node computes the logits or the loss.
+    fn is_loss(&self, index: usize) -> bool {
+        self.is_head(index) || matches!(self.graph.nodes[index].op, Op::CrossEntropy(_))
+    }
+
+    /// Whether a node computes the logits.
+    fn is_head(&self, index: usize) -> bool {
+        matches!(self.graph.nodes.get(index + 1).map(|next| &next.op), Some(Op::CrossEntropy(_)))
+    }
+
+    /// The loss as a sum over slices of rows, each of which computes its logits and loss under a checkpoint.
+    fn chunked_loss(self: &Rc<Module>, torch: &Torch, head: usize, values: &Values, trains: bool) -> Tensor {
+        let node = &self.graph.nodes[head];
+        let hidden = values.one(node.inputs[0]);
+        let Op::CrossEntropy(loss) = &self.graph.nodes[head + 1].op else { unreachable!("a loss") };
+        let (is_capped, targets) = (loss.cap.is_some(), values.one(self.targets));
+        let chunks = functions::chunk_rows(torch, &hidden, self.loss_chunks);
+        let mut sum: Option<Tensor> = None;
+        for chunk in &chunks {
+            let (module, targets) = (Rc::clone(self), targets.clone());
+            // self.chunk_loss(chunk, targets)
+            let function = move |torch: &Torch, x: &Tensor| {
+                let (weights, _) = module.weights(&module.graph.nodes[head]);
+                let mut logits = functions::linear(torch, x, &weights[0], None);
+                if is_capped {
+                    logits = functions::soft_cap(torch, &logits);
+                }
+                functions::cross_entropy(torch, &logits, &targets)
+            };
+            let part =
+                if trains { checkpoint(torch, Rc::new(function), chunk) } else { function(torch, chunk) };
+            sum = Some(match &sum {
+                None => functions::add_number(torch, &part),
+                Some(sum) => functions::add(torch, sum, &part),
+            });
+        }
+        functions::scale(torch, &sum.expect("a slice"))
+    }
+}
+
+pub(crate) fn dtype_of(dtype: ops::DType) -> DType {
+    match dtype {
+        ops::DType::F32 => DType::F32,
+        ops::DType::BF16 => DType::BF16,
+        ops::DType::F16 => DType::F16,
+        ops::DType::I32 | ops::DType::U16 | ops::DType::U8 | ops::DType::U4 => DType::I64,
+    }
+}
