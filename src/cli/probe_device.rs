@@ -76,7 +76,7 @@ fn small_run() -> RunConfig {
             optimizer: Optimizer::AdamW(optimizer),
             schedule: Schedule::default(),
         },
-        evaluation: Some(Evaluation { every: 1, batches: 1 }),
+        evaluation: Some(Evaluation { every: 1, ..Evaluation::default() }),
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
         tokens: None,

@@ -46,6 +46,7 @@ optimizer.adamw = { lr = 3e-4, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weigh
 [evaluation]
 every = 10
 batches = 2
+batch_size = 4
 
 [measure]
 warmup_steps = 3
@@ -74,6 +75,7 @@ sweep.accumulate = [1, 2]
 [strategies.leaner]
 extends = "lean"
 set."train.clip_norm" = "off"
+set."evaluation.collect" = { what = "logits", to = "host", concatenate = true }
 set.train.optimizer.sgd = { lr = 0.1, momentum = 0.9, nesterov = true }
 
 [sweep.grid]

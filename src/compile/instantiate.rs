@@ -13,7 +13,7 @@ use crate::ir::{
     Value,
 };
 use device::Target;
-use graph::{Graphs, Pass};
+use graph::Graphs;
 use ops::{Members, Shape, Sizes};
 use spec::{ActivationOffload, ProgramKey, RunConfig};
 
@@ -123,6 +123,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
         return false;
     }
     (program.batch_size, program.samples) = (config.train.batch_size, own.train.batch_size);
+    program.evaluation_samples = own.evaluation_batch().unwrap_or(program.samples);
     program.sections.iter_mut().for_each(|section| section.resize(&own));
     let updates = config.train.optimizer.groups();
     let mut buckets = Vec::with_capacity(program.buckets.len());
@@ -151,11 +152,9 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             ShapeSource::Graph(pass, index) => shape(pass, index),
             ShapeSource::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
             ShapeSource::Batch(buffer, index) => {
-                shape(Pass::FULL, index).with_first(program.samples * program.batch_slots(buffer))
+                shape(buffer.pass(), index).with_first(program.buffer_samples(buffer))
             }
-            ShapeSource::BatchOffsets(buffer) => {
-                Shape::new(&[program.samples * program.batch_slots(buffer), 2])
-            }
+            ShapeSource::BatchOffsets(buffer) => Shape::new(&[program.buffer_samples(buffer), 2]),
             ShapeSource::SampleOffsets(pass, value) => Shape::new(&[shape(pass, value).dims()[0], 2]),
             ShapeSource::Bucket(bucket) => buckets[bucket][0],
             ShapeSource::State(bucket, state) => buckets[bucket][1 + state],
@@ -235,7 +234,7 @@ mod tests {
     use super::*;
     use crate::{compile_run, recompute_plan_of};
     use graph::Graph;
-    use spec::Train;
+    use spec::{Evaluation, Train};
     use testing::{any_config, any_target, full, models, random_cases};
 
     /// The first difference between two programs, by the name of the operation or the value.
@@ -269,10 +268,14 @@ mod tests {
             let other = RunConfig {
                 model: models::as_deep(&other.model, &config.model),
                 train: Train { batch_size, ..config.train.clone() },
+                evaluation: config.evaluation.clone().map(|evaluation| {
+                    let batch_size = evaluation.batch_size.map(|samples| samples + more);
+                    Evaluation { batch_size, ..evaluation }
+                }),
                 ..config.clone()
             };
             let structure = |config: &RunConfig| {
-                let Graphs { full, tail, .. } = Graphs::of(config);
+                let Graphs { full, tail, evaluated } = Graphs::of(config);
                 let slices = |graph: &Graph| slices::count(config, graph.values[0].ty.elements());
                 let further = Section::new(SectionKind::Micro, config).repeat_count > 0;
                 let program = compile_run(config, &target).unwrap();
@@ -281,7 +284,8 @@ mod tests {
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
                 let recompute_plan = recompute_plan_of(config, &Graphs::of(config));
-                (slices(&full), tail.as_ref().map(slices), further, offloaded, formats, recompute_plan)
+                let evaluated = evaluated.map(|evaluated| slices(&evaluated.full));
+                (slices(&full), tail.as_ref().map(slices), evaluated, further, offloaded, formats, recompute_plan)
             };
             let mut compiler = Compiler::new(&target, Verification::AfterEveryPass);
             let compile = |compiler: &mut Compiler<'_>, config: &RunConfig| {

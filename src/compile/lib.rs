@@ -32,7 +32,11 @@ fn rank_config<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig>
         return Cow::Borrowed(config);
     }
     let mut own = config.clone();
-    own.train.batch_size = target.rank.samples(config.train.batch_size).len();
+    let share = |samples| target.rank.samples(samples).len();
+    own.train.batch_size = share(config.train.batch_size);
+    if let Some(evaluation) = &mut own.evaluation {
+        evaluation.batch_size = evaluation.batch_size.map(share);
+    }
     Cow::Owned(own)
 }
 

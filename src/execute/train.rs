@@ -336,6 +336,7 @@ impl Trainer<'_> {
         let (step, _) = self.step(engine, self.run_schedule.steps, loader)?;
         if self.run_schedule.evaluations.is_some() {
             engine.evaluate_on(loader.evaluation(0, 1)?.slot)?;
+            engine.finish_evaluation()?;
         }
         Ok(step.ms)
     }
@@ -355,7 +356,9 @@ impl Trainer<'_> {
         for index in 0..batches {
             sum += engine.evaluate_on(loader.evaluation(index, batches)?.slot)?;
         }
-        let loss = sum / (batches as f64 * self.config.train.batch_size as f64);
+        engine.finish_evaluation()?;
+        let samples = self.config.evaluation_batch().unwrap_or(self.config.train.batch_size);
+        let loss = sum / (batches as f64 * samples as f64);
         let finite = Some(loss).filter(|loss| loss.is_finite());
         outcome.measured.loss_eval = finite;
         if finite.is_none() {

@@ -23,6 +23,8 @@ pub struct Pass {
 impl Pass {
     /// The training pass over a full micro-batch.
     pub const FULL: Pass = Pass { micro_batch: MicroBatch::Full, evaluated: false };
+    /// The pass of an evaluation over a full micro-batch, if it differs.
+    pub const EVALUATED: Pass = Pass { micro_batch: MicroBatch::Full, evaluated: true };
 }
 
 /// A model's forward passes over the micro-batches of a run; they differ only in sizes.
@@ -30,8 +32,8 @@ impl Pass {
 pub struct Graphs {
     pub full: Graph,
     pub tail: Option<Graph>,
-    /// The passes of an evaluation, if they differ: for a model with dropout. Their parameters are the same, in the
-    /// same order.
+    /// The passes of an evaluation, if they differ: for a model with dropout, or with a batch size of their own. Their
+    /// parameters are the same, in the same order.
     pub evaluated: Option<Box<Graphs>>,
 }
 
@@ -40,14 +42,21 @@ impl Graphs {
     pub fn of(config: &RunConfig) -> Graphs {
         let evaluated = config.model.draws().then(|| config.model.evaluated());
         let build_graphs = |model: &Model| Graphs::new(config, |samples| forward(config, model, samples));
-        match evaluated {
+        let own_batch = |samples: usize| {
+            let model = evaluated.as_ref().unwrap_or(&config.model);
+            Graphs { full: forward(config, model, samples), tail: None, evaluated: None }
+        };
+        let own_batch = config.evaluation_batch().map(own_batch);
+        let graphs = match &evaluated {
             None => build_graphs(&config.model),
-            Some(evaluated) if !config.trains() => build_graphs(&evaluated),
+            Some(evaluated) if !config.trains() => build_graphs(evaluated),
             Some(evaluated) => {
-                let evaluated = config.evaluation.is_some().then(|| Box::new(build_graphs(&evaluated)));
+                let needs = config.evaluation.is_some() && own_batch.is_none();
+                let evaluated = needs.then(|| Box::new(build_graphs(evaluated)));
                 Graphs { evaluated, ..build_graphs(&config.model) }
             }
-        }
+        };
+        Graphs { evaluated: own_batch.map(Box::new).or(graphs.evaluated), ..graphs }
     }
 
     /// The training passes of a run, with graphs built by `forward`.

@@ -149,7 +149,9 @@ impl<'a> DryRun<'a> {
         })?;
         self.repeat(cycle.evaluation_batches, |dry_run| {
             dry_run.run_sections(|section| section.kind.is_in_evaluation())
-        })
+        })?;
+        let steps = self.steps.taken;
+        self.manager.release_collected().map_err(|error| DryRunStop::of(error.into(), steps))
     }
 
     /// Runs the sections that match, each `repeat_count` times in succession.

@@ -5,6 +5,7 @@
 extern crate self as memory;
 
 mod allocator;
+mod collected;
 mod dry_run;
 mod leaked;
 mod live;
@@ -17,7 +18,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 
-pub use allocator::{Allocator, CacheStats, FreeMemory, Location, rounded};
+pub use allocator::{Allocator, CacheStats, Concatenation, FreeMemory, Location, rounded};
 pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};
 pub use manager::MemoryManager;

@@ -35,6 +35,7 @@ pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Positio
         match instruction.action {
             Action::Allocate(storage) => live.push(storage),
             Action::Free(storage) => live.retain(|&other| other != storage),
+            Action::Collect { value, .. } => live.retain(|&other| other != program.storage(value)),
             _ => {}
         }
     }

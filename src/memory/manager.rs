@@ -2,6 +2,7 @@
 //! it; they differ only in the backing.
 
 use super::allocator::{self, Allocator, CacheStats, FreeMemory, Location, rounded};
+use super::collected::Collected;
 use super::leaked::{Leaked, subtract};
 use super::out_of_memory::{Failure, OutOfMemory, RefusedRequest};
 use super::system::{Backing, System};
@@ -11,18 +12,22 @@ use ops::ValueId;
 
 /// The memory of one run of a program.
 pub struct MemoryManager<'a, B> {
-    program: &'a Program,
+    pub(super) program: &'a Program,
     pub backing: B,
-    allocator: Box<dyn Allocator + 'a>,
-    ledger: Ledger,
-    target: Target,
+    pub(super) allocator: Box<dyn Allocator + 'a>,
+    pub(super) ledger: Ledger,
+    pub(super) target: Target,
     /// By storage: its location, while it is allocated.
-    locations: Vec<Option<Location>>,
+    pub(super) locations: Vec<Option<Location>>,
     /// Leaked storages and their locations.
     leaked_storages: Vec<(ValueId, Location)>,
     leaked: Leaked,
     /// The part of `leaked` that has memory of its own, outside of the allocator's pools.
     leaked_unpooled: Leaked,
+    /// Outputs that the current evaluation has collected.
+    pub(super) collected: Collected,
+    /// Bytes of the elements collected by all evaluations so far, by device.
+    pub(super) collected_bytes: [u64; Pool::HOMES.len()],
     /// Cache work of the cycles that were skipped.
     skipped_work: CacheStats,
 }
@@ -68,6 +73,8 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
             leaked_storages: Vec::new(),
             leaked: Leaked::default(),
             leaked_unpooled: Leaked::default(),
+            collected: Collected::default(),
+            collected_bytes: Default::default(),
             skipped_work: CacheStats::default(),
         };
         let (allocator, mut system) = manager.split();
@@ -144,6 +151,11 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         }
     }
 
+    /// Bytes of the elements that evaluations have collected so far, without skipped ones, in the pools of a device.
+    pub fn collected_bytes(&self, device: Pool) -> u64 {
+        self.collected_bytes[device as usize]
+    }
+
     /// Advances to an instruction, and executes it if it allocates or frees.
     ///
     /// # Errors
@@ -159,6 +171,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
                 self.leak(storage);
                 Ok(())
             }
+            Action::Collect { value, concatenate } => self.collect(value, concatenate, position),
             Action::EmptyCache => {
                 let (allocator, mut system) = self.split();
                 Ok(allocator.empty(&mut system)?)
@@ -186,7 +199,10 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         let (allocator, mut system) = self.split();
         let location = match allocator.allocate(storage, &mut system) {
             Ok(location) => location,
-            Err(error) => return Err(self.attribute(error, storage, position)),
+            Err(error) => {
+                let bytes = rounded(self.program, storage, &self.target);
+                return Err(self.attribute(error, storage, bytes, position));
+            }
         };
         self.locations[storage.index()] = Some(location);
         let remainder = self.allocator.remainder(storage, location, &self.target);
@@ -214,7 +230,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         self.free_at(storage, location)
     }
 
-    fn free_at(&mut self, storage: ValueId, location: Location) -> Result<(), DeviceError> {
+    pub(super) fn free_at(&mut self, storage: ValueId, location: Location) -> Result<(), DeviceError> {
         let remainder = self.allocator.remainder(storage, location, &self.target);
         let value = self.program.value(storage);
         self.ledger.freed(value.pool, value.role, rounded(self.program, storage, &self.target));
@@ -233,6 +249,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
                 self.free(id)?;
             }
         }
+        self.release_collected()?;
         for (storage, location) in std::mem::take(&mut self.leaked_storages) {
             self.free_at(storage, location)?;
         }
@@ -241,12 +258,19 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     }
 
     /// The allocator, and the system that it requests memory from.
-    fn split(&mut self) -> (&mut (dyn Allocator + 'a), System<'_>) {
+    pub(super) fn split(&mut self) -> (&mut (dyn Allocator + 'a), System<'_>) {
         let MemoryManager { backing, allocator, ledger, target, .. } = self;
         (allocator.as_mut(), System { backing, ledger, target })
     }
 
-    fn attribute(&self, error: DeviceError, storage: ValueId, position: Position) -> Failure {
+    /// The failure of a request of `bytes` bytes for a storage.
+    pub(super) fn attribute(
+        &self,
+        error: DeviceError,
+        storage: ValueId,
+        bytes: u64,
+        position: Position,
+    ) -> Failure {
         let Some(refused) = self.refused(&error) else { return Failure::Device(error) };
         let live = self.ledger.usage(refused.pool).live;
         let leaked = self.leaked.of(refused.pool).0.total();
@@ -254,11 +278,9 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         let pieces =
             if refused.pool == Pool::Device { self.allocator.pieces() } else { FreeMemory::default() };
         // A caching allocator requests whole segments: report the storage's bytes instead.
-        let requested = match self.program.allocator.is_caching() {
-            true => rounded(self.program, storage, &self.target),
-            false => found.requested,
-        };
-        Failure::OutOfMemory(Box::new(OutOfMemory { leaked, pieces, requested, ..found }))
+        let requested = if self.program.allocator.is_caching() { bytes } else { found.requested };
+        let collected = self.collected.bytes(self.program, refused.pool);
+        Failure::OutOfMemory(Box::new(OutOfMemory { leaked, collected, pieces, requested, ..found }))
     }
 
     /// The refused request, if the error is that a limit was exceeded.

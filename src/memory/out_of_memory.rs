@@ -23,6 +23,8 @@ pub struct OutOfMemory {
     pub live: ByRole,
     /// The leaked part of `live`.
     pub leaked: u64,
+    /// The part of `live` that the evaluation has collected.
+    pub collected: u64,
     /// Reserved but free memory of the pool.
     pub pieces: FreeMemory,
 }
@@ -99,6 +101,7 @@ impl OutOfMemory {
         let name = match &user.action {
             Action::Launch { op, .. } => op.name(),
             Action::Copy { .. } => "copy",
+            Action::Collect { .. } => "collect",
             _ => "allocation",
         };
         OutOfMemory {
@@ -110,6 +113,7 @@ impl OutOfMemory {
             requested,
             live,
             leaked: 0,
+            collected: 0,
             pieces: FreeMemory::default(),
         }
     }

@@ -18,6 +18,9 @@ const MAX_STEPS: u64 = 1 << 10;
 /// pool leave no repeated state, so that each probe executes all steps.
 const MAX_SEARCHED_STEPS: usize = 100;
 
+/// The same for the batches of an evaluation that collects their outputs.
+const MAX_SEARCHED_BATCHES: usize = 1000;
+
 /// The predicted memory of a run, or where it runs out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
@@ -36,6 +39,8 @@ pub struct Prediction {
     pub cache_work: CacheStats,
     /// Bytes of all pools that each optimizer step leaks.
     pub leaked_bytes: u64,
+    /// Bytes that each evaluation collects, by device.
+    pub collected_bytes: [u64; Pool::HOMES.len()],
     /// If steps leak memory that has a limit: the number of steps that fit, with the evaluations between them,
     /// whatever the run's length.
     pub steps_until_oom: Option<u64>,
@@ -93,7 +98,10 @@ pub fn predict_with<'a>(
     let DryRunResult { ledger, cache_work, first_step_peak } = result;
     let mut sufficient = Pool::HOMES.map(|device| ledger.usage_at(device).reserved_peak);
     let leaked = Pool::HOMES.map(|device| leaked_bytes(program, target, device));
-    let is_long = leaked[Pool::Device as usize] > 0 && run_schedule.steps > MAX_SEARCHED_STEPS;
+    let collected_bytes = collected_bytes(program, run_schedule);
+    let is_long = leaked[Pool::Device as usize] > 0 && run_schedule.steps > MAX_SEARCHED_STEPS
+        || collected_bytes[Pool::Device as usize] > 0
+            && run_schedule.evaluation_batches() > MAX_SEARCHED_BATCHES;
     if out_of_memory.is_some() && program.allocator.is_caching() && !is_long {
         let runs = |target: &Target| dry_run(target, run_schedule, u64::MAX).is_ok();
         let device_bytes = &mut sufficient[Pool::Device as usize];
@@ -117,6 +125,7 @@ pub fn predict_with<'a>(
         sufficient,
         cache_work,
         leaked_bytes: leaked.iter().sum(),
+        collected_bytes,
         steps_until_oom,
         parameters: program.parameter_count(|_| true),
         trainable_parameters: program.parameter_count(|bucket| bucket.trainable),
@@ -171,6 +180,22 @@ fn leaked_bytes(program: &Program, target: &Target, device: Pool) -> u64 {
     let section_bytes =
         |section: &Section| section.repeat_count as u64 * leaked_in(program, section, target, device);
     program.step().map(section_bytes).sum()
+}
+
+/// Bytes that each evaluation collects, by device.
+fn collected_bytes(program: &Program, run_schedule: RunSchedule) -> [u64; Pool::HOMES.len()] {
+    let batches = run_schedule.evaluation_batches() as u64;
+    let mut bytes = [0; Pool::HOMES.len()];
+    for section in program.evaluation() {
+        for instruction in &section.code {
+            if let Action::Collect { value, .. } = instruction.action {
+                let collected = program.value(value);
+                bytes[collected.pool.home() as usize] +=
+                    batches * section.repeat_count as u64 * collected.ty.bytes();
+            }
+        }
+    }
+    bytes
 }
 
 /// The peak of live bytes of values in the pools of a device together: a lower bound of any allocator's reserved bytes.

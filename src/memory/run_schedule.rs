@@ -37,6 +37,11 @@ impl RunSchedule {
         RunSchedule { steps: config.steps(), evaluations }
     }
 
+    /// Batches of an evaluation; 0 without evaluations.
+    pub(crate) fn evaluation_batches(&self) -> usize {
+        self.evaluations.map_or(0, |evaluations| evaluations.batches)
+    }
+
     /// The whole run as cycles, with the number of successive repetitions. The last steps are always evaluated,
     /// however few.
     pub fn cycles(&self) -> impl Iterator<Item = (usize, EvaluationCycle)> + use<> {

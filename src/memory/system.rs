@@ -17,6 +17,9 @@ pub trait Backing {
     fn commit(&mut self, part: Region) -> Result<(), DeviceError>;
 
     fn decommit(&mut self, part: Region) -> Result<(), DeviceError>;
+
+    /// Copies between regions of equal size, in the order of the compute queue.
+    fn copy(&mut self, from: Region, to: Region) -> Result<(), DeviceError>;
 }
 
 /// The backing store as allocators see it.
@@ -135,6 +138,10 @@ impl Backing for NoStorage {
     }
 
     fn decommit(&mut self, _part: Region) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn copy(&mut self, _from: Region, _to: Region) -> Result<(), DeviceError> {
         Ok(())
     }
 }

@@ -77,7 +77,7 @@ fn whole_run<'a>(
     let mut manager =
         MemoryManager::with_allocator(program, &roomy(), NoStorage::default(), allocator).unwrap();
     let mut first_iterations = FirstIterations::new(program);
-    let mut sections = |matches: fn(SectionKind) -> bool| {
+    let mut sections = |manager: &mut MemoryManager<'a, NoStorage>, matches: fn(SectionKind) -> bool| {
         for (number, section) in
             program.sections.iter().enumerate().filter(|(_, section)| matches(section.kind))
         {
@@ -91,13 +91,14 @@ fn whole_run<'a>(
             }
         }
     };
-    sections(|kind| kind == SectionKind::Start);
+    sections(&mut manager, |kind| kind == SectionKind::Start);
     for step in 1..=run_schedule.steps {
-        sections(SectionKind::is_in_step);
+        sections(&mut manager, SectionKind::is_in_step);
         if let Some(Evaluations { every, batches }) = run_schedule.evaluations
             && (step % every == 0 || step == run_schedule.steps)
         {
-            (0..batches).for_each(|_| sections(SectionKind::is_in_evaluation));
+            (0..batches).for_each(|_| sections(&mut manager, SectionKind::is_in_evaluation));
+            manager.release_collected().unwrap();
         }
     }
     manager.ledger().clone()
@@ -268,6 +269,7 @@ proptest! {
     #[test]
     fn arena_gaps_are_small(mut config in any_config(), target in any_target()) {
         (config.strategy.allocator, config.strategy.leak) = (spec::Allocator::Arena, None);
+        config.evaluation = config.evaluation.map(|evaluation| spec::Evaluation { collect: None, ..evaluation });
         // Page rounding is not a gap.
         let target = Target { page: target.alignment, ..target };
         let program = compile(&config, &target).unwrap();

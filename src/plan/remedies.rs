@@ -8,7 +8,7 @@ use base::parallel;
 use compile::Violation;
 use device::Target;
 use memory::{Prediction, RunSchedule, predict};
-use spec::{Environment, RunConfig};
+use spec::{Collect, Environment, KeywordEnum as _, RunConfig};
 
 /// One change of a strategy, and its prediction for one run.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,7 @@ const CHANGES: &[Change] = &[
     ("keep", |_| "[]".into(), BITWISE),
     ("release", |_| "\"eager\"".into(), BITWISE),
     ("evaluation_pass", |_| "\"no_grad\"".into(), BITWISE),
+    ("set.\"evaluation.collect\"", to_host, BITWISE),
     ("gradients", |_| "\"free\"".into(), BITWISE),
     ("allocator", |_| "\"arena\"".into(), BITWISE),
     ("attention", |_| "\"fused\"".into(), ROUNDING),
@@ -50,6 +51,14 @@ const CHANGES: &[Change] = &[
     ("precision", |_| "\"bf16\"".into(), PRECISION),
     ("params", |_| "\"bf16\"".into(), STORAGE),
 ];
+
+/// The same outputs, collected in host memory.
+fn to_host(config: &RunConfig) -> String {
+    config.collect().map_or("\"off\"".into(), |collect| {
+        let Collect { what, to: _, concatenate } = collect;
+        format!("{{ what = \"{}\", to = \"host\", concatenate = {concatenate} }}", what.keyword())
+    })
+}
 
 /// The changes that lower the peak of one run of an experiment, the most effective first. `number` is the run's index.
 /// Each change acts as `--set strategies.NAME.KEY=VALUE`; invalid ones are skipped. `tokens` is the number of tokens of

@@ -58,6 +58,11 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
     if strategy.leak.is_some_and(|leak| leak != Leak::Loss) {
         return not_covered("kept outputs or graphs (leak)");
     }
+    if config.evaluation_batch().is_some() || config.collect().is_some() {
+        return not_covered(
+            "an evaluation's own batch size, or collected outputs (evaluation.batch_size, collect)",
+        );
+    }
     if strategy.init == Init::Lazy {
         return not_covered("lazy initialisation");
     }

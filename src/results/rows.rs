@@ -136,6 +136,7 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
         let leaked = prediction.leaked_bytes;
         let leak = run.config.as_ref().ok().and_then(|config| config.strategy.leak);
         effects.extend((leaked > 0).then(|| execute::leaked_each_step(leaked, leak)));
+        effects.extend(execute::collected_each_evaluation(prediction.collected_bytes));
         let (recomputed, all) = (prediction.recompute_flops, prediction.hardware_flops);
         effects.extend((recomputed > 0).then(|| execute::more_flops(recomputed, all - recomputed)));
     }

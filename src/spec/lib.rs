@@ -19,6 +19,7 @@ pub use reader::keyword_set::KeywordSet;
 pub use reader::paths::Environment;
 pub use reader::source::{Sources, Span};
 pub use reader::tree::Table;
+pub use schema::collect::{Collect, CollectedIn, CollectedOutput};
 pub use schema::data::*;
 pub use schema::hints::other_target;
 pub use schema::memory::{MemoryKey, ProgramKey};

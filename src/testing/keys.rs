@@ -104,6 +104,17 @@ const ADAPTED: &[&str] = &[
     r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
 ];
 
+/// Nothing, and every kind of collected outputs.
+const COLLECTED: &[&str] = &[
+    r#""off""#,
+    r#""logits""#,
+    r#""loss""#,
+    r#"{ what = "logits", to = "host" }"#,
+    r#"{ what = "logits", concatenate = true }"#,
+    r#"{ what = "logits", to = "host", concatenate = true }"#,
+    r#"{ what = "loss", to = "host", concatenate = true }"#,
+];
+
 const CACHING: &[&str] = &[
     r#""caching""#,
     "{ caching = { max_split_size_mb = 21, garbage_collection_threshold = 0.6 } }",
@@ -265,6 +276,14 @@ pub const KEYS: &[Key] = &[
         name: "empty_cache",
         values: &[r#""never""#, r#""step""#, r#""micro""#],
         needs: &[Need { of: &[r#""step""#, r#""micro""#], key: "allocator", one_of: CACHING }],
+        same: Same::Bitwise,
+    },
+    // Not strategy keys, but they determine the memory of evaluations.
+    Key { name: "evaluation.batch_size", values: &[r#""off""#, "3", "5"], needs: &[], same: Same::Rounding },
+    Key {
+        name: "evaluation.collect",
+        values: COLLECTED,
+        needs: &[Need { of: COLLECTED.split_at(1).1, key: "graph", one_of: &["false"] }],
         same: Same::Bitwise,
     },
     Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },

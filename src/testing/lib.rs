@@ -126,7 +126,7 @@ pub fn small() -> RunConfig {
             }),
             schedule: Schedule::default(),
         },
-        evaluation: Some(Evaluation { every: 2, batches: 2 }),
+        evaluation: Some(Evaluation { every: 2, batches: 2, ..Evaluation::default() }),
         measure: Measure { warmup_steps: 1, steps: 3, ..Measure::default() },
         strategy: Strategy::default(),
         tokens: Some(TOKENS),

@@ -96,6 +96,11 @@ fn check_tokenizer(tokenizer: &str, table: &str) -> String {
     check_files(&files, &["a.toml"])
 }
 
+/// The good experiment with an evaluation.
+fn evaluation(keys: &str) -> String {
+    with("[train]", &format!("[evaluation]\n{keys}\n\n[train]"))
+}
+
 /// The good experiment with synthetic data (a Markov chain).
 fn synthetic_data(keys: &str) -> String {
     with("[data.text]\npaths = [\"*.txt\"]", &format!("[data.synthetic]\n{keys}"))
@@ -334,6 +339,17 @@ bad! {
     budget_with_inference: check(&(with("recompute = \"block\"", "recompute = { budget = 0.5 }")
         + "\n[measure]\nwhat = \"inference\"\n"));
     graph_with_leak: check(&with("recompute = \"block\"", "graph = true\nleak = \"logits\""));
+    graph_with_collect: check(&evaluation("collect = \"logits\"").replace("recompute = \"block\"", "graph = true"));
+    collect_unknown_output: check(&evaluation("collect = \"predictions\""));
+    collect_as_a_boolean: check(&evaluation("collect = true"));
+    collect_without_what: check(&evaluation("collect.to = \"host\""));
+    collect_to_unknown_place: check(&evaluation("collect = { what = \"logits\", to = \"cpu\" }"));
+    collect_unknown_key: check(&evaluation("collect = { what = \"logits\", as = \"list\" }"));
+    collected_bytes_overflow: check(&evaluation("batches = 131072\nbatch_size = 16777216\ncollect = \"logits\""));
+    evaluation_batch_size_0: check(&evaluation("batch_size = 0"));
+    evaluation_batch_overflow: check(&evaluation("batch_size = 16777216").replace("context = 32", "context = 16777216"));
+    evaluation_keys_of_other_tools: check(&evaluation(
+        "per_device_eval_batch_size = 4\neval_accumulation_steps = 1\neval_do_concat_batches = true\nprediction_loss_only = true"));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(
         "[strategies.plain]", "[sweep.grid]\n\"train.batch_size\" = [4, 8]\n\n[strategies.plain]"));

@@ -275,7 +275,7 @@ fn strategy_can_set_any_key() {
     );
     let (a, b) = (config(&experiment.points[0]), config(&experiment.points[1]));
     assert_eq!((a.train.clip_norm, b.train.clip_norm), (None, Some(0.5)));
-    assert_eq!(b.evaluation, Some(Evaluation { every: 2, batches: 1 }));
+    assert_eq!(b.evaluation, Some(Evaluation { every: 2, ..Evaluation::default() }));
 }
 
 /// Quoted, nested and dotted layer names, and patterns, all select the same layers.
@@ -530,7 +530,7 @@ prop_compose! {
                 split,
             )),
             train: Train { clip_norm: train.clip_norm.filter(|_| choices.train.clip_norm.is_some()), ..train },
-            evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches }),
+            evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches, ..Evaluation::default() }),
             measure: Measure { warmup_steps, steps, ..choices.measure },
             strategy: choices.strategy,
             tokens: None,

@@ -68,6 +68,7 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         }
         Action::Free(storage) => format!("- {}", program.full_name(*storage)),
         Action::Leak(storage) => format!("leak {}", program.full_name(*storage)),
+        Action::Collect { value, .. } => format!("collect {}", program.full_name(*value)),
         Action::EmptyCache => "empty the cache".to_owned(),
     }
 }

@@ -94,19 +94,29 @@ fn place(program: &Program, position: Position) -> String {
     format!("{} of {scope}, for {operation}{again}", instruction.phase.name())
 }
 
-/// The values live at a peak, including those that earlier steps and micro-batches leaked, and the undivided remainders
-/// of blocks.
+/// The values live at a peak, including those that earlier steps and micro-batches leaked or collected, and the
+/// undivided remainders of blocks.
 fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValue> {
     let mut values = live_at(program, target, Pool::Device, peak.position);
     for (role, live) in peak.live.iter() {
         let own: u64 = values.iter().filter(|value| value.role == role).map(|value| value.bytes).sum();
         if live > own {
-            let name =
-                if role == Role::Rounding { "remainders of blocks" } else { "leaked before" }.to_owned();
+            let section = program.sections[peak.position.section as usize].kind;
+            let name = match role {
+                Role::Rounding => "remainders of blocks",
+                _ if section.is_in_evaluation() && collects(program) => "collected before",
+                _ => "leaked before",
+            };
+            let name = name.to_owned();
             values.push(LiveValue { scope: name.clone(), name, role, bytes: live - own });
         }
     }
     values
+}
+
+fn collects(program: &Program) -> bool {
+    let mut actions = program.evaluation().flat_map(|section| &section.code);
+    actions.any(|instruction| matches!(instruction.action, Action::Collect { .. }))
 }
 
 #[cfg(test)]

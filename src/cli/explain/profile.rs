@@ -87,7 +87,7 @@ enum Activity {
 impl Line {
     fn activity(&self) -> Activity {
         match self.operation.as_str() {
-            "allocate" | "free" | "leak" => Activity::Allocation,
+            "allocate" | "free" | "leak" | "collect" => Activity::Allocation,
             "wait" => Activity::Wait,
             _ => Activity::Operation,
         }

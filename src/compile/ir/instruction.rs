@@ -32,6 +32,12 @@ pub enum Action {
     Free(ValueId),
     /// Leaks a storage instead of freeing it: the next iteration allocates a new one.
     Leak(ValueId),
+    /// Adds a value, with its storage, to the outputs that the evaluation collects: as a further tensor, or concatenated
+    /// with those of the passes before. They are freed at the end of the evaluation.
+    Collect {
+        value: ValueId,
+        concatenate: bool,
+    },
     /// Returns the allocator's unused memory to the system.
     EmptyCache,
 }
@@ -75,7 +81,11 @@ impl Instruction {
         match self.action {
             Action::Launch { .. } => self.device.queue(),
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
-            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => Queue::Compute,
+            Action::Allocate(_)
+            | Action::Free(_)
+            | Action::Leak(_)
+            | Action::Collect { .. }
+            | Action::EmptyCache => Queue::Compute,
         }
     }
 }
@@ -86,6 +96,7 @@ impl Action {
         match self {
             Action::Launch { inputs, .. } => inputs,
             Action::Copy { from, .. } => std::slice::from_ref(from),
+            Action::Collect { value, .. } => std::slice::from_ref(value),
             _ => &[],
         }
     }

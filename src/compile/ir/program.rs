@@ -148,6 +148,8 @@ pub struct HostBuffers {
     pub batch: Vec<ValueId>,
     /// The same parts on the device, if batches are copied ahead of their steps.
     pub staged: Vec<ValueId>,
+    /// The same parts of an evaluation batch in host memory, if evaluation batches have their own size.
+    pub evaluation: Vec<ValueId>,
     /// The token row (all tokens of the data set), if it is held as a whole: in host or in device memory.
     pub token_row: Option<ValueId>,
     /// The optimizer's inputs for a step (such as the learning rate), in pinned memory.
@@ -262,6 +264,8 @@ pub struct Program {
     pub batch_size: usize,
     /// Samples of an optimizer step on this rank.
     pub samples: usize,
+    /// Samples of an evaluation batch on this rank.
+    pub evaluation_samples: usize,
     /// Batches that the host buffers hold: the current one, and those that are assembled ahead.
     pub slots: usize,
     pub events: u32,
@@ -317,7 +321,21 @@ impl Program {
         match buffer {
             BatchBuffer::Host => self.slots,
             BatchBuffer::Staged => 2,
+            BatchBuffer::Evaluation => 1,
         }
+    }
+
+    /// Samples of one batch of a buffer.
+    pub fn batch_samples(&self, buffer: BatchBuffer) -> usize {
+        match buffer {
+            BatchBuffer::Host | BatchBuffer::Staged => self.samples,
+            BatchBuffer::Evaluation => self.evaluation_samples,
+        }
+    }
+
+    /// Samples of all batches of a buffer.
+    pub(crate) fn buffer_samples(&self, buffer: BatchBuffer) -> usize {
+        self.batch_samples(buffer) * self.batch_slots(buffer)
     }
 
     /// The original of a transferred copy; otherwise the value itself.

@@ -26,6 +26,8 @@ pub enum BatchBuffer {
     Host,
     /// On the device: the current batch and the next one.
     Staged,
+    /// In host memory: an evaluation batch of another size than the step's.
+    Evaluation,
 }
 
 /// The source of a value's shape. Runs of the same structure share a program: this gives each value its shape in
@@ -38,7 +40,8 @@ pub enum ShapeSource {
     Graph(Pass, usize),
     /// A slice of the rows of that graph value.
     Rows(Pass, usize, RowSlice),
-    /// The graph value of this index for whole batches, one after the other, each divided into micro-batches.
+    /// The graph value of this index, in the buffer's pass, for whole batches, one after the other, each divided into
+    /// micro-batches.
     Batch(BatchBuffer, usize),
     /// Two words per sample (its offset in the token row): of whole batches, or of a forward pass, whose graph value
     /// of this index has the same samples.
@@ -89,6 +92,16 @@ pub struct Value {
     pub storage: ValueId,
     /// Offset in the storage, in bytes. Derived as well.
     pub offset: u64,
+}
+
+impl BatchBuffer {
+    /// The forward pass whose inputs are its parts.
+    pub(crate) fn pass(self) -> Pass {
+        match self {
+            BatchBuffer::Host | BatchBuffer::Staged => Pass::FULL,
+            BatchBuffer::Evaluation => Pass::EVALUATED,
+        }
+    }
 }
 
 impl ShapeSource {

@@ -10,7 +10,7 @@ use crate::ir::{
 };
 use data::{Documents, row};
 use device::{Phase, Pool, Queue, Role};
-use graph::{Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
+use graph::{Graph, GraphValue, Graphs, Node, Pass, ScopeId, ValueKind};
 use ops::{
     CastIds, DType, Deviation, Fill, GatherTokens, LoadParameter, Member, Members, Normal, Op, Storage,
     TensorType, UpdateFormat, ValueId, lay_out,
@@ -30,6 +30,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         host_buffers: HostBuffers {
             batch: Vec::new(),
             staged: Vec::new(),
+            evaluation: Vec::new(),
             token_row: None,
             step_scalars: ValueId(0),
             results: results(ValueId(0)),
@@ -40,6 +41,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         offloadable: Vec::new(),
         batch_size,
         samples: config.train.batch_size,
+        evaluation_samples: config.evaluation_batch().unwrap_or(config.train.batch_size),
         slots: config.strategy.loader.slots(),
         events: 0,
         originals: HashMap::new(),
@@ -48,11 +50,12 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         arenas: Default::default(),
     };
     let parameters = add_buckets(&mut program, graph, config);
-    program.host_buffers = host_buffers(&mut program, graph, config);
+    program.host_buffers = host_buffers(&mut program, graphs, config);
     program.host_buffers.staged = staged(&mut program, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     persistent.extend(&program.host_buffers.batch);
     persistent.extend(&program.host_buffers.staged);
+    persistent.extend(&program.host_buffers.evaluation);
     persistent.extend(program.host_buffers.token_row);
     persistent.extend([program.host_buffers.step_scalars, program.host_buffers.results.loss]);
 
@@ -75,9 +78,14 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
 fn forward_sections(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item = SectionKind> {
     use SectionKind::{Evaluation, EvaluationTail, First, Tail};
     let (tail, evaluated) = (graphs.tail.is_some(), config.evaluation.is_some());
+    let evaluates_tail = tail && config.evaluation_batch().is_none();
     let all = [First, Tail, Evaluation, EvaluationTail].into_iter();
-    all.filter(move |kind| tail || kind.micro_batch() != Some(MicroBatch::Tail))
-        .filter(move |kind| evaluated || !kind.is_in_evaluation())
+    all.filter(move |kind| match kind {
+        Tail => tail,
+        EvaluationTail => evaluated && evaluates_tail,
+        Evaluation => evaluated,
+        _ => true,
+    })
 }
 
 /// Adds the parameter buckets. Returns the program's value of each graph parameter, in the graph's order.
@@ -197,32 +205,12 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 }
 
 /// Adds the host buffers.
-fn host_buffers(program: &mut Program, graph: &Graph, config: &RunConfig) -> HostBuffers {
+fn host_buffers(program: &mut Program, graphs: &Graphs, config: &RunConfig) -> HostBuffers {
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
-    let samples = program.samples * program.slots;
-    let loaded = config.loaded();
+    let batch = batch_parts(program, graphs, config, BatchBuffer::Host, scope);
     let Loader { source, dtype, .. } = config.strategy.loader;
-    let is_gathered = |name: &str| source == DataResidence::Device && row::places_later(name).is_some();
-    let batch_pool = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
     let mut input = |name, ty, pool| program.add_value(name, scope, ty, Role::Input, pool);
-    let batch_type = |index: usize| {
-        let TensorType { dtype, shape } = graph.values[index].ty;
-        let part = loaded.iter().find(|part| part.name == graph.values[index].name);
-        let dtype = part.map_or(dtype, |part| part.ty.dtype);
-        (ShapeSource::Batch(BatchBuffer::Host, index), TensorType { dtype, shape: shape.with_first(samples) })
-    };
-    let copied_parts = graph.inputs().filter(|&index| !is_gathered(graph.values[index].name));
-    let mut batch: Vec<ValueId> =
-        copied_parts.map(|index| input(graph.values[index].name, batch_type(index), batch_pool)).collect();
-    if graph.inputs().any(|index| is_gathered(graph.values[index].name)) {
-        let place = row::place();
-        batch.push(input(
-            place.name,
-            (ShapeSource::BatchOffsets(BatchBuffer::Host), place.of_samples(samples)),
-            batch_pool,
-        ));
-    }
     let row_pool = match source {
         DataResidence::Stream => None,
         DataResidence::Ram => Some(Pool::Host),
@@ -232,13 +220,47 @@ fn host_buffers(program: &mut Program, graph: &Graph, config: &RunConfig) -> Hos
         let tokens = config.tokens.expect("the planner counts the tokens of data that is held in memory");
         input("row", (ShapeSource::Fixed, TensorType::new(dtype.dtype(), &[tokens])), pool)
     });
-    HostBuffers {
-        batch,
-        staged: Vec::new(),
-        token_row,
-        step_scalars: input("control", (ShapeSource::Fixed, TensorType::f32(&[numbers])), Pool::Pinned),
-        results: results(input("loss", (ShapeSource::Fixed, TensorType::scalar()), Pool::Pinned)),
+    let step_scalars = input("control", (ShapeSource::Fixed, TensorType::f32(&[numbers])), Pool::Pinned);
+    let results = results(input("loss", (ShapeSource::Fixed, TensorType::scalar()), Pool::Pinned));
+    let evaluation = match config.evaluation_batch() {
+        None => Vec::new(),
+        Some(_) => {
+            let scope = program.add_scope("evaluation-batch");
+            batch_parts(program, graphs, config, BatchBuffer::Evaluation, scope)
+        }
+    };
+    HostBuffers { batch, staged: Vec::new(), evaluation, token_row, step_scalars, results }
+}
+
+/// Adds the parts of the whole batches of a buffer in host memory.
+fn batch_parts(
+    program: &mut Program,
+    graphs: &Graphs,
+    config: &RunConfig,
+    buffer: BatchBuffer,
+    scope: ScopeId,
+) -> Vec<ValueId> {
+    let graph = graphs.get(buffer.pass());
+    let samples = program.buffer_samples(buffer);
+    let loaded = config.loaded();
+    let source = config.strategy.loader.source;
+    let is_gathered = |name: &str| source == DataResidence::Device && row::places_later(name).is_some();
+    let pool = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
+    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, pool);
+    let batch_type = |index: usize| {
+        let TensorType { dtype, shape } = graph.values[index].ty;
+        let part = loaded.iter().find(|part| part.name == graph.values[index].name);
+        let dtype = part.map_or(dtype, |part| part.ty.dtype);
+        (ShapeSource::Batch(buffer, index), TensorType { dtype, shape: shape.with_first(samples) })
+    };
+    let copied_parts = graph.inputs().filter(|&index| !is_gathered(graph.values[index].name));
+    let mut batch: Vec<ValueId> =
+        copied_parts.map(|index| input(graph.values[index].name, batch_type(index))).collect();
+    if graph.inputs().any(|index| is_gathered(graph.values[index].name)) {
+        let place = row::place();
+        batch.push(input(place.name, (ShapeSource::BatchOffsets(buffer), place.of_samples(samples))));
     }
+    batch
 }
 
 /// Adds the device copies of the current and the next batch, if batches are copied ahead.
@@ -247,7 +269,7 @@ fn staged(program: &mut Program, config: &RunConfig) -> Vec<ValueId> {
         return Vec::new();
     }
     let scope = program.add_scope("staged");
-    let samples = program.samples * program.batch_slots(BatchBuffer::Staged);
+    let samples = program.buffer_samples(BatchBuffer::Staged);
     let of = |program: &mut Program, id: ValueId| {
         let Value { name, shape_source, ty, .. } = *program.value(id);
         let shape_source = match shape_source {
@@ -323,8 +345,9 @@ fn forward(
     let pass = graphs.pass(micro_batch, is_evaluation);
     let graph = graphs.get(pass);
     let phase = if is_evaluation { Phase::Evaluation } else { Phase::Forward };
-    let HostBuffers { batch, staged, .. } = &program.host_buffers;
+    let HostBuffers { batch, staged, evaluation, .. } = &program.host_buffers;
     let (batch, queue) = match staged.is_empty() {
+        _ if is_evaluation && !evaluation.is_empty() => (evaluation.clone(), Queue::Copy),
         true => (batch.clone(), Queue::Copy),
         false => (staged.clone(), Queue::Compute),
     };

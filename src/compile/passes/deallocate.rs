@@ -1,5 +1,5 @@
-//! Allocates each storage before its first use and frees it after its last, as late as the `release` key requires, or
-//! leaks it.
+//! Allocates each storage before its first use and frees it after its last, as late as the `release` key requires,
+//! unless it is leaked or collected.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -36,6 +36,8 @@ pub(super) fn deallocate(draft: &mut Draft) {
         let kept_storages = if section.kind.is_in_evaluation() { &kept_in_evaluation } else { &kept };
         let mut code = insert_lifetimes(program, section, code, release, kept_storages);
         replace_frees_by_leaks(&mut code, &leaked);
+        // The outputs of a forward pass are collected once it has returned, and freed all else.
+        code.sort_by_key(|instruction| matches!(instruction.action, Action::Collect { .. }));
         program.sections[index].code = code;
     }
     program.stage = Stage::Deallocated;
@@ -85,8 +87,13 @@ fn insert_lifetimes(
             }
         }
     }
-    let [live_in, live_out, kept_storages] =
-        [&section.live_in, &section.live_out, kept_storages].map(|ids| program.mask(ids));
+    let collected = code.iter().filter_map(|instruction| match instruction.action {
+        Action::Collect { value, .. } => Some(program.storage(value)),
+        _ => None,
+    });
+    let collected: Vec<ValueId> = collected.collect();
+    let [live_in, live_out, kept_storages, collected] =
+        [&section.live_in, &section.live_out, kept_storages, &collected].map(|ids| program.mask(ids));
     let ends = layer_ends(program, &code);
     let (mut allocate, mut free): (Vec<Insertion>, Vec<Insertion>) = Default::default();
     let lazily_initialised = program.mask(&section.lazily_initialised);
@@ -100,7 +107,7 @@ fn insert_lifetimes(
         if !live_in[storage.index()] && !live_out[storage.index()] {
             allocate.push((first, storage, first_iteration));
         }
-        if !live_out[storage.index()] {
+        if !live_out[storage.index()] && !collected[storage.index()] {
             let release = match program.value(storage).role {
                 // Workspaces are freed at once: no library keeps its scratch memory.
                 Role::Workspace => Release::Eager,

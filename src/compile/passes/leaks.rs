@@ -1,7 +1,7 @@
 //! The storages that each optimizer step leaks. Instead of being freed, their memory goes to an owner that never
 //! frees it, so that the next step must allocate other memory.
 
-use crate::ir::{Action, Instruction, Program, Section, Variant};
+use crate::ir::{Instruction, Program, Section, Variant};
 use device::{Phase, Role};
 use ops::ValueId;
 use spec::Leak;
@@ -44,15 +44,4 @@ fn graph(program: &Program, section: &Section) -> Vec<ValueId> {
     written.sort_unstable();
     written.dedup();
     written
-}
-
-impl Program {
-    /// The storages that are leaked.
-    pub fn leaked(&self) -> impl Iterator<Item = ValueId> + '_ {
-        let code = self.sections.iter().flat_map(|section| &section.code);
-        code.filter_map(|instruction| match instruction.action {
-            Action::Leak(storage) => Some(storage),
-            _ => None,
-        })
-    }
 }

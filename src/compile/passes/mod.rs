@@ -2,6 +2,7 @@
 
 pub(crate) mod annotations;
 pub(crate) mod build;
+mod collect;
 pub(crate) mod copies;
 mod deallocate;
 mod differentiate;
@@ -51,7 +52,7 @@ struct Pass {
 }
 
 /// The fixed order of the passes. Building the forward pass comes before them.
-const PASSES: [Pass; 19] = [
+const PASSES: [Pass; 20] = [
     // Slices of the loss (`loss_chunks`).
     Pass { name: "choose operations", run: Some(slices::slice) },
     // Values get their dtypes. Casts precede differentiation, so that they are differentiated too.
@@ -70,6 +71,8 @@ const PASSES: [Pass; 19] = [
     Pass { name: "scale, clip, update", run: Some(update::update) },
     // Transfers of operands whose pool is on the other device.
     Pass { name: "copies", run: Some(copies::insert) },
+    // Outputs that an evaluation collects, at the end of its forward passes.
+    Pass { name: "collect", run: Some(collect::collect) },
     Pass { name: "workspaces", run: Some(workspaces::add) },
     // Instructions that run in the first iteration of a section only.
     Pass { name: "lazy initialisation", run: Some(lazy_init::initialise_lazily) },

@@ -106,8 +106,8 @@ impl LiveRanges {
     /// The live ranges of each pool.
     fn by_pool(program: &Program, alignment: u64) -> [LiveRanges; Pool::ALL.len()] {
         let mut ranges = Pool::ALL.map(|_| Vec::new());
-        // Leaked storages would fill any arena: they get memory of their own.
-        let leaked = program.mask(&program.leaked().collect::<Vec<_>>());
+        // Leaked and collected storages would fill any arena: they get memory of their own.
+        let outliving = program.mask(&program.outliving().collect::<Vec<_>>());
         // By storage: the index of its current live range in its pool.
         let mut current: Vec<Option<u32>> = vec![None; program.values.len()];
         let mut sections = Vec::with_capacity(program.sections.len());
@@ -117,7 +117,7 @@ impl LiveRanges {
             for instruction in &section.code {
                 now += 1;
                 match instruction.action {
-                    Action::Allocate(storage) if !leaked[storage.index()] => {
+                    Action::Allocate(storage) if !outliving[storage.index()] => {
                         let value = program.value(storage);
                         let ranges = &mut ranges[value.pool as usize];
                         let bytes = value.ty.bytes().next_multiple_of(alignment);

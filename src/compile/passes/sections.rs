@@ -28,15 +28,16 @@ impl Section {
 
     /// Sets the repeat count and the number of samples of a run.
     pub(crate) fn resize(&mut self, config: &RunConfig) {
+        let own_batch = config.evaluation_batch().filter(|_| self.kind.is_in_evaluation());
         let tail = config.tail();
         let full = config.micro_batches() - usize::from(tail.is_some());
         self.repeat_count = match self.kind {
             SectionKind::Micro => full - 1,
-            SectionKind::Evaluation => full,
+            SectionKind::Evaluation if own_batch.is_none() => full,
             _ => 1,
         };
         self.samples = match self.kind.micro_batch() {
-            Some(MicroBatch::Full) => config.micro_batch(),
+            Some(MicroBatch::Full) => own_batch.unwrap_or(config.micro_batch()),
             Some(MicroBatch::Tail) => tail.unwrap_or(0),
             None => 0,
         };

@@ -18,6 +18,9 @@ pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Vio
             Action::Free(storage) | Action::Leak(storage) => {
                 std::mem::replace(&mut live[storage.index()], false)
             }
+            Action::Collect { value, .. } => {
+                std::mem::replace(&mut live[program.storage(*value).index()], false)
+            }
             action => action.touches().all(|id| live[program.storage(id).index()]),
         };
         if !is_valid {
@@ -38,14 +41,14 @@ pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Vio
 
 pub(super) fn overlap(program: &Program, section: &Section) -> Result<(), Violation> {
     let mut pools = Pool::ALL.map(|_| BTreeMap::new());
-    let leaked = program.mask(&program.leaked().collect::<Vec<_>>());
-    for &storage in section.live_in.iter().filter(|storage| !leaked[storage.index()]) {
+    let outliving = program.mask(&program.outliving().collect::<Vec<_>>());
+    for &storage in section.live_in.iter().filter(|storage| !outliving[storage.index()]) {
         occupy(program, &mut pools, storage)?;
     }
     for instruction in &section.code {
         match instruction.action {
-            // Leaked storages have memory of their own.
-            Action::Allocate(storage) if leaked[storage.index()] => {}
+            // Leaked and collected storages have memory of their own.
+            Action::Allocate(storage) if outliving[storage.index()] => {}
             Action::Allocate(storage) => occupy(program, &mut pools, storage)?,
             Action::Free(storage) => {
                 if let Some(offset) = program.arena_offsets[storage.index()] {

@@ -143,6 +143,7 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
         Action::Allocate(_) => "allocate",
         Action::Free(_) => "free",
         Action::Leak(_) => "leak",
+        Action::Collect { .. } => "collect",
         Action::EmptyCache => "empty cache",
     };
     format!("{} {scope} {what}", section.kind.name())
@@ -172,7 +173,7 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
             Action::Copy { from, to, .. } => {
                 // From a buffer of whole batches, the section's samples of one batch are copied.
                 let (all, samples) = match program.value(*from).shape_source.batch_buffer() {
-                    Some(batches) => (program.samples * program.batch_slots(batches), section.samples),
+                    Some(batches) => (program.buffer_samples(batches), section.samples),
                     None => (1, 1),
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));

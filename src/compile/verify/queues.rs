@@ -68,7 +68,7 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
                     return broken(Invariant::Events, at(program, section, instruction));
                 }
             }
-            Action::Launch { .. } | Action::Copy { .. } => {
+            Action::Launch { .. } | Action::Copy { .. } | Action::Collect { .. } => {
                 last[queue] = now;
                 let action = &instruction.action;
                 for id in action.reads() {

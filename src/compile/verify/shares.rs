@@ -47,17 +47,20 @@ pub(super) fn one_loss_sum(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A step, and the evaluation of a batch, process all samples that the rank has of a batch.
+/// A step, and the evaluation of a batch, process all samples that the rank has of their batch.
 pub(super) fn all_samples(program: &Program) -> Result<(), Violation> {
     let seen = |sections: &mut dyn Iterator<Item = &Section>| -> Option<usize> {
         sections.map(|section| section.repeat_count * section.samples).reduce(|all, more| all + more)
     };
-    let seen = [seen(&mut program.step()), seen(&mut program.evaluation())];
-    match seen.into_iter().flatten().find(|samples| *samples != program.samples) {
-        Some(samples) => {
-            let detail = format!("{samples} samples of {} are processed", program.samples);
-            broken(Invariant::SharesSumToOne, detail)
+    let parts = [
+        (seen(&mut program.step()), program.samples),
+        (seen(&mut program.evaluation()), program.evaluation_samples),
+    ];
+    for (seen, samples) in parts {
+        if let Some(seen) = seen.filter(|seen| *seen != samples) {
+            let detail = format!("{seen} samples of {samples} are processed");
+            return broken(Invariant::SharesSumToOne, detail);
         }
-        None => Ok(()),
     }
+    Ok(())
 }

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Engine;
-use compile::{BatchBuffer, HostBuffers, Program};
+use compile::{BatchBuffer, HostBuffers};
 use data::{Batch, Part};
 use device::{DeviceError, HostSlice, Queue, Region};
 use memory::Failure;
+use ops::ValueId;
 
 /// The batch that the program reads.
 #[derive(Default)]
@@ -20,7 +21,7 @@ pub(super) struct CurrentBatch {
     ahead: Option<usize>,
 }
 
-impl Engine<'_> {
+impl<'a> Engine<'a> {
     /// Selects the batch in a slot of the host buffers for a step.
     pub(super) fn begin_batch(&mut self, slot: usize) -> Result<(), DeviceError> {
         self.current.slot = slot;
@@ -57,7 +58,9 @@ impl Engine<'_> {
     /// Selects the batch in a slot of the host buffers for an evaluation. The slot is that of the last step.
     pub(super) fn begin_evaluation(&mut self, slot: usize) -> Result<(), Failure> {
         self.current.slot = slot;
-        self.upload_and_wait(slot)?;
+        if self.program.host_buffers.evaluation.is_empty() {
+            self.upload_and_wait(slot)?;
+        }
         self.synchronize()
     }
 
@@ -69,10 +72,11 @@ impl Engine<'_> {
         seen: usize,
         bytes: u64,
     ) -> Region {
-        let samples = self.program.samples;
+        let samples = self.program.batch_samples(batches);
         let batch = match batches {
             BatchBuffer::Host => self.current.slot,
             BatchBuffer::Staged => self.current.stage,
+            BatchBuffer::Evaluation => 0,
         };
         let sample = of.bytes / (samples * self.program.batch_slots(batches)) as u64;
         Region { offset: of.offset + (batch * samples + seen) as u64 * sample, bytes, ..of }
@@ -81,14 +85,29 @@ impl Engine<'_> {
     /// Writes a batch to the next slot of the host buffers. Returns the slot.
     pub(super) fn write_batch(&mut self, batch: &Batch) -> Result<usize, Failure> {
         let slot = (self.current.slot + 1) % self.program.slots;
-        for &id in &self.program.host_buffers.batch {
+        self.write_parts(batch, BatchBuffer::Host, slot)?;
+        Ok(slot)
+    }
+
+    /// Writes an evaluation batch to where evaluations read it. Returns the slot of the host buffers.
+    pub(super) fn write_evaluation_batch(&mut self, batch: &Batch) -> Result<usize, Failure> {
+        if self.program.host_buffers.evaluation.is_empty() {
+            return self.write_batch(batch);
+        }
+        self.write_parts(batch, BatchBuffer::Evaluation, 0)?;
+        Ok(self.current.slot)
+    }
+
+    fn write_parts(&mut self, batch: &Batch, buffer: BatchBuffer, slot: usize) -> Result<(), Failure> {
+        for &id in self.parts(buffer) {
             let name = self.program.value(id).name;
             let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
-            let region = self.samples_of(slot, 0..self.program.samples, &filled.part);
+            let samples = 0..self.program.batch_samples(buffer);
+            let region = self.samples_of(buffer, slot, samples, &filled.part);
             assert_eq!(filled.bytes.len() as u64, region.bytes, "samples of the batch's `{name}`");
             self.manager.backing.device.write(region, &filled.bytes)?;
         }
-        Ok(slot)
+        Ok(())
     }
 
     /// Enqueues copies of the whole batch in a slot of the host buffers to a half of the device's double buffer.
@@ -121,7 +140,17 @@ impl Engine<'_> {
         samples: Range<usize>,
         part: &Part,
     ) -> Result<HostSlice, DeviceError> {
-        let region = self.samples_of(slot, samples, part);
+        let region = self.samples_of(BatchBuffer::Host, slot, samples, part);
+        self.manager.backing.device.lend(region)
+    }
+
+    /// Lends the memory of one part of an evaluation batch that has its own size to the loader.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(crate) fn lend_evaluation(&mut self, part: &Part) -> Result<HostSlice, DeviceError> {
+        let samples = 0..self.program.evaluation_samples;
+        let region = self.samples_of(BatchBuffer::Evaluation, 0, samples, part);
         self.manager.backing.device.lend(region)
     }
 
@@ -149,12 +178,22 @@ impl Engine<'_> {
         self.manager.tensor(row).region()
     }
 
-    /// The memory of one part of some samples of the batch in a slot of the host buffers.
+    /// The parts of whole batches in a buffer.
+    fn parts(&self, buffer: BatchBuffer) -> &'a [ValueId] {
+        let HostBuffers { batch, staged, evaluation, .. } = &self.program.host_buffers;
+        match buffer {
+            BatchBuffer::Host => batch,
+            BatchBuffer::Staged => staged,
+            BatchBuffer::Evaluation => evaluation,
+        }
+    }
+
+    /// The memory of one part of some samples of the batch in a slot of a buffer.
     ///
     /// Panics if the program has no such part.
-    fn samples_of(&self, slot: usize, samples: Range<usize>, part: &Part) -> Region {
-        let Program { host_buffers, samples: all, slots, .. } = self.program;
-        let found = host_buffers.batch.iter().find(|&&id| self.program.value(id).name == part.name);
+    fn samples_of(&self, buffer: BatchBuffer, slot: usize, samples: Range<usize>, part: &Part) -> Region {
+        let (all, slots) = (self.program.batch_samples(buffer), self.program.batch_slots(buffer));
+        let found = self.parts(buffer).iter().find(|&&id| self.program.value(id).name == part.name);
         let tensor = found.map(|&id| self.manager.tensor(id));
         let tensor = tensor.unwrap_or_else(|| panic!("the program has no `{}`", part.name));
         assert_eq!(tensor.ty, part.of_samples(all * slots), "the type of the batch's `{}`", part.name);

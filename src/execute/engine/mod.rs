@@ -22,7 +22,7 @@ use crate::logs::Timeline;
 use crate::metrics::Counts;
 use compile::{Action, FirstIterations, Program, SectionKind};
 use data::{Batch, StoredParameters};
-use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
+use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Queue, Region, Tensor};
 #[cfg(test)]
 use memory::{Allocator, CacheStats};
 use memory::{Backing, Failure, MemoryManager};
@@ -59,6 +59,10 @@ impl Backing for DeviceBacking<'_> {
 
     fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
         self.device.decommit(part)
+    }
+
+    fn copy(&mut self, from: Region, to: Region) -> Result<(), DeviceError> {
+        self.device.copy(Queue::Compute, from, to)
     }
 }
 
@@ -155,7 +159,9 @@ impl<'a> Engine<'a> {
             self.counts;
         let requests = self.manager.backing.requests - requests_in_evaluation - requests_in_first_iteration;
         let cache = self.manager.cache_work().since(&cache_in_evaluation);
-        Counts { requests, cache, leaked_bytes: self.manager.leaked().total(), ..self.counts }
+        let collected_bytes = Pool::HOMES.map(|device| self.manager.collected_bytes(device));
+        let leaked_bytes = self.manager.leaked().total();
+        Counts { requests, cache, leaked_bytes, collected_bytes, ..self.counts }
     }
 
     /// Counters of the caching allocator, evaluations included.
@@ -203,16 +209,36 @@ impl<'a> Engine<'a> {
         self.update()
     }
 
-    /// The loss on a whole batch of the evaluation split, summed over its samples.
+    /// An evaluation of one batch: its loss, summed over its samples.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn evaluate(&mut self, batch: &Batch) -> Result<f64, Failure> {
-        let slot = self.write_batch(batch)?;
+        let loss = self.evaluate_batch(batch)?;
+        self.finish_evaluation()?;
+        Ok(loss)
+    }
+
+    /// The loss on a batch of an evaluation, which `finish_evaluation` ends.
+    ///
+    /// # Errors
+    /// As for `evaluate`.
+    pub(crate) fn evaluate_batch(&mut self, batch: &Batch) -> Result<f64, Failure> {
+        let slot = self.write_evaluation_batch(batch)?;
         self.evaluate_on(slot)
     }
 
-    /// The loss on the batch in a slot of the host buffers, summed over its samples.
+    /// Ends an evaluation: frees what it has collected.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(crate) fn finish_evaluation(&mut self) -> Result<(), Failure> {
+        self.counts.evaluations += 1;
+        Ok(self.manager.release_collected()?)
+    }
+
+    /// The loss on the batch in a slot of the host buffers, summed over its samples, or on the evaluation batch if that
+    /// has its own size. `finish_evaluation` ends the evaluation.
     ///
     /// # Errors
     /// As for `evaluate`.
@@ -226,7 +252,7 @@ impl<'a> Engine<'a> {
             for _ in 0..section.repeat_count {
                 self.run_section(section.kind, seen)?;
                 seen += section.samples;
-                self.counts.evaluations += 1;
+                self.counts.evaluation_passes += 1;
                 sum +=
                     section.samples as f64 * f64::from(self.read_number(program.host_buffers.results.loss)?);
             }
@@ -417,9 +443,11 @@ impl<'a> Engine<'a> {
             self.counts.count_late_free(self.program, instruction);
         }
         match instruction.action {
-            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => {
-                Ok(began.elapsed())
-            }
+            Action::Allocate(_)
+            | Action::Free(_)
+            | Action::Leak(_)
+            | Action::Collect { .. }
+            | Action::EmptyCache => Ok(began.elapsed()),
             Action::Launch { ref op, ref outputs, .. } if let Some(site) = op.stored_site() => {
                 self.load_parameter(site, outputs[0])?;
                 Ok(began.elapsed())
@@ -455,7 +483,11 @@ impl<'a> Engine<'a> {
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,
-            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => {}
+            Action::Allocate(_)
+            | Action::Free(_)
+            | Action::Leak(_)
+            | Action::Collect { .. }
+            | Action::EmptyCache => {}
         }
         Ok(began.elapsed())
     }

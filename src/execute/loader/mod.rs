@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::metrics::{Loading, StepTimes};
-use data::{Batch, DataError, Memory};
+use data::{Batch, DataError, Memory, Part};
 use device::DeviceError;
 
 /// A complete batch.
@@ -70,6 +70,8 @@ pub(crate) struct Loader<'a> {
     /// One worker for each share. Empty if steps assemble their own batches.
     workers: Vec<Worker>,
     slots: Vec<Slot>,
+    /// The memory of an evaluation batch that has its own size.
+    evaluation: Option<Batch>,
     /// Batches that steps have requested so far.
     requested: usize,
     stopped: Arc<AtomicBool>,
@@ -88,8 +90,15 @@ impl<'a> Loader<'a> {
         let workers = source.config().strategy.loader.workers;
         let shares = shares(source.config().train.batch_size as u64, workers.max(1) as u64);
         let stopped = Arc::new(AtomicBool::new(false));
-        let mut loader =
-            Loader { source, shares, workers: Vec::new(), slots: Vec::new(), requested: 0, stopped };
+        let mut loader = Loader {
+            source,
+            shares,
+            workers: Vec::new(),
+            slots: Vec::new(),
+            evaluation: None,
+            requested: 0,
+            stopped,
+        };
         if workers == 0 {
             return Ok(loader);
         }
@@ -144,6 +153,11 @@ impl<'a> Loader<'a> {
                 })
             });
             self.slots.push(Slot { shares: shares.collect::<Result<_, _>>()?, ..Slot::default() });
+        }
+        if config.evaluation_batch().is_some() {
+            let lent =
+                |part: &Part| -> Result<Memory, DeviceError> { Ok(Box::new(engine.lend_evaluation(part)?)) };
+            self.evaluation = Some(config.evaluation_batch_within(lent)?);
         }
         (0..self.slots.len()).for_each(|slot| self.refill(slot, slot));
         Ok(())
@@ -206,13 +220,20 @@ impl<'a> Loader<'a> {
         failed.is_none()
     }
 
-    /// Fills in batch `index` of `of` batches of the evaluation split, in the slot of the last step's batch.
+    /// Fills in batch `index` of `of` batches of the evaluation split, in the slot of the last step's batch or, if
+    /// evaluation batches have their own size, in memory of their own.
     ///
     /// # Errors
     /// As for `next`.
     pub(crate) fn evaluation(&mut self, index: usize, of: usize) -> Result<LoadedBatch, RunError> {
         let last = self.requested.checked_sub(1).expect("steps come before evaluations");
         let slot = last % self.slots.len();
+        if let (Some(batch), Some(samples)) = (&mut self.evaluation, self.source.config().evaluation_batch())
+        {
+            let [index, of, samples] = [index, of, samples].map(|count| count as u64);
+            self.source.evaluation(of * samples, index * samples..(index + 1) * samples, batch)?;
+            return Ok(LoadedBatch { slot, next: None, took: None });
+        }
         let samples = self.source.config().train.batch_size as u64;
         let first = index as u64 * samples;
         for (share, batch) in self.shares.iter().zip(&mut self.slots[slot].shares) {

@@ -163,6 +163,7 @@ fn describe(program: &Program, instruction: &Instruction) -> Option<(String, Str
         Action::Allocate(storage) => named("allocate", *storage),
         Action::Free(storage) => named("free", *storage),
         Action::Leak(storage) => named("leak", *storage),
+        Action::Collect { value, .. } => named("collect", *value),
         Action::EmptyCache => Some(("empty cache".to_owned(), String::new())),
         Action::Wait { .. } => Some(("wait".to_owned(), String::new())),
         Action::Record { .. } => None,

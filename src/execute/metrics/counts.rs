@@ -69,6 +69,10 @@ pub struct Counts {
     /// Bytes that are never freed.
     pub leaked_bytes: u64,
     pub evaluations: u64,
+    /// Forward passes of evaluations.
+    pub evaluation_passes: u64,
+    /// Bytes that evaluations have collected, by device.
+    pub collected_bytes: [u64; Pool::HOMES.len()],
     pub late_frees_in_evaluation: u64,
 }
 

@@ -5,6 +5,7 @@ use super::measured::Loading;
 use crate::prepare::MatmulAlgorithmSources;
 use base::units::{Bytes, Count};
 use compile::Program;
+use device::Pool;
 use spec::{EmptyCache, Leak, Optimizer, RunConfig, Strategy};
 
 /// What a run was configured to do, and figures that are not among the counts: they decide which effects are shown.
@@ -58,6 +59,7 @@ pub(crate) fn effects(
 ) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
+    let passes = (after.evaluation_passes - before.evaluation_passes).max(1);
     let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;
     let mut parts = Vec::new();
     let recomputed = per_step(|counts| counts.recompute_flops);
@@ -165,7 +167,7 @@ pub(crate) fn effects(
         let size = if run.keeps_values { format!(" ({bytes})") } else { String::new() };
         parts.push(format!("{} freed late{size}", values(late)));
     }
-    let kept = (after.late_frees_in_evaluation - before.late_frees_in_evaluation) / evaluations;
+    let kept = (after.late_frees_in_evaluation - before.late_frees_in_evaluation) / passes;
     if kept > 0 {
         parts.push(format!("{} freed late in evaluation", values(kept)));
     }
@@ -173,6 +175,11 @@ pub(crate) fn effects(
     if leaked > 0 {
         parts.push(leaked_each_step(leaked, run.leak));
     }
+    let collected = |device: Pool| {
+        let [before, after] = [before, after].map(|counts| counts.collected_bytes[device as usize]);
+        (after - before) / evaluations
+    };
+    parts.extend(collected_each_evaluation(Pool::HOMES.map(collected)));
     let cache = after.cache.since(&before.cache);
     if cache.allocations > 0 {
         parts.push(format!("{} splits", cache.splits / steps));
@@ -203,6 +210,17 @@ pub fn leaked_each_step(bytes: u64, leak: Option<Leak>) -> String {
         None => "",
     };
     format!("{} leaked per step{mistake}", Bytes(bytes))
+}
+
+/// `58.2 GiB collected per evaluation`, by device.
+pub fn collected_each_evaluation([device, host]: [u64; Pool::HOMES.len()]) -> Option<String> {
+    let [on_device, on_host] = [device, host].map(Bytes);
+    match (device, host) {
+        (0, 0) => None,
+        (_, 0) => Some(format!("{on_device} collected per evaluation")),
+        (0, _) => Some(format!("{on_host} collected per evaluation on the host")),
+        _ => Some(format!("{on_device} collected per evaluation, and {on_host} on the host")),
+    }
 }
 
 /// `4 micro-batches`, or `4 micro-batches (not 5)` if fewer than the requested number cover the batch.

@@ -221,6 +221,11 @@ impl Outcome {
                 format!("; of the live bytes, {leaked} had been leaked by {steps} steps and the current one");
             self.message.push_str(&left);
         }
+        if found.collected > 0 {
+            let collected = Bytes(found.collected);
+            self.message
+                .push_str(&format!("; of the live bytes, {collected} had been collected by the evaluation"));
+        }
         if let Some(pieces) = in_pieces(found.pieces) {
             self.message.push_str(&format!("; {pieces}"));
         }

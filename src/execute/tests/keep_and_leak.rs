@@ -190,7 +190,7 @@ fn peak_after_any_number_of_steps_is_predicted() {
 fn step_of_out_of_memory_is_predicted() {
     for (leak, allocator) in leaks_by_allocator() {
         let mut config = leaking(leak, |strategy| (strategy.allocator, strategy.accumulate) = (allocator, 2));
-        config.evaluation = Some(Evaluation { every: 3, batches: 1 });
+        config.evaluation = Some(Evaluation { every: 3, ..Evaluation::default() });
         let program = program(&config);
         config.measure = Measure { warmup_steps: 0, steps: 1, ..Measure::default() };
         let one = predict(&program, &testing::target(), RunSchedule::of(&config)).device.reserved_peak;

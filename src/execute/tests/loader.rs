@@ -12,7 +12,7 @@ use crate::metrics::{Ended, Measured, Outcome};
 use crate::prepare::Prepared;
 use crate::train::run_on;
 use data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
-use device::{Delay, Pool, Role};
+use device::{Delay, Phase, Pool, Role};
 use memory::{RunSchedule, predict};
 use spec::*;
 use testing::compile;
@@ -308,6 +308,42 @@ fn batches_are_prefetched_to_the_device() {
             engine.close().unwrap();
         }
     }
+}
+
+/// An evaluation batch of another size than the step's, larger or smaller, has the same samples in any loader, and memory
+/// of its own.
+#[test]
+fn evaluation_batches_of_their_own_size_have_the_same_samples() {
+    let evaluated = |loader: Loader, batch_size: Option<usize>, batches: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path(), loader);
+        config.evaluation = Some(Evaluation { every: 3, batches, batch_size, ..Evaluation::default() });
+        let data = source(&config);
+        config.tokens = data.contents().tokens();
+        let target = testing::target();
+        let predicted = predict(&compile(&config, &target).unwrap(), &target, RunSchedule::of(&config));
+        let Measured { loss_eval, digest, host_reserved_peak_bytes, evaluation_peak_bytes, .. } =
+            run(config, data, folder.path()).unwrap().measured;
+        assert_eq!(host_reserved_peak_bytes, Some(predicted.host.reserved_peak));
+        let peak = predicted.device.phase_peak(Phase::Evaluation).live.total();
+        assert_eq!(evaluation_peak_bytes, Some(peak));
+        (loss_eval.unwrap(), digest)
+    };
+    let (loss, digest) = evaluated(Loader::default(), None, 4);
+    let mut losses = Vec::new();
+    for (batch_size, batches) in [(2, 10), (20, 1)] {
+        for source in [DataResidence::Stream, DataResidence::Ram, DataResidence::Device] {
+            for (workers, prefetch) in [(0, 0), (2, 2)] {
+                let loader = Loader { workers, prefetch, source, dtype: IdDtype::U16, ..Loader::default() };
+                let found = evaluated(loader, Some(batch_size), batches);
+                assert!((found.0 - loss).abs() <= 1e-5 * loss, "{loader:?}: {} and {loss}", found.0);
+                assert_eq!(found.1, digest, "{loader:?}");
+                losses.push((batch_size, found.0));
+            }
+        }
+    }
+    losses.dedup();
+    assert_eq!(losses.len(), 2, "{losses:?}");
 }
 
 /// A source of synthetic batches.

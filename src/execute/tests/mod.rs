@@ -4,6 +4,7 @@ mod attention;
 mod batch_parts;
 mod caching;
 mod dropout;
+mod evaluation;
 mod graphs;
 mod groups;
 mod in_backward;
@@ -97,7 +98,8 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let mut batch = config.empty_batch(samples);
     batch = if batch.part("place").is_some() {
         let row = BATCHES.iter().position(|other| *other == step).expect("the step has a batch in the row");
-        let place = |sample: usize| ((row * (count + 1) + sample * context) as u64).to_ne_bytes();
+        let stride = config.train.batch_size * context + 1;
+        let place = |sample: usize| ((row * stride + sample * context) as u64).to_ne_bytes();
         batch.with("place", (0..samples).flat_map(|sample| place(sample).as_chunks::<4>().0.to_vec()))
     } else {
         batch.with("tokens", tokens).with("targets", targets)
@@ -120,6 +122,11 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     batch
 }
 
+/// Samples of an evaluation batch.
+fn evaluation_samples(config: &RunConfig) -> usize {
+    config.evaluation_batch().unwrap_or(config.train.batch_size)
+}
+
 /// Trains for some steps with freed memory poisoned.
 fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Result<Trace, Failure> {
     let target = device.target().clone();
@@ -131,7 +138,7 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
         let report = engine.step(&batch(config, step, config.train.batch_size), &config.numbers(step + 1))?;
         trace.losses.push(report.loss);
         trace.digests.push(engine.digest()?);
-        trace.evaluation = engine.evaluate(&batch(config, 99, config.train.batch_size))?;
+        trace.evaluation = engine.evaluate(&batch(config, 99, evaluation_samples(config)))?;
     }
     let run_schedule = RunSchedule { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
     let predicted = predict(program, &target, run_schedule);

@@ -3,7 +3,7 @@
 use proptest::strategy::{Strategy as Any, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use super::{batch, hold};
+use super::{batch, evaluation_samples, hold};
 use crate::engine::Engine;
 use compile::Program;
 use device::{Pool, Usage};
@@ -23,7 +23,7 @@ fn runs() -> Vec<RunConfig> {
         let update = Update::AfterBackward;
         config.strategy =
             Strategy { accumulate, update, allocator: Allocator::Direct, graph: false, ..config.strategy };
-        config.evaluation = Some(Evaluation { every, batches });
+        config.evaluation = Some(Evaluation { every, batches, ..config.evaluation.unwrap_or_default() });
         config.measure = Measure { warmup_steps: 1, steps, ..Measure::default() };
         config
     };
@@ -44,8 +44,9 @@ fn steps(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Fa
 }
 
 fn evaluations(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Failure> {
-    let samples = config.train.batch_size;
-    (0..count).try_for_each(|step| engine.evaluate(&batch(config, step, samples)).map(drop))
+    let samples = evaluation_samples(config);
+    (0..count).try_for_each(|step| engine.evaluate_batch(&batch(config, step, samples)).map(drop))?;
+    engine.finish_evaluation()
 }
 
 fn each_cycle(

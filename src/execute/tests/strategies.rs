@@ -159,7 +159,7 @@ fn accumulate_does_not_change_flops() {
         let ((plain, _), (counts, effects)) = (work(&whole), work(&split));
         let micro_batches: usize = sections.iter().map(|(_, times, _)| times).sum();
         assert_eq!(counts.micro_batches, 2 * micro_batches as u64, "{batch_size} / {accumulate}");
-        assert_eq!(counts.evaluations, micro_batches as u64);
+        assert_eq!(counts.evaluation_passes, micro_batches as u64);
         assert_eq!((counts.flops, counts.recompute_flops), (plain.flops, 0));
         let planned = predict(&program(&split), &testing::target(), RunSchedule::of(&split));
         assert_eq!(2 * planned.model_flops, counts.flops);
@@ -386,7 +386,7 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
     for _ in 0..2 {
         engine.step(&batch(config.train.batch_size), &config.numbers(1)).unwrap();
     }
-    engine.evaluate(&batch(config.train.batch_size)).unwrap();
+    engine.evaluate(&batch(super::evaluation_samples(config))).unwrap();
     let after = engine.counts();
     let counts = Counts {
         requests: after.requests - before.requests,

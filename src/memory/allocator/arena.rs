@@ -1,5 +1,5 @@
-//! One request per pool, made before the program begins. Storages have planned offsets in it, except leaked ones,
-//! each of which has its own request.
+//! One request per pool, made before the program begins. Storages have planned offsets in it, except leaked and
+//! collected ones, each of which has its own request.
 
 use std::iter;
 

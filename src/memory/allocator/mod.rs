@@ -18,6 +18,15 @@ use ops::ValueId;
 /// The location of a storage: its buffer, and its offset in bytes.
 pub type Location = (Buffer, u64);
 
+/// A tensor that is no value of the program: collected outputs, concatenated.
+#[derive(Clone, Copy, Debug)]
+pub struct Concatenation {
+    /// The output that was added last.
+    pub value: ValueId,
+    pub pool: Pool,
+    pub bytes: u64,
+}
+
 /// Allocates storages in memory that it requests from the system. A prediction and a run make the same calls in the
 /// same order, so results may depend only on these and on the allocator's state, never on buffer ids.
 pub trait Allocator {
@@ -43,6 +52,38 @@ pub trait Allocator {
         location: Location,
         system: &mut System<'_>,
     ) -> Result<(), DeviceError>;
+
+    /// Allocates a concatenation.
+    ///
+    /// # Errors
+    /// Out of memory, or a device that fails.
+    fn allocate_concatenation(
+        &mut self,
+        tensor: &Concatenation,
+        system: &mut System<'_>,
+    ) -> Result<Location, DeviceError> {
+        let bytes = tensor.bytes.next_multiple_of(system.target().page.0);
+        Ok((system.request(tensor.pool, bytes)?, 0))
+    }
+
+    /// Frees a concatenation, which was allocated at `location`.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn free_concatenation(
+        &mut self,
+        tensor: &Concatenation,
+        (buffer, _): Location,
+        system: &mut System<'_>,
+    ) -> Result<(), DeviceError> {
+        let bytes = tensor.bytes.next_multiple_of(system.target().page.0);
+        system.give_back(tensor.pool, buffer, bytes)
+    }
+
+    /// As [`remainder`](Allocator::remainder), of a concatenation.
+    fn concatenation_remainder(&self, _tensor: &Concatenation, _location: Location, _target: &Target) -> u64 {
+        0
+    }
 
     /// Bytes of an allocated storage's block beyond the storage's own, rounded ones. They count as allocated.
     fn remainder(&self, _storage: ValueId, _location: Location, _target: &Target) -> u64 {
@@ -94,10 +135,14 @@ pub(super) fn of(program: &Program) -> Box<dyn Allocator + '_> {
 
 /// Bytes that a storage occupies in its pool, rounding to the allocator's unit included.
 pub fn rounded(program: &Program, storage: ValueId, target: &Target) -> u64 {
-    let unit = match program.allocator {
+    program.ty(storage).bytes().next_multiple_of(unit(program, program.value(storage).pool, target))
+}
+
+/// The unit that the allocator rounds to in a pool.
+pub(super) fn unit(program: &Program, pool: Pool, target: &Target) -> u64 {
+    match program.allocator {
         spec::Allocator::Arena => target.alignment.0,
-        spec::Allocator::Caching(_) if program.value(storage).pool == Pool::Device => caching::unit(target),
+        spec::Allocator::Caching(_) if pool == Pool::Device => caching::unit(target),
         spec::Allocator::Direct | spec::Allocator::Caching(_) => target.page.0,
-    };
-    program.ty(storage).bytes().next_multiple_of(unit)
+    }
 }

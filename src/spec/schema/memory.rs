@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use data::Documents;
 
+use super::collect::Collect;
 use super::model::Model;
 use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
@@ -15,8 +16,9 @@ use super::strategy::{Allocator, DataResidence, Strategy};
 pub struct MemoryKey {
     pub model: Model,
     pub batch_size: usize,
-    /// The numbers of steps and evaluations, if memory depends on them: with a leak, or with an allocator that keeps
-    /// freed memory.
+    pub evaluation_batch: Option<usize>,
+    /// The numbers of steps and evaluations, if memory depends on them: with a leak, with collected outputs, or with an
+    /// allocator that keeps freed memory.
     pub steps: Option<(Measure, Option<Evaluation>)>,
     pub program: ProgramKey,
 }
@@ -37,7 +39,7 @@ impl Ord for MemoryKey {
 pub struct ProgramKey {
     optimizer: Vec<UpdateGroupKey>,
     clips: bool,
-    evaluates: bool,
+    evaluation: Option<EvaluationKey>,
     task: Task,
     documents: Documents,
     /// Whether parameters are loaded from a file.
@@ -61,14 +63,20 @@ impl Ord for ProgramKey {
 impl RunConfig {
     pub fn memory_key(&self) -> MemoryKey {
         let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _ } = self;
-        // With a leak, or an allocator that keeps freed memory, memory also depends on the numbers of steps,
-        // evaluations and evaluation batches. The program does not, so they are not part of `ProgramKey`.
+        // With a leak, collected outputs, or an allocator that keeps freed memory, memory also depends on the numbers of
+        // steps, evaluations and evaluation batches. The program does not, so they are not part of `ProgramKey`.
         let depends_on_steps = match strategy.allocator {
-            Allocator::Arena | Allocator::Direct => strategy.leak.is_some(),
+            Allocator::Arena | Allocator::Direct => strategy.leak.is_some() || self.collect().is_some(),
             Allocator::Caching(_) => true,
         };
         let steps = depends_on_steps.then(|| (measure.clone(), evaluation.clone()));
-        MemoryKey { model: model.clone(), batch_size: train.batch_size, steps, program: self.program_key() }
+        MemoryKey {
+            model: model.clone(),
+            batch_size: train.batch_size,
+            evaluation_batch: self.evaluation_batch(),
+            steps,
+            program: self.program_key(),
+        }
     }
 
     pub fn program_key(&self) -> ProgramKey {
@@ -79,7 +87,7 @@ impl RunConfig {
         ProgramKey {
             optimizer: optimizer.groups().iter().map(update_group).collect(),
             clips: clip_norm.is_some(),
-            evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
+            evaluation: evaluation.as_ref().map(evaluation_key),
             task: what,
             documents: self.documents(),
             stored: model.weights().is_some(),
@@ -87,6 +95,18 @@ impl RunConfig {
             tokens: tokens.filter(|_| strategy.loader.source != DataResidence::Stream),
         }
     }
+}
+
+/// The part of `[evaluation]` that determines the program.
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
+struct EvaluationKey {
+    has_own_batch: bool,
+    collect: Option<Collect>,
+}
+
+fn evaluation_key(evaluation: &Evaluation) -> EvaluationKey {
+    let Evaluation { every: _, batches: _, batch_size, collect } = *evaluation;
+    EvaluationKey { has_own_batch: batch_size.is_some(), collect }
 }
 
 /// The part of a parameter group that determines the program.

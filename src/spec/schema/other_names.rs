@@ -61,6 +61,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
     nothing(&["auto_find_batch_size", "auto_scale_batch_size"], "the columns `fits` and `batch` of `runner plan` have the largest batches"),
     table(&["eval_strategy", "evaluation_strategy", "do_eval"], "evaluation takes place where there is an [evaluation] table", "evaluation", "every = 10"),
     table(&["val_set_size", "val_size", "validation_split", "test_size", "eval_split", "val_split"], "the share that is not for training is for evaluation", "data.text", "split = 0.9"),
+    table(&["per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_batch_size", "val_batch_size", "validation_batch_size"], "it is the number of sequences of a forward pass of an evaluation", "evaluation", "batch_size = {8}"),
+    table(&["eval_accumulation_steps"], "it moves the outputs that an evaluation collects to the host", "evaluation", "collect = { what = \"logits\", to = \"host\" }"),
+    table(&["eval_do_concat_batches"], "an evaluation concatenates what it collects if it is told to", "evaluation", "collect = { what = \"logits\", concatenate = true }"),
+    table(&["prediction_loss_only"], "an evaluation then collects losses, no logits", "evaluation", "collect = \"loss\""),
+    table(&["compute_metrics", "include_for_metrics"], "a metric over all outputs of an evaluation collects them", "evaluation", "collect = \"logits\""),
     // Dtypes.
     strategy(&["torch_dtype", "dtype", "model_dtype", "param_dtype", "params_dtype", "weight_dtype"], "it is the dtype of the parameters", "params = \"fp32\"").when("32"),
     strategy(&["torch_dtype", "dtype", "model_dtype", "param_dtype", "params_dtype", "weight_dtype"], "it is the dtype of the parameters, without fp32 copies", "params = \"{dtype}\"` and `master_weights = false"),

@@ -1,6 +1,7 @@
 //! The resolved configuration of one run: every default filled in, every rule between keys checked. Later stages see
 //! nothing else. Models, data, optimizers, schedules and strategies have their own files.
 
+use super::collect::{Collect, CollectCodec};
 use super::data::Data;
 use super::model::Model;
 use super::optimizer::Optimizer;
@@ -69,11 +70,16 @@ impl Train {
 key_table! {
     /// Evaluation during training.
     #[derive(Eq)]
-    pub struct Evaluation {
+    pub struct Evaluation: Default {
         /// Optimizer steps between evaluations; the last step is always followed by one.
         pub every: usize = STEPS, default 10;
-        /// Batches of `batch_size` sequences per evaluation.
+        /// Batches per evaluation.
         pub batches: usize = STEPS, default 1;
+        /// Sequences per evaluation batch, in one forward pass (Trainer: `per_device_eval_batch_size`); "off": those of
+        /// `train.batch_size`, in the micro-batches of training.
+        pub batch_size: Option<usize> = Optional(DIMENSION), default None;
+        /// Outputs that are kept until the end of the evaluation, for a metric over all batches.
+        pub collect: Option<Collect> = Optional(CollectCodec), default None;
     }
 }
 
@@ -167,10 +173,27 @@ impl RunConfig {
     /// # Errors
     /// The errors of `memory`.
     pub fn batch_within<E>(&self, mut memory: impl FnMut(&Part) -> Result<Memory, E>) -> Result<Batch, E> {
-        let parts = self.loaded().into_iter().map(|part| Ok((part, memory(&part)?)));
-        let parts = parts.collect::<Result<_, E>>()?;
+        let parts = self.parts_within(&mut memory)?;
         let seeds = self.has_random_seeds().then(|| memory(&Part::seeds())).transpose()?;
         Ok(Batch::within(parts, seeds))
+    }
+
+    /// As [`batch_within`](RunConfig::batch_within), for evaluations, which draw no random numbers.
+    ///
+    /// # Errors
+    /// The errors of `memory`.
+    pub fn evaluation_batch_within<E>(
+        &self,
+        mut memory: impl FnMut(&Part) -> Result<Memory, E>,
+    ) -> Result<Batch, E> {
+        Ok(Batch::within(self.parts_within(&mut memory)?, None))
+    }
+
+    fn parts_within<E>(
+        &self,
+        memory: &mut impl FnMut(&Part) -> Result<Memory, E>,
+    ) -> Result<Vec<(Part, Memory)>, E> {
+        self.loaded().into_iter().map(|part| Ok((part, memory(&part)?))).collect()
     }
 
     /// Whether samples carry random seeds.
@@ -209,6 +232,16 @@ impl RunConfig {
     /// Sequences per forward and backward pass; the last pass of a step may have fewer.
     pub fn micro_batch(&self) -> usize {
         self.train.batch_size.div_ceil(self.strategy.accumulate)
+    }
+
+    /// Sequences of an evaluation batch that is one forward pass; `None`: evaluation batches are those of training.
+    pub fn evaluation_batch(&self) -> Option<usize> {
+        self.evaluation.as_ref()?.batch_size
+    }
+
+    /// Outputs that evaluations collect.
+    pub fn collect(&self) -> Option<Collect> {
+        self.evaluation.as_ref()?.collect
     }
 
     /// Forward and backward passes per optimizer step: `accumulate`, or fewer if fewer micro-batches cover the batch.

@@ -2,7 +2,7 @@
 //! of one table are in that table's file.
 
 use super::model::decides;
-use super::resolved::RunConfig;
+use super::resolved::{Evaluation, RunConfig};
 use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
 use crate::reader::declare::KeywordEnum as _;
 use crate::reader::error::{Error, Problem};
@@ -35,7 +35,26 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
     if !problems.is_empty() {
         return Err(problems);
     }
-    Ok(model.sizes_can_be_counted(train.batch_size, tree)?)
+    Ok(sizes_can_be_counted(config, tree)?)
+}
+
+/// Fails if bytes or operations of a batch, or the bytes of collected logits, exceed 64-bit counters.
+fn sizes_can_be_counted(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let model = &config.model;
+    model.sizes_can_be_counted(("train.batch_size", config.train.batch_size), tree)?;
+    let Some(Evaluation { batches, batch_size, collect, .. }) = config.evaluation else { return Ok(()) };
+    if let Some(batch_size) = batch_size {
+        model.sizes_can_be_counted(("evaluation.batch_size", batch_size), tree)?;
+    }
+    let (Some(model), Some(_)) = (model.transformer(), collect) else { return Ok(()) };
+    let sizes = [batches, batch_size.unwrap_or(config.train.batch_size), model.context, model.vocabulary];
+    let bytes = 4 * sizes.into_iter().map(|size| size as u128).product::<u128>();
+    if bytes <= 1 << 57 {
+        return Ok(());
+    }
+    let keys = ["evaluation.batches", "evaluation.batch_size", "evaluation.collect"];
+    let message = "the logits of one evaluation exceed the counters of 64 bits".to_owned();
+    Err(attach_span(message, &keys, tree, "use fewer batches, or collect = \"off\""))
 }
 
 /// Keys whose values exclude each other.

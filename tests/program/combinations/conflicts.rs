@@ -37,6 +37,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         "allocator.caching.expandable_segments = false",
     ),
     (&["graph = true", "leak = 'loss'"], "leak = 'off'"),
+    (&["graph = true", "evaluation.collect = 'logits'"], "evaluation.collect = 'off'"),
     (&["update = 'in_backward'"], "train.clip_norm = 'off'"),
     (&["update = 'in_backward'", "train.clip_norm = 'off'", "precision = 'fp16'"], "loss_scale = 'off'"),
     (&["update = 'in_backward'", "train.clip_norm = 'off'", "accumulate = 2"], "accumulate = 1"),

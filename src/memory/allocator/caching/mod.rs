@@ -18,7 +18,7 @@ use policy::{Class, Policy};
 use pool::{Address, BlockPool};
 
 use super::direct::Direct;
-use super::{Allocator, CacheStats, FreeMemory, Location, rounded};
+use super::{Allocator, CacheStats, Concatenation, FreeMemory, Location, rounded};
 use crate::system::System;
 use compile::Program;
 use device::{DeviceError, Pool, Target};
@@ -222,6 +222,38 @@ impl Allocator for Caching<'_> {
         }
         self.free_block(rounded(self.program, storage, system.target()), location);
         Ok(())
+    }
+
+    fn allocate_concatenation(
+        &mut self,
+        tensor: &Concatenation,
+        system: &mut System<'_>,
+    ) -> Result<Location, DeviceError> {
+        if tensor.pool != POOL {
+            return self.others.allocate_concatenation(tensor, system);
+        }
+        self.allocate_block(tensor.value, tensor.bytes.next_multiple_of(unit(system.target())), system)
+    }
+
+    fn free_concatenation(
+        &mut self,
+        tensor: &Concatenation,
+        location: Location,
+        system: &mut System<'_>,
+    ) -> Result<(), DeviceError> {
+        if tensor.pool != POOL {
+            return self.others.free_concatenation(tensor, location, system);
+        }
+        self.free_block(tensor.bytes.next_multiple_of(unit(system.target())), location);
+        Ok(())
+    }
+
+    fn concatenation_remainder(&self, tensor: &Concatenation, location: Location, target: &Target) -> u64 {
+        if tensor.pool != POOL {
+            return 0;
+        }
+        let bytes = tensor.bytes.next_multiple_of(unit(target));
+        self.pools[Class::of(bytes) as usize].block_bytes(location) - bytes
     }
 
     fn remainder(&self, storage: ValueId, location: Location, target: &Target) -> u64 {

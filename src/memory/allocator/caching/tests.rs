@@ -362,6 +362,10 @@ impl Backing for Scarce {
         self.left += part.bytes;
         Ok(())
     }
+
+    fn copy(&mut self, _from: Region, _to: Region) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }
 
 /// A GPU that other processes use can have less memory than the limit.

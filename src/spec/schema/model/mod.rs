@@ -47,9 +47,9 @@ trait Architecture {
     /// Checks rules between its own keys.
     fn check(&self, tree: &Table) -> Result<(), Problem>;
 
-    /// Fails if bytes or operations of a step exceed 64-bit counters. The sums are upper bounds, with room for every
-    /// strategy.
-    fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem>;
+    /// Fails if bytes or operations of a batch, given with its key, exceed 64-bit counters. The sums are upper bounds,
+    /// with room for every strategy.
+    fn sizes_can_be_counted(&self, batch: (&str, usize), tree: &Table) -> Result<(), Problem>;
 }
 
 impl Model {
@@ -87,7 +87,7 @@ impl Model {
         self.each().check(tree)
     }
 
-    pub(super) fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
-        self.each().sizes_can_be_counted(batch_size, tree)
+    pub(super) fn sizes_can_be_counted(&self, batch: (&str, usize), tree: &Table) -> Result<(), Problem> {
+        self.each().sizes_can_be_counted(batch, tree)
     }
 }

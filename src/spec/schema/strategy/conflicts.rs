@@ -244,6 +244,21 @@ pub const CONFLICTS: &[Conflict] = &[
             })
         },
     },
+    // Collected outputs move the addresses of later evaluation batches.
+    Conflict {
+        keys: &["strategy.graph", "evaluation.collect"],
+        check: |run| {
+            let what = quoted(run.collect()?.what.keyword());
+            run.strategy.graph.then(|| {
+                message(
+                    format!(
+                        "graph = true needs the same addresses in each evaluation batch; evaluation.collect = {what} allocates at new ones"
+                    ),
+                    "use evaluation.collect = \"off\" or graph = false",
+                )
+            })
+        },
+    },
     Conflict {
         keys: &["strategy.update", "train.clip_norm"],
         check: |run| {

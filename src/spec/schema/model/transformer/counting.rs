@@ -17,7 +17,11 @@ const KEYS: [&str; 7] = [
 
 impl Transformer {
     /// The sums are upper bounds, with room for every kind of block and every strategy.
-    pub(super) fn check_counts(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+    pub(super) fn check_counts(
+        &self,
+        (batch_key, batch_size): (&str, usize),
+        tree: &Table,
+    ) -> Result<(), Problem> {
         let wide = |size: usize| size as u128;
         let Transformer { layers, d_model, heads, head_dim, context, vocabulary, d_ff, .. } = *self;
         let [layers, channels, heads, head_dim, context, vocabulary, width] =
@@ -39,8 +43,8 @@ impl Transformer {
         let work = 16 * tokens * (parameters + layers * context * of_heads);
         if activations > 1 << 57 || work > 1 << 62 {
             return Err(attach_span(
-                format!("one step of {tokens} tokens exceeds the counters of 64 bits"),
-                &["train.batch_size", "model.transformer.context"],
+                format!("one batch of {tokens} tokens exceeds the counters of 64 bits"),
+                &[batch_key, "model.transformer.context"],
                 tree,
                 "use smaller batches, shorter sequences or a smaller model",
             ));

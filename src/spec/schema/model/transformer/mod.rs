@@ -196,7 +196,7 @@ impl Architecture for Transformer {
         self.check_rules(tree)
     }
 
-    fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
-        self.check_counts(batch_size, tree)
+    fn sizes_can_be_counted(&self, batch: (&str, usize), tree: &Table) -> Result<(), Problem> {
+        self.check_counts(batch, tree)
     }
 }
