@@ -345,9 +345,9 @@ bad! {
     collect_without_what: check(&evaluation("collect.to = \"host\""));
     collect_to_unknown_place: check(&evaluation("collect = { what = \"logits\", to = \"cpu\" }"));
     collect_unknown_key: check(&evaluation("collect = { what = \"logits\", as = \"list\" }"));
-    collected_bytes_overflow: check(&evaluation("batches = 131072\nbatch_size = 16777216\ncollect = \"logits\""));
+    collected_bytes_overflow: check(&evaluation("batches = 131072\nbatch_size = 16777216\ncollect = \"logits\"").replace("context = 32", "context = 512"));
     evaluation_batch_size_0: check(&evaluation("batch_size = 0"));
-    evaluation_batch_overflow: check(&evaluation("batch_size = 16777216").replace("context = 32", "context = 16777216"));
+    evaluation_batch_overflow: check(&evaluation("batch_size = 16777216").replace("context = 32", "context = 16384"));
     evaluation_keys_of_other_tools: check(&evaluation(
         "per_device_eval_batch_size = 4\neval_accumulation_steps = 1\neval_do_concat_batches = true\nprediction_loss_only = true"));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));

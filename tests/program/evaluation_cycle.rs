@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::test_folder::{TestFolder, Tiny};
+use crate::test_folder::{TestFolder, Tiny, said};
 
 const MORE: &str = r#"
 [evaluation]
@@ -68,4 +68,22 @@ fn each_evaluation_is_stored() {
     assert_eq!(row["loss_eval"].as_f64(), Some(kept[2].1));
     assert!(kept[0].1 > kept[1].1, "it learns: {kept:?}");
     assert!(dir.find("kept/never/*/*/evaluations.csv").is_empty());
+}
+
+/// The plan has the collected bytes, and `explain` lists them and suggests the host, as a line of a strategy.
+#[test]
+fn collected_outputs_are_planned_and_explained() {
+    let dir = TestFolder::new();
+    let more = MORE.replace("batches = 2", "batches = 500\ncollect = \"logits\"");
+    let told = |more: &str, args: &[&str]| {
+        dir.write("tiny.toml", Tiny::default().with(more));
+        said(&dir.runner(&[args, &["tiny.toml", "--device", "cpu"]].concat()))
+    };
+    let plan = ["plan", "--format", "csv"];
+    assert!(told(&more, &plan).contains("collected per evaluation"));
+    let explained = told(&more, &["explain", "--run", "plain"]);
+    assert!(explained.contains("collected before"), "{explained}");
+    let remedy = r#"set."evaluation.collect" = { what = "logits", to = "host", concatenate = false }"#;
+    assert!(explained.contains(remedy), "{explained}");
+    assert!(told(&format!("{more}{remedy}\n"), &plan).contains("collected per evaluation on the host"));
 }

@@ -44,6 +44,17 @@ evaluation_pass = "grad"
 [strategies.wide]                 # parameters of 8 MiB in one piece
 set."train.batch_size" = 2
 set."model.transformer.vocabulary" = 8192
+
+[strategies.collect-host]         # logits of 4 MiB a batch
+set."evaluation.batches" = 6
+set."evaluation.batch_size" = 16
+set."evaluation.collect" = { what = "logits", to = "host", concatenate = true }
+
+[strategies.collect-direct]
+allocator = "direct"
+set."evaluation.batches" = 20
+set."evaluation.batch_size" = 16
+set."evaluation.collect" = { what = "logits", concatenate = true }
 "#;
 
 /// The rows of a sweep, which executes each run in its own process.
@@ -70,7 +81,7 @@ fn live_peak(row: &Row) -> u64 {
 #[test]
 fn external_reading_agrees_with_ledger_and_prediction() {
     let rows = rows();
-    assert_eq!(rows.len(), 7);
+    assert_eq!(rows.len(), 9);
     for row in rows {
         let name = &row.strategy;
         assert_eq!(row.status, Status::Ok, "{name}: {}", row.message);

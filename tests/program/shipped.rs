@@ -294,7 +294,8 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
         let measures = config.trains() && asks;
         assert_eq!(report.gradient_norm.is_some(), measures);
         if config.evaluation.is_some() {
-            assert!(engine.evaluate(&batch(config, config.train.batch_size, step)).unwrap().is_finite());
+            let samples = config.evaluation_batch().unwrap_or(config.train.batch_size);
+            assert!(engine.evaluate(&batch(config, samples, step)).unwrap().is_finite());
         }
     }
     assert_eq!(engine.ledger().usage(Pool::Device), &prediction.device);
