@@ -32,10 +32,9 @@ fn rank_config<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig>
         return Cow::Borrowed(config);
     }
     let mut own = config.clone();
-    let share = |samples| target.rank.samples(samples).len();
-    own.train.batch_size = share(config.train.batch_size);
-    if let Some(evaluation) = &mut own.evaluation {
-        evaluation.batch_size = evaluation.batch_size.map(share);
+    own.train.batch_size = target.rank.samples(config.train.batch_size).len();
+    if let Some(batch_size) = own.evaluation.as_mut().and_then(|evaluation| evaluation.batch_size.as_mut()) {
+        *batch_size = target.rank.samples(*batch_size).len();
     }
     Cow::Owned(own)
 }

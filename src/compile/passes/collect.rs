@@ -33,11 +33,11 @@ pub(super) fn collect(draft: &mut Draft) {
 
 /// The values of a section that are collected, one per storage.
 fn outputs(program: &Program, section: &Section, what: CollectedOutput) -> Vec<ValueId> {
-    let losses = section.code.iter().filter(|instruction| instruction.action.is_loss());
+    let mut losses = section.code.iter().filter(|instruction| instruction.action.is_loss());
     let mut outputs: Vec<ValueId> = match what {
         CollectedOutput::Logits => losses.map(|loss| loss.action.reads()[0]).collect(),
         // All losses add to the last one.
-        CollectedOutput::Loss => losses.last().map(|loss| loss.action.writes()[0]).into_iter().collect(),
+        CollectedOutput::Loss => losses.next_back().map(|loss| loss.action.writes()[0]).into_iter().collect(),
     };
     // Not their copies on another device.
     outputs.iter_mut().for_each(|output| *output = program.original(*output));
