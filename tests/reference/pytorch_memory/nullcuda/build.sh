@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds libnullcuda.so and libcuda.so.1 for a Python with PyTorch's CUDA 13 build: bash build.sh PYTHON FOLDER
+# Builds libnullcuda.so, libcuda.so.1 and libnvidia-ml.so.1 for a Python with PyTorch's CUDA 13 build: bash build.sh PYTHON FOLDER
 set -euo pipefail
 [ $# = 2 ] || { echo "usage: bash build.sh PYTHON FOLDER" >&2; exit 1; }
 sources=$(cd "$(dirname "$0")" && pwd)
@@ -26,7 +26,7 @@ stubs() {
     sed 's/.*/STUB(&)/'
 }
 
-for source in cards memory runtime kernels blas; do
+for source in cards memory virtual_memory runtime kernels blas; do
     g++ -std=c++20 -O1 -fPIC -Wall -Wextra "${headers[@]}" -c "$sources/$source.cpp" -o "$work/$source.o"
 done
 libraries=("$packages"/torch/lib/lib{c10_cuda,torch_cuda,torch_cuda_linalg,torch_python}.so)
@@ -38,3 +38,5 @@ gcc -O1 -fPIC -w -c "$sources/driver.c" -o "$work/driver.o"
 undefined "$packages/torch/lib/libcaffe2_nvrtc.so" | grep -E '^cu[A-Z]' | comm -23 - <(defined "$work/driver.o") |
     stubs >"$work/driver_stubs.c"
 gcc -O1 -fPIC -w -shared -Wl,-soname,libcuda.so.1 "$work/driver.o" "$work/driver_stubs.c" -o "$out/libcuda.so.1"
+
+gcc -O1 -fPIC -w -shared -Wl,-soname,libnvidia-ml.so.1 "$sources/nvml.c" -o "$out/libnvidia-ml.so.1"

@@ -11,13 +11,15 @@
 constexpr size_t ALIGNMENT = 2 << 20;
 
 static std::mutex lock;
-static std::map<uintptr_t, size_t> ranges;  // address and bytes
+struct Range {
+    size_t bytes;
+    bool has_memory;  // Otherwise memory is taken and given back apart from the addresses.
+};
+
+static std::map<uintptr_t, Range> ranges;
 static size_t used;
 
-void *reserve(size_t bytes) {
-    std::lock_guard<std::mutex> guard(lock);
-    if (bytes > card().memory - used) return nullptr;
-    if (bytes == 0) bytes = 1;
+static void *map_addresses(size_t bytes, bool has_memory) {
     // Without access rights: host code that reads or writes device memory crashes instead of getting a wrong value.
     size_t mapped = bytes + ALIGNMENT;
     void *mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -25,17 +27,43 @@ void *reserve(size_t bytes) {
     uintptr_t start = (uintptr_t)mapping, range = (start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (range > start) munmap(mapping, range - start);
     munmap((void *)(range + bytes), start + mapped - (range + bytes));
-    ranges[range] = bytes;
-    used += bytes;
+    ranges[range] = {bytes, has_memory};
     return (void *)range;
+}
+
+void *reserve_addresses(size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    return map_addresses(bytes, false);
+}
+
+bool take(size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (bytes > card().memory - used) return false;
+    used += bytes;
+    return true;
+}
+
+void give_back(size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    used -= bytes;
+}
+
+void *reserve(size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (bytes > card().memory - used) return nullptr;
+    if (bytes == 0) bytes = 1;
+    void *range = map_addresses(bytes, true);
+    if (range) used += bytes;
+    return range;
 }
 
 bool release(void *range) {
     std::lock_guard<std::mutex> guard(lock);
     auto found = ranges.find((uintptr_t)range);
     if (found == ranges.end()) return false;
-    munmap(range, found->second);
-    used -= found->second;
+    auto [bytes, has_memory] = found->second;
+    munmap(range, bytes);
+    if (has_memory) used -= bytes;
     ranges.erase(found);
     return true;
 }
@@ -44,8 +72,8 @@ bool is_device_memory(const void *pointer) {
     std::lock_guard<std::mutex> guard(lock);
     auto after = ranges.upper_bound((uintptr_t)pointer);
     if (after == ranges.begin()) return false;
-    auto [start, bytes] = *std::prev(after);
-    return (uintptr_t)pointer - start < bytes;
+    auto [start, range] = *std::prev(after);
+    return (uintptr_t)pointer - start < range.bytes;
 }
 
 size_t bytes_in_use() {

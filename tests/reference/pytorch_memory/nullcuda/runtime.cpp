@@ -203,12 +203,4 @@ cudaError_t cudaStreamGetCaptureInfo(
     return cudaStreamIsCapturing(stream, status);
 }
 
-// The driver's functions that the runtime hands out: none. PyTorch calls them for expandable segments and graphs.
-cudaError_t cudaGetDriverEntryPointByVersion(
-    const char *, void **function, unsigned, unsigned long long, cudaDriverEntryPointQueryResult *status) {
-    *function = nullptr;
-    if (status) *status = cudaDriverEntryPointSymbolNotFound;
-    return cudaSuccess;
-}
-
 }  // extern "C"
