@@ -12,7 +12,7 @@ use plan::Compiler;
 use plan::Purpose;
 use plan::compile;
 use plan::compile_verified;
-use spec::{Budget, Recompute};
+use spec::{AllocConf, Budget, Recompute};
 
 use setup::{DEEP, config, deep_config, experiment, strategies, sweep, target};
 
@@ -87,7 +87,7 @@ fn pytorch_of(bencher: Bencher, config: &spec::RunConfig) {
     let card = pytorch::Card::named("NVIDIA A100-SXM4-80GB").expect("a known card");
     bencher.counter(ItemsCount::new(1usize)).bench(|| {
         let sequence = pytorch::sequence(black_box(config), card, pytorch::Implementation::Fused)?;
-        Ok::<_, pytorch::NotCovered>(pytorch::replay(&sequence, None))
+        Ok::<_, pytorch::NotCovered>(pytorch::replay(&sequence, None, AllocConf::default()))
     });
 }
 

@@ -7,12 +7,11 @@ use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
 use super::output::{self, note};
 use super::run_selector::{NumberedRun, choose, is_named, title};
+use super::torch;
 use ::plan::{Point, Purpose};
 use base::units::Bytes;
-use pytorch::{Card, Event, Implementation, Sequence, Usage};
-
-/// PyTorch's fastest implementation of the optimizers.
-const IMPLEMENTATION: Implementation = Implementation::Fused;
+use pytorch::{Event, Machine, Sequence, Usage};
+use spec::AllocConf;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -38,17 +37,13 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
-    let Some(card) = Card::named(&plan.target.name) else {
-        return Err(Failure::input(format!(
-            "PyTorch's memory is not predicted for {}\n = help: add `--target` with a card that `devices --targets` lists",
-            plan.target.name
-        )));
-    };
+    let Machine { card, implementation, alloc_conf, .. } =
+        torch::machine(&plan.target, plan.keys.alloc_conf)?;
     let not_covered =
         |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
-    let sequence = pytorch::sequence(config, card, IMPLEMENTATION).map_err(not_covered)?;
+    let sequence = pytorch::sequence(config, card, implementation).map_err(not_covered)?;
     let heading = format!("{}, {}", plan.experiment, title(run));
-    let script = pytorch::script(config, card, IMPLEMENTATION, &heading).map_err(not_covered)?;
+    let script = pytorch::script(config, card, implementation, &heading).map_err(not_covered)?;
     match &args.out {
         Some(file) => write(file, &script)?,
         None => output::print(&script)?,
@@ -56,7 +51,10 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(file) = &args.requests {
         write(file, &lines(&sequence))?;
     }
-    let peaks = pytorch::replay(&sequence, None).map_err(|(_, error)| Failure::machine(error))?;
+    if alloc_conf != AllocConf::default() {
+        note(&format!("the peaks are those with PYTORCH_ALLOC_CONF={alloc_conf}"));
+    }
+    let peaks = pytorch::replay(&sequence, None, alloc_conf).map_err(|(_, error)| Failure::machine(error))?;
     for (step, Usage { allocated, reserved }) in peaks.steps.iter().enumerate() {
         let [allocated, reserved] = [allocated, reserved].map(|bytes| Bytes(*bytes));
         note(&format!("predicted peaks of step {}: {allocated} allocated, {reserved} reserved", step + 1));

@@ -6,10 +6,11 @@ use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
 use super::target;
+use super::torch;
 use base::units::Bytes;
 use device::{DetectError, Detected, DeviceChoice, Limits, Target};
 use plan::{Experiment, Plan, Point, Purpose};
-use spec::Described;
+use spec::{Described, Framework};
 
 /// The experiments, and the command line's overrides.
 #[derive(Debug, clap::Args)]
@@ -69,14 +70,27 @@ impl InputArgs {
         !self.set.is_empty()
     }
 
-    /// Reads and checks all files, with the data digests cached in the results folder `out`. A `target`, the name of a known
-    /// card or a target file, replaces this machine. Strategies that are invalid at every point are mistakes if one of
-    /// their points is wanted, else their runs are skipped.
+    /// As `read_shown`, for commands that show this program's memory only.
     pub(super) fn read(
         &self,
         purpose: Purpose,
         out: &Path,
         target: Option<&Path>,
+        is_wanted: impl Fn(&Point) -> bool,
+    ) -> Result<Inputs, Failure> {
+        self.read_shown(purpose, out, target, Some(Framework::Runner), is_wanted)
+    }
+
+    /// Reads and checks all files, with the data digests cached in the results folder `out`. A `target`, the name of a known
+    /// card or a target file, replaces this machine. Strategies that are invalid at every point are mistakes if one of
+    /// their points is wanted, else their runs are skipped. `framework` replaces the experiments' choice of whose memory is
+    /// shown.
+    pub(super) fn read_shown(
+        &self,
+        purpose: Purpose,
+        out: &Path,
+        target: Option<&Path>,
+        framework: Option<Framework>,
         is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Inputs, Failure> {
         let described = target.map(target::find).transpose()?;
@@ -95,6 +109,10 @@ impl InputArgs {
             experiment.know_tokens(|config| data.tokens(config));
             let limits = self.limits().or(experiment.limits);
             let target = machine.target(limits).map_err(Failure::input)?;
+            experiment.plan.framework = framework.unwrap_or(experiment.plan.framework);
+            if experiment.plan.framework == Framework::Pytorch {
+                torch::machine(&target, experiment.plan.alloc_conf)?;
+            }
             Ok(plan::plan(experiment, &target, purpose, &|config| data.digest(config))?)
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::filter::Filter;
+use super::framework::{self, FrameworkArgs};
 use super::inputs::InputArgs;
 use super::output;
 use super::report;
@@ -20,6 +21,8 @@ pub(super) struct Args {
     #[command(flatten)]
     filter: Filter,
     #[command(flatten)]
+    framework: FrameworkArgs,
+    #[command(flatten)]
     table: TableArgs,
     /// Plan for another machine: a card that `devices --targets` lists, or a target file
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
@@ -30,17 +33,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
+    let (target, framework) = (args.target.as_deref(), args.framework.framework());
     let inputs = args
         .inputs
-        .read(Purpose::Predict, &args.out, args.target.as_deref(), |point| args.filter.names(point))?;
+        .read_shown(Purpose::Predict, &args.out, target, framework, |point| args.filter.names(point))?;
     args.filter.resolve(&inputs.plans)?;
     report::devices(&inputs, args.table.is_for_programs());
     report::absent(&inputs, args.table.is_for_programs());
     // All experiments share one machine, whatever their limits.
     let caution = inputs.plans.first().and_then(|plan| plan.target.figures.caution());
-    let options = Options { caution, ..args.table.options(None) };
-    let speeds = speeds(&inputs.plans, &args.out);
-    let rows: Vec<Row> = inputs.plans.iter().flat_map(|plan| rows(plan, &speeds, &args.filter)).collect();
+    let pytorch = framework::pytorch(&inputs.plans)?;
+    let speeds = match pytorch {
+        Some(_) => None,
+        None => Some(speeds(&inputs.plans, &args.out)),
+    };
+    let options = Options { caution, pytorch, ..args.table.options(None) };
+    let rows: Vec<Row> =
+        inputs.plans.iter().flat_map(|plan| rows(plan, speeds.as_ref(), &args.filter)).collect();
     let tables = compare::render_planned(&rows, &options, args.table.format).map_err(Failure::input)?;
     if !args.table.is_for_programs() {
         output::print("\n")?;
@@ -55,7 +64,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
             ));
         }
     }
-    say(&format!("\n{}\n{}", whose_estimates(&speeds, &args.out), torch::summary(&inputs.plans)));
+    match speeds {
+        Some(speeds) => {
+            let estimates = whose_estimates(&speeds, &args.out);
+            say(&format!("\n{estimates}\n{}", torch::summary(&inputs.plans)));
+        }
+        None => say(&format!("\n{}", torch::explained(&inputs.plans))),
+    }
     Ok(ExitStatus::Complete)
 }
 
@@ -87,7 +102,12 @@ fn whose_estimates(speeds: &DeviceRates, out: &Path) -> String {
     }
 }
 
-fn rows(plan: &Plan, speeds: &DeviceRates, filter: &Filter) -> Vec<Row> {
-    let rows = plan.runs.iter().map(|run| results::predicted_row(plan, run, speeds)).collect();
+/// The rows of a plan; without device rates, those of PyTorch's memory.
+fn rows(plan: &Plan, speeds: Option<&DeviceRates>, filter: &Filter) -> Vec<Row> {
+    let row = |run| match speeds {
+        Some(speeds) => results::predicted_row(plan, run, speeds),
+        None => results::pytorch_row(plan, run),
+    };
+    let rows = plan.runs.iter().map(row).collect();
     filter.rows(rows, |row| row.strategy == plan.baseline)
 }

@@ -34,6 +34,7 @@ impl TableArgs {
             columns: self.columns.clone(),
             width: terminal::width(),
             caution: None,
+            pytorch: None,
         }
     }
 

@@ -56,6 +56,10 @@ repeats = 2
 [target]
 memory = "24 GiB"
 
+[plan]
+as = "pytorch"
+alloc_conf = "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:8]"
+
 [defaults]
 precision = "fp16"
 loss_scale.dynamic = { initial = 1024, backoff = 0.5, growth = 2.0, interval = 10 }

@@ -2,34 +2,82 @@
 
 use std::collections::BTreeMap;
 
+use super::failure::Failure;
 use super::terminal;
 use base::units::Bytes;
-use plan::{Plan, PlannedRun, TorchForecast};
+use device::{Role, Target};
+use plan::{Plan, PlannedRun, TorchForecast, torch_machine};
+use pytorch::{Forecast, LivePeak, Machine, Purpose};
+use spec::{AllocConf, Recompute, RunConfig};
 
 /// For targets that are not known cards.
 const OTHER_FIGURES: &str = "These figures are this program's memory. PyTorch needs a different amount for the same \
                              training: `--target` with a card that `devices --targets` lists predicts it.";
 
+/// The card of a target as PyTorch uses it.
+///
+/// # Errors
+/// PyTorch's memory is not predicted for the target.
+pub(super) fn machine(target: &Target, alloc_conf: AllocConf) -> Result<Machine, Failure> {
+    torch_machine(target, alloc_conf).ok_or_else(|| {
+        Failure::input(format!(
+            "PyTorch's memory is not predicted for {}\n = help: give `--target` with a card that `devices --targets` \
+             lists, of a compute capability below 12.0",
+            target.name
+        ))
+    })
+}
+
+/// `PyTorch 2.15 with expandable_segments:True`
+pub(super) fn name(alloc_conf: AllocConf) -> String {
+    let version = pytorch::VERSION;
+    match alloc_conf == AllocConf::default() {
+        true => format!("PyTorch {version}"),
+        false => format!("PyTorch {version} with {alloc_conf}"),
+    }
+}
+
+/// A run that is predicted for PyTorch.
+struct Predicted<'a> {
+    run: &'a PlannedRun,
+    config: &'a RunConfig,
+    torch: &'a TorchForecast,
+    machine: Machine,
+    /// PyTorch's memory over this program's.
+    ratio: f64,
+}
+
+fn predicted(plans: &[Plan]) -> Vec<Predicted<'_>> {
+    let of_plan = |plan: &'_ Plan| torch_machine(&plan.target, plan.keys.alloc_conf);
+    let all = plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run)));
+    all.filter_map(|(plan, run)| {
+        let (config, torch) = (run.config.as_ref().ok()?, run.torch.as_ref()?.as_ref().ok()?);
+        let ours = run.prediction.as_ref()?.device.steady_peak().live.total();
+        let ratio = torch.memory.peak().allocated as f64 / ours.max(1) as f64;
+        Some(Predicted { run, config, torch, machine: of_plan(plan)?, ratio })
+    })
+    .collect()
+}
+
 /// The ratio of PyTorch's memory to this program's, its cause in the run where it is largest, and the runs without a
 /// prediction.
 pub(super) fn summary(plans: &[Plan]) -> String {
-    let runs = || plans.iter().flat_map(|plan| &plan.runs);
-    let compared: Vec<(f64, &PlannedRun, &TorchForecast)> = runs().filter_map(compared).collect();
-    let ratios = || compared.iter().map(|(ratio, ..)| *ratio);
+    let all = predicted(plans);
     let mut sentences = Vec::new();
-    if let Some((ratio, run, torch)) = compared.iter().rev().max_by(|one, other| one.0.total_cmp(&other.0)) {
-        let least = ratios().fold(f64::MAX, f64::min);
-        sentences.push(format!(
-            "PyTorch needs {} this program's memory.",
-            if format!("{least:.1}") == format!("{ratio:.1}") {
-                format!("{ratio:.1} times")
-            } else {
-                format!("{least:.1} to {ratio:.1} times")
-            }
-        ));
-        sentences.push(format!("PyTorch's peak of {}: {}.", run.strategy, peak(torch)));
+    if let Some(most) = all.iter().rev().max_by(|one, other| one.ratio.total_cmp(&other.ratio)) {
+        let least = all.iter().map(|one| one.ratio).fold(f64::MAX, f64::min);
+        let [least, largest] = [least, most.ratio].map(|ratio| format!("{ratio:.1}"));
+        let range = if least == largest { largest } else { format!("{least} to {largest}") };
+        let cause = cause(most).map(|cause| format!(", most for {}: {cause}", most.run.strategy));
+        let cause = cause.unwrap_or_default();
+        sentences.push(format!("PyTorch needs {range} times this program's memory{cause}."));
+        sentences.push(format!("PyTorch's peak of {}: {}.", most.run.strategy, peak(&most.torch.memory)));
+        if most.machine.alloc_conf != AllocConf::default() {
+            let conf = most.machine.alloc_conf;
+            sentences.push(format!("PyTorch's figures are those with PYTORCH_ALLOC_CONF={conf}."));
+        }
     }
-    let reasons = not_predicted(runs());
+    let reasons = not_predicted(plans.iter().flat_map(|plan| &plan.runs));
     if !reasons.is_empty() {
         sentences.push(format!("Not predicted: {}.", reasons.join("; ")));
     }
@@ -39,10 +87,31 @@ pub(super) fn summary(plans: &[Plan]) -> String {
     wrapped(&sentences)
 }
 
+/// What lives at the peak of the run that needs the most memory in PyTorch, and what lowers it.
+pub(super) fn explained(plans: &[Plan]) -> String {
+    let all = predicted(plans);
+    let Some(most) = all.iter().rev().max_by_key(|one| one.torch.memory.peak().allocated) else {
+        return String::new();
+    };
+    let mut sentences = vec![format!("The peak of {}: {}.", most.run.strategy, peak(&most.torch.memory))];
+    if let Ok(live) = most.machine.live_at_peak(most.config) {
+        let largest = most.torch.memory.at_peak.iter().max_by_key(|(_, bytes)| *bytes);
+        let copies = copies(&live, most.config).map(|(text, _)| text);
+        let saving = largest.and_then(|(purpose, _)| saving(most, *purpose));
+        let parts: Vec<String> = copies.into_iter().chain(saving).collect();
+        if !parts.is_empty() {
+            sentences.push(format!("In it: {}.", parts.join("; ")));
+        }
+    }
+    sentences
+        .push(format!("`runner explain --run {} --as pytorch` lists what lowers it.", most.run.strategy));
+    wrapped(&sentences)
+}
+
 /// The peak of one run, or why it is not predicted.
 pub(super) fn sentence(torch: &Result<TorchForecast, String>) -> String {
     wrapped(&[match torch {
-        Ok(torch) => format!("PyTorch's peak: {}", peak(torch)),
+        Ok(torch) => format!("PyTorch's peak: {}", peak(&torch.memory)),
         Err(reason) => format!("PyTorch's peak is not predicted: {reason}"),
     }])
 }
@@ -53,8 +122,7 @@ fn wrapped(sentences: &[String]) -> String {
 }
 
 /// What lives at PyTorch's peak, largest first: `26.3 GiB in backward: logits and loss 18.4, activations 6.1`.
-fn peak(torch: &TorchForecast) -> String {
-    let memory = &torch.memory;
+fn peak(memory: &Forecast) -> String {
     let mut live: Vec<_> = memory.at_peak.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
     live.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let live: Vec<String> =
@@ -62,10 +130,75 @@ fn peak(torch: &TorchForecast) -> String {
     format!("{} in {}: {}", Bytes(memory.peak().allocated), memory.phase.name(), live.join(", "))
 }
 
-fn compared(run: &PlannedRun) -> Option<(f64, &PlannedRun, &TorchForecast)> {
-    let torch = run.torch.as_ref()?.as_ref().ok()?;
-    let ours = run.prediction.as_ref()?.device.steady_peak().live.total();
-    (ours > 0).then(|| (torch.memory.peak().allocated as f64 / ours as f64, run, torch))
+/// What makes PyTorch's peak larger than this program's: the role with the largest excess, and a change that lowers it.
+fn cause(one: &Predicted<'_>) -> Option<String> {
+    const ROLES: [(Role, &str, &[Purpose]); 6] = [
+        (Role::Activation, "activations, logits and loss", &[Purpose::Activation, Purpose::Loss]),
+        (Role::Parameter, "parameters", &[Purpose::Parameter]),
+        (Role::Gradient, "gradients", &[Purpose::Gradient]),
+        (Role::Optimizer, "optimizer states", &[Purpose::OptimizerState]),
+        (Role::Cast, "casts of parameters", &[Purpose::Cast]),
+        (Role::Workspace, "workspaces", &[Purpose::Workspace]),
+    ];
+    let ours = one.run.prediction.as_ref()?.device.steady_peak().live;
+    let bytes = |wanted: &[Purpose]| -> u64 {
+        let live = one.torch.memory.at_peak.iter().filter(|(purpose, _)| wanted.contains(purpose));
+        live.map(|(_, bytes)| bytes).sum()
+    };
+    let excess = |(role, _, purposes): &(Role, &str, &[Purpose])| bytes(purposes).saturating_sub(ours[*role]);
+    let (role, name, purposes) = ROLES.into_iter().max_by_key(excess).filter(|role| excess(role) > 0)?;
+    let largest = *purposes.iter().max_by_key(|purpose| bytes(&[**purpose]))?;
+    let copies = || {
+        let live = one.machine.live_at_peak(one.config).ok()?;
+        copies(&live, one.config)
+            .filter(|(_, total)| *total > bytes(&[Purpose::Loss]) / 2)
+            .map(|(text, _)| text)
+    };
+    let text = (largest == Purpose::Loss).then(copies).flatten();
+    let text =
+        text.unwrap_or_else(|| format!("{name} {}, here {}", Bytes(bytes(purposes)), Bytes(ours[role])));
+    Some([Some(text), saving(one, largest)].into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+/// `three fp32 copies of the logits, 18.4 GiB`, with the bytes.
+pub(super) fn copies(live: &LivePeak, config: &RunConfig) -> Option<(String, u64)> {
+    let copies = live.logit_copies();
+    let total: u64 = copies.iter().map(|copies| copies.total).sum();
+    let text = copies.iter().map(|copies| {
+        let dtype = match copies.element {
+            4 => "fp32",
+            _ => config.strategy.precision.name(),
+        };
+        let many = if copies.count == 1 { "copy" } else { "copies" };
+        format!("{} {dtype} {many}", number(copies.count))
+    });
+    let text = text.collect::<Vec<_>>().join(" and ");
+    (total > 0).then(|| (format!("{text} of the logits, {}", Bytes(total)), total))
+}
+
+fn number(count: usize) -> String {
+    const WORDS: [&str; 9] = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
+    WORDS.get(count.wrapping_sub(1)).map_or_else(|| count.to_string(), |word| (*word).to_owned())
+}
+
+/// A change against this part of the peak, and its predicted saving: `` `loss_chunks = 8` saves 12.3 GiB there ``.
+fn saving(one: &Predicted<'_>, purpose: Purpose) -> Option<String> {
+    let mut changed = one.config.clone();
+    let strategy = &mut changed.strategy;
+    let setting = match purpose {
+        Purpose::Loss => {
+            strategy.loss_chunks = 8.max(2 * strategy.loss_chunks);
+            format!("loss_chunks = {}", strategy.loss_chunks)
+        }
+        Purpose::Activation if strategy.recompute == Recompute::None => {
+            strategy.recompute = Recompute::Block;
+            "recompute = \"block\"".to_owned()
+        }
+        _ => return None,
+    };
+    let lower = one.machine.forecast(&changed).ok()?.peak().allocated;
+    let saved = one.torch.memory.peak().allocated.checked_sub(lower).filter(|bytes| *bytes > 0)?;
+    Some(format!("`{setting}` saves {} there", Bytes(saved)))
 }
 
 /// Runs without a prediction by reason: `graph (CUDA graphs)`.

@@ -89,6 +89,9 @@ fn with_more_memory(group: &TableGroup, fastest: Option<&TableEntry>) -> Option<
 fn smallest_limit(group: &TableGroup) -> Option<String> {
     let needed = |entry: &TableEntry| {
         let row = &entry.row;
+        if row.torch_limit_bytes.is_some() {
+            return row.torch_limit_bytes;
+        }
         match entry.status {
             Status::Ok => {
                 Some(row.context_bytes.unwrap_or(0).saturating_add(row.predicted_reserved_peak_bytes?))
@@ -103,9 +106,13 @@ fn smallest_limit(group: &TableGroup) -> Option<String> {
     let (bytes, entry) =
         candidates.filter_map(|entry| Some((needed(entry)?, entry))).min_by_key(|(bytes, _)| *bytes)?;
     let context = if entry.row.context_bytes.is_some() { ", device context included" } else { "" };
-    Some(format!(
-        " By reserved bytes, the smallest sufficient limit is {} ({}{context}).",
-        size(bytes),
-        entry.label
-    ))
+    let row = &entry.row;
+    let (by, retries) = match row.torch_limit_bytes.zip(row.predicted_reserved_peak_bytes) {
+        None => (" By reserved bytes, the", ""),
+        Some((limit, reserved)) if limit - row.context_bytes.unwrap_or(0) < reserved => {
+            (" The", "; PyTorch then returns cached memory and tries again")
+        }
+        Some(_) => (" The", ""),
+    };
+    Some(format!("{by} smallest sufficient limit is {} ({}{context}{retries}).", size(bytes), entry.label))
 }

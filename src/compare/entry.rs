@@ -48,6 +48,8 @@ pub(super) struct TableEntry {
     pub(super) cpu_wait: Option<f64>,
     /// (highest - lowest) / highest clock over all repeats.
     pub(super) clock_change: Option<f64>,
+    /// Whether it fits only after PyTorch returned cached memory, in a table of PyTorch's memory.
+    pub(super) retries: bool,
     /// Ratios to the baseline of its group.
     pub(super) relative: Relative,
 }
@@ -137,6 +139,16 @@ impl TableEntry {
             _ => (self.relative.memory, ""),
         };
         share.map(|share| format!(", {} of {what}{}", ratio(share), base.label)).unwrap_or_default()
+    }
+
+    pub(super) fn mark_retries(&mut self) {
+        self.retries = self.row.torch_fits == "retry";
+    }
+
+    /// Whether a table of PyTorch's memory has no figures of it, because PyTorch's memory is not predicted.
+    pub(super) fn is_not_predicted(&self) -> bool {
+        // Other skipped runs are not predicted for this program either.
+        self.status == Status::Skipped && !self.row.torch_fits.is_empty()
     }
 
     /// Whether it finished and its peak is known.
@@ -423,6 +435,7 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
         wait: median_of(&measured, waits),
         cpu_wait: median_of(&measured, |row| row.cpu_wait),
         clock_change: clock_change(&measured),
+        retries: false,
         relative: Relative::default(),
     }
 }

@@ -71,10 +71,14 @@ struct Figures {
     reserved_ratio: Option<f64>,
     predicted_first_step_peak_bytes: Option<u64>,
     oom_step: Option<u64>,
+    /// PyTorch's memory: see the columns of results.
     torch_peak_bytes: Option<u64>,
     torch_reserved_peak_bytes: Option<u64>,
     torch_fits_micro_batch: Option<usize>,
     torch_fits: String,
+    torch_limit_bytes: Option<u64>,
+    /// The program whose memory the other columns hold, if not this one: `PyTorch 2.15`.
+    memory_of: Option<String>,
     axes: Vec<(String, String)>,
 }
 
@@ -113,12 +117,12 @@ pub(super) fn csv(comparisons: &[Comparison]) -> String {
 
 fn figures(comparison: &Comparison) -> Vec<Figures> {
     let of_group = |group: &TableGroup| {
-        group.entries.iter().map(|entry| entry_figures(entry, group, comparison.caution)).collect::<Vec<_>>()
+        group.entries.iter().map(|entry| entry_figures(entry, group, comparison)).collect::<Vec<_>>()
     };
     comparison.groups.iter().flat_map(of_group).collect()
 }
 
-fn entry_figures(entry: &TableEntry, group: &TableGroup, caution: Option<&str>) -> Figures {
+fn entry_figures(entry: &TableEntry, group: &TableGroup, comparison: &Comparison) -> Figures {
     let row = entry.row.clone();
     let measured = row.measured;
     let relative = entry.relative.clone();
@@ -168,7 +172,7 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, caution: Option<&str>) 
         oom_pool: measured.oom_pool,
         oom_other_short_bytes: measured.oom_other_short_bytes,
         unchanged_parameters: measured.unchanged_parameters,
-        caution: caution.map(str::to_owned),
+        caution: comparison.caution.map(str::to_owned),
         estimated_step_ms: row.estimated_step_ms,
         parameters: row.parameters,
         hardware_flops: measured.hardware_flops,
@@ -183,6 +187,8 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, caution: Option<&str>) 
         torch_reserved_peak_bytes: row.torch_reserved_peak_bytes,
         torch_fits_micro_batch: row.torch_fits_micro_batch,
         torch_fits: row.torch_fits,
+        torch_limit_bytes: row.torch_limit_bytes,
+        memory_of: comparison.pytorch.clone(),
         axes: row.axes,
     }
 }

@@ -45,7 +45,10 @@ fn parts(comparison: &Comparison) -> Vec<String> {
         Basis::Measured => {
             repeats(&entries.iter().map(|entry| entry.repeats).filter(|n| *n > 0).collect::<Vec<_>>())
         }
-        Basis::Predicted => "predicted".into(),
+        Basis::Predicted => match &comparison.pytorch {
+            Some(program) => format!("{program}, predicted"),
+            None => "predicted".into(),
+        },
     });
     parts.extend(comparison.caution.map(str::to_owned));
     parts.push(match &comparison.by {

@@ -34,6 +34,9 @@ fn marks(comparison: &Comparison) -> Vec<String> {
     if occurs('~') {
         parts.push(format!("~ speed uncertain by more than {}%, or disturbed", percent(entry::NOISY)));
     }
+    if occurs('r') {
+        parts.push("r fits only because PyTorch returns cached memory and tries again".to_string());
+    }
     if occurs('x') {
         let name = |status| match status {
             Status::Oom => "out of memory",
@@ -50,7 +53,11 @@ fn marks(comparison: &Comparison) -> Vec<String> {
         parts.push(format!("x {}", why.join(", ")));
     }
     if occurs('-') {
-        parts.push("- skipped".to_string());
+        let skipped = comparison.entries().filter(|entry| entry.status == Status::Skipped);
+        let (not_predicted, skipped): (Vec<_>, Vec<_>) = skipped.partition(|entry| entry.is_not_predicted());
+        let why = [(!skipped.is_empty(), "skipped"), (!not_predicted.is_empty(), "not predicted")];
+        let why: Vec<&str> = why.into_iter().filter(|(occurs, _)| *occurs).map(|(_, why)| why).collect();
+        parts.push(format!("- {}", why.join(", ")));
     }
     parts
 }

@@ -52,6 +52,8 @@ pub struct Options {
     pub width: Option<usize>,
     /// Warning about the assumed properties of the predicted machine.
     pub caution: Option<&'static str>,
+    /// Whose memory the rows hold, if not this program's: `PyTorch 2.15`.
+    pub pytorch: Option<String>,
 }
 
 /// The order of the rows within a group.
@@ -122,6 +124,8 @@ pub struct Comparison {
     /// Number of entries without a value of the key `by`.
     left_out: usize,
     caution: Option<&'static str>,
+    /// Whose memory the rows hold, if not this program's: `PyTorch 2.15`.
+    pytorch: Option<String>,
 }
 
 impl Comparison {
@@ -134,7 +138,10 @@ impl Comparison {
         let experiment = rows.first().ok_or(CompareError::NoRows)?.experiment.clone();
         // One unit for all rows: samples, if any row has no tokens.
         let in_tokens = rows.iter().all(|row| row.tokens_per_s.is_some() || row.samples_per_s.is_none());
-        let entries = entry::merge(rows, in_tokens, basis);
+        let mut entries = entry::merge(rows, in_tokens, basis);
+        if options.pytorch.is_some() {
+            entries.iter_mut().for_each(TableEntry::mark_retries);
+        }
         let baseline = group::baseline(&experiment, &entries, options.baseline.as_deref())?;
         let by = match &options.by {
             Some(name) => Some(axes::resolve(&experiment, &entries, name)?),
@@ -156,6 +163,7 @@ impl Comparison {
             width,
             left_out,
             caution,
+            pytorch: options.pytorch.clone(),
         })
     }
 

@@ -32,7 +32,7 @@ impl TableLine {
     fn tone(&self) -> Tone {
         match self.mark.chars().last() {
             Some('*') => Tone::Good,
-            Some('~' | '!') => Tone::Doubtful,
+            Some('~' | '!' | 'r') => Tone::Doubtful,
             Some('x' | '-') => Tone::Bad,
             _ => Tone::Plain,
         }

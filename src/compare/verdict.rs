@@ -287,6 +287,7 @@ fn out_of_memory(basis: Basis, entry: &TableEntry, group: &TableGroup) -> Option
 /// The full reason for missing measurements, which the table may shorten.
 fn unfinished(entry: &TableEntry, group: &TableGroup) -> Option<String> {
     let what = match entry.status {
+        Status::Skipped if entry.is_not_predicted() => "is not predicted",
         Status::Skipped => "was skipped",
         Status::Timeout => "timed out",
         Status::Failed => "failed",

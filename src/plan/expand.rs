@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::sweep::{SweepPoint, Variant, sweep_points, variants};
 use super::{kept, layers};
 use device::{DeviceKind, Limits};
-use spec::{Document, Environment, Problem, Repeats, RunConfig, Setting, Sources, Span};
+use spec::{Document, Environment, PlanKeys, Problem, Repeats, RunConfig, Setting, Sources, Span};
 
 /// One experiment file, expanded.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Experiment {
     pub requires: Option<DeviceKind>,
     /// `[target]`
     pub limits: Limits,
+    /// `[plan]`
+    pub plan: PlanKeys,
     pub repeats: Repeats,
     /// Swept keys, in the order of the file: those of `[sweep]`, then those inside strategies.
     pub axes: Vec<String>,
@@ -114,6 +116,7 @@ pub fn expand_all(
         baseline: document.baseline.clone(),
         requires: document.requires,
         limits: document.limits,
+        plan: document.plan,
         repeats: document.repeats,
         axes: axes(&document),
         overrides: document.overrides().map(named).collect(),

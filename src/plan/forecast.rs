@@ -12,7 +12,7 @@ use device::Target;
 use graph::Graphs;
 use memory::{Prediction, RunSchedule, predict};
 use pytorch::NotCovered;
-use spec::{MemoryKey, ProgramKey, Recompute, RunConfig};
+use spec::{MemoryKey, PlanKeys, ProgramKey, Recompute, RunConfig};
 
 /// Configurations that one thread predicts in a row: many, since each chunk begins with a compilation, but few enough
 /// to keep all threads busy.
@@ -71,6 +71,7 @@ impl<'a> Forecasts<'a> {
     pub(super) fn new<'q>(
         requests: impl IntoIterator<Item = ForecastRequest<'q>>,
         target: &'a Target,
+        plan_keys: PlanKeys,
         pareto_fronts: Arc<ParetoFronts>,
     ) -> Result<Forecasts<'a>, (String, Violation)> {
         let mut distinct: BTreeMap<MemoryKey, ForecastRequest<'q>> = BTreeMap::new();
@@ -105,7 +106,9 @@ impl<'a> Forecasts<'a> {
                 compiler().pareto_front(config).map_err(|violation| ((*strategy).to_owned(), violation))?;
             }
         }
-        let forecasts = parallel::map(chunks, |chunk| predict_chunk(chunk, compiler(), target, &structures));
+        let forecasts = parallel::map(chunks, |chunk| {
+            predict_chunk(chunk, compiler(), TorchForecaster::of(target, plan_keys), target, &structures)
+        });
         let forecasts = forecasts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         Ok(Forecasts { target, forecasts, pareto_fronts, equal_programs: Mutex::default() })
     }
@@ -157,11 +160,11 @@ impl Structures {
 fn predict_chunk(
     (group, requests): (usize, Vec<(MemoryKey, ForecastRequest<'_>)>),
     mut compiler: Compiler<'_>,
+    mut torch: Option<TorchForecaster>,
     target: &Target,
     structures: &Structures,
 ) -> Result<Vec<(MemoryKey, Forecast)>, (String, Violation)> {
     let mut known: BTreeMap<MemoryKey, usize> = BTreeMap::new();
-    let mut torch = TorchForecaster::of(target);
     let mut forecasts = Vec::with_capacity(requests.len());
     for (key, ForecastRequest { config, wants_largest_micro_batch, strategy }) in requests {
         let with_strategy = |violation| (strategy.to_owned(), violation);
@@ -220,7 +223,7 @@ mod tests {
             strategy: "sliced",
         });
         let target = target();
-        let forecasts = Forecasts::new(requests, &target, Arc::default()).unwrap();
+        let forecasts = Forecasts::new(requests, &target, PlanKeys::default(), Arc::default()).unwrap();
         let [one, many, more] = configs.each_ref().map(|config| forecasts.of(config).structure.clone());
         assert_ne!(one, many);
         assert_eq!(many, more);

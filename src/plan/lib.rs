@@ -28,5 +28,5 @@ pub use fits::LARGEST_BATCH;
 pub use label::{Axis, Label, title};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{Purpose, plan};
-pub use remedies::{Remedy, remedies};
-pub use torch::TorchForecast;
+pub use remedies::{Change, Remedy, TorchRemedies, changes, remedies, torch_remedies};
+pub use torch::{TorchForecast, torch_machine};

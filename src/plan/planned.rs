@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::TorchForecast;
 use device::Target;
 use memory::Prediction;
-use spec::{Repeats, RunConfig};
+use spec::{PlanKeys, Repeats, RunConfig};
 
 /// All runs of an experiment on one target.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Plan {
     pub axes: Vec<String>,
     /// Keys and values that the command line sets in every run.
     pub overrides: Vec<(String, String)>,
+    /// `[plan]`
+    pub keys: PlanKeys,
     /// In table order. Runs that resolve to the same configuration share their id.
     pub runs: Vec<PlannedRun>,
 }

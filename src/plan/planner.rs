@@ -9,9 +9,10 @@ use super::feasible::skip_infeasible;
 use super::forecast::{Forecast, ForecastRequest, Forecasts};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
+use super::torch::have_same_script;
 use base::parallel;
 use device::{DeviceKind, Target};
-use spec::{Budget, Recompute, RunConfig};
+use spec::{Budget, Framework, Recompute, RunConfig};
 
 /// The purpose of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +47,13 @@ pub fn plan(
         skip_infeasible(&mut experiment, &pareto_fronts, || Ok::<_, PlanError>(target.clone()))?;
     }
     let points = if skip.is_none() { experiment.points.as_slice() } else { &[] };
-    let forecasts = Forecasts::new(points.iter().flat_map(forecast_requests), target, pareto_fronts)
+    let requests = points.iter().flat_map(forecast_requests);
+    let forecasts = Forecasts::new(requests, target, experiment.plan, pareto_fronts)
         .map_err(|(strategy, violation)| PlanError::Violation { strategy, violation })?;
-    let runs =
-        parallel::map(experiment.points, |point| plan_point(point, target, skip, data_digest, &forecasts));
+    let framework = experiment.plan.framework;
+    let runs = parallel::map(experiment.points, |point| {
+        plan_point(point, target, framework, skip, data_digest, &forecasts)
+    });
     Ok(Plan {
         experiment: experiment.name,
         file: experiment.file,
@@ -59,6 +63,7 @@ pub fn plan(
         repeats: experiment.repeats,
         axes: experiment.axes,
         overrides: experiment.overrides,
+        keys: experiment.plan,
         runs: runs.into_iter().collect::<Result<_, _>>()?,
     })
 }
@@ -86,6 +91,7 @@ fn differ_in_memory_choices(config: &RunConfig, other: &RunConfig) -> bool {
 fn plan_point(
     point: Point,
     target: &Target,
+    framework: Framework,
     unsuited: Option<&str>,
     data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
     forecasts: &Forecasts<'_>,
@@ -120,7 +126,7 @@ fn plan_point(
         let id = run_id(&configuration);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
-    let Forecast { prediction, largest_micro_batch, torch, .. } = forecasts.of(&config).clone();
+    let Forecast { prediction, largest_micro_batch, mut torch, .. } = forecasts.of(&config).clone();
     // The available memory varies a little, and decides the recompute plan: that is part of the id.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
@@ -132,6 +138,11 @@ fn plan_point(
     for (key, other) in without {
         let may_have_no_effect = differ_in_memory_choices(&config, &other)
             && config.strategy.loader.assembles_like(&other.strategy.loader);
+        if let (true, Framework::Pytorch, Some(Ok(torch))) = (may_have_no_effect, framework, &mut torch)
+            && have_same_script(target, &config, &other)
+        {
+            torch.no_effect.push(key.clone());
+        }
         if may_have_no_effect && forecasts.compile_equally(&config, &other).map_err(with_strategy)? {
             no_effect.push(key);
         }

@@ -8,17 +8,34 @@ use base::parallel;
 use compile::Violation;
 use device::Target;
 use memory::{Prediction, RunSchedule, predict};
+use pytorch::Machine;
 use spec::{Collect, Environment, KeywordEnum as _, RunConfig};
 
-/// One change of a strategy, and its prediction for one run.
+/// One change of a strategy.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Remedy {
+pub struct Change {
     /// The setting, as written in a strategy: `recompute = "block"`.
     pub setting: String,
     /// Its effect on the training result.
     pub result: &'static str,
+    /// The changed run.
     pub config: RunConfig,
+}
+
+/// A change that lowers the peak, and its prediction for one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remedy {
+    pub change: Change,
     pub prediction: Prediction,
+}
+
+/// Changes of a run in PyTorch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TorchRemedies {
+    /// Changes that lower the peak, the most effective first.
+    pub lower: Vec<(Change, pytorch::Forecast)>,
+    /// Changes that are not predicted.
+    pub not_predicted: Vec<Change>,
 }
 
 const BITWISE: &str = "bitwise equal";
@@ -27,10 +44,10 @@ const PRECISION: &str = "losses within 1%";
 const STORAGE: &str = "losses within 3%";
 
 /// A key, its new value, and the effect on the training result.
-type Change = (&'static str, fn(&RunConfig) -> String, &'static str);
+type KeyChange = (&'static str, fn(&RunConfig) -> String, &'static str);
 
 /// The changes, each tried by itself. Those that undo a memory-hungry choice come first.
-const CHANGES: &[Change] = &[
+const CHANGES: &[KeyChange] = &[
     ("leak", |_| "\"off\"".into(), BITWISE),
     ("keep", |_| "[]".into(), BITWISE),
     ("release", |_| "\"eager\"".into(), BITWISE),
@@ -60,20 +77,16 @@ fn to_host(config: &RunConfig) -> String {
     })
 }
 
-/// The changes that lower the peak of one run of an experiment, the most effective first. `number` is the run's index.
-/// Each change acts as `--set strategies.NAME.KEY=VALUE`; invalid ones are skipped. `tokens` is the number of tokens of
-/// the run's data, if known.
-///
-/// # Errors
-/// A violation of a program's invariants: a mistake in a pass.
-pub fn remedies(
+/// The changes of one run of an experiment. `number` is the run's index. Each change acts as
+/// `--set strategies.NAME.KEY=VALUE`; invalid ones are skipped. `tokens` is the number of tokens of the run's data, if
+/// known.
+pub fn changes(
     file: &Path,
     overrides: &[String],
     environment: &Environment<'_>,
-    target: &Target,
     number: usize,
     tokens: Option<usize>,
-) -> Result<Vec<Remedy>, Violation> {
+) -> Vec<Change> {
     let expanded = |overrides: &[String]| {
         // A change that makes the run invalid is not a remedy.
         let mut experiment = expand_all(file, overrides, environment).ok()?;
@@ -83,28 +96,49 @@ pub fn remedies(
     let Some((now, experiment)) =
         expanded(overrides).and_then(|experiment| Some((experiment.points.get(number)?.clone(), experiment)))
     else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
-    let Ok(config) = &now.config else { return Ok(Vec::new()) };
+    let Ok(config) = &now.config else { return Vec::new() };
     let strategy = &now.source.strategy;
-    let changed = |(key, value, result): &Change| {
+    let changed = |(key, value, result): &KeyChange| {
         let value = value(config);
         let change = format!("strategies.{strategy:?}.{key}={value}");
         let with = [overrides, &[change]].concat();
         let changed = expanded(&with)?;
         let config = same_point(&experiment, changed, &now, number)?;
-        Some((format!("{key} = {value}"), *result, config))
+        Some(Change { setting: format!("{key} = {value}"), result, config })
     };
-    let changes: Vec<(String, &'static str, RunConfig)> =
-        CHANGES.iter().filter_map(changed).filter(|(_, _, other)| other != config).collect();
+    CHANGES.iter().filter_map(changed).filter(|change| change.config != *config).collect()
+}
+
+/// The changes that lower the peak of a run, the most effective first.
+///
+/// # Errors
+/// A violation of a program's invariants: a mistake in a pass.
+pub fn remedies(config: &RunConfig, changes: Vec<Change>, target: &Target) -> Result<Vec<Remedy>, Violation> {
     let peak_now = predicted(config, target)?.device.steady_peak().live.total();
-    let remedies = parallel::map(changes, |(setting, result, config)| {
-        Ok(Remedy { setting, result, prediction: predicted(&config, target)?, config })
+    let remedies = parallel::map(changes, |change| {
+        Ok(Remedy { prediction: predicted(&change.config, target)?, change })
     });
     let mut remedies = remedies.into_iter().collect::<Result<Vec<Remedy>, Violation>>()?;
     remedies.retain(|remedy| remedy.peak() < peak_now);
     remedies.sort_by_key(Remedy::peak);
     Ok(remedies)
+}
+
+/// The changes that lower the peak of a run in PyTorch, whose forecast is `now`.
+pub fn torch_remedies(now: &pytorch::Forecast, changes: Vec<Change>, machine: &Machine) -> TorchRemedies {
+    let mut remedies = TorchRemedies::default();
+    for change in changes {
+        match machine.forecast(&change.config) {
+            Ok(forecast) => remedies.lower.push((change, forecast)),
+            Err(_) => remedies.not_predicted.push(change),
+        }
+    }
+    let peak = |forecast: &pytorch::Forecast| forecast.peak().allocated;
+    remedies.lower.retain(|(_, forecast)| peak(forecast) < peak(now));
+    remedies.lower.sort_by_key(|(_, forecast)| peak(forecast));
+    remedies
 }
 
 impl Remedy {

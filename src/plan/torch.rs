@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use device::{DeviceKind, Pool, Target};
-use pytorch::{Card, Forecast, Implementation, Machine, NotCovered};
-use spec::{MemoryKey, RunConfig};
+use pytorch::{Card, CardMemory, Forecast, Implementation, Machine, NotCovered};
+use spec::{AllocConf, Framework, MemoryKey, PlanKeys, RunConfig};
 
 /// PyTorch's memory of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,22 +13,33 @@ pub struct TorchForecast {
     pub memory: Forecast,
     /// The largest micro-batch that fits, 0 if none does; `None` if it was not requested or memory is unlimited.
     pub largest_micro_batch: Option<usize>,
+    /// The smallest memory that suffices. Only where PyTorch's figures are shown: it takes many replays.
+    pub smallest_memory: Option<u64>,
+    /// Strategy keys that do not change the script. Only where PyTorch's figures are shown.
+    pub no_effect: Vec<String>,
+}
+
+/// The card of a target as PyTorch uses it. `None` if the target is not a known card.
+pub fn torch_machine(target: &Target, alloc_conf: AllocConf) -> Option<Machine> {
+    let card = Card::named(&target.name).filter(|_| target.kind == DeviceKind::Cuda)?;
+    let memory = CardMemory { available: target.available_at(Pool::Device), total: target.memory.0 };
+    let memory = target.limits(Pool::Device).then_some(memory);
+    Some(Machine { card, memory, implementation: Implementation::Fused, alloc_conf })
 }
 
 /// Forecasts PyTorch's memory on one card.
 pub(super) struct TorchForecaster {
     machine: Machine,
+    framework: Framework,
     /// By configuration without its batch size.
     largest: BTreeMap<MemoryKey, Option<usize>>,
 }
 
 impl TorchForecaster {
     /// `None` if the target is not a known card.
-    pub(super) fn of(target: &Target) -> Option<TorchForecaster> {
-        let card = Card::named(&target.name).filter(|_| target.kind == DeviceKind::Cuda)?;
-        let memory = target.limits(Pool::Device).then(|| target.available_at(Pool::Device));
-        let machine = Machine { card, memory, implementation: Implementation::Fused };
-        Some(TorchForecaster { machine, largest: BTreeMap::new() })
+    pub(super) fn of(target: &Target, keys: PlanKeys) -> Option<TorchForecaster> {
+        let machine = torch_machine(target, keys.alloc_conf)?;
+        Some(TorchForecaster { machine, framework: keys.framework, largest: BTreeMap::new() })
     }
 
     pub(super) fn forecast(
@@ -48,6 +59,19 @@ impl TorchForecaster {
                 }
             }
         };
-        Ok(TorchForecast { memory, largest_micro_batch })
+        let smallest_memory = match self.framework {
+            Framework::Pytorch if wants_largest_micro_batch => Some(self.machine.smallest_memory(config)?),
+            _ => None,
+        };
+        Ok(TorchForecast { memory, largest_micro_batch, smallest_memory, no_effect: Vec::new() })
     }
+}
+
+/// Whether two runs have the same PyTorch script.
+pub(super) fn have_same_script(target: &Target, one: &RunConfig, two: &RunConfig) -> bool {
+    let script = |config| {
+        let machine = torch_machine(target, AllocConf::default())?;
+        pytorch::script(config, machine.card, machine.implementation, "").ok()
+    };
+    script(one).is_some_and(|script_of_one| script(two) == Some(script_of_one))
 }

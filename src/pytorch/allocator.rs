@@ -3,9 +3,15 @@
 //! A request is rounded up to 512 bytes. It takes the first free block that is large enough, in the order of size, age
 //! of the segment and address; if there is none, the driver is asked for a segment. The remainder of a block becomes a
 //! free block if it is at least 512 bytes (small pool) or more than 1 MiB (large pool); otherwise it counts as
-//! allocated. A freed block merges with its free neighbours.
+//! allocated. A freed block merges with its free neighbours. Settings of `PYTORCH_ALLOC_CONF` change these rules.
 //!
-//! Source: the behaviour of PyTorch 2.15, recorded block by block.
+//! Source: the behaviour of PyTorch 2.15, recorded block by block, and `c10/cuda/CUDACachingAllocator.cpp`.
+
+mod expandable;
+
+use std::collections::BTreeMap;
+
+use spec::AllocConf;
 
 const MIB: u64 = 1 << 20;
 
@@ -31,13 +37,21 @@ enum Size {
     Large,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Used,
+    Free,
+    /// Addresses of an expandable segment without memory.
+    Unmapped,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Block {
     bytes: u64,
     offset: u64,
     segment: u32,
     size: Size,
-    free: bool,
+    state: State,
     before: Option<u32>,
     after: Option<u32>,
 }
@@ -58,6 +72,15 @@ impl Usage {
     }
 }
 
+/// The memory of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardMemory {
+    /// Bytes for PyTorch's allocator.
+    pub available: u64,
+    /// Bytes of the card.
+    pub total: u64,
+}
+
 /// The driver refused a segment, and returning all cached segments did not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("out of memory: {short} bytes short")]
@@ -70,27 +93,32 @@ pub struct OutOfMemory {
 
 #[derive(Debug)]
 pub(crate) struct Allocator {
+    conf: AllocConf,
     blocks: Vec<Block>,
     /// Indices of blocks that no longer exist.
     unused: Vec<u32>,
     /// The free blocks of both pools in the order of the search, see `search_key`.
     free: [Vec<u128>; 2],
+    /// The unmapped blocks of both pools' expandable segments, by segment and offset.
+    unmapped: [BTreeMap<(u32, u64), u32>; 2],
     segments: u32,
     pub(crate) usage: Usage,
-    limit: Option<u64>,
+    card: Option<CardMemory>,
     /// How often cached segments were returned to satisfy a request.
     pub(crate) retries: u32,
 }
 
 impl Allocator {
-    pub(crate) fn new(limit: Option<u64>) -> Allocator {
+    pub(crate) fn new(card: Option<CardMemory>, conf: AllocConf) -> Allocator {
         Allocator {
+            conf,
             blocks: Vec::new(),
             unused: Vec::new(),
             free: [Vec::new(), Vec::new()],
+            unmapped: [BTreeMap::new(), BTreeMap::new()],
             segments: 0,
             usage: Usage::default(),
-            limit,
+            card,
             retries: 0,
         }
     }
@@ -117,87 +145,174 @@ impl Allocator {
     fn search_key(&self, index: u32) -> u128 {
         let Block { bytes, segment, offset, .. } = self.blocks[index as usize];
         let offset = u32::try_from(offset / ROUND).unwrap_or(u32::MAX);
-        u128::from(bytes / ROUND) << 88
-            | u128::from(segment) << 64
-            | u128::from(offset) << 32
-            | u128::from(index)
+        least_key(bytes) | u128::from(segment) << 64 | u128::from(offset) << 32 | u128::from(index)
     }
 
-    fn set_free(&mut self, index: u32, free: bool) {
+    /// Changes the state of a block, and the lists by state with it.
+    fn set_state(&mut self, index: u32, state: State) {
+        let Block { segment, offset, size, state: before, .. } = self.blocks[index as usize];
         let key = self.search_key(index);
-        let Block { size, .. } = self.blocks[index as usize];
-        let blocks = &mut self.free[size as usize];
-        match (blocks.binary_search(&key), free) {
-            (Err(at), true) => blocks.insert(at, key),
-            (Ok(at), false) => drop(blocks.remove(at)),
-            (Ok(_), true) | (Err(_), false) => unreachable!("a block is free or not"),
+        let free = &mut self.free[size as usize];
+        match before {
+            State::Used => {}
+            State::Free => {
+                let at = free.binary_search(&key).expect("a free block is listed");
+                free.remove(at);
+            }
+            State::Unmapped => drop(self.unmapped[size as usize].remove(&(segment, offset))),
         }
-        self.block(index).free = free;
+        match state {
+            State::Used => {}
+            State::Free => {
+                let at = free.partition_point(|other| *other < key);
+                free.insert(at, key);
+            }
+            State::Unmapped => drop(self.unmapped[size as usize].insert((segment, offset), index)),
+        }
+        self.block(index).state = state;
     }
 
     /// The index of the block for a request.
     pub(crate) fn allocate(&mut self, request: u64) -> Result<u32, OutOfMemory> {
-        let bytes = request.max(1).next_multiple_of(ROUND);
+        let bytes = self.rounded(request);
         let size = if bytes <= SMALL { Size::Small } else { Size::Large };
-        let blocks = &mut self.free[size as usize];
-        let smallest = u128::from(bytes / ROUND) << 88;
-        let at = blocks.partition_point(|&key| key < smallest);
-        let index = if at < blocks.len() {
-            let index = blocks.remove(at) as u32;
-            self.block(index).free = false;
-            index
-        } else {
-            self.segment(bytes, size)?
-        };
-        let Block { bytes: whole, offset, segment, after, .. } = self.blocks[index as usize];
-        let rest = whole - bytes;
-        let divides = match size {
-            Size::Small => rest >= ROUND,
-            Size::Large => rest > SMALL,
-        };
-        if divides {
-            let before = Some(index);
-            let rest =
-                Block { bytes: rest, offset: offset + bytes, segment, size, free: false, before, after };
-            let rest = self.add(rest);
-            if let Some(after) = after {
-                self.block(after).before = Some(rest);
+        let index = match self.find(bytes, size) {
+            Some(at) => {
+                let index = self.free[size as usize].remove(at) as u32;
+                self.block(index).state = State::Used;
+                index
             }
-            self.block(index).after = Some(rest);
-            self.block(index).bytes = bytes;
-            self.set_free(rest, true);
+            None => {
+                let index = self.obtain(bytes, size)?;
+                self.set_state(index, State::Used);
+                index
+            }
+        };
+        let rest = self.blocks[index as usize].bytes - bytes;
+        if self.divides(bytes, size, rest) {
+            let rest = self.split(index, bytes);
+            self.set_state(rest, State::Free);
         }
         self.usage.allocated += self.blocks[index as usize].bytes;
         Ok(index)
     }
 
-    /// Requests a segment from the driver; if that fails, returns the cached ones and tries again.
-    fn segment(&mut self, bytes: u64, size: Size) -> Result<u32, OutOfMemory> {
+    /// The bytes of a request's block: a multiple of 512; with `roundup_power2_divisions`, the next of these equal parts
+    /// between two powers of two.
+    fn rounded(&self, request: u64) -> u64 {
+        let divisions = self.conf.divisions(request);
+        if divisions > 1 && request > ROUND * divisions && !request.is_power_of_two() {
+            let floor = 1 << request.ilog2();
+            return request.next_multiple_of(floor / divisions);
+        }
+        request.max(1).next_multiple_of(ROUND)
+    }
+
+    /// The position of the free block that serves a request.
+    fn find(&self, bytes: u64, size: Size) -> Option<usize> {
+        let blocks = &self.free[size as usize];
+        let smallest = least_key(bytes);
+        let mut at = blocks.partition_point(|&key| key < smallest);
+        let mut found = *blocks.get(at)?;
+        while self.conf.expandable_segments
+            && let Some(&next) = blocks.get(at + 1)
+            && self.bytes_when_grown(next as u32) < self.bytes_when_grown(found as u32)
+        {
+            (at, found) = (at + 1, next);
+        }
+        let is_refused = self.conf.max_split_size.is_some_and(|most| match bytes >= most {
+            true => found >= least_key(bytes + LARGE_SEGMENT),
+            false => found >= least_key(most),
+        });
+        (!is_refused).then_some(at)
+    }
+
+    /// Whether the remainder of a block becomes a block of its own.
+    fn divides(&self, bytes: u64, size: Size, rest: u64) -> bool {
+        match size {
+            Size::Large if !self.conf.expandable_segments => {
+                rest > SMALL && self.conf.max_split_size.is_none_or(|most| bytes < most)
+            }
+            Size::Large | Size::Small => rest >= ROUND,
+        }
+    }
+
+    /// Divides a block; the second part is returned, in use.
+    fn split(&mut self, index: u32, bytes: u64) -> u32 {
+        let Block { bytes: whole, offset, segment, size, after, .. } = self.blocks[index as usize];
+        let rest = Block {
+            bytes: whole - bytes,
+            offset: offset + bytes,
+            segment,
+            size,
+            state: State::Used,
+            before: Some(index),
+            after,
+        };
+        let rest = self.add(rest);
+        if let Some(after) = after {
+            self.block(after).before = Some(rest);
+        }
+        let block = self.block(index);
+        (block.bytes, block.after) = (bytes, Some(rest));
+        rest
+    }
+
+    /// Obtains a block from the driver; if that fails, returns cached ones and tries again.
+    fn obtain(&mut self, bytes: u64, size: Size) -> Result<u32, OutOfMemory> {
+        let mut result = self.request(bytes, size);
+        if result.is_err() && self.release_oversize(bytes, size) {
+            result = self.request(bytes, size);
+        }
+        if result.is_err() {
+            self.retries += 1;
+            self.empty_cache();
+            result = self.request(bytes, size);
+        }
+        result.map_err(|short| OutOfMemory { request: bytes, short })
+    }
+
+    /// Requests memory from the driver: a segment, or pages of the expandable one.
+    ///
+    /// # Errors
+    /// Bytes beyond the limit.
+    fn request(&mut self, bytes: u64, size: Size) -> Result<u32, u64> {
+        if self.conf.expandable_segments {
+            return self.expand(bytes, size);
+        }
         let whole = match size {
             Size::Small => SMALL_SEGMENT,
             Size::Large if bytes < LARGE_SEGMENT_BELOW => LARGE_SEGMENT,
             Size::Large => bytes.next_multiple_of(SEGMENT_ROUND),
         };
-        let fits = |usage: Usage| self.limit.is_none_or(|limit| usage.reserved + whole <= limit);
-        if !fits(self.usage) {
-            self.retries += 1;
-            self.empty_cache();
-            let limit = self.limit.unwrap_or(u64::MAX);
-            if self.usage.reserved + whole > limit {
-                return Err(OutOfMemory { request: bytes, short: self.usage.reserved + whole - limit });
-            }
-        }
-        self.usage.reserved += whole;
+        self.reserve(whole)?;
         self.segments += 1;
         let segment = self.segments;
-        Ok(self.add(Block { bytes: whole, offset: 0, segment, size, free: false, before: None, after: None }))
+        let state = State::Used;
+        Ok(self.add(Block { bytes: whole, offset: 0, segment, size, state, before: None, after: None }))
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), u64> {
+        let reserved = self.usage.reserved + bytes;
+        match self.card {
+            Some(CardMemory { available, .. }) if reserved > available => Err(reserved - available),
+            _ => {
+                self.usage.reserved = reserved;
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn free(&mut self, index: u32) {
         self.usage.allocated -= self.blocks[index as usize].bytes;
+        self.merge(index, State::Free);
+    }
+
+    /// Gives a block in use this state, and merges it with its neighbours in the same state.
+    fn merge(&mut self, index: u32, state: State) {
         let Block { before, after, .. } = self.blocks[index as usize];
-        if let Some(before) = before.filter(|&other| self.blocks[other as usize].free) {
-            self.set_free(before, false);
+        if let Some(before) = before.filter(|&other| self.blocks[other as usize].state == state) {
+            self.set_state(before, State::Used);
             let Block { bytes, offset, before: outer, .. } = self.blocks[before as usize];
             let block = self.block(index);
             (block.offset, block.bytes, block.before) = (offset, block.bytes + bytes, outer);
@@ -206,8 +321,8 @@ impl Allocator {
             }
             self.unused.push(before);
         }
-        if let Some(after) = after.filter(|&other| self.blocks[other as usize].free) {
-            self.set_free(after, false);
+        if let Some(after) = after.filter(|&other| self.blocks[other as usize].state == state) {
+            self.set_state(after, State::Used);
             let Block { bytes, after: outer, .. } = self.blocks[after as usize];
             let block = self.block(index);
             (block.bytes, block.after) = (block.bytes + bytes, outer);
@@ -216,24 +331,60 @@ impl Allocator {
             }
             self.unused.push(after);
         }
-        self.set_free(index, true);
+        self.set_state(index, state);
     }
 
-    /// Returns segments without a block in use to the driver.
-    pub(crate) fn empty_cache(&mut self) {
-        let free = self.free.iter().flatten().map(|&key| key as u32);
-        let whole: Vec<u32> = free.filter(|&index| self.is_whole(index)).collect();
-        for index in whole {
-            self.set_free(index, false);
-            self.usage.reserved -= self.blocks[index as usize].bytes;
-            self.unused.push(index);
+    /// With `max_split_size_mb`, before the cache is emptied: returns the smallest oversize block that is large enough
+    /// for a request; without one, the largest oversize blocks until their sum is. Whether the sum is large enough.
+    fn release_oversize(&mut self, bytes: u64, size: Size) -> bool {
+        let Some(oversize) = self.conf.max_split_size else { return false };
+        let needed = bytes.max(oversize);
+        let blocks = &self.free[size as usize];
+        let at = blocks.partition_point(|&key| key < least_key(needed));
+        if let Some(&key) = blocks.get(at) {
+            self.release(key as u32);
+            return true;
         }
+        let mut released = 0;
+        while released < needed
+            && let Some(&key) = self.free[size as usize].last()
+            && key >= least_key(oversize)
+        {
+            let index = key as u32;
+            released += self.blocks[index as usize].bytes;
+            self.release(index);
+        }
+        released >= needed
+    }
+
+    /// Returns memory without a block in use to the driver.
+    pub(crate) fn empty_cache(&mut self) {
+        let free: Vec<u32> = self.free.iter().flatten().map(|&key| key as u32).collect();
+        for index in free {
+            if self.conf.expandable_segments {
+                self.unmap(index);
+            } else if self.is_whole(index) {
+                self.release(index);
+            }
+        }
+    }
+
+    /// Returns a segment that is one free block to the driver.
+    fn release(&mut self, index: u32) {
+        self.set_state(index, State::Used);
+        self.usage.reserved -= self.blocks[index as usize].bytes;
+        self.unused.push(index);
     }
 
     fn is_whole(&self, index: u32) -> bool {
         let Block { before, after, .. } = self.blocks[index as usize];
         before.is_none() && after.is_none()
     }
+}
+
+/// The least rank of a block of this size. Sizes are multiples of `ROUND`.
+fn least_key(bytes: u64) -> u128 {
+    u128::from(bytes / ROUND) << 88
 }
 
 #[cfg(test)]

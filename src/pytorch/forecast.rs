@@ -1,24 +1,30 @@
 //! The memory that PyTorch takes for a run, and the largest micro-batch that fits.
 
-use crate::allocator::Usage;
+use crate::allocator::{CardMemory, OutOfMemory, Usage};
 use crate::card::Card;
 use crate::coverage::NotCovered;
 use crate::optimizer::Implementation;
+use crate::peak::{self, LivePeak};
 use crate::program::sequence;
 use crate::replay::{Peaks, replay};
-use crate::sequence::{Phase, Purpose};
+use crate::sequence::{Phase, Purpose, Sequence};
 use base::search;
-use spec::{RunConfig, Train};
+use spec::{AllocConf, RunConfig, Train};
 
 /// The largest micro-batch that the search considers.
 const LARGEST_BATCH: usize = 1 << 20;
 
-/// A card, with the memory that PyTorch's allocator may request of it.
+/// The unit of segments and pages: memory between two multiples is never used.
+const UNIT: u64 = 2 << 20;
+
+/// A card, with the memory that PyTorch's allocator may request of it and the allocator's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     pub card: Card,
-    pub memory: Option<u64>,
+    /// Without a limit, memory has no end.
+    pub memory: Option<CardMemory>,
     pub implementation: Implementation,
+    pub alloc_conf: AllocConf,
 }
 
 /// PyTorch's memory of a run on an unlimited card.
@@ -28,6 +34,8 @@ pub struct Forecast {
     pub first_step: Usage,
     /// The peaks of all later steps.
     pub later_steps: Usage,
+    /// The peaks by phase, of all steps.
+    pub phases: Vec<(Phase, Usage)>,
     /// What lives at the peak, by purpose, in requested bytes; and the phase of the peak.
     pub at_peak: [(Purpose, u64); Purpose::ALL.len()],
     pub phase: Phase,
@@ -43,14 +51,29 @@ impl Forecast {
             reserved: self.first_step.reserved.max(self.later_steps.reserved),
         }
     }
+
+    /// The peaks of a phase, if the program has it.
+    pub fn phase_peak(&self, phase: Phase) -> Option<Usage> {
+        self.phases.iter().find(|(known, _)| *known == phase).map(|(_, usage)| *usage)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     Fits,
     OnlyByRetrying,
-    /// Bytes by which the first refused request exceeds the memory.
-    Short(u64),
+    Refused(Refusal),
+}
+
+/// The first request that the card's memory has no room for, even after all cached memory was returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Bytes by which it exceeds the memory.
+    pub short: u64,
+    /// The training step, from 1; 0 before the first.
+    pub step: usize,
+    pub phase: Phase,
+    pub purpose: Purpose,
 }
 
 impl Machine {
@@ -59,18 +82,59 @@ impl Machine {
     /// # Errors
     /// The run is not covered.
     pub fn forecast(&self, config: &RunConfig) -> Result<Forecast, NotCovered> {
-        let sequence = sequence(config, self.card, self.implementation)?;
-        let Ok(peaks) = replay(&sequence, None) else { unreachable!("there is no limit") };
+        let sequence = self.sequence(config)?;
+        let peaks = self.unlimited(&sequence);
         let [first_step, later_steps] = steps(&peaks);
         let fit = match self.memory {
-            Some(memory) if peaks.whole.reserved > memory => match replay(&sequence, Some(memory)) {
+            Some(memory) if peaks.whole.reserved > memory.available => match self.replay(&sequence, memory) {
                 Ok(_) => Fit::OnlyByRetrying,
-                Err((_, error)) => Fit::Short(error.short),
+                Err((at, error)) => Fit::Refused(Refusal {
+                    short: error.short,
+                    step: sequence.step_of(at),
+                    phase: sequence.phase_of(at),
+                    purpose: sequence.purpose_of(at),
+                }),
             },
             _ => Fit::Fits,
         };
         let (at_peak, phase) = (sequence.live_after(peaks.at), sequence.phase_of(peaks.at));
-        Ok(Forecast { first_step, later_steps, at_peak, phase, fit })
+        let Peaks { phases, .. } = peaks;
+        Ok(Forecast { first_step, later_steps, phases, at_peak, phase, fit })
+    }
+
+    /// The requests that live at a run's peak.
+    ///
+    /// # Errors
+    /// The run is not covered.
+    pub fn live_at_peak(&self, config: &RunConfig) -> Result<LivePeak, NotCovered> {
+        let sequence = self.sequence(config)?;
+        let at = self.unlimited(&sequence).at;
+        let (groups, phase) = (sequence.live_groups_after(at), sequence.phase_of(at));
+        Ok(LivePeak { groups, phase, logits: peak::logits(config) })
+    }
+
+    /// The smallest memory that suffices for a run, if cached memory is returned when needed. With less by one unit, the
+    /// run fails.
+    ///
+    /// # Errors
+    /// The run is not covered.
+    pub fn smallest_memory(&self, config: &RunConfig) -> Result<u64, NotCovered> {
+        let sequence = self.sequence(config)?;
+        let peak = self.unlimited(&sequence).whole;
+        let outside = self.memory.map_or(0, |memory| memory.total.saturating_sub(memory.available));
+        let suffices = |units: u64| {
+            let available = units * UNIT;
+            self.replay(&sequence, CardMemory { available, total: available + outside }).is_ok()
+        };
+        let (mut fails, mut fits) = (peak.allocated / UNIT, peak.reserved.div_ceil(UNIT));
+        if suffices(fails) {
+            return Ok(fails * UNIT);
+        }
+        while fails + 1 < fits {
+            let probe = fails.midpoint(fits);
+            *if suffices(probe) { &mut fits } else { &mut fails } = probe;
+        }
+        Ok(fits * UNIT)
     }
 
     /// The largest micro-batch that fits, for batches that it divides.
@@ -83,18 +147,25 @@ impl Machine {
             let batch_size = micro_batch * config.strategy.accumulate;
             RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
         };
-        let allocated = |micro_batch| {
-            let sequence = sequence(&run(micro_batch), self.card, self.implementation)?;
-            Ok(replay(&sequence, None).map_or(u64::MAX, |peaks| peaks.whole.allocated))
-        };
+        let allocated = |micro_batch| Ok(self.unlimited(&self.sequence(&run(micro_batch))?).whole.allocated);
         // The peak is nearly linear in the micro-batch.
         let (one, two) = (allocated(1)?, allocated(2)?);
-        let guess = 1 + memory.saturating_sub(one) / two.saturating_sub(one).max(1);
-        let fits = |micro_batch| {
-            let sequence = sequence(&run(micro_batch), self.card, self.implementation)?;
-            Ok(replay(&sequence, Some(memory)).is_ok())
-        };
+        let guess = 1 + memory.available.saturating_sub(one) / two.saturating_sub(one).max(1);
+        let fits = |micro_batch| Ok(self.replay(&self.sequence(&run(micro_batch))?, memory).is_ok());
         search::largest(LARGEST_BATCH, guess.min(LARGEST_BATCH as u64) as usize, fits).map(Some)
+    }
+
+    fn sequence(&self, config: &RunConfig) -> Result<Sequence, NotCovered> {
+        sequence(config, self.card, self.implementation)
+    }
+
+    fn replay(&self, sequence: &Sequence, memory: CardMemory) -> Result<Peaks, (usize, OutOfMemory)> {
+        replay(sequence, Some(memory), self.alloc_conf)
+    }
+
+    fn unlimited(&self, sequence: &Sequence) -> Peaks {
+        let Ok(peaks) = replay(sequence, None, self.alloc_conf) else { unreachable!("there is no limit") };
+        peaks
     }
 }
 

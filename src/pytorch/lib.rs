@@ -5,6 +5,9 @@
 //! request and save what they save; the engine runs backward in autograd's order. So the whole sequence of requests
 //! can be compared with PyTorch's own.
 
+/// The version of PyTorch whose requests are predicted.
+pub const VERSION: &str = "2.15";
+
 mod allocator;
 mod autograd;
 mod card;
@@ -16,18 +19,20 @@ mod functions;
 mod grad_scaler;
 mod module;
 mod optimizer;
+mod peak;
 mod program;
 mod replay;
 mod sequence;
 mod tensor;
 mod torch;
 
-pub use allocator::{OutOfMemory, Usage};
+pub use allocator::{CardMemory, OutOfMemory, Usage};
 pub use card::Card;
 pub use coverage::NotCovered;
 pub use export::script;
-pub use forecast::{Fit, Forecast, Machine};
+pub use forecast::{Fit, Forecast, Machine, Refusal};
 pub use optimizer::Implementation;
+pub use peak::{LivePeak, LogitCopies};
 pub use program::sequence;
 pub use replay::{Peaks, replay};
-pub use sequence::{Event, Phase, Purpose, Sequence};
+pub use sequence::{Event, LiveGroup, Phase, Purpose, Sequence};

@@ -1,7 +1,8 @@
 //! The replay of a program's allocator calls, for its peaks.
 
-use crate::allocator::{Allocator, OutOfMemory, Usage};
+use crate::allocator::{Allocator, CardMemory, OutOfMemory, Usage};
 use crate::sequence::{Event, Phase, Sequence};
+use spec::AllocConf;
 
 /// Peaks of a replayed sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,12 +28,16 @@ impl Peaks {
     }
 }
 
-/// Replays a sequence on a card with this much memory for PyTorch's allocator.
+/// Replays a sequence on a card with this memory; without one, memory has no end.
 ///
 /// # Errors
 /// A request that does not fit, with the index of its event.
-pub fn replay(sequence: &Sequence, limit: Option<u64>) -> Result<Peaks, (usize, OutOfMemory)> {
-    let mut allocator = Allocator::new(limit);
+pub fn replay(
+    sequence: &Sequence,
+    card: Option<CardMemory>,
+    conf: AllocConf,
+) -> Result<Peaks, (usize, OutOfMemory)> {
+    let mut allocator = Allocator::new(card, conf);
     let mut blocks = Vec::with_capacity(sequence.requests());
     let mut peaks = Peaks::default();
     let mut phase = Phase::Start;

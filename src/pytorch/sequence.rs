@@ -1,5 +1,7 @@
 //! The requests that a PyTorch program makes of its caching allocator, in order.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A phase of a training step, for peaks by phase.
@@ -80,6 +82,23 @@ pub enum Event {
     Step,
     /// `torch.cuda.empty_cache()`
     EmptyCache,
+}
+
+/// Live requests of equal purpose, bytes and phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveGroup {
+    pub purpose: Purpose,
+    /// Requested bytes of each.
+    pub bytes: u64,
+    /// The phase that requested them.
+    pub phase: Phase,
+    pub count: usize,
+}
+
+impl LiveGroup {
+    pub fn total(&self) -> u64 {
+        self.bytes * self.count as u64
+    }
 }
 
 /// The allocator calls of a program.
@@ -182,6 +201,41 @@ impl Sequence {
             }
         }
         live
+    }
+
+    /// The live requests of equal purpose, bytes and phase after an event, largest sum first.
+    pub fn live_groups_after(&self, event: usize) -> Vec<LiveGroup> {
+        let mut requests = Vec::new();
+        let mut phase = Phase::Start;
+        for event in &self.events[..=event] {
+            match *event {
+                Event::Request(bytes) => requests.push(Some((bytes, phase))),
+                Event::Release(request) => requests[request as usize] = None,
+                Event::Phase(next) => phase = next,
+                Event::Step | Event::EmptyCache => {}
+            }
+        }
+        let mut groups: BTreeMap<(Purpose, u64, Phase), usize> = BTreeMap::new();
+        for (request, purpose) in requests.into_iter().zip(&self.purposes) {
+            if let Some((bytes, phase)) = request {
+                *groups.entry((*purpose, bytes, phase)).or_default() += 1;
+            }
+        }
+        let group = |((purpose, bytes, phase), count)| LiveGroup { purpose, bytes, phase, count };
+        let mut groups: Vec<LiveGroup> = groups.into_iter().map(group).collect();
+        groups.sort_by_key(|group| Reverse(group.total()));
+        groups
+    }
+
+    /// The number of the training step of an event, from 1; 0 before the first.
+    pub fn step_of(&self, event: usize) -> usize {
+        self.events[..=event].iter().filter(|event| **event == Event::Step).count()
+    }
+
+    /// The purpose of the request at an event.
+    pub fn purpose_of(&self, event: usize) -> Purpose {
+        let before = self.events[..event].iter().filter(|event| matches!(event, Event::Request(_)));
+        self.purposes[before.count()]
     }
 
     /// The phase of an event.

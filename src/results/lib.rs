@@ -4,6 +4,7 @@ mod cell;
 mod columns;
 pub mod csv;
 mod foreign;
+mod pytorch_row;
 mod row;
 mod rows;
 mod settings;
@@ -12,6 +13,7 @@ mod store;
 
 pub use columns::documented;
 pub use columns::fields;
+pub use pytorch_row::pytorch_row;
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
 pub use settings::Settings;

@@ -133,6 +133,10 @@ documented! {
         /// is not predicted.
         #[serde(default)]
         pub torch_fits: String,
+        /// Smallest memory limit, context included, within which the run fits in PyTorch, after cached memory was returned if
+        /// needed; only in plans with `--as pytorch`.
+        #[serde(default)]
+        pub torch_limit_bytes: Option<u64>,
         /// Predicted peak of live bytes of the device pool in the first optimizer step. Later steps need more if that
         /// step creates optimizer states, as with `init = "lazy"`.
         #[serde(default)]

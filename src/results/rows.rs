@@ -39,7 +39,7 @@ pub fn measured_row(planned: Row, outcome: Outcome) -> Row {
     Row { status, message, measured, ..planned }
 }
 
-fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
+pub(super) fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     Row {
         experiment: plan.experiment.clone(),
         run_id: run.id.clone(),
@@ -64,7 +64,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     }
 }
 
-fn describe(row: &mut Row, config: &RunConfig) {
+pub(super) fn describe(row: &mut Row, config: &RunConfig) {
     row.model = config.model.description();
     row.batch_size = Some(config.train.batch_size);
     row.micro_batch = Some(config.micro_batch());
@@ -88,7 +88,7 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     }
 }
 
-fn predict_torch(row: &mut Row, torch: &Result<TorchForecast, String>) {
+pub(super) fn predict_torch(row: &mut Row, torch: &Result<TorchForecast, String>) {
     row.torch_fits = match torch {
         Err(reason) => format!("not predicted: {reason}"),
         Ok(torch) => {
@@ -99,7 +99,7 @@ fn predict_torch(row: &mut Row, torch: &Result<TorchForecast, String>) {
             match torch.memory.fit {
                 Fit::Fits => "yes".to_owned(),
                 Fit::OnlyByRetrying => "retry".to_owned(),
-                Fit::Short(_) => "no".to_owned(),
+                Fit::Refused(_) => "no".to_owned(),
             }
         }
     };
@@ -121,18 +121,11 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
         measured.to_host_bytes = Some(prediction.work.to_host_bytes);
         measured.to_device_bytes = Some(prediction.work.to_device_bytes);
     }
-    let mut effects = Vec::new();
+    let mut effects = configured_effects(run);
     if let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) {
         row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target);
     }
-    if let Ok(config) = &run.config {
-        let (count, requested) = (config.micro_batches(), config.strategy.accumulate);
-        effects.extend((count < requested).then(|| execute::micro_batches_of(count, requested)));
-    }
     if let Some(prediction) = &run.prediction {
-        let untrained = prediction.parameters - prediction.trainable_parameters;
-        effects
-            .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
         let leaked = prediction.leaked_bytes;
         let leak = run.config.as_ref().ok().and_then(|config| config.strategy.leak);
         effects.extend((leaked > 0).then(|| execute::leaked_each_step(leaked, leak)));
@@ -142,6 +135,21 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
     }
     row.measured.effects = effects.join(", ");
     row
+}
+
+/// The effects that follow from the configuration alone.
+pub(super) fn configured_effects(run: &PlannedRun) -> Vec<String> {
+    let mut effects = Vec::new();
+    if let Ok(config) = &run.config {
+        let (count, requested) = (config.micro_batches(), config.strategy.accumulate);
+        effects.extend((count < requested).then(|| execute::micro_batches_of(count, requested)));
+    }
+    if let Some(prediction) = &run.prediction {
+        let untrained = prediction.parameters - prediction.trainable_parameters;
+        effects
+            .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
+    }
+    effects
 }
 
 fn phase_peak(usage: &Usage, phase: Phase) -> Option<u64> {

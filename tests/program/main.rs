@@ -28,6 +28,7 @@ mod plan;
 mod planning;
 mod precision;
 mod profile;
+mod pytorch_figures;
 mod pytorch_memory;
 mod readers;
 mod results_csv;

@@ -8,7 +8,7 @@ use std::path::Path;
 use pytorch::{Card, Event, Implementation, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::RunConfig;
+use spec::{AllocConf, RunConfig};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -78,7 +78,7 @@ impl Vector {
                 self.requests
             ));
         }
-        let peaks = pytorch::replay(predicted, None).expect("no limit");
+        let peaks = pytorch::replay(predicted, None, AllocConf::default()).expect("no limit");
         let steps = |bytes: fn(&pytorch::Usage) -> u64| {
             peaks.steps.iter().map(|usage| bytes(usage).to_string()).collect::<Vec<_>>().join(" ")
         };

@@ -5,6 +5,7 @@ mod listing;
 mod measured;
 mod peak;
 mod profile;
+mod pytorch;
 mod remedy;
 mod tables;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
+use super::framework::FrameworkArgs;
 use super::inputs::InputArgs;
 use super::run_selector::{NumberedRun, choose, is_named, title};
 use super::{output, report, torch};
@@ -21,11 +23,14 @@ use compile::Program;
 use memory::{Prediction, RunSchedule, predict};
 use plan::compile_verified;
 use plan::{PlannedRun, Purpose};
+use spec::Framework;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
+    #[command(flatten)]
+    framework: FrameworkArgs,
     /// The run: a strategy's name, a number of `sweep --dry-run`, or the beginning of an id
     #[arg(long, value_name = "NAME|N|ID")]
     run: Option<String>,
@@ -42,9 +47,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let which = args.run.as_deref();
-    let inputs = args
-        .inputs
-        .read(Purpose::Predict, &args.out, args.target.as_deref(), |point| is_named(which, point))?;
+    let inputs = args.inputs.read_shown(
+        Purpose::Predict,
+        &args.out,
+        args.target.as_deref(),
+        args.framework.framework(),
+        |point| is_named(which, point),
+    )?;
     let NumberedRun { plan, run, index, .. } = choose(&inputs.plans, which)?;
     if args.target.is_some() {
         report::devices(&inputs, false);
@@ -53,12 +62,20 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let target = &plan.target;
+    let environment = |name: &str| std::env::var(name).ok();
+    let changes = plan::changes(&plan.file, args.inputs.settings(), &environment, index, config.tokens);
+    if plan.keys.framework == Framework::Pytorch {
+        if args.operations {
+            return Err(Failure::input(
+                "`--operations` lists this program's operations, not PyTorch's\n = help: add `--as runner`",
+            ));
+        }
+        output::print(&pytorch::text(plan, run, config, changes)?)?;
+        return Ok(ExitStatus::Complete);
+    }
     let program = compile_verified(config, target).map_err(Failure::machine)?;
     let prediction = predict(&program, target, RunSchedule::of(config));
-    let environment = |name: &str| std::env::var(name).ok();
-    let remedies =
-        plan::remedies(&plan.file, args.inputs.settings(), &environment, target, index, config.tokens)
-            .map_err(Failure::machine)?;
+    let remedies = plan::remedies(config, changes, target).map_err(Failure::machine)?;
     let mut parts = vec![
         heading(run, &program, &prediction),
         peak::text(&program, target, prediction.device.steady_peak()),

@@ -112,7 +112,11 @@ pub(super) static ALL: [TableColumn; 36] = [
         measured: Always,
         predicted: Always,
         cell: |view, entry| view.bytes(entry.memory),
-        explanation: |view| if view.shows_reserved() { "live bytes at the peak" } else { "" },
+        explanation: |view| match view.shows_reserved() {
+            _ if view.of_pytorch => "PyTorch's peak, torch.cuda.max_memory_allocated()",
+            true => "live bytes at the peak",
+            false => "",
+        },
     },
     TableColumn {
         name: "reserved",
@@ -121,7 +125,10 @@ pub(super) static ALL: [TableColumn; 36] = [
         measured: When(|view| view.shows_reserved()),
         predicted: When(|view| view.shows_reserved()),
         cell: |view, entry| view.bytes(entry.reserved),
-        explanation: |_| "peak bytes obtained from the system, to which limits apply",
+        explanation: |view| match view.of_pytorch {
+            true => "torch.cuda.max_memory_reserved() without a limit",
+            false => "peak bytes obtained from the system, to which limits apply",
+        },
     },
     TableColumn {
         name: "external",
@@ -140,7 +147,7 @@ pub(super) static ALL: [TableColumn; 36] = [
         title: Fixed("torch"),
         rank: 1,
         measured: IfKnown,
-        predicted: IfKnown,
+        predicted: When(|view| !view.of_pytorch && view.any(|entry| entry.row.torch_peak_bytes.is_some())),
         cell: |view, entry| view.bytes(entry.row.torch_peak_bytes),
         explanation: |_| "PyTorch's peak for this run (predicted: `runner export` writes the script)",
     },
@@ -158,7 +165,9 @@ pub(super) static ALL: [TableColumn; 36] = [
         title: Fixed("t-fits"),
         rank: 4,
         measured: IfKnown,
-        predicted: IfKnown,
+        predicted: When(|view| {
+            !view.of_pytorch && view.any(|entry| entry.row.torch_fits_micro_batch.is_some())
+        }),
         cell: |_, entry| Some(at_most(entry.row.torch_fits_micro_batch?, LARGEST_BATCH)),
         explanation: |_| "largest micro-batch within the memory limit in PyTorch",
     },
@@ -292,7 +301,7 @@ pub(super) static ALL: [TableColumn; 36] = [
         measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Activation]),
-        explanation: |_| "",
+        explanation: |view| if view.of_pytorch { "activations, logits and loss" } else { "" },
     },
     TableColumn {
         name: "rounding",
@@ -302,7 +311,10 @@ pub(super) static ALL: [TableColumn; 36] = [
         predicted: IfKnown,
         // 0 counts as no value: without remainders the column is not shown.
         cell: |view, entry| view.bytes(entry.row.live[Role::Rounding].filter(|bytes| *bytes > 0)),
-        explanation: |_| "undivided remainders of the cache's blocks",
+        explanation: |view| match view.of_pytorch {
+            true => "rounding to 512 bytes, and undivided remainders of blocks",
+            false => "undivided remainders of the cache's blocks",
+        },
     },
     TableColumn {
         name: "other",
@@ -357,7 +369,10 @@ pub(super) static ALL: [TableColumn; 36] = [
         measured: IfKnown,
         predicted: IfKnown,
         cell: |_, entry| Some(at_most(entry.row.fits_micro_batch?, LARGEST_BATCH)),
-        explanation: |_| "largest micro-batch within the memory limit, by reserved bytes",
+        explanation: |view| match view.of_pytorch {
+            true => "largest micro-batch within the memory limit, after cached memory was returned if needed",
+            false => "largest micro-batch within the memory limit, by reserved bytes",
+        },
     },
     TableColumn {
         name: "batch",

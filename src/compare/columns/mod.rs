@@ -23,6 +23,8 @@ pub(super) struct TableView<'a> {
     unit: Unit,
     /// `tok/s` or, for models without tokens, `smp/s`.
     speed_unit: &'static str,
+    /// Whether the memory is PyTorch's.
+    of_pytorch: bool,
 }
 
 impl TableView<'_> {
@@ -53,7 +55,8 @@ impl TableView<'_> {
 pub(super) fn view(comparison: &Comparison) -> TableView<'_> {
     let entries: Vec<&TableEntry> = comparison.entries().collect();
     let unit = Unit::for_sizes(entries.iter().filter_map(|entry| entry.memory));
-    TableView { entries, basis: comparison.basis, unit, speed_unit: comparison.speed_unit }
+    let (basis, speed_unit) = (comparison.basis, comparison.speed_unit);
+    TableView { entries, basis, unit, speed_unit, of_pytorch: comparison.pytorch.is_some() }
 }
 
 /// The requested columns; by default, all that are relevant to these entries.

@@ -5,15 +5,20 @@ use crate::numbers::{percent, size};
 use device::Pool;
 use results::{Row, Status};
 
-/// `*` on the Pareto front, `!` a key without effect, `~` noisy or disturbed, `x` no usable result, `-` skipped.
+/// `*` on the Pareto front, `!` a key without effect, `~` noisy or disturbed, `r` fits by retrying, `x` no usable result,
+/// `-` skipped or not predicted.
 pub(crate) fn mark(entry: &TableEntry) -> String {
     match entry.status {
         Status::Ok => {}
         Status::Skipped => return "-".into(),
         _ => return "x".into(),
     }
-    let marks =
-        [(entry.relative.pareto, '*'), (!entry.row.no_effect.is_empty(), '!'), (entry.is_doubtful(), '~')];
+    let marks = [
+        (entry.relative.pareto, '*'),
+        (!entry.row.no_effect.is_empty(), '!'),
+        (entry.is_doubtful(), '~'),
+        (entry.retries, 'r'),
+    ];
     marks.into_iter().filter(|(set, _)| *set).map(|(_, mark)| mark).collect()
 }
 
@@ -26,6 +31,7 @@ pub(super) fn note(entry: &TableEntry) -> String {
     match entry.status {
         Status::Ok => {}
         Status::Oom => parts.push(out_of_memory(row)),
+        Status::Skipped if entry.is_not_predicted() => parts.push(with_message("NOT PREDICTED")),
         Status::Skipped => parts.push(with_message("SKIPPED")),
         Status::Timeout => parts.push(with_message("TIMEOUT")),
         Status::Failed => parts.push(with_message("FAILED")),

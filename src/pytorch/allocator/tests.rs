@@ -1,8 +1,15 @@
 //! Traces worked out by hand from PyTorch's rules.
 
+use std::fs;
+use std::path::Path;
+
 use super::*;
 use crate::replay::replay;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
+
+fn card(available: u64) -> CardMemory {
+    CardMemory { available, total: available }
+}
 
 /// An allocator, and blocks in use by name.
 struct Trace {
@@ -12,7 +19,11 @@ struct Trace {
 
 impl Trace {
     fn new(limit: Option<u64>) -> Trace {
-        Trace { allocator: Allocator::new(limit), blocks: std::collections::HashMap::new() }
+        let card = limit.map(card);
+        Trace {
+            allocator: Allocator::new(card, AllocConf::default()),
+            blocks: std::collections::HashMap::new(),
+        }
     }
 
     /// Requests memory, and expects these allocated and reserved bytes afterwards.
@@ -239,7 +250,7 @@ const TWO_STEPS: [Event; 12] = [
 fn replay_reports_peaks_by_step_and_phase() {
     let usage =
         |allocated: u64, reserved: u64| Usage { allocated: allocated * MIB, reserved: reserved * MIB };
-    let peaks = replay(&sequence(&TWO_STEPS), None).unwrap();
+    let peaks = replay(&sequence(&TWO_STEPS), None, AllocConf::default()).unwrap();
     assert_eq!(peaks.whole, usage(30, 30));
     assert_eq!(peaks.at, 4);
     assert_eq!(peaks.steps, [usage(30, 30), usage(22, 22)]);
@@ -251,7 +262,61 @@ fn replay_reports_peaks_by_step_and_phase() {
 
 #[test]
 fn replay_reports_the_event_that_does_not_fit() {
-    let error = replay(&sequence(&TWO_STEPS), Some(29 * MIB)).unwrap_err();
+    let error = replay(&sequence(&TWO_STEPS), Some(card(29 * MIB)), AllocConf::default()).unwrap_err();
     assert_eq!(error, (4, OutOfMemory { request: 20 * MIB, short: MIB }));
-    assert!(replay(&sequence(&TWO_STEPS), Some(30 * MIB)).is_ok());
+    assert!(replay(&sequence(&TWO_STEPS), Some(card(30 * MIB)), AllocConf::default()).is_ok());
+}
+
+/// Requests that PyTorch 2.15's allocator served under nullcuda with settings and limits: the peaks, the retries and the
+/// first request that it refused.
+#[test]
+fn recorded_settings_give_equal_peaks() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/pytorch_memory/allocator.txt");
+    let text = fs::read_to_string(path).unwrap();
+    let mut wrong = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let fields: Vec<&str> = line.split('|').collect();
+        let [conf, memory, allocated, reserved, retries, refused, events] = fields[..] else {
+            panic!("{line}")
+        };
+        let memory = Some(memory.parse().unwrap()).filter(|bytes| *bytes > 0).map(card);
+        let mut sequence = Sequence::default();
+        for event in events.split(' ') {
+            match event.split_at(1) {
+                ("+", bytes) => drop(sequence.request(bytes.parse().unwrap(), Purpose::Activation)),
+                ("-", request) => sequence.release(request.parse().unwrap()),
+                _ => sequence.mark(Event::EmptyCache),
+            }
+        }
+        let mut allocator = Allocator::new(memory, AllocConf::parse(conf).unwrap());
+        let mut blocks = Vec::new();
+        let mut peak = Usage::default();
+        let mut refused_at = String::new();
+        for (at, event) in sequence.events.iter().enumerate() {
+            match *event {
+                Event::Request(bytes) => match allocator.allocate(bytes) {
+                    Ok(block) => blocks.push(block),
+                    Err(_) => {
+                        refused_at = at.to_string();
+                        break;
+                    }
+                },
+                Event::Release(request) => allocator.free(blocks[request as usize]),
+                _ => allocator.empty_cache(),
+            }
+            peak.raise(allocator.usage);
+        }
+        let found = [
+            peak.allocated.to_string(),
+            peak.reserved.to_string(),
+            allocator.retries.to_string(),
+            refused_at,
+        ];
+        let expected = [allocated, reserved, retries, refused];
+        if found != expected {
+            wrong.push(format!("{number} {line:.60}: {found:?} {expected:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), text.lines().count(), wrong.join("\n"));
 }

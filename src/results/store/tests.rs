@@ -339,6 +339,7 @@ fn fill(disk: &Path) {
 
 fn plan(runs: Vec<PlannedRun>) -> Plan {
     Plan {
+        keys: PlanKeys::default(),
         experiment: "test".into(),
         file: "test.toml".into(),
         baseline: "fp32".into(),

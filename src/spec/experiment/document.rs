@@ -13,6 +13,7 @@ use crate::reader::source::{Sources, Span};
 use crate::reader::tree::{Table, Value};
 use crate::schema::hints::EXPERIMENT;
 use crate::schema::key::Key;
+use crate::schema::plan::PlanKeys;
 use crate::schema::repeats::Repeats;
 use crate::schema::resolved::RunConfig;
 use crate::schema::settings::Setting;
@@ -25,6 +26,7 @@ pub struct Document<'a> {
     pub baseline: String,
     pub requires: Option<DeviceKind>,
     pub limits: Limits,
+    pub plan: PlanKeys,
     pub repeats: Repeats,
     pub strategies: Vec<WrittenStrategy>,
     pub sweep: Sweep,
@@ -103,6 +105,7 @@ impl<'a> Document<'a> {
             baseline,
             requires: written.requires,
             limits: written.limits,
+            plan: written.plan,
             repeats: written.repeats,
             strategies,
             sweep: written.sweep,

@@ -14,6 +14,7 @@ use crate::reader::source::Span;
 use crate::reader::tree::{Node, Table, TableEntry, Value};
 use crate::schema::hints::EXPERIMENT;
 use crate::schema::key::{Key, is_experiment_key};
+use crate::schema::plan::PlanKeys;
 use crate::schema::repeats::Repeats;
 use crate::schema::run_tables;
 use crate::schema::settings::Setting;
@@ -26,6 +27,7 @@ pub(crate) struct ExperimentFile {
     pub(crate) baseline: Option<(String, Span)>,
     pub(crate) requires: Option<DeviceKind>,
     pub(crate) limits: Limits,
+    pub(crate) plan: PlanKeys,
     pub(crate) repeats: Repeats,
     pub(crate) strategies: Vec<WrittenStrategy>,
     pub(crate) sweep: Sweep,
@@ -84,6 +86,7 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Experi
         }
         None => [Some(None); 2],
     };
+    let plan = PlanKeys::read(&mut keys);
     if let Some(mut keys) = keys.table("defaults", "", "[defaults]") {
         Strategy::read(&mut keys);
         keys.finish();
@@ -103,6 +106,7 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Experi
         baseline,
         requires: requires?,
         limits: Limits { memory: memory?, host_memory: host_memory? },
+        plan: plan?,
         repeats: tables.repeats?,
         strategies,
         sweep,

@@ -113,7 +113,7 @@ pub(crate) fn plain(name: &str) -> String {
 }
 
 /// `a`, `b` or `c`
-pub(super) fn list<S: AsRef<str>>(names: &[S]) -> String {
+pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
     join(&quoted, "or")
 }

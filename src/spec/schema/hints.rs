@@ -7,6 +7,7 @@ use super::optimizer::Optimizer;
 use super::other_names::{
     MEANINGS, Meaning, OTHER_NAMES, OTHER_TARGETS, OTHER_VALUES, PARALLEL, PARALLEL_PREFIXES, Write,
 };
+use super::plan::PLAN_KEYS;
 use super::resolved::{Evaluation, Measure, Train};
 use super::schedule::Schedule;
 use super::strategy::{LATER_KEYS, Loader, Lora, Offload, STRATEGY_KEYS};
@@ -257,6 +258,7 @@ fn tables_with_keys() -> impl Iterator<Item = (String, Vec<&'static str>)> {
         ("measure", Measure::KEYS),
         ("measure", &["repeats"]),
         ("target", &["memory", "host_memory"]),
+        ("plan", PLAN_KEYS),
         ("sweep", &["grid", "zip", "include", "exclude"]),
     ];
     let tables = tables.into_iter().map(|(table, keys)| (table.to_owned(), keys.to_vec()));

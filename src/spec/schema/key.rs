@@ -83,8 +83,8 @@ fn is_choice_of_a_strategy(path: &[String]) -> bool {
 
 /// Whether a key belongs to the experiment, not to single runs.
 pub(crate) fn is_experiment_key(key: &Key) -> bool {
-    const TOP: [&str; 8] =
-        ["name", "baseline", "extends", "requires", "target", "defaults", "strategies", "sweep"];
+    const TOP: [&str; 9] =
+        ["name", "baseline", "extends", "requires", "target", "plan", "defaults", "strategies", "sweep"];
     let segments = key.segments();
     TOP.contains(&segments[0].as_str())
         || (segments[0] == "measure" && segments.get(1).is_some_and(|k| k == "repeats"))

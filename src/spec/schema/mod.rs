@@ -8,6 +8,7 @@ pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod optimizer;
 mod other_names;
+pub(crate) mod plan;
 pub(crate) mod reference;
 pub(crate) mod repeats;
 pub(crate) mod resolved;

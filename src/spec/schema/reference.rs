@@ -2,9 +2,9 @@
 
 use super::data::Data;
 use super::model::Model;
-use super::repeats;
 use super::resolved::{Evaluation, Measure, Train};
 use super::strategy::Strategy;
+use super::{plan, repeats};
 use crate::reader::declare::KeyTable;
 use crate::reader::reference::{Accepts, DeclaredKey};
 
@@ -27,6 +27,7 @@ pub fn key_reference() -> Vec<KeyReference> {
     list("evaluation", Evaluation::reference(), &mut all);
     list("measure", Measure::reference(), &mut all);
     list("measure", vec![repeats::reference()], &mut all);
+    list("plan", plan::reference(), &mut all);
     list("strategies.NAME", Strategy::reference(), &mut all);
     all
 }

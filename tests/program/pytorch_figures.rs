@@ -1,0 +1,195 @@
+//! `--as pytorch` and `[plan]`: PyTorch's memory in `plan` and `explain`.
+
+use serde_json::Value;
+
+use crate::test_folder::{TestFolder, Tiny, said};
+
+/// A shipped experiment with known figures, and a card with the memory that all its runs were made for.
+const GPT2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/gpt2-24gb.toml");
+const CARD: [&str; 2] = ["--target", "rtx-4090-24gb"];
+
+const STRATEGIES: &str = r#"
+[strategies.plain]
+
+[strategies.cache]                  # PyTorch's script is the same
+allocator = "caching"
+
+[strategies.graph]                  # not predicted
+graph = true
+
+[strategies.lean]
+recompute = "block"
+"#;
+
+fn folder(more: &str) -> TestFolder {
+    let dir = TestFolder::new();
+    let tiny = Tiny { layers: 2, d_model: 64, context: 64, ..Tiny::default() };
+    dir.write("a.toml", format!("{}{more}", tiny.with(STRATEGIES)));
+    dir
+}
+
+fn succeeds(dir: &TestFolder, arguments: &[&str]) -> String {
+    String::from_utf8(dir.runner(arguments).stdout).unwrap()
+}
+
+#[track_caller]
+fn fails(dir: &TestFolder, arguments: &[&str]) -> String {
+    let output = dir.program(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The rows of a plan, with all figures.
+fn rows(dir: &TestFolder, file: &str, more: &[&str]) -> Vec<Value> {
+    let arguments = [&["plan", file, "--format", "json"], &CARD[..], more].concat();
+    let json: Value = serde_json::from_str(&succeeds(dir, &arguments)).unwrap();
+    json[0]["rows"].as_array().unwrap().clone()
+}
+
+/// Columns of the plan, and those of the ordinary plan that hold PyTorch's figures.
+const COLUMNS: [(&str, &str); 3] = [
+    ("predicted_peak_bytes", "torch_peak_bytes"),
+    ("predicted_reserved_peak_bytes", "torch_reserved_peak_bytes"),
+    ("fits_micro_batch", "torch_fits_micro_batch"),
+];
+
+#[test]
+fn figures_equal_the_torch_columns_of_the_ordinary_plan() {
+    let dir = folder("");
+    for (file, memory) in [(GPT2, "24GiB"), (GPT2, "25GiB"), (GPT2, "20GiB"), ("a.toml", "560MiB")] {
+        let ordinary = rows(&dir, file, &["--memory", memory]);
+        let pytorch = rows(&dir, file, &["--memory", memory, "--as", "pytorch"]);
+        assert_eq!(ordinary.len(), pytorch.len());
+        for (one, other) in ordinary.iter().zip(&pytorch) {
+            for (shown, torch) in COLUMNS {
+                assert_eq!(one[torch], other[shown], "{torch} of {}", one["strategy"]);
+                assert_eq!(one[torch], other[torch], "{torch} of {}", one["strategy"]);
+            }
+            for same in ["strategy", "run_id", "torch_fits", "parameters", "batch_size"] {
+                assert_eq!(one[same], other[same], "{same} of {}", one["strategy"]);
+            }
+            let status = match one["torch_fits"].as_str().unwrap() {
+                "yes" | "retry" => "ok",
+                "no" => "oom",
+                _ => "skipped",
+            };
+            assert_eq!(other["status"], status, "{}", one["strategy"]);
+            assert_eq!(other["memory_of"], "PyTorch 2.15");
+            // No figure of this program.
+            for none in ["estimated_step_ms", "hardware_flops", "recompute_flops", "to_host_bytes"] {
+                assert!(other[none].is_null(), "{none} of {}", one["strategy"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn smallest_limit_suffices_and_less_does_not() {
+    let dir = folder("");
+    for row in rows(&dir, GPT2, &["--as", "pytorch"]) {
+        let limit = row["torch_limit_bytes"].as_u64().unwrap();
+        let strategy = row["strategy"].as_str().unwrap();
+        if !["fp32", "checkpoint", "all"].contains(&strategy) {
+            continue;
+        }
+        let status = |limit: u64| {
+            let memory = format!("{limit} B");
+            let all = rows(&dir, GPT2, &["--as", "pytorch", "--memory", &memory]);
+            let row = all.into_iter().find(|row| row["strategy"] == strategy).unwrap();
+            (row["status"].clone(), row["oom_short_bytes"].clone())
+        };
+        assert_eq!(status(limit).0, "ok", "{strategy}");
+        assert_eq!(status(limit - (2 << 20)), ("oom".into(), (2 << 20).into()), "{strategy}");
+    }
+}
+
+#[test]
+fn plan_shows_pytorchs_memory() {
+    let dir = folder("");
+    let plan =
+        |more: &[&str]| succeeds(&dir, &[&["plan", GPT2, "--as", "pytorch"], &CARD[..], more].concat());
+    insta::assert_snapshot!("plan_as_pytorch", plan(&[]));
+    let retrying = plan(&["--memory", "25GiB"]);
+    let marked = retrying.lines().find(|line| line.contains(" checkpoint ")).unwrap();
+    assert!(marked.starts_with("r checkpoint "), "{retrying}");
+    assert!(
+        retrying.contains("r fits only because PyTorch returns cached memory and tries again"),
+        "{retrying}"
+    );
+    let arguments = [&["plan", "a.toml", "--as", "pytorch", "--memory", "536MiB"], &CARD[..]].concat();
+    insta::assert_snapshot!("plan_as_pytorch_of_runs_without_a_prediction", succeeds(&dir, &arguments));
+}
+
+#[test]
+fn explain_shows_pytorchs_peak() {
+    let dir = folder("");
+    let arguments = [&["explain", GPT2, "--as", "pytorch", "--run", "checkpoint"], &CARD[..]].concat();
+    insta::assert_snapshot!("explain_as_pytorch", succeeds(&dir, &arguments));
+}
+
+/// The experiment's choice, which the command line replaces.
+#[test]
+fn plan_table_selects_the_figures() {
+    let dir = folder("\n[plan]\nas = \"pytorch\"\nalloc_conf = \"expandable_segments:True\"\n");
+    let of = |more: &[&str]| succeeds(&dir, &[&["plan", "a.toml"], &CARD[..], more].concat());
+    assert!(of(&[]).contains("PyTorch 2.15 with expandable_segments:True, predicted"), "{}", of(&[]));
+    assert_eq!(of(&[]), of(&["--as", "pytorch"]));
+    let ordinary = of(&["--as", "runner"]);
+    assert!(ordinary.contains(" t-fits ") && !ordinary.contains("PyTorch 2.15 with"), "{ordinary}");
+    assert!(
+        ordinary.contains("PyTorch's figures are those with PYTORCH_ALLOC_CONF=expandable_segments:True.")
+    );
+    // Other commands show this program's figures.
+    succeeds(&dir, &["sweep", "a.toml", "--dry-run", "--device", "cpu"]);
+}
+
+#[test]
+fn plan_table_changes_pytorchs_figures_alone() {
+    let dir = folder("");
+    let plain = rows(&dir, GPT2, &[]);
+    let conf = ["--set", "plan.as=runner", "--set", "plan.alloc_conf=expandable_segments:True"];
+    let expandable = rows(&dir, GPT2, &conf);
+    let reserved = "torch_reserved_peak_bytes";
+    for (one, other) in plain.iter().zip(&expandable) {
+        assert!(other[reserved].as_u64() < one[reserved].as_u64(), "{}", one["strategy"]);
+        let without = |row: &Value| {
+            let mut row = row.as_object().unwrap().clone();
+            row.retain(|column, _| !column.starts_with("torch_"));
+            row
+        };
+        assert_eq!(without(one), without(other), "{}", one["strategy"]);
+    }
+}
+
+#[test]
+fn mistakes_state_the_way_out() {
+    let dir = folder("");
+    let set = |setting: &str| fails(&dir, &[&["plan", "a.toml", "--set", setting], &CARD[..]].concat());
+    let explain =
+        |more: &[&str]| fails(&dir, &[&["explain", "a.toml", "--as", "pytorch"], &CARD[..], more].concat());
+    dir.write("b.toml", "extends = \"a.toml\"\n[plan]\nalloc_conf = \"max_split_size_mb:128\"\n");
+    let different = fails(&dir, &[&["plan", "a.toml", "b.toml", "--as", "pytorch"], &CARD[..]].concat());
+    dir.write("processor.toml", crate::test_folder::target::PROCESSOR);
+    let no_card = fails(&dir, &["plan", "a.toml", "--as", "pytorch", "--target", "processor.toml"]);
+    let no_rules =
+        fails(&dir, &["explain", "a.toml", "--run", "plain", "--as", "pytorch", "--target", "rtx-5090-32gb"]);
+    let errors = [
+        no_card,
+        no_rules,
+        explain(&["--run", "graph"]),
+        explain(&["--run", "plain", "--operations"]),
+        different,
+        set("plan.as=torch"),
+        set("plan.alloc_conf=true"),
+        set("plan.alloc_conf=expandable_segment:True"),
+        set("plan.alloc_conf=expandable_segments:true"),
+        set("plan.alloc_conf=garbage_collection_threshold:0.8"),
+        set("plan.alloc_conf=max_split_size_mb:16"),
+        set("plan.alloc_conf=roundup_power2_divisions:3"),
+        set("plan.alloc_conf=expandable_segments:True,max_split_size_mb:64"),
+        set("plan.alloc_conf=max_split_size_mb:64,max_split_size_mb:32"),
+        set("plan.allocator=x"),
+        set("sweep.grid.\"plan.as\"=[\"pytorch\"]"),
+    ];
+    insta::assert_snapshot!("mistakes_with_pytorchs_figures", errors.join("\n"));
+}
