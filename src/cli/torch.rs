@@ -10,6 +10,9 @@ use plan::{Plan, PlannedRun, TorchForecast, torch_machine};
 use pytorch::{Forecast, LivePeak, Machine, Purpose};
 use spec::{AllocConf, Recompute, RunConfig};
 
+/// The smallest ratio whose cause is stated.
+const NOTABLE: f64 = 1.05;
+
 /// For targets that are not known cards.
 const OTHER_FIGURES: &str = "These figures are this program's memory. PyTorch needs a different amount for the same \
                              training: `--target` with a card that `devices --targets` lists predicts it.";
@@ -68,7 +71,9 @@ pub(super) fn summary(plans: &[Plan]) -> String {
         let least = all.iter().map(|one| one.ratio).fold(f64::MAX, f64::min);
         let [least, largest] = [least, most.ratio].map(|ratio| format!("{ratio:.1}"));
         let range = if least == largest { largest } else { format!("{least} to {largest}") };
-        let cause = cause(most).map(|cause| format!(", most for {}: {cause}", most.run.strategy));
+        let cause = cause(most)
+            .filter(|_| most.ratio >= NOTABLE)
+            .map(|cause| format!(", most for {}: {cause}", most.run.strategy));
         let cause = cause.unwrap_or_default();
         sentences.push(format!("PyTorch needs {range} times this program's memory{cause}."));
         sentences.push(format!("PyTorch's peak of {}: {}.", most.run.strategy, peak(&most.torch.memory)));

@@ -49,7 +49,7 @@ fn errors_state_the_way_out() {
     let of = |run| ["--run", run, "--target", "a100-80gb"];
     let no_card = error(&["--run", "plain", "--device", "cpu"]);
     assert!(no_card.starts_with("2 error: PyTorch's memory is not predicted for "), "{no_card}");
-    assert!(no_card.contains("add `--target` with a card that `devices --targets` lists"), "{no_card}");
+    assert!(no_card.contains("give `--target` with a card that `devices --targets` lists"), "{no_card}");
     assert_eq!(
         error(&of("graph")),
         "2 error: the run graph has no PyTorch script: CUDA graphs (graph = true)\n"
