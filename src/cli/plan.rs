@@ -1,5 +1,6 @@
 //! `plan`: predicts the comparison table without training.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
@@ -11,7 +12,7 @@ use super::report;
 use super::table::{self, TableArgs};
 use super::torch;
 use compare::Options;
-use plan::{DeviceRates, Plan, Purpose, RatesOrigin};
+use plan::{DeviceRates, Plan, PlannedRun, Purpose, RatesOrigin};
 use results::Row;
 
 #[derive(Debug, clap::Args)]
@@ -50,6 +51,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let options = Options { caution, pytorch, ..args.table.options(None) };
     let rows: Vec<Row> =
         inputs.plans.iter().flat_map(|plan| rows(plan, speeds.as_ref(), &args.filter)).collect();
+    let shown: HashSet<(&str, &[(String, String)])> =
+        rows.iter().map(|row| (row.strategy.as_str(), row.axes.as_slice())).collect();
+    let is_shown = |run: &PlannedRun| shown.contains(&(run.strategy.as_str(), run.axes.as_slice()));
     let tables = compare::render_planned(&rows, &options, args.table.format).map_err(Failure::input)?;
     if !args.table.is_for_programs() {
         output::print("\n")?;
@@ -67,9 +71,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     match speeds {
         Some(speeds) => {
             let estimates = whose_estimates(&speeds, &args.out);
-            say(&format!("\n{estimates}\n{}", torch::summary(&inputs.plans)));
+            say(&format!("\n{estimates}\n{}", torch::summary(&inputs.plans, is_shown)));
         }
-        None => say(&format!("\n{}", torch::explained(&inputs.plans))),
+        None => say(&format!("\n{}", torch::explained(&inputs.plans, is_shown))),
     }
     Ok(ExitStatus::Complete)
 }

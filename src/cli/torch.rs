@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::failure::Failure;
+use super::run_selector::title;
 use super::terminal;
 use base::units::Bytes;
 use device::{Role, Target};
@@ -50,22 +51,23 @@ struct Predicted<'a> {
     ratio: f64,
 }
 
-fn predicted(plans: &[Plan]) -> Vec<Predicted<'_>> {
+fn predicted(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> Vec<Predicted<'_>> {
     let of_plan = |plan: &'_ Plan| torch_machine(&plan.target, plan.keys.alloc_conf);
     let all = plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run)));
-    all.filter_map(|(plan, run)| {
-        let (config, torch) = (run.config.as_ref().ok()?, run.torch.as_ref()?.as_ref().ok()?);
-        let ours = run.prediction.as_ref()?.device.steady_peak().live.total();
-        let ratio = torch.memory.peak().allocated as f64 / ours.max(1) as f64;
-        Some(Predicted { run, config, torch, machine: of_plan(plan)?, ratio })
-    })
-    .collect()
+    all.filter(|(_, run)| is_shown(run))
+        .filter_map(|(plan, run)| {
+            let (config, torch) = (run.config.as_ref().ok()?, run.torch.as_ref()?.as_ref().ok()?);
+            let ours = run.prediction.as_ref()?.device.steady_peak().live.total();
+            let ratio = torch.memory.peak().allocated as f64 / ours.max(1) as f64;
+            Some(Predicted { run, config, torch, machine: of_plan(plan)?, ratio })
+        })
+        .collect()
 }
 
 /// The ratio of PyTorch's memory to this program's, its cause in the run where it is largest, and the runs without a
-/// prediction.
-pub(super) fn summary(plans: &[Plan]) -> String {
-    let all = predicted(plans);
+/// prediction; of the runs in the table.
+pub(super) fn summary(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> String {
+    let all = predicted(plans, &is_shown);
     let mut sentences = Vec::new();
     if let Some(most) = all.iter().rev().max_by(|one, other| one.ratio.total_cmp(&other.ratio)) {
         let least = all.iter().map(|one| one.ratio).fold(f64::MAX, f64::min);
@@ -82,7 +84,7 @@ pub(super) fn summary(plans: &[Plan]) -> String {
             sentences.push(format!("PyTorch's figures are those with PYTORCH_ALLOC_CONF={conf}."));
         }
     }
-    let reasons = not_predicted(plans.iter().flat_map(|plan| &plan.runs));
+    let reasons = not_predicted(plans.iter().flat_map(|plan| &plan.runs).filter(|run| is_shown(run)));
     if !reasons.is_empty() {
         sentences.push(format!("Not predicted: {}.", reasons.join("; ")));
     }
@@ -92,13 +94,13 @@ pub(super) fn summary(plans: &[Plan]) -> String {
     wrapped(&sentences)
 }
 
-/// What lives at the peak of the run that needs the most memory in PyTorch, and what lowers it.
-pub(super) fn explained(plans: &[Plan]) -> String {
-    let all = predicted(plans);
+/// What lives at the peak of the run in the table that needs the most memory in PyTorch, and what lowers it.
+pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> String {
+    let all = predicted(plans, is_shown);
     let Some(most) = all.iter().rev().max_by_key(|one| one.torch.memory.peak().allocated) else {
         return String::new();
     };
-    let mut sentences = vec![format!("The peak of {}: {}.", most.run.strategy, peak(&most.torch.memory))];
+    let mut sentences = vec![format!("The peak of {}: {}.", title(most.run), peak(&most.torch.memory))];
     if let Ok(live) = most.machine.live_at_peak(most.config) {
         let largest = most.torch.memory.at_peak.iter().max_by_key(|(_, bytes)| *bytes);
         let copies = copies(&live, most.config).map(|(text, _)| text);

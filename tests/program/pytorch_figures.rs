@@ -116,6 +116,9 @@ fn plan_shows_pytorchs_memory() {
         retrying.contains("r fits only because PyTorch returns cached memory and tries again"),
         "{retrying}"
     );
+    // With the baseline; the largest peak of all runs is not shown.
+    let filtered = plan(&["--filter", "checkpoint"]);
+    assert!(filtered.contains("The peak of fp32: "), "{filtered}");
     let arguments = [&["plan", "a.toml", "--as", "pytorch", "--memory", "536MiB"], &CARD[..]].concat();
     insta::assert_snapshot!("plan_as_pytorch_of_runs_without_a_prediction", succeeds(&dir, &arguments));
 }
