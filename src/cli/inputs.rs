@@ -25,10 +25,10 @@ pub(super) struct InputArgs {
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
     /// Limit the device's memory, such as 16GiB
-    #[arg(long, value_name = "SIZE", value_parser = some_memory)]
+    #[arg(long, value_name = "SIZE", value_parser = some_memory, allow_hyphen_values = true)]
     memory: Option<Bytes>,
     /// Limit the host memory of offloaded and placed values, such as 64GiB
-    #[arg(long, value_name = "SIZE", value_parser = some_memory)]
+    #[arg(long, value_name = "SIZE", value_parser = some_memory, allow_hyphen_values = true)]
     host_memory: Option<Bytes>,
 }
 

@@ -93,6 +93,12 @@ impl Head {
         Some(u32::from_le_bytes(*self.bytes.get(4 * index..)?.first_chunk()?))
     }
 
+    /// The text encoding that it has, with help.
+    fn encoding(&self) -> Option<(&'static str, &'static str)> {
+        let found = TEXT_ENCODINGS.iter().find(|format| self.bytes.starts_with(format.begins))?;
+        Some((found.name, found.help))
+    }
+
     /// The known format that it has, with help.
     fn format(&self) -> Option<(&'static str, &'static str)> {
         let begins = |format: &&Format| self.bytes.starts_with(format.begins);
@@ -129,11 +135,16 @@ impl Head {
     }
 }
 
+/// The format of a file that begins so, with help: a binary one, or text in another encoding than UTF-8.
+pub fn file_format(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    let head = Head { bytes: head.to_vec(), length: head.len() as u64 };
+    head.format().or_else(|| head.encoding())
+}
+
 /// Checks that a file can be text.
 pub(super) fn check_text(path: &Path) -> Result<(), DataError> {
     let head = Head::read(path).map_err(|error| DataError::Unreadable { path: path.to_owned(), error })?;
-    let encoding = || TEXT_ENCODINGS.iter().find(|format| head.bytes.starts_with(format.begins));
-    match head.format().or_else(|| encoding().map(|format| (format.name, format.help))) {
+    match head.format().or_else(|| head.encoding()) {
         Some((format, help)) => Err(DataError::OtherFormat { path: path.to_owned(), format, help }),
         None => Ok(()),
     }

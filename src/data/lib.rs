@@ -25,6 +25,7 @@ pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, Sample};
 pub use digest::{DigestCache, Work};
 pub use documents::Documents;
 pub use error::{DataError, ErrorKey, Split};
+pub use formats::file_format;
 pub use order::{Order, TrainingStep};
 pub use row::TokenRow;
 pub use source::{Contents, DataSet, Inspected, Source, check_order};

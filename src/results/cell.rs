@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use base::units::{Bytes, numbers};
 use serde::de::value::StrDeserializer;
 use serde::de::{self, IntoDeserializer, Visitor};
 
@@ -48,8 +49,23 @@ impl<'a> IntoDeserializer<'a, CellError> for Cell<'a> {
 }
 
 impl Cell<'_> {
+    /// What to write for a number with a decimal comma, separators of thousands or a unit of size.
+    fn advice<T: std::str::FromStr>(&self) -> String {
+        let size = self.0.parse().ok().or_else(|| Bytes::meant(self.0)?.parse().ok());
+        let size = size.map(|Bytes(bytes)| bytes.to_string());
+        let numbers = numbers(self.0);
+        let texts = numbers.iter().map(f64::to_string);
+        let written: Vec<String> =
+            size.into_iter().chain(texts).filter(|text| text.parse::<T>().is_ok()).collect();
+        match (written.as_slice(), numbers.first()) {
+            ([], None) => String::new(),
+            ([], Some(number)) => format!("; it means {number}"),
+            (written, _) => format!("; write {}", written.join(" or ")),
+        }
+    }
+
     fn parse<T: std::str::FromStr>(&self, expected: &str) -> Result<T, CellError> {
-        let problem = || CellError::Problem(format!("`{}` is not {expected}", self.0));
+        let problem = || CellError::Problem(format!("`{}` is not {expected}{}", self.0, self.advice::<T>()));
         self.0.parse().map_err(|_| problem())
     }
 }

@@ -11,8 +11,10 @@ use super::Row;
 use super::cell::{Cell, CellError};
 use super::columns::{self, AXES, COLUMNS};
 use super::foreign::Foreign;
+use super::header;
 use base::units::Bytes;
 use base::{regular, temporary};
+use spec::{OtherFile, Wanted, other_file};
 
 /// The prefix of a swept key that is also the name of a column, such as `precision`.
 const SWEPT: &str = "sweep.";
@@ -32,6 +34,13 @@ pub enum CsvError {
     Syntax { file: PathBuf, line: u64, problem: String },
     #[error("{} is not a table of results: the column `{column}` is missing", file.display())]
     MissingColumn { file: PathBuf, column: String },
+    #[error("{} is not a table of results: it has neither our columns, nor `strategy` and a figure\n = help: a table of \
+             another program needs the column `strategy` and one of {figures}", file.display())]
+    NoTable { file: PathBuf, figures: String },
+    #[error("{}, line 1: {problem}\n = help: {help}", file.display())]
+    Header { file: PathBuf, problem: String, help: String },
+    #[error("{}\n = help: {}", other.message(file, Wanted::Table), other.help)]
+    OtherFile { file: PathBuf, other: OtherFile },
     #[error("{}, line 1: duplicate column `{column}`", file.display())]
     RepeatedColumn { file: PathBuf, column: String },
     #[error("{}, line {line}, column `{column}`: {problem}", file.display())]
@@ -55,11 +64,19 @@ pub fn write_file(file: &Path, rows: &[Row], axes: &[String]) -> Result<(), CsvE
 /// `strategy` and one measurement, such as `peak_bytes` or `tokens_per_s`. Its rows of one strategy are repeats,
 /// without experiment and run id.
 pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
+    let instead = |error: CsvError| match other_file(file, Wanted::Table) {
+        Some(other) => CsvError::OtherFile { file: file.to_path_buf(), other },
+        None => error,
+    };
+    if let Ok(true) = regular::is_folder(file) {
+        let source = io::ErrorKind::IsADirectory.into();
+        return Err(instead(CsvError::Read { file: file.to_path_buf(), source }));
+    }
     let text = regular::open_up_to(file, LARGEST)
         .map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
     let mut reader = csv::Reader::from_reader(io::BufReader::new(text));
     let at = |error: csv::Error| syntax(file, error);
-    let columns = reader.headers().map_err(at)?;
+    let columns = reader.headers().map_err(|error| instead(at(error)))?;
     if columns.len() > MOST_COLUMNS {
         let problem = format!("{} columns; the maximum is {MOST_COLUMNS}", columns.len());
         return Err(CsvError::Syntax { file: file.to_path_buf(), line: 1, problem });
@@ -68,10 +85,7 @@ pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
     if let Some(column) = header.iter().enumerate().find(|(at, name)| header[..*at].contains(name)) {
         return Err(CsvError::RepeatedColumn { file: file.to_path_buf(), column: column.1.clone() });
     }
-    if !header.iter().any(|column| COLUMNS.contains(column)) {
-        let column = COLUMNS[0].clone();
-        return Err(CsvError::MissingColumn { file: file.to_path_buf(), column });
-    }
+    header::check(file, &header)?;
     let mut foreign = Foreign::matches(&header).then(Foreign::default);
     let mut rows = Vec::new();
     for record in reader.records() {

@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-/// Columns that only our own tables have.
-const OURS: [&str; 2] = ["run_id", "configuration"];
-const NAME: &str = "strategy";
+pub(super) const NAME: &str = "strategy";
 /// A table needs at least one of these columns.
-const FIGURES: [&str; 6] =
+pub(super) const FIGURES: [&str; 6] =
     ["peak_bytes", "tokens_per_s", "samples_per_s", "step_ms_median", "loss_eval", "loss_last"];
 /// Defaults of the required columns.
 const DEFAULTS: [(&str, &str); 11] = [
@@ -32,10 +30,15 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
+    /// Columns that only our own tables have.
+    pub(super) const OURS: [&'static str; 2] = ["run_id", "configuration"];
+
     /// Whether a header is that of another program's table.
     pub(super) fn matches(header: &[String]) -> bool {
         let has = |column: &str| header.iter().any(|other| other == column);
-        !OURS.iter().any(|column| has(column)) && has(NAME) && FIGURES.iter().any(|column| has(column))
+        !Foreign::OURS.iter().any(|column| has(column))
+            && has(NAME)
+            && FIGURES.iter().any(|column| has(column))
     }
 
     /// The missing columns of a row with their values. Rows of one strategy are repeats.

@@ -4,6 +4,7 @@ mod cell;
 mod columns;
 pub mod csv;
 mod foreign;
+mod header;
 mod pytorch_row;
 mod row;
 mod rows;

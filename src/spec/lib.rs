@@ -16,6 +16,7 @@ pub use reader::declare::KeywordEnum;
 pub use reader::error::{Error, Problem};
 pub use reader::hints::nearest;
 pub use reader::keyword_set::KeywordSet;
+pub use reader::other_files::{OtherFile, OtherKind, Wanted, other_file};
 pub use reader::paths::Environment;
 pub use reader::source::{Sources, Span};
 pub use reader::tree::Table;

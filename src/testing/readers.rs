@@ -17,8 +17,11 @@ const SLOWEST: Duration = Duration::from_secs(2);
 pub const LONGEST: usize = 64 << 10;
 
 /// Errors without a line number: about missing parts, the whole file, a tensor, or the recursion limit.
-const WITHOUT_LOCATION: [&str; 11] = [
+const WITHOUT_LOCATION: [&str; 14] = [
     "is not a safetensors file",
+    "not an experiment",
+    "not a target file",
+    "not a table of results",
     "which the model",
     "the model needs it",
     "is missing",

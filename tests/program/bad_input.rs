@@ -152,6 +152,25 @@ macro_rules! bad {
     };
 }
 
+/// The lines that an error prints below its help are a complete experiment.
+#[test]
+fn printed_lines_are_an_experiment() {
+    for (name, text) in
+        [("a.toml", ""), ("config.json", LLAMA), ("a.yaml", "a: 1\n"), ("a.py", "import torch\n")]
+    {
+        let error = check_files(&[(name, text)], &[name]);
+        let (_, lines) = error.split_once(" = help: ").expect("help");
+        let lines: Vec<&str> = lines.lines().skip(1).map(str::trim).collect();
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        std::fs::write(folder.path().join(name), text).expect("a file");
+        std::fs::write(folder.path().join("b.toml"), lines.join("\n")).expect("a file");
+        let mut check = Command::new(env!("CARGO_BIN_EXE_runner"));
+        let output =
+            check.current_dir(folder.path()).args(["check", "b.toml"]).output().expect("the program starts");
+        assert!(output.status.success(), "{lines:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 bad! {
     syntax: check(&with("heads = 2", "heads = = 2"));
     syntax_at_end: check(&append("[strategies.last"));
@@ -411,6 +430,32 @@ bad! {
     override_breaks_a_rule: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "accumulate=9"]);
     missing_file: check_files(&[], &["a.toml"]);
     folder_instead_of_file: check_files(&[], &["."]);
+    empty_file: check("\n");
+    comments_only: check("# [model.transformer]\n");
+    configuration_as_an_experiment: check_files(&[("config.json", LLAMA)], &["config.json"]);
+    configuration_as_a_base: check_files(
+        &[("a.toml", "extends = \"config.json\"\n[strategies.plain]\n"), ("config.json", LLAMA)], &["a.toml"]);
+    yaml_as_an_experiment: check_files(
+        &[("a.yaml", "# axolotl\nbase_model: llama\nmicro_batch_size: 2\n")], &["a.yaml"]);
+    script_as_an_experiment: check_files(&[("train.py", "import torch\nmodel = 1\n")], &["train.py"]);
+    table_as_an_experiment: check_files(&[("a.csv", "strategy,peak_bytes\na,1\n")], &["a.csv"]);
+    target_as_an_experiment: check_files(
+        &[("t.toml", "name = \"x\"\nkind = \"cuda\"\nmemory = \"24 GiB\"\n")], &["t.toml"]);
+    weights_as_an_experiment: check_files(
+        &[("m.safetensors", "\u{10}\0\0\0\0\0\0\0{\"a\": 1}        ")], &["m.safetensors"]);
+    folder_of_a_model: check_files(&[("config.json", LLAMA)], &["."]);
+    folder_of_experiments: check_files(&[("a.toml", GOOD)], &["."]);
+    decimal_comma: check(&with("batch_size = 8", "batch_size = 8\nclip_norm = 0,5").replace(
+        "lr = 3e-4", "lr = 3e-4, weight_decay = 0,1"));
+    values_in_the_notation_of_others: check(&with("optimizer.adamw = { lr = 3e-4 }",
+        "optimizer.adamw.lr = .1\noptimizer.adamw.weight_decay: 0.1\nclip_norm = None\nshuffle = True"));
+    values_in_quotes: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.batch_size=\"8\"", "--set",
+        "train.optimizer.adamw.lr=0,1", "--set", "train.shuffle=True", "--set", "target.memory=24G", "--set",
+        "defaults.recompute.budget=1,5 gb", "--set", "defaults.offload.activations=64k"]);
+    home_folder_by_tilde: check(&with("*.txt", "~/*.txt"));
+    variable_without_braces: check(&with("*.txt", "$HOME/*.txt"));
+    address_instead_of_a_path: check(&with("*.txt", "https://example.org/a.txt"));
+    base_in_the_home_folder: check(&format!("extends = \"~/base.toml\"\n{GOOD}"));
     no_file_matches: check_files(&[], &["experiments/*.toml"]);
     unknown_init: check(&with("recompute = \"block\"", "init = \"meta\""));
     hf_without_a_configuration: check(&hf_model("context = 8"));

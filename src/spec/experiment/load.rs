@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::strategies::no_strategy;
 use crate::reader::error::{Problem, all, reason};
+use crate::reader::other_files::{OtherFile, OtherKind, Wanted, other_file};
 use crate::reader::parse::parse;
 use crate::reader::paths::{self, Environment};
 use crate::reader::source::{SourceText, Sources, Span};
@@ -14,6 +15,9 @@ use base::regular;
 
 /// Largest number of files that extend each other, the experiment file included.
 const MOST_FILES: usize = 100;
+
+/// Keys of which every experiment file has one.
+const PARTS: [&str; 7] = ["extends", "model", "data", "train", "defaults", "strategies", "sweep"];
 
 /// The parsed files and overrides, of which only `extends` was evaluated.
 #[derive(Default)]
@@ -75,10 +79,23 @@ impl Loader<'_> {
             .help("merge them into fewer files")
             .into());
         }
-        let text = regular::read_to_string(path).map_err(failed)?;
+        // A file that others extend may be empty.
+        let is_other = |other: &OtherFile| from.is_none() || other.kind != OtherKind::Empty;
+        let instead = || {
+            let other = other_file(path, Wanted::Experiment).filter(is_other)?;
+            let problem = attach_span(other.message(path, Wanted::Experiment));
+            Some(problem.help(other.help).lines(other.lines))
+        };
+        let text =
+            regular::read_to_string(path).map_err(|error| instead().unwrap_or_else(|| failed(error)))?;
         let directory = real.parent().unwrap_or(Path::new("/")).to_path_buf();
         let source = self.sources.add(SourceText { name: name.clone(), directory, text, numbered: true });
-        let mut table = parse(self.sources.text(source), source, 0)?;
+        let mut table = parse(self.sources.text(source), source, 0)
+            .map_err(|problems| instead().map_or(problems, Vec::from))?;
+        let is_experiment = table.entries.iter().any(|entry| PARTS.contains(&entry.key.as_str()));
+        if !is_experiment && let Some(problem) = instead() {
+            return Err(problem.into());
+        }
         flatten(&mut table);
         let base = self.base(&table, path)?;
         layers.push(table);

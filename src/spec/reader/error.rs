@@ -13,11 +13,18 @@ pub struct Problem {
     /// The first is the main span; the others are involved.
     pub places: Vec<Span>,
     pub(crate) help: Option<String>,
+    /// Lines to write, below the help.
+    pub(crate) lines: Vec<String>,
 }
 
 impl Problem {
     pub fn new(message: impl Into<String>) -> Problem {
-        Problem { message: brief::line(&message.into()).into_owned(), places: Vec::new(), help: None }
+        Problem {
+            message: brief::line(&message.into()).into_owned(),
+            places: Vec::new(),
+            help: None,
+            lines: Vec::new(),
+        }
     }
 
     pub fn at(mut self, place: Span) -> Problem {
@@ -27,6 +34,11 @@ impl Problem {
 
     pub fn help(mut self, help: impl Into<String>) -> Problem {
         self.help = Some(brief::line(&help.into()).into_owned());
+        self
+    }
+
+    pub(crate) fn lines(mut self, lines: Vec<String>) -> Problem {
+        self.lines.extend(lines.iter().map(|line| brief::line(line).into_owned()));
         self
     }
 
@@ -122,6 +134,9 @@ impl Error {
         }
         if let Some(help) = &problem.help {
             let _ = write!(rendered, "\n{:margin$} = help: {help}", "");
+        }
+        for line in &problem.lines {
+            let _ = write!(rendered, "\n{:margin$}         {line}", "");
         }
         rendered
     }

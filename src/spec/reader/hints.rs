@@ -3,6 +3,7 @@
 use super::keys::join;
 use super::tree::{Table, TableEntry, Value};
 use base::brief;
+use base::units::{Bytes, numbers};
 use ops::Activation;
 
 pub(crate) const NOT_YET: &str = "is not supported by this version of runner";
@@ -54,6 +55,74 @@ fn activation_names() -> impl Iterator<Item = (&'static str, &'static [&'static 
     let definitions = Activation::ALL.into_iter().map(Activation::definition);
     definitions
         .flat_map(|function| [function.hugging_face, function.elsewhere].map(|names| (function.word, names)))
+}
+
+/// Values that a value of another notation may mean: a number in quotes, with a decimal comma or with separators of
+/// thousands, a size with a unit of other letters, a boolean of Python.
+pub(super) fn other_notation(value: &Value) -> Vec<Value> {
+    /// Larger numbers are not whole numbers of a key.
+    const LARGEST: f64 = (1u64 << 53) as f64;
+    let numbers = match value {
+        Value::Text(text) => numbers(text),
+        Value::Float(number) => vec![*number],
+        _ => Vec::new(),
+    };
+    let mut meant: Vec<Value> = Vec::new();
+    for number in numbers {
+        if number.fract() == 0.0 && number.abs() < LARGEST {
+            meant.push(Value::Integer(number as i128));
+        } else {
+            meant.push(Value::Float(number));
+        }
+    }
+    if let Value::Text(text) = value {
+        meant.extend(Bytes::meant(text).map(Value::Text));
+        match text.to_lowercase().as_str() {
+            "true" | "yes" | "on" => meant.push(Value::Boolean(true)),
+            "false" | "no" => meant.push(Value::Boolean(false)),
+            _ => {}
+        }
+    }
+    meant
+}
+
+/// `key = value`, for a line that is not TOML because of its value's notation: `lr = 0,1`, `lr: 0.1`, `bias = True`,
+/// `precision = bf16`.
+pub(super) fn other_line(line: &str) -> Option<String> {
+    let is_assigned = line.contains('=');
+    let by_space = || line.trim().split_once(' ').filter(|(_, value)| !value.contains(' '));
+    let (key, value) = line.split_once(['=', ':']).or_else(by_space)?;
+    let value = value.split('#').next()?.trim().trim_end_matches([';', ',']).trim_end();
+    let is_key =
+        |key: &str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    let (key, is_plain) =
+        (key.trim(), !value.is_empty() && !value.contains(['"', '\'', '[', ']', '{', '}', '=']));
+    if !is_key(key) || !is_plain {
+        return decimal_comma(line);
+    }
+    let text = Value::Text(value.to_owned());
+    let values = match value {
+        "None" | "none" | "null" | "nil" | "~" => vec![Value::Text("off".to_owned())],
+        "true" | "false" => vec![Value::Boolean(value == "true")],
+        _ => other_notation(&text),
+    };
+    let values = if values.is_empty() { vec![text] } else { values };
+    if is_assigned && values.iter().any(|one| one.to_string() == value) {
+        return None;
+    }
+    let lines: Vec<String> = values.iter().map(|value| format!("`{key} = {value}`")).collect();
+    Some(join(&lines, "or"))
+}
+
+/// `0.1` for `= 0,1` within an inline table.
+fn decimal_comma(line: &str) -> Option<String> {
+    let end = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    line.split('=').skip(1).map(str::trim_start).find_map(|value| {
+        let (whole, rest) = value.split_at(end(value));
+        let rest = rest.strip_prefix(',')?;
+        let decimals = &rest[..end(rest)];
+        (!whole.is_empty() && !decimals.is_empty()).then(|| format!("`{whole}.{decimals}`"))
+    })
 }
 
 /// Whether a value probably means "off".

@@ -316,7 +316,12 @@ impl<'a> Keys<'a> {
             return problem.help(advice);
         }
         let word = || hints::nearest_keyword(value, &words).map(|word| format!("\"{word}\""));
-        match kind.meant(value).or_else(word) {
+        let renotated = || {
+            let meant = hints::other_notation(value).into_iter().filter(|meant| kind.parse(meant).is_some());
+            let meant: Vec<String> = meant.map(|meant| meant.to_string()).collect();
+            (!meant.is_empty()).then(|| join(&meant, "or"))
+        };
+        match kind.meant(value).or_else(word).or_else(renotated) {
             Some(meant) => problem.help(format!("did you mean {meant}?")),
             None => problem,
         }

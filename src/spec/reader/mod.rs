@@ -6,6 +6,7 @@ pub(crate) mod hints;
 pub(crate) mod keys;
 pub(crate) mod keyword_set;
 pub(crate) mod list;
+pub(crate) mod other_files;
 pub(crate) mod parse;
 pub(crate) mod parsers;
 pub(crate) mod paths;

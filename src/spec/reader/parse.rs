@@ -6,6 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::Problem;
+use super::hints;
 use super::source::Span;
 use super::tree::{Node, Table, TableEntry, Value};
 
@@ -25,18 +26,25 @@ pub(crate) fn parse(text: &str, source: usize, offset: usize) -> Result<Table, V
         if span.start >= after {
             let rest = text.as_bytes().get(span.start..).unwrap_or_default();
             after = span.start + rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
-            problems.push(problem(&error, text, span));
+            problems.push(problem(&error, text, offset, span));
         }
     }
     Err(problems)
 }
 
-fn problem(error: &toml::de::Error, text: &str, span: Span) -> Problem {
+fn problem(error: &toml::de::Error, text: &str, offset: usize, span: Span) -> Problem {
     if error.message() == "duplicate key" {
         let name = text.get(span.start..span.end).unwrap_or_default();
         return Problem::new(format!("duplicate key `{name}`")).at(span).help("rename or remove one of them");
     }
-    Problem::new(format!("invalid TOML: {}", error.message())).at(span)
+    let problem = Problem::new(format!("invalid TOML: {}", error.message())).at(span);
+    let begin =
+        text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(offset, |newline| newline + 1);
+    let line = text.get(begin..).and_then(|rest| rest.lines().next()).unwrap_or_default();
+    match hints::other_line(line) {
+        Some(meant) => problem.help(format!("did you mean {meant}?")),
+        None => problem,
+    }
 }
 
 #[derive(Clone, Copy)]

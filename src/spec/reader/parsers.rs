@@ -229,13 +229,6 @@ impl ValueParser for ByteSize {
             self.expected
         )
     }
-
-    fn meant(&self, value: &Value) -> Option<String> {
-        let Value::Text(text) = value else { return None };
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let bytes = if digits { text.parse().ok()? } else { return None };
-        self.parse(&Value::Integer(bytes)).map(|bytes| bytes.0.to_string())
-    }
 }
 
 impl ValueParser for ComputeCapability {

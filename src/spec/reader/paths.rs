@@ -14,11 +14,23 @@ use super::write::{TableWriter, WriteMode};
 pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Replaces `${VAR}` by the variable's value and `$$` by `$`. Fails with a message and a hint if a variable is not set
-/// or a brace is not closed.
+/// or has no braces, if a brace is not closed, or at `~`.
 pub(crate) fn expand_variables(
     text: &str,
     environment: &Environment<'_>,
 ) -> Result<String, (String, String)> {
+    if let Some(after) = text.strip_prefix('~').filter(|after| after.is_empty() || after.starts_with('/')) {
+        return Err((
+            format!("`~` is not expanded in `{text}`"),
+            format!("write ${{HOME}}{after}, or ./{text} for a folder of this name"),
+        ));
+    }
+    if let Some((scheme, _)) = text.split_once("://") {
+        return Err((
+            format!("`{text}` is not a local path"),
+            format!("download it first: {scheme}:// is not read"),
+        ));
+    }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {
@@ -45,6 +57,14 @@ pub(crate) fn expand_variables(
             }
             rest = after;
         } else {
+            let name =
+                &rest[..rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len())];
+            if name.starts_with(|c: char| !c.is_ascii_digit()) {
+                return Err((
+                    format!("the variable `${name}` has no braces in `{text}`"),
+                    format!("write ${{{name}}}, or $${name} for a dollar sign"),
+                ));
+            }
             out.push('$');
         }
     }
@@ -185,6 +205,11 @@ mod tests {
     fn variables_are_replaced() {
         let environment = |name: &str| (name == "A").then(|| "x/y".to_string());
         let expand = |text| expand_variables(text, &environment).map_err(|(message, _)| message);
+        assert_eq!(expand("$1$./$"), Ok("$1$./$".to_string()));
+        for text in ["~", "~/x", "$A/x", "x/$_b", "https://a/b.txt"] {
+            assert!(expand(text).is_err(), "{text}");
+        }
+        assert_eq!(expand("./~/x~"), Ok("./~/x~".to_string()));
         assert_eq!(expand("${A}/${A}$$b$"), Ok("x/y/x/y$b$".to_string()));
         assert_eq!(expand("${B}"), Err("the environment variable `B` is not set".to_string()));
         assert_eq!(expand("${A"), Err("the brace of a variable is not closed in `${A`".to_string()));

@@ -6,6 +6,7 @@ use super::hints::TARGET;
 use crate::reader::declare::KeywordEnum;
 use crate::reader::error::{Error, Problem, reason};
 use crate::reader::keys::{Keys, Reader, ValueParser};
+use crate::reader::other_files::{Wanted, other_file};
 use crate::reader::parse::parse;
 use crate::reader::parsers::{Boolean, ByteSize, ComputeCapability, NonEmptyText, UsizeRange, keyword};
 use crate::reader::source::{SourceText, Sources};
@@ -84,11 +85,22 @@ pub fn read_target(path: &Path) -> Result<Described, Error> {
 
 fn read(path: &Path, sources: &mut Sources) -> Result<Described, Vec<Problem>> {
     let name = path.display().to_string();
-    let text = regular::read_to_string(path)
-        .map_err(|error| Problem::new(format!("cannot read the target file {name}: {}", reason(&error))))?;
+    let instead = || {
+        let other = other_file(path, Wanted::Target)?;
+        Some(Problem::new(other.message(path, Wanted::Target)).help(other.help))
+    };
+    let text = regular::read_to_string(path).map_err(|error| {
+        let failed = || Problem::new(format!("cannot read the target file {name}: {}", reason(&error)));
+        instead().unwrap_or_else(failed)
+    })?;
     // None of its keys is a path, so it needs no directory.
     let source = sources.add(SourceText { name, directory: Default::default(), text, numbered: true });
-    let table = parse(sources.text(source), source, 0)?;
+    let table =
+        parse(sources.text(source), source, 0).map_err(|problems| instead().map_or(problems, Vec::from))?;
+    let is_target = table.entries.iter().any(|entry| ["kind", "memory"].contains(&entry.key.as_str()));
+    if !is_target && let Some(problem) = instead() {
+        return Err(problem.into());
+    }
     let reader = Reader::complete(&TARGET, sources, &|_| None);
     let described = described(&reader, &table);
     reader.finish(described)
