@@ -46,7 +46,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
             out.push_str(&skipped(experiment));
         }
     }
-    output::print(&out)?;
+    if args.resolved {
+        output::print(&out)?
+    } else {
+        output::show(&out)?
+    }
     Ok(ExitStatus::Complete)
 }
 

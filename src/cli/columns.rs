@@ -2,7 +2,7 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::reference::{self, Format};
-use super::{output, terminal};
+use super::{output, table, terminal};
 use compare::wrap;
 use spec::nearest;
 
@@ -18,7 +18,7 @@ pub(super) struct Args {
 /// Between a column's name and its text.
 const GAP: usize = 2;
 
-const AFTER: &str = "One column per swept key follows, named after the key, or `sweep.KEY` where another column\n\
+const AFTER: &str = "One column per swept key follows, named after the key, or `sweep.KEY` where another column \
     has that name. An empty cell means that the figure is unknown or was not reached.";
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
@@ -27,7 +27,9 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let check = |name: &String| match known.contains(&name.as_str()) {
         true => Ok(()),
         false => {
-            let near = nearest(name, &known).map(|near| format!("; did you mean `{near}`?"));
+            let near = table::in_files(name).map(|names| names.join("` or `"));
+            let near = near.or_else(|| nearest(name, &known).map(str::to_owned));
+            let near = near.map(|near| format!("; did you mean `{near}`?"));
             Err(Failure::input(format!("unknown column `{name}`{}", near.unwrap_or_default())))
         }
     };
@@ -38,12 +40,15 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         Format::Text => text(&shown.collect::<Vec<_>>(), args.names.is_empty()),
         Format::Markdown => markdown(shown),
     };
-    output::print(&text)?;
+    match args.format {
+        Format::Text => output::show(&text)?,
+        Format::Markdown => output::print(&text)?,
+    }
     Ok(ExitStatus::Complete)
 }
 
 fn text(shown: &[(&str, String)], is_all: bool) -> String {
-    let width = terminal::width().unwrap_or(compare::WIDTH).max(80);
+    let width = terminal::text_width();
     let margin = GAP + shown.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, what) in shown {

@@ -46,7 +46,7 @@ fn matches(key: &KeyReference, name: &str) -> bool {
 }
 
 fn text<'a>(shown: impl Iterator<Item = &'a KeyReference>) -> String {
-    let width = terminal::width().unwrap_or(compare::WIDTH).max(80);
+    let width = terminal::text_width();
     let indented = |text: &str| {
         let indent = " ".repeat(INDENT);
         wrap(text, width - INDENT)

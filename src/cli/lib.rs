@@ -16,6 +16,7 @@ mod export;
 mod failure;
 mod files;
 mod filter;
+mod fitted;
 mod framework;
 mod inputs;
 mod keys;

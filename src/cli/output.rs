@@ -4,11 +4,9 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use unicode_width::UnicodeWidthStr;
-
 use super::failure::Failure;
+use super::fitted::fitted;
 use super::terminal;
-use compare::{LEAST_WIDTH, wrap};
 
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -21,7 +19,7 @@ pub(super) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Writes a command's result to standard output. A closed pipe (`head`) is not an error.
+/// Writes data or a table to standard output as it is. A closed pipe (`head`) is not an error.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     print_raw(&visible(text))
 }
@@ -37,22 +35,21 @@ pub(super) fn print_raw(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Writes text for people to standard output, wrapped.
+pub(super) fn show(text: &str) -> Result<(), Failure> {
+    print(&fitted(text, terminal::text_width()))
+}
+
+/// The same for text with escape sequences of our own.
+pub(super) fn show_raw(text: &str) -> Result<(), Failure> {
+    print_raw(&fitted(text, terminal::text_width()))
+}
+
 /// Writes an informational line to standard output, unless `--quiet`. Errors are ignored: files matter more.
 pub(super) fn say(text: &str) {
     if !is_quiet() {
-        let _ = writeln!(io::stdout().lock(), "{}", visible(&fitted(text)));
+        let _ = writeln!(io::stdout().lock(), "{}", visible(&fitted(text, terminal::text_width())));
     }
-}
-
-/// Wraps text to the terminal's width.
-fn fitted(text: &str) -> Cow<'_, str> {
-    let Some(width) = terminal::width() else { return Cow::Borrowed(text) };
-    let width = width.max(LEAST_WIDTH);
-    text.split('\n')
-        .map(|line| if line.width() > width { wrap(line, width) } else { line.to_owned() })
-        .collect::<Vec<_>>()
-        .join("\n")
-        .into()
 }
 
 /// Writes a progress line to standard error, unless `--quiet`.
@@ -62,9 +59,19 @@ pub(super) fn mention(text: &str) {
     }
 }
 
-/// Writes a warning or an error to standard error. A closed standard error is ignored.
+/// Writes a warning or an error to standard error, wrapped if that is a terminal. A log keeps one line per message. A closed
+/// standard error is ignored.
 pub(super) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", visible(text));
+    note_raw(&format!("{}\n", visible(text)));
+}
+
+/// The same for lines with escape sequences of our own.
+pub(super) fn note_raw(text: &str) {
+    let text = match terminal::error_width() {
+        Some(width) => Cow::Owned(fitted(text, width)),
+        None => Cow::Borrowed(text),
+    };
+    let _ = write!(io::stderr().lock(), "{text}");
 }
 
 /// Replaces control and bidirectional characters by visible symbols, since names, paths and lines of files may hold any. Line

@@ -3,7 +3,9 @@
 use super::failure::Failure;
 use super::output;
 use super::terminal;
+
 use compare::{Format, Options, Sort, Styled};
+use spec::nearest;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TableArgs {
@@ -21,8 +23,50 @@ pub(super) struct TableArgs {
     columns: Option<Vec<String>>,
 }
 
+/// Names of columns in CSV files, and those of the same figures in tables.
+const IN_FILES: [(&str, &[&str]); 11] = [
+    ("memory", &["peak_bytes"]),
+    ("reserved", &["reserved_peak_bytes"]),
+    ("external", &["external_peak_bytes"]),
+    ("torch", &["torch_peak_bytes"]),
+    ("speed", &["tokens_per_s", "samples_per_s"]),
+    ("step", &["step_ms_median"]),
+    ("loss", &["loss_eval", "loss_last"]),
+    ("fits", &["fits_micro_batch"]),
+    ("host", &["host_reserved_peak_bytes"]),
+    ("params", &["parameters"]),
+    ("trained", &["trainable_parameters"]),
+];
+
+/// The columns of CSV files with the figure of this column of tables.
+pub(super) fn in_files(name: &str) -> Option<&'static [&'static str]> {
+    let name = match name {
+        "tok/s" | "smp/s" => "speed",
+        "B" | "KiB" | "MiB" | "GiB" => "memory",
+        other => other,
+    };
+    IN_FILES.iter().find(|(own, _)| *own == name).map(|(_, names)| *names)
+}
+
 fn column(name: &str) -> Result<String, String> {
-    compare::check_column(name).map(|()| name.to_owned()).map_err(|error| error.to_string())
+    if compare::check_column(name).is_ok() {
+        return Ok(name.to_owned());
+    }
+    let lower = name.trim().to_lowercase();
+    let known = compare::column_names();
+    let in_file = IN_FILES.iter().find(|(_, names)| names.contains(&lower.as_str())).map(|(own, _)| *own);
+    let is_list = lower.split([' ', ';', '\t']).filter(|name| known.contains(name)).count() > 1;
+    let unit = || ["gib", "mib", "gb", "mb", "peak"].contains(&lower.as_str()).then_some("memory");
+    let near = in_file.or_else(unit).or_else(|| nearest(&lower, &known));
+    let advice = match near {
+        _ if ["strategy", "point", "effects"].contains(&lower.as_str()) => {
+            "every table shows it; leave it out".to_owned()
+        }
+        _ if is_list => "write commas between names, as in memory,speed".to_owned(),
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("the columns are: {}", known.join(", ")),
+    };
+    Err(format!("unknown column `{name}`; {advice}"))
 }
 
 impl TableArgs {

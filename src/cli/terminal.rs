@@ -2,24 +2,45 @@
 
 use std::io::IsTerminal;
 
-use console::Style;
+use console::{Style, Term};
 
-use compare::Tone;
+use compare::{LEAST_WIDTH, Tone, WIDTH};
 
 /// The longest readable line.
 const WIDEST: usize = 240;
 
 /// The terminal's width in characters. `None` if standard output is not a terminal.
 pub(super) fn width() -> Option<usize> {
-    let out = console::Term::stdout();
-    let (_, columns) = out.is_term().then(|| out.size_checked())??;
+    width_of(&Term::stdout())
+}
+
+/// The width of text on standard output: the terminal's, or 100 columns in files.
+pub(super) fn text_width() -> usize {
+    width().map_or(WIDTH, |width| width.max(LEAST_WIDTH))
+}
+
+/// The width of text on standard error. `None` if that is not a terminal.
+pub(super) fn error_width() -> Option<usize> {
+    width_of(&Term::stderr()).map(|width| width.max(LEAST_WIDTH))
+}
+
+fn width_of(term: &Term) -> Option<usize> {
+    let (_, columns) = term.is_term().then(|| term.size_checked())??;
     Some(usize::from(columns).min(WIDEST)).filter(|columns| *columns > 0)
+}
+
+/// Whether standard error is a terminal with colours and `NO_COLOR` is unset.
+pub(super) fn errors_have_colours() -> bool {
+    std::io::stderr().is_terminal() && !is_off() && console::colors_enabled_stderr()
+}
+
+fn is_off() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Whether standard output is a terminal with colours and `NO_COLOR` is unset.
 pub(super) fn has_colours() -> bool {
-    let is_off = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    std::io::stdout().is_terminal() && !is_off && console::colors_enabled()
+    std::io::stdout().is_terminal() && !is_off() && console::colors_enabled()
 }
 
 pub(super) fn coloured(tone: Tone, line: &str) -> String {

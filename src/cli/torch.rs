@@ -124,7 +124,7 @@ pub(super) fn sentence(torch: &Result<TorchForecast, String>) -> String {
 }
 
 fn wrapped(sentences: &[String]) -> String {
-    let width = terminal::width().unwrap_or(compare::WIDTH);
+    let width = terminal::text_width();
     sentences.iter().map(|sentence| compare::wrap(sentence, width)).collect::<Vec<_>>().join("\n")
 }
 

@@ -123,11 +123,20 @@ impl TableEntry {
             && self.reserved.zip(other.reserved).is_none_or(is_at_most)
     }
 
-    /// `7.7 GiB`; with another reserved peak, `7.7 GiB live, 8 GiB reserved`.
+    /// `7.7 GiB`; with another reserved peak, `7.7 GiB live, 8 GiB reserved`; with `, 5 GiB on the host` if it needs much
+    /// there.
     pub(super) fn peaks(&self) -> Option<String> {
         let live = size(self.memory?);
         let reserved = self.reserved.map(size).filter(|reserved| *reserved != live);
-        Some(reserved.map_or(live.clone(), |reserved| format!("{live} live, {reserved} reserved")))
+        let host = self.host_memory().map(|host| format!(", {} on the host", size(host))).unwrap_or_default();
+        Some(reserved.map_or(live.clone(), |reserved| format!("{live} live, {reserved} reserved")) + &host)
+    }
+
+    /// Host memory, if it exceeds 1 MiB and a tenth of the device peak: less does not come from a strategy.
+    pub(super) fn host_memory(&self) -> Option<u64> {
+        const SMALL: u64 = 1 << 20;
+        let small = self.memory.map_or(SMALL, |bytes| SMALL.max(bytes / 10));
+        self.row.host_reserved_peak_bytes.filter(|host| *host > small)
     }
 
     /// `, 0.57 of fp32`; if only reserved bytes differ, `, 0.57 of the reserved bytes of fp32`. Nothing for the

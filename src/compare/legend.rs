@@ -1,15 +1,18 @@
 //! The legend of the marks and columns that occur in a table.
 
 use super::columns::mark;
-use super::numbers::percent;
+use super::numbers::{list, percent};
 use super::text::one_line;
 use super::{Basis, Comparison, columns, entry};
 use results::Status;
 
-/// One explanation per part. `dropped`: titles of columns that did not fit.
-pub(super) fn parts(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
+/// One explanation per part. `dropped`: titles of columns that did not fit; `joined`: of those that joined `other`.
+pub(super) fn parts(comparison: &Comparison, dropped: &[String], joined: &[String]) -> Vec<String> {
     let mut parts = marks(comparison);
-    parts.extend(titles(comparison, dropped));
+    parts.extend(titles(comparison, &[dropped, joined].concat()));
+    if !joined.is_empty() {
+        parts.push(format!("other: with {}", list(joined)));
+    }
     if !dropped.is_empty() {
         parts.push(format!("no room for {} (see --format csv)", dropped.join(", ")));
     }

@@ -30,7 +30,7 @@ use entry::TableEntry;
 use group::TableGroup;
 use results::Row;
 pub use styled::{Styled, Tone};
-pub use text::wrap;
+pub use text::{cut_middle, wrap};
 pub use versions::tell_apart;
 
 /// Maximum width of table lines if the terminal's width is unknown, and of sentences always.
@@ -173,10 +173,11 @@ impl Comparison {
         let sentences_end = self.width.min(WIDTH);
         let mut out = Styled::default();
         out.push(Tone::Title, &heading::lines(self, sentences_end).join("\n"));
-        let (lines, dropped) = table.lines(self.width);
-        out.lines.extend(lines);
+        let layout = table.layout(self.width);
+        out.lines.extend(layout.lines);
         out.blank();
-        let legend = text::pack(&legend::parts(self, &dropped), "; ", sentences_end);
+        let legend = legend::parts(self, &layout.dropped, &layout.joined);
+        let legend = text::pack(&legend, "; ", sentences_end);
         out.push(Tone::Legend, &legend.join("\n"));
         out.blank();
         for sentence in verdict::sentences(self) {
@@ -189,7 +190,7 @@ impl Comparison {
     pub fn markdown(&self) -> String {
         let mut out =
             format!("**{}**\n\n{}\n", text::markdown(&heading::title(self)), columns::table(self).markdown());
-        let _ = writeln!(out, "\n{}\n", text::markdown(&legend::parts(self, &[]).join("; ")));
+        let _ = writeln!(out, "\n{}\n", text::markdown(&legend::parts(self, &[], &[]).join("; ")));
         for sentence in verdict::sentences(self) {
             let _ = writeln!(out, "- {}", text::markdown(&sentence));
         }
@@ -212,6 +213,11 @@ impl Comparison {
 /// [`CompareError::UnknownColumn`].
 pub fn check_column(name: &str) -> Result<(), CompareError> {
     find_columns(&[name.to_owned()]).map(|_| ())
+}
+
+/// The names of all columns.
+pub fn column_names() -> Vec<&'static str> {
+    columns::names()
 }
 
 /// Checks the options against planned rows, before any row is measured.

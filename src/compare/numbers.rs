@@ -10,7 +10,14 @@ pub(super) struct Unit {
     decimals: usize,
 }
 
+const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
 impl Unit {
+    /// Whether it is the name of a unit.
+    pub(super) fn is_name(name: &str) -> bool {
+        UNITS.iter().any(|(unit, _)| *unit == name)
+    }
+
     /// The largest unit that still shows the smallest size.
     pub(super) fn for_sizes(sizes: impl Iterator<Item = u64>) -> Unit {
         let (mut least, mut most) = (u64::MAX, 0);
@@ -18,9 +25,8 @@ impl Unit {
             least = least.min(size);
             most = most.max(size);
         }
-        let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
         let fits = |scale: u64| most / scale >= 1 && (least >= scale / 2 || most / scale >= 16);
-        let (name, scale) = units.into_iter().find(|(_, scale)| fits(*scale)).unwrap_or(("MiB", 1 << 20));
+        let (name, scale) = UNITS.into_iter().find(|(_, scale)| fits(*scale)).unwrap_or(("MiB", 1 << 20));
         let least = least as f64 / scale as f64;
         let decimals = match () {
             () if scale == 1 || least >= 100.0 => 0,

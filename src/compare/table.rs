@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use super::numbers::Unit;
 use super::styled::Tone;
 use super::text::{cut, cut_middle, markdown, pad_left, pad_right, width};
 
@@ -39,6 +40,44 @@ impl TableLine {
     }
 }
 
+/// The column of what other columns leave of a sum: parts without a column join it.
+#[derive(Debug)]
+pub(super) struct Remainder {
+    /// Its index.
+    pub(super) at: usize,
+    /// Its own bytes, by row.
+    pub(super) own: Vec<Option<u64>>,
+    /// The columns of the other parts, with their bytes by row.
+    pub(super) parts: Vec<(usize, Vec<Option<u64>>)>,
+    pub(super) unit: Unit,
+}
+
+impl Remainder {
+    /// Its cells if these columns are shown.
+    fn cells(&self, kept: &[usize]) -> Vec<Option<String>> {
+        let joining = || self.parts.iter().filter(|(at, _)| !kept.contains(at));
+        let sum = |(row, own): (usize, &Option<u64>)| {
+            let joined = joining().filter_map(|(_, bytes)| bytes[row]);
+            own.iter().copied().chain(joined).reduce(u64::saturating_add).map(|bytes| self.unit.show(bytes))
+        };
+        self.own.iter().enumerate().map(sum).collect()
+    }
+
+    fn has_part(&self, kept: &[usize]) -> bool {
+        self.parts.iter().any(|(at, _)| kept.contains(at))
+    }
+}
+
+/// The lines of a table, and its columns without room.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    pub(super) lines: Vec<(Tone, String)>,
+    /// Titles of the dropped columns.
+    pub(super) dropped: Vec<String>,
+    /// Titles of the columns that joined the remainder.
+    pub(super) joined: Vec<String>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Table {
     /// Title of the column of names.
@@ -49,36 +88,52 @@ pub(super) struct Table {
     pub(super) columns: Vec<Column>,
     /// Headings, each with the index of the line that follows.
     pub(super) headings: Vec<(usize, String)>,
+    pub(super) remainder: Option<Remainder>,
 }
 
 impl Table {
-    /// The lines, at most `most` wide, and the titles of the dropped columns.
-    pub(super) fn lines(&self, most: usize) -> (Vec<(Tone, String)>, Vec<String>) {
+    /// The table in lines of at most `most` columns.
+    pub(super) fn layout(&self, most: usize) -> Layout {
         let widest =
             |cells: &mut dyn Iterator<Item = &String>| cells.map(|cell| width(cell)).max().unwrap_or(0);
         let mark = widest(&mut self.lines.iter().map(|line| &line.mark)).max(1);
         let name = widest(&mut self.lines.iter().map(|line| &line.name)).max(width(&self.name));
         // The title may be wider than all notes.
         let note = widest(&mut self.lines.iter().map(|line| &line.note)).max(width(&self.note));
-        let widths: Vec<usize> =
+        let mut widths: Vec<usize> =
             self.columns.iter().map(|c| widest(&mut c.cells.iter()).max(width(&c.title))).collect();
 
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
-        let mut dropped = Vec::new();
-        let room = |kept: &[usize]| {
+        let mut dropped: Vec<usize> = Vec::new();
+        let room = |kept: &[usize], widths: &[usize]| {
             most.saturating_sub(mark + 1 + kept.iter().map(|at| GAP + widths[*at]).sum::<usize>())
         };
         let for_note = if note == 0 { 0 } else { GAP + note.min(LEAST_NOTE) };
-        let has_room = room(&kept) >= name + for_note;
+        let has_room = room(&kept, &widths) >= name + for_note;
         let least_name = if has_room { name.min(LEAST_NAME) } else { self.distinct_width(name) };
         let least = least_name + for_note;
-        while room(&kept) < least {
+        while room(&kept, &widths) < least {
             let last = kept.iter().copied().max_by_key(|at| self.columns[*at].rank);
             let Some(last) = last.filter(|at| self.columns[*at].rank > 0) else { break };
             kept.retain(|at| *at != last);
-            dropped.push(self.columns[last].title.clone());
+            dropped.push(last);
+            if let Some(remainder) = &self.remainder {
+                if kept.contains(&remainder.at) && !remainder.has_part(&kept) {
+                    kept.retain(|at| *at != remainder.at);
+                    dropped.push(remainder.at);
+                }
+                let cells = remainder.cells(&kept);
+                let cells = cells.iter().flatten().chain([&self.columns[remainder.at].title]);
+                widths[remainder.at] = widest(&mut cells.into_iter());
+            }
         }
-        let room = room(&kept);
+        let remainder = self.remainder.as_ref().filter(|remainder| kept.contains(&remainder.at));
+        let is_joined = |at: &usize| {
+            remainder.is_some_and(|remainder| remainder.parts.iter().any(|(part, _)| part == at))
+        };
+        let (joined, dropped): (Vec<usize>, Vec<usize>) = dropped.into_iter().partition(is_joined);
+        let rest = remainder.map(|remainder| (remainder.at, remainder.cells(&kept)));
+        let room = room(&kept, &widths);
         // Names have priority over notes, except for the notes' minimum width.
         let for_name = room.saturating_sub(for_note).max(least_name.min(room));
         let name = name.min(for_name.max(LEAST_NAME));
@@ -103,10 +158,17 @@ impl Table {
         for (row, content) in self.lines.iter().enumerate() {
             let headings = self.headings.iter().filter(|(at, _)| *at == row);
             lines.extend(headings.map(|(_, text)| (Tone::Title, cut_middle(text, most))));
-            let number = |at: usize| self.columns[at].cells[row].clone();
+            let number = |at: usize| match &rest {
+                Some((rest, cells)) if *rest == at && cells[row].is_some() => {
+                    cells[row].clone().unwrap_or_default()
+                }
+                _ => self.columns[at].cells[row].clone(),
+            };
             lines.push((content.tone(), line(&content.mark, &names[row], &number, &content.note)));
         }
-        (lines, dropped)
+        let titles =
+            |indices: Vec<usize>| indices.into_iter().map(|at| self.columns[at].title.clone()).collect();
+        Layout { lines, dropped: titles(dropped), joined: titles(joined) }
     }
 
     /// The groups of lines between headings.
@@ -188,10 +250,49 @@ mod tests {
                 ..Table::default()
             };
             for most in 29..70 {
-                let (lines, _) = table.lines(most);
+                let Layout { lines, .. } = table.layout(most);
                 assert!(lines.iter().all(|(_, line)| width(line) <= most), "{most}: {lines:?}");
                 assert!(lines[0].1.ends_with("effects"), "{most}: {lines:?}");
             }
         }
+    }
+
+    /// Parts without a column join the remainder, so that each row adds up; a remainder of everything has no column.
+    #[test]
+    fn parts_add_up_at_any_width() {
+        let gib = |numbers: &[u64]| numbers.iter().map(|number| Some(number << 30)).collect::<Vec<_>>();
+        let unit = Unit::for_sizes([1 << 30].into_iter());
+        let parts = [("act", 2, gib(&[40, 4])), ("param", 3, gib(&[3, 30])), ("opt", 4, gib(&[6, 60]))];
+        let own = gib(&[1, 1]);
+        let cells = |bytes: &[Option<u64>]| bytes.iter().map(|bytes| unit.show(bytes.unwrap())).collect();
+        let column = |title: &str, rank, bytes: &[Option<u64>]| Column {
+            title: title.into(),
+            rank,
+            cells: cells(bytes),
+        };
+        let mut columns: Vec<Column> =
+            parts.iter().map(|(title, rank, bytes)| column(title, *rank, bytes)).collect();
+        columns.push(column("other", 1, &own));
+        let parts = parts.into_iter().enumerate().map(|(at, (_, _, bytes))| (at, bytes)).collect();
+        let line = |name: &str| TableLine { mark: " ".into(), name: name.into(), note: String::new() };
+        let table = Table {
+            name: "strategy".into(),
+            lines: vec![line("a"), line("b")],
+            columns,
+            remainder: Some(Remainder { at: 3, own, parts, unit }),
+            ..Table::default()
+        };
+        let mut seen = HashSet::new();
+        for most in 10..50 {
+            let Layout { lines, dropped, joined } = table.layout(most);
+            seen.insert(joined.len());
+            assert!(dropped.is_empty() || lines[0].1.trim() == "strategy", "{most}: {lines:?} {dropped:?}");
+            for (line, sum) in lines[1..].iter().zip([50.0, 95.0]) {
+                let cells = line.1.split_whitespace().skip(1).map(|cell| cell.parse::<f64>().unwrap());
+                let found: f64 = cells.sum();
+                assert!(found == sum || dropped.len() == 4, "{most}: {line:?}");
+            }
+        }
+        assert_eq!(seen, HashSet::from([0, 1, 2]));
     }
 }

@@ -1,5 +1,6 @@
 //! Text in a fixed number of columns.
 
+use base::brief;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Width in terminal columns.
@@ -22,7 +23,7 @@ pub(super) fn cut(text: &str, columns: usize) -> String {
 }
 
 /// Shortened to `columns` in the middle, since names differ at their ends.
-pub(super) fn cut_middle(text: &str, columns: usize) -> String {
+pub fn cut_middle(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_string();
     }
@@ -68,7 +69,7 @@ pub fn wrap(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// Joins pieces into as few lines as possible, wrapped between pieces.
+/// Joins pieces into as few lines as possible, wrapped between pieces, and within pieces that are wider than a line.
 pub(super) fn pack(pieces: &[String], separator: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in pieces {
@@ -78,7 +79,14 @@ pub(super) fn pack(pieces: &[String], separator: &str, columns: usize) -> Vec<St
                 line.push_str(separator);
                 line.push_str(piece);
             }
-            _ => lines.push(format!("{indent}{}", cut_middle(piece, columns - indent.len()))),
+            _ if width(piece) + indent.len() > columns => {
+                let wrapped = wrap(&brief::line(piece), columns - indent.len());
+                let indented = wrapped.lines().map(|line| line.trim_start()).enumerate();
+                lines.extend(
+                    indented.map(|(at, line)| format!("{}{line}", if at == 0 { indent } else { "  " })),
+                );
+            }
+            _ => lines.push(format!("{indent}{piece}")),
         }
     }
     lines

@@ -59,7 +59,8 @@ impl Cell<'_> {
             size.into_iter().chain(texts).filter(|text| text.parse::<T>().is_ok()).collect();
         match (written.as_slice(), numbers.first()) {
             ([], None) => String::new(),
-            ([], Some(number)) => format!("; it means {number}"),
+            ([], Some(number)) if number.to_string() != self.0 => format!("; it means {number}"),
+            ([], Some(_)) => String::new(),
             (written, _) => format!("; write {}", written.join(" or ")),
         }
     }

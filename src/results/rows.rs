@@ -121,7 +121,13 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
         measured.to_host_bytes = Some(prediction.work.to_host_bytes);
         measured.to_device_bytes = Some(prediction.work.to_device_bytes);
     }
-    let mut effects = configured_effects(run);
+    let mut effects = Vec::new();
+    if let Some(prediction) = &run.prediction {
+        // Before longer texts, whose end narrow tables cut.
+        let (recomputed, all) = (prediction.recompute_flops, prediction.hardware_flops);
+        effects.extend((recomputed > 0).then(|| execute::more_flops(recomputed, all - recomputed)));
+    }
+    effects.extend(configured_effects(run));
     if let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) {
         row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target);
     }
@@ -130,8 +136,6 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
         let leak = run.config.as_ref().ok().and_then(|config| config.strategy.leak);
         effects.extend((leaked > 0).then(|| execute::leaked_each_step(leaked, leak)));
         effects.extend(execute::collected_each_evaluation(prediction.collected_bytes));
-        let (recomputed, all) = (prediction.recompute_flops, prediction.hardware_flops);
-        effects.extend((recomputed > 0).then(|| execute::more_flops(recomputed, all - recomputed)));
     }
     row.measured.effects = effects.join(", ");
     row

@@ -725,7 +725,32 @@ fn bad_input_is_one_clear_error() {
         assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
         err
     };
+    let table = "strategy,peak_bytes,tokens_per_s\na,1000,1.5\n";
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("semicolons.csv", &table.replace(',', ";").replace('.', ","));
+    write("tabs.csv", &table.replace(',', "\t"));
+    write("headings.csv", &table.replace("peak_bytes", "GiB").replace("tokens_per_s", "tok/s"));
+    write("one-heading.csv", &table.replace("tokens_per_s", "tok/s"));
+    write("capitals.csv", &table.replace("strategy", "Strategy"));
+    write("comma.csv", &table.replace("1.5", "\"1,5\""));
+    write("unit.csv", &table.replace("1000", "24 GiB"));
+    write("nothing.csv", "");
+    write("a.toml", "[strategies.plain]\n");
+    write("config.json", "{\"model_type\": \"gpt2\"}");
     let errors = [
+        error(&["semicolons.csv"]),
+        error(&["tabs.csv"]),
+        error(&["headings.csv"]),
+        error(&["one-heading.csv"]),
+        error(&["capitals.csv"]),
+        error(&["comma.csv"]),
+        error(&["unit.csv"]),
+        error(&["nothing.csv"]),
+        error(&["a.toml"]),
+        error(&["config.json"]),
+        error(&["good.csv", "--columns", "peak_bytes"]),
+        error(&["good.csv", "--columns", "memory;speed"]),
+        error(&["good.csv", "--columns", "strategy"]),
         error(&["none.csv"]),
         error(&["empty.csv"]),
         error(&["people.csv"]),

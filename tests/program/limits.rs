@@ -3,7 +3,7 @@
 
 use std::process::Output;
 
-use crate::test_folder::{TestFolder, Tiny, said};
+use crate::test_folder::{TestFolder, Tiny, said, unwrapped};
 use results::{Row, Status};
 
 const MORE: &str = r#"
@@ -176,7 +176,7 @@ fn without_threads_plan_works_and_training_fails() {
 fn limit_above_device_memory_is_reported() {
     let dir = test_folder();
     let first_line =
-        |memory| dir.run_to_end(&["plan", "--memory", memory]).lines().next().unwrap().to_owned();
+        |memory| unwrapped(&dir.run_to_end(&["plan", "--memory", memory])).lines().next().unwrap().to_owned();
     let (small, large) = (first_line("1 GiB"), first_line("1000000 GiB"));
     assert!(
         small.ends_with("limited to 1.00 GiB (a smaller device's memory, but this one's speed)"),

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::test_folder::{TestFolder, Tiny};
+use crate::test_folder::{TestFolder, Tiny, unwrapped};
 
 const MORE: &str = r#"
 [evaluation]
@@ -126,11 +126,12 @@ fn phase_peaks_match_row() {
 fn explain_gives_reason_without_timed_steps() {
     let dir = test_folder();
     assert!(
-        dir.explain(&[])
+        unwrapped(&dir.explain(&[]))
             .ends_with("after `runner sweep tiny.toml`, this also prints the time of each operation\n")
     );
     dir.keep(&["--memory", "100 KiB"]);
     let text = dir.explain(&["--memory", "100 KiB"]);
+    let text = unwrapped(&text);
     let last = text.lines().last().unwrap();
     assert!(last.starts_with("no step was timed: ") && last.ends_with(" short"), "{last}");
 }
@@ -145,7 +146,7 @@ fn old_or_missing_files_are_told_from_broken_files() {
     let replace = |text: &str| all.iter().for_each(|file| fs::write(file, text).unwrap());
 
     replace(&whole.replacen("times_per_step", "passes", 1));
-    let text = dir.explain(&[]);
+    let text = unwrapped(&dir.explain(&[]));
     assert!(
         text.contains("has no times of operations: measure again with `runner sweep --fresh tiny.toml`"),
         "{text}"
@@ -158,6 +159,6 @@ fn old_or_missing_files_are_told_from_broken_files() {
     assert!(message.starts_with("error: cannot read kept/tiny/"), "{message}");
 
     all.iter().for_each(|file| fs::remove_file(file).unwrap());
-    let text = dir.explain(&[]);
+    let text = unwrapped(&dir.explain(&[]));
     assert!(text.contains("live at the peak") && text.contains("has no times of operations"), "{text}");
 }

@@ -8,7 +8,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
-use super::output;
+use super::{output, terminal};
 use device::{DeviceChoice, KnownCard, Limits};
 
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if args.targets {
-        output::print(&known::text())?;
+        output::show(&known::text(terminal::text_width()))?;
         return Ok(ExitStatus::Complete);
     }
     if let Some(file) = &args.target {
@@ -56,7 +56,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         let json = serde_json::to_string_pretty(&survey).map_err(Failure::machine)?;
         output::print(&format!("{json}\n"))?;
     } else {
-        output::print(&text::text(&survey))?;
+        output::show(&text::text(&survey, terminal::text_width()))?;
     }
     Ok(ExitStatus::Complete)
 }

@@ -5,12 +5,12 @@ use super::survey::{Survey, Surveyed};
 use base::units::Bytes;
 
 const HEADINGS: [&str; 8] =
-    ["device", "name", "memory", "compute", "context", "fp32 product", "bf16 product", "copy"];
+    ["device", "name", "memory", "compute", "context", "fp32 matmul", "bf16 matmul", "copy"];
 
-pub(super) fn text(survey: &Survey) -> String {
+pub(super) fn text(survey: &Survey, width: usize) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     lines.extend(survey.devices.iter().map(cells));
-    let mut text = columns::aligned(&lines);
+    let mut text = columns::aligned(&lines, width);
     let mut paragraph = |lines: Vec<String>| {
         for (index, line) in lines.iter().enumerate() {
             text.push_str(if index == 0 { "\n" } else { "" });
@@ -45,9 +45,11 @@ fn cells(device: &Surveyed) -> [String; HEADINGS.len()] {
     ]
 }
 
-/// A rate in G or T, with one decimal.
+/// A rate in G or T, with two digits or more.
 fn scaled(rate: f64, unit: &str) -> String {
-    if rate >= 1e12 { format!("{:.1} T{unit}", rate / 1e12) } else { format!("{:.1} G{unit}", rate / 1e9) }
+    let (rate, prefix) = if rate >= 1e12 { (rate / 1e12, 'T') } else { (rate / 1e9, 'G') };
+    let decimals = usize::from(rate < 9.95);
+    format!("{rate:.decimals$} {prefix}{unit}")
 }
 
 #[cfg(test)]
@@ -96,12 +98,12 @@ mod tests {
             notes: vec!["nothing is kept".to_owned()],
         };
         assert_eq!(
-            text(&survey),
+            text(&survey, 100),
             "\
-device  name              memory  compute  context   fp32 product   bf16 product       copy
-cpu     Some Processor  16.0 GiB        -        -  352.0 GFLOP/s              -  53.4 GB/s
-cuda:0  Some Card       80.0 GiB      9.0  500 MiB   50.0 TFLOP/s  790.0 TFLOP/s   4.3 TB/s
-cuda:1  Some Card       80.0 GiB      9.0        -              -              -          -
+device  name              memory  compute  context  fp32 matmul  bf16 matmul      copy
+cpu     Some Processor  16.0 GiB        -        -  352 GFLOP/s            -   53 GB/s
+cuda:0  Some Card       80.0 GiB      9.0  500 MiB   50 TFLOP/s  790 TFLOP/s  4.3 TB/s
+cuda:1  Some Card       80.0 GiB      9.0        -            -            -         -
 
 NVRTC 13.0: /lib/libnvrtc.so.13
 

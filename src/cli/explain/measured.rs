@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use super::profile::{Line, Profile, Step};
 use super::tables::{self, Source};
 use crate::failure::Failure;
+use crate::terminal;
 use base::regular;
 use base::units::Bytes;
 use execute::{MEMORY_FILE, STEPS_FILE};
@@ -64,7 +65,7 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
     let source = Source { row, repeats: rows.len(), timed_steps: timed.len() };
     let mean = mean_step(&timed);
     let step = row.profiled_step_ms.map_or(mean, |ms| Step { ms, ..mean });
-    Ok(tables::render(&source, &step, &Profile::of(&lines)))
+    Ok(tables::render(&source, &step, &Profile::of(&lines), terminal::text_width()))
 }
 
 /// The repeat with the median step time; of two in the middle, the faster.

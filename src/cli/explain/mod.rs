@@ -84,9 +84,12 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     parts.extend(run.torch.as_ref().map(|forecast| torch::sentence(forecast) + "\n"));
     parts.extend(args.operations.then(|| listing::listing(&program, target, &prediction)));
     parts.push(measured::text(&args.out, plan, run)?);
-    output::print(&parts.join("\n"))?;
+    output::show(&parts.join("\n"))?;
     Ok(ExitStatus::Complete)
 }
+
+/// Host memory below this does not come from a strategy.
+const SMALL: u64 = 1 << 20;
 
 /// The run and its prediction.
 fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> String {
@@ -99,10 +102,20 @@ fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> Stri
         }
         None => String::new(),
     };
+    let trained = match prediction.trainable_parameters {
+        trained if trained < prediction.parameters => format!(" ({trained} trained)"),
+        _ => String::new(),
+    };
+    // Less is that of the batch, not of a strategy.
+    let small = SMALL.max(prediction.device.steady_peak().live.total() / 10);
+    let host = match prediction.host.reserved_peak {
+        host if host > small => format!("; host {}", Bytes(host)),
+        _ => String::new(),
+    };
     format!(
         "run{id}: {}\n\
-         {} parameters, {} micro-batches, {:.2} GFLOP per step ({:.2} with recomputation and updates)\n\
-         predicted peak {} live, {} reserved; start-up {}; first step {}{out_of_memory}\n{}",
+         {} parameters{trained}, {} micro-batches, {:.2} GFLOP per step ({:.2} with recomputation and updates)\n\
+         predicted peak {} live, {} reserved; start-up {}; first step {}{host}{out_of_memory}\n{}",
         title(run),
         prediction.parameters,
         program.micro_batches(),

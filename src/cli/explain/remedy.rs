@@ -81,7 +81,7 @@ fn costs(with: &Prediction, now: &Prediction) -> String {
     }
     let on_the_host = host.reserved_peak.saturating_sub(now.host.reserved_peak);
     if on_the_host > 1 << 16 {
-        let _ = write!(costs, ", {} more on the host", Bytes(on_the_host));
+        let _ = write!(costs, ", +{} on the host", Bytes(on_the_host));
     }
     if out_of_memory.is_none() && now.out_of_memory.is_some() {
         costs.push_str("; fits");

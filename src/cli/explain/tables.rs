@@ -1,8 +1,9 @@
-//! The time of a step as two tables, at most 100 characters wide.
+//! The time of a step as two tables, at most 80 or 100 characters wide.
 
 use std::fmt::Write as _;
 
 use super::profile::{Live, Phase, Profile, Scope, Step, Work};
+use compare::WIDTH;
 use results::Row;
 
 /// The result that the figures come from.
@@ -14,13 +15,19 @@ pub(super) struct Source<'a> {
 }
 
 /// Widths of the name columns: operations, and scopes, which have more figures beside them.
-const OPERATION: usize = 34;
+const OPERATION: usize = 31;
 const SCOPE: usize = 26;
+/// Width of the figures of [`Judge::time`].
+const TIME: usize = 23;
 
-/// A table per kind of operation with the rest of the step, then one per phase and scope.
-pub(super) fn render(source: &Source, step: &Step, profile: &Profile) -> String {
+/// A table per kind of operation with the rest of the step, then one per phase and scope, whose rates need a width of 100.
+pub(super) fn render(source: &Source, step: &Step, profile: &Profile, width: usize) -> String {
     let mut out = heading(source);
     let judge = Judge { step_ms: step.ms, row: source.row };
+    let (header, figures): (&str, fn(&Judge<'_>, &Work) -> String) = match width {
+        ..WIDTH => (&judge.header()[..TIME], |judge, work| judge.time(&work.calls.to_string(), work.ms)),
+        _ => (judge.header(), |judge, work| judge.figures(work)),
+    };
     // Writing to a string cannot fail.
     let _ = writeln!(out, "\n{:OPERATION$}{}", "operation", judge.header());
     for (name, work) in &profile.operations {
@@ -28,13 +35,13 @@ pub(super) fn render(source: &Source, step: &Step, profile: &Profile) -> String 
     }
     let _ = writeln!(out, "{:OPERATION$}{}", "all operations", judge.figures(&profile.all));
     out.push_str(&outside(&judge, step, profile));
-    let _ = writeln!(out, "\n{:SCOPE$}{}  before    peak   after", "scope", judge.header());
+    let _ = writeln!(out, "\n{:SCOPE$}{header}  before    peak   after", "scope");
     for phase in &profile.phases {
         let Phase { name, work, live, scopes } = phase;
-        let _ = writeln!(out, "{}{}{}", fit(name, SCOPE), judge.figures(work), mib(live));
+        let _ = writeln!(out, "{}{}{}", fit(name, SCOPE), figures(&judge, work), mib(live));
         for scope in scopes {
             let name = fit(&format!("  {}", label(scope)), SCOPE);
-            let _ = writeln!(out, "{name}{}{}", judge.figures(&scope.work), mib(&scope.live));
+            let _ = writeln!(out, "{name}{}{}", figures(&judge, &scope.work), mib(&scope.live));
         }
     }
     out.push_str(LEGEND);

@@ -69,8 +69,12 @@ fn scopes_know_what_was_live_around_them() {
 }
 
 fn render(row: &Row, repeats: usize) -> String {
-    let text = tables::render(&Source { row, repeats, timed_steps: 20 }, &STEP, &profile());
-    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let render = |width| tables::render(&Source { row, repeats, timed_steps: 20 }, &STEP, &profile(), width);
+    let is_within = |text: &str, width| text.lines().skip(2).all(|line| line.chars().count() <= width);
+    let (text, narrow) = (render(100), render(80));
+    assert!(is_within(&text, 100), "{text}");
+    // The legend is wrapped when it is printed.
+    assert!(is_within(narrow.split("\ncalls and ms").next().unwrap(), 80), "{narrow}");
     text
 }
 
@@ -100,6 +104,6 @@ fn mutated_tables_are_read() {
         let lines = measured::read::<Line>(&file).map_err(told)?.unwrap_or_default();
         let row = Row::default();
         let source = Source { row: &row, repeats: 1, timed_steps: 1 };
-        Ok(visible(&tables::render(&source, &STEP, &Profile::of(&lines))).into_owned())
+        Ok(visible(&tables::render(&source, &STEP, &Profile::of(&lines), 100)).into_owned())
     });
 }

@@ -6,8 +6,7 @@ use super::free_memory::free_memory;
 use super::queue::{self, is_wanted};
 use super::{Args, others, report};
 use crate::failure::{ExitStatus, Failure};
-use crate::output::print;
-use crate::terminal;
+use crate::output;
 use base::units::Bytes;
 use device::DeviceKind;
 use plan::{Label, Plan, PlannedRun};
@@ -41,7 +40,7 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
         let (experiment, file) = (&plan.experiment, plan.file.display());
         let earlier = earlier(args, plan, &mut store)?;
         let share = args.only.map(|share| format!(", share {share}")).unwrap_or_default();
-        print(&format!("\n{experiment} ({file}{share})\n{lines}\n{left} to run\n{earlier}"))?;
+        output::show(&format!("\n{experiment} ({file}{share})\n{lines}\n{left} to run\n{earlier}"))?;
     }
     Ok(ExitStatus::Complete)
 }
@@ -67,7 +66,7 @@ fn earlier(args: &Args, plan: &Plan, store: &mut Store) -> Result<String, Failur
     }
     let (counted, changes) = (others::counted(plan, &others), others::changes(plan, &others));
     let text = format!("{counted}: the sweep keeps them in {}.{changes}", store.other_csv().display());
-    Ok(compare::wrap(&text, terminal::width().unwrap_or(compare::WIDTH)) + "\n")
+    Ok(text + "\n")
 }
 
 /// The sweep's action for a run.

@@ -10,7 +10,6 @@ use crate::failure::{ExitStatus, Failure};
 use crate::filter::Filter;
 use crate::output::{self, mention, note, say};
 use crate::table::{self, TableArgs};
-use crate::terminal;
 use plan::{Label, Plan, PlannedRun};
 use results::csv::{self, CsvError};
 use results::{Row, Status, Store, StoreError};
@@ -113,7 +112,7 @@ pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -
     }
     let floor = chance::least_losses(sweep.plan.runs.iter().filter_map(|run| run.config.as_ref().ok()));
     if let Some(floor) = floor.filter(|_| !args.is_for_programs()) {
-        output::print(&format!("\n{floor}\n"))?;
+        output::show(&format!("\n{floor}\n"))?;
     }
     let file = sweep.store.csv();
     let say = if args.is_for_programs() { mention } else { say };
@@ -129,7 +128,7 @@ pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -
             others::counted(plan, &others),
             others::changes(plan, &others),
         );
-        say(&compare::wrap(&text, terminal::width().unwrap_or(compare::WIDTH)));
+        say(&text);
     }
     Ok(())
 }

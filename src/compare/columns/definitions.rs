@@ -3,22 +3,20 @@
 use super::TableView;
 use crate::Basis;
 use crate::entry::{LossSource, TableEntry, WAITS};
-use crate::numbers::{change, milliseconds, percent, rate, ratio};
+use crate::numbers::{Unit, change, milliseconds, percent, rate, ratio};
 use base::units::Count;
 use device::Role;
 use plan::LARGEST_BATCH;
 use results::Status;
-
-/// Host memory below this (bytes) does not come from a strategy.
-const HOST_MEMORY_SHOWN: u64 = 1 << 20;
 
 /// A column: its name for `--columns`, when it is shown by default, and its cells.
 #[derive(Debug)]
 pub(crate) struct TableColumn {
     pub(crate) name: &'static str,
     title: ColumnTitle,
-    /// If the table is too wide, columns of the highest rank are dropped first; 0 is never dropped.
-    pub(super) rank: u8,
+    /// If the table is too wide, columns of the highest rank are dropped first; 0 is never dropped. What a decision depends
+    /// on has a low rank; what another column or the effects tell as well, a high one.
+    pub(super) rank: fn(&TableView<'_>) -> u8,
     measured: Visibility,
     predicted: Visibility,
     pub(super) cell: fn(&TableView<'_>, &TableEntry) -> Option<String>,
@@ -55,7 +53,8 @@ pub(crate) fn find(name: &str) -> Option<&'static TableColumn> {
     let has_heading = |title: &ColumnTitle| match title {
         Fixed(title) => *title == name,
         ColumnTitle::External => ["driver", "rss"].contains(&name),
-        ColumnTitle::Unit | ColumnTitle::Speed => false,
+        ColumnTitle::Unit => Unit::is_name(name),
+        ColumnTitle::Speed => ["tok/s", "smp/s"].contains(&name),
     };
     let matches = |column: &&TableColumn| column.name == name || has_heading(&column.title);
     ALL.iter().find(matches)
@@ -108,7 +107,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "memory",
         title: ColumnTitle::Unit,
-        rank: 0,
+        rank: |_| 0,
         measured: Always,
         predicted: Always,
         cell: |view, entry| view.bytes(entry.memory),
@@ -121,7 +120,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "reserved",
         title: Fixed("reserved"),
-        rank: 4,
+        rank: |_| 3,
         measured: When(|view| view.shows_reserved()),
         predicted: When(|view| view.shows_reserved()),
         cell: |view, entry| view.bytes(entry.reserved),
@@ -133,7 +132,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "external",
         title: ColumnTitle::External,
-        rank: 7,
+        rank: |_| 7,
         measured: IfKnown,
         predicted: OnRequest,
         cell: |view, entry| view.bytes(entry.row.external_peak_bytes.filter(|_| entry.repeats > 0)),
@@ -145,7 +144,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "torch",
         title: Fixed("torch"),
-        rank: 1,
+        rank: |_| 1,
         measured: IfKnown,
         predicted: When(|view| !view.of_pytorch && view.any(|entry| entry.row.torch_peak_bytes.is_some())),
         cell: |view, entry| view.bytes(entry.row.torch_peak_bytes),
@@ -154,7 +153,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "torch_reserved",
         title: Fixed("t-rsvd"),
-        rank: 9,
+        rank: |_| 9,
         measured: OnRequest,
         predicted: OnRequest,
         cell: |view, entry| view.bytes(entry.row.torch_reserved_peak_bytes),
@@ -163,7 +162,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "torch_fits",
         title: Fixed("t-fits"),
-        rank: 4,
+        rank: |_| 4,
         measured: IfKnown,
         predicted: When(|view| {
             !view.of_pytorch && view.any(|entry| entry.row.torch_fits_micro_batch.is_some())
@@ -174,7 +173,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "xmem",
         title: Fixed("xmem"),
-        rank: 2,
+        rank: |_| 5,
         measured: Always,
         predicted: Always,
         cell: |_, entry| entry.relative.memory.map(ratio),
@@ -183,7 +182,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "speed",
         title: ColumnTitle::Speed,
-        rank: 1,
+        rank: |_| 1,
         measured: Always,
         predicted: OnRequest,
         cell: |_, entry| match entry.status {
@@ -195,7 +194,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "xspeed",
         title: Fixed("xspeed"),
-        rank: 3,
+        rank: |_| 2,
         measured: Always,
         predicted: OnRequest,
         cell: |_, entry| match entry.relative.speed {
@@ -207,7 +206,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "estimate",
         title: Fixed("est ms"),
-        rank: 3,
+        rank: |_| 3,
         measured: OnRequest,
         predicted: IfKnown,
         cell: |_, entry| entry.row.estimated_step_ms.map(milliseconds),
@@ -216,7 +215,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "interval",
         title: Fixed("+-%"),
-        rank: 5,
+        rank: |_| 5,
         measured: IfKnown,
         predicted: OnRequest,
         cell: |_, entry| {
@@ -228,7 +227,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "dloss",
         title: Fixed("dloss"),
-        rank: 4,
+        rank: |_| 3,
         measured: IfKnown,
         predicted: OnRequest,
         cell: |_, entry| match entry.loss_change() {
@@ -251,7 +250,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "loss",
         title: Fixed("loss"),
-        rank: 4,
+        rank: |_| 4,
         measured: OnRequest,
         predicted: OnRequest,
         cell: |_, entry| Some(format!("{:.4}", entry.loss.as_ref()?.values.median()?)),
@@ -260,7 +259,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "param",
         title: Fixed("param"),
-        rank: 7,
+        rank: |_| 8,
         measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Parameter]),
@@ -269,7 +268,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "cast",
         title: Fixed("cast"),
-        rank: 8,
+        rank: |_| 9,
         measured: OnRequest,
         predicted: IfKnown,
         // 0 counts as no value: without casts the column is not shown.
@@ -279,7 +278,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "grad",
         title: Fixed("grad"),
-        rank: 9,
+        rank: |_| 9,
         measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Gradient]),
@@ -288,7 +287,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "opt",
         title: Fixed("opt"),
-        rank: 10,
+        rank: |_| 9,
         measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Optimizer]),
@@ -297,7 +296,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "act",
         title: Fixed("act"),
-        rank: 5,
+        rank: |_| 6,
         measured: OnRequest,
         predicted: IfKnown,
         cell: |view, entry| view.bytes(entry.row.live[Role::Activation]),
@@ -306,7 +305,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "rounding",
         title: Fixed("round"),
-        rank: 8,
+        rank: |_| 10,
         measured: OnRequest,
         predicted: IfKnown,
         // 0 counts as no value: without remainders the column is not shown.
@@ -317,29 +316,18 @@ pub(super) static ALL: [TableColumn; 36] = [
         },
     },
     TableColumn {
-        name: "other",
+        name: REMAINDER,
         title: Fixed("other"),
-        rank: 11,
+        rank: |_| 5,
         measured: OnRequest,
         predicted: IfKnown,
-        cell: |view, entry| {
-            const SHOWN: [Role; 6] = [
-                Role::Parameter,
-                Role::Cast,
-                Role::Gradient,
-                Role::Optimizer,
-                Role::Activation,
-                Role::Rounding,
-            ];
-            let parts = entry.row.live.iter().filter(|(role, _)| !SHOWN.contains(role));
-            view.bytes(parts.filter_map(|(_, bytes)| bytes).reduce(u64::saturating_add))
-        },
+        cell: |view, entry| view.bytes(other_roles(entry)),
         explanation: |_| "",
     },
     TableColumn {
         name: "start",
         title: Fixed("start"),
-        rank: 12,
+        rank: |view| if view.any(TableEntry::start_above_training) { 2 } else { 13 },
         measured: When(|view| {
             view.any(|entry| entry.start_above_training() || entry.starts_without_parameters())
         }),
@@ -356,7 +344,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "first_step",
         title: Fixed("step 1"),
-        rank: 4,
+        rank: |_| 7,
         measured: When(later_steps_need_more),
         predicted: When(later_steps_need_more),
         cell: |view, entry| view.bytes(entry.row.predicted_first_step_peak_bytes),
@@ -365,7 +353,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "fits",
         title: Fixed("fits"),
-        rank: 6,
+        rank: |_| 4,
         measured: IfKnown,
         predicted: IfKnown,
         cell: |_, entry| Some(at_most(entry.row.fits_micro_batch?, LARGEST_BATCH)),
@@ -377,7 +365,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "batch",
         title: Fixed("batch"),
-        rank: 7,
+        rank: |_| 6,
         measured: When(|view| view.any(TableEntry::accumulates)),
         predicted: When(|view| view.any(TableEntry::accumulates)),
         cell: |_, entry| Some(entry.fits_batch()?.to_string()),
@@ -386,16 +374,16 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "host",
         title: Fixed("host"),
-        rank: 8,
-        measured: When(holds_much_on_the_host),
-        predicted: When(holds_much_on_the_host),
+        rank: |_| 2,
+        measured: When(|view| view.any(|entry| entry.host_memory().is_some())),
+        predicted: When(|view| view.any(|entry| entry.host_memory().is_some())),
         cell: |view, entry| view.bytes(entry.row.host_reserved_peak_bytes),
         explanation: |_| "",
     },
     TableColumn {
         name: "added",
         title: Fixed("+FLOP%"),
-        rank: 15,
+        rank: |_| 12,
         measured: OnRequest,
         predicted: When(|view| view.any(|entry| entry.flops_added().is_some_and(|share| share > 0.0))),
         cell: |_, entry| entry.flops_added().map(percent),
@@ -404,7 +392,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "moved",
         title: Fixed("moved"),
-        rank: 9,
+        rank: |_| 10,
         measured: OnRequest,
         predicted: When(|view| view.any(|entry| entry.moved_bytes().is_some_and(|bytes| bytes > 0))),
         cell: |view, entry| view.bytes(entry.moved_bytes()),
@@ -413,7 +401,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "params",
         title: Fixed("params"),
-        rank: 14,
+        rank: |_| 12,
         measured: OnRequest,
         predicted: When(|view| {
             let mut counts = view.entries.iter().filter_map(|entry| entry.row.parameters);
@@ -425,7 +413,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "trained",
         title: Fixed("trained"),
-        rank: 13,
+        rank: |_| 11,
         measured: When(trains_a_part),
         predicted: When(trains_a_part),
         cell: |_, entry| entry.row.trainable_parameters.map(|n| Count(n).to_string()),
@@ -434,7 +422,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "wait",
         title: Fixed("wait%"),
-        rank: 8,
+        rank: |_| 4,
         measured: When(|view| view.any(|entry| entry.wait.is_some_and(|share| share > WAITS))),
         predicted: OnRequest,
         cell: |_, entry| entry.wait.map(percent),
@@ -443,7 +431,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "first",
         title: Fixed("first ms"),
-        rank: 14,
+        rank: |_| 12,
         measured: When(|view| view.any(|entry| entry.relative.other_start_time)),
         predicted: OnRequest,
         cell: |_, entry| entry.row.first_step_ms.map(|ms| format!("{ms:.0}")),
@@ -452,7 +440,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "eval",
         title: Fixed("eval"),
-        rank: 10,
+        rank: |_| 3,
         measured: When(|view| view.any(TableEntry::evaluation_above_training)),
         predicted: OnRequest,
         cell: |view, entry| view.bytes(entry.row.evaluation_peak_bytes),
@@ -461,7 +449,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "predicted",
         title: Fixed("pred"),
-        rank: 11,
+        rank: |_| 4,
         measured: When(|view| view.any(TableEntry::prediction_missed)),
         predicted: OnRequest,
         cell: |view, entry| view.bytes(entry.row.predicted_peak_bytes),
@@ -470,7 +458,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "uncounted",
         title: Fixed("uncounted"),
-        rank: 12,
+        rank: |_| 6,
         measured: When(|view| view.any(|entry| entry.uncounted().is_some())),
         predicted: OnRequest,
         cell: |view, entry| entry.uncounted().map(|off| view.unit.show_change(off)),
@@ -479,7 +467,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "repeats",
         title: Fixed("n"),
-        rank: 9,
+        rank: |_| 9,
         measured: OnRequest,
         predicted: OnRequest,
         cell: |_, entry| (entry.repeats > 0).then(|| entry.repeats.to_string()),
@@ -488,7 +476,7 @@ pub(super) static ALL: [TableColumn; 36] = [
     TableColumn {
         name: "step",
         title: Fixed("ms/step"),
-        rank: 9,
+        rank: |_| 9,
         measured: OnRequest,
         predicted: OnRequest,
         cell: |_, entry| entry.row.step_ms_median.map(|ms| format!("{ms:.1}")),
@@ -496,15 +484,26 @@ pub(super) static ALL: [TableColumn; 36] = [
     },
 ];
 
+/// The columns of roles; [`REMAINDER`] has the others.
+pub(super) const PARTS: [(&str, Role); 6] = [
+    ("param", Role::Parameter),
+    ("cast", Role::Cast),
+    ("grad", Role::Gradient),
+    ("opt", Role::Optimizer),
+    ("act", Role::Activation),
+    ("rounding", Role::Rounding),
+];
+pub(super) const REMAINDER: &str = "other";
+
+/// Live bytes of roles without a column.
+pub(super) fn other_roles(entry: &TableEntry) -> Option<u64> {
+    let others = entry.row.live.iter().filter(|(role, _)| !PARTS.iter().any(|(_, part)| part == role));
+    others.filter_map(|(_, bytes)| bytes).reduce(u64::saturating_add)
+}
+
 /// `29`, or `>1048575` if the search ended at its upper bound `most`.
 fn at_most(found: usize, most: usize) -> String {
     if found < most { found.to_string() } else { format!(">{}", most - 1) }
-}
-
-/// Whether any entry's host memory exceeds 1 MiB and a tenth of its device peak.
-fn holds_much_on_the_host(view: &TableView<'_>) -> bool {
-    let host = |entry: &TableEntry| entry.row.host_reserved_peak_bytes;
-    view.any(|entry| host(entry) > Some(HOST_MEMORY_SHOWN).max(entry.memory.map(|bytes| bytes / 10)))
 }
 
 /// Whether any entry needs more in later steps than in the first, evaluations aside.

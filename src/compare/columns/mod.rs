@@ -8,9 +8,10 @@ pub(super) use note::{mark, short, steps};
 
 use super::entry::TableEntry;
 use super::numbers::Unit;
-use super::table::{Column, Table, TableLine};
+use super::table::{Column, Remainder, Table, TableLine};
 use super::text::one_line;
 use super::{Basis, Comparison, axes};
+use device::Role;
 
 /// An empty cell.
 const NONE: &str = "-";
@@ -79,11 +80,12 @@ pub(super) fn table(comparison: &Comparison) -> Table {
         };
         columns.extend(swept.iter().map(|key| value(key)));
     }
-    columns.extend(
-        shown(comparison, &view)
-            .into_iter()
-            .map(|column| view.column(column.title(&view), column.rank, |entry| (column.cell)(&view, entry))),
-    );
+    let shown = shown(comparison, &view);
+    // Requested columns are shown as they are.
+    let remainder = comparison.columns.is_none().then(|| remainder(&view, &shown, columns.len())).flatten();
+    columns.extend(shown.into_iter().map(|column| {
+        view.column(column.title(&view), (column.rank)(&view), |entry| (column.cell)(&view, entry))
+    }));
     let mut headings = Vec::new();
     let mut before = 0;
     for group in &comparison.groups {
@@ -108,7 +110,21 @@ pub(super) fn table(comparison: &Comparison) -> Table {
         lines: view.entries.iter().map(line).collect(),
         columns,
         headings,
+        remainder,
     }
+}
+
+/// The column of all roles without a column, among columns of which the first has this index.
+fn remainder(view: &TableView<'_>, shown: &[&TableColumn], first: usize) -> Option<Remainder> {
+    let index = |name: &str| shown.iter().position(|column| column.name == name).map(|at| first + at);
+    let bytes = |role: Role| view.entries.iter().map(|entry| entry.row.live[role]).collect();
+    let parts = definitions::PARTS.iter().filter_map(|(name, role)| Some((index(name)?, bytes(*role))));
+    Some(Remainder {
+        at: index(definitions::REMAINDER)?,
+        own: view.entries.iter().map(|entry| definitions::other_roles(entry)).collect(),
+        parts: parts.collect(),
+        unit: view.unit,
+    })
 }
 
 /// Up to this number, keys swept inside strategies get their own columns; more stay in the names.

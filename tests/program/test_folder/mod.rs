@@ -91,6 +91,11 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// Text with its wrapped lines joined.
+pub fn unwrapped(text: &str) -> String {
+    text.replace("\n  ", " ")
+}
+
 #[track_caller]
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
