@@ -1,6 +1,7 @@
 //! Shared utilities: sizes, statistics, threads, files and text.
 //!
 //! - [`units`]: byte sizes and counts
+//! - [`rates`]: bytes and FLOPs per second
 //! - [`statistics`]: medians and intervals
 //! - [`parallel`]: a thread pool over all processors
 //! - [`temporary`]: files and folders under temporary names until they are complete
@@ -14,6 +15,7 @@ pub mod brief;
 pub mod documented;
 pub mod globs;
 pub mod parallel;
+pub mod rates;
 pub mod regular;
 pub mod search;
 pub mod statistics;

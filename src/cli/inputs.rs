@@ -10,7 +10,7 @@ use super::torch;
 use base::units::Bytes;
 use device::{DetectError, Detected, DeviceChoice, Limits, Target};
 use plan::{Experiment, Plan, Point, Purpose};
-use spec::{Described, Framework};
+use spec::{Described, Framework, HostRates};
 
 /// The experiments, and the command line's overrides.
 #[derive(Debug, clap::Args)]
@@ -44,6 +44,8 @@ pub(super) struct Inputs {
     pub(super) data: DataSets,
     /// The machine's own memory, if known.
     pub(super) memory: Option<Bytes>,
+    /// The rates of the host and the link that a target file states.
+    pub(super) host: HostRates,
     /// Notes about the device, a line each.
     pub(super) notes: Vec<String>,
     /// Missing data, a line per experiment.
@@ -117,7 +119,14 @@ impl InputArgs {
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
         let absent = absent.into_iter().flatten().collect();
-        Ok(Inputs { plans, data, memory: machine.memory(), notes: machine.notes(), absent })
+        Ok(Inputs {
+            plans,
+            data,
+            memory: machine.memory(),
+            host: machine.host(),
+            notes: machine.notes(),
+            absent,
+        })
     }
 }
 
@@ -141,6 +150,13 @@ impl Machine {
     /// The machine's own memory, without limits.
     fn memory(&self) -> Option<Bytes> {
         self.target(Limits::default()).ok().filter(|target| !target.limited).map(|target| target.memory)
+    }
+
+    fn host(&self) -> HostRates {
+        match self {
+            Machine::Described(described) => described.host,
+            Machine::Found(_) => HostRates::default(),
+        }
     }
 
     fn notes(self) -> Vec<String> {

@@ -10,6 +10,7 @@ mod completions;
 mod data_sets;
 mod devices;
 mod encode_text;
+mod estimates;
 mod execute_run;
 mod explain;
 mod export;

@@ -1,8 +1,9 @@
 //! `plan`: predicts the comparison table without training.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use super::estimates;
 use super::failure::{ExitStatus, Failure};
 use super::filter::Filter;
 use super::framework::{self, FrameworkArgs};
@@ -11,9 +12,12 @@ use super::output;
 use super::report;
 use super::table::{self, TableArgs};
 use super::torch;
+use base::rates::BytesPerSecond;
 use compare::Options;
-use plan::{DeviceRates, Plan, PlannedRun, Purpose, RatesOrigin};
+use device::DeviceKind;
+use plan::{DeviceRates, Plan, PlannedRun, Purpose};
 use results::Row;
+use spec::HostRates;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -28,6 +32,9 @@ pub(super) struct Args {
     /// Plan for another machine: a card that `devices --targets` lists, or a target file
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
+    /// Rate of the link between the card and its host, per direction, such as 25GB/s
+    #[arg(long, value_name = "RATE")]
+    link: Option<BytesPerSecond>,
     /// Results folder: caches data digests, and supplies this device's measured rates for time estimates
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
@@ -42,15 +49,32 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     report::devices(&inputs, args.table.is_for_programs());
     report::absent(&inputs, args.table.is_for_programs());
     // All experiments share one machine, whatever their limits.
-    let caution = inputs.plans.first().and_then(|plan| plan.target.figures.caution());
+    let target = inputs.plans.first().map(|plan| &plan.target);
+    if args.link.is_some() && target.is_some_and(|target| target.kind == DeviceKind::Cpu) {
+        return Err(Failure::input(
+            "--link has no effect: a CPU's device and host pools are one memory\n = help: remove it, or plan for a card \
+             with `--target`",
+        ));
+    }
     let pytorch = framework::pytorch(&inputs.plans)?;
-    let speeds = match pytorch {
+    let stated = HostRates { link: args.link, ..HostRates::default() };
+    // No times are estimated of PyTorch's programs.
+    let rates = match pytorch {
         Some(_) => None,
-        None => Some(speeds(&inputs.plans, &args.out)),
+        None => Some(estimates::rates(&inputs.plans, &args.out, stated, inputs.host)),
     };
+    let rows: Vec<Row> = match &rates {
+        None => inputs.plans.iter().flat_map(|plan| rows(plan, None, &args.filter)).collect(),
+        Some(rates) => {
+            let plans = inputs.plans.iter().zip(rates);
+            plans.flat_map(|(plan, rates)| rows(plan, Some(rates), &args.filter)).collect()
+        }
+    };
+    let basis = rates.map(|rates| estimates::Basis::of(&inputs.plans, &rates, &rows, &args.out));
+    let cautions = target.and_then(|target| target.figures.caution()).into_iter();
+    let cautions = cautions.chain(basis.as_ref().and_then(estimates::Basis::caution)).collect::<Vec<_>>().join("; ");
+    let caution = Some(cautions).filter(|text| !text.is_empty());
     let options = Options { caution, pytorch, ..args.table.options(None) };
-    let rows: Vec<Row> =
-        inputs.plans.iter().flat_map(|plan| rows(plan, speeds.as_ref(), &args.filter)).collect();
     let shown: HashSet<(&str, &[(String, String)])> =
         rows.iter().map(|row| (row.strategy.as_str(), row.axes.as_slice())).collect();
     let is_shown = |run: &PlannedRun| shown.contains(&(run.strategy.as_str(), run.axes.as_slice()));
@@ -68,42 +92,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
             ));
         }
     }
-    match speeds {
-        Some(speeds) => {
-            let estimates = whose_estimates(&speeds, &args.out);
-            say(&format!("\n{estimates}\n{}", torch::summary(&inputs.plans, is_shown)));
+    match basis {
+        Some(basis) => {
+            say(&format!("\n{}\n{}", basis.text(), torch::summary(&inputs.plans, is_shown)));
         }
         None => say(&format!("\n{}", torch::explained(&inputs.plans, is_shown))),
     }
     Ok(ExitStatus::Complete)
-}
-
-/// The device rates of the machine: measured there, else from the card's data sheet.
-fn speeds(plans: &[Plan], out: &Path) -> DeviceRates {
-    let Some(Plan { target, .. }) = plans.first() else { return DeviceRates::default() };
-    let (learned, unread) = results::learned(out, target);
-    unread.iter().for_each(|error| output::mention(&format!("ignored for device rates: {error}")));
-    match learned.origin {
-        RatesOrigin::Unknown => DeviceRates::of_data_sheet(target).unwrap_or(learned),
-        RatesOrigin::Runs(_) | RatesOrigin::DataSheet => learned,
-    }
-}
-
-fn whose_estimates(speeds: &DeviceRates, out: &Path) -> String {
-    let out = out.display();
-    match speeds.origin {
-        RatesOrigin::Unknown => {
-            format!("No times are estimated: {out} has no run of this device. `runner sweep` measures some.")
-        }
-        RatesOrigin::Runs(1) => format!("Times are estimates from the rates of the run of this device in {out}."),
-        RatesOrigin::Runs(runs) => {
-            format!("Times are estimates from the rates of {runs} runs of this device in {out}.")
-        }
-        RatesOrigin::DataSheet => {
-            "Times are estimates from a data sheet's peak rates, which no program reaches: use them to rank only."
-                .to_owned()
-        }
-    }
 }
 
 /// The rows of a plan; without device rates, those of PyTorch's memory.

@@ -1,9 +1,13 @@
 //! `probe-device`, a hidden command: the child process that measures a device's context memory and rates.
 
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
 use super::failure::{ExitStatus, Failure};
 use super::output;
 use base::units::Bytes;
-use device::{DeviceChoice, Factors, ProbeReport};
+use device::{Device, DeviceChoice, DeviceError, Factors, Pool, ProbeReport, Queue, Region};
 use memory::RunSchedule;
 use plan::compile_verified;
 use spec::{
@@ -19,6 +23,15 @@ pub(super) struct Args {
     /// Measure the rates of matmuls and copies
     #[arg(long)]
     rates: bool,
+    /// Measure only the rate of copies between the device and its host
+    #[arg(long, conflicts_with = "rates")]
+    link: bool,
+}
+
+/// The result of a probe of the link: one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct LinkReport {
+    pub(super) link_bytes_per_s: f64,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
@@ -28,6 +41,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         None => device::detect(DeviceChoice::Cpu, None).map_err(Failure::machine)?,
     };
     let mut device = device::open_card(&target, args.ordinal.unwrap_or(0)).map_err(Failure::machine)?;
+    if args.link {
+        let report = LinkReport { link_bytes_per_s: link_rate(device.as_mut()).map_err(Failure::machine)? };
+        output::print(&format!("{}\n", serde_json::to_string(&report).map_err(Failure::machine)?))?;
+        return Ok(ExitStatus::Complete);
+    }
     let config = small_run();
     let program = compile_verified(&config, &target).map_err(Failure::machine)?;
     execute::prime(device.as_mut(), &program, RunSchedule::of(&config)).map_err(Failure::machine)?;
@@ -51,6 +69,30 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     output::print(&format!("{}\n", serde_json::to_string(&probed).map_err(Failure::machine)?))?;
     Ok(ExitStatus::Complete)
+}
+
+/// Bytes per second between the device and pinned host memory, in the slower direction.
+fn link_rate(device: &mut dyn Device) -> Result<f64, DeviceError> {
+    const BYTES: u64 = 128 << 20;
+    const SAMPLES: usize = 5;
+    let whole = |buffer| Region { buffer, offset: 0, bytes: BYTES };
+    let host = whole(device.allocate(Pool::Pinned, BYTES)?);
+    let own = whole(device.allocate(Pool::Device, BYTES)?);
+    let mut slower = Duration::ZERO;
+    for (from, to) in [(host, own), (own, host)] {
+        let mut best = Duration::MAX;
+        for _ in 0..SAMPLES {
+            device.synchronize()?;
+            let began = Instant::now();
+            device.copy(Queue::Copy, from, to)?;
+            device.synchronize()?;
+            best = best.min(began.elapsed());
+        }
+        slower = slower.max(best);
+    }
+    device.free(host.buffer)?;
+    device.free(own.buffer)?;
+    Ok(BYTES as f64 / slower.as_secs_f64())
 }
 
 /// A run with every kind of operation: after it, a card's context holds all that runs load into it.
@@ -80,5 +122,17 @@ fn small_run() -> RunConfig {
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
         tokens: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_rate_is_measured_in_both_directions() {
+        let target = device::detect(DeviceChoice::Cpu, None).unwrap();
+        let rate = link_rate(device::open(&target).unwrap().as_mut()).unwrap();
+        assert!(rate.is_finite() && rate > 1e6, "{rate}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::failure::Failure;
 use super::output;
 use device::{DeviceKind, Figures, KnownCard};
-use spec::{Described, read_target};
+use spec::{Described, HostRates, read_target};
 
 /// Finds the known card of that name, else reads the target from a file.
 ///
@@ -21,7 +21,7 @@ pub(super) fn find(written: &Path) -> Result<Described, Failure> {
                     "`{name}` is a known card; to read the file of that name, write ./{name}"
                 ));
             }
-            Ok(Described { target: card.target(), filled_in: vec![] })
+            Ok(Described { target: card.target(), host: HostRates::default(), filled_in: vec![] })
         }
         _ if written.exists() => read_target(written).map_err(Failure::input),
         _ => Err(neither(written)),

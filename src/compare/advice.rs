@@ -58,12 +58,25 @@ fn fastest_that_fits(group: &TableGroup, fitting: &[&TableEntry], fastest: &Tabl
         })
     });
     Some(format!(
-        " The fastest strategy that fits, by estimate, is {} ({} ms per step{}) in {}.",
+        " The fastest strategy that fits, by estimate, is {} ({} ms per step{}) in {}{}.",
         fastest.label,
         milliseconds(ms),
         beside.unwrap_or_default(),
-        fastest.peaks()?
+        fastest.peaks()?,
+        without_estimate(group)
     ))
+}
+
+/// `; not compared, for lack of an estimate: a, b`
+fn without_estimate(group: &TableGroup) -> String {
+    let can_run = |entry: &&TableEntry| entry.status == Status::Oom || entry.is_candidate();
+    let unknown = group.entries.iter().filter(can_run).filter(|entry| entry.estimated_pace().is_none());
+    let unknown: Vec<&str> = unknown.map(|entry| entry.label.as_str()).collect();
+    if unknown.is_empty() {
+        String::new()
+    } else {
+        format!("; not compared, for lack of an estimate: {}", unknown.join(", "))
+    }
 }
 
 /// The entry that the smallest memory increase would admit. With known estimates, only entries faster than the fastest

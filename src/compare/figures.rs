@@ -79,6 +79,7 @@ struct Figures {
     torch_limit_bytes: Option<u64>,
     /// The program whose memory the other columns hold, if not this one: `PyTorch 2.15`.
     memory_of: Option<String>,
+    estimated_fits_tokens_per_s: Option<f64>,
     axes: Vec<(String, String)>,
 }
 
@@ -172,7 +173,7 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, comparison: &Comparison
         oom_pool: measured.oom_pool,
         oom_other_short_bytes: measured.oom_other_short_bytes,
         unchanged_parameters: measured.unchanged_parameters,
-        caution: comparison.caution.map(str::to_owned),
+        caution: comparison.caution.clone(),
         estimated_step_ms: row.estimated_step_ms,
         parameters: row.parameters,
         hardware_flops: measured.hardware_flops,
@@ -189,6 +190,7 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, comparison: &Comparison
         torch_fits: row.torch_fits,
         torch_limit_bytes: row.torch_limit_bytes,
         memory_of: comparison.pytorch.clone(),
+        estimated_fits_tokens_per_s: row.estimated_fits_tokens_per_s,
         axes: row.axes,
     }
 }

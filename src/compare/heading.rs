@@ -50,7 +50,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
             None => "predicted".into(),
         },
     });
-    parts.extend(comparison.caution.map(str::to_owned));
+    parts.extend(comparison.caution.clone());
     parts.push(match &comparison.by {
         Some(_) => "base: the first of each group".into(),
         None => format!("base {}", one_line(&comparison.baseline)),

@@ -51,7 +51,7 @@ pub struct Options {
     /// Maximum width of table lines; [`WIDTH`] if unknown.
     pub width: Option<usize>,
     /// Warning about the assumed properties of the predicted machine.
-    pub caution: Option<&'static str>,
+    pub caution: Option<String>,
     /// Whose memory the rows hold, if not this program's: `PyTorch 2.15`.
     pub pytorch: Option<String>,
 }
@@ -123,7 +123,7 @@ pub struct Comparison {
     width: usize,
     /// Number of entries without a value of the key `by`.
     left_out: usize,
-    caution: Option<&'static str>,
+    caution: Option<String>,
     /// Whose memory the rows hold, if not this program's: `PyTorch 2.15`.
     pytorch: Option<String>,
 }
@@ -149,7 +149,7 @@ impl Comparison {
         };
         let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, basis);
         let columns = options.columns.as_deref().map(|names| find_columns(names)).transpose()?;
-        let caution = options.caution;
+        let caution = options.caution.clone();
         let width = options.width.unwrap_or(WIDTH).max(LEAST_WIDTH);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
         Ok(Comparison {

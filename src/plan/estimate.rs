@@ -1,11 +1,21 @@
 //! Estimates the time of a step by a roofline model of its operations.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
+use base::rates::{BytesPerSecond, FlopsPerSecond};
 use device::{DeviceKind, Factors, KnownCard, Pool, Target};
 use memory::{Bottleneck, StepWork, Task};
 use ops::DType;
-use spec::{Precision, RunConfig};
+use spec::{HostRates, KeywordEnum as _, Precision, RunConfig};
+
+/// The assumed rates of a known card's host: those of one thread of the processor of `results/published/epyc-2-cores`,
+/// rounded (AdamW moves 22 GB/s, fp32 matmuls reach 83 GFLOP/s).
+pub const ASSUMED_HOST: HostRates = HostRates {
+    link: None,
+    bandwidth: Some(BytesPerSecond(20_000_000_000)),
+    flops: Some(FlopsPerSecond(80_000_000_000)),
+};
 
 /// The known rates of a device, and calibration factors from measured runs.
 #[derive(Clone, Debug, Default)]
@@ -14,8 +24,10 @@ pub struct DeviceRates {
     pub products: HashMap<Factors, f64>,
     /// Bytes per second between the device and its own memory.
     pub memory: Option<f64>,
-    /// Bytes per second from device to host memory, and as many back. `None` if both are the same memory.
-    pub link: Option<f64>,
+    /// Of a card's host and of the link to it.
+    pub host: HostRates,
+    /// Those of them that were stated, by a target file, an experiment or the command line. The others are assumed.
+    pub stated: HostRates,
     /// Measured times relative to these rates, of runs of all models.
     pub calibration: Calibration,
     /// The same of runs of one model, by the model's description. Preferred for runs of that model.
@@ -54,35 +66,65 @@ impl DeviceRates {
         Some(DeviceRates {
             products: rates.into_iter().map(|(factors, tera)| (factors, tera * 1e12)).collect(),
             memory: Some(card.bandwidth * 1e9),
-            link: Some(card.link() * 1e9),
             origin: RatesOrigin::DataSheet,
             ..DeviceRates::default()
         })
     }
 
-    /// Estimated milliseconds of an optimizer step. Operations run one after the other; each takes the longer of its
-    /// compute and memory time. Transfers overlap with them if they are prefetched. Waiting for data and launch
-    /// overhead are not counted. `None` if a rate is missing.
-    pub fn step_ms(&self, work: &StepWork, config: &RunConfig, target: &Target) -> Option<f64> {
-        let computed: f64 =
-            work.tasks.iter().map(|task| self.task_seconds(task, config, target)).sum::<Option<f64>>()?;
-        let computed = computed + self.seconds_per_asked_byte * work.asked_bytes as f64;
-        let copied = self.copied_seconds(work, target)?;
-        let overlaps = target.kind == DeviceKind::Cuda && config.strategy.offload.ahead > 0;
-        let seconds = if overlaps { computed.max(copied) } else { computed + copied };
-        Some(1e3 * seconds)
+    /// These rates with stated rates of the host and the link; a known card's missing ones are assumed.
+    pub fn with_host(self, stated: HostRates, target: &Target) -> DeviceRates {
+        let assumed = |card: &KnownCard| HostRates {
+            link: Some(BytesPerSecond((card.link() * 1e9) as u64)),
+            ..ASSUMED_HOST
+        };
+        let assumed = KnownCard::named(&target.name).map(assumed).unwrap_or_default();
+        DeviceRates { host: stated.or(assumed), stated, ..self }
     }
 
-    fn task_seconds(&self, task: &Task, config: &RunConfig, target: &Target) -> Option<f64> {
+    /// Estimated milliseconds of an optimizer step. Operations run one after the other; each takes the longer of its
+    /// compute and memory time. Transfers overlap with them if they are prefetched. Waiting for data and launch
+    /// overhead are not counted.
+    ///
+    /// # Errors
+    /// A rate is unknown.
+    pub fn step_ms(&self, work: &StepWork, config: &RunConfig, target: &Target) -> Result<f64, UnknownRate> {
+        let computed: f64 = work
+            .tasks
+            .iter()
+            .map(|task| self.task_seconds(task, config, target))
+            .sum::<Result<f64, UnknownRate>>()?;
+        let computed = computed + self.seconds_per_asked_byte * work.asked_bytes as f64;
+        let copied = self.copied_seconds(work, config, target)?;
+        let overlaps = target.kind == DeviceKind::Cuda && config.strategy.offload.ahead > 0;
+        let seconds = if overlaps { computed.max(copied) } else { computed + copied };
+        Ok(1e3 * seconds)
+    }
+
+    fn task_seconds(&self, task: &Task, config: &RunConfig, target: &Target) -> Result<f64, UnknownRate> {
         let precision = config.strategy.precision;
-        if target.kind == DeviceKind::Cuda && task.device == Pool::Host {
-            // The rates of a GPU's host are unknown.
-            return None;
+        if is_on_host(task, target) {
+            return self.host_seconds(task);
         }
-        let seconds = self.roofline_seconds(task.dtype, task.flops, task.bytes, precision)?;
+        let seconds = self
+            .roofline_seconds(task.dtype, task.flops, task.bytes, precision)
+            .ok_or(UnknownRate::OfDevice(precision))?;
         let own = self.of_model.get(&config.model.description());
         let calibration = own.and_then(|own| nearest(own, task, precision));
-        Some(seconds * calibration.or_else(|| nearest(&self.calibration, task, precision)).unwrap_or(1.0))
+        Ok(seconds * calibration.or_else(|| nearest(&self.calibration, task, precision)).unwrap_or(1.0))
+    }
+
+    /// The roofline time of an operation on a card's host.
+    fn host_seconds(&self, task: &Task) -> Result<f64, UnknownRate> {
+        let BytesPerSecond(bandwidth) = self.host.bandwidth.ok_or(UnknownRate::OfHostMemory)?;
+        let moving = task.bytes as f64 / bandwidth as f64;
+        match Bottleneck::of(task.flops, task.bytes) {
+            Bottleneck::Moving(_) => Ok(moving),
+            Bottleneck::Computing(_) => {
+                let flops = self.host.flops.filter(|_| task.dtype == DType::F32);
+                let FlopsPerSecond(flops) = flops.ok_or(UnknownRate::OfHostMatmuls(task.dtype))?;
+                Ok(moving.max(task.flops as f64 / flops as f64))
+            }
+        }
     }
 
     /// The roofline time: the longer of compute and memory time at these rates.
@@ -103,15 +145,66 @@ impl DeviceRates {
         }
     }
 
-    fn copied_seconds(&self, work: &StepWork, target: &Target) -> Option<f64> {
+    fn copied_seconds(
+        &self,
+        work: &StepWork,
+        config: &RunConfig,
+        target: &Target,
+    ) -> Result<f64, UnknownRate> {
         let (to_host, to_device) = (work.to_host_bytes as f64, work.to_device_bytes as f64);
-        Some(match target.kind {
-            _ if to_host + to_device == 0.0 => 0.0,
+        match target.kind {
+            _ if to_host + to_device == 0.0 => Ok(0.0),
             // Both pools are in one memory: each byte is read and written.
-            DeviceKind::Cpu => 2.0 * (to_host + to_device) / self.memory?,
+            DeviceKind::Cpu => {
+                let memory = self.memory.ok_or(UnknownRate::OfDevice(config.strategy.precision))?;
+                Ok(2.0 * (to_host + to_device) / memory)
+            }
             // Both directions at once.
-            DeviceKind::Cuda => to_host.max(to_device) / self.link?,
-        })
+            DeviceKind::Cuda => {
+                let BytesPerSecond(link) = self.host.link.ok_or(UnknownRate::OfLink)?;
+                Ok(to_host.max(to_device) / link as f64)
+            }
+        }
+    }
+}
+
+/// Whether an operation runs on a card's host.
+pub fn is_on_host(task: &Task, target: &Target) -> bool {
+    target.kind == DeviceKind::Cuda && task.device == Pool::Host
+}
+
+/// A rate without which there is no estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownRate {
+    /// The device's matmuls or memory, for runs of this precision.
+    OfDevice(Precision),
+    OfLink,
+    OfHostMemory,
+    OfHostMatmuls(DType),
+}
+
+/// Why there is no estimate, and the key that supplies the rate.
+impl fmt::Display for UnknownRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const IN_TARGET: &str = "in a target file sets it";
+        match self {
+            UnknownRate::OfDevice(precision) => {
+                write!(f, "no run gave the device's rates in {}", precision.keyword())
+            }
+            UnknownRate::OfLink => {
+                write!(
+                    f,
+                    "the rate of the link to the host is unknown: `--link` sets it, or `link` {IN_TARGET}"
+                )
+            }
+            UnknownRate::OfHostMemory => {
+                write!(f, "the bandwidth of the host's memory is unknown: `host_bandwidth` {IN_TARGET}")
+            }
+            UnknownRate::OfHostMatmuls(DType::F32) => {
+                write!(f, "the host's rate of fp32 matmuls is unknown: `host_flops` {IN_TARGET}")
+            }
+            UnknownRate::OfHostMatmuls(_) => write!(f, "the host's rate of 16-bit matmuls is unknown"),
+        }
     }
 }
 
@@ -153,14 +246,14 @@ mod tests {
         DeviceRates {
             products: HashMap::from([(Factors::F32, 1e9)]),
             memory: Some(1e9),
-            link: Some(1e8),
+            host: HostRates { link: Some(BytesPerSecond(100_000_000)), ..HostRates::default() },
             ..DeviceRates::default()
         }
     }
 
     #[track_caller]
-    fn is_about(found: Option<f64>, ms: f64) {
-        assert!(found.is_some_and(|found| (found - ms).abs() < 1e-9 * ms), "{found:?}, not {ms}");
+    fn is_about(found: Result<f64, UnknownRate>, ms: f64) {
+        assert!(found.is_ok_and(|found| (found - ms).abs() < 1e-9 * ms), "{found:?}, not {ms}");
     }
 
     #[test]
@@ -174,7 +267,14 @@ mod tests {
         is_about(speeds().step_ms(&work(), &config, &card), 46.0 + 30.0);
         config.strategy.offload.ahead = 1;
         is_about(speeds().step_ms(&work(), &config, &card), 46.0);
-        is_about(DeviceRates { link: Some(5e7), ..speeds() }.step_ms(&work(), &config, &card), 60.0);
+        is_about(
+            DeviceRates {
+                host: HostRates { link: Some(BytesPerSecond(50_000_000)), ..HostRates::default() },
+                ..speeds()
+            }
+            .step_ms(&work(), &config, &card),
+            60.0,
+        );
         let asking = DeviceRates { seconds_per_asked_byte: 1e-9, ..speeds() };
         is_about(asking.step_ms(&StepWork { asked_bytes: 7_000_000, ..work() }, &config, &card), 53.0);
     }
@@ -202,14 +302,16 @@ mod tests {
     fn missing_rates_give_no_estimate() {
         let (mut config, cpu) = (small(), target());
         let card = Target { kind: DeviceKind::Cuda, ..cpu.clone() };
-        assert_eq!(DeviceRates::default().step_ms(&work(), &config, &cpu), None);
-        assert_eq!(DeviceRates { link: None, ..speeds() }.step_ms(&work(), &config, &card), None);
+        let unknown = |rates: DeviceRates, target| rates.step_ms(&work(), &config, target).unwrap_err();
+        assert_eq!(unknown(DeviceRates::default(), &cpu), UnknownRate::OfDevice(Precision::Fp32));
+        let unlinked = DeviceRates { host: HostRates::default(), ..speeds() };
+        assert_eq!(unknown(unlinked, &card), UnknownRate::OfLink);
         let mut on_the_host = work();
         on_the_host.tasks[1].device = Pool::Host;
-        assert_eq!(speeds().step_ms(&on_the_host, &config, &card), None);
+        assert_eq!(speeds().step_ms(&on_the_host, &config, &card), Err(UnknownRate::OfHostMemory));
         // Matmuls in tf32 have another rate. Memory-bound operations need none.
         config.strategy.precision = Precision::Tf32;
-        assert_eq!(speeds().step_ms(&work(), &config, &cpu), None);
+        assert_eq!(speeds().step_ms(&work(), &config, &cpu), Err(UnknownRate::OfDevice(Precision::Tf32)));
         let mut moving = work();
         moving.tasks.remove(0);
         is_about(speeds().step_ms(&moving, &config, &cpu), 16.0);
@@ -221,7 +323,39 @@ mod tests {
         let speeds = DeviceRates::of_data_sheet(&card.target()).unwrap();
         assert_eq!((speeds.origin, speeds.memory), (RatesOrigin::DataSheet, Some(2.039e12)));
         assert_eq!(speeds.products[&Factors::BF16], 3.12e14);
-        assert_eq!(speeds.link, Some(3.2e10));
         assert!(DeviceRates::of_data_sheet(&target()).is_none());
+    }
+
+    #[test]
+    fn known_gpu_without_stated_rates_has_assumed_ones() {
+        let card = KnownCard::find("a100-80gb").unwrap().target();
+        let stated = HostRates { link: Some(BytesPerSecond(25)), ..HostRates::default() };
+        let rates = speeds().with_host(stated, &card);
+        assert_eq!(rates.host, HostRates { link: Some(BytesPerSecond(25)), ..ASSUMED_HOST });
+        assert_eq!(rates.stated, stated);
+        let link = speeds().with_host(HostRates::default(), &card).host.link;
+        assert_eq!(link, Some(BytesPerSecond(32_000_000_000)));
+        assert_eq!(speeds().with_host(stated, &target()).host, stated);
+    }
+
+    /// An operation on the host takes the longer of its compute and memory time, at the host's rates.
+    #[test]
+    fn host_operations_take_the_rates_of_the_host() {
+        let mut config = small();
+        let card = Target { kind: DeviceKind::Cuda, ..target() };
+        let host = HostRates {
+            link: Some(BytesPerSecond(100_000_000)),
+            bandwidth: Some(BytesPerSecond(500_000_000)),
+            flops: Some(FlopsPerSecond(100_000_000)),
+        };
+        let mut work = work();
+        work.tasks[1].device = Pool::Host;
+        config.strategy.offload.ahead = 0;
+        let rates = DeviceRates { host, ..speeds() };
+        is_about(rates.step_ms(&work, &config, &card), 40.0 + 12.0 + 30.0);
+        work.tasks[0].device = Pool::Host;
+        is_about(rates.step_ms(&work, &config, &card), 400.0 + 12.0 + 30.0);
+        work.tasks[0].dtype = DType::BF16;
+        assert_eq!(rates.step_ms(&work, &config, &card), Err(UnknownRate::OfHostMatmuls(DType::BF16)));
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::sweep::{SweepPoint, Variant, sweep_points, variants};
 use super::{kept, layers};
+use base::rates::BytesPerSecond;
 use device::{DeviceKind, Limits};
 use spec::{Document, Environment, PlanKeys, Problem, Repeats, RunConfig, Setting, Sources, Span};
 
@@ -21,6 +22,8 @@ pub struct Experiment {
     pub limits: Limits,
     /// `[plan]`
     pub plan: PlanKeys,
+    /// `[target] link`: the rate of the link between a card and its host.
+    pub link: Option<BytesPerSecond>,
     pub repeats: Repeats,
     /// Swept keys, in the order of the file: those of `[sweep]`, then those inside strategies.
     pub axes: Vec<String>,
@@ -117,6 +120,7 @@ pub fn expand_all(
         requires: document.requires,
         limits: document.limits,
         plan: document.plan,
+        link: document.link,
         repeats: document.repeats,
         axes: axes(&document),
         overrides: document.overrides().map(named).collect(),

@@ -5,14 +5,22 @@ use base::search;
 use base::units::Bytes;
 use compile::{Program, Violation};
 use device::{Pool, Target};
-use memory::{RunSchedule, peak_live, predict};
+use memory::{RunSchedule, StepWork, peak_live, predict};
 use spec::{Budget, Recompute, RunConfig, Train};
 
 /// The largest micro-batch that the search considers.
 pub const LARGEST_BATCH: usize = 1 << 20;
 
-/// The largest micro-batch that fits, for batches that it divides; a smaller last micro-batch needs no more memory. 0
-/// if not even one sample fits.
+/// A largest micro-batch, and the work of a step with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LargestMicroBatch {
+    /// 0 if not even one sample fits.
+    pub(super) micro_batch: usize,
+    /// `None` if no sample fits, or if the search ended at its bound.
+    pub(super) work: Option<StepWork>,
+}
+
+/// The largest micro-batch that fits, for batches that it divides; a smaller last micro-batch needs no more memory.
 ///
 /// With offload, placement or a caching allocator, memory does not always grow with the micro-batch: larger values
 /// reach the offload threshold, and gaps differ. The result fits, but a slightly larger one may fit, too, and a smaller
@@ -22,7 +30,7 @@ pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
     target: &Target,
-) -> Result<usize, Violation> {
+) -> Result<LargestMicroBatch, Violation> {
     let mut available = available_on(target);
     let (boundless, run_schedule) = (target.boundless(), RunSchedule::of(config));
     let recompute_plan = match config.strategy.recompute {
@@ -62,14 +70,19 @@ pub(super) fn largest(
     };
     let (mut fits, mut fails) = (0, bound + 1);
     let mut probe = bound;
-    let mut step = 1;
+    let (mut step, mut work) = (1, None);
     while fits + 1 < fails {
         let compiled = compiler.compile_with(&batch(probe), &recompute_plan)?;
-        *if run_fits(&compiled.program) { &mut fits } else { &mut fails } = probe;
+        if run_fits(&compiled.program) {
+            fits = probe;
+            work = (probe < LARGEST_BATCH).then(|| StepWork::of(&compiled.program));
+        } else {
+            fails = probe;
+        }
         probe = if fits == 0 { fails.saturating_sub(step).max(1) } else { fits.midpoint(fails) };
         step *= 2;
     }
-    Ok(fits)
+    Ok(LargestMicroBatch { micro_batch: fits, work })
 }
 
 /// Bytes on each device.
@@ -124,7 +137,7 @@ mod tests {
             let host_memory = host.map(|host| Bytes(host << 10));
             let target = Target { memory: Bytes(memory << 20), host_memory, ..target };
             let mut compiler = Compiler::new(&target);
-            let found = largest(&mut compiler, &config, &target).unwrap();
+            let found = largest(&mut compiler, &config, &target).unwrap().micro_batch;
             let recompute_plan = match config.strategy.recompute {
                 Recompute::Budget(Budget::Memory) => compiler.pareto_front(&config).unwrap().lowest_peak().recompute_plan.clone(),
                 _ => compiler.compile(&config).unwrap().recompute_plan.clone(),

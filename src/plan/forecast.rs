@@ -4,8 +4,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::fits::{self, LargestMicroBatch};
 use super::torch::{TorchForecast, TorchForecaster};
-use super::{Compiler, ParetoFronts, fits};
+use super::{Compiler, ParetoFronts};
 use base::parallel;
 use compile::{RecomputePlan, Violation};
 use device::Target;
@@ -31,8 +32,8 @@ pub(super) struct ForecastRequest<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Forecast {
     pub(super) prediction: Prediction,
-    /// The largest micro-batch that fits, 0 if none does; `None` if it was not requested or is unknown.
-    pub(super) largest_micro_batch: Option<usize>,
+    /// The largest micro-batch that fits; `None` if it was not requested or is unknown.
+    pub(super) largest: Option<LargestMicroBatch>,
     /// PyTorch's memory, or why it is not predicted; `None` if the target is not a known card.
     pub(super) torch: Option<Result<TorchForecast, NotCovered>>,
     structure: Structure,
@@ -164,7 +165,7 @@ fn predict_chunk(
     target: &Target,
     structures: &Structures,
 ) -> Result<Vec<(MemoryKey, Forecast)>, (String, Violation)> {
-    let mut known: BTreeMap<MemoryKey, usize> = BTreeMap::new();
+    let mut known: BTreeMap<MemoryKey, LargestMicroBatch> = BTreeMap::new();
     let mut forecasts = Vec::with_capacity(requests.len());
     for (key, ForecastRequest { config, wants_largest_micro_batch, strategy }) in requests {
         let with_strategy = |violation| (strategy.to_owned(), violation);
@@ -179,15 +180,16 @@ fn predict_chunk(
         let is_predictable = !(config.strategy.leak.is_some() && config.strategy.allocator.is_caching());
         let entry = (wants_largest_micro_batch && is_predictable)
             .then(|| known.entry(largest_micro_batch_key(config)));
-        let largest_micro_batch = match entry {
+        let largest = match entry {
             None => None,
-            Some(Entry::Occupied(entry)) => Some(*entry.get()),
+            Some(Entry::Occupied(entry)) => Some(entry.get().clone()),
             Some(Entry::Vacant(entry)) => {
-                Some(*entry.insert(fits::largest(&mut compiler, config, target).map_err(with_strategy)?))
+                let largest = fits::largest(&mut compiler, config, target).map_err(with_strategy)?;
+                Some(entry.insert(largest).clone())
             }
         };
         let torch = torch.as_mut().map(|torch| torch.forecast(config, &key, wants_largest_micro_batch));
-        forecasts.push((key, Forecast { prediction, largest_micro_batch, torch, structure }));
+        forecasts.push((key, Forecast { prediction, largest, torch, structure }));
     }
     Ok(forecasts)
 }

@@ -21,7 +21,7 @@ mod torch;
 pub use budget::{InfeasibleBudget, ParetoFront, ParetoFronts, RecomputeChoice};
 pub use compiler::{Compiler, compile, compile_verified};
 pub use error::PlanError;
-pub use estimate::{Calibration, DeviceRates, RatesOrigin};
+pub use estimate::{ASSUMED_HOST, Calibration, DeviceRates, RatesOrigin, UnknownRate, is_on_host};
 pub use expand::{Experiment, Point, expand, expand_all};
 pub use feasible::skip_infeasible;
 pub use fits::LARGEST_BATCH;

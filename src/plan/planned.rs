@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use super::TorchForecast;
+use base::rates::BytesPerSecond;
 use device::Target;
-use memory::Prediction;
+use memory::{Prediction, StepWork};
 use spec::{PlanKeys, Repeats, RunConfig};
 
 /// All runs of an experiment on one target.
@@ -14,6 +15,8 @@ pub struct Plan {
     pub file: PathBuf,
     pub baseline: String,
     pub target: Target,
+    /// `[target] link`.
+    pub link: Option<BytesPerSecond>,
     /// Why the experiment cannot be trained on the target, if it cannot.
     pub unsuited: Option<String>,
     pub repeats: Repeats,
@@ -44,6 +47,8 @@ pub struct PlannedRun {
     pub prediction: Option<Prediction>,
     /// The largest micro-batch that the target's memory allows, 0 if not even one sample fits. `None` if it is skipped.
     pub fits_micro_batch: Option<usize>,
+    /// The work of a step with that micro-batch, if it is known.
+    pub fits_work: Option<StepWork>,
     /// PyTorch's memory on the target, or why it is not predicted. `None` if the run is skipped, or the target is not a
     /// known card.
     pub torch: Option<Result<TorchForecast, String>>,

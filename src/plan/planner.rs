@@ -59,6 +59,7 @@ pub fn plan(
         file: experiment.file,
         baseline: experiment.baseline,
         target: target.clone(),
+        link: experiment.link,
         unsuited,
         repeats: experiment.repeats,
         axes: experiment.axes,
@@ -107,6 +108,7 @@ fn plan_point(
         config: Err(reason),
         prediction: None,
         fits_micro_batch: None,
+        fits_work: None,
         torch: None,
         no_effect: Vec::new(),
     };
@@ -126,7 +128,7 @@ fn plan_point(
         let id = run_id(&configuration);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
-    let Forecast { prediction, largest_micro_batch, mut torch, .. } = forecasts.of(&config).clone();
+    let Forecast { prediction, largest, mut torch, .. } = forecasts.of(&config).clone();
     // The available memory varies a little, and decides the recompute plan: that is part of the id.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
@@ -155,7 +157,8 @@ fn plan_point(
         axes,
         config: Ok(config),
         prediction: Some(prediction),
-        fits_micro_batch: largest_micro_batch,
+        fits_micro_batch: largest.as_ref().map(|largest| largest.micro_batch),
+        fits_work: largest.and_then(|largest| largest.work),
         torch: torch.map(|torch| torch.map_err(|reason| reason.to_string())),
         no_effect,
     })

@@ -141,6 +141,10 @@ documented! {
         /// step creates optimizer states, as with `init = "lazy"`.
         #[serde(default)]
         pub predicted_first_step_peak_bytes: Option<u64>,
+        /// Estimated tokens per second at the largest micro-batch within the memory limit; only in predictions, if
+        /// device rates are known.
+        #[serde(default)]
+        pub estimated_fits_tokens_per_s: Option<f64>,
         /// Swept keys with their values, in the order of the axes. Each key is a column.
         #[serde(default)]
         pub axes: Vec<(String, String)>,

@@ -129,7 +129,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
     }
     effects.extend(configured_effects(run));
     if let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) {
-        row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target);
+        row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target).ok();
+        row.estimated_fits_tokens_per_s = fits_tokens_per_s(plan, run, config, speeds);
     }
     if let Some(prediction) = &run.prediction {
         let leaked = prediction.leaked_bytes;
@@ -154,6 +155,13 @@ pub(super) fn configured_effects(run: &PlannedRun) -> Vec<String> {
             .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
     }
     effects
+}
+
+/// The estimated tokens per second at the largest micro-batch that fits, with the configured number of micro-batches.
+fn fits_tokens_per_s(plan: &Plan, run: &PlannedRun, config: &RunConfig, speeds: &DeviceRates) -> Option<f64> {
+    let ms = speeds.step_ms(run.fits_work.as_ref()?, config, &plan.target).ok()?;
+    let tokens = run.fits_micro_batch? * config.strategy.accumulate * config.sample().tokens?;
+    Some(1e3 * tokens as f64 / ms)
 }
 
 fn phase_peak(usage: &Usage, phase: Phase) -> Option<u64> {

@@ -11,7 +11,7 @@ use super::{Row, Status, Store};
 use base::regular;
 use base::statistics;
 use base::units::Bytes;
-use device::{Factors, Target};
+use device::{Factors, Pool, Target};
 use execute::MEMORY_FILE;
 use memory::Bottleneck;
 use plan::{Calibration, DeviceRates, RatesOrigin};
@@ -27,6 +27,8 @@ const LARGEST: Bytes = Bytes(256 << 20);
 #[derive(Debug, Deserialize)]
 struct Operation {
     operation: String,
+    /// Where it ran: `device` or `host`.
+    device: String,
     ms: f64,
     times_per_step: u64,
     flops: u64,
@@ -126,7 +128,7 @@ impl OperationTimes {
         let of_model = self.by_model.entry(row.model.clone()).or_default();
         let (mut allocator_seconds, mut allocated, mut live_before) = (0.0, 0, 0);
         for line in lines {
-            let Operation { operation, ms, times_per_step, flops, moved_bytes, live_bytes } = line;
+            let Operation { operation, device, ms, times_per_step, flops, moved_bytes, live_bytes } = line;
             let (took, times) = (times_per_step as f64 * ms / 1e3, times_per_step as f64);
             let grown = live_bytes.saturating_sub(live_before);
             live_before = live_bytes;
@@ -136,6 +138,8 @@ impl OperationTimes {
                     allocated = times_per_step.saturating_mul(grown).saturating_add(allocated);
                 }
                 "free" => allocator_seconds += took,
+                // The rates are the card's, and not its host's.
+                _ if row.context_bytes.is_some() && device == Pool::Host.name() => {}
                 _ => {
                     let dtype = precision.dtype();
                     let roofline = speeds.roofline_seconds(dtype, flops, moved_bytes, precision);
@@ -236,13 +240,13 @@ mod tests {
         fs::create_dir_all(&run).unwrap();
         // Roofline times: 4 ms for each of two matmuls, 1 ms for the norm. One allocation of 1000 bytes. `normal` is
         // part of no step.
-        let lines = "operation,ms,times_per_step,flops,moved_bytes,live_bytes\n\
-                     allocate,0.25,1,0,0,1000\n\
-                     linear,6,1,4000000,1024,1000\n\
-                     linear again,10,1,4000000,1024,1000\n\
-                     layer-norm,0.5,1,0,1000000,1000\n\
-                     free,0.75,1,0,0,0\n\
-                     normal,9,0,0,1000,0\n";
+        let lines = "operation,device,ms,times_per_step,flops,moved_bytes,live_bytes\n\
+                     allocate,device,0.25,1,0,0,1000\n\
+                     linear,device,6,1,4000000,1024,1000\n\
+                     linear again,device,10,1,4000000,1024,1000\n\
+                     layer-norm,device,0.5,1,0,1000000,1000\n\
+                     free,device,0.75,1,0,0,0\n\
+                     normal,device,9,0,0,1000,0\n";
         fs::write(run.join(MEMORY_FILE), lines).unwrap();
         let (speeds, errors) = learned(out.path(), &target());
         assert!(errors.is_empty(), "{errors:?}");
@@ -252,6 +256,25 @@ mod tests {
         assert!((speeds.seconds_per_asked_byte - 1e-6).abs() < 1e-18, "{}", speeds.seconds_per_asked_byte);
         let of_start = &speeds.calibration[&("normal".to_owned(), Precision::Fp32)];
         assert!(of_start.is_empty(), "{of_start:?}");
+    }
+
+    /// An operation on a card's host says nothing about the card, and the same operation on the card nothing about the
+    /// host. On a CPU both are one device.
+    #[test]
+    fn host_operations_do_not_calibrate_a_card() {
+        let of_adamw = |context_bytes| {
+            let out = folder(&[Row { context_bytes, ..row("one", "fp32", Some(1e9)) }]);
+            let run = out.path().join("a/one/1");
+            fs::create_dir_all(&run).unwrap();
+            let lines = "operation,device,ms,times_per_step,flops,moved_bytes,live_bytes\n\
+                         adamw,device,2,1,0,1000000,1000\n\
+                         adamw,host,100,1,0,1000000,1000\n";
+            fs::write(run.join(MEMORY_FILE), lines).unwrap();
+            let (speeds, _) = learned(out.path(), &target());
+            factor(&speeds, "adamw", Bottleneck::of(0, 1_000_000))
+        };
+        assert_eq!(of_adamw(Some(1)), 2.0);
+        assert_eq!(of_adamw(None), 51.0);
     }
 
     #[test]

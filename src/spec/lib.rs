@@ -34,7 +34,7 @@ pub use schema::rules::attach_span;
 pub use schema::schedule::*;
 pub use schema::settings::Setting;
 pub use schema::strategy::*;
-pub use schema::target::{Described, read_target};
+pub use schema::target::{Described, HOST_THREADS, HostRates, read_target};
 
 use reader::declare::ChoiceTable;
 

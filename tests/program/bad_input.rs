@@ -208,6 +208,9 @@ bad! {
     wrong_word: check(&with("\"block\"", "\"blok\""));
     size_without_unit: check(&append("[target]\nmemory = 24"));
     host_memory_of_0: check(&append("[target]\nmemory = \"24 GiB\"\nhost_memory = \"0 B\""));
+    link_without_a_unit_per_second: check(&append("[target]\nlink = \"25 GB\""));
+    link_as_a_number: check(&append("[target]\nlink = 25"));
+    link_by_another_name: check(&append("[target]\npcie_bandwidth = \"25 GB/s\""));
     host_memory_by_another_name: check(&append("[target]\nram = \"24 GiB\""));
     size_with_wrong_unit: check(&append("[target]\nmemory = \"24 gib\""));
     missing_key: check(&with("heads = 2\n", ""));

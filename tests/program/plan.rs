@@ -424,6 +424,114 @@ fn times_are_estimated_from_measured_rates() {
     assert!(chosen.contains("params  est ms  +FLOP%  moved  effects"), "{chosen}");
 }
 
+/// The rows of a plan as CSV, by strategy.
+fn planned(dir: &TestFolder, arguments: &[&str]) -> HashMap<String, HashMap<String, String>> {
+    let output = dir.program(arguments).args(["--format", "csv"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<HashMap<String, String>> = csv::Reader::from_reader(&output.stdout[..])
+        .deserialize()
+        .collect::<Result<_, _>>()
+        .expect("a table");
+    rows.into_iter().map(|row| (row["strategy"].clone(), row)).collect()
+}
+
+fn number(row: &HashMap<String, String>, column: &str) -> f64 {
+    row[column].parse().unwrap_or_else(|_| panic!("{column} is {:?}", row[column]))
+}
+
+const OFFLOAD: &str = "
+[strategies.optimizer]
+offload = { optimizer = true }
+
+[strategies.activations]
+offload = { activations = true, ahead = 0 }
+
+[strategies.head]
+precision = \"bf16\"
+place = { embedding = \"host\", head = \"host\" }
+";
+
+/// Operations on a known card's host and transfers are estimated with rates that the output labels as assumed; a target
+/// file, an experiment and the command line state others, the latter first.
+#[test]
+fn rates_of_host_and_link_are_assumed_or_stated() {
+    let dir = test_folder();
+    let tiny = Tiny { layers: 2, d_model: 32, ..Tiny::default() };
+    dir.write("a.toml", format!("baseline = \"plain\"\n{}", tiny.with(&(STRATEGIES.to_owned() + OFFLOAD))));
+    let plan = |more: &[&str]| {
+        let arguments = [&["plan", "a.toml"], more].concat();
+        let rows = planned(&dir, &arguments);
+        let output = dir.program(&arguments).output().expect("it starts");
+        (rows, String::from_utf8(output.stdout).expect("text").replace("\n  ", " "))
+    };
+    let ms = |rows: &HashMap<String, HashMap<String, String>>, strategy: &str| {
+        number(&rows[strategy], "estimated_step_ms")
+    };
+    let (assumed, said) = plan(&["--target", "h100-80gb"]);
+    assert!(ms(&assumed, "optimizer") > ms(&assumed, "plain"), "the host is slower");
+    assert!(said.contains("The card's host is assumed to reach"), "{said}");
+    assert!(said.contains("assumed to reach the link's peak, 64.0 GB/s in each direction"), "{said}");
+    assert!(said.contains("not compared, for lack of an estimate: head."), "{said}");
+    assert!(
+        said.contains("Without an estimate, and not compared in time: head (the host's rate of"),
+        "{said}"
+    );
+    let caution = &assumed["optimizer"]["caution"];
+    assert!(caution.ends_with("; rates of its host are assumed"), "{caution}");
+
+    let printed = dir.program(&["devices", "--target", "h100-80gb"]).output().expect("it starts").stdout;
+    let file = String::from_utf8(printed).expect("text");
+    assert_eq!(plan(&["--target", "h100-80gb"]).0, assumed);
+    let host =
+        "link = \"1 GB/s\"\nhost_threads = 1\nhost_bandwidth = \"100 MB/s\"\nhost_flops = \"1 GFLOP/s\"\n";
+    dir.write("stated.toml", file + host);
+    let (stated, said) = plan(&["--target", "stated.toml"]);
+    assert!(ms(&stated, "optimizer") > 2.0 * ms(&assumed, "optimizer"));
+    assert!(!said.contains("assumed to reach") && said.contains("back take 1.00 GB/s"), "{said}");
+
+    // Without prefetch, transfers add to the step.
+    let copied = |arguments: &[&str]| {
+        let rows = plan(&[&["--target", "stated.toml"], arguments].concat()).0;
+        ms(&rows, "activations") - ms(&rows, "plain")
+    };
+    let of_file = copied(&[]);
+    let is_about = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-6;
+    assert!(is_about(copied(&["--set", "target.link=2 GB/s"]), of_file / 2.0));
+    assert!(is_about(copied(&["--set", "target.link=2 GB/s", "--link", "4GB/s"]), of_file / 4.0));
+
+    let output =
+        dir.program(&["plan", "a.toml", "--device", "cpu", "--link", "4GB/s"]).output().expect("it starts");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("--link has no effect: a CPU's device and host pools are one memory"), "{error}");
+}
+
+/// The estimated speed at the largest batch that fits is that of a run with this batch.
+#[test]
+fn speed_at_the_largest_batch_is_that_of_its_run() {
+    let dir = test_folder();
+    let accumulated = "[strategies.accumulated]\naccumulate = 2\n";
+    let tiny = Tiny { layers: 2, d_model: 32, ..Tiny::default() };
+    dir.write("a.toml", tiny.with(&(STRATEGIES.to_owned() + accumulated)));
+    let target = ["plan", "a.toml", "--target", "h100-80gb", "--memory", "600 MiB"];
+    let rows = planned(&dir, &target);
+    for (strategy, micro_batches) in [("plain", 1.0), ("lean", 1.0), ("accumulated", 2.0)] {
+        let row = &rows[strategy];
+        let batch = number(row, "fits_micro_batch") * micro_batches;
+        let setting = format!("train.batch_size={batch}");
+        let run =
+            &planned(&dir, &[&target[..], &["--set", &setting, "--filter", strategy]].concat())[strategy];
+        let context = tiny.context as f64;
+        let speed = 1e3 * batch * context / number(run, "estimated_step_ms");
+        let predicted = number(row, "estimated_fits_tokens_per_s");
+        assert!((speed / predicted - 1.0).abs() < 1e-9, "{strategy}: {speed} {predicted}");
+        assert_eq!(run["estimated_fits_tokens_per_s"], row["estimated_fits_tokens_per_s"]);
+    }
+    let output = dir.program(&target).args(["--columns", "fits,fits_speed"]).output().expect("it starts");
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(table.contains("fits  fits tok/s  effects"), "{table}");
+}
+
 /// A strategy that is invalid at every point is no mistake for a command that does not select it.
 #[test]
 fn invalid_strategies_outside_the_filter_are_skipped() {

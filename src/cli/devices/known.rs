@@ -2,8 +2,10 @@
 
 use super::columns;
 use device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
+use plan::ASSUMED_HOST;
+use spec::{HOST_THREADS, HostRates};
 
-const HEADINGS: [&str; 8] = ["target", "name", "memory", "compute", "GB/s", "fp32", "tf32", "bf16"];
+const HEADINGS: [&str; 9] = ["target", "name", "memory", "compute", "GB/s", "link", "fp32", "tf32", "bf16"];
 
 pub(super) fn text(width: usize) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
@@ -12,7 +14,8 @@ pub(super) fn text(width: usize) -> String {
         "{}
 Nothing here was measured with this program. Memory is what drivers are said to let programs have; \
          GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, fp16 as bf16. \
-         What a context takes is assumed to be {ASSUMED_CONTEXT} on each of them.
+         link is the peak of the link to the host, in GB/s per direction. What a context takes is assumed to be \
+         {ASSUMED_CONTEXT} on each of them, and {host}.
 
     runner plan FILES... --target {word:<13}   without the card
     runner devices --device cuda --target FILE    where it is: writes what is measured there
@@ -20,7 +23,16 @@ Nothing here was measured with this program. Memory is what drivers are said to 
 ",
         columns::aligned(&lines, width),
         word = KNOWN_CARDS[0].word,
+        host = assumed_host(),
     )
+}
+
+/// `operations on a host to reach 20.0 GB/s and 80.0 GFLOP/s on 1 thread`
+fn assumed_host() -> String {
+    let HostRates { bandwidth, flops, .. } = ASSUMED_HOST;
+    let rates = [bandwidth.map(|rate| rate.to_string()), flops.map(|rate| rate.to_string())];
+    let rates: Vec<String> = rates.into_iter().flatten().collect();
+    format!("operations on a host to reach {} on {HOST_THREADS} thread", rates.join(" and "))
 }
 
 fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
@@ -31,6 +43,7 @@ fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
         memory.to_string(),
         (*capability).to_owned(),
         bandwidth.to_string(),
+        card.link().to_string(),
         fp32.to_string(),
         tf32.to_string(),
         bf16.to_string(),

@@ -1,6 +1,7 @@
 //! `devices`: lists this machine's devices with their rates, and missing libraries; lists known cards; writes target files.
 
 mod columns;
+mod host;
 mod known;
 mod survey;
 mod text;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::{output, terminal};
-use device::{DeviceChoice, KnownCard, Limits};
+use device::{DeviceChoice, DeviceKind, KnownCard, Limits};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -44,7 +45,12 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         check_new(file, args.overwrite)?;
         let found = device::find(args.device).map_err(Failure::input)?;
         let target = found.target(Limits::default()).map_err(Failure::input)?;
-        let text = toml::to_string(&target).map_err(Failure::machine)?;
+        let mut text = toml::to_string(&target).map_err(Failure::machine)?;
+        if target.kind == DeviceKind::Cuda {
+            let (rates, problems) = host::measure(args.device.ordinal());
+            text += &rates.to_toml();
+            problems.iter().for_each(|problem| output::note(problem));
+        }
         std::fs::write(file, text)
             .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))?;
         found.notes.iter().for_each(|note| output::note(note));

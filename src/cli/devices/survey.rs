@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
+use super::host;
 use device::{Card, DeviceChoice, Found, Inventory, ProbeError, ProbeReport, Unavailable};
+use spec::HostRates;
 
 /// The output of `devices --json`. Unknown figures are `null`.
 #[derive(Debug, Serialize)]
@@ -27,6 +29,11 @@ pub(super) struct Surveyed {
     pub(super) product_flops_per_s: Option<f64>,
     pub(super) bf16_product_flops_per_s: Option<f64>,
     pub(super) copy_bytes_per_s: Option<f64>,
+    /// Of a card: between it and its host, per direction.
+    pub(super) link_bytes_per_s: Option<u64>,
+    /// Of a card's host, on the threads that its operations run on.
+    pub(super) host_bytes_per_s: Option<u64>,
+    pub(super) host_flops_per_s: Option<u64>,
     /// Why it is unusable.
     pub(super) problem: Option<String>,
 }
@@ -110,5 +117,16 @@ fn survey_card(card: &Card) -> (Surveyed, Vec<String>) {
         capability: Some(card.capability.to_string()),
         ..Surveyed::default()
     };
-    named.probed(device::probe_in_child(Some(card.ordinal), true))
+    let (mut surveyed, mut notes) = named.probed(device::probe_in_child(Some(card.ordinal), true));
+    if surveyed.problem.is_none() {
+        let (HostRates { link, bandwidth, flops }, problems) = host::measure(card.ordinal);
+        surveyed = Surveyed {
+            link_bytes_per_s: link.map(|rate| rate.0),
+            host_bytes_per_s: bandwidth.map(|rate| rate.0),
+            host_flops_per_s: flops.map(|rate| rate.0),
+            ..surveyed
+        };
+        notes.extend(problems);
+    }
+    (surveyed, notes)
 }

@@ -2,7 +2,9 @@
 
 use super::columns;
 use super::survey::{Survey, Surveyed};
+use base::rates::{BytesPerSecond, FlopsPerSecond};
 use base::units::Bytes;
+use spec::HOST_THREADS;
 
 const HEADINGS: [&str; 8] =
     ["device", "name", "memory", "compute", "context", "fp32 matmul", "bf16 matmul", "copy"];
@@ -18,6 +20,7 @@ pub(super) fn text(survey: &Survey, width: usize) -> String {
             text.push('\n');
         }
     };
+    paragraph(survey.devices.iter().filter_map(host_line).collect());
     let libraries = survey.libraries.iter().map(|library| {
         let path = library.path.as_deref().unwrap_or("from the loader's path");
         format!("{} {}: {path}", library.name, library.version)
@@ -28,6 +31,18 @@ pub(super) fn text(survey: &Survey, width: usize) -> String {
     });
     paragraph(problems.chain(survey.missing.iter().cloned()).chain(survey.notes.iter().cloned()).collect());
     text
+}
+
+/// `cuda:0: link to the host 25.1 GB/s per direction; host on 1 thread 11.2 GB/s, 95.0 GFLOP/s`
+fn host_line(device: &Surveyed) -> Option<String> {
+    let (link, bandwidth, flops) =
+        (device.link_bytes_per_s, device.host_bytes_per_s, device.host_flops_per_s);
+    let link = link.map(|rate| format!("link to the host {} per direction", BytesPerSecond(rate)));
+    let host = bandwidth.zip(flops).map(|(bandwidth, flops)| {
+        format!("host on {HOST_THREADS} thread {}, {}", BytesPerSecond(bandwidth), FlopsPerSecond(flops))
+    });
+    let parts: Vec<String> = [link, host].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("{}: {}", device.device, parts.join("; ")))
 }
 
 fn cells(device: &Surveyed) -> [String; HEADINGS.len()] {
@@ -76,6 +91,9 @@ mod tests {
             product_flops_per_s: Some(5e13),
             bf16_product_flops_per_s: Some(7.9e14),
             copy_bytes_per_s: Some(4.3e12),
+            link_bytes_per_s: Some(25_100_000_000),
+            host_bytes_per_s: Some(11_200_000_000),
+            host_flops_per_s: Some(95_000_000_000),
             problem: None,
         };
         let busy = Surveyed {
@@ -104,6 +122,8 @@ device  name              memory  compute  context  fp32 matmul  bf16 matmul    
 cpu     Some Processor  16.0 GiB        -        -  352 GFLOP/s            -   53 GB/s
 cuda:0  Some Card       80.0 GiB      9.0  500 MiB   50 TFLOP/s  790 TFLOP/s  4.3 TB/s
 cuda:1  Some Card       80.0 GiB      9.0        -            -            -         -
+
+cuda:0: link to the host 25.1 GB/s per direction; host on 1 thread 11.2 GB/s, 95.0 GFLOP/s
 
 NVRTC 13.0: /lib/libnvrtc.so.13
 

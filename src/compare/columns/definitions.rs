@@ -103,7 +103,7 @@ impl TableColumn {
 }
 
 /// In the order of the table.
-pub(super) static ALL: [TableColumn; 36] = [
+pub(super) static ALL: [TableColumn; 37] = [
     TableColumn {
         name: "memory",
         title: ColumnTitle::Unit,
@@ -370,6 +370,15 @@ pub(super) static ALL: [TableColumn; 36] = [
         predicted: When(|view| view.any(TableEntry::accumulates)),
         cell: |_, entry| Some(entry.fits_batch()?.to_string()),
         explanation: |_| "largest batch with the same number of micro-batches",
+    },
+    TableColumn {
+        name: "fits_speed",
+        title: Fixed("fits tok/s"),
+        rank: |_| 14,
+        measured: OnRequest,
+        predicted: OnRequest,
+        cell: |_, entry| entry.row.estimated_fits_tokens_per_s.map(rate),
+        explanation: |_| "estimated speed at the largest batch that fits",
     },
     TableColumn {
         name: "host",

@@ -98,7 +98,8 @@ impl Timeline {
         waits.map(|(_, record)| record.took).sum::<Duration>() + self.waited_for_batches
     }
 
-    /// Writes `memory.csv`: one line for each executed instruction, without event records. Time, FLOPs and bytes moved
+    /// Writes `memory.csv`: one line for each executed instruction, without event records. `device` is `device` or `host`,
+    /// where the instruction runs. Time, FLOPs and bytes moved
     /// are those of one execution; `times_per_step` is the number of executions in an optimizer step, 0 for start-up
     /// and evaluation.
     ///
@@ -120,6 +121,7 @@ impl Timeline {
                     program.scope(instruction.scope).path.clone(),
                     operation,
                     value,
+                    instruction.device.name().to_owned(),
                     format!("{:.5}", record.took.as_secs_f64() * 1e3 / f64::from(record.times)),
                     // Instructions of the first iteration are not part of a step.
                     if instruction.first_iteration { 0 } else { per_step }.to_string(),
@@ -136,12 +138,13 @@ impl Timeline {
 }
 
 fn header() -> Vec<String> {
-    const FIXED: [&str; 10] = [
+    const FIXED: [&str; 11] = [
         "section",
         "phase",
         "scope",
         "operation",
         "value",
+        "device",
         "ms",
         "times_per_step",
         "flops",

@@ -358,6 +358,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             figures: device::Figures::Measured,
             rank: device::Rank::ALONE,
         },
+        link: None,
         unsuited: None,
         repeats: Repeats::Times(1),
         axes: Vec::new(),
@@ -376,6 +377,7 @@ fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConf
         config,
         prediction: None,
         fits_micro_batch: None,
+        fits_work: None,
         torch: None,
         no_effect: vec!["release".into()],
     }

@@ -18,6 +18,7 @@ use crate::schema::repeats::Repeats;
 use crate::schema::resolved::RunConfig;
 use crate::schema::settings::Setting;
 use crate::schema::{rules, run_tables};
+use base::rates::BytesPerSecond;
 use device::{DeviceKind, Limits};
 
 /// The merged files and command line of an experiment. Its strategies include the keys that they inherit.
@@ -27,6 +28,8 @@ pub struct Document<'a> {
     pub requires: Option<DeviceKind>,
     pub limits: Limits,
     pub plan: PlanKeys,
+    /// The rate of the link between a card and its host.
+    pub link: Option<BytesPerSecond>,
     pub repeats: Repeats,
     pub strategies: Vec<WrittenStrategy>,
     pub sweep: Sweep,
@@ -106,6 +109,7 @@ impl<'a> Document<'a> {
             requires: written.requires,
             limits: written.limits,
             plan: written.plan,
+            link: written.link,
             repeats: written.repeats,
             strategies,
             sweep: written.sweep,

@@ -9,7 +9,7 @@ use glob::Pattern;
 use crate::reader::declare::KeyTable;
 use crate::reader::error::Problem;
 use crate::reader::keys::{Keys, Reader};
-use crate::reader::parsers::{NonEmptyText, SizeWithUnit, keyword};
+use crate::reader::parsers::{BYTE_RATE, NonEmptyText, SizeWithUnit, keyword};
 use crate::reader::source::Span;
 use crate::reader::tree::{Node, Table, TableEntry, Value};
 use crate::schema::hints::EXPERIMENT;
@@ -19,6 +19,7 @@ use crate::schema::repeats::Repeats;
 use crate::schema::run_tables;
 use crate::schema::settings::Setting;
 use crate::schema::strategy::{STRATEGY_KEYS, Strategy};
+use base::rates::BytesPerSecond;
 use device::{DeviceKind, Limits};
 
 /// The contents of an experiment file.
@@ -28,6 +29,7 @@ pub(crate) struct ExperimentFile {
     pub(crate) requires: Option<DeviceKind>,
     pub(crate) limits: Limits,
     pub(crate) plan: PlanKeys,
+    pub(crate) link: Option<BytesPerSecond>,
     pub(crate) repeats: Repeats,
     pub(crate) strategies: Vec<WrittenStrategy>,
     pub(crate) sweep: Sweep,
@@ -78,13 +80,14 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Experi
     keys.optional("extends", NonEmptyText);
     let requires = keys.optional("requires", keyword());
     let tables = run_tables::read_tables(&mut keys);
-    let limits = match keys.table("target", "target", "[target]") {
+    let (limits, link) = match keys.table("target", "target", "[target]") {
         Some(mut keys) => {
             let limits = [keys.optional("memory", SizeWithUnit), keys.optional("host_memory", SizeWithUnit)];
+            let link = keys.optional("link", BYTE_RATE);
             keys.finish();
-            limits
+            (limits, link)
         }
-        None => [Some(None); 2],
+        None => ([Some(None); 2], Some(None)),
     };
     let plan = PlanKeys::read(&mut keys);
     if let Some(mut keys) = keys.table("defaults", "", "[defaults]") {
@@ -107,6 +110,7 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Experi
         requires: requires?,
         limits: Limits { memory: memory?, host_memory: host_memory? },
         plan: plan?,
+        link: link?,
         repeats: tables.repeats?,
         strategies,
         sweep,

@@ -2,11 +2,13 @@
 
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use super::declare::{KeywordEnum, Writable};
 use super::keys::{ValueParser, join};
 use super::list::List;
 use super::tree::{Value, quoted};
+use base::rates::{BytesPerSecond, FlopsPerSecond};
 use base::units::Bytes;
 use device::{OLDEST_CARD, Version};
 
@@ -52,6 +54,19 @@ pub(crate) struct ByteSize {
     pub(crate) holds: fn(u64) -> bool,
     pub(crate) expected: &'static str,
 }
+
+/// A rate with its unit.
+pub(crate) struct RateWithUnit<T> {
+    expected: &'static str,
+    rate: PhantomData<T>,
+}
+
+pub(crate) const BYTE_RATE: RateWithUnit<BytesPerSecond> = RateWithUnit {
+    expected: "a rate with its unit, such as \"25 GB/s\" (10^9 bytes per second)",
+    rate: PhantomData,
+};
+pub(crate) const FLOP_RATE: RateWithUnit<FlopsPerSecond> =
+    RateWithUnit { expected: "a rate with its unit, such as \"90 GFLOP/s\"", rate: PhantomData };
 
 /// The compute capability of a GPU: "9.0".
 pub(crate) struct ComputeCapability;
@@ -228,6 +243,27 @@ impl ValueParser for ByteSize {
             "{}, such as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of bytes",
             self.expected
         )
+    }
+}
+
+impl<T: FromStr> ValueParser for RateWithUnit<T> {
+    type Output = T;
+
+    fn parse(&self, value: &Value) -> Option<T> {
+        match value {
+            Value::Text(text) => text.parse().ok(),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        self.expected.to_owned()
+    }
+
+    fn meant(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let per_second = Value::Text(format!("{}/s", text.trim()));
+        self.parse(&per_second).map(|_| per_second.to_string())
     }
 }
 

@@ -257,7 +257,7 @@ fn tables_with_keys() -> impl Iterator<Item = (String, Vec<&'static str>)> {
         ("evaluation", Evaluation::KEYS),
         ("measure", Measure::KEYS),
         ("measure", &["repeats"]),
-        ("target", &["memory", "host_memory"]),
+        ("target", &["memory", "host_memory", "link"]),
         ("plan", PLAN_KEYS),
         ("sweep", &["grid", "zip", "include", "exclude"]),
     ];

@@ -336,6 +336,7 @@ pub(super) const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("evaluation", &["eval", "validation"]),
     ("memory", &["memory_limit", "vram"]),
     ("host_memory", &["cpu_memory", "host_memory_limit", "ram"]),
+    ("link", &["link_bandwidth", "pcie_bandwidth"]),
     ("grid", &["matrix"]),
     (
         "accumulate = {4}",

@@ -8,9 +8,12 @@ use crate::reader::error::{Error, Problem, reason};
 use crate::reader::keys::{Keys, Reader, ValueParser};
 use crate::reader::other_files::{Wanted, other_file};
 use crate::reader::parse::parse;
-use crate::reader::parsers::{Boolean, ByteSize, ComputeCapability, NonEmptyText, UsizeRange, keyword};
+use crate::reader::parsers::{
+    BYTE_RATE, Boolean, ByteSize, ComputeCapability, FLOP_RATE, NonEmptyText, UsizeRange, keyword,
+};
 use crate::reader::source::{SourceText, Sources};
-use crate::reader::tree::Table;
+use crate::reader::tree::{Table, Value};
+use base::rates::{BytesPerSecond, FlopsPerSecond};
 use base::regular;
 use base::units::Bytes;
 use device::{
@@ -47,8 +50,60 @@ fn is_workspace(bytes: u64) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     pub target: Target,
+    pub host: HostRates,
     /// Keys that the file does not set, and the values used instead.
     pub filled_in: Vec<(&'static str, Bytes)>,
+}
+
+/// Rates of a card's host and of the link to it, which time estimates need. They change no memory and are part of no
+/// run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostRates {
+    /// Bytes per second from device to host memory, and as many back.
+    pub link: Option<BytesPerSecond>,
+    /// Bytes per second that the host's operations read and write.
+    pub bandwidth: Option<BytesPerSecond>,
+    /// Rate of the host's fp32 matmuls.
+    pub flops: Option<FlopsPerSecond>,
+}
+
+impl HostRates {
+    /// These rates; missing ones are taken from `others`.
+    pub fn or(self, others: HostRates) -> HostRates {
+        HostRates {
+            link: self.link.or(others.link),
+            bandwidth: self.bandwidth.or(others.bandwidth),
+            flops: self.flops.or(others.flops),
+        }
+    }
+
+    /// As lines of a target file.
+    pub fn to_toml(self) -> String {
+        let HostRates { link, bandwidth, flops } = self;
+        let link = link.map(|rate| format!("link = \"{rate}\"\n"));
+        let threads = bandwidth.map(|_| format!("host_threads = {HOST_THREADS}\n"));
+        let bandwidth = bandwidth.map(|rate| format!("host_bandwidth = \"{rate}\"\n"));
+        let flops = flops.map(|rate| format!("host_flops = \"{rate}\"\n"));
+        [link, threads, bandwidth, flops].into_iter().flatten().collect()
+    }
+}
+
+/// The threads that operations on a card's host run on: the only value of `host_threads`.
+pub const HOST_THREADS: usize = 1;
+
+/// The value of `host_threads`.
+struct HostThreads;
+
+impl ValueParser for HostThreads {
+    type Output = usize;
+
+    fn parse(&self, value: &Value) -> Option<usize> {
+        (*value == Value::Integer(HOST_THREADS as i128)).then_some(HOST_THREADS)
+    }
+
+    fn expected(&self) -> String {
+        format!("{HOST_THREADS}, the number of threads that operations on a card's host run on")
+    }
 }
 
 impl KeywordEnum for DeviceKind {
@@ -129,6 +184,7 @@ fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> 
     let limited = keys.optional("limited", Boolean);
     let host_memory = keys.optional("host_memory", POSITIVE_SIZE);
     let figures = keys.optional("figures", keyword::<Figures>());
+    let host = host_rates(reader, &mut keys, on_cpu);
     keys.finish();
 
     let (name, memory, threads, capability) = (name?, memory?, threads?, capability?);
@@ -158,7 +214,22 @@ fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> 
         figures: figures.unwrap_or_default(),
         ..blank
     };
-    Some(Described { target, filled_in })
+    Some(Described { target, host: host?, filled_in })
+}
+
+/// The rates of a card's host and link. A CPU has none of these keys.
+fn host_rates<'a>(reader: &'a Reader<'a>, keys: &mut Keys<'a>, on_cpu: bool) -> Option<HostRates> {
+    for key in ["link", "host_threads", "host_bandwidth", "host_flops"] {
+        if let Some(entry) = keys.entry(key).filter(|_| on_cpu) {
+            let problem = format!("`{key}` is a key of cards: a CPU's device and host pools are one memory");
+            reader.problem(Problem::new(problem).at(entry.key_span).help("remove it"));
+        }
+    }
+    let (link, threads) = (keys.optional("link", BYTE_RATE), keys.optional("host_threads", HostThreads));
+    let (bandwidth, flops) =
+        (keys.optional("host_bandwidth", BYTE_RATE), keys.optional("host_flops", FLOP_RATE));
+    threads?;
+    Some(HostRates { link: link?, bandwidth: bandwidth?, flops: flops? })
 }
 
 /// A required key.

@@ -15,7 +15,7 @@ fn error_of(change: impl FnOnce(&mut Target)) -> String {
     change(&mut target);
     match described(&toml::to_string(&target).unwrap()) {
         Ok(read) => {
-            assert_eq!(read, Described { target, filled_in: Vec::new() });
+            assert_eq!(read, Described { target, host: HostRates::default(), filled_in: Vec::new() });
             String::new()
         }
         Err(error) => error,
@@ -173,4 +173,41 @@ fn unreadable_files_are_reported() {
     assert!(described("name = ").unwrap_err().contains("FILE:1:"));
     let error = read_target(Path::new("/nowhere/card.toml")).unwrap_err().to_string();
     assert_eq!(error, "cannot read the target file /nowhere/card.toml: there is no such file");
+}
+
+#[test]
+fn rates_of_host_and_link_read_back() {
+    let rates = HostRates {
+        link: Some(BytesPerSecond(25_100_000_000)),
+        bandwidth: Some(BytesPerSecond(9_530_000_000)),
+        flops: Some(FlopsPerSecond(95_000_000_000)),
+    };
+    let read = described(&format!("{CARD}{}", rates.to_toml())).unwrap();
+    assert_eq!(read.host, rates);
+    assert_eq!(read.target, described(CARD).unwrap().target, "rates are no part of a run's target");
+    assert_eq!(HostRates::default().to_toml(), "");
+    let home = read.target.workspace_limits(device::Pool::Host);
+    assert_eq!(home.threads, HOST_THREADS, "as the error message states");
+}
+
+#[test]
+fn wrong_rates_of_host_and_link_are_reported() {
+    let error = |line: &str| first_lines(&described(&format!("{CARD}{line}\n")).unwrap_err());
+    let rate = "a rate with its unit, such as \"25 GB/s\" (10^9 bytes per second)";
+    assert_eq!(error("link = \"25 GB\""), format!("`link` must be {rate}, not \"25 GB\"\n --> FILE:4:8"));
+    assert_eq!(
+        error("host_bandwidth = 9"),
+        format!("`host_bandwidth` must be {rate}, not 9\n --> FILE:4:18")
+    );
+    let flops = "`host_flops` must be a rate with its unit, such as \"90 GFLOP/s\", not \"90 GB/s\"";
+    assert_eq!(error("host_flops = \"90 GB/s\""), format!("{flops}\n --> FILE:4:14"));
+    let threads =
+        "`host_threads` must be 1, the number of threads that operations on a card's host run on, not 16";
+    assert_eq!(error("host_threads = 16"), format!("{threads}\n --> FILE:4:16"));
+    let cpu = "name = \"mine\"\nkind = \"cpu\"\nmemory = 1000000\nthreads = 8\n";
+    let on_cpu = described(&format!("{cpu}link = \"25 GB/s\"\nhost_threads = 1")).unwrap_err();
+    for key in ["link", "host_threads"] {
+        let problem = format!("`{key}` is a key of cards: a CPU's device and host pools are one memory");
+        assert!(on_cpu.contains(&problem), "{on_cpu}");
+    }
 }
