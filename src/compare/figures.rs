@@ -80,6 +80,8 @@ struct Figures {
     /// The program whose memory the other columns hold, if not this one: `PyTorch 2.15`.
     memory_of: Option<String>,
     estimated_fits_tokens_per_s: Option<f64>,
+    stream_dtype: String,
+    table_dtype: String,
     axes: Vec<(String, String)>,
 }
 
@@ -191,6 +193,8 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, comparison: &Comparison
         torch_limit_bytes: row.torch_limit_bytes,
         memory_of: comparison.pytorch.clone(),
         estimated_fits_tokens_per_s: row.estimated_fits_tokens_per_s,
+        stream_dtype: row.stream_dtype,
+        table_dtype: row.table_dtype,
         axes: row.axes,
     }
 }

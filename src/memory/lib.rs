@@ -23,7 +23,7 @@ pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};
 pub use manager::MemoryManager;
 pub use out_of_memory::{Failure, OutOfMemory, Shortfall};
-pub use prediction::{Prediction, fits, live_bytes, peak_live, predict, predict_with};
+pub use prediction::{EmbeddingDtypes, Prediction, fits, live_bytes, peak_live, predict, predict_with};
 pub use run_schedule::{EvaluationCycle, Evaluations, RunSchedule};
 pub use step_work::{Bottleneck, StepWork, Task, carried_bytes};
 pub use system::{Backing, System};

@@ -10,6 +10,7 @@ use super::system::NoStorage;
 use base::units::Bytes;
 use compile::{Action, Program, Section};
 use device::{Pool, Target, Usage};
+use ops::DType;
 
 /// The maximum number of steps in the search for the step that runs out of memory. Repeated states need fewer.
 const MAX_STEPS: u64 = 1 << 10;
@@ -47,12 +48,35 @@ pub struct Prediction {
     /// Elements of all parameters, and of trainable ones.
     pub parameters: u64,
     pub trainable_parameters: u64,
+    /// `None` if the model has no lookup table.
+    pub embedding_dtypes: Option<EmbeddingDtypes>,
     /// FLOPs of an optimizer step: forward and backward pass, recomputation, and the total including the optimizer.
     pub model_flops: u64,
     pub recompute_flops: u64,
     pub hardware_flops: u64,
     /// The launches and transfers of an optimizer step.
     pub work: StepWork,
+}
+
+/// The dtypes that decide whether runs are compared on equal terms, beside those of matmuls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddingDtypes {
+    /// Of the lookup tables, as they are stored.
+    pub tables: DType,
+    /// Of the residual stream, which begins with the rows that are looked up.
+    pub stream: DType,
+}
+
+impl EmbeddingDtypes {
+    fn of(program: &Program) -> Option<EmbeddingDtypes> {
+        let code = program.step().flat_map(|section| &section.code);
+        code.into_iter().find_map(|instruction| {
+            let Action::Launch { op, inputs, outputs, .. } = &instruction.action else { return None };
+            let table = (0..inputs.len()).find(|input| op.looks_up(*input))?;
+            let [tables, stream] = [inputs[table], outputs[0]].map(|value| program.ty(value).dtype);
+            Some(EmbeddingDtypes { tables, stream })
+        })
+    }
 }
 
 impl Prediction {
@@ -129,6 +153,7 @@ pub fn predict_with<'a>(
         steps_until_oom,
         parameters: program.parameter_count(|_| true),
         trainable_parameters: program.parameter_count(|bucket| bucket.trainable),
+        embedding_dtypes: EmbeddingDtypes::of(program),
         model_flops: program.model_flops(),
         recompute_flops: program.recompute_flops(),
         hardware_flops: work.flops(),

@@ -145,6 +145,12 @@ documented! {
         /// device rates are known.
         #[serde(default)]
         pub estimated_fits_tokens_per_s: Option<f64>,
+        /// Dtype of the residual stream. Unknown in tables of older versions.
+        #[serde(default)]
+        pub stream_dtype: String,
+        /// Dtype in which embedding tables are stored; likewise.
+        #[serde(default)]
+        pub table_dtype: String,
         /// Swept keys with their values, in the order of the axes. Each key is a column.
         #[serde(default)]
         pub axes: Vec<(String, String)>,

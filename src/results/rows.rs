@@ -4,10 +4,10 @@ use super::row::{Row, Status};
 use super::settings;
 use device::{DeviceKind, Phase, Target, Usage};
 use execute::{Ended, Outcome};
-use memory::Prediction;
+use memory::{EmbeddingDtypes, Prediction};
 use plan::{DeviceRates, Plan, PlannedRun, TorchForecast};
 use pytorch::Fit;
-use spec::RunConfig;
+use spec::{KeywordEnum as _, RunConfig, StorageDtype};
 
 /// The row of a run before it starts, with its predicted status.
 pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
@@ -82,6 +82,11 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     row.predicted_peak_bytes = Some(prediction.device.steady_peak().live.total());
     row.predicted_first_step_peak_bytes = Some(prediction.first_step_peak);
     row.predicted_reserved_peak_bytes = Some(prediction.device.reserved_peak);
+    if let Some(EmbeddingDtypes { tables, stream }) = prediction.embedding_dtypes {
+        let [stream, tables] = [stream, tables].map(StorageDtype::of);
+        row.stream_dtype = stream.map(StorageDtype::keyword).unwrap_or_default().to_owned();
+        row.table_dtype = tables.map(StorageDtype::keyword).unwrap_or_default().to_owned();
+    }
     if let Some(found) = &prediction.out_of_memory {
         row.status = Status::Oom;
         row.measured.record_out_of_memory(found, prediction.short(target));

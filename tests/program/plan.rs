@@ -532,6 +532,78 @@ fn speed_at_the_largest_batch_is_that_of_its_run() {
     assert!(table.contains("fits  fits tok/s  effects"), "{table}");
 }
 
+/// The dtypes of residual stream and embedding tables are those of the program, and shown where strategies differ.
+#[test]
+fn dtypes_of_stream_and_tables_are_predicted_and_shown() {
+    let dir = test_folder();
+    let strategies = "
+[strategies.plain]
+
+[strategies.autocast]
+precision = \"bf16\"
+
+[strategies.master]
+params = \"bf16\"
+
+[strategies.pure]
+params = \"bf16\"
+master_weights = false
+
+[strategies.qlora]
+precision = \"bf16\"
+lora = { rank = 4, alpha = 8, targets = [\"mlp\"], base = \"nf4\" }
+
+[strategies.qlora-pure]
+extends = \"pure\"
+lora = { rank = 4, alpha = 8, targets = [\"mlp\"], base = \"nf4\" }
+";
+    let tiny = Tiny { layers: 2, d_model: 32, ..Tiny::default() };
+    dir.write("a.toml", format!("baseline = \"plain\"\n{}", tiny.with(strategies)));
+    let target = ["plan", "a.toml", "--target", "card.toml"];
+    let rows = planned(&dir, &target);
+    let dtypes = |strategy: &str| {
+        let row = &rows[strategy];
+        (row["stream_dtype"].clone(), row["table_dtype"].clone())
+    };
+    let output = dir.program(&target).args(["--columns", "fits"]).output().expect("it starts");
+    let table = String::from_utf8(output.stdout).expect("text");
+    for (strategy, stream, tables, shown) in [
+        ("plain", "fp32", "fp32", "fp32 stream and tables"),
+        ("autocast", "fp32", "fp32", ""),
+        ("master", "fp32", "bf16", "fp32 stream, bf16 tables"),
+        ("pure", "bf16", "bf16", "bf16 stream and tables"),
+        ("qlora", "fp32", "fp32", "fp32 stream and tables; "),
+        ("qlora-pure", "bf16", "bf16", "bf16 stream and tables; "),
+    ] {
+        assert_eq!(dtypes(strategy), (stream.to_owned(), tables.to_owned()), "{strategy}");
+        let line =
+            table.lines().find(|line| line.trim_start().starts_with(&format!("{strategy} "))).expect("a row");
+        let own: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| cell.contains("tables")).collect();
+        assert_eq!(own.len(), usize::from(!shown.is_empty()), "{line}");
+        assert!(line.contains(shown), "{line}");
+    }
+    let output = dir.program(&target).args(["--filter", "plain,autocast"]).output().expect("it starts");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("stream and tables"), "both are fp32");
+}
+
+/// LoRA and QLoRA of a shipped experiment differ in the storage of the base alone. Where they do not, the table says so.
+#[test]
+fn shipped_adapters_are_compared_on_equal_terms() {
+    let dir = test_folder();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/llama-8b.toml");
+    let file = file.to_str().expect("a path of text");
+    let arguments = ["plan", file, "--target", "h100-80gb", "--filter", "bfloat16,lora,qlora,qlora-fp32"];
+    let rows = planned(&dir, &arguments);
+    let dtypes =
+        |strategy: &str| ["stream_dtype", "table_dtype"].map(|column| rows[strategy][column].clone());
+    for strategy in ["bfloat16", "lora", "qlora"] {
+        assert_eq!(dtypes(strategy), ["bf16", "bf16"], "{strategy}");
+    }
+    assert_eq!(dtypes("qlora-fp32"), ["fp32", "fp32"]);
+    let peak = |strategy: &str| number(&rows[strategy], "predicted_peak_bytes");
+    assert!(peak("qlora") < peak("lora") && peak("qlora") < peak("qlora-fp32"));
+}
+
 /// A strategy that is invalid at every point is no mistake for a command that does not select it.
 #[test]
 fn invalid_strategies_outside_the_filter_are_skipped() {

@@ -7,6 +7,7 @@ pub(super) use definitions::{TableColumn, find, names};
 pub(super) use note::{mark, short, steps};
 
 use super::entry::TableEntry;
+use super::group::TableGroup;
 use super::numbers::Unit;
 use super::table::{Column, Remainder, Table, TableLine};
 use super::text::one_line;
@@ -99,15 +100,17 @@ pub(super) fn table(comparison: &Comparison) -> Table {
         Some(more) if in_columns => axes::label_without(&entry.row, |_| true) + more,
         _ => entry.label.clone(),
     };
-    let line = |entry: &&TableEntry| TableLine {
+    let line = |group: &TableGroup, entry: &TableEntry| TableLine {
         mark: mark(entry),
         name: one_line(&name(entry)),
-        note: one_line(&note::note(entry)),
+        note: one_line(&note::note(entry, group)),
     };
+    let of_group =
+        |group: &TableGroup| group.entries.iter().map(|entry| line(group, entry)).collect::<Vec<_>>();
     Table {
         name: if comparison.by.is_some() { "point" } else { "strategy" }.into(),
         note: "effects".into(),
-        lines: view.entries.iter().map(line).collect(),
+        lines: comparison.groups.iter().flat_map(of_group).collect(),
         columns,
         headings,
         remainder,

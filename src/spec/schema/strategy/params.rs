@@ -1,7 +1,7 @@
 //! `params`, and the keys whose defaults depend on it: `master_weights`, `gradient_dtype`, `residual`.
 
 use super::{Precision, Strategy};
-use crate::reader::declare::keywords;
+use crate::reader::declare::{KeywordEnum as _, keywords};
 use ops::DType;
 
 keywords! {
@@ -20,6 +20,11 @@ impl StorageDtype {
             StorageDtype::Bf16 => DType::BF16,
             StorageDtype::Fp16 => DType::F16,
         }
+    }
+
+    /// The storage dtype that is this dtype, if one is.
+    pub fn of(dtype: DType) -> Option<StorageDtype> {
+        StorageDtype::ALL.iter().copied().find(|storage| storage.dtype() == dtype)
     }
 
     /// The default of `gradient_dtype`: that of the parameters.
