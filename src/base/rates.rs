@@ -38,7 +38,7 @@ impl FromStr for FlopsPerSecond {
         let parsed = FLOP_UNITS.iter().find_map(|(unit, scale)| {
             let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
             let flops = number * scale;
-            (flops >= 1.0 && flops < 1e20).then_some(FlopsPerSecond(flops as u64))
+            (1.0..1e19).contains(&flops).then_some(FlopsPerSecond(flops as u64))
         });
         parsed.ok_or_else(|| {
             format!(

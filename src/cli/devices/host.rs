@@ -52,7 +52,6 @@ mod tests {
     fn rates_of_one_thread_are_measured_and_read_back() {
         let rates = host().unwrap();
         assert!(rates.bandwidth.is_some() && rates.flops.is_some(), "{rates:?}");
-        println!("{rates:?}");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("card.toml");
         let card = "name = \"mine\"\nkind = \"cuda\"\nmemory = \"24 GiB\"\n";
