@@ -14,8 +14,8 @@ pub(super) fn text(width: usize) -> String {
         "{}
 Nothing here was measured with this program. Memory is what drivers are said to let programs have; \
          GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, fp16 as bf16. \
-         link is the peak of the link to the host, in GB/s per direction. What a context takes is assumed to be \
-         {ASSUMED_CONTEXT} on each of them, and {host}.
+         link is the peak of the link to the host, in GB/s per direction. A context is assumed to take \
+         {ASSUMED_CONTEXT}, and {host}.
 
     runner plan FILES... --target {word:<13}   without the card
     runner devices --device cuda --target FILE    where it is: writes what is measured there
