@@ -5,7 +5,7 @@ use device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 use plan::ASSUMED_HOST;
 use spec::{HOST_THREADS, HostRates};
 
-const HEADINGS: [&str; 9] = ["target", "name", "memory", "compute", "GB/s", "link", "fp32", "tf32", "bf16"];
+const HEADINGS: [&str; 9] = ["target", "name", "memory", "cc", "GB/s", "link", "fp32", "tf32", "bf16"];
 
 pub(super) fn text(width: usize) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
@@ -14,8 +14,8 @@ pub(super) fn text(width: usize) -> String {
         "{}
 Nothing here was measured with this program. Memory is what drivers are said to let programs have; \
          GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, fp16 as bf16. \
-         link is the peak of the link to the host, in GB/s per direction. A context is assumed to take \
-         {ASSUMED_CONTEXT}, and {host}.
+         cc is the compute capability, link the peak rate to the host in GB/s per direction. Assumed are \
+         a context of {ASSUMED_CONTEXT} and {host}.
 
     runner plan FILES... --target {word:<13}   without the card
     runner devices --device cuda --target FILE    where it is: writes what is measured there
@@ -27,12 +27,12 @@ Nothing here was measured with this program. Memory is what drivers are said to 
     )
 }
 
-/// `operations on a host to reach 20.0 GB/s and 80.0 GFLOP/s on 1 thread`
+/// `20.0 GB/s and 80.0 GFLOP/s for operations on the host, on 1 thread`
 fn assumed_host() -> String {
     let HostRates { bandwidth, flops, .. } = ASSUMED_HOST;
     let rates = [bandwidth.map(|rate| rate.to_string()), flops.map(|rate| rate.to_string())];
     let rates: Vec<String> = rates.into_iter().flatten().collect();
-    format!("operations on a host to reach {} on {HOST_THREADS} thread", rates.join(" and "))
+    format!("{} for operations on the host, on {HOST_THREADS} thread", rates.join(" and "))
 }
 
 fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
