@@ -72,7 +72,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     };
     let basis = rates.map(|rates| estimates::Basis::of(&inputs.plans, &rates, &rows, &args.out));
     let cautions = target.and_then(|target| target.figures.caution()).into_iter();
-    let cautions = cautions.chain(basis.as_ref().and_then(estimates::Basis::caution)).collect::<Vec<_>>().join("; ");
+    let cautions =
+        cautions.chain(basis.as_ref().and_then(estimates::Basis::caution)).collect::<Vec<_>>().join("; ");
     let caution = Some(cautions).filter(|text| !text.is_empty());
     let options = Options { caution, pytorch, ..args.table.options(None) };
     let shown: HashSet<(&str, &[(String, String)])> =

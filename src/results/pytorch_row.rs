@@ -1,7 +1,7 @@
 //! Rows of plans that show PyTorch's memory.
 
 use super::row::{Row, Status};
-use super::rows::{configured_effects, describe, empty_row, predict_torch};
+use super::rows::{describe, empty_row, fewer_micro_batches, predict_torch, untrained_effect};
 use device::{ByRole, Pool, Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast};
 use pytorch::{Fit, Phase, Purpose};
@@ -33,7 +33,8 @@ pub fn pytorch_row(plan: &Plan, run: &PlannedRun) -> Row {
     if let Some(torch) = &run.torch {
         predict_torch(&mut row, torch);
     }
-    row.measured.effects = configured_effects(run).join(", ");
+    let effects = fewer_micro_batches(run).into_iter().chain(untrained_effect(run));
+    row.measured.effects = effects.collect::<Vec<_>>().join(", ");
     row
 }
 

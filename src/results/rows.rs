@@ -126,13 +126,13 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
         measured.to_host_bytes = Some(prediction.work.to_host_bytes);
         measured.to_device_bytes = Some(prediction.work.to_device_bytes);
     }
-    let mut effects = Vec::new();
+    let mut effects: Vec<String> = fewer_micro_batches(run).into_iter().collect();
     if let Some(prediction) = &run.prediction {
-        // Before longer texts, whose end narrow tables cut.
         let (recomputed, all) = (prediction.recompute_flops, prediction.hardware_flops);
         effects.extend((recomputed > 0).then(|| execute::more_flops(recomputed, all - recomputed)));
     }
-    effects.extend(configured_effects(run));
+    // Narrow tables cut the end of longer texts.
+    effects.extend(untrained_effect(run));
     if let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) {
         row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target).ok();
         row.estimated_fits_tokens_per_s = fits_tokens_per_s(plan, run, config, speeds);
@@ -147,19 +147,18 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
     row
 }
 
-/// The effects that follow from the configuration alone.
-pub(super) fn configured_effects(run: &PlannedRun) -> Vec<String> {
-    let mut effects = Vec::new();
-    if let Ok(config) = &run.config {
-        let (count, requested) = (config.micro_batches(), config.strategy.accumulate);
-        effects.extend((count < requested).then(|| execute::micro_batches_of(count, requested)));
-    }
-    if let Some(prediction) = &run.prediction {
-        let untrained = prediction.parameters - prediction.trainable_parameters;
-        effects
-            .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
-    }
-    effects
+/// The number of micro-batches, if the batch has too few samples for as many as `accumulate` requests.
+pub(super) fn fewer_micro_batches(run: &PlannedRun) -> Option<String> {
+    let config = run.config.as_ref().ok()?;
+    let (count, requested) = (config.micro_batches(), config.strategy.accumulate);
+    (count < requested).then(|| execute::micro_batches_of(count, requested))
+}
+
+/// The number of parameters that are not trained, if there are any.
+pub(super) fn untrained_effect(run: &PlannedRun) -> Option<String> {
+    let prediction = run.prediction.as_ref()?;
+    let untrained = prediction.parameters - prediction.trainable_parameters;
+    (untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters))
 }
 
 /// The estimated tokens per second at the largest micro-batch that fits, with the configured number of micro-batches.

@@ -11,7 +11,7 @@ use spec::*;
 use testing::compile;
 
 const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
-const BATCHES: u64 = 5;
+const BATCHES: u64 = 9;
 
 /// Every kind of collected outputs.
 fn every_kind() -> impl Iterator<Item = Collect> {
@@ -187,7 +187,13 @@ fn evaluation_out_of_memory_is_predicted() {
             let training =
                 predict(&program(&training), &testing::target(), run_schedule).device.reserved_peak;
             let most = on(&testing::target()).device.reserved_peak;
-            assert!(most > training, "{allocator:?}, {concatenate}");
+            if most == training {
+                assert!(
+                    allocator.is_caching() && !concatenate,
+                    "{allocator:?}: segments of training have room"
+                );
+                continue;
+            }
             for limit in [training, training.midpoint(most), most - 1] {
                 let target = testing::target().with_memory(Bytes(limit));
                 let prediction = on(&target);
