@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::test_folder::{TestFolder, Tiny};
+use crate::test_folder::{TestFolder, Tiny, unwrapped};
 
 /// Runs the program in a new folder, with additional environment variables.
 fn runner(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -41,7 +41,7 @@ fn driver_without_a_device_is_reported() {
     assert!(hidden.contains("finds no device; CUDA_VISIBLE_DEVICES is `7`"), "{hidden}");
     // `auto` does not mention an absent card.
     let auto = runner(&["plan", "a.toml"], &[("EMULATED_DEVICES", "0")]);
-    let first = text(&auto.stdout).lines().next().expect("a line").to_owned();
+    let first = unwrapped(&text(&auto.stdout)).lines().next().expect("a line").to_owned();
     assert!(first.starts_with("device: ") && first.contains("(cpu, "), "{first}");
     assert!(!first.contains("not used"), "{first}");
 }
@@ -147,7 +147,7 @@ fn nvrtc_line(variables: &[(&str, &str)]) -> String {
     let variables: Vec<_> = [("EMULATED_DEVICES", "0")].iter().chain(variables).copied().collect();
     let output = runner(&["devices"], &variables);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
+    let said = unwrapped(&text(&output.stdout));
     let mut lines = said.lines().filter(|line| line.starts_with("NVRTC"));
     let line = lines.next().expect("a line of NVRTC").to_owned();
     assert_eq!(lines.next(), None, "{said}");
@@ -201,7 +201,7 @@ fn missing_builtins_are_reported_in_one_line() {
 fn skipped_card_is_reported_in_the_first_line() {
     let output = runner(&["plan", "a.toml"], &[("EMULATED_CAPABILITY", "7.5")]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let first = text(&output.stdout).lines().next().expect("a line").to_owned();
+    let first = unwrapped(&text(&output.stdout)).lines().next().expect("a line").to_owned();
     let skipped = "; the CUDA device is not used: cuda:0 (emulated GPU) has compute capability 7.5, this \
                        program needs 8.0 or newer";
     assert!(first.contains("(cpu, ") && first.ends_with(skipped), "{first}");
