@@ -26,7 +26,7 @@ impl FromStr for BytesPerSecond {
         match size.parse() {
             Ok(Bytes(0)) => Err("the rate must be above 0".to_owned()),
             Ok(Bytes(bytes)) => Ok(BytesPerSecond(bytes)),
-            Err(error) => Err(format!("`{text}` is not a rate: {error}")),
+            Err(_) => Err(format!("`{text}` is not a rate; write a number and a unit, such as \"25 GB/s\"")),
         }
     }
 }

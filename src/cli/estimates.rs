@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::output;
-use super::terminal;
 use device::DeviceKind;
 use memory::StepWork;
 use plan::{DeviceRates, Plan, RatesOrigin, UnknownRate, is_on_host};
@@ -54,9 +53,7 @@ impl Basis {
     }
 
     pub(super) fn text(&self) -> String {
-        let width = terminal::width().unwrap_or(compare::WIDTH);
-        let lines = self.sentences.iter().map(|sentence| compare::wrap(sentence, width));
-        lines.collect::<Vec<_>>().join("\n")
+        self.sentences.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
     fn add(&mut self, plan: &Plan, rates: &DeviceRates, rows: &[Row]) {

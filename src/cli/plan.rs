@@ -57,6 +57,11 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         ));
     }
     let pytorch = framework::pytorch(&inputs.plans)?;
+    if args.link.is_some() && pytorch.is_some() {
+        return Err(Failure::input(
+            "--link has no effect: no times are estimated of PyTorch's programs\n = help: remove it, or add `--as runner`",
+        ));
+    }
     let stated = HostRates { link: args.link, ..HostRates::default() };
     // No times are estimated of PyTorch's programs.
     let rates = match pytorch {
@@ -97,7 +102,12 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         Some(basis) => {
             say(&format!("\n{}\n{}", basis.text(), torch::summary(&inputs.plans, is_shown)));
         }
-        None => say(&format!("\n{}", torch::explained(&inputs.plans, is_shown))),
+        None => {
+            let explained = torch::explained(&inputs.plans, is_shown);
+            if !explained.is_empty() {
+                say(&format!("\n{explained}"));
+            }
+        }
     }
     Ok(ExitStatus::Complete)
 }

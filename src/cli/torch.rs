@@ -26,7 +26,7 @@ pub(super) fn machine(target: &Target, alloc_conf: AllocConf) -> Result<Machine,
     torch_machine(target, alloc_conf).ok_or_else(|| {
         Failure::input(format!(
             "PyTorch's memory is not predicted for {}\n = help: give `--target` with a card that `devices --targets` \
-             lists, of a compute capability below 12.0",
+             lists, of a compute capability below 12.0, or add `--as runner`",
             target.name
         ))
     })
@@ -110,8 +110,11 @@ pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) 
             sentences.push(format!("In it: {}.", parts.join("; ")));
         }
     }
-    sentences
-        .push(format!("`runner explain --run {} --as pytorch` lists what lowers it.", most.run.strategy));
+    let runs = || plans.iter().flat_map(|plan| plan.runs.iter().enumerate());
+    let is_unique = runs().filter(|(_, run)| run.strategy == most.run.strategy).count() == 1;
+    let number = runs().find(|(_, run)| std::ptr::eq(*run, most.run)).map_or(0, |(index, _)| index + 1);
+    let name = if is_unique { most.run.strategy.clone() } else { number.to_string() };
+    sentences.push(format!("`runner explain --run {name} --as pytorch` lists what lowers it."));
     wrapped(&sentences)
 }
 

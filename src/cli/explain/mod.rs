@@ -70,7 +70,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
                 "`--operations` lists this program's operations, not PyTorch's\n = help: add `--as runner`",
             ));
         }
-        output::print(&pytorch::text(plan, run, config, changes)?)?;
+        output::show(&pytorch::text(plan, run, config, changes)?)?;
         return Ok(ExitStatus::Complete);
     }
     let program = compile_verified(config, target).map_err(Failure::machine)?;

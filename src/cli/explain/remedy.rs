@@ -44,7 +44,7 @@ pub(super) fn pytorch_text(remedies: &TorchRemedies, now: &Forecast) -> String {
         let settings: Vec<&str> =
             remedies.not_predicted.iter().map(|change| change.setting.as_str()).collect();
         let sentence = format!("not predicted for PyTorch: {}", settings.join(", "));
-        let _ = writeln!(out, "{}", compare::wrap(&sentence, compare::WIDTH));
+        let _ = writeln!(out, "{sentence}");
     }
     out
 }

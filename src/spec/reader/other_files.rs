@@ -5,6 +5,8 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
+use super::paths::escape_variables;
+use super::tree::quoted;
 use base::regular;
 
 /// Bytes of a file's beginning that are examined.
@@ -133,8 +135,8 @@ fn recognised(path: &Path) -> Option<OtherFile> {
         return Some(match is_weights {
             true => OtherFile::new("the parameters of a model (safetensors)", NAME).lines([
                 "[model.hf]".to_owned(),
-                format!("config = {:?}", path.with_file_name("config.json")),
-                format!("weights = {:?}", path),
+                format!("config = {}", written(&path.with_file_name("config.json"))),
+                format!("weights = {}", written(path)),
             ]),
             false if name == "text in UTF-16" => OtherFile::new(name, help),
             false => OtherFile::experiment(name, MODEL),
@@ -207,7 +209,8 @@ fn folder(path: &Path, wanted: Wanted) -> OtherFile {
     }
     if names.iter().any(|name| name == "config.json") {
         let config = path.join("config.json");
-        return folder(NAME.to_owned()).lines(["[model.hf]".to_owned(), format!("config = {config:?}")]);
+        return folder(NAME.to_owned())
+            .lines(["[model.hf]".to_owned(), format!("config = {}", written(&config))]);
     }
     folder(wanted.help().unwrap_or("name a file in it").to_owned())
 }
@@ -222,6 +225,11 @@ fn table(path: &Path, header: &str) -> OtherFile {
         false => OtherFile::experiment("a table (CSV)", MODEL),
     };
     table.of_kind(OtherKind::Table)
+}
+
+/// A path as an experiment has it.
+fn written(path: &Path) -> String {
+    quoted(&escape_variables(&path.display().to_string()))
 }
 
 fn json(path: &Path, text: &str) -> OtherFile {
@@ -240,28 +248,28 @@ fn json(path: &Path, text: &str) -> OtherFile {
             let field = field.unwrap_or("text");
             let lines = lines([
                 "[data.text]".to_owned(),
-                format!("paths = [{path:?}]"),
+                format!("paths = [{}]", written(path)),
                 format!("jsonl = {field:?}"),
             ]);
             OtherFile { name: "a JSON Lines file", ..lines }
         }
         () if has(&["nbformat"]) => OtherFile::experiment("a notebook", MODEL),
         () if has(&["added_tokens"]) && has(&["model"]) => {
-            let file = format!("tokens = {{ file = {path:?} }}");
+            let file = format!("tokens = {{ file = {} }}", written(path));
             let lines = lines(["[data.text]".to_owned(), "paths = [\"*.txt\"]".to_owned(), file]);
             OtherFile { name: "the tokenizer of a model", ..lines }
         }
         () if has(&["weight_map"]) => {
             let config = path.with_file_name("config.json");
-            let weights = format!("weights = {path:?}");
-            let lines = lines(["[model.hf]".to_owned(), format!("config = {config:?}"), weights]);
+            let weights = format!("weights = {}", written(path));
+            let lines = lines(["[model.hf]".to_owned(), format!("config = {}", written(&config)), weights]);
             OtherFile { name: "the index of a model's parameters", ..lines }
         }
         () if has(&["zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"]) => {
             OtherFile::experiment("a DeepSpeed configuration", MODEL)
         }
         () if has(&["model_type", "architectures"]) => {
-            let model = format!("model.hf = {{ config = {path:?} }}");
+            let model = format!("model.hf = {{ config = {} }}", written(path));
             OtherFile::experiment("the configuration of a Hugging Face model", &model)
         }
         () => OtherFile::experiment("a JSON file", MODEL),

@@ -16,6 +16,9 @@ const LEAST_SPLIT: u64 = 20;
 /// More than any card has.
 const MOST_SPLIT: u64 = 1 << 24;
 
+/// Keeps the products of divisions and bytes in range.
+const MOST_DIVISIONS: u64 = 1 << 32;
+
 /// Intervals of `roundup_power2_divisions`: from each power of two to the next, of 1 MiB to 32 GiB and more.
 const INTERVALS: usize = 16;
 
@@ -142,9 +145,13 @@ fn split_size(value: &str) -> Result<u64, (String, String)> {
 fn divisions(value: &str) -> Result<[u64; INTERVALS], (String, String)> {
     let wrong = |what: String| (what, "write roundup_power2_divisions:[256:1,512:2,1024:4,>:8]".to_owned());
     let number = |text: &str, least: u64| -> Result<u64, (String, String)> {
-        let is_valid = |number: &u64| *number >= least && (*number == 0 || number.is_power_of_two());
+        let is_valid = |number: &u64| {
+            (least..=MOST_DIVISIONS).contains(number) && (*number == 0 || number.is_power_of_two())
+        };
         text.parse().ok().filter(is_valid).ok_or_else(|| {
-            wrong(format!("numbers of `roundup_power2_divisions` must be powers of two, not `{text}`"))
+            wrong(format!(
+                "numbers of `roundup_power2_divisions` must be powers of two up to {MOST_DIVISIONS}, not `{text}`"
+            ))
         })
     };
     let Some(pairs) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
@@ -176,8 +183,13 @@ impl fmt::Display for AllocConf {
         words.extend(self.expandable_segments.then(|| "expandable_segments:True".to_owned()));
         words.extend(self.max_split_size.map(|size| format!("max_split_size_mb:{}", size / MIB)));
         if self.divisions.iter().any(|count| *count != self.divisions[0]) {
+            let last = self.divisions[INTERVALS - 1];
+            let equal = self.divisions.iter().rev().take_while(|count| **count == last).count();
+            // One interval more: the number of `>` counts for those after the one before it.
+            let own = (INTERVALS - equal).max(1);
             let pairs =
-                self.divisions.iter().enumerate().map(|(at, count)| format!("{}:{count}", 1u64 << at));
+                self.divisions[..own].iter().enumerate().map(|(at, count)| format!("{}:{count}", 1u64 << at));
+            let pairs = pairs.chain([format!(">:{last}")]);
             words.push(format!("roundup_power2_divisions:[{}]", pairs.collect::<Vec<_>>().join(",")));
         } else if self.divisions[0] > 0 {
             words.push(format!("roundup_power2_divisions:{}", self.divisions[0]));
