@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::failure::Failure;
 use super::run_selector::title;
-use super::terminal;
 use base::units::Bytes;
 use device::{Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast, torch_machine};
@@ -91,7 +90,7 @@ pub(super) fn summary(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) ->
     if sentences.is_empty() {
         sentences.push(OTHER_FIGURES.to_owned());
     }
-    wrapped(&sentences)
+    sentences.join("\n")
 }
 
 /// What lives at the peak of the run in the table that needs the most memory in PyTorch, and what lowers it.
@@ -101,7 +100,7 @@ pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) 
         return String::new();
     };
     let mut sentences = vec![format!("The peak of {}: {}.", title(most.run), peak(&most.torch.memory))];
-    if let Ok(live) = most.machine.live_at_peak(most.config) {
+    if let Ok(live) = most.machine.run(most.config).map(|run| run.live_at_peak()) {
         let largest = most.torch.memory.at_peak.iter().max_by_key(|(_, bytes)| *bytes);
         let copies = copies(&live, most.config).map(|(text, _)| text);
         let saving = largest.and_then(|(purpose, _)| saving(most, *purpose));
@@ -115,20 +114,15 @@ pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) 
     let number = runs().find(|(_, run)| std::ptr::eq(*run, most.run)).map_or(0, |(index, _)| index + 1);
     let name = if is_unique { most.run.strategy.clone() } else { number.to_string() };
     sentences.push(format!("`runner explain --run {name} --as pytorch` lists what lowers it."));
-    wrapped(&sentences)
+    sentences.join("\n")
 }
 
 /// The peak of one run, or why it is not predicted.
 pub(super) fn sentence(torch: &Result<TorchForecast, String>) -> String {
-    wrapped(&[match torch {
+    match torch {
         Ok(torch) => format!("PyTorch's peak: {}", peak(&torch.memory)),
         Err(reason) => format!("PyTorch's peak is not predicted: {reason}"),
-    }])
-}
-
-fn wrapped(sentences: &[String]) -> String {
-    let width = terminal::text_width();
-    sentences.iter().map(|sentence| compare::wrap(sentence, width)).collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// What lives at PyTorch's peak, largest first: `26.3 GiB in backward: logits and loss 18.4, activations 6.1`.
@@ -159,7 +153,7 @@ fn cause(one: &Predicted<'_>) -> Option<String> {
     let (role, name, purposes) = ROLES.into_iter().max_by_key(excess).filter(|role| excess(role) > 0)?;
     let largest = *purposes.iter().max_by_key(|purpose| bytes(&[**purpose]))?;
     let copies = || {
-        let live = one.machine.live_at_peak(one.config).ok()?;
+        let live = one.machine.run(one.config).ok()?.live_at_peak();
         copies(&live, one.config)
             .filter(|(_, total)| *total > bytes(&[Purpose::Loss]) / 2)
             .map(|(text, _)| text)
@@ -206,7 +200,7 @@ fn saving(one: &Predicted<'_>, purpose: Purpose) -> Option<String> {
         }
         _ => return None,
     };
-    let lower = one.machine.forecast(&changed).ok()?.peak().allocated;
+    let lower = one.machine.run(&changed).ok()?.forecast().peak().allocated;
     let saved = one.torch.memory.peak().allocated.checked_sub(lower).filter(|bytes| *bytes > 0)?;
     Some(format!("`{setting}` saves {} there", Bytes(saved)))
 }

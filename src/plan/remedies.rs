@@ -130,7 +130,7 @@ pub fn remedies(config: &RunConfig, changes: Vec<Change>, target: &Target) -> Re
 pub fn torch_remedies(now: &pytorch::Forecast, changes: Vec<Change>, machine: &Machine) -> TorchRemedies {
     let mut remedies = TorchRemedies::default();
     for change in changes {
-        match machine.forecast(&change.config) {
+        match machine.run(&change.config).map(|run| run.forecast()) {
             Ok(forecast) => remedies.lower.push((change, forecast)),
             Err(_) => remedies.not_predicted.push(change),
         }

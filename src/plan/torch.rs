@@ -48,7 +48,7 @@ impl TorchForecaster {
         key: &MemoryKey,
         wants_largest_micro_batch: bool,
     ) -> Result<TorchForecast, NotCovered> {
-        let memory = self.machine.forecast(config)?;
+        let run = self.machine.run(config)?;
         let largest_micro_batch = match wants_largest_micro_batch {
             false => None,
             true => {
@@ -60,10 +60,15 @@ impl TorchForecaster {
             }
         };
         let smallest_memory = match self.framework {
-            Framework::Pytorch if wants_largest_micro_batch => Some(self.machine.smallest_memory(config)?),
+            Framework::Pytorch if wants_largest_micro_batch => Some(run.smallest_memory()),
             _ => None,
         };
-        Ok(TorchForecast { memory, largest_micro_batch, smallest_memory, no_effect: Vec::new() })
+        Ok(TorchForecast {
+            memory: run.forecast(),
+            largest_micro_batch,
+            smallest_memory,
+            no_effect: Vec::new(),
+        })
     }
 }
 

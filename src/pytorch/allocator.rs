@@ -66,9 +66,13 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// The larger of each.
+    pub(crate) fn or_higher(self, other: Usage) -> Usage {
+        Usage { allocated: self.allocated.max(other.allocated), reserved: self.reserved.max(other.reserved) }
+    }
+
     pub(crate) fn raise(&mut self, to: Usage) {
-        self.allocated = self.allocated.max(to.allocated);
-        self.reserved = self.reserved.max(to.reserved);
+        *self = self.or_higher(to);
     }
 }
 

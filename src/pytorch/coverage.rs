@@ -6,6 +6,7 @@ use spec::{
 };
 
 use crate::card::Card;
+use crate::module::attending;
 use graph::Graph;
 use ops::{AttentionConfig, Op, TensorType};
 
@@ -138,13 +139,11 @@ fn optimizer(config: &RunConfig) -> Covered {
 /// Checks the operations of a run's graph.
 pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), NotCovered> {
     for node in &graph.nodes {
+        if let Some(attending) = attending(&node.op) {
+            check_attention(config, attending, &graph.values[node.inputs[0]].ty)?;
+            continue;
+        }
         match &node.op {
-            Op::Attention(attention) => {
-                check_attention(config, &attention.attending, &graph.values[node.inputs[0]].ty)?;
-            }
-            Op::MaterializedAttention(attention) => {
-                check_attention(config, &attention.attending, &graph.values[node.inputs[0]].ty)?;
-            }
             Op::Embedding(embedding) if embedding.documents => {
                 return Err(NotCovered("packed documents, which need a mask".to_owned()));
             }

@@ -46,10 +46,7 @@ pub struct Forecast {
 impl Forecast {
     /// The peaks of the run: the first step may need more than later ones.
     pub fn peak(&self) -> Usage {
-        Usage {
-            allocated: self.first_step.allocated.max(self.later_steps.allocated),
-            reserved: self.first_step.reserved.max(self.later_steps.reserved),
-        }
+        self.first_step.or_higher(self.later_steps)
     }
 
     /// The peaks of a phase, if the program has it.
@@ -76,65 +73,73 @@ pub struct Refusal {
     pub purpose: Purpose,
 }
 
-impl Machine {
-    /// Predicts a run.
-    ///
-    /// # Errors
-    /// The run is not covered.
-    pub fn forecast(&self, config: &RunConfig) -> Result<Forecast, NotCovered> {
-        let sequence = self.sequence(config)?;
-        let peaks = self.unlimited(&sequence);
-        let [first_step, later_steps] = steps(&peaks);
-        let fit = match self.memory {
-            Some(memory) if peaks.whole.reserved > memory.available => match self.replay(&sequence, memory) {
-                Ok(_) => Fit::OnlyByRetrying,
-                Err((at, error)) => Fit::Refused(Refusal {
-                    short: error.short,
-                    step: sequence.step_of(at),
-                    phase: sequence.phase_of(at),
-                    purpose: sequence.purpose_of(at),
-                }),
-            },
+/// A run's sequence, and its peaks on an unlimited card.
+pub struct TorchRun<'a> {
+    machine: &'a Machine,
+    config: &'a RunConfig,
+    sequence: Sequence,
+    peaks: Peaks,
+}
+
+impl TorchRun<'_> {
+    pub fn forecast(&self) -> Forecast {
+        let (sequence, peaks) = (&self.sequence, &self.peaks);
+        let [first_step, later_steps] = steps(peaks);
+        let fit = match self.machine.memory {
+            Some(memory) if peaks.whole.reserved > memory.available => {
+                match self.machine.replay(sequence, memory) {
+                    Ok(_) => Fit::OnlyByRetrying,
+                    Err((at, error)) => Fit::Refused(Refusal {
+                        short: error.short,
+                        step: sequence.step_of(at),
+                        phase: sequence.phase_of(at),
+                        purpose: sequence.purpose_of(at),
+                    }),
+                }
+            }
             _ => Fit::Fits,
         };
         let (at_peak, phase) = (sequence.live_after(peaks.at), sequence.phase_of(peaks.at));
-        let Peaks { phases, .. } = peaks;
-        Ok(Forecast { first_step, later_steps, phases, at_peak, phase, fit })
+        Forecast { first_step, later_steps, phases: peaks.phases.clone(), at_peak, phase, fit }
     }
 
-    /// The requests that live at a run's peak.
-    ///
-    /// # Errors
-    /// The run is not covered.
-    pub fn live_at_peak(&self, config: &RunConfig) -> Result<LivePeak, NotCovered> {
-        let sequence = self.sequence(config)?;
-        let at = self.unlimited(&sequence).at;
-        let (groups, phase) = (sequence.live_groups_after(at), sequence.phase_of(at));
-        Ok(LivePeak { groups, phase, logits: peak::logits(config) })
+    /// The requests that live at the peak.
+    pub fn live_at_peak(&self) -> LivePeak {
+        let at = self.peaks.at;
+        let (groups, phase) = (self.sequence.live_groups_after(at), self.sequence.phase_of(at));
+        LivePeak { groups, phase, logits: peak::logits(self.config) }
     }
 
-    /// The smallest memory that suffices for a run, if cached memory is returned when needed. With less by one unit, the
-    /// run fails.
-    ///
-    /// # Errors
-    /// The run is not covered.
-    pub fn smallest_memory(&self, config: &RunConfig) -> Result<u64, NotCovered> {
-        let sequence = self.sequence(config)?;
-        let peak = self.unlimited(&sequence).whole;
-        let outside = self.memory.map_or(0, |memory| memory.total.saturating_sub(memory.available));
+    /// The smallest memory that suffices, if cached memory is returned when needed. With less by one unit, the run fails.
+    pub fn smallest_memory(&self) -> u64 {
+        let peak = self.peaks.whole;
+        let outside = self.machine.memory.map_or(0, |memory| memory.total.saturating_sub(memory.available));
         let suffices = |units: u64| {
             let available = units * UNIT;
-            self.replay(&sequence, CardMemory { available, total: available + outside }).is_ok()
+            let memory = CardMemory { available, total: available + outside };
+            self.machine.replay(&self.sequence, memory).is_ok()
         };
         let (mut fails, mut fits) = (peak.allocated / UNIT, peak.reserved.div_ceil(UNIT));
         if suffices(fails) {
-            return Ok(fails * UNIT);
+            return fails * UNIT;
         }
         while fails + 1 < fits {
             let probe = fails.midpoint(fits);
             *if suffices(probe) { &mut fits } else { &mut fails } = probe;
         }
-        Ok(fits * UNIT)
+        fits * UNIT
+    }
+}
+
+impl Machine {
+    /// Predicts a run.
+    ///
+    /// # Errors
+    /// The run is not covered.
+    pub fn run<'a>(&'a self, config: &'a RunConfig) -> Result<TorchRun<'a>, NotCovered> {
+        let sequence = self.sequence(config)?;
+        let peaks = self.unlimited(&sequence);
+        Ok(TorchRun { machine: self, config, sequence, peaks })
     }
 
     /// The largest micro-batch that fits, for batches that it divides.
@@ -172,9 +177,6 @@ impl Machine {
 /// The peaks of the first step, and of the others.
 fn steps(peaks: &Peaks) -> [Usage; 2] {
     let (first, others) = peaks.steps.split_first().expect("a program has steps");
-    let steady = others.iter().fold(Usage::default(), |peak, step| Usage {
-        allocated: peak.allocated.max(step.allocated),
-        reserved: peak.reserved.max(step.reserved),
-    });
-    [*first, steady]
+    let later = others.iter().fold(Usage::default(), |peak, step| peak.or_higher(*step));
+    [*first, later]
 }

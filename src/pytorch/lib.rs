@@ -30,7 +30,7 @@ pub use allocator::{CardMemory, OutOfMemory, Usage};
 pub use card::Card;
 pub use coverage::NotCovered;
 pub use export::script;
-pub use forecast::{Fit, Forecast, Machine, Refusal};
+pub use forecast::{Fit, Forecast, Machine, Refusal, TorchRun};
 pub use optimizer::Implementation;
 pub use peak::{LivePeak, LogitCopies};
 pub use program::sequence;

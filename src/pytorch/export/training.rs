@@ -62,23 +62,15 @@ impl Script<'_> {
             Implementation::Foreach => ", foreach=True",
             Implementation::ForLoop => ", foreach=False, fused=False",
         };
+        let adam =
+            |lr: f64, betas: (f64, f64), epsilon: f64| format!("lr={lr:?}, betas={betas:?}, eps={epsilon:?}");
         let (name, options, decay) = match &self.config.train.optimizer {
-            Optimizer::AdamW(adam) => (
-                "AdamW",
-                format!(
-                    "lr={:?}, betas=({:?}, {:?}), eps={:?}",
-                    adam.lr, adam.beta1, adam.beta2, adam.epsilon
-                ),
-                adam.weight_decay,
-            ),
-            Optimizer::Adam(adam) => (
-                "Adam",
-                format!(
-                    "lr={:?}, betas=({:?}, {:?}), eps={:?}",
-                    adam.lr, adam.beta1, adam.beta2, adam.epsilon
-                ),
-                adam.weight_decay,
-            ),
+            Optimizer::AdamW(own) => {
+                ("AdamW", adam(own.lr, (own.beta1, own.beta2), own.epsilon), own.weight_decay)
+            }
+            Optimizer::Adam(own) => {
+                ("Adam", adam(own.lr, (own.beta1, own.beta2), own.epsilon), own.weight_decay)
+            }
             Optimizer::Sgd(sgd) => (
                 "SGD",
                 format!(

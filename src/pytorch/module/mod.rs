@@ -9,6 +9,7 @@ mod structure;
 use std::rc::Rc;
 
 use self::calls::{Call, calls};
+pub(crate) use self::structure::attending;
 use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotary_shape, separate_parts};
 use crate::checkpoint::{Function, checkpoint};
 use crate::coverage::{self, NotCovered};

@@ -1,6 +1,6 @@
 //! The operations of a graph as calls of PyTorch's functions.
 
-use super::structure::is_windowed;
+use super::structure::{attending, is_windowed};
 use super::{Module, Value, Values};
 use crate::functions::{self, Heads};
 use crate::tensor::{DType, Tensor};
@@ -218,9 +218,10 @@ impl Module {
     /// change queries and keys.
     fn reader_of(&self, value: usize) -> Option<(Heads, bool)> {
         let reader = self.graph.nodes.iter().find(|node| node.inputs.first() == Some(&value))?;
+        if let Some(attending) = attending(&reader.op) {
+            return Some((self.heads(reader, attending), false));
+        }
         match &reader.op {
-            Op::Attention(attention) => Some((self.heads(reader, &attention.attending), false)),
-            Op::MaterializedAttention(attention) => Some((self.heads(reader, &attention.attending), false)),
             Op::QkNorm(_) | Op::Rotary(_) => Some((self.reader_of(reader.outputs[0])?.0, true)),
             _ => None,
         }

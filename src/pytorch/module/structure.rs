@@ -3,6 +3,15 @@
 use graph::{Graph, Node, ValueKind};
 use ops::{AttentionConfig, Op, Shape};
 
+/// The configuration of an attention operation, fused or written out.
+pub(crate) fn attending(op: &Op) -> Option<&AttentionConfig> {
+    match op {
+        Op::Attention(attention) => Some(&attention.attending),
+        Op::MaterializedAttention(attention) => Some(&attention.attending),
+        _ => None,
+    }
+}
+
 /// By value: the rows of the matrices that a stacked parameter is split into, if PyTorch's modules keep them apart.
 /// Queries, keys and values are one matrix, as in GPT-2, if attention reads them unchanged; gate and up never are.
 pub(super) fn separate_parts(graph: &Graph) -> Vec<Vec<usize>> {
@@ -10,14 +19,11 @@ pub(super) fn separate_parts(graph: &Graph) -> Vec<Vec<usize>> {
     for node in &graph.nodes {
         let Op::Linear(linear) = &node.op else { continue };
         let reader = graph.nodes.iter().find(|reader| reader.inputs.first() == Some(&node.outputs[0]));
-        let is_fused = match reader.map(|reader| &reader.op) {
-            Some(Op::Attention(attention)) => attention.attending.heads == attention.attending.kv_heads,
-            Some(Op::MaterializedAttention(attention)) => {
-                attention.attending.heads == attention.attending.kv_heads
-            }
-            Some(Op::QkNorm(_) | Op::Rotary(_) | Op::Gated(_)) => false,
-            _ => true,
-        };
+        let is_fused = reader.is_none_or(|reader| match (attending(&reader.op), &reader.op) {
+            (Some(attending), _) => attending.heads == attending.kv_heads,
+            (None, Op::QkNorm(_) | Op::Rotary(_) | Op::Gated(_)) => false,
+            (None, _) => true,
+        });
         if is_fused {
             continue;
         }
@@ -61,11 +67,8 @@ pub(super) fn is_windowed(attending: &AttentionConfig, sequence: usize) -> bool 
 /// [T, T] of the mask of layers with or without a window, if one of them needs it.
 pub(super) fn mask_shape(graph: &Graph, windowed: bool) -> Option<[usize; 2]> {
     graph.nodes.iter().find_map(|node| {
-        let (attending, is_written_out) = match &node.op {
-            Op::MaterializedAttention(attention) => (&attention.attending, true),
-            Op::Attention(attention) => (&attention.attending, false),
-            _ => return None,
-        };
+        let attending = attending(&node.op)?;
+        let is_written_out = matches!(node.op, Op::MaterializedAttention(_));
         let sequence = graph.values[node.inputs[0]].ty.shape.dims()[1];
         let needs = match is_windowed(attending, sequence) {
             true => windowed,
@@ -94,12 +97,10 @@ pub(super) fn last_uses(graph: &Graph, separate: &[Vec<usize>]) -> Vec<Vec<usize
     // `attend(norm(x))` computes separate queries, keys and values, and holds its argument until it returns.
     for (index, node) in graph.nodes.iter().enumerate() {
         if matches!(node.op, Op::Linear(_)) && !separate[node.inputs[1]].is_empty() {
-            let is_attention =
-                |node: &Node| matches!(node.op, Op::Attention(_) | Op::MaterializedAttention(_));
             let is_same = |other: &Node| other.scope == node.scope;
             let attention = (index..graph.nodes.len())
                 .take_while(|&other| is_same(&graph.nodes[other]))
-                .find(|&other| is_attention(&graph.nodes[other]));
+                .find(|&other| attending(&graph.nodes[other].op).is_some());
             if let Some(attention) = attention {
                 let last = &mut last[node.inputs[0]];
                 *last = (*last).max(Some(attention));
