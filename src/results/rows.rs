@@ -147,7 +147,7 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &DeviceRates) -> Row
     row
 }
 
-/// The number of micro-batches, if the batch has too few samples for as many as `accumulate` requests.
+/// The number of micro-batches, if the batch is too small for `accumulate` of them.
 pub(super) fn fewer_micro_batches(run: &PlannedRun) -> Option<String> {
     let config = run.config.as_ref().ok()?;
     let (count, requested) = (config.micro_batches(), config.strategy.accumulate);

@@ -109,7 +109,7 @@ fn frozen_parameters_are_reported() {
     assert!(row.contains("% FLOPs, 8.70k para"), "{row}");
     let trained =
         succeeds(&["explain", "a.toml", "--run", "lean", "--set", "strategies.lean.freeze=[\"embedding\"]"]);
-    assert!(trained.contains(" trained), 1 micro-batches"), "{trained}");
+    assert!(trained.contains(" trained), 1 micro-batch"), "{trained}");
 }
 
 #[test]

@@ -193,6 +193,9 @@ fn mistakes_state_the_way_out() {
         set("plan.alloc_conf=garbage_collection_threshold:0.8"),
         set("plan.alloc_conf=max_split_size_mb:16"),
         set("plan.alloc_conf=roundup_power2_divisions:3"),
+        // Its product with a block's size has no room in 64 bits.
+        set("plan.alloc_conf=roundup_power2_divisions:36028797018963968"),
+        fails(&dir, &[&["plan", "a.toml", "--as", "pytorch", "--link", "25GB/s"], &CARD[..]].concat()),
         set("plan.alloc_conf=expandable_segments:True,max_split_size_mb:64"),
         set("plan.alloc_conf=max_split_size_mb:64,max_split_size_mb:32"),
         set("plan.allocator=x"),

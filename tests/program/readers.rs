@@ -16,7 +16,9 @@ const LONGEST: usize = 64 << 10;
 /// The number of mutated files, and the seed of the first; each file has the next seed.
 const FILES: &str = "RUNNER_TEST_MUTATIONS";
 const SEED: &str = "RUNNER_TEST_SEED";
-const FILES_OF_EVERY_TEST: u64 = 100;
+/// Each file takes a process, so only one in ten of those that are read inside the program.
+const FILES_PER_PROCESS: u64 = 10;
+const DEFAULT_FILES: u64 = 1000;
 
 const MORE: &str = r#"
 [measure]
@@ -288,7 +290,7 @@ fn number(name: &str, default: u64) -> u64 {
 /// Mutated files, each with the seed that reproduces it.
 fn mutations(seeds: &[Vec<u8>]) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let first = number(SEED, 0);
-    (first..first + number(FILES, FILES_OF_EVERY_TEST)).map(|seed| {
+    (first..first + number(FILES, DEFAULT_FILES) / FILES_PER_PROCESS).map(|seed| {
         let mut random = Random::new(seed);
         (seed, mutated(&seeds[random.below(seeds.len())], seeds, &mut random))
     })

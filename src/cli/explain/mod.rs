@@ -91,6 +91,10 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
 /// Host memory below this does not come from a strategy.
 const SMALL: u64 = 1 << 20;
 
+fn micro_batches(count: usize) -> String {
+    format!("{count} micro-batch{}", if count == 1 { "" } else { "es" })
+}
+
 /// The run and its prediction.
 fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> String {
     // Without its data a run has no id.
@@ -114,11 +118,11 @@ fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> Stri
     };
     format!(
         "run{id}: {}\n\
-         {} parameters{trained}, {} micro-batches, {:.2} GFLOP per step ({:.2} with recomputation and updates)\n\
+         {} parameters{trained}, {}, {:.2} GFLOP per step ({:.2} with recomputation and updates)\n\
          predicted peak {} live, {} reserved; start-up {}; first step {}{host}{out_of_memory}\n{}",
         title(run),
         prediction.parameters,
-        program.micro_batches(),
+        micro_batches(program.micro_batches()),
         prediction.model_flops as f64 / 1e9,
         prediction.hardware_flops as f64 / 1e9,
         Bytes(prediction.device.steady_peak().live.total()),

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
+use super::micro_batches;
 use super::remedy;
 use crate::failure::Failure;
 use crate::run_selector::title;
@@ -32,16 +33,16 @@ pub(super) fn text(
             run.strategy
         ))
     };
-    let forecast = machine.forecast(config).map_err(not_predicted)?;
-    let live = machine.live_at_peak(config).map_err(not_predicted)?;
-    let smallest = machine.smallest_memory(config).map_err(not_predicted)?;
+    let predicted = machine.run(config).map_err(not_predicted)?;
+    let (forecast, live, smallest) =
+        (predicted.forecast(), predicted.live_at_peak(), predicted.smallest_memory());
     let (peak, start) = (forecast.peak(), forecast.phase_peak(Phase::Start).unwrap_or_default());
     // Without its data a run has no id.
     let id = if run.id.is_empty() { String::new() } else { format!(" {}", run.id) };
     let mut out = format!("run{id}: {}\n", title(run));
     if let Some(prediction) = &run.prediction {
-        let (parameters, count) = (prediction.parameters, config.micro_batches());
-        let _ = writeln!(out, "{} parameters, {count} micro-batches", Count(parameters));
+        let count = micro_batches(config.micro_batches());
+        let _ = writeln!(out, "{} parameters, {count}", Count(prediction.parameters));
     }
     let context = plan.target.context;
     let fit = match forecast.fit {

@@ -264,6 +264,9 @@ mod tests {
             let conf = AllocConf::parse(text).unwrap();
             assert_eq!(AllocConf::parse(&conf.to_string()), Ok(conf), "{text}");
         }
+        // Equal intervals at the end are not listed.
+        let short = "roundup_power2_divisions:[1:2,2:4,>:8]";
+        assert_eq!(AllocConf::parse(short).unwrap().to_string(), short);
     }
 
     #[test]
