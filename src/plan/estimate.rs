@@ -9,8 +9,8 @@ use memory::{Bottleneck, StepWork, Task};
 use ops::DType;
 use spec::{HostRates, KeywordEnum as _, Precision, RunConfig};
 
-/// The assumed rates of a known card's host: those of one thread of the processor of `results/published/epyc-2-cores`,
-/// rounded (AdamW moves 22 GB/s, fp32 matmuls reach 83 GFLOP/s).
+/// The assumed rates of a known card's host: of the order of one thread of a server's processor. One thread of an AMD
+/// EPYC that other programs used too moved 22 GB/s in AdamW and reached 83 GFLOP/s in fp32 matmuls.
 pub const ASSUMED_HOST: HostRates = HostRates {
     link: None,
     bandwidth: Some(BytesPerSecond(20_000_000_000)),

@@ -15,11 +15,11 @@ const OTHER_NAMES: [(&str, &[&str], &str); 6] = [
     (
         "peak_bytes",
         &["b", "kib", "mib", "gib", "kb", "mb", "gb", "peak", "memory", "peak_memory", "max_memory"],
-        ", in bytes",
+        " (in bytes)",
     ),
     ("tokens_per_s", &["tok/s", "tokens/s", "tokens_per_second", "tps"], ""),
     ("samples_per_s", &["smp/s", "samples/s", "samples_per_second"], ""),
-    ("step_ms_median", &["ms/step", "step_ms", "ms"], ", in milliseconds"),
+    ("step_ms_median", &["ms/step", "step_ms", "ms"], " (in milliseconds)"),
     ("loss_eval", &["eval_loss", "val_loss"], ""),
     ("loss_last", &["loss", "train_loss"], ""),
 ];
