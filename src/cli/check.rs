@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
-use super::{chance, files, output};
+use super::{chance, files, output, sample_lengths};
 use device::DeviceChoice;
 use plan::{Experiment, Label, ParetoFronts, Point};
 use spec::{Repeats, UntilPrecise};
@@ -31,8 +31,8 @@ pub(super) struct Args {
 /// Prints a line for each experiment, or its runs.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let mut experiments = files::expand_all(&args.files, &args.overrides, |_| true)?;
+    let mut data = DataSets::new(&args.out);
     if !args.resolved {
-        let mut data = DataSets::new(&args.out);
         Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
         Failure::collect(experiments.iter_mut().map(|experiment| skip_infeasible(experiment, &data)))?;
     }
@@ -43,6 +43,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         } else {
             out.push_str(&summary(experiment));
             out.push('\n');
+            out.push_str(&sample_lengths::text(experiment, &data));
             out.push_str(&skipped(experiment));
         }
     }
@@ -56,7 +57,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
 
 /// Skips the runs whose recompute budget is infeasible on this machine, as `plan` does.
 fn skip_infeasible(experiment: &mut Experiment, data: &DataSets) -> Result<(), Failure> {
-    experiment.know_tokens(|config| data.tokens(config));
+    experiment.know_data(|config| data.describe(config));
     let limits = experiment.limits;
     let machine = || {
         let found = device::find(DeviceChoice::Auto).map_err(Failure::input)?;

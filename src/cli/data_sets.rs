@@ -140,16 +140,22 @@ impl DataSets {
         self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
     }
 
-    /// The number of tokens of inspected data that is one token row.
-    pub(super) fn tokens(&self, config: &RunConfig) -> Option<usize> {
+    /// Tells a run what is known of its data, if it could be read.
+    pub(super) fn describe(&self, config: &mut RunConfig) {
+        if let Some(contents) = self.contents(config) {
+            config.know_data(contents);
+        }
+    }
+
+    /// The contents of a run's data, if it could be read.
+    pub(super) fn contents(&self, config: &RunConfig) -> Option<&dyn Contents> {
         let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
-        contents.as_ref().ok()?.tokens()
+        Some(&**contents.as_ref().ok()?)
     }
 
     /// The digest of checked data and of the checkpoint, if any; `None` if a file is missing.
     pub(super) fn digest(&self, config: &RunConfig) -> Option<String> {
-        let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
-        let data = contents.as_ref().ok()?.digest();
+        let data = self.contents(config)?.digest();
         let Some(file) = config.model.weights() else { return Some(digest_of_both(data, None)) };
         let (_, found) = self.weights.iter().find(|(path, _)| path == file)?;
         let (_, weights) = found.as_ref().ok()?;

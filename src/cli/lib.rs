@@ -29,6 +29,7 @@ mod progress;
 mod reference;
 mod report;
 mod run_selector;
+mod sample_lengths;
 mod sweep;
 mod table;
 mod target;

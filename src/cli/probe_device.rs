@@ -122,6 +122,7 @@ fn small_run() -> RunConfig {
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
         tokens: None,
+        lengths: None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! that the graph of another run can resize the program. A test over random runs checks that resizing and compiling
 //! give the same program; builds with debug assertions verify every resized program.
 
+use super::lengths;
 use super::passes::build::{Layout, layouts};
 use super::passes::{copies, offsets, slices, workspaces};
 use super::verify::{Violation, verify};
@@ -57,12 +58,14 @@ impl<'a> Compiler<'a> {
         recompute_plan: &RecomputePlan,
     ) -> Result<&Compiled, Violation> {
         let target = self.target;
+        let verification = self.verification;
         let (compiled, resized) = self.sized(config, graphs, recompute_plan)?;
         if resized {
             offsets::reassign(&mut compiled.program, target);
             if cfg!(debug_assertions) {
                 verify(&compiled.program).map_err(|violation| violation.after("resize"))?;
             }
+            lengths::add_programs(&mut compiled.program, config, target, verification)?;
         }
         Ok(compiled)
     }
@@ -146,32 +149,22 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
         buckets.push(shapes);
         scales.push(of_scales);
     }
-    for index in 0..program.values.len() {
-        let shape = match program.values[index].shape_source {
-            ShapeSource::Fixed | ShapeSource::Workspace => continue,
-            ShapeSource::Graph(pass, index) => shape(pass, index),
-            ShapeSource::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
-            ShapeSource::Batch(buffer, index) => {
-                shape(buffer.pass(), index).with_first(program.buffer_samples(buffer))
-            }
-            ShapeSource::BatchOffsets(buffer) => Shape::new(&[program.buffer_samples(buffer), 2]),
-            ShapeSource::SampleOffsets(pass, value) => Shape::new(&[shape(pass, value).dims()[0], 2]),
-            ShapeSource::Bucket(bucket) => buckets[bucket][0],
-            ShapeSource::State(bucket, state) => buckets[bucket][1 + state],
-            ShapeSource::Scales(bucket, index) => scales[bucket][index],
-            ShapeSource::MemberScales(bucket, index, member) => {
-                program.buckets[bucket].scales[index].members[member].shape
-            }
-        };
-        program.values[index].ty.shape = shape;
-        let Value { view, previous, .. } = program.values[index];
-        // A version has the offset of the version before it.
-        program.values[index].offset = match (previous, view) {
-            (Some(previous), _) => program.value(previous).offset,
-            (None, Some(view)) => program.view_offset(view),
-            (None, None) => 0,
-        };
-    }
+    resize_values(program, |program, source| match source {
+        ShapeSource::Fixed | ShapeSource::Workspace => None,
+        ShapeSource::Graph(pass, index) => Some(shape(pass, index)),
+        ShapeSource::Rows(pass, index, slice) => Some(shape(pass, index).of_rows(slice)),
+        ShapeSource::Batch(buffer, index) => {
+            Some(shape(buffer.pass(), index).with_first(program.buffer_samples(buffer)))
+        }
+        ShapeSource::BatchOffsets(buffer) => Some(Shape::new(&[program.buffer_samples(buffer), 2])),
+        ShapeSource::SampleOffsets(pass, value) => Some(Shape::new(&[shape(pass, value).dims()[0], 2])),
+        ShapeSource::Bucket(bucket) => Some(buckets[bucket][0]),
+        ShapeSource::State(bucket, state) => Some(buckets[bucket][1 + state]),
+        ShapeSource::Scales(bucket, index) => Some(scales[bucket][index]),
+        ShapeSource::MemberScales(bucket, index, member) => {
+            Some(program.buckets[bucket].scales[index].members[member].shape)
+        }
+    });
     if let ActivationOffload::From(least) = config.strategy.offload.activations {
         let is_offloaded =
             |offloadable: &Offloadable| copies::is_offloaded(program.ty(offloadable.value), least.0);
@@ -181,6 +174,21 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
         }
     }
     resize_operations(program, target)
+}
+
+/// Gives values the shapes of their sources, in order; `None`: the shape stays.
+pub(super) fn resize_values(program: &mut Program, shape: impl Fn(&Program, ShapeSource) -> Option<Shape>) {
+    for index in 0..program.values.len() {
+        let Some(shape) = shape(program, program.values[index].shape_source) else { continue };
+        program.values[index].ty.shape = shape;
+        let Value { view, previous, .. } = program.values[index];
+        // A version has the offset of the version before it.
+        program.values[index].offset = match (previous, view) {
+            (Some(previous), _) => program.value(previous).offset,
+            (None, Some(view)) => program.view_offset(view),
+            (None, None) => 0,
+        };
+    }
 }
 
 /// Whether the layouts put parameters into the program's buckets: some strategies treat small parameters differently.
@@ -196,7 +204,8 @@ fn same_buckets(program: &Program, layouts: &[Layout]) -> bool {
 }
 
 /// Resizes operations, their workspaces and FLOPs, after the values.
-fn resize_operations(program: &mut Program, target: &Target) -> bool {
+#[must_use]
+pub(super) fn resize_operations(program: &mut Program, target: &Target) -> bool {
     let Program { values, sections, buckets, batch_size, .. } = program;
     let mut types = OperandTypes::default();
     for section in sections {

@@ -4,6 +4,7 @@
 
 mod instantiate;
 mod ir;
+mod lengths;
 mod passes;
 mod recompute_plan;
 mod verify;
@@ -14,6 +15,7 @@ pub use ir::{
     OperandTypes, Parameter, Program, Results, Section, SectionKind, ShapeSource, Stage, SubRange, Value,
     Variant, View,
 };
+pub use lengths::{LengthPrograms, StepSection, StepSections};
 pub use passes::annotations::Annotations;
 pub use passes::lazy_init::FirstIterations;
 pub use recompute_plan::{RecomputePlan, RecomputePolicy, RecomputeRegion, blocks};
@@ -62,7 +64,7 @@ pub fn compile(
     recompute_plan: &RecomputePlan,
     verification: Verification,
 ) -> Result<Program, Violation> {
-    run_passes(
+    let mut program = run_passes(
         graphs,
         &rank_config(config, target),
         config.train.batch_size,
@@ -70,7 +72,9 @@ pub fn compile(
         recompute_plan,
         verification,
         &|_, _| {},
-    )
+    )?;
+    lengths::add_programs(&mut program, config, target, verification)?;
+    Ok(program)
 }
 
 /// [`compile`], verified, with changed annotations: for tests of annotations that no key produces.

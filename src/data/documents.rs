@@ -10,7 +10,10 @@ use std::ops::Range;
 
 use super::row::{WEIGHTS, weights};
 use super::slices::ReadTokens;
-use super::{Batch, Contents, DataError, FilledPart, KeyedCount, Part, Sample, Source, Split, TrainingStep};
+use super::{
+    Batch, Contents, DataError, FilledPart, KeyedCount, Part, Sample, SampleLengths, Source, Split,
+    TrainingStep,
+};
 use ops::TensorType;
 
 /// How documents become samples.
@@ -178,6 +181,16 @@ impl Contents for DocumentSet {
 
     fn samples(&self, sample: &Sample) -> u64 {
         self.arrange(0..self.training, context(sample)).count()
+    }
+
+    fn sample_lengths(&self, sample: &Sample) -> Option<SampleLengths> {
+        let lengths = |documents: Range<usize>| {
+            self.arrange(documents, context(sample)).pieces.iter().map(|piece| piece.len as u32).collect()
+        };
+        (self.documents == Documents::Padded).then(|| SampleLengths {
+            training: lengths(0..self.training),
+            evaluation: lengths(self.training..self.ends.len()),
+        })
     }
 
     fn parts(&self) -> &'static [&'static str] {

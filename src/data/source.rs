@@ -109,6 +109,13 @@ fn check_bound(requested: &Part, found: Option<KeyedCount>, data: &'static str) 
     }
 }
 
+/// The tokens of each sample, by split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleLengths {
+    pub training: Vec<u32>,
+    pub evaluation: Vec<u32>,
+}
+
 /// The properties of a data set, without its samples.
 pub trait Contents: Debug + Send + Sync {
     /// The digest of the data, independent of its location.
@@ -116,6 +123,11 @@ pub trait Contents: Debug + Send + Sync {
 
     /// The number of tokens, if samples are slices of one row.
     fn tokens(&self) -> Option<usize> {
+        None
+    }
+
+    /// The tokens of each sample, if samples are documents of different lengths, one per sample.
+    fn sample_lengths(&self, _sample: &Sample) -> Option<SampleLengths> {
         None
     }
 

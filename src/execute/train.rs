@@ -172,7 +172,7 @@ impl Trainer<'_> {
             }
             Err(Stop::Error(error)) => return Err(error),
         }
-        outcome.measured.record_speed(&times, self.volume());
+        outcome.measured.record_speed(&times, self.config.train.batch_size);
         Ok(outcome)
     }
 
@@ -207,19 +207,23 @@ impl Trainer<'_> {
                     }
                 }
                 let (timed, loaded) = self.step(engine, step, loader)?;
-                if let Some([padded, tokens]) = loader.padding(loaded) {
+                let volume = self.volume(step);
+                if let Some([masked, positions]) = loader.padding(loaded) {
+                    // Positions behind a shorter micro-batch are neither read nor counted.
+                    let tokens = volume.tokens.map_or(positions, |tokens| tokens as u64);
                     let [all_padded, all] = padding.unwrap_or_default();
-                    padding = Some([all_padded + padded, all + tokens]);
+                    padding = Some([all_padded + tokens + masked - positions, all + tokens]);
                 }
                 let first_step_ms = &mut outcome.measured.first_step_ms;
                 first_step_ms.get_or_insert_with(|| milliseconds(built.elapsed()));
                 let usage = engine.ledger().usage(Pool::Device);
                 let counted = step >= warmup_steps;
                 step += 1;
-                logs.steps.step(step, &timed, self.volume(), usage.live.total())?;
-                self.report_step(step, &timed, counted, usage.step_peak());
+                logs.steps.step(step, &timed, volume, usage.live.total())?;
+                self.report_step(step, &timed, volume, counted, usage.step_peak());
                 if counted {
                     times.step_ms.push(timed.ms);
+                    times.step_tokens.extend(volume.tokens);
                     times.data_wait_ms.push(timed.data_wait_ms);
                     times.loading_ms.extend(loaded.took.map(milliseconds));
                 }
@@ -368,18 +372,19 @@ impl Trainer<'_> {
         Ok(loss)
     }
 
-    fn volume(&self) -> Volume {
-        Volume::of_step(self.config, self.sample)
+    /// Of a step, counted from 0.
+    fn volume(&self, step: usize) -> Volume {
+        Volume::of_step(self.config, self.sample, step)
     }
 
-    fn report_step(&mut self, step: usize, done: &TimedStep, timed: bool, peak_bytes: u64) {
+    fn report_step(&mut self, step: usize, done: &TimedStep, volume: Volume, timed: bool, peak_bytes: u64) {
         self.reporter.send(&Message::Step {
             step,
             steps: self.run_schedule.steps,
             timed,
             loss: finite(done.loss),
-            samples_per_s: self.volume().samples_per_s(done.ms),
-            tokens_per_s: self.volume().tokens_per_s(done.ms),
+            samples_per_s: volume.samples_per_s(done.ms),
+            tokens_per_s: volume.tokens_per_s(done.ms),
             peak_bytes,
         });
     }

@@ -90,16 +90,22 @@ pub struct Graph {
     pub nodes: Vec<Node>,
 }
 
-/// The forward pass of a model on a micro-batch of `micro_batch` samples, with this arrangement of documents.
-pub(crate) fn build_on(model: &Model, documents: Documents, micro_batch: usize) -> Graph {
+/// The forward pass of a model on a micro-batch of `micro_batch` samples, with this arrangement of documents. `tokens`:
+/// of each sample, if they are fewer than the model's context.
+pub(crate) fn build_on(
+    model: &Model,
+    documents: Documents,
+    micro_batch: usize,
+    tokens: Option<usize>,
+) -> Graph {
     match model {
-        Model::Transformer(model) => transformer::build(model, documents, micro_batch),
+        Model::Transformer(model) => transformer::build(model, documents, micro_batch, tokens),
     }
 }
 
 /// The forward pass on samples of continuous text, without document boundaries.
 pub fn build(model: &Model, micro_batch: usize) -> Graph {
-    build_on(model, Documents::Joined, micro_batch)
+    build_on(model, Documents::Joined, micro_batch, None)
 }
 
 /// All parameters of a model, with the checkpoint tensors of other libraries that contain them.

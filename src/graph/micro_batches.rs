@@ -98,9 +98,10 @@ fn forward(config: &RunConfig, model: &Model, samples: usize) -> Graph {
     graph
 }
 
-/// The forward pass of `model` over `samples` samples, with the run's strategy applied.
+/// The forward pass of `model` over `samples` samples, with the run's strategy applied. If lengths vary, the samples have
+/// the length of the longest.
 pub fn forward_pass(config: &RunConfig, model: &Model, samples: usize) -> Graph {
-    let mut graph = build_on(model, config.documents(), samples);
+    let mut graph = build_on(model, config.documents(), samples, config.longest());
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();
     }

@@ -52,6 +52,10 @@ pub(super) struct DryRun<'a> {
     /// Whether the program leaks into the allocator's blocks. Then steps do not repeat, and the allocator's state grows:
     /// compared after each step, it would take time that is quadratic in the number of steps.
     leaks_blocks: bool,
+    /// Whether micro-batches have different lengths.
+    lengths_vary: bool,
+    /// The current step, or the current batch of an evaluation, from 0.
+    batch: usize,
     first_step_peak: u64,
 }
 
@@ -116,7 +120,17 @@ impl<'a> DryRun<'a> {
     ) -> DryRun<'a> {
         let (memory_use, steps) = (MemoryUse::of(target), Steps { taken: 0, left: most });
         let (first_iterations, leaks_blocks) = (FirstIterations::new(program), manager.leaks_blocks());
-        DryRun { program, manager, first_iterations, memory_use, steps, leaks_blocks, first_step_peak: 0 }
+        DryRun {
+            program,
+            manager,
+            first_iterations,
+            memory_use,
+            steps,
+            leaks_blocks,
+            lengths_vary: program.lengths.as_ref().is_some_and(|of| of.lengths.steps() > 0),
+            batch: 0,
+            first_step_peak: 0,
+        }
     }
 
     pub(super) fn run(mut self, run_schedule: RunSchedule) -> Result<DryRunResult, DryRunStop> {
@@ -139,6 +153,7 @@ impl<'a> DryRun<'a> {
     fn cycle(&mut self, cycle: EvaluationCycle) -> Result<(), DryRunStop> {
         self.repeat(cycle.steps, |dry_run| {
             dry_run.steps.left = dry_run.steps.left.checked_sub(1).ok_or(DryRunStop::TakesTooLong)?;
+            dry_run.batch = dry_run.steps.taken as usize;
             let step = dry_run.steps.taken + 1;
             dry_run.run_sections(|section| section.kind.is_in_step()).map_err(|stop| stop.in_step(step))?;
             dry_run.steps.taken = step;
@@ -147,8 +162,11 @@ impl<'a> DryRun<'a> {
             }
             Ok(())
         })?;
+        self.batch = 0;
         self.repeat(cycle.evaluation_batches, |dry_run| {
-            dry_run.run_sections(|section| section.kind.is_in_evaluation())
+            dry_run.run_sections(|section| section.kind.is_in_evaluation())?;
+            dry_run.batch += 1;
+            Ok(())
         })?;
         let steps = self.steps.taken;
         self.manager.release_collected().map_err(|error| DryRunStop::of(error.into(), steps))
@@ -157,8 +175,11 @@ impl<'a> DryRun<'a> {
     /// Runs the sections that match, each `repeat_count` times in succession.
     fn run_sections(&mut self, matches: fn(&Section) -> bool) -> Result<(), DryRunStop> {
         let program = self.program;
+        let mut micro_batch = 0;
         for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| matches(section)) {
             self.repeat(section.repeat_count, |dry_run| {
+                dry_run.manager.select(program.of_micro_batch(section.kind, dry_run.batch, micro_batch));
+                micro_batch += 1;
                 let code = section.code.iter().enumerate();
                 let executed =
                     code.filter(|(_, instruction)| !dry_run.first_iterations.skips(number, instruction));
@@ -183,7 +204,8 @@ impl<'a> DryRun<'a> {
         times: usize,
         mut part: impl FnMut(&mut Self) -> Result<(), DryRunStop>,
     ) -> Result<(), DryRunStop> {
-        if times < 2 {
+        // Micro-batches of different lengths do not repeat.
+        if times < 2 || self.lengths_vary {
             return (0..times).try_for_each(|_| part(self));
         }
         let mut left = times;

@@ -14,7 +14,7 @@ use ops::ValueId;
 pub struct MemoryManager<'a, B> {
     pub(super) program: &'a Program,
     pub backing: B,
-    pub(super) allocator: Box<dyn Allocator + 'a>,
+    pub(super) allocator: Box<dyn Allocator<'a> + 'a>,
     pub(super) ledger: Ledger,
     pub(super) target: Target,
     /// By storage: its location, while it is allocated.
@@ -61,7 +61,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         program: &'a Program,
         target: &Target,
         backing: B,
-        allocator: Box<dyn Allocator + 'a>,
+        allocator: Box<dyn Allocator<'a> + 'a>,
     ) -> Result<MemoryManager<'a, B>, Failure> {
         let mut manager = MemoryManager {
             program,
@@ -154,6 +154,12 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     /// Bytes of the elements that evaluations have collected so far, without skipped ones, in the pools of a device.
     pub fn collected_bytes(&self, device: Pool) -> u64 {
         self.collected_bytes[device as usize]
+    }
+
+    /// From now on, executes another program of the same structure. Storages that are allocated have the same size in it.
+    pub fn select(&mut self, program: &'a Program) {
+        self.program = program;
+        self.allocator.select(program);
     }
 
     /// Advances to an instruction, and executes it if it allocates or frees.
@@ -258,7 +264,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
     }
 
     /// The allocator, and the system that it requests memory from.
-    pub(super) fn split(&mut self) -> (&mut (dyn Allocator + 'a), System<'_>) {
+    pub(super) fn split(&mut self) -> (&mut (dyn Allocator<'a> + 'a), System<'_>) {
         let MemoryManager { backing, allocator, ledger, target, .. } = self;
         (allocator.as_mut(), System { backing, ledger, target })
     }

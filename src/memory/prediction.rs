@@ -100,7 +100,7 @@ pub fn predict_with<'a>(
     program: &'a Program,
     target: &Target,
     run_schedule: RunSchedule,
-    allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator + 'a>,
+    allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator<'a> + 'a>,
 ) -> Prediction {
     let dry_run =
         |target: &Target, run_schedule: RunSchedule, max_steps: u64| -> Result<DryRunResult, DryRunStop> {
@@ -139,7 +139,7 @@ pub fn predict_with<'a>(
         Some(Err(DryRunStop::OutOfMemory(_, steps))) => Some(steps),
         Some(Err(DryRunStop::TakesTooLong) | Ok(_)) | None => None,
     };
-    let work = StepWork::of(program);
+    let (work, steps) = StepWork::of_steps(program);
     Prediction {
         device: *ledger.usage(Pool::Device),
         host: *ledger.usage_at(Pool::Host),
@@ -156,8 +156,8 @@ pub fn predict_with<'a>(
         embedding_dtypes: EmbeddingDtypes::of(program),
         model_flops: program.model_flops(),
         recompute_flops: program.recompute_flops(),
-        hardware_flops: work.flops(),
-        work,
+        hardware_flops: work.flops() / steps,
+        work: work.over(steps),
     }
 }
 

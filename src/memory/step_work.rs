@@ -1,6 +1,6 @@
 //! The work of an optimizer step, independent of the machine's speed.
 
-use compile::{Action, Instruction, OperandTypes, Program};
+use compile::{Action, Instruction, OperandTypes, Program, StepSection, StepSections};
 use device::{Phase, Pool, Role};
 use ops::{DType, ValueId};
 use spec::Allocator;
@@ -64,14 +64,33 @@ impl Bottleneck {
 }
 
 impl StepWork {
+    /// The mean of the run's steps.
     pub fn of(program: &Program) -> StepWork {
+        let (work, steps) = StepWork::of_steps(program);
+        work.over(steps)
+    }
+
+    /// The work of this number of steps: of one, or of all steps of the run if the lengths of samples vary.
+    pub(crate) fn of_steps(program: &Program) -> (StepWork, u64) {
         let (mut work, mut types) = (StepWork::default(), OperandTypes::default());
-        for section in program.step() {
+        let StepSections { steps, sections } = program.step_sections();
+        for StepSection { program, section, times } in sections {
             for instruction in &section.code {
-                work.add(program, instruction, section.repeat_count as u64, &mut types);
+                work.add(program, instruction, times, &mut types);
             }
         }
-        work
+        (work, steps)
+    }
+
+    /// The work of one of these steps.
+    pub(crate) fn over(mut self, steps: u64) -> StepWork {
+        for task in &mut self.tasks {
+            (task.flops, task.bytes) = (task.flops / steps, task.bytes / steps);
+        }
+        for bytes in [&mut self.to_host_bytes, &mut self.to_device_bytes, &mut self.asked_bytes] {
+            *bytes /= steps;
+        }
+        self
     }
 
     pub fn flops(&self) -> u64 {

@@ -27,12 +27,16 @@ struct Growing<'a> {
 }
 
 impl Growing<'_> {
-    fn boxed(program: &Program, most: u64) -> Box<dyn Allocator + '_> {
+    fn boxed(program: &Program, most: u64) -> Box<dyn Allocator<'_> + '_> {
         Box::new(Growing { program, extra: 0, most })
     }
 }
 
-impl Allocator for Growing<'_> {
+impl<'a> Allocator<'a> for Growing<'a> {
+    fn select(&mut self, program: &'a Program) {
+        self.program = program;
+    }
+
     fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -72,7 +76,7 @@ fn roomy() -> Target {
 fn whole_run<'a>(
     program: &'a Program,
     run_schedule: RunSchedule,
-    allocator: Box<dyn Allocator + 'a>,
+    allocator: Box<dyn Allocator<'a> + 'a>,
 ) -> Ledger {
     let mut manager =
         MemoryManager::with_allocator(program, &roomy(), NoStorage::default(), allocator).unwrap();
@@ -115,7 +119,7 @@ fn any_run_schedule() -> impl Any<Value = RunSchedule> {
 }
 
 /// Creates an allocator for a program.
-type MakeAllocator = for<'p> fn(&'p Program) -> Box<dyn Allocator + 'p>;
+type MakeAllocator = for<'p> fn(&'p Program) -> Box<dyn Allocator<'p> + 'p>;
 
 const STATELESS: MakeAllocator = |program| allocator::of(program);
 

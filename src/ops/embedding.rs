@@ -9,8 +9,8 @@ use super::{
 ///
 /// With `documents`, positions restart at the start of each document.
 ///
-/// Inputs: tokens i32[B,T], table num[V,C]; with `positions` the position table num[T,C]; with `documents` the start of
-/// each token's document in its sequence, i32[B,T]. Output: x num[B,T,C], summed in f32.
+/// Inputs: tokens i32[B,T], table num[V,C]; with `positions` the position table num[P,C], P >= T; with `documents` the
+/// start of each token's document in its sequence, i32[B,T]. Output: x num[B,T,C], summed in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
     /// Factor of the token rows; positions are not scaled.
@@ -25,15 +25,17 @@ pub struct Embedding {
 /// Gradients of the tables of [`Embedding`].
 ///
 /// Inputs: tokens i32[B,T], dx num[B,T,C]; with `documents` the start of each token's document, i32[B,T]; then the
-/// previous dtable num[V,C] and dpositions num[T,C], each if it is accumulated. Outputs: dtable num[V,C] and, with
-/// `positions`, dpositions num[T,C]. A gradient that is not accumulated is overwritten completely.
+/// previous dtable num[V,C] and dpositions num[P,C], each if it is accumulated. Outputs: dtable num[V,C] and, with
+/// `positions`, dpositions num[P,C]. A gradient that is not accumulated is overwritten completely: rows behind the
+/// sequence are 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingBackward {
     pub vocabulary: usize,
     pub scale: f32,
     /// The dtype of the gradients; they are summed in f32.
     pub gradients: DType,
-    pub positions: bool,
+    /// P, the rows of the position table, if there is one; at least T.
+    pub positions: Option<usize>,
     pub documents: bool,
     pub accumulate_table: bool,
     /// Requires `positions`.
@@ -70,7 +72,9 @@ impl Operation for Embedding {
         expect_type(self.name(), "tokens", &inputs[0], TensorType::i32(&[batch, sequence]))?;
         let dtype = expect_float(self.name(), "table", &inputs[1])?;
         if let Some(positions) = inputs.get(2) {
-            expect_type(self.name(), "positions", positions, TensorType::new(dtype, &[sequence, channels]))?;
+            let [rows, _] = matrix(self.name(), "positions", positions)?;
+            let expected = TensorType::new(dtype, &[rows.max(sequence), channels]);
+            expect_type(self.name(), "positions", positions, expected)?;
         }
         if let Some(starts) = inputs.get(3) {
             expect_type(self.name(), "the document starts", starts, inputs[0])?;
@@ -90,7 +94,7 @@ impl Operation for Embedding {
     /// Counts one table row per token, but at most the whole table.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         let [tokens, table] = [inputs[0], inputs[1]];
-        let positions = inputs.get(2).map_or(0, TensorType::bytes);
+        let positions = inputs.get(2).map_or(0, |positions| first_rows(positions, &tokens).bytes());
         let starts = inputs.get(3).map_or(0, TensorType::bytes);
         tokens.bytes() + starts + touched_bytes(&tokens, &table) + positions + outputs[0].bytes()
     }
@@ -109,7 +113,7 @@ impl Operation for Embedding {
             vocabulary: tape.input_type(1).shape.dims()[0],
             scale: self.scale,
             gradients: tape.parameter_gradients(),
-            positions: self.positions,
+            positions: self.positions.then(|| tape.input_type(2).shape.rows()),
             documents: self.documents,
             accumulate_table: table.is_some(),
             accumulate_positions: positions.is_some(),
@@ -131,8 +135,10 @@ impl Operation for EmbeddingBackward {
         let channels = inputs[1].shape.last();
         let dtype = expect_float(self.name(), "dx", &inputs[1])?;
         expect_type(self.name(), "dx", &inputs[1], TensorType::new(dtype, &[batch, sequence, channels]))?;
-        let outputs =
-            [self.vocabulary, sequence].map(|rows| TensorType::new(self.gradients, &[rows, channels]));
+        let rows =
+            [Some(self.vocabulary), self.positions.map(|rows| rows.max(sequence))].into_iter().flatten();
+        let outputs: Vec<TensorType> =
+            rows.map(|rows| TensorType::new(self.gradients, &[rows, channels])).collect();
         let accumulated = [self.accumulate_table, self.accumulate_positions];
         let expected = outputs.iter().zip(accumulated).filter(|(_, accumulate)| *accumulate);
         if self.documents {
@@ -141,7 +147,7 @@ impl Operation for EmbeddingBackward {
         for (found, (wanted, _)) in inputs[self.previous()..].iter().zip(expected) {
             expect_type(self.name(), "a previous gradient", found, *wanted)?;
         }
-        Ok(outputs[..1 + usize::from(self.positions)].to_vec())
+        Ok(outputs)
     }
 
     /// On the CPU, the token indices sorted by token id, needed only if sums are rounded to 16 bits.
@@ -157,14 +163,17 @@ impl Operation for EmbeddingBackward {
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         let [tokens, dx, table] = [inputs[0], inputs[1], outputs[0]];
         let table = if self.accumulate_table { 2 * touched_bytes(&tokens, &table) } else { table.bytes() };
-        let positions = outputs.get(1).map_or(0, TensorType::bytes);
-        let positions = positions * if self.accumulate_positions { 2 } else { 1 };
+        let positions = outputs.get(1).map_or(0, |positions| match self.accumulate_positions {
+            true => 2 * first_rows(positions, &tokens).bytes(),
+            false => positions.bytes(),
+        });
         let starts = if self.documents { tokens.bytes() } else { 0 };
         tokens.bytes() + starts + dx.bytes() + table + positions
     }
 
     fn resize(&mut self, sizes: &Sizes) {
         self.vocabulary = sizes.outputs[0].shape.rows();
+        self.positions = sizes.outputs.get(1).map(|positions| positions.shape.rows());
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
@@ -182,13 +191,13 @@ impl Operation for EmbeddingBackward {
     fn accumulating(&self) -> Option<Op> {
         Some(Op::EmbeddingBackward(EmbeddingBackward {
             accumulate_table: true,
-            accumulate_positions: self.positions,
+            accumulate_positions: self.positions.is_some(),
             ..*self
         }))
     }
 
     fn accumulated(&self) -> &'static [usize] {
-        if self.positions { &[0, 1] } else { &[0] }
+        if self.positions.is_some() { &[0, 1] } else { &[0] }
     }
 }
 
@@ -196,6 +205,11 @@ impl Operation for EmbeddingBackward {
 fn touched_bytes(tokens: &TensorType, table: &TensorType) -> u64 {
     let row = table.shape.last() as u64 * table.dtype.bytes();
     tokens.elements().min(table.shape.rows()) as u64 * row
+}
+
+/// The rows of a position table that a sequence reads.
+fn first_rows(positions: &TensorType, tokens: &TensorType) -> TensorType {
+    TensorType { shape: positions.shape.with_first(tokens.shape.last()), ..*positions }
 }
 
 fn matrix(operation: &'static str, operand: &str, found: &TensorType) -> Result<[usize; 2], TypeError> {
@@ -230,7 +244,7 @@ mod tests {
             scale: 1.0,
             vocabulary: 256,
             gradients: DType::F32,
-            positions: true,
+            positions: Some(4),
             documents: false,
             accumulate_table,
             accumulate_positions: true,
@@ -250,7 +264,7 @@ mod tests {
                 scale: 1.0,
                 vocabulary: 50304,
                 gradients: DType::F32,
-                positions: true,
+                positions: Some(1024),
                 documents: false,
                 accumulate_table: true,
                 accumulate_positions: false,
@@ -261,6 +275,21 @@ mod tests {
         // With short rows, the sort buffer is larger than the partial sums.
         assert_eq!(bytes(Processor::Cuda, 16, 8), 2 * 4 * 16 * 1024);
         assert_eq!(bytes(Processor::Cpu, 16, 768), 0);
+    }
+
+    /// A position table may have more rows than the sequence: only the first are read.
+    #[test]
+    fn short_sequences_read_the_first_positions() {
+        let op = Embedding { scale: 1.0, positions: true, documents: false, output: DType::F32 };
+        let (tokens, x) = (TensorType::i32(&[2, 3]), TensorType::f32(&[2, 3, 8]));
+        let [table, positions] = [256, 5].map(|rows| TensorType::f32(&[rows, 8]));
+        assert_eq!(op.outputs(&[tokens, table, positions]).unwrap(), [x]);
+        assert_eq!(op.bytes(&[tokens, table, positions], &[x]), 24 + 32 * (6 + 3 + 6));
+        let error = op.outputs(&[tokens, table, TensorType::f32(&[2, 8])]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "embedding: positions is f32[2, 8], the other operands require f32[3, 8]"
+        );
     }
 
     #[test]

@@ -38,13 +38,13 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// Sets the number of tokens of each run's data, for data that is a token row.
-    pub fn know_tokens(&mut self, tokens: impl Fn(&RunConfig) -> Option<usize>) {
+    /// Sets what is known of each run's data once it was opened.
+    pub fn know_data(&mut self, know: impl Fn(&mut RunConfig)) {
         let configs = self.points.iter_mut().flat_map(|point| {
             let others = point.without.iter_mut().map(|(_, config)| config);
             point.config.iter_mut().chain(others)
         });
-        configs.for_each(|config| config.tokens = tokens(config));
+        configs.for_each(know);
     }
 
     /// Fails if a strategy with a wanted point is invalid at every point of the sweep.

@@ -7,6 +7,7 @@ use super::error::PlanError;
 use super::expand::{Experiment, Point};
 use compile::rank_graphs;
 use device::Target;
+use ops::RowSlice;
 use spec::{Budget, DataResidence, Problem, Recompute, RunConfig};
 
 /// Replaces the configuration of runs that cannot be planned by the reason: those whose recompute budget is infeasible
@@ -20,11 +21,9 @@ pub fn skip_infeasible<E: From<PlanError>>(
     target: impl FnOnce() -> Result<Target, E>,
 ) -> Result<(), E> {
     for point in &mut experiment.points {
-        point.without.retain(|(_, other)| source_of_unknown_size(other).is_none());
-        if let Some(source) = point.config.as_ref().ok().and_then(source_of_unknown_size) {
-            point.config = Err(format!(
-                "loader.source = \"{source}\" holds all of the data in memory, but the data is not on this machine"
-            ));
+        point.without.retain(|(_, other)| unknown_sizes(other).is_none());
+        if let Some(reason) = point.config.as_ref().ok().and_then(unknown_sizes) {
+            point.config = Err(reason);
         }
     }
     if !experiment.points.iter().any(|point| point.config.as_ref().is_ok_and(has_budget)) {
@@ -65,8 +64,34 @@ fn has_budget(config: &RunConfig) -> bool {
     matches!(config.strategy.recompute, Recompute::Budget(Budget::Bytes(_) | Budget::Share(_)))
 }
 
-/// The `loader.source` of a run that holds data of unknown size.
-fn source_of_unknown_size(config: &RunConfig) -> Option<&'static str> {
+/// Why a run cannot be planned, if it cannot: sizes that depend on the data are unknown or do not suit the strategy.
+pub(super) fn unknown_sizes(config: &RunConfig) -> Option<String> {
     let source = config.strategy.loader.source;
-    (source != DataResidence::Stream && config.tokens.is_none()).then(|| source.name())
+    if source != DataResidence::Stream && config.tokens.is_none() {
+        let source = source.name();
+        return Some(format!(
+            "loader.source = \"{source}\" holds all of the data in memory, but the data is not on this machine"
+        ));
+    }
+    config.data.batch_multiple()?;
+    let Some(lengths) = &config.lengths else {
+        let reason = "pad_to = \"batch\" takes lengths from the data, but the data is not on this machine";
+        return Some(reason.to_owned());
+    };
+    // A shorter micro-batch has the program of the longest, at other sizes.
+    let chunks = config.strategy.loss_chunks;
+    let micro_batches = [Some(config.micro_batch()), config.tail(), config.evaluation_batch()];
+    for samples in micro_batches.into_iter().flatten() {
+        let slices = |length: usize| RowSlice::count(samples * length, chunks);
+        let expected = slices(lengths.longest());
+        if let Some(length) = lengths.distinct().into_iter().find(|&length| slices(length) != expected) {
+            return Some(format!(
+                "loss_chunks = {chunks} divides micro-batches of {samples} x {length} tokens into {} slices, and those \
+                 of {samples} x {} into {expected}; try pad_to_multiple_of = {chunks}",
+                slices(length),
+                lengths.longest()
+            ));
+        }
+    }
+    None
 }

@@ -175,7 +175,7 @@ optimizer.adamw.lr = 1e-3
         let shortest = experiments().into_iter().map(|(_, config)| config);
         let drawn = sample(20).into_iter().chain([Choice::plain()]).map(|choice| small_with(&choice));
         // The number of tokens found in the data is not a key.
-        let drawn = drawn.map(|config| RunConfig { tokens: None, ..config });
+        let drawn = drawn.map(|config| RunConfig { tokens: None, lengths: None, ..config });
         for config in drawn.chain(shortest) {
             let identity = config.identity();
             let lines: Vec<&str> = identity.lines().collect();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Compiler;
 use super::expand::{Experiment, Point, expand_all};
+use super::feasible::unknown_sizes;
 use base::parallel;
 use compile::Violation;
 use device::Target;
@@ -78,19 +79,19 @@ fn to_host(config: &RunConfig) -> String {
 }
 
 /// The changes of one run of an experiment. `number` is the run's index. Each change acts as
-/// `--set strategies.NAME.KEY=VALUE`; invalid ones are skipped. `tokens` is the number of tokens of the run's data, if
-/// known.
+/// `--set strategies.NAME.KEY=VALUE`; invalid ones are skipped. `know` sets what is
+/// known of a run's data.
 pub fn changes(
     file: &Path,
     overrides: &[String],
     environment: &Environment<'_>,
     number: usize,
-    tokens: Option<usize>,
+    know: &dyn Fn(&mut RunConfig),
 ) -> Vec<Change> {
     let expanded = |overrides: &[String]| {
         // A change that makes the run invalid is not a remedy.
         let mut experiment = expand_all(file, overrides, environment).ok()?;
-        experiment.know_tokens(|_| tokens);
+        experiment.know_data(know);
         Some(experiment)
     };
     let Some((now, experiment)) =
@@ -152,7 +153,8 @@ impl Remedy {
 fn same_point(before: &Experiment, after: Experiment, now: &Point, number: usize) -> Option<RunConfig> {
     let is_alike = before.points.len() == after.points.len();
     let point = after.points.into_iter().nth(number).filter(|_| is_alike)?;
-    (point.strategy == now.strategy && point.axes == now.axes).then_some(point.config.ok()?)
+    let config = point.config.ok().filter(|config| unknown_sizes(config).is_none())?;
+    (point.strategy == now.strategy && point.axes == now.axes).then_some(config)
 }
 
 fn predicted(config: &RunConfig, target: &Target) -> Result<Prediction, Violation> {

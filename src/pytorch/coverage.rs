@@ -35,6 +35,9 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
+    if config.data.batch_multiple().is_some() {
+        return not_covered("documents padded to the batch (pad_to)");
+    }
     if masks_targets(config) && strategy.loss_chunks > 1 {
         return not_covered("loss_chunks with masked targets");
     }

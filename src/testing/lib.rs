@@ -130,6 +130,7 @@ pub fn small() -> RunConfig {
         measure: Measure { warmup_steps: 1, steps: 3, ..Measure::default() },
         strategy: Strategy::default(),
         tokens: Some(TOKENS),
+        lengths: None,
     }
 }
 

@@ -18,12 +18,16 @@ pub struct ReusingAllocator<'a> {
 }
 
 impl ReusingAllocator<'_> {
-    pub fn boxed(program: &Program) -> Box<dyn Allocator + '_> {
+    pub fn boxed(program: &Program) -> Box<dyn Allocator<'_> + '_> {
         Box::new(ReusingAllocator { program, free: Default::default(), taken: BTreeMap::new() })
     }
 }
 
-impl Allocator for ReusingAllocator<'_> {
+impl<'a> Allocator<'a> for ReusingAllocator<'a> {
+    fn select(&mut self, program: &'a Program) {
+        self.program = program;
+    }
+
     fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
         Ok(())
     }

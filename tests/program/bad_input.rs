@@ -80,6 +80,11 @@ fn text_data(keys: &str) -> String {
     with("paths = [\"*.txt\"]", &format!("paths = [\"*.txt\"]\n{keys}"))
 }
 
+/// Documents padded to the longest of each micro-batch, with this line in the strategy.
+fn padded_to_batch(strategy: &str) -> String {
+    text_data("documents = \"padded\"\npad_to = \"batch\"").replace("recompute = \"block\"", strategy)
+}
+
 /// A tokenizer with a small vocabulary.
 const TOKENIZER: &str = r#"{
   "added_tokens": [{
@@ -503,6 +508,15 @@ bad! {
     unknown_documents: check(&text_data("documents = \"shuffled\""));
     documents_without_causal: check(
         &text_data("documents = \"padded\"").replace("context = 32", "context = 32\ncausal = false"));
+    pad_to_without_padded_documents: check(&text_data("pad_to = \"batch\""));
+    pad_to_multiple_of_without_pad_to: check(&text_data("documents = \"padded\"\npad_to_multiple_of = 8"));
+    pad_to_longest: check(&text_data("documents = \"padded\"\npad_to = \"longest\""));
+    graph_with_pad_to_batch: check(&padded_to_batch("graph = true"));
+    leak_with_pad_to_batch: check(&padded_to_batch("leak = \"logits\""));
+    keep_with_pad_to_batch: check(&padded_to_batch("keep = [\"logits\"]"));
+    collect_with_pad_to_batch: check(&(padded_to_batch("") + "[evaluation]\ncollect = \"loss\"\n"));
+    varied_seeds_with_pad_to_batch: check(&(padded_to_batch("") + "[measure]\nseeds = \"vary\"\n"));
+    dynamic_padding: check(&text_data("documents = \"padded\"\ndynamic_padding = true"));
     documents_of_one_token: check_files(
         &[("a.toml", &text_data("documents = \"padded\"\nsplit = 1.0")), ("a.txt", "a"), ("b.txt", "b")], &["a.toml"]);
     documents_without_evaluation_data: check_files(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::test_folder::TestFolder;
+use crate::test_folder::{TestFolder, said};
 
 const EXPERIMENT: &str = r#"
 [model.transformer]
@@ -40,6 +40,12 @@ loss_chunks = 3
 
 [sweep.grid]
 "data.text.documents" = ["joined", "padded", "packed"]
+"#;
+
+/// The same documents, padded to the context or to the longest of each micro-batch.
+const PAD_TO: &str = r#"
+[sweep.grid]
+"data.text.pad_to" = ["context", "batch"]
 "#;
 
 /// Cells of a row by column.
@@ -186,4 +192,46 @@ fn hostile_document_is_named_with_its_line() {
     assert_eq!(code, Some(2), "{error}");
     assert!(error.starts_with("error: cannot encode line 41 of "), "{error}");
     assert!(error.contains("/t.json: it takes more than "), "{error}");
+}
+
+/// Shorter micro-batches take less memory and work, and train alike. The plan follows the lengths of the data: `sweep`
+/// compares it with the run's ledger.
+#[test]
+fn micro_batches_are_padded_to_their_longest_document() {
+    let dir = test_folder();
+    let (head, _) = EXPERIMENT.split_once("[sweep.grid]").unwrap();
+    let padded = head
+        .replace("context = 16", "context = 64")
+        .replace("split = 0.7", "split = 0.7\ndocuments = \"padded\"");
+    let caching = "[strategies.caching]\nallocator = \"caching\"\n";
+    dir.write("documents.toml", format!("{padded}{caching}{PAD_TO}"));
+    let mut command = dir.program(&["check", "documents.toml"]);
+    let output = command.env("RUNNER_CACHE_DIR", dir.path("cache")).output().unwrap();
+    insta::assert_snapshot!(said(&output));
+
+    let rows = swept(&dir);
+    let number = |row: &Row, column: &str| row[column].parse::<f64>().unwrap();
+    assert_eq!(rows.len(), 6);
+    for row in &rows {
+        assert_eq!((&*row["status"], &row["predicted_peak_bytes"]), ("ok", &row["peak_bytes"]));
+    }
+    for strategy in ["plain", "lean", "caching"] {
+        let of = |pad_to: &str| {
+            let quoted = format!("\"{pad_to}\"");
+            let found = |row: &&Row| row["data.text.pad_to"] == quoted && row["strategy"] == strategy;
+            rows.iter().find(found).unwrap_or_else(|| panic!("no {strategy} padded to the {pad_to}"))
+        };
+        let (context, batch) = (of("context"), of("batch"));
+        for column in ["loss_last", "loss_eval"] {
+            let [all, shorter] = [context, batch].map(|row| number(row, column));
+            assert!((all - shorter).abs() < 1e-5 * all, "{strategy}: {column} {all} and {shorter}");
+        }
+        for column in ["padding", "hardware_flops", "batch_bytes"] {
+            let [all, shorter] = [context, batch].map(|row| number(row, column));
+            assert!(shorter < all, "{strategy}: {column} {all} and {shorter}");
+        }
+        // An arena has room for the longest document of the data.
+        let ratio = number(batch, "reserved_peak_bytes") / number(context, "reserved_peak_bytes");
+        assert!(ratio <= 1.0, "{strategy}: {ratio}");
+    }
 }

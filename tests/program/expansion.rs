@@ -534,6 +534,7 @@ prop_compose! {
             measure: Measure { warmup_steps, steps, ..choices.measure },
             strategy: choices.strategy,
             tokens: None,
+            lengths: None,
         }
     }
 }

@@ -63,7 +63,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let target = &plan.target;
     let environment = |name: &str| std::env::var(name).ok();
-    let changes = plan::changes(&plan.file, args.inputs.settings(), &environment, index, config.tokens);
+    let know = |config: &mut spec::RunConfig| inputs.data.describe(config);
+    let changes = plan::changes(&plan.file, args.inputs.settings(), &environment, index, &know);
     if plan.keys.framework == Framework::Pytorch {
         if args.operations {
             return Err(Failure::input(

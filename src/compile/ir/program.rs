@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
 use super::value::{BatchBuffer, Value};
+use crate::lengths::{LengthPrograms, StepSection, StepSections};
 use device::{Event, Placed, Pool, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
 use ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
@@ -276,6 +277,8 @@ pub struct Program {
     /// Set by the pass "offsets": the offset of each storage in its pool's arena, and each arena's size.
     pub arena_offsets: Vec<Option<u64>>,
     pub arenas: [u64; Pool::ALL.len()],
+    /// The programs of shorter micro-batches, if lengths vary; this one is that of the longest.
+    pub lengths: Option<LengthPrograms>,
 }
 
 impl Program {
@@ -440,17 +443,20 @@ impl Program {
         self.step().filter(|section| section.samples > 0).map(|section| section.repeat_count).sum()
     }
 
-    /// FLOPs of a step's forward and backward passes, without recomputation.
+    /// FLOPs of a step's forward and backward passes, without recomputation; the mean of the run's steps.
     pub fn model_flops(&self) -> u64 {
-        self.step().map(|section| section.repeat_count as u64 * section.model_flops).sum()
+        let StepSections { steps, sections } = self.step_sections();
+        sections.iter().map(|of| of.times * of.section.model_flops).sum::<u64>() / steps
     }
 
-    /// FLOPs of a step's recomputation.
+    /// FLOPs of a step's recomputation; the mean of the run's steps.
     pub fn recompute_flops(&self) -> u64 {
-        let recomputed = |section: &Section| {
-            self.flops_of(section.code.iter().filter(|instruction| instruction.recompute))
+        let StepSections { steps, sections } = self.step_sections();
+        let recomputed = |of: &StepSection<'_>| {
+            let code = of.section.code.iter().filter(|instruction| instruction.recompute);
+            of.times * of.program.flops_of(code)
         };
-        self.step().map(|section| section.repeat_count as u64 * recomputed(section)).sum()
+        sections.iter().map(recomputed).sum::<u64>() / steps
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         allocator: config.strategy.allocator,
         arena_offsets: Vec::new(),
         arenas: Default::default(),
+        lengths: None,
     };
     let parameters = add_buckets(&mut program, graph, config);
     program.host_buffers = host_buffers(&mut program, graphs, config);

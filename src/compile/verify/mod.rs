@@ -112,6 +112,13 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
+/// The type of a copy of `samples` samples that may be shorter than those of a batch.
+fn of_shorter_samples(batch: TensorType, copy: TensorType, samples: usize) -> TensorType {
+    let shape = batch.shape.with_first(samples);
+    let is_shorter = batch.shape.dims().len() == 2 && copy.shape.last() < batch.shape.last();
+    TensorType { shape: if is_shorter { shape.with_last(copy.shape.last()) } else { shape }, ..batch }
+}
+
 fn check_section(
     program: &Program,
     section: &Section,
@@ -178,7 +185,8 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));
                 let times = |bytes: u64, count: usize| u128::from(bytes) * count as u128;
-                let fits = times(from.bytes(), samples) == times(to.bytes(), all);
+                let fits = times(from.bytes(), samples) == times(to.bytes(), all)
+                    || (program.lengths.is_some() && to == of_shorter_samples(from, to, samples));
                 (!fits || from.dtype != to.dtype).then(|| format!("copies {from} to {to}"))
             }
             _ => None,

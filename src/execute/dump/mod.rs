@@ -106,7 +106,6 @@ impl Dump<'_> {
     }
 
     fn train(&mut self, engine: &mut Engine, outcome: &mut Outcome) -> Result<(), Stop> {
-        let volume = Volume::of_step(&self.run.config, &self.run.sample);
         let mut log = StepLog::create(self.folder)?;
         let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
         let mut batch = self.empty_batch();
@@ -114,6 +113,7 @@ impl Dump<'_> {
             let kept = self.kept_steps().contains(&step).then_some(&mut gradients);
             let done = self.step(engine, step, &mut batch, kept)?;
             self.done = step as u64;
+            let volume = Volume::of_step(&self.run.config, &self.run.sample, step - 1);
             let usage = engine.ledger().usage(Pool::Device);
             let (live, peak_bytes) = (usage.live.total(), usage.step_peak());
             log.step(step, &done, volume, live)?;

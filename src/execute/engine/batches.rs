@@ -64,13 +64,13 @@ impl<'a> Engine<'a> {
         self.synchronize()
     }
 
-    /// The next `bytes` of the current batch, behind `seen` samples. `of` is the buffer of all batches.
+    /// The next samples of the current batch, behind `seen` samples. `of` is the buffer of all batches.
     pub(super) fn micro_batch_region(
         &self,
         of: Region,
         batches: BatchBuffer,
         seen: usize,
-        bytes: u64,
+        next: usize,
     ) -> Region {
         let samples = self.program.batch_samples(batches);
         let batch = match batches {
@@ -79,7 +79,26 @@ impl<'a> Engine<'a> {
             BatchBuffer::Evaluation => 0,
         };
         let sample = of.bytes / (samples * self.program.batch_slots(batches)) as u64;
-        Region { offset: of.offset + (batch * samples + seen) as u64 * sample, bytes, ..of }
+        let offset = of.offset + (batch * samples + seen) as u64 * sample;
+        Region { offset, bytes: next as u64 * sample, ..of }
+    }
+
+    /// Copies samples. Where they are shorter, the padding at the end of each is left out.
+    pub(super) fn copy_samples(
+        &mut self,
+        queue: Queue,
+        from: Region,
+        to: Region,
+        samples: usize,
+    ) -> Result<(), DeviceError> {
+        if from.bytes == to.bytes {
+            return self.manager.backing.device.copy(queue, from, to);
+        }
+        let [stride, bytes] = [from.bytes, to.bytes].map(|all| all / samples as u64);
+        let part = |of: Region, offset: u64| Region { offset: of.offset + offset, bytes, ..of };
+        (0..samples as u64).try_for_each(|sample| {
+            self.manager.backing.device.copy(queue, part(from, sample * stride), part(to, sample * bytes))
+        })
     }
 
     /// Writes a batch to the next slot of the host buffers. Returns the slot.

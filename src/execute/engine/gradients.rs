@@ -37,16 +37,19 @@ impl Engine<'_> {
         // Waits for all queues, so that the batch has been uploaded.
         self.manager.backing.device.write(region, &numbers)?;
         self.prefetch_batch(next)?;
-        let program = self.program;
+        let program = self.longest;
         let step = self.counts.steps + 1;
-        let mut seen = 0;
+        let (mut seen, mut micro_batch) = (0, 0);
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
             for _ in 0..section.repeat_count {
+                self.select(program.of_micro_batch(section.kind, self.counts.steps as usize, micro_batch));
                 self.run_section(section.kind, seen).map_err(|failure| failure.in_step(step))?;
                 seen += section.samples;
+                micro_batch += 1;
                 self.counts.micro_batches += u64::from(section.samples > 0);
             }
         }
+        self.select(program);
         Ok(())
     }
 

@@ -79,7 +79,11 @@ pub struct StepReport {
 
 /// A program on a device, ready to take steps.
 pub struct Engine<'a> {
+    /// The program of the micro-batch that is executed; between steps the run's, which is that of the longest.
     program: &'a Program,
+    longest: &'a Program,
+    /// Batches of the current evaluation so far.
+    evaluated_batches: usize,
     manager: MemoryManager<'a, DeviceBacking<'a>>,
     /// The checkpoint tensors that parameters with a stored initial value are loaded from.
     weights: Option<&'a StoredParameters>,
@@ -120,7 +124,7 @@ impl<'a> Engine<'a> {
     pub(crate) fn with_allocator(
         program: &'a Program,
         device: &'a mut dyn Device,
-        allocator: Box<dyn Allocator + 'a>,
+        allocator: Box<dyn Allocator<'a> + 'a>,
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
         let backing = DeviceBacking { device, requests: 0 };
@@ -135,6 +139,8 @@ impl<'a> Engine<'a> {
     ) -> Engine<'a> {
         Engine {
             program,
+            longest: program,
+            evaluated_batches: 0,
             manager,
             weights: None,
             counts: Counts::default(),
@@ -234,6 +240,7 @@ impl<'a> Engine<'a> {
     /// A device that fails.
     pub(crate) fn finish_evaluation(&mut self) -> Result<(), Failure> {
         self.counts.evaluations += 1;
+        self.evaluated_batches = 0;
         Ok(self.manager.release_collected()?)
     }
 
@@ -245,21 +252,31 @@ impl<'a> Engine<'a> {
     pub(crate) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
         self.run_lazy_init()?;
         self.begin_evaluation(slot)?;
-        let program = self.program;
+        let program = self.longest;
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
-        let (mut seen, mut sum) = (0, 0.0);
+        let (mut seen, mut micro_batch, mut sum) = (0, 0, 0.0);
         for section in program.evaluation() {
             for _ in 0..section.repeat_count {
+                self.select(program.of_micro_batch(section.kind, self.evaluated_batches, micro_batch));
                 self.run_section(section.kind, seen)?;
                 seen += section.samples;
+                micro_batch += 1;
                 self.counts.evaluation_passes += 1;
                 sum +=
                     section.samples as f64 * f64::from(self.read_number(program.host_buffers.results.loss)?);
             }
         }
+        self.select(program);
+        self.evaluated_batches += 1;
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
         self.counts.cache_in_evaluation += self.manager.cache_work().since(&cache_before);
         Ok(sum)
+    }
+
+    /// From now on, executes the program of a micro-batch.
+    fn select(&mut self, program: &'a Program) {
+        self.program = program;
+        self.manager.select(program);
     }
 
     /// SHA-256 of the bytes of all parameters and optimizer states.
@@ -473,13 +490,17 @@ impl<'a> Engine<'a> {
             }
             Action::Copy { queue, from, to } => {
                 let batches = self.program.value(*from).shape_source.batch_buffer();
+                let samples = self.manager.tensor(*to).ty.shape.dims().first().copied().unwrap_or(1);
                 let to = self.manager.tensor(*to).region();
-                let mut from = self.manager.tensor(*from).region();
-                if let Some(batches) = batches {
-                    from = self.micro_batch_region(from, batches, seen, to.bytes);
-                }
+                let from = self.manager.tensor(*from).region();
                 began = Instant::now();
-                self.manager.backing.device.copy(*queue, from, to)?;
+                match batches {
+                    None => self.manager.backing.device.copy(*queue, from, to)?,
+                    Some(batches) => {
+                        let from = self.micro_batch_region(from, batches, seen, samples);
+                        self.copy_samples(*queue, from, to, samples)?;
+                    }
+                }
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,

@@ -53,7 +53,8 @@ documented! {
         pub step_ms_median: Option<f64>,
         /// 90th percentile of the timed steps.
         pub step_ms_p90: Option<f64>,
-        /// Tokens of a step divided by its median time. Empty for models without tokens.
+        /// Tokens of a step divided by its median time; if padded lengths vary, the median of the steps' rates. Empty
+        /// for models without tokens.
         pub tokens_per_s: Option<f64>,
         /// Samples of a step divided by its median time.
         pub samples_per_s: Option<f64>,
@@ -183,6 +184,8 @@ documented! {
 #[derive(Default)]
 pub(crate) struct StepTimes {
     pub(crate) step_ms: Vec<f64>,
+    /// Tokens of each step, padding included. Empty for models without tokens.
+    pub(crate) step_tokens: Vec<usize>,
     pub(crate) data_wait_ms: Vec<f64>,
     /// The workers' times for the batches. Empty without workers.
     pub(crate) loading_ms: Vec<f64>,
@@ -288,7 +291,7 @@ impl Measured {
     }
 
     /// Sets step times and throughput, for steps of this volume.
-    pub(crate) fn record_speed(&mut self, times: &StepTimes, volume: Volume) {
+    pub(crate) fn record_speed(&mut self, times: &StepTimes, samples: usize) {
         let steps = &times.step_ms;
         let median = statistics::median(steps);
         self.step_ms_median = median;
@@ -296,8 +299,16 @@ impl Measured {
         self.step_ms_min = statistics::quantile(steps, 0.0);
         self.step_ms_ci95 = statistics::median_interval(steps, 0.95).map(Interval::half_width);
         self.data_wait_ms = statistics::median(&times.data_wait_ms);
-        self.samples_per_s = median.map(|ms| volume.samples_per_s(ms));
-        self.tokens_per_s = median.and_then(|ms| volume.tokens_per_s(ms));
+        let volume = |tokens: Option<usize>| Volume { samples, tokens };
+        self.samples_per_s = median.map(|ms| volume(None).samples_per_s(ms));
+        let tokens = times.step_tokens.first().copied();
+        self.tokens_per_s = if times.step_tokens.iter().all(|of_step| Some(*of_step) == tokens) {
+            median.and_then(|ms| volume(tokens).tokens_per_s(ms))
+        } else {
+            let rates = steps.iter().zip(&times.step_tokens);
+            let rates = rates.filter_map(|(&ms, &tokens)| volume(Some(tokens)).tokens_per_s(ms));
+            statistics::median(&rates.collect::<Vec<f64>>())
+        };
     }
 
     /// Sets the counts per step, from the counters before and after `steps` steps.

@@ -11,9 +11,14 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    pub(crate) fn of_step(config: &RunConfig, sample: &Sample) -> Volume {
+    /// Of a step, counted from 0.
+    pub(crate) fn of_step(config: &RunConfig, sample: &Sample, step: usize) -> Volume {
         let samples = config.train.batch_size;
-        Volume { samples, tokens: sample.tokens.map(|tokens| samples * tokens) }
+        let tokens = match &config.lengths {
+            None => sample.tokens.map(|tokens| samples * tokens),
+            Some(lengths) => Some(lengths.tokens_of_step(step, samples, config.micro_batch())),
+        };
+        Volume { samples, tokens }
     }
 
     pub(crate) fn samples_per_s(self, step_ms: f64) -> f64 {

@@ -32,15 +32,20 @@ impl Prepared {
         let mut config = load_run(&folder.join("run.toml"))?;
         let target = read_target(&folder.join("target.toml"))?.target;
         let data_set = config.data.data_set();
-        let sample = config.sample();
-        let data = data_set.open(&sample, digests)?;
+        let mut sample = config.sample();
+        let mut data = data_set.open(&sample, digests)?;
         let weights = config.model.weights().map(Weights::open).transpose()?;
         let digest = weights.as_ref().map(|weights| weights.digest(digests)).transpose()?;
         let digest = digest_of_both(data.contents().digest(), digest.as_deref());
         check_unchanged(&digest, &folder.join(DATA_FILE))?;
         let weights = weights.map(|weights| weights.matched(&graph::needed(&config.model))).transpose()?;
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
-        config.tokens = data.contents().tokens();
+        config.know_data(data.contents());
+        if config.lengths.is_some() {
+            // Samples are padded to the longest document.
+            sample = config.sample();
+            data = data_set.open(&sample, digests)?;
+        }
         let compiling = Instant::now();
         let program = compile_verified(&config, &target)?;
         let compiled_in = compiling.elapsed();

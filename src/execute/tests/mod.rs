@@ -11,6 +11,7 @@ mod in_backward;
 mod inference;
 mod initialisation;
 mod keep_and_leak;
+mod lengths;
 mod loader;
 mod lora;
 mod models;
@@ -129,16 +130,26 @@ fn evaluation_samples(config: &RunConfig) -> usize {
 
 /// Trains for some steps with freed memory poisoned.
 fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Result<Trace, Failure> {
+    train_on(config, program, device, &|step, samples| batch(config, step, samples))
+}
+
+/// Trains on batches, made for a step and a number of samples.
+fn train_on(
+    config: &RunConfig,
+    program: &Program,
+    device: &mut dyn Device,
+    batch: &dyn Fn(usize, usize) -> Batch,
+) -> Result<Trace, Failure> {
     let target = device.target().clone();
     let mut engine = Engine::new(program, device, true)?;
     engine.start()?;
     hold(&mut engine, config)?;
     let mut trace = Trace { losses: Vec::new(), digests: Vec::new(), evaluation: 0.0 };
     for step in 0..STEPS {
-        let report = engine.step(&batch(config, step, config.train.batch_size), &config.numbers(step + 1))?;
+        let report = engine.step(&batch(step, config.train.batch_size), &config.numbers(step + 1))?;
         trace.losses.push(report.loss);
         trace.digests.push(engine.digest()?);
-        trace.evaluation = engine.evaluate(&batch(config, 99, evaluation_samples(config)))?;
+        trace.evaluation = engine.evaluate(&batch(99, evaluation_samples(config)))?;
     }
     let run_schedule = RunSchedule { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
     let predicted = predict(program, &target, run_schedule);

@@ -165,7 +165,7 @@ fn accumulate_does_not_change_flops() {
         assert_eq!(2 * planned.model_flops, counts.flops);
         let told = if micro_batches == accumulate { "" } else { " (not 5)" };
         assert_eq!(effects, format!("{micro_batches} micro-batches{told}"));
-        let volume = |config: &RunConfig| Volume::of_step(config, &config.sample());
+        let volume = |config: &RunConfig| Volume::of_step(config, &config.sample(), 0);
         assert_eq!(volume(&split), volume(&whole));
         assert_eq!(volume(&split).tokens, Some(batch_size * T as usize));
     }

@@ -1,6 +1,7 @@
 //! The embedding layer and the inputs of a batch.
 
 use super::NORMAL;
+use super::Samples;
 use super::dropout::{self, DropoutSite};
 use crate::Graph;
 use data::{Documents, Part};
@@ -32,11 +33,11 @@ pub(super) fn build(
     graph: &mut Graph,
     model: &Transformer,
     documents: Documents,
-    micro_batch: usize,
+    Samples { micro_batch, tokens: t }: Samples,
 ) -> Embedded {
-    let (t, c, v) = (model.context, model.d_model, model.vocabulary);
+    let (c, v) = (model.d_model, model.vocabulary);
     let scope = graph.layer("embedding".to_owned(), false);
-    let [tokens, targets] = model.parts().map(|part| graph.input(scope, &part, micro_batch));
+    let [tokens, targets] = model.parts(t).map(|part| graph.input(scope, &part, micro_batch));
     let others: Vec<usize> =
         documents.parts(t).iter().map(|part| graph.input(scope, part, micro_batch)).collect();
     let (weights, starts) = (others.first().copied(), others.get(1).copied());
@@ -45,7 +46,7 @@ pub(super) fn build(
     let mut inputs = vec![tokens, table];
     let positions = model.positions == Positions::Learned;
     if positions {
-        inputs.push(graph.parameter("positions", scope, &[t, c], NORMAL));
+        inputs.push(graph.parameter("positions", scope, &[model.context, c], NORMAL));
     }
     let position_starts = starts.filter(|_| positions);
     inputs.extend(position_starts);

@@ -1,6 +1,6 @@
 //! A configurable decoder; the default is GPT-2 (Radford et al. 2019).
 //!
-//! B micro-batch, T context, C d_model, H query heads, G key and value heads, D channels per head, F d_ff, V
+//! B micro-batch, T tokens of a sample (the context, or fewer if lengths vary), C d_model, H query heads, G key and value heads, D channels per head, F d_ff, V
 //! vocabulary.
 
 mod attention;
@@ -23,10 +23,25 @@ const NORMAL: Initial = Initial::Normal(DEVIATION);
 
 pub(super) use checkpoint_names::checkpoint_tensors;
 
-pub(super) fn build(model: &Transformer, documents: Documents, micro_batch: usize) -> Graph {
+/// The samples of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+struct Samples {
+    /// B.
+    micro_batch: usize,
+    /// T.
+    tokens: usize,
+}
+
+/// `tokens` = T, the tokens of each sample, is at most the model's context; `None`: its context.
+pub(super) fn build(
+    model: &Transformer,
+    documents: Documents,
+    micro_batch: usize,
+    tokens: Option<usize>,
+) -> Graph {
     let mut graph = Graph::new();
-    let embedding::Embedded { mut x, table, batch } =
-        embedding::build(&mut graph, model, documents, micro_batch);
+    let samples = Samples { micro_batch, tokens: tokens.unwrap_or(model.context) };
+    let embedding::Embedded { mut x, table, batch } = embedding::build(&mut graph, model, documents, samples);
     for layer in 0..model.layers {
         x = block::build(&mut graph, model, layer, x, &batch);
     }
@@ -48,7 +63,7 @@ mod tests {
     #[test]
     fn gpt2_has_the_published_parameter_count() {
         let model = Transformer { vocabulary: 50257, ..Transformer::new(12, 768, 12, 1024) };
-        assert_eq!(build(&model, Documents::Joined, 1).parameters(), 124_439_808);
+        assert_eq!(build(&model, Documents::Joined, 1, None).parameters(), 124_439_808);
     }
 
     /// The published parameter counts; Llama has a gated feed-forward layer and an untied output layer.
@@ -65,13 +80,13 @@ mod tests {
             tied: false,
             ..Transformer::new(32, 4096, 32, 2048)
         };
-        assert_eq!(build(&model, Documents::Joined, 1).parameters(), 6_738_415_616);
+        assert_eq!(build(&model, Documents::Joined, 1, None).parameters(), 6_738_415_616);
         // Llama 3 8B has four query heads per key head.
         let model = Transformer { vocabulary: 128_256, kv_heads: 8, d_ff: 14_336, context: 8192, ..model };
-        assert_eq!(build(&model, Documents::Joined, 1).parameters(), 8_030_261_248);
+        assert_eq!(build(&model, Documents::Joined, 1, None).parameters(), 8_030_261_248);
         // Mistral 7B is the same with a smaller vocabulary.
         assert_eq!(
-            build(&Transformer { vocabulary: 32_000, ..model }, Documents::Joined, 1).parameters(),
+            build(&Transformer { vocabulary: 32_000, ..model }, Documents::Joined, 1, None).parameters(),
             7_241_732_096
         );
     }

@@ -21,7 +21,11 @@ impl Arena<'_> {
     }
 }
 
-impl Allocator for Arena<'_> {
+impl<'a> Allocator<'a> for Arena<'a> {
+    fn select(&mut self, program: &'a Program) {
+        self.program = program;
+    }
+
     fn open(&mut self, system: &mut System<'_>) -> Result<(), DeviceError> {
         for pool in Pool::ALL {
             let bytes = self.program.arenas[pool as usize];

@@ -18,7 +18,11 @@ impl Direct<'_> {
     }
 }
 
-impl Allocator for Direct<'_> {
+impl<'a> Allocator<'a> for Direct<'a> {
+    fn select(&mut self, program: &'a Program) {
+        self.program = program;
+    }
+
     fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
         Ok(())
     }

@@ -29,12 +29,15 @@ pub struct Concatenation {
 
 /// Allocates storages in memory that it requests from the system. A prediction and a run make the same calls in the
 /// same order, so results may depend only on these and on the allocator's state, never on buffer ids.
-pub trait Allocator {
+pub trait Allocator<'a> {
     /// Makes the initial requests, before the program begins.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
     fn open(&mut self, system: &mut System<'_>) -> Result<(), DeviceError>;
+
+    /// From now on, storages have their sizes in another program of the same structure.
+    fn select(&mut self, program: &'a Program);
 
     /// Allocates a storage.
     ///
@@ -125,7 +128,7 @@ pub trait Allocator {
 }
 
 /// The allocator that a program was compiled for.
-pub(super) fn of(program: &Program) -> Box<dyn Allocator + '_> {
+pub(super) fn of(program: &Program) -> Box<dyn Allocator<'_> + '_> {
     match program.allocator {
         spec::Allocator::Arena => Box::new(Arena::new(program)),
         spec::Allocator::Direct => Box::new(Direct::new(program)),

@@ -408,6 +408,7 @@ fn config() -> RunConfig {
         measure: Measure { warmup_steps: 1, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
         tokens: None,
+        lengths: None,
     }
 }
 

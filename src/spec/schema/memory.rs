@@ -1,8 +1,9 @@
 //! The part of a run's configuration that determines its memory.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use data::Documents;
+use data::{Documents, PaddedLengths};
 
 use super::collect::Collect;
 use super::model::Model;
@@ -21,6 +22,8 @@ pub struct MemoryKey {
     /// allocator that keeps freed memory.
     pub steps: Option<(Measure, Option<Evaluation>)>,
     pub program: ProgramKey,
+    /// The padded length of each micro-batch, if they vary.
+    pub lengths: Option<Arc<PaddedLengths>>,
 }
 
 /// Configurations contain no NaN.
@@ -62,7 +65,7 @@ impl Ord for ProgramKey {
 // Structs are destructured here, so that a new key cannot be forgotten.
 impl RunConfig {
     pub fn memory_key(&self) -> MemoryKey {
-        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _ } = self;
+        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _, lengths } = self;
         // With a leak, collected outputs, or an allocator that keeps freed memory, memory also depends on the numbers of
         // steps, evaluations and evaluation batches. The program does not, so they are not part of `ProgramKey`.
         let depends_on_steps = match strategy.allocator {
@@ -76,11 +79,12 @@ impl RunConfig {
             evaluation_batch: self.evaluation_batch(),
             steps,
             program: self.program_key(),
+            lengths: lengths.clone(),
         }
     }
 
     pub fn program_key(&self) -> ProgramKey {
-        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens } = self;
+        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens, lengths: _ } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, shuffle: _, last_batch: _, optimizer, schedule: _ } =
             train;

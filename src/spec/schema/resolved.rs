@@ -9,7 +9,11 @@ use super::schedule::Schedule;
 use super::strategy::{DataResidence, Strategy};
 use crate::reader::declare::{Optional, key_table, keywords, one_of};
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
-use data::{Batch, Documents, Memory, Order, Part, Sample, row};
+use std::sync::Arc;
+
+use data::{
+    Batch, BatchSequence, Batching, Contents, Documents, Memory, Order, PaddedLengths, Part, Sample, row,
+};
 
 /// One run: model, data, training and one strategy.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +26,8 @@ pub struct RunConfig {
     pub strategy: Strategy,
     /// Number of tokens of a data set that is one row of tokens. Not a key: it is known once the data set was opened.
     pub tokens: Option<usize>,
+    /// The padded length of each micro-batch, if they vary. Not a key either: the documents decide.
+    pub lengths: Option<Arc<PaddedLengths>>,
 }
 
 key_table! {
@@ -134,10 +140,48 @@ impl RunConfig {
         }
     }
 
-    /// The parts that the program reads of each sample: the model's inputs, and the part that separates documents.
+    /// Sets what is known of a run once its data was opened.
+    pub fn know_data(&mut self, contents: &dyn Contents) {
+        self.tokens = contents.tokens();
+        // The documents are cut at the context.
+        self.lengths = None;
+        self.lengths = self.padded_lengths(contents).map(Arc::new);
+    }
+
+    fn padded_lengths(&self, contents: &dyn Contents) -> Option<PaddedLengths> {
+        let multiple = self.data.batch_multiple()?;
+        let sample = self.sample();
+        let samples = contents.sample_lengths(&sample)?;
+        let training = Batching { samples: self.train.batch_size, micro_batch: self.micro_batch() };
+        let own_batch = |samples| Batching { samples, micro_batch: samples };
+        let batches = BatchSequence {
+            seed: self.train.seed,
+            order: self.train.order(),
+            steps: self.steps(),
+            training,
+            evaluation_batches: self.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches),
+            evaluation: self.evaluation_batch().map_or(training, own_batch),
+            multiple,
+        };
+        PaddedLengths::new(&samples, sample.tokens?, &batches)
+    }
+
+    /// The same run on samples of this number of tokens, all of one length.
+    #[must_use]
+    pub fn at_length(&self, tokens: usize) -> RunConfig {
+        RunConfig { lengths: Some(Arc::new(PaddedLengths::of_one(tokens))), ..self.clone() }
+    }
+
+    /// Tokens of a padded sample in a micro-batch with the longest sample of the data, if lengths vary.
+    pub fn longest(&self) -> Option<usize> {
+        self.lengths.as_ref().map(|lengths| lengths.longest())
+    }
+
+    /// The parts that the program reads of each sample: the model's inputs, and the part that separates documents. If
+    /// lengths vary, those of the longest sample.
     pub fn sample(&self) -> Sample {
-        let mut sample = self.model.sample();
-        let context = sample.length.map_or(0, |length| length.count);
+        let mut sample = self.model.sample_of(self.longest());
+        let context = sample.tokens.unwrap_or(0);
         sample.parts.extend(self.documents().parts(context));
         sample
     }

@@ -2,7 +2,7 @@
 //! of one table are in that table's file.
 
 use super::model::decides;
-use super::resolved::{Evaluation, RunConfig};
+use super::resolved::{Evaluation, RunConfig, SeedPolicy};
 use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
 use crate::reader::declare::KeywordEnum as _;
 use crate::reader::error::{Error, Problem};
@@ -13,7 +13,7 @@ use data::Documents;
 
 /// Checks a configuration whose keys are all in range; `tree` has the spans of the keys.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
-    let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _ } = config;
+    let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _, lengths: _ } = config;
     let problems: Vec<Problem> = [
         model.check(tree),
         every_micro_batch_has_a_sequence(config, tree),
@@ -23,6 +23,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         preloaded_data_is_one_row(config, tree),
         shuffled_data_is_finite(config, tree),
         separated_documents_need_causal_attention(config, tree),
+        lengths_may_vary(config, tree),
         if evaluation.is_some() { data.has_evaluation_data(tree) } else { Ok(()) },
         train.optimizer.check(tree),
         if config.trains() { train.schedule.check(config.steps(), tree) } else { Ok(()) },
@@ -170,6 +171,40 @@ fn separated_documents_need_causal_attention(config: &RunConfig, tree: &Table) -
             .to_owned();
     let keys = ["data.text.documents", "model.transformer.causal"];
     Err(attach_span(message, &keys, tree, "use causal = true or documents = \"joined\""))
+}
+
+/// Keys that keep values of one micro-batch into the next, or that repeat a step's work as it was, need one shape.
+fn lengths_may_vary(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let pad_to = "data.text.pad_to";
+    let RunConfig { measure, strategy, .. } = config;
+    let conflicts = [
+        (strategy.graph, "strategy.graph", "graph = true replays kernels of one shape", "graph = false"),
+        (strategy.leak.is_some(), "strategy.leak", "leak keeps values of one shape", "leak = \"off\""),
+        (
+            !strategy.keep.is_empty(),
+            "strategy.keep",
+            "keep holds values until the next micro-batch",
+            "keep = []",
+        ),
+        (
+            config.collect().is_some(),
+            "evaluation.collect",
+            "collect keeps outputs of one shape",
+            "collect = \"off\"",
+        ),
+        (
+            measure.seeds == SeedPolicy::Vary,
+            "measure.seeds",
+            "seeds = \"vary\" gives each repeat batches of other lengths, and so another memory",
+            "seeds = \"same\"",
+        ),
+    ];
+    let found = conflicts.into_iter().find(|(conflicts, ..)| *conflicts);
+    let Some((_, key, reason, remedy)) = found.filter(|_| config.data.batch_multiple().is_some()) else {
+        return Ok(());
+    };
+    let message = format!("with pad_to = \"batch\" the shapes of micro-batches vary; {reason}");
+    Err(attach_span(message, &[pad_to, key], tree, format!("use pad_to = \"context\" or {remedy}")))
 }
 
 fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<(), Problem> {

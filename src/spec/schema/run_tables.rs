@@ -40,6 +40,7 @@ pub(crate) fn read_run(reader: &Reader<'_>, tree: &Table) -> Option<RunConfig> {
         measure: tables.measure?,
         strategy: strategy?,
         tokens: None,
+        lengths: None,
     })
 }
 

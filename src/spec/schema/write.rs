@@ -22,7 +22,7 @@ impl RunConfig {
 
     fn tables(&self, form: WriteMode, strategy_name: &str) -> String {
         // Destructured, so that a new table cannot be forgotten.
-        let RunConfig { model, data, train, evaluation, measure, strategy, tokens: _ } = self;
+        let RunConfig { model, data, train, evaluation, measure, strategy, tokens: _, lengths: _ } = self;
         let evaluation =
             evaluation.as_ref().map(|evaluation| TableWriter::of(evaluation, form).under("evaluation"));
         [

@@ -67,12 +67,11 @@ pub(super) fn backward<X: Float, G: Float>(
         let order = &*order;
         workers.for_each_chunk(channels, CHANNELS, |part| table.sum_rows(op, order, &part));
     }
-    if !op.positions {
-        return;
-    }
+    let Some(positions) = op.positions else { return };
     let starts = op.documents.then(|| operands.i32_input(2));
     let dpositions = SharedSlice::new(operands.output::<G>(1));
-    workers.for_each_chunk(sequence, ROWS, |positions| {
+    // Rows behind the sequence have no row of dx.
+    workers.for_each_chunk(positions, ROWS, |positions| {
         for position in positions {
             // SAFETY: chunks of positions do not overlap.
             #[allow(unsafe_code)]
@@ -83,7 +82,11 @@ pub(super) fn backward<X: Float, G: Float>(
             let (mut sums, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
             let position_of = |row: usize| row % sequence - starts.map_or(0, |starts| starts[row] as usize);
             update(level, sum, &mut sums, |run, sum| {
-                let first = if starts.is_none() { position } else { 0 };
+                let first = match starts {
+                    None if position >= sequence => tokens.len(),
+                    None => position,
+                    Some(_) => 0,
+                };
                 let rows = (first..tokens.len()).step_by(if starts.is_none() { sequence } else { 1 });
                 for dx in rows
                     .filter(|row| position_of(*row) == position)

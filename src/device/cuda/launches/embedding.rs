@@ -121,7 +121,12 @@ pub(super) fn backward(
             ],
         );
     }
-    let elements = positions.ty.elements();
+    let sequence = inputs[0].ty.shape.last();
+    if positions.ty.shape.rows() > sequence && !op.accumulate_positions {
+        // Rows behind the sequence have no gradient.
+        fill(&Fill { output: positions.ty, value: 0.0 }, &[*positions], launcher)?;
+    }
+    let elements = sequence * positions.ty.shape.last();
     launcher.kernel(
         by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], POSITIONS)?,
         [blocks(elements, POSITION_ELEMENTS)?, 1, 1],

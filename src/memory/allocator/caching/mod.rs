@@ -199,7 +199,12 @@ impl<'a> Caching<'a> {
     }
 }
 
-impl Allocator for Caching<'_> {
+impl<'a> Allocator<'a> for Caching<'a> {
+    fn select(&mut self, program: &'a Program) {
+        self.program = program;
+        self.others.select(program);
+    }
+
     fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
         Ok(())
     }

@@ -5,7 +5,7 @@ mod text;
 mod tokens;
 
 pub use synthetic::Synthetic;
-pub use text::{DocumentArrangement, Text, Tokenizer, Tokens};
+pub use text::{DocumentArrangement, PadTo, Text, Tokenizer, Tokens};
 pub use tokens::{TokenFiles, TokenFormat};
 
 use super::rules::attach_span;
@@ -36,6 +36,11 @@ trait DataSource {
         Documents::Joined
     }
 
+    /// The multiple that the lengths of micro-batches are rounded up to, if each is padded to its longest document.
+    fn batch_multiple(&self) -> Option<usize> {
+        None
+    }
+
     /// Rules between its own keys.
     fn check(&self, _tree: &Table) -> Result<(), Problem> {
         Ok(())
@@ -51,6 +56,11 @@ impl Data {
     /// How documents become samples.
     pub fn documents(&self) -> Documents {
         self.each().documents()
+    }
+
+    /// The multiple that the lengths of micro-batches are rounded up to, if each is padded to its longest document.
+    pub fn batch_multiple(&self) -> Option<usize> {
+        self.each().batch_multiple()
     }
 
     pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {

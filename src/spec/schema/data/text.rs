@@ -4,13 +4,16 @@ use crate::reader::reference::Accepts;
 use std::path::PathBuf;
 
 use super::{DataSource, check_split};
-use crate::reader::declare::{InlineTable, KeyCodec, Optional, inline_table, key_table, keywords};
+use crate::reader::declare::{
+    InlineTable, KeyCodec, KeywordEnum as _, Optional, inline_table, key_table, keywords,
+};
 use crate::reader::error::Problem;
 use crate::reader::keys::{Keys, ValueParser};
-use crate::reader::parsers::{Boolean, NonEmptyText, SHARE, keyword};
+use crate::reader::parsers::{Boolean, DIMENSION, NonEmptyText, SHARE, keyword};
 use crate::reader::paths::{PATHS, file_path};
 use crate::reader::tree::{Node, Table, Value};
 use crate::reader::write::TableWriter;
+use crate::schema::rules::attach_span;
 use data::{DataSet, Documents, Encoding, TextSet, TokenizerFile};
 
 key_table! {
@@ -24,6 +27,11 @@ key_table! {
         pub jsonl: Option<String> = Optional(NonEmptyText), default None;
         /// How documents become samples.
         pub documents: DocumentArrangement = keyword(), default DocumentArrangement::Joined;
+        /// The length that documents are padded to. Only with `documents = "padded"`.
+        pub pad_to: PadTo = keyword(), default PadTo::Context;
+        /// Padded lengths are multiples of this, or the whole context (collators: `pad_to_multiple_of`). Only with
+        /// `pad_to = "batch"`.
+        pub pad_to_multiple_of: usize = DIMENSION, default 1;
         /// Share of the data, from the front, for training; the rest is for evaluation.
         pub split: f64 = SHARE, default 0.9;
     }
@@ -38,6 +46,16 @@ keywords! {
         Padded = "padded",
         /// As many documents per sample as fit, with a block-diagonal attention mask, padded.
         Packed = "packed",
+    }
+}
+
+keywords! {
+    /// The length that documents are padded to.
+    pub enum PadTo {
+        /// The model's context: all micro-batches have one shape.
+        Context = "context",
+        /// The longest document of the micro-batch, as PyTorch's collators do: shapes, memory and time vary.
+        Batch = "batch",
     }
 }
 
@@ -121,14 +139,23 @@ impl ValueParser for TokensKeyword {
 impl Text {
     /// Text with bytes as tokens.
     pub fn new(paths: Vec<PathBuf>, split: f64) -> Text {
-        Text { paths, tokens: Tokens::Bytes, jsonl: None, documents: DocumentArrangement::Joined, split }
+        Text {
+            paths,
+            tokens: Tokens::Bytes,
+            jsonl: None,
+            documents: DocumentArrangement::Joined,
+            pad_to: PadTo::Context,
+            pad_to_multiple_of: 1,
+            split,
+        }
     }
 }
 
 impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
         let documents = self.documents();
-        let Text { paths, tokens, jsonl, documents: _, split } = self.clone();
+        let Text { paths, tokens, jsonl, documents: _, pad_to: _, pad_to_multiple_of: _, split } =
+            self.clone();
         let encoding = match tokens {
             Tokens::Bytes => Encoding::Bytes,
             Tokens::Tokenizer(Tokenizer { file, special, end }) => {
@@ -146,7 +173,38 @@ impl DataSource for Text {
         }
     }
 
+    fn batch_multiple(&self) -> Option<usize> {
+        (self.pad_to == PadTo::Batch).then_some(self.pad_to_multiple_of)
+    }
+
     fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
         check_split(self.split, "data.text.split", tree)
+    }
+
+    fn check(&self, tree: &Table) -> Result<(), Problem> {
+        if self.pad_to == PadTo::Batch && self.documents != DocumentArrangement::Padded {
+            let message = format!(
+                "pad_to = \"batch\" pads documents, one per sample; documents = \"{}\" does not pad to a length",
+                self.documents.keyword()
+            );
+            let keys = ["data.text.pad_to", "data.text.documents"];
+            return Err(attach_span(
+                message,
+                &keys,
+                tree,
+                "use documents = \"padded\" or pad_to = \"context\"",
+            ));
+        }
+        if self.pad_to_multiple_of > 1 && self.pad_to == PadTo::Context {
+            let message = "pad_to_multiple_of rounds the lengths of pad_to = \"batch\"; all samples have the length of the context".to_owned();
+            let keys = ["data.text.pad_to_multiple_of", "data.text.pad_to"];
+            return Err(attach_span(
+                message,
+                &keys,
+                tree,
+                "use pad_to = \"batch\" or remove pad_to_multiple_of",
+            ));
+        }
+        Ok(())
     }
 }

@@ -29,8 +29,8 @@ trait Architecture {
     /// Its kind and sizes, in one line.
     fn description(&self) -> String;
 
-    /// The parts of each sample that it reads.
-    fn sample(&self) -> Sample;
+    /// The parts of each sample that it reads, for samples of this number of tokens; `None`: of its context.
+    fn sample(&self, tokens: Option<usize>) -> Sample;
 
     /// Whether it draws random numbers in training.
     fn draws(&self) -> bool;
@@ -60,7 +60,12 @@ impl Model {
 
     /// The parts of each sample that it reads.
     pub fn sample(&self) -> Sample {
-        self.each().sample()
+        self.sample_of(None)
+    }
+
+    /// The parts of each sample that it reads, for samples of this number of tokens; `None`: of its context.
+    pub fn sample_of(&self, tokens: Option<usize>) -> Sample {
+        self.each().sample(tokens)
     }
 
     /// Whether it draws random numbers in training.

@@ -12,6 +12,8 @@ const SHAPES: [[usize; 4]; 3] = [[1, 1, 1, 1], [3, 37, 40, 257], [2, 20, 130, 11
 /// A batch of tokens and documents.
 struct TokenRows {
     sequence: usize,
+    /// Rows of the position table: for some shapes more than the sequence has tokens.
+    positions: usize,
     channels: usize,
     vocabulary: usize,
     tokens: Data,
@@ -28,7 +30,17 @@ impl TokenRows {
         let Data::I32(_, numbers) = &tokens else { unreachable!("tokens are i32") };
         let start = |row: usize| row % sequence / (5 + row / sequence) * (5 + row / sequence);
         let starts = (0..batch * sequence).map(|row| start(row) as i32).collect();
-        TokenRows { sequence, channels, vocabulary, numbers: numbers.clone(), tokens, starts, batch }
+        let positions = sequence + batch % 2 * 7;
+        TokenRows {
+            sequence,
+            positions,
+            channels,
+            vocabulary,
+            numbers: numbers.clone(),
+            tokens,
+            starts,
+            batch,
+        }
     }
 
     fn starts(&self) -> Data {
@@ -50,7 +62,7 @@ fn embedding_matches_the_reference() {
     for ([shape, pair, kind], variants) in cases(3, [SHAPES.len(), pairs.len(), kinds.len()]) {
         let (rows, (stored, output)) = (TokenRows::new(SHAPES[shape]), pairs[pair]);
         let (has_positions, documents) = kinds[kind];
-        let dims = [[rows.vocabulary, rows.channels], [rows.sequence, rows.channels]];
+        let dims = [[rows.vocabulary, rows.channels], [rows.positions, rows.channels]];
         let tables = [0, 1].map(|table| Data::random(&dims[table], 1 + table as u64).stored_as(stored));
         let [table, positions] = tables.each_ref().map(Data::to_f64);
         let embed_row = |row: usize| {
@@ -78,12 +90,12 @@ fn embedding_gradients_match_the_reference() {
         let (rows, (dx_type, gradients)) = (TokenRows::new(SHAPES[shape]), pairs[pair]);
         let (has_positions, flags) = flags[flag];
         let (accumulated, documents) = ([flags & 1 > 0, flags & 2 > 0], flags & 4 > 0);
-        let TokenRows { batch, sequence, channels, vocabulary, .. } = rows;
+        let TokenRows { batch, sequence, positions, channels, vocabulary, .. } = rows;
         let dx = Data::random(&[batch, sequence, channels], 3).stored_as(dx_type);
         let dx64 = dx.to_f64();
         let mut inputs = vec![rows.tokens.clone(), dx];
         inputs.extend(documents.then(|| rows.starts()));
-        let mut expected = [vec![0.0; vocabulary * channels], vec![0.0; sequence * channels]];
+        let mut expected = [vec![0.0; vocabulary * channels], vec![0.0; positions * channels]];
         for row in 0..rows.numbers.len() {
             let [token, position] = rows.table_offsets(row, documents);
             for c in 0..channels {
@@ -92,7 +104,7 @@ fn embedding_gradients_match_the_reference() {
                 expected[1][position + c] += gradient;
             }
         }
-        let previous = [Data::random(&[vocabulary, channels], 1), Data::random(&[sequence, channels], 2)];
+        let previous = [Data::random(&[vocabulary, channels], 1), Data::random(&[positions, channels], 2)];
         for (index, previous) in previous.into_iter().enumerate().filter(|(index, _)| accumulated[*index]) {
             let previous = previous.stored_as(gradients);
             expected[index] = added(&expected[index], &previous.to_f64());
@@ -102,7 +114,7 @@ fn embedding_gradients_match_the_reference() {
             vocabulary,
             scale: SCALE,
             gradients,
-            positions: has_positions,
+            positions: has_positions.then_some(positions),
             documents,
             accumulate_table: accumulated[0],
             accumulate_positions: accumulated[1],

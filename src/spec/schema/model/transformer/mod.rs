@@ -156,10 +156,10 @@ impl Transformer {
         self.window.filter(|_| !is_global)
     }
 
-    /// The tokens of a sample and their targets, i32[T] each.
-    pub fn parts(&self) -> [Part; 2] {
+    /// The tokens of a sample and their targets, i32[T] each, for samples of `tokens` = T tokens.
+    pub fn parts(&self, tokens: usize) -> [Part; 2] {
         let below = Some(KeyedCount { key: "model.transformer.vocabulary", count: self.vocabulary });
-        ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[self.context]), below })
+        ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[tokens]), below })
     }
 }
 
@@ -171,9 +171,10 @@ impl Architecture for Transformer {
         [vec![sizes], self.differences_to_gpt2()].concat().join(" ")
     }
 
-    fn sample(&self) -> Sample {
+    fn sample(&self, tokens: Option<usize>) -> Sample {
         let length = KeyedCount { key: "model.transformer.context", count: self.context };
-        Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
+        let tokens = tokens.unwrap_or(self.context);
+        Sample { parts: self.parts(tokens).to_vec(), length: Some(length), tokens: Some(tokens) }
     }
 
     fn draws(&self) -> bool {
