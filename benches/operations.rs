@@ -208,6 +208,7 @@ fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunCon
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy { precision, ..Strategy::default() },
         tokens: None,
+        lengths: None,
     }
 }
 

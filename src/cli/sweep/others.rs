@@ -18,7 +18,7 @@ const LONGEST_VALUE: usize = 40;
 ///
 /// # Errors
 ///
-/// The table of other results is unreadable or invalid.
+/// The table of other results is unreadable or invalid, or a result's folder is unreadable.
 pub(super) fn without_result(store: &Store, plan: &Plan) -> Result<Vec<Row>, String> {
     let kept = store.other_csv();
     let mut rows = match csv::read(&kept) {
@@ -30,14 +30,19 @@ pub(super) fn without_result(store: &Store, plan: &Plan) -> Result<Vec<Row>, Str
     // Any other file is replaced by the table.
     rows.extend(csv::read(&store.csv()).unwrap_or_default());
     let own: HashSet<&str> = plan.runs.iter().map(|run| run.configuration.as_str()).collect();
-    rows.retain(|row| {
+    let (mut seen, mut without_result) = (HashSet::new(), Vec::new());
+    for row in rows {
         let is_own = !row.configuration.is_empty() && own.contains(row.configuration.as_str());
         let is_measured = row.status.is_final() && row.status != Status::Skipped;
-        is_measured && !is_own && !store.has_result(&row.run_id, row.repeat)
-    });
-    let mut seen = HashSet::new();
-    rows.retain(|row| seen.insert((row.run_id.clone(), row.strategy.clone(), row.repeat, row.axes.clone())));
-    Ok(rows)
+        if is_measured
+            && !is_own
+            && !store.has_result(&row.run_id, row.repeat).map_err(|error| error.to_string())?
+            && seen.insert((row.run_id.clone(), row.strategy.clone(), row.repeat, row.axes.clone()))
+        {
+            without_result.push(row);
+        }
+    }
+    Ok(without_result)
 }
 
 /// Writes the table of other results, or removes it if there are none.

@@ -259,8 +259,23 @@ impl Store {
     }
 
     /// Whether a repeat has a result, valid or not.
-    pub fn has_result(&self, run_id: &str, repeat: usize) -> bool {
-        self.repeat_folder(run_id, repeat).join(RESULT_FILE).symlink_metadata().is_ok()
+    ///
+    /// # Errors
+    ///
+    /// The repeat's folder cannot be read.
+    pub fn has_result(&self, run_id: &str, repeat: usize) -> Result<bool, StoreError> {
+        let file = self.repeat_folder(run_id, repeat).join(RESULT_FILE);
+        use io::ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound};
+        match file.symlink_metadata() {
+            Ok(_) => Ok(true),
+            // The last two: the id is no file name. It comes from a table.
+            Err(error)
+                if matches!(error.kind(), NotFound | NotADirectory | InvalidFilename | InvalidInput) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(StoreError::read(&file)(error)),
+        }
     }
 
     /// Every result, sorted by run and repeat.
