@@ -37,7 +37,7 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
     }
 }
 
-/// Returns the section's loss.
+/// Appends the backward pass to the section's forward pass. Returns the loss.
 fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
     let program = &mut draft.program;
     let mut code = std::mem::take(&mut program.sections[at].code);
@@ -47,7 +47,8 @@ fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
     let gradients = Dtypes::of(draft.config).gradients;
     let mut backward = Backward::new(program, &draft.annotations, gradients, &code);
     let mut all = Vec::with_capacity(code.len() * 3);
-    // The backward of each loss slice follows its forward, so that the logits of one slice at most are in memory.
+    // The backward of each loss slice follows its forward, so that at most one slice of the
+    // logits is in memory.
     for range_code in code.chunk_by(|a, b| a.slice == b.slice) {
         all.extend_from_slice(range_code);
         if range_code[0].slice.is_some() {
@@ -77,7 +78,7 @@ fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
     loss
 }
 
-/// The first version of the loss.
+/// The output of the code's first loss operation. With loss slices, later slices add to it in place.
 fn first_loss(code: &[Instruction]) -> ValueId {
     let first = code.iter().find(|instruction| instruction.action.is_loss());
     first.expect("a model has a loss").action.writes()[0]
@@ -114,7 +115,8 @@ fn fuse_loss_gradients(program: &mut Program, code: &mut [Instruction]) {
     }
 }
 
-/// Ranges of code that are recomputed as a whole or not at all, last first, without the slices of losses.
+/// Ranges of code with one recompute region each, or with none, last first. Loss slices are excluded: their backward
+/// is already emitted.
 fn ranges_from_the_end(
     recompute_plan: &[Option<RecomputeRegion>],
     code: &[Instruction],
@@ -132,21 +134,24 @@ fn ranges_from_the_end(
     ranges
 }
 
-/// Whether it casts parameters to the dtype of matmuls: cast and parameter share one gradient.
+/// Whether the action casts parameters to the dtype of matmuls. Such a cast and its parameter share one gradient.
 fn casts_parameters(program: &Program, action: &Action) -> bool {
     action.is_cast() && action.reads().iter().all(|&id| program.value(id).role == Role::Parameter)
 }
 
-/// The recomputation of a range of code: backward requests the values that it needs.
+/// The recomputation of a range of code: a copy of the part of its forward pass that computes the values that backward
+/// reads.
 struct Recomputation {
+    /// Values of the forward pass that backward must not read: it reads a recomputed copy.
     recomputed_outputs: HashSet<ValueId>,
+    /// Values that backward has read so far, each with its recomputed copy.
     recomputed: HashMap<ValueId, ValueId>,
 }
 
 impl Recomputation {
     fn new(program: &Program, code: &[Instruction], policy: RecomputePolicy) -> Recomputation {
-        // Casts of parameters stay live until backward has read them, except decoded parameters. Losses have already
-        // given their gradient.
+        // Casts of parameters stay live until backward has read them, except decoded parameters. Losses are not
+        // repeated: they wrote their gradient in the forward pass.
         let is_kept =
             |action: &Action| casts_parameters(program, action) && !program.decodes_parameter(action);
         let mut recomputed_outputs: HashSet<ValueId> = HashSet::new();
@@ -159,7 +164,7 @@ impl Recomputation {
         Recomputation { recomputed_outputs, recomputed: HashMap::new() }
     }
 
-    /// The value that backward reads: recomputed if the range computes it, otherwise the value itself.
+    /// The value that backward reads: a recomputed copy if the range recomputes the value, otherwise the value itself.
     fn recomputed_value(&mut self, program: &mut Program, id: ValueId) -> ValueId {
         if let Some(&recomputed_value) = self.recomputed.get(&id) {
             return recomputed_value;
@@ -179,7 +184,7 @@ impl Recomputation {
         recomputed_value
     }
 
-    /// The part of the range's forward pass that computes the requested values.
+    /// The part of the range's forward pass that computes the values in `recomputed`, in order.
     fn emit(mut self, program: &mut Program, code: &[Instruction]) -> Vec<Instruction> {
         let mut repeated = Vec::new();
         for instruction in code.iter().rev() {
@@ -198,7 +203,7 @@ impl Recomputation {
     }
 }
 
-/// The tape: emits the backward of one instruction after another.
+/// The tape: emits the backward code of each instruction.
 struct Backward<'a> {
     program: &'a mut Program,
     annotations: &'a Annotations,
@@ -206,7 +211,7 @@ struct Backward<'a> {
     needs_gradient: Vec<bool>,
     /// By value of the forward pass: its accumulated gradient so far.
     gradients: Vec<Option<ValueId>>,
-    /// Accumulated gradients of views of the forward pass, by view, since several values can denote one view.
+    /// Accumulated gradients of views of the forward pass. By view, since several values can be the same view.
     parts: HashMap<View, ValueId>,
     /// The dtype of parameter gradients.
     gradient_dtype: DType,
@@ -286,6 +291,7 @@ impl<'a> Backward<'a> {
         *self.cast_of.get(&id).unwrap_or(&id)
     }
 
+    /// Emits the backward code of one instruction.
     fn instruction(&mut self, instruction: &Instruction) {
         let Action::Launch { op, inputs, outputs, .. } = &instruction.action else { return };
         if casts_parameters(self.program, &instruction.action) {
@@ -298,7 +304,7 @@ impl<'a> Backward<'a> {
         op.backward(self);
     }
 
-    /// The value as backward reads it.
+    /// The value that backward reads: decoded again, recomputed, or the forward value itself.
     fn readable(&mut self, id: ValueId) -> ValueId {
         if let Some(action) = self.decodings.get(&id).cloned() {
             return self.decode_again(id, action);
@@ -309,6 +315,7 @@ impl<'a> Backward<'a> {
         }
     }
 
+    /// Emits the decoding of a parameter from its storage format again, for one use in backward.
     fn decode_again(&mut self, id: ValueId, mut action: Action) -> ValueId {
         let value = self.program.value(id).clone();
         let decoded = self.program.add_like(value);
@@ -320,8 +327,8 @@ impl<'a> Backward<'a> {
         decoded
     }
 
-    /// The value that the gradient of `of` is written to: the next version of `updates`, the parameter's view of its
-    /// gradient bucket, or a new value.
+    /// The value that the gradient of `of` is written to: the next version of `updates` (an update in place), the
+    /// parameter's view of its gradient bucket, or a new value.
     fn gradient_value(&mut self, of: ValueId, ty: TensorType, updates: Option<ValueId>) -> ValueId {
         if let Some(previous) = updates {
             return self.program.add_version(previous);
@@ -330,7 +337,7 @@ impl<'a> Backward<'a> {
             return first;
         }
         if let Some(view @ View { of: whole, range }) = self.program.value(of).view {
-            // A second loss on the same rows adds to the gradient of the first.
+            // The view already has a gradient, for example of another loss on the same rows: add to it in place.
             if let Some(&accumulated) = self.parts.get(&view) {
                 return self.program.add_version(accumulated);
             }

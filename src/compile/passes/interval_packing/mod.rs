@@ -1,7 +1,9 @@
-//! The occupied offsets of an arena over the time of one section.
+//! First-fit search for static memory planning (interval packing): the offsets that storages occupy in an arena during
+//! one section, by live range.
 //!
-//! A search must not scan all storages, or planning deep models takes time quadratic in the number of layers.
-//! Short-lived storages meet few others, which are found by time; long-lived storages meet most others, and are found
+//! A storage is the memory of one or more values; its live range is a range of instruction numbers. A search must not
+//! scan all storages, or the planning time of deep models is quadratic in the number of layers. Short-lived storages
+//! overlap few others in time and are indexed by time. Long-lived storages overlap most others in time and are indexed
 //! by offset.
 
 mod long_lived;
@@ -12,20 +14,20 @@ use std::ops::Range;
 use long_lived::LongLived;
 use short_lived::ShortLived;
 
-/// Storages with assigned offsets.
+/// Storages with assigned offsets: their live ranges and the bytes that they occupy.
 #[derive(Clone, Debug)]
 pub(crate) struct IntervalPacking {
     section: Range<u32>,
     long: LongLived,
-    /// `None` for small sections, where one tree is faster.
+    /// `None` for small sections, where `long` alone is faster.
     short: Option<ShortLived>,
 }
 
 impl IntervalPacking {
-    /// Sections of at most this many instructions are small.
+    /// The most instructions of a small section.
     const SMALL: usize = 1 << 14;
 
-    /// An empty packing of a section with this time range.
+    /// An empty packing of a section. `section` is its range of instruction numbers.
     pub(crate) fn new(section: Range<u32>) -> IntervalPacking {
         let short = (section.len() > IntervalPacking::SMALL).then(|| ShortLived::new(section.len()));
         IntervalPacking { section, long: LongLived::default(), short }
@@ -43,6 +45,7 @@ impl IntervalPacking {
         }
     }
 
+    /// Adds a storage: its live range and the offsets that it occupies.
     pub(crate) fn add(&mut self, time: &Range<u32>, offsets: Range<u64>) {
         let time = self.within(time);
         match &mut self.short {
@@ -51,7 +54,7 @@ impl IntervalPacking {
         }
     }
 
-    /// The part of a live range within the section, relative to its start.
+    /// The part of a live range within the section, relative to the section's start.
     fn within(&self, time: &Range<u32>) -> Range<u32> {
         let Range { start, end } = self.section;
         time.start.max(start) - start..time.end.min(end) - start
