@@ -1,4 +1,4 @@
-//! Allocators: the memory of storages. An allocator is one file here, and one line in `of`.
+//! Allocators: they assign memory to storages. To add one, write a file or folder here and add a line to `of`.
 
 mod arena;
 mod caching;
@@ -15,20 +15,21 @@ use compile::Program;
 use device::{Buffer, DeviceError, Pool, Target};
 use ops::ValueId;
 
-/// The location of a storage: its buffer, and its offset in bytes.
+/// The location of a storage: a buffer and an offset in it, in bytes.
 pub type Location = (Buffer, u64);
 
-/// A tensor that is no value of the program: collected outputs, concatenated.
+/// The concatenated outputs of an evaluation (`evaluation.collect`). The tensor has no value in the program, so an
+/// allocator receives its size instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Concatenation {
-    /// The output that was added last.
+    /// The last output in the concatenation.
     pub value: ValueId,
     pub pool: Pool,
     pub bytes: u64,
 }
 
 /// Allocates storages in memory that it requests from the system. A prediction and a run make the same calls in the
-/// same order, so results may depend only on these and on the allocator's state, never on buffer ids.
+/// same order. An allocator must be deterministic: its results depend only on these calls, never on buffer ids.
 pub trait Allocator<'a> {
     /// Makes the initial requests, before the program begins.
     ///
@@ -83,22 +84,23 @@ pub trait Allocator<'a> {
         system.give_back(tensor.pool, buffer, bytes)
     }
 
-    /// As [`remainder`](Allocator::remainder), of a concatenation.
+    /// Like [`remainder`](Allocator::remainder), for a concatenation.
     fn concatenation_remainder(&self, _tensor: &Concatenation, _location: Location, _target: &Target) -> u64 {
         0
     }
 
-    /// Bytes of an allocated storage's block beyond the storage's own, rounded ones. They count as allocated.
+    /// Bytes of an allocated block beyond the rounded size of its storage (internal fragmentation). They count as live.
     fn remainder(&self, _storage: ValueId, _location: Location, _target: &Target) -> u64 {
         0
     }
 
-    /// Bytes that are requested from the system for this storage alone, outside of the allocator's pools.
+    /// Bytes that the allocator requests from the system for this storage alone: 0 if the storage shares a larger
+    /// request.
     fn unpooled_bytes(&self, _storage: ValueId, _target: &Target) -> u64 {
         0
     }
 
-    /// Returns memory that no storage uses to the system.
+    /// Returns unused memory to the system, like `torch.cuda.empty_cache()`.
     ///
     /// # Errors
     /// A device that fails.
@@ -112,22 +114,22 @@ pub trait Allocator<'a> {
     /// A device that fails.
     fn close(&mut self, system: &mut System<'_>) -> Result<(), DeviceError>;
 
-    /// The state that later results depend on, besides the calls: from equal states and live storages, equal calls
-    /// have equal results. Empty for stateless allocators.
+    /// The state that determines later results: with equal states and live storages, equal calls have equal results.
+    /// Empty for stateless allocators.
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_>;
 
-    /// Free memory that it cannot return to the system.
+    /// Free memory that the allocator cannot return to the system (fragmentation).
     fn pieces(&self) -> FreeMemory {
         FreeMemory::default()
     }
 
-    /// Work so far, if it caches freed memory.
+    /// Counters so far. All are 0 for an allocator that does not cache freed memory.
     fn work(&self) -> CacheStats {
         CacheStats::default()
     }
 }
 
-/// The allocator that a program was compiled for.
+/// Creates the allocator that a program was compiled for.
 pub(super) fn of(program: &Program) -> Box<dyn Allocator<'_> + '_> {
     match program.allocator {
         spec::Allocator::Arena => Box::new(Arena::new(program)),
@@ -136,7 +138,7 @@ pub(super) fn of(program: &Program) -> Box<dyn Allocator<'_> + '_> {
     }
 }
 
-/// Bytes that a storage occupies in its pool, rounding to the allocator's unit included.
+/// Bytes that a storage occupies in its pool, rounded up to the allocator's unit.
 pub fn rounded(program: &Program, storage: ValueId, target: &Target) -> u64 {
     program.ty(storage).bytes().next_multiple_of(unit(program, program.value(storage).pool, target))
 }
