@@ -11,21 +11,24 @@ use spec::{Budget, Recompute, RunConfig, Train};
 /// The largest micro-batch that the search considers.
 pub const LARGEST_BATCH: usize = 1 << 20;
 
-/// A largest micro-batch, and the work of a step with it.
+/// The largest micro-batch, and the work of a step with it (for time estimates).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LargestMicroBatch {
     /// 0 if not even one sample fits.
     pub(super) micro_batch: usize,
-    /// `None` if no sample fits, or if the search ended at its bound.
+    /// `None` if no sample fits, or if the search ended at `LARGEST_BATCH`.
     pub(super) work: Option<StepWork>,
 }
 
-/// The largest micro-batch that fits, for batches that it divides; a smaller last micro-batch needs no more memory.
+/// The largest micro-batch that fits. It assumes that the micro-batch divides the batch: a smaller last micro-batch
+/// needs no more memory.
 ///
 /// With offload, placement or a caching allocator, memory does not always grow with the micro-batch: larger values
-/// reach the offload threshold, and gaps differ. The result fits, but a slightly larger one may fit, too, and a smaller
-/// last micro-batch may keep values below the offload threshold. With a recompute budget in bytes the result is for the
-/// plan with the lowest peak, with a share for the plan of this run.
+/// reach the offload threshold, and fragmentation differs. The result fits, but a slightly larger one may fit, too, and
+/// a smaller last micro-batch may keep values below the offload threshold on the device.
+///
+/// A recompute budget in bytes, or "auto", allows other plans at other batch sizes: the result holds for the plan with
+/// the lowest peak. A budget as a share keeps the plan of this run.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
@@ -34,7 +37,7 @@ pub(super) fn largest(
     let mut available = available_on(target);
     let (boundless, run_schedule) = (target.boundless(), RunSchedule::of(config));
     let recompute_plan = match config.strategy.recompute {
-        // Larger batches recompute more, up to the plan with the lowest peak.
+        // Larger batches recompute more. The largest one uses the plan with the lowest peak.
         Recompute::Budget(budget @ (Budget::Bytes(_) | Budget::Memory)) => {
             if let Budget::Bytes(Bytes(most)) = budget {
                 available[Pool::Device as usize] = available[Pool::Device as usize].min(most);
@@ -49,21 +52,24 @@ pub(super) fn largest(
         let batch_size = micro_batch * config.strategy.accumulate;
         RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
     };
-    // The live peak is cheap to compute for any batch. It is a lower bound of the reserved bytes and nearly always
-    // gives the answer: only gaps between values make a smaller batch necessary.
+    // First search by the live peak, which is cheap to compute. It is a lower bound of the reserved bytes, so the
+    // result is an upper bound of the micro-batch. Nearly always it is the answer: only fragmentation makes a smaller
+    // one necessary.
     let bound = largest_live(available, |micro_batch| {
         let compiled = compiler.compile_unplaced(&batch(micro_batch), &recompute_plan)?;
         let live = |home| peak_live(&compiled.program, target, home);
-        // An unlimited pool need not be predicted.
+        // An unlimited memory always suffices.
         Ok(Pool::HOMES.map(|home| if target.available_at(home) < u64::MAX { live(home) } else { 0 }))
     })?;
     let has_budget = available != available_on(target);
     let run_fits = |program: &Program| {
-        // With a caching allocator, fragmentation decides, after the cache has been emptied.
+        // With a caching allocator, a full memory returns cached blocks and tries again, so simulate the run with the
+        // limit.
         if program.allocator.is_caching() && !memory::fits(program, target, run_schedule) {
             return false;
         }
-        // A budget limits the reserved bytes of a run with unlimited memory.
+        // Without a budget, that is the answer. A budget also limits the reserved bytes of a run without a memory
+        // limit.
         if program.allocator.is_caching() && !has_budget {
             return true;
         }
@@ -87,7 +93,7 @@ pub(super) fn largest(
     Ok(LargestMicroBatch { micro_batch: fits, work })
 }
 
-/// Bytes on each device.
+/// Bytes in each memory: the device's and the host's.
 type DeviceBytes = [u64; Pool::HOMES.len()];
 
 fn available_on(target: &Target) -> DeviceBytes {
@@ -98,8 +104,8 @@ fn is_available(needed: DeviceBytes, available: DeviceBytes) -> bool {
     needed.iter().zip(available).all(|(&needed, available)| needed <= available)
 }
 
-/// The largest micro-batch whose live peak is available, or 0. The peak is nearly linear in the micro-batch: start with
-/// a linear guess, then step and bisect to the exact answer.
+/// The largest micro-batch whose live peak fits in the available bytes, or 0. The peak is nearly linear in the
+/// micro-batch: start with a linear guess, then step and bisect to the exact answer.
 fn largest_live(
     available: DeviceBytes,
     mut live: impl FnMut(usize) -> Result<DeviceBytes, Violation>,
@@ -156,8 +162,8 @@ mod tests {
             prop_assert!(more_may_need_less || !runs(found + 1));
         }
 
-        /// Except for the rounding of loss slices, which have a few values each. Offload thresholds are excluded:
-        /// values below one stay on the device.
+        /// Allows for the rounding of a few values per loss slice. Offload thresholds are excluded: values below a
+        /// threshold stay on the device.
         #[test]
         fn smaller_last_micro_batch_needs_no_more(config in any_config(), target in any_target()) {
             prop_assume!(matches!(config.strategy.offload.activations, ActivationOffload::Nothing | ActivationOffload::From(Bytes(0))));

@@ -1,8 +1,9 @@
 //! Selects the recompute plan of a run with a recompute budget.
 //!
-//! The search does not depend on the budget. Candidates recompute, in each block, any of its parts, their norms, or
-//! everything except the outputs of some kinds of operation; adjacent blocks may form one region. Each candidate is
-//! compiled and its peak predicted. The candidates that are optimal in time and memory form the Pareto front, and a
+//! The search does not depend on the budget. A candidate assigns each block a policy: keep everything, recompute some
+//! of its parts, recompute its norms, or recompute everything except the outputs of some kinds of operation. Several
+//! adjacent blocks may form one recompute region. `candidates` lists plans (a knapsack search proposes assignments),
+//! compiles each and predicts its peak. The candidates that are optimal in time and memory form the Pareto front, and a
 //! budget selects the cheapest one that meets it. So a smaller budget never raises the peak.
 
 mod candidates;
@@ -42,6 +43,7 @@ pub struct ParetoFront {
 /// A recompute budget that no plan meets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InfeasibleBudget {
+    /// The budget of the experiment file.
     pub asked: Budget,
     /// The smallest feasible budget in the same unit, rounded up.
     pub smallest: Budget,
@@ -58,6 +60,8 @@ impl InfeasibleBudget {
 }
 
 impl ParetoFront {
+    /// Searches the front of a run.
+    ///
     /// # Errors
     /// A violation of a program's invariants: a mistake in a pass.
     pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<ParetoFront, Violation> {
@@ -74,8 +78,7 @@ impl ParetoFront {
         &self.choices
     }
 
-    /// The cheapest choice that meets the budget. If the budget is infeasible, the choice with the lowest peak and the
-    /// error.
+    /// The cheapest choice that meets the budget. If no choice meets it, the choice with the lowest peak and the error.
     pub fn select(&self, budget: Budget, target: &Target) -> (&RecomputeChoice, Option<InfeasibleBudget>) {
         let lowest_peak = self.lowest_peak();
         let most = match budget {
@@ -132,7 +135,7 @@ fn round_up(bytes: u64) -> Bytes {
 pub struct ParetoFronts(Mutex<BTreeMap<MemoryKey, Arc<ParetoFront>>>);
 
 impl ParetoFronts {
-    /// The recompute plan of a run, and its budget if that is infeasible.
+    /// The recompute plan of a run, and an error if its budget is infeasible.
     ///
     /// # Errors
     /// A violation of a program's invariants: a mistake in a pass.
@@ -157,7 +160,7 @@ impl ParetoFronts {
     /// callers may be part of, so waiting could deadlock.
     ///
     /// # Errors
-    /// As from `recompute_plan`.
+    /// Those of `recompute_plan`.
     pub fn find(
         &self,
         graphs: &Graphs,
