@@ -28,11 +28,11 @@ use memory::{Allocator, CacheStats};
 use memory::{Backing, Failure, MemoryManager};
 use ops::ValueId;
 
-/// Bytes of one read from the device. Whole tensors in host memory outside the pools would raise the resident set and
-/// look like a leak.
+/// Bytes of one read from the device. Tensors are read in pieces: a whole copy in host memory, outside the pools, would
+/// raise the resident set, which the external memory reading would report as uncounted.
 const PIECE: usize = 64 << 10;
 
-/// A device as the backing store of the memory manager, with a count of its requests.
+/// A device as the backing store of the memory manager. It counts the memory requests.
 struct DeviceBacking<'a> {
     device: &'a mut dyn Device,
     requests: u64,
@@ -95,12 +95,13 @@ pub struct Engine<'a> {
     /// Executions of each section so far.
     executions: Vec<u64>,
     first_iterations: FirstIterations,
-    /// By section and segment: the captured graph, once there is one.
+    /// By section and segment: the CUDA graph, once it is captured.
     graphs: Vec<Vec<Option<CapturedGraph>>>,
     timeline: Option<Timeline>,
     /// Section and instruction of each lap of the device's clock that has not been read yet.
     pending_laps: Vec<(usize, usize)>,
-    /// Copies of gradients that were applied in the backward pass, by bucket. `None` if no copies are kept.
+    /// Copies of the gradients that were applied and freed in the backward pass, by bucket, for dumps. `None` if no
+    /// copies are kept.
     applied_gradients: Option<HashMap<ValueId, Vec<u8>>>,
 }
 
@@ -190,8 +191,8 @@ impl<'a> Engine<'a> {
         self.synchronize()
     }
 
-    /// One optimizer step on a whole batch. `numbers` are the optimizer's scalars of this step, such as its learning
-    /// rate.
+    /// Executes one optimizer step on a whole batch. `numbers` are the optimizer's scalars of this step, such as the
+    /// learning rate.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
@@ -200,8 +201,8 @@ impl<'a> Engine<'a> {
         self.step_on(slot, None, numbers)
     }
 
-    /// One optimizer step on the batch in a slot of the host buffers. If batches are prefetched and the batch of the
-    /// `next` step is complete, it is uploaded meanwhile.
+    /// Executes one optimizer step on the batch in a slot of the host buffers. `next` is the slot of the next step's
+    /// batch, if batches are prefetched and that batch is complete: its upload overlaps this step.
     ///
     /// # Errors
     /// As for `step`.
@@ -215,7 +216,7 @@ impl<'a> Engine<'a> {
         self.update()
     }
 
-    /// An evaluation of one batch: its loss, summed over its samples.
+    /// Evaluates one batch. Returns its loss, summed over its samples.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
@@ -225,7 +226,7 @@ impl<'a> Engine<'a> {
         Ok(loss)
     }
 
-    /// The loss on a batch of an evaluation, which `finish_evaluation` ends.
+    /// Evaluates one of several batches. Call `finish_evaluation` after the last.
     ///
     /// # Errors
     /// As for `evaluate`.
@@ -234,7 +235,7 @@ impl<'a> Engine<'a> {
         self.evaluate_on(slot)
     }
 
-    /// Ends an evaluation: frees what it has collected.
+    /// Ends an evaluation: frees the collected outputs.
     ///
     /// # Errors
     /// A device that fails.
@@ -244,8 +245,9 @@ impl<'a> Engine<'a> {
         Ok(self.manager.release_collected()?)
     }
 
-    /// The loss on the batch in a slot of the host buffers, summed over its samples, or on the evaluation batch if that
-    /// has its own size. `finish_evaluation` ends the evaluation.
+    /// Evaluates the batch in a slot of the host buffers. If evaluation has its own batch size, evaluates the batch in
+    /// the evaluation buffer instead. Returns the loss, summed over the samples. Call `finish_evaluation` after the
+    /// last batch.
     ///
     /// # Errors
     /// As for `evaluate`.
@@ -297,7 +299,7 @@ impl<'a> Engine<'a> {
         Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Passes the elements of a value to `take`, in order and in pieces.
+    /// Passes the bytes of a value to `take`, in order and in pieces.
     ///
     /// # Errors
     /// A device that fails, or an error of `take`.
@@ -358,7 +360,8 @@ impl<'a> Engine<'a> {
         self.manager.close()
     }
 
-    /// Executes a section once. `seen` is the number of the batch's samples that earlier micro-batches have processed.
+    /// Executes a section once. `seen` is the number of samples of this batch that earlier micro-batches have
+    /// processed.
     fn run_section(&mut self, kind: SectionKind, seen: usize) -> Result<(), Failure> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
         let number = found.expect("the program has every section that is executed");
@@ -367,8 +370,8 @@ impl<'a> Engine<'a> {
         if clocked {
             self.manager.backing.device.lap()?;
         }
-        // The first execution is not captured: kernels and libraries initialise themselves in it. A replayed graph
-        // cannot be timed by instruction, nor can gradients be copied in the middle of it.
+        // The first execution is not captured, because kernels and libraries initialise themselves in it. While a
+        // section is timed or gradients are copied, no graph is replayed: both happen between two instructions.
         let captures = self.executions[number] > 0 && !clocked && self.applied_gradients.is_none();
         self.executions[number] += 1;
         let mut next = 0;
@@ -382,7 +385,7 @@ impl<'a> Engine<'a> {
         if clocked { self.read_clock() } else { Ok(()) }
     }
 
-    /// Replays the graph of a segment. It is captured first if there is none yet.
+    /// Replays the CUDA graph of a segment. If there is none yet, captures it first.
     fn replay_segment(
         &mut self,
         section: usize,
@@ -409,7 +412,8 @@ impl<'a> Engine<'a> {
         Ok(self.manager.backing.device.replay(graph)?)
     }
 
-    /// Executes instructions. Without `enqueue` only their host side (allocation, counting): a graph replays the rest.
+    /// Executes instructions. Without `enqueue`, executes only their host side (allocation, counting): a CUDA graph
+    /// replays the device side.
     fn run_range(
         &mut self,
         section: usize,
@@ -437,7 +441,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Executes one instruction. Returns the time of its action: of a launch, the time in the device's call alone.
+    /// Executes one instruction. Returns the time of its action; for a launch, only the time of the device's call.
     fn run_instruction(
         &mut self,
         section: usize,
