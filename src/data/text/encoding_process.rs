@@ -1,5 +1,6 @@
-//! The process that encodes text. The `tokenizers` library may panic, abort, hang or exhaust memory on a hostile tokenizer
-//! or text, so it runs only here.
+//! The child process that tokenizes text. The `tokenizers` library may panic, abort, hang or exhaust memory on a
+//! hostile tokenizer or text, so it runs only here. Messages are length-prefixed frames on standard input and output: a
+//! `Setup`, the tokenizer file, then batches of documents, each answered with token ids or an error.
 
 use std::any::Any;
 use std::io::{self, Read, Write};
@@ -29,35 +30,37 @@ pub(super) enum SetupError {
     NoSuchToken { special: Vec<String> },
 }
 
-/// Why a document has no tokens.
+/// Why a document could not be encoded.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum EncodingError {
     /// An error of the library.
     Refused(String),
-    /// A panic of the library, or a senseless result.
+    /// A panic of the library, or an implausible number of tokens.
     Failed(String),
 }
 
-/// The first byte of a reply.
+/// The first byte of a reply to a batch: token ids follow, or an error.
 pub(super) const ENCODED: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 
-/// A document has at most this many tokens, and as many for each of its bytes.
+/// The most tokens per byte of a document. A document with more than these and `MOST_EXTRA_TOKENS` is an error.
 const MOST_TOKENS: usize = 64;
+/// The most tokens of a document beyond those per byte.
 const MOST_EXTRA_TOKENS: usize = 4096;
 
-/// Encodes the documents that standard input brings, until it ends.
+/// Encodes the documents from standard input, until it is closed.
 ///
 /// # Errors
 /// Standard output is closed, or a message is malformed.
 pub fn encode_documents() -> io::Result<()> {
-    // If memory runs out, this process is the one to end. Without the file, the system chooses.
+    // If memory runs out, the kernel's OOM killer ends this process first. If the file cannot be written, the kernel
+    // chooses.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    // The parent reports panics.
+    // Print nothing on a panic: the reply contains it, and the parent reports it.
     panic::set_hook(Box::new(|_| ()));
     let (sender, messages) = mpsc::channel();
     let read = move || {
-        // The parent has ended, or needs no more: end, even while a document is being encoded.
+        // Standard input is closed: the parent has ended or needs no more documents. Exit, even during an encoding.
         let _ = forward(io::stdin().lock(), &sender);
         process::exit(0);
     };
@@ -103,7 +106,7 @@ pub(super) fn serve(messages: &Receiver<Vec<u8>>, mut to: impl Write) -> io::Res
     Ok(())
 }
 
-/// The documents of a batch; each has its length before it.
+/// Splits a batch into documents, each prefixed with its length. `None` if the batch is malformed.
 fn documents(batch: &[u8]) -> Option<Vec<&str>> {
     let (mut documents, mut rest) = (Vec::new(), batch);
     while !rest.is_empty() {
@@ -133,7 +136,7 @@ impl Encoder {
         Ok(Encoder { tokenizer: Box::new(tokenizer), special: setup.special, end })
     }
 
-    /// The number of tokens (u64) and the tokens (u32).
+    /// Encodes a document: the number of tokens (u64), then the token ids (u32), little-endian.
     fn encode(&self, text: &str) -> Result<Vec<u8>, EncodingError> {
         let encoded = caught(|| self.tokenizer.encode_fast(text, self.special))
             .map_err(EncodingError::Failed)?
@@ -150,6 +153,7 @@ impl Encoder {
     }
 }
 
+/// The id of a token; if there is none, the tokenizer's special tokens.
 fn token_id(token: &str, tokenizer: &Tokenizer) -> Result<u32, SetupError> {
     tokenizer.token_to_id(token).ok_or_else(|| {
         let added = tokenizer.get_added_tokens_decoder();
@@ -163,9 +167,9 @@ fn token_id(token: &str, tokenizer: &Tokenizer) -> Result<u32, SetupError> {
     })
 }
 
-/// The result of work, or the message of its panic.
+/// Calls `work`. Returns its result, or the message of its panic.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // Nothing is used after a panic: the parent ends this process.
+    // Unwind safety: after a panic no state is used again, because the parent ends this process.
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_message(&*panic))
 }
 
