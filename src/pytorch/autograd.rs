@@ -1,4 +1,5 @@
-//! PyTorch's autograd engine: nodes, saved tensors, and the order of backward.
+//! A simulation of PyTorch's autograd engine: nodes, saved tensors and the order of backward, as far as they determine
+//! memory requests and releases.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -12,14 +13,14 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::{Backward, Torch};
 use ops::Shape;
 
-/// The gradient of an input.
+/// The gradient of an input, returned by a node's backward function.
 pub(crate) enum Gradient {
-    /// The input needs none.
+    /// The input needs no gradient.
     None,
     Ready(Tensor),
     /// A gradient that `validate_outputs` sums to the shape of its input.
     SumTo(Tensor, Shape),
-    /// A gradient made after the others, such as the sum over rows for a bias.
+    /// A gradient that is computed after the other gradients of its node, such as the sum over rows for a bias.
     Later(Box<dyn FnOnce(&Torch) -> Tensor>),
 }
 
@@ -37,7 +38,7 @@ impl From<Option<Tensor>> for Gradient {
 
 type BackwardFn = Box<dyn Fn(&Torch, &Backward<'_>) -> Vec<Gradient>>;
 
-/// A saved tensor, or its stand-in under checkpointing.
+/// A tensor saved for backward, or its placeholder under activation checkpointing.
 enum Saved {
     Kept(Tensor),
     Recomputed(Rc<Recomputed>),
@@ -45,21 +46,27 @@ enum Saved {
 
 /// One operation of the autograd graph.
 pub(crate) struct Node {
-    /// Nodes run by descending number; gradient accumulation runs first.
+    /// The sequence number. Of the nodes that are ready, the one with the highest runs first. `AccumulateGrad` nodes
+    /// have the highest possible number.
     order: u64,
+    /// By input: the node that produced it, and the number of the output there. `None` if the input needs no gradient.
     edges: Vec<Option<(Rc<Node>, usize)>>,
+    /// The dtypes of the inputs.
     dtypes: Vec<DType>,
     saved: RefCell<Vec<Saved>>,
+    /// The number of outputs.
     outputs: usize,
     function: Function,
-    /// What its gradients are for.
+    /// The purpose of its gradients.
     purpose: Purpose,
-    /// During backward: the number of gradients that are still missing, and the sums of those that arrived.
+    /// During backward: the number of gradients that the node has not received yet.
     missing: Cell<usize>,
+    /// During backward: the sum of the received gradients, by output.
     gradients: RefCell<Vec<Option<Tensor>>>,
 }
 
 enum Function {
+    /// `AccumulateGrad` of a leaf.
     Accumulate(Tensor),
     Backward(BackwardFn),
 }
@@ -85,6 +92,7 @@ impl Node {
         }
     }
 
+    /// The `AccumulateGrad` node of a leaf.
     pub(crate) fn accumulate(leaf: Tensor) -> Node {
         Node {
             order: u64::MAX,
@@ -99,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Keeps a tensor for backward.
+    /// Saves a tensor for backward. Within a checkpointed call, saves a placeholder.
     pub(crate) fn save(&self, torch: &Torch, tensor: &Tensor) {
         let frame = torch.frames.borrow().last().cloned();
         let saved = match frame {
@@ -112,6 +120,7 @@ impl Node {
         self.saved.borrow_mut().push(saved);
     }
 
+    /// The saved tensors. Runs a recomputation if they are placeholders.
     fn unpack(&self, torch: &Torch) -> Vec<Tensor> {
         let unpack = |saved: &Saved| match saved {
             Saved::Kept(tensor) => tensor.clone(),
@@ -134,7 +143,7 @@ pub(crate) fn backward(torch: &Torch, root: &Tensor, hook: Option<AccumulateHook
 /// A node whose gradients are complete.
 struct Ready {
     node: Rc<Node>,
-    /// Nodes of one order run in the order in which they became ready.
+    /// The position in which the node became ready: nodes with equal `order` run in this order.
     turn: usize,
 }
 
@@ -158,6 +167,7 @@ impl PartialEq for Ready {
 
 impl Eq for Ready {}
 
+/// Runs all nodes below the root, like PyTorch's `Engine::execute`.
 fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, hook: Option<AccumulateHook<'_>>) {
     let Some((root, _)) = root.node() else { return };
     count_dependencies(&root);
@@ -224,7 +234,7 @@ fn count_dependencies(root: &Rc<Node>) {
     }
 }
 
-/// A leaf takes over its first gradient, and adds later ones in place.
+/// `AccumulateGrad`: a leaf takes over its first gradient. Later gradients are added in place and request no memory.
 fn accumulate(leaf: &Tensor, gradients: &mut [Option<Tensor>]) {
     let gradient = gradients[0].take();
     if !leaf.has_grad() {
@@ -235,7 +245,7 @@ fn accumulate(leaf: &Tensor, gradients: &mut [Option<Tensor>]) {
     }
 }
 
-/// Sums a gradient to the shape of its input and casts it to its dtype (`validate_outputs`).
+/// Sums a gradient to the shape of its input and casts it to the input's dtype (`validate_outputs`).
 fn validate(torch: &Torch, gradient: Gradient, dtype: DType) -> Option<Tensor> {
     let gradient = match gradient {
         Gradient::None => return None,

@@ -1,4 +1,5 @@
-//! The state of a PyTorch process: grad mode, autocast and the recorded sequence.
+//! The simulated state of a PyTorch process: grad mode, autocast, checkpointing, and the recorded sequence of memory
+//! requests and releases. Tensors have shapes and storages, but no elements.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,19 +12,25 @@ use crate::sequence::{Event, Part, Purpose, Sequence};
 use crate::tensor::{DType, Storage, Tensor};
 use ops::Shape;
 
+/// A simulated PyTorch process. Each new tensor records a request of the caching allocator, each dropped one a release.
 pub(crate) struct Torch {
     pub(crate) card: Card,
     sequence: Rc<RefCell<Sequence>>,
+    /// Grad mode (`torch.is_grad_enabled()`).
     grad: Cell<bool>,
+    /// The dtype of `torch.autocast`, if it is enabled.
     autocast: Cell<Option<DType>>,
-    /// Autocast's copies of fp32 leaves, by tensor. Sorted, so that they are released in the same order each time.
+    /// Autocast's cache: 16-bit copies of fp32 leaves, by the leaf's id. Sorted, so that the order of release is
+    /// deterministic.
     casts: RefCell<BTreeMap<usize, Tensor>>,
-    /// The checkpointed calls in progress, innermost last.
+    /// The calls of `torch.utils.checkpoint` in progress, innermost last.
     pub(crate) frames: RefCell<Vec<Rc<Frame>>>,
-    /// A recomputation has all it needs: PyTorch leaves the function by an exception, here nothing is requested.
+    /// Whether the current recomputation has all tensors that backward needs. PyTorch then leaves the function by an
+    /// exception (early stop); here the function continues and requests nothing.
     pub(crate) stopped: Cell<bool>,
+    /// The number of autograd nodes so far.
     nodes: Cell<u64>,
-    /// What requests are for at the moment.
+    /// The purpose of new requests.
     purpose: Cell<Purpose>,
 }
 
@@ -42,19 +49,20 @@ impl Torch {
         }
     }
 
-    /// The recorded sequence; what still lives is not released in it.
+    /// Takes the recorded sequence. Requests that are still live have no release in it.
     pub(crate) fn take_sequence(&self) -> Sequence {
         self.sequence.take()
     }
 
-    /// Runs a part of the program.
+    /// Runs a part of the program. Returns the range of events that it recorded.
     pub(crate) fn part(&self, run: impl FnOnce()) -> Part {
         let (events, requests) = self.with_sequence(|sequence| (sequence.events.len(), sequence.requests()));
         run();
         self.with_sequence(|sequence| sequence.part_from(events, requests))
     }
 
-    /// Runs `count` turns. From the second to the last but one all are alike: copies of the third stand for the rest.
+    /// Runs `count` iterations, such as micro-batches. If the second and the third record equal events, so do all until
+    /// the last: copies of the third's events replace them, and only the last one runs.
     pub(crate) fn turns(&self, count: usize, mut run: impl FnMut(usize)) {
         const SIMULATED: usize = 3;
         let parts: Vec<Part> = (0..count.min(SIMULATED)).map(|turn| self.part(|| run(turn))).collect();
@@ -70,7 +78,7 @@ impl Torch {
         (next..count).for_each(run);
     }
 
-    /// Runs a part of the program again: as a copy if it releases its own requests only.
+    /// Repeats a part of the program. If it releases only its own requests, copies its events instead of running it.
     pub(crate) fn again(&self, part: &Part, run: impl FnOnce()) {
         let is_closed = self.with_sequence(|sequence| sequence.is_closed(part));
         if is_closed { self.with_sequence(|sequence| sequence.append_copy(part)) } else { run() }
@@ -80,10 +88,12 @@ impl Torch {
         f(&mut self.sequence.borrow_mut())
     }
 
+    /// Records an event that is neither a request nor a release.
     pub(crate) fn mark(&self, event: Event) {
         self.sequence.borrow_mut().mark(event);
     }
 
+    /// Requests memory for a tensor, with the current purpose.
     pub(crate) fn storage(&self, bytes: u64) -> Rc<Storage> {
         self.storage_for(self.purpose.get(), bytes)
     }
@@ -92,7 +102,7 @@ impl Torch {
         Rc::new(Storage::new(bytes, purpose, &self.sequence, !self.stopped.get()))
     }
 
-    /// Calls a function whose requests are for `purpose`.
+    /// Calls a function. Its requests have this purpose.
     pub(crate) fn with_purpose<T>(&self, purpose: Purpose, run: impl FnOnce() -> T) -> T {
         let before = self.purpose.replace(purpose);
         let value = run();
@@ -104,7 +114,7 @@ impl Torch {
         self.purpose.get()
     }
 
-    /// A temporary of a kernel, released at once.
+    /// Requests a workspace of a kernel and releases it at once.
     pub(crate) fn scratch(&self, bytes: u64) {
         drop(self.storage_for(Purpose::Workspace, bytes));
     }
@@ -130,7 +140,7 @@ impl Torch {
         self.grad.get()
     }
 
-    /// Calls a function with gradients enabled or not.
+    /// Calls a function with grad mode enabled or disabled (`torch.set_grad_enabled`).
     pub(crate) fn with_grad<T>(&self, enabled: bool, run: impl FnOnce() -> T) -> T {
         let before = self.grad.replace(enabled);
         let value = run();
@@ -142,7 +152,8 @@ impl Torch {
         self.autocast.get()
     }
 
-    /// Calls a function under autocast. Its copies of weights end with it.
+    /// Calls a function under autocast, or without it. The outermost call releases the cached copies of weights at its
+    /// end.
     pub(crate) fn with_autocast<T>(&self, dtype: Option<DType>, run: impl FnOnce() -> T) -> T {
         let before = self.autocast.replace(dtype);
         let value = run();
@@ -173,8 +184,8 @@ impl Torch {
         self.grad_enabled() && inputs.iter().any(|input| input.requires_grad())
     }
 
-    /// The output of an operation on `storage` or a new one, with a node if a gradient is needed. `saved` tensors are
-    /// kept for backward, before the output is made.
+    /// The output of an operation: a view of `storage`, or a new tensor. If a gradient is needed, the output has an
+    /// autograd node, which saves the `saved` tensors for backward before the output is requested.
     pub(crate) fn output(
         &self,
         (shape, dtype): (Shape, DType),
