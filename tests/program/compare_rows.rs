@@ -118,7 +118,7 @@ fn training_loss_is_labelled() {
         (row.loss_eval, row.loss_last) = (evaluation, Some(training));
         row
     };
-    let told = "dloss: of the last training step alone, for lack of an evaluation";
+    let told = "dloss: change of the last step's training loss: there is no evaluation";
     let evaluated = [of("plain", Some(3.0), 2.0), of("lean", Some(3.3), 2.0)];
     let table = rendered(&evaluated, Format::Table);
     assert!(table.contains("+10.0%") && !table.contains(told) && !table.contains("last training"), "{table}");

@@ -14,13 +14,15 @@ use results::Status;
 pub(crate) struct TableColumn {
     pub(crate) name: &'static str,
     title: ColumnTitle,
-    /// If the table is too wide, columns of the highest rank are dropped first; 0 is never dropped. What a decision depends
-    /// on has a low rank; what another column or the effects tell as well, a high one.
+    /// If the table is too wide, columns with the highest rank are dropped first; rank 0 is never dropped. Columns
+    /// needed for a decision have a low rank, columns that repeat other columns or the effects a high one.
     pub(super) rank: fn(&TableView<'_>) -> u8,
+    /// When tables of measured runs show it.
     measured: Visibility,
+    /// When tables of predicted runs show it.
     predicted: Visibility,
     pub(super) cell: fn(&TableView<'_>, &TableEntry) -> Option<String>,
-    /// The text of the legend; empty if the title suffices.
+    /// The text in the legend; empty if the title suffices.
     explanation: fn(&TableView<'_>) -> &'static str,
 }
 
@@ -31,7 +33,7 @@ enum ColumnTitle {
     Unit,
     /// `tok/s` or `smp/s`.
     Speed,
-    /// `driver` on a GPU, `rss` on a CPU.
+    /// The external memory reading: `driver` on a GPU, `rss` on a CPU.
     External,
 }
 
@@ -95,7 +97,7 @@ impl TableColumn {
         }
     }
 
-    /// `rss: growth of the process's resident set`
+    /// The column's part of the legend: `rss: growth of the process's resident set`.
     pub(crate) fn explained(&self, view: &TableView<'_>) -> Option<String> {
         let explanation = (self.explanation)(view);
         (!explanation.is_empty()).then(|| format!("{}: {explanation}", self.title(view)))
@@ -241,7 +243,7 @@ pub(super) static ALL: [TableColumn; 37] = [
                 loss && entry.relative.loss.is_some()
             };
             if view.any(of_training) {
-                "of the last training step alone, for lack of an evaluation"
+                "change of the last step's training loss: there is no evaluation"
             } else {
                 ""
             }
@@ -493,7 +495,7 @@ pub(super) static ALL: [TableColumn; 37] = [
     },
 ];
 
-/// The columns of roles; [`REMAINDER`] has the others.
+/// The columns of live bytes by role. Column [`REMAINDER`] has the sum of the other roles.
 pub(super) const PARTS: [(&str, Role); 6] = [
     ("param", Role::Parameter),
     ("cast", Role::Cast),
@@ -502,6 +504,7 @@ pub(super) const PARTS: [(&str, Role); 6] = [
     ("act", Role::Activation),
     ("rounding", Role::Rounding),
 ];
+/// The name of the column for roles without a column.
 pub(super) const REMAINDER: &str = "other";
 
 /// Live bytes of roles without a column.
@@ -515,7 +518,7 @@ fn at_most(found: usize, most: usize) -> String {
     if found < most { found.to_string() } else { format!(">{}", most - 1) }
 }
 
-/// Whether any entry needs more in later steps than in the first, evaluations aside.
+/// Whether any entry's peak is in a training step after the first, and the table shows a difference.
 fn later_steps_need_more(view: &TableView<'_>) -> bool {
     view.any(|entry| {
         let first = entry.row.predicted_first_step_peak_bytes;
