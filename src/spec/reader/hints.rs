@@ -163,7 +163,8 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
-/// The hint for a name that is not near to a known one: the most similar three, those with a word in common first.
+/// The hint for an unknown name without a near known one: the three most similar names, those with a word in common
+/// first.
 pub(crate) fn similar(name: &str, known: &[&str]) -> String {
     const MOST: usize = 3;
     let name = plain(brief::line(name).as_ref());
@@ -172,7 +173,7 @@ pub(crate) fn similar(name: &str, known: &[&str]) -> String {
     all.sort_by_cached_key(|known| (!shares_word(known), strsim::damerau_levenshtein(&name, known)));
     match all.len() {
         ..=MOST => format!("use {}", list(&all)),
-        _ => format!("the most similar keys are {}", list(&all[..MOST])),
+        _ => format!("the most similar names are {}", list(&all[..MOST])),
     }
 }
 

@@ -132,7 +132,7 @@ error: `name` is missing: every target needs it
 fn experiment_keys_are_unknown_in_a_target() {
     let error = described(&format!("{CARD}precision = \"bf16\"\n")).unwrap_err();
     assert!(error.starts_with("unknown key `precision` in a target file"), "{error}");
-    assert!(error.contains("help: the most similar keys are `"), "{error}");
+    assert!(error.contains("help: the most similar names are `"), "{error}");
 }
 
 #[test]
