@@ -122,7 +122,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     strategy(&["flash_attention", "flash_attn", "use_flash_attention", "use_flash_attention_2", "use_flash_attn", "flash_attention_2", "flash", "sdp_attention", "sdpa", "xformers", "xformers_attention", "memory_efficient_attention", "enable_xformers_memory_efficient_attention", "use_sdpa"], "it never stores the scores, which is the default", "attention = \"fused\""),
     strategy(&["use_liger_kernel", "use_liger", "liger", "liger_kernel", "liger_fused_linear_cross_entropy", "cut_cross_entropy", "fused_linear_cross_entropy", "chunked_cross_entropy", "chunked_loss", "num_output_chunks", "cross_entropy_loss_fusion"], "it never stores all logits at once", "loss_chunks = {8}"),
     nothing(&["liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "fused_rms_norm", "unsloth"], "fused kernels of this kind have no key"),
-    strategy(&["compile", "torch_compile", "use_compile", "torch_compile_mode", "torch_compile_backend", "torchdynamo", "dynamo_backend", "jit_compile", "jit_mode_eval"], "kernels are compiled and partly fused already; a card can replay their launches", "graph = true"),
+    strategy(&["compile", "torch_compile", "use_compile", "torch_compile_mode", "torch_compile_backend", "torchdynamo", "dynamo_backend", "jit_compile", "jit_mode_eval"], "each step is compiled ahead, with some kernels fused; a GPU can replay it as CUDA graphs", "graph = true"),
     nothing(&["label_smoothing", "label_smoothing_factor", "neftune_noise_alpha", "noisy_embedding_alpha", "z_loss", "ema", "ema_decay", "use_ema", "swa"], "it is not supported"),
     nothing(&["num_experts", "num_local_experts", "num_experts_per_tok", "n_routed_experts", "moe"], "mixtures of experts are not supported"),
     nothing(&["use_cache"], "training keeps no keys and values of earlier tokens"),
@@ -282,6 +282,7 @@ pub(super) const OTHER_NAMES: &[(&str, &[&str])] = &[
     (
         "clip_norm",
         &[
+            "clip",
             "clip_grad",
             "clip_grad_norm",
             "grad_clip",
