@@ -14,7 +14,7 @@ pub(super) fn parts(comparison: &Comparison, dropped: &[String], joined: &[Strin
         parts.push(format!("other: with {}", list(joined)));
     }
     if !dropped.is_empty() {
-        parts.push(format!("no room for {} (see --format csv)", dropped.join(", ")));
+        parts.push(format!("not shown: {} (see --format csv)", dropped.join(", ")));
     }
     if comparison.left_out > 0 {
         let by = one_line(comparison.by.as_deref().unwrap_or_default());
