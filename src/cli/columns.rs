@@ -30,7 +30,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
             let near = table::in_files(name).map(|names| names.join("` or `"));
             let near = near.or_else(|| nearest(name, &known).map(str::to_owned));
             let near = near.map(|near| format!("; did you mean `{near}`?"));
-            Err(Failure::input(format!("unknown column `{name}`{}", near.unwrap_or_default())))
+            let help = near.unwrap_or_else(|| "; `runner columns` lists all columns".to_owned());
+            Err(Failure::input(format!("unknown column `{name}`{help}")))
         }
     };
     Failure::collect(args.names.iter().map(check))?;

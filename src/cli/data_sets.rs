@@ -48,7 +48,7 @@ impl DataSets {
         let name = brief::line(&experiment.name);
         Ok((!absent.is_empty()).then(|| {
             let files = brief::line(&absent.join(", ")).into_owned();
-            format!("the data of {name} is missing ({files}): its runs have no id, and `sweep` needs it")
+            format!("the data of {name} is missing ({files}): runs have no ids; `sweep` needs the data")
         }))
     }
 

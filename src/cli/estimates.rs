@@ -117,7 +117,7 @@ fn origin(rates: &DeviceRates, out: &Path) -> String {
     let out = out.display();
     let estimates = match rates.origin {
         RatesOrigin::Unknown => {
-            return format!("No times are estimated: {out} has no run of this device. `runner sweep` measures some.");
+            return format!("No times are estimated: folder {out} has no run of this device. `runner sweep` adds one.");
         }
         RatesOrigin::Runs(1) => format!("Times are estimates from the rates of the run of this device in {out}."),
         RatesOrigin::Runs(runs) => {

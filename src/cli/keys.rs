@@ -36,8 +36,11 @@ fn check(name: &str, all: &[KeyReference]) -> Result<(), Failure> {
         return Ok(());
     }
     let segments: Vec<&str> = all.iter().flat_map(|key| key.path.split('.')).collect();
-    let near = nearest(name, &segments).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    Err(Failure::input(format!("unknown key or table `{name}`{near}")))
+    let help = match nearest(name, &segments) {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => "; `runner keys` lists all keys".to_owned(),
+    };
+    Err(Failure::input(format!("unknown key or table `{name}`{help}")))
 }
 
 /// Whether the key is called so, or is in a table called so: consecutive segments of its path.

@@ -38,7 +38,7 @@ pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
     let caution = match own {
         _ if !target.limited => String::new(),
         Some(own) if target.memory >= own => format!(" (not below its own memory, {own})"),
-        _ => " (a smaller device's memory, but this one's speed)".to_owned(),
+        _ => " (its speed is not limited)".to_owned(),
     };
     let host = target.host_memory.map(|memory| format!(", the host limited to {memory}")).unwrap_or_default();
     let figures = target.figures.caution().map(|caution| format!("; {caution}")).unwrap_or_default();
