@@ -47,7 +47,7 @@ pub(super) fn largest(
         _ => compiler.compile(config)?.recompute_plan.clone(),
     };
     // With lengths that vary, each sample counts as the longest of the data.
-    let config = &config.longest().map_or_else(|| config.clone(), |longest| config.at_length(longest));
+    let config = &config.at_longest();
     let batch = |micro_batch: usize| {
         let batch_size = micro_batch * config.strategy.accumulate;
         RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }

@@ -2,13 +2,16 @@
 
 use spec::{
     ActivationOffload, Attention, BlockPart, DataResidence, Init, Leak, Optimizer, OptimizerState, Precision,
-    Recompute, Release, Rounding, RunConfig, StorageDtype,
+    Recompute, Release, Rounding, RunConfig, StorageDtype, Transformer,
 };
 
 use crate::card::Card;
 use crate::module::attending;
 use graph::Graph;
 use ops::{AttentionConfig, Op, TensorType};
+
+/// The most steps of a run whose lengths vary: each is simulated.
+const MOST_STEPS: usize = 1000;
 
 /// Why PyTorch's memory is not predicted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,8 +38,17 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
-    if config.data.batch_multiple().is_some() {
-        return not_covered("documents padded to the batch (pad_to)");
+    if let Some(lengths) = &config.lengths {
+        let model = config.model.transformer();
+        let windows = |model: &Transformer| (0..model.layers).any(|block| model.window_of(block).is_some());
+        if strategy.attention == Attention::Materialized || model.is_some_and(windows) {
+            return not_covered("masks of attention with lengths that vary (pad_to = \"batch\")");
+        }
+        if lengths.steps() > MOST_STEPS {
+            return Err(NotCovered(format!(
+                "more than {MOST_STEPS} steps with lengths that vary (pad_to = \"batch\")"
+            )));
+        }
     }
     if masks_targets(config) && strategy.loss_chunks > 1 {
         return not_covered("loss_chunks with masked targets");

@@ -148,6 +148,8 @@ impl Machine {
     /// The run is not covered.
     pub fn largest_micro_batch(&self, config: &RunConfig) -> Result<Option<usize>, NotCovered> {
         let Some(memory) = self.memory else { return Ok(None) };
+        // With lengths that vary, each sample counts as the longest of the data.
+        let config = &config.at_longest();
         let run = |micro_batch: usize| {
             let batch_size = micro_batch * config.strategy.accumulate;
             RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }

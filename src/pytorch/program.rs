@@ -1,5 +1,7 @@
 //! The training script of a run: start-up, steps and evaluations.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::autograd::backward;
@@ -13,12 +15,12 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::forward_pass;
 use spec::{
-    EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, Precision, RunConfig,
-    StorageDtype, Update,
+    EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
+    RunConfig, StorageDtype, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
-const STEPS: usize = 4;
+pub(crate) const STEPS: usize = 4;
 
 /// The sequence of a run's allocator calls on a card.
 ///
@@ -44,16 +46,19 @@ pub(crate) fn check_graph(config: &RunConfig) -> Result<(), NotCovered> {
     coverage::check_operations(config, &forward_pass(config, &config.model, config.micro_batch()))
 }
 
-/// A module for full micro-batches, and one for the smaller last one.
-struct Modules {
+/// A module for full micro-batches, and one for the smaller last one. They share parameters and buffers.
+struct Modules<'a> {
+    config: &'a RunConfig,
     full: Rc<Module>,
     tail: Option<Rc<Module>>,
+    /// The modules of other lengths than the context, for full and last micro-batches.
+    shorter: RefCell<BTreeMap<(bool, usize), Rc<Module>>>,
 }
 
 struct Program<'a> {
     torch: &'a Torch,
     config: &'a RunConfig,
-    modules: Modules,
+    modules: Modules<'a>,
     optimizer: Optimizer,
     implementation: Implementation,
     scaler: Option<GradScaler>,
@@ -68,9 +73,8 @@ impl<'a> Program<'a> {
         implementation: Implementation,
     ) -> Result<Program<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
-        let full = Module::new(torch, config, forward_pass(config, &config.model, config.micro_batch()))?;
-        let tail = config.tail().map(|samples| full.resized(forward_pass(config, &config.model, samples)));
-        let optimizer = optimizer(config, &full, implementation);
+        let modules = Modules::new(torch, config)?;
+        let optimizer = optimizer(config, &modules.full, implementation);
         let strategy = &config.strategy;
         let autocast = match strategy.params {
             StorageDtype::Fp32 => Some(dtype_of(strategy.precision.dtype())).filter(|dtype| dtype.is_half()),
@@ -81,7 +85,7 @@ impl<'a> Program<'a> {
         Ok(Program {
             torch,
             config,
-            modules: Modules { full, tail },
+            modules,
             optimizer,
             implementation,
             scaler: scales.then(GradScaler::default),
@@ -90,14 +94,24 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// The steps; the last two are followed by evaluations. All steps but the first are alike, and all evaluations.
+    /// The steps; the last two are followed by evaluations. All steps but the first are alike, and all evaluations, unless
+    /// lengths vary: then the steps are those of the run.
     fn run(&mut self) {
         let torch = self.torch;
-        self.step();
-        let step = torch.part(|| self.step());
+        if let Some(steps) = self.config.steps_of_varying_lengths() {
+            for step in 0..steps {
+                self.step(step);
+                if self.config.is_evaluated_after(step) {
+                    self.evaluate_between();
+                }
+            }
+            return;
+        }
+        self.step(0);
+        let step = torch.part(|| self.step(1));
         let mut evaluation = None;
-        for _ in 2..STEPS {
-            torch.again(&step, || self.step());
+        for number in 2..STEPS {
+            torch.again(&step, || self.step(number));
             match &evaluation {
                 None => evaluation = Some(torch.part(|| self.evaluate_between())),
                 Some(evaluation) => torch.again(evaluation, || self.evaluate_between()),
@@ -105,13 +119,16 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn step(&mut self) {
+    /// A step, counted from 0.
+    fn step(&mut self, step: usize) {
         self.torch.mark(Event::Step);
         if self.config.trains() {
-            self.train();
+            self.train(step);
         } else {
             self.torch.mark(Event::Phase(Phase::Forward));
-            self.evaluate(1, EvaluationPass::NoGrad);
+            self.evaluate(1, EvaluationPass::NoGrad, &|lengths, _, micro_batch| {
+                lengths.training(step, micro_batch)
+            });
         }
         if self.config.strategy.empty_cache != EmptyCache::Never {
             self.torch.mark(Event::EmptyCache);
@@ -122,20 +139,25 @@ impl<'a> Program<'a> {
     fn evaluate_between(&self) {
         if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
             self.torch.mark(Event::Phase(Phase::Evaluation));
-            self.evaluate(evaluation.batches.min(2), self.config.strategy.evaluation_pass);
+            let batches = match self.config.steps_of_varying_lengths() {
+                Some(_) => evaluation.batches,
+                None => evaluation.batches.min(2),
+            };
+            self.evaluate(batches, self.config.strategy.evaluation_pass, &PaddedLengths::evaluation);
         }
     }
 
     /// `train_step`, whose variables hold the last batch and loss until it returns.
-    fn train(&mut self) {
+    fn train(&mut self, step: usize) {
         let Program { torch, config, .. } = *self;
         let strategy = &config.strategy;
         let micro_batches = config.micro_batches();
         let mut variables = Variables::default();
-        torch.turns(micro_batches, |micro_batch| {
+        let of_micro_batch = |micro_batch| {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
-            let loss = self.loss(is_last, true, &mut variables);
+            let length = config.lengths.as_ref().map(|lengths| lengths.training(step, micro_batch));
+            let loss = self.loss(self.modules.of(is_last, length), true, &mut variables);
             if strategy.leak == Some(Leak::Loss) {
                 self.leaked.push(loss.clone());
             }
@@ -144,7 +166,11 @@ impl<'a> Program<'a> {
             if strategy.empty_cache == EmptyCache::Micro && !is_last {
                 torch.mark(Event::EmptyCache);
             }
-        });
+        };
+        match config.steps_of_varying_lengths() {
+            Some(_) => (0..micro_batches).for_each(of_micro_batch),
+            None => torch.turns(micro_batches, of_micro_batch),
+        }
         if strategy.update == Update::InBackward {
             return;
         }
@@ -163,9 +189,8 @@ impl<'a> Program<'a> {
     }
 
     /// Moves a micro-batch to the device and computes its loss.
-    fn loss(&self, is_last: bool, trains: bool, variables: &mut Variables) -> Tensor {
+    fn loss(&self, module: Rc<Module>, trains: bool, variables: &mut Variables) -> Tensor {
         let torch = self.torch;
-        let module = self.modules.of(is_last);
         for variable in &mut variables.batch {
             *variable = Some(torch.tensor(module.batch_shape(), DType::I64));
         }
@@ -197,15 +222,26 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Evaluates batches; the script keeps the sum of their losses as a number.
-    fn evaluate(&self, batches: usize, pass: EvaluationPass) {
+    /// Evaluates batches; the script keeps the sum of their losses as a number. `length`: of a micro-batch of a batch.
+    fn evaluate(
+        &self,
+        batches: usize,
+        pass: EvaluationPass,
+        length: &dyn Fn(&PaddedLengths, usize, usize) -> usize,
+    ) {
         let mut variables = Variables::default();
         self.torch.with_grad(pass == EvaluationPass::Grad, || {
-            for _ in 0..batches {
+            for batch in 0..batches {
                 let micro_batches = self.config.micro_batches();
-                self.torch.turns(micro_batches, |micro_batch| {
-                    self.loss(micro_batch + 1 == micro_batches, false, &mut variables);
-                });
+                let of_micro_batch = |micro_batch| {
+                    let length = self.config.lengths.as_ref().map(|of| length(of, batch, micro_batch));
+                    let module = self.modules.of(micro_batch + 1 == micro_batches, length);
+                    self.loss(module, false, &mut variables);
+                };
+                match self.config.steps_of_varying_lengths() {
+                    Some(_) => (0..micro_batches).for_each(of_micro_batch),
+                    None => self.torch.turns(micro_batches, of_micro_batch),
+                }
             }
         });
     }
@@ -219,9 +255,29 @@ struct Variables {
     loss: Option<Tensor>,
 }
 
-impl Modules {
-    fn of(&self, is_last: bool) -> Rc<Module> {
-        Rc::clone(self.tail.as_ref().filter(|_| is_last).unwrap_or(&self.full))
+impl<'a> Modules<'a> {
+    fn new(torch: &Torch, config: &'a RunConfig) -> Result<Modules<'a>, NotCovered> {
+        // Buffers have the length of the context, whatever the lengths of samples.
+        let at_context = RunConfig { lengths: None, ..config.clone() };
+        let graph = |samples| forward_pass(&at_context, &config.model, samples);
+        let full = Module::new(torch, config, graph(config.micro_batch()))?;
+        let tail = config.tail().map(|samples| full.resized(graph(samples)));
+        Ok(Modules { config, full, tail, shorter: RefCell::default() })
+    }
+
+    /// The module of a micro-batch. `length`: of its samples, if lengths vary.
+    fn of(&self, is_last: bool, length: Option<usize>) -> Rc<Module> {
+        let tail = self.config.tail().filter(|_| is_last);
+        let Some(length) = length else {
+            return Rc::clone(self.tail.as_ref().filter(|_| tail.is_some()).unwrap_or(&self.full));
+        };
+        let mut shorter = self.shorter.borrow_mut();
+        let module = shorter.entry((tail.is_some(), length)).or_insert_with(|| {
+            let samples = tail.unwrap_or(self.config.micro_batch());
+            let config = self.config.at_length(length);
+            self.full.resized(forward_pass(&config, &config.model, samples))
+        });
+        Rc::clone(module)
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::optimizer::Implementation;
-use crate::program;
+use crate::program::{self, STEPS};
 use spec::{Model, RunConfig, Transformer};
 
 /// The functions that do not depend on the run.
@@ -66,6 +66,7 @@ impl Script<'_> {
         let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
             *self.model;
         let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
+        let steps = self.config.steps_of_varying_lengths().unwrap_or(STEPS);
         let title = title.replace('"', "'");
         let _ = write!(
             self.text,
@@ -73,10 +74,33 @@ impl Script<'_> {
              import argparse\nimport gc\nimport json\nimport os\n\n\
              import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
              from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n\n\
-             STEPS = 4\n\
+             STEPS = {steps}\n\
              BATCH, MICRO_BATCH, CONTEXT, VOCABULARY = {batch}, {micro_batch}, {context}, {vocabulary}\n\
              LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \
              {layers}, {d_model}, {heads}, {kv_heads}, {head_dim}, {d_ff}\n"
+        );
+        self.lengths();
+    }
+}
+
+impl Script<'_> {
+    /// The lengths that the documents of each micro-batch are padded to, if they vary.
+    fn lengths(&mut self) {
+        let (Some(lengths), Some(steps)) = (&self.config.lengths, self.config.steps_of_varying_lengths())
+        else {
+            return;
+        };
+        let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
+        let micro_batches = self.config.micro_batches();
+        let rows = |batches: usize, length: &dyn Fn(usize, usize) -> usize| -> Vec<Vec<usize>> {
+            (0..batches).map(|batch| (0..micro_batches).map(|of| length(batch, of)).collect()).collect()
+        };
+        let training = rows(steps, &|step, of| lengths.training(step, of));
+        let evaluation = rows(batches, &|batch, of| lengths.evaluation(batch, of));
+        let _ = write!(
+            self.text,
+            "# The longest document of each micro-batch, by step, and by batch of an evaluation.\n\
+             LENGTHS = {training:?}\nEVALUATION_LENGTHS = {evaluation:?}\n"
         );
     }
 }

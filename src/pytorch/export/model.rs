@@ -389,14 +389,18 @@ impl Script<'_> {
             _ => String::new(),
         };
         let positions = match learned {
+            true if self.config.lengths.is_some() => {
+                " + self.positions(torch.arange(tokens.shape[1], device=tokens.device))"
+            }
             true => " + self.positions(torch.arange(CONTEXT, device=tokens.device))",
             false => "",
         };
         self.line(&format!("        x = self.embedding(tokens){scale}{positions}"));
         let dropout = self.model.dropout.embedding;
         self.line_if(dropout > 0.0, &format!("        x = F.dropout(x, {dropout:?}, self.training)"));
+        let part = if self.config.lengths.is_some() { "[: tokens.shape[1]]" } else { "" };
         let buffers: String =
-            self.block_arguments().split(", ").skip(1).map(|name| format!(", self.{name}")).collect();
+            self.block_arguments().split(", ").skip(1).map(|name| format!(", self.{name}{part}")).collect();
         self.blocks(&buffers);
         let x = if ends_with_norm { "self.norm(x)" } else { "x" };
         let cap = self.model.logit_softcap;

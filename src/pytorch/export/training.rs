@@ -11,6 +11,16 @@ impl Script<'_> {
     pub(super) fn write_training(&mut self) {
         let strategy = &self.config.strategy;
         let trains = self.config.trains();
+        if self.is_padded() {
+            self.lines(&[
+                "",
+                "",
+                "def padded_micro_batches(batches, step, lengths):",
+                "    \"\"\"As a collator pads them: to the longest document of each.\"\"\"",
+                "    for batch, length in zip(micro_batches(batches, step), lengths):",
+                "        yield [part[:, :length].contiguous() for part in batch]",
+            ]);
+        }
         self.lines(&[
             "",
             "",
@@ -146,7 +156,7 @@ impl Script<'_> {
             "",
             "    def train_step(self, step):",
             "        total = 0.0",
-            "        for batch in micro_batches(self.batches, step):",
+            &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step]")),
             "            tokens = batch[0].to(self.device)",
             "            targets = batch[1].to(self.device)",
             "            loss = self.loss(tokens, targets)",
@@ -192,7 +202,20 @@ impl Script<'_> {
     }
 
     fn inference_step(&mut self) {
-        self.step("self.evaluate(step, 1)");
+        let lengths = if self.is_padded() { ", LENGTHS[step:]" } else { "" };
+        self.step(&format!("self.evaluate(step, 1{lengths})"));
+    }
+
+    /// Whether micro-batches have different lengths.
+    fn is_padded(&self) -> bool {
+        self.config.steps_of_varying_lengths().is_some()
+    }
+
+    fn micro_batches(&self, step: &str, lengths: &str) -> String {
+        match self.is_padded() {
+            true => format!("padded_micro_batches(self.batches, {step}, {lengths})"),
+            false => format!("micro_batches(self.batches, {step})"),
+        }
     }
 
     fn step(&mut self, call: &str) {
@@ -202,11 +225,16 @@ impl Script<'_> {
             "        torch.cuda.empty_cache()",
         );
         if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
-            let batches = evaluation.batches.min(2);
+            let (when, arguments) = if self.is_padded() {
+                let when = format!("(step + 1) % {} == 0 or step + 1 == STEPS", evaluation.every.max(1));
+                (when, format!("{}, EVALUATION_LENGTHS", evaluation.batches))
+            } else {
+                ("step >= STEPS - 2".to_owned(), evaluation.batches.min(2).to_string())
+            };
             self.lines(&[
-                "        if step >= STEPS - 2:",
+                &format!("        if {when}:"),
                 "            self.model.eval()",
-                &format!("            self.evaluate(step, {batches})"),
+                &format!("            self.evaluate(step, {arguments})"),
                 "            self.model.train()",
             ]);
         }
@@ -222,10 +250,13 @@ impl Script<'_> {
         self.line("");
         self.line_if(!with_grad || !trains, "    @torch.no_grad()");
         self.lines(&[
-            "    def evaluate(self, step, batches):",
+            &format!(
+                "    def evaluate(self, step, batches{}):",
+                if self.is_padded() { ", lengths" } else { "" }
+            ),
             "        total = 0.0",
             "        for number in range(batches):",
-            "            for batch in micro_batches(self.batches, step + number):",
+            &format!("            for batch in {}:", self.micro_batches("step + number", "lengths[number]")),
             "                tokens = batch[0].to(self.device)",
             "                targets = batch[1].to(self.device)",
             "                loss = self.loss(tokens, targets)",

@@ -33,7 +33,7 @@ impl Module {
                 if embedding.positions {
                     let [table] = self.parameter(node, 2) else { unreachable!("a table is one tensor") };
                     let positions = {
-                        let positions = torch.empty(&table.shape().dims()[..1], DType::I64);
+                        let positions = torch.empty(&self.batch_shape().dims()[1..], DType::I64);
                         functions::embedding(torch, table, &positions)
                     };
                     x = functions::add(torch, &x, &positions);
@@ -75,9 +75,13 @@ impl Module {
             }
             Op::Rotary(_) => {
                 let [q, k, v] = parts(values.parts(node.inputs[0]));
-                let [cos, sin] = self.rotary.as_ref().expect("a model with rotary positions");
-                let q_rotated = functions::rotate(torch, &q, cos, sin);
-                let k_rotated = functions::rotate(torch, &k, cos, sin);
+                let tokens = self.batch_shape().dims()[1];
+                let [cos, sin] = self.rotary.as_ref().expect("a model with rotary positions").each_ref().map(
+                    // `self.cos[: tokens.shape[1]]`
+                    |table| table.view(table.shape().with_first(tokens)),
+                );
+                let q_rotated = functions::rotate(torch, &q, &cos, &sin);
+                let k_rotated = functions::rotate(torch, &k, &cos, &sin);
                 return Value::Parts(vec![q_rotated, k_rotated, v]);
             }
             Op::Attention(attention) => self.attention(torch, node, &attention.attending, values, trains),

@@ -166,6 +166,24 @@ impl RunConfig {
         PaddedLengths::new(&samples, sample.tokens?, &batches)
     }
 
+    /// Optimizer steps of a run whose micro-batches have different lengths. `None`: all have one length.
+    pub fn steps_of_varying_lengths(&self) -> Option<usize> {
+        Some(self.lengths.as_ref()?.steps()).filter(|steps| *steps > 0)
+    }
+
+    /// The same run on samples that all have the length of the longest, if lengths vary.
+    #[must_use]
+    pub fn at_longest(&self) -> RunConfig {
+        self.longest().map_or_else(|| self.clone(), |longest| self.at_length(longest))
+    }
+
+    /// Whether an evaluation follows a step, counted from 0.
+    pub fn is_evaluated_after(&self, step: usize) -> bool {
+        let evaluation = self.evaluation.as_ref();
+        let is_last = step + 1 == self.steps();
+        evaluation.is_some_and(|evaluation| is_last || (step + 1).is_multiple_of(evaluation.every.max(1)))
+    }
+
     /// The same run on samples of this number of tokens, all of one length.
     #[must_use]
     pub fn at_length(&self, tokens: usize) -> RunConfig {
