@@ -5,12 +5,16 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use crate::test_folder::{TestFolder, said};
 use pytorch::{Card, Event, Implementation, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use spec::{AllocConf, RunConfig};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
+
+/// The experiment whose programs depend on data: the lengths of documents.
+const PADDED: &str = "padded";
 
 /// Mismatches that a failing test prints.
 const PRINTED: usize = 10;
@@ -110,6 +114,22 @@ fn normalized(sequence: &Sequence) -> String {
     text
 }
 
+/// As [`normalized`], of a file of requests.
+fn normalized_lines(requests: &str) -> String {
+    let (mut text, mut releases) = (String::new(), Vec::new());
+    for line in requests.lines() {
+        match line.strip_prefix('-') {
+            Some(number) => releases.push(number.parse().unwrap()),
+            None => {
+                write_releases(&mut text, &mut releases);
+                writeln!(text, "{line}").unwrap();
+            }
+        }
+    }
+    write_releases(&mut text, &mut releases);
+    text
+}
+
 fn write_releases(text: &mut String, releases: &mut Vec<u32>) {
     releases.sort_unstable();
     for request in releases.drain(..) {
@@ -129,7 +149,12 @@ fn first_difference(predicted: &str, recorded: &str) -> String {
     format!("{} at line {}, recorded {}", line(&predicted), at + 1, line(&recorded))
 }
 
+/// The vectors of programs that need no data.
 fn vectors() -> Vec<Vector> {
+    all_vectors().into_iter().filter(|vector| vector.experiment != PADDED).collect()
+}
+
+fn all_vectors() -> Vec<Vector> {
     let mut reader = csv::Reader::from_path(Path::new(FOLDER).join("vectors.csv")).unwrap();
     reader.deserialize().map(Result::unwrap).collect()
 }
@@ -181,6 +206,33 @@ fn recorded_scripts_are_the_exported_ones() {
         (digest(script) != vector.script)
             .then(|| "the script changed: run tests/reference/pytorch_memory/record.py".to_owned())
     });
+}
+
+/// The exported script and the requests that `export` predicts, for documents of different lengths.
+#[test]
+fn padded_documents_have_the_recorded_requests() {
+    let dir = TestFolder::new();
+    let vectors: Vec<Vector> =
+        all_vectors().into_iter().filter(|vector| vector.experiment == PADDED).collect();
+    assert!(vectors.len() >= 30, "{} programs", vectors.len());
+    let experiment = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER).join("padded.toml");
+    for vector in vectors {
+        let target = match vector.card.as_str() {
+            "a100" => "a100-80gb".into(),
+            "h100" => "h100-80gb".into(),
+            "rtx4090" => "rtx-4090-24gb".into(),
+            card => experiment.with_file_name(format!("{card}.toml")).display().to_string(),
+        };
+        let mut command = dir.program(&["export", "--run", &vector.strategy, "--target", &target]);
+        command.args(["--out", "train.py", "--requests", "requests.txt"]).arg(&experiment);
+        let output = command.env("RUNNER_CACHE_DIR", dir.path("cache")).output().unwrap();
+        assert!(output.status.success(), "{}: {}", vector.title(), said(&output));
+        let [script, requests] =
+            ["train.py", "requests.txt"].map(|file| fs::read_to_string(dir.path(file)).unwrap());
+        let (_, script) = script.split_once('\n').expect("a title and more");
+        assert_eq!(digest(script), vector.script, "{}: run record.py", vector.title());
+        assert_eq!(digest(&normalized_lines(&requests)), vector.sequence, "{}", vector.title());
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ SEQUENCES = HERE / "sequences"
 CARDS = {"a100": "a100-80gb", "h100": "h100-80gb", "rtx4090": "rtx-4090-24gb", "t4": str(HERE / "t4.toml")}
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
-EXPERIMENTS = ["gpt", "llama", "large"]
+EXPERIMENTS = ["gpt", "llama", "large", "padded"]
 DRAWN = "drawn"
 
 # The spelling of an optimizer's implementation, and further programs with it.
