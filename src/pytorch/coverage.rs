@@ -1,8 +1,8 @@
 //! What the prediction covers: a run that cannot be spelled as the predicted program has a reason instead of a figure.
 
 use spec::{
-    ActivationOffload, Attention, BlockPart, DataResidence, Init, Leak, Optimizer, OptimizerState, Precision,
-    Recompute, Release, Rounding, RunConfig, StorageDtype, Transformer,
+    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Evaluation, Init, Leak,
+    Optimizer, OptimizerState, Precision, Recompute, Release, Rounding, RunConfig, StorageDtype, Transformer,
 };
 
 use crate::card::Card;
@@ -10,7 +10,7 @@ use crate::module::attending;
 use graph::Graph;
 use ops::{AttentionConfig, Op, TensorType};
 
-/// The most steps of a run whose lengths vary: each is simulated.
+/// The most steps of a run whose lengths vary, and batches of an evaluation that collects outputs: each is simulated.
 const MOST_STEPS: usize = 1000;
 
 /// Why PyTorch's memory is not predicted.
@@ -74,10 +74,12 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
     if strategy.leak.is_some_and(|leak| leak != Leak::Loss) {
         return not_covered("kept outputs or graphs (leak)");
     }
-    if config.evaluation_batch().is_some() || config.collect().is_some() {
-        return not_covered(
-            "an evaluation's own batch size, or collected outputs (evaluation.batch_size, collect)",
-        );
+    if collects_logits(config) && strategy.loss_chunks > 1 {
+        return not_covered("collected logits with loss_chunks");
+    }
+    let batches = config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
+    if config.collect().is_some() && batches > MOST_STEPS {
+        return Err(NotCovered(format!("collected outputs of more than {MOST_STEPS} batches")));
     }
     if strategy.init == Init::Lazy {
         return not_covered("lazy initialisation");
@@ -86,6 +88,19 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         return not_covered("a data set on the device");
     }
     Ok(())
+}
+
+/// Batches of an evaluation of the script: two stand for all that repeat.
+pub(crate) fn evaluated_batches(config: &RunConfig, evaluation: &Evaluation) -> usize {
+    match config.steps_of_varying_lengths().is_some() || evaluation.collect.is_some() {
+        true => evaluation.batches,
+        false => evaluation.batches.min(2),
+    }
+}
+
+/// Whether evaluations collect logits: then the model returns them.
+pub(crate) fn collects_logits(config: &RunConfig) -> bool {
+    config.trains() && config.collect().is_some_and(|collect| collect.what == CollectedOutput::Logits)
 }
 
 /// Whether the loss ignores some targets: padding, or what a data set lacks for its last batch.

@@ -19,6 +19,7 @@ mod functions;
 mod grad_scaler;
 mod module;
 mod optimizer;
+mod outputs;
 mod peak;
 mod program;
 mod replay;

@@ -10,6 +10,7 @@ use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::{Module, dtype_of};
 use crate::optimizer::{Implementation, Kind, Optimizer};
+use crate::outputs::Outputs;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -51,8 +52,8 @@ struct Modules<'a> {
     config: &'a RunConfig,
     full: Rc<Module>,
     tail: Option<Rc<Module>>,
-    /// The modules of other lengths than the context, for full and last micro-batches.
-    shorter: RefCell<BTreeMap<(bool, usize), Rc<Module>>>,
+    /// The modules of other batches: by samples and, if lengths vary, length.
+    others: RefCell<BTreeMap<(usize, Option<usize>), Rc<Module>>>,
 }
 
 struct Program<'a> {
@@ -139,10 +140,7 @@ impl<'a> Program<'a> {
     fn evaluate_between(&self) {
         if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
             self.torch.mark(Event::Phase(Phase::Evaluation));
-            let batches = match self.config.steps_of_varying_lengths() {
-                Some(_) => evaluation.batches,
-                None => evaluation.batches.min(2),
-            };
+            let batches = coverage::evaluated_batches(self.config, evaluation);
             self.evaluate(batches, self.config.strategy.evaluation_pass, &PaddedLengths::evaluation);
         }
     }
@@ -157,7 +155,7 @@ impl<'a> Program<'a> {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
             let length = config.lengths.as_ref().map(|lengths| lengths.training(step, micro_batch));
-            let loss = self.loss(self.modules.of(is_last, length), true, &mut variables);
+            let (loss, _) = self.loss(self.modules.of(is_last, length), true, &mut variables);
             if strategy.leak == Some(Leak::Loss) {
                 self.leaked.push(loss.clone());
             }
@@ -189,15 +187,16 @@ impl<'a> Program<'a> {
     }
 
     /// Moves a micro-batch to the device and computes its loss.
-    fn loss(&self, module: Rc<Module>, trains: bool, variables: &mut Variables) -> Tensor {
+    fn loss(&self, module: Rc<Module>, trains: bool, variables: &mut Variables) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
         for variable in &mut variables.batch {
             *variable = Some(torch.tensor(module.batch_shape(), DType::I64));
         }
         let [Some(tokens), Some(targets)] = &variables.batch else { unreachable!("both were assigned") };
-        let loss = torch.with_autocast(self.autocast, || module.loss(torch, tokens, targets, trains));
+        let (loss, logits) =
+            torch.with_autocast(self.autocast, || module.loss(torch, tokens, targets, trains));
         variables.loss = Some(loss.clone());
-        loss
+        (loss, logits)
     }
 
     /// `(loss * share).backward()`
@@ -229,18 +228,28 @@ impl<'a> Program<'a> {
         pass: EvaluationPass,
         length: &dyn Fn(&PaddedLengths, usize, usize) -> usize,
     ) {
-        let mut variables = Variables::default();
-        self.torch.with_grad(pass == EvaluationPass::Grad, || {
+        let (torch, config) = (self.torch, self.config);
+        let own_batch = config.evaluation_batch().filter(|_| config.trains());
+        let micro_batches = if own_batch.is_some() { 1 } else { config.micro_batches() };
+        let collect = config.collect().filter(|_| config.trains());
+        let (mut outputs, mut variables) = (Outputs::new(collect), Variables::default());
+        torch.with_grad(pass == EvaluationPass::Grad, || {
             for batch in 0..batches {
-                let micro_batches = self.config.micro_batches();
                 let of_micro_batch = |micro_batch| {
-                    let length = self.config.lengths.as_ref().map(|of| length(of, batch, micro_batch));
-                    let module = self.modules.of(micro_batch + 1 == micro_batches, length);
-                    self.loss(module, false, &mut variables);
+                    let length = config.lengths.as_ref().map(|of| length(of, batch, micro_batch));
+                    let module = match own_batch {
+                        Some(samples) => self.modules.of_samples(samples, length),
+                        None => self.modules.of(micro_batch + 1 == micro_batches, length),
+                    };
+                    let (loss, logits) = self.loss(module, false, &mut variables);
+                    variables.logits = logits;
+                    outputs.add(torch, &loss, variables.logits.as_ref());
                 };
-                match self.config.steps_of_varying_lengths() {
-                    Some(_) => (0..micro_batches).for_each(of_micro_batch),
-                    None => self.torch.turns(micro_batches, of_micro_batch),
+                // Copies of micro-batches would release the collected outputs of the first ones only.
+                if config.steps_of_varying_lengths().is_some() || collect.is_some() {
+                    (0..micro_batches).for_each(of_micro_batch);
+                } else {
+                    torch.turns(micro_batches, of_micro_batch);
                 }
             }
         });
@@ -253,6 +262,8 @@ struct Variables {
     /// Tokens and targets of a micro-batch, i64[B, T].
     batch: [Option<Tensor>; 2],
     loss: Option<Tensor>,
+    /// Of an evaluation that collects them.
+    logits: Option<Tensor>,
 }
 
 impl<'a> Modules<'a> {
@@ -262,20 +273,27 @@ impl<'a> Modules<'a> {
         let graph = |samples| forward_pass(&at_context, &config.model, samples);
         let full = Module::new(torch, config, graph(config.micro_batch()))?;
         let tail = config.tail().map(|samples| full.resized(graph(samples)));
-        Ok(Modules { config, full, tail, shorter: RefCell::default() })
+        Ok(Modules { config, full, tail, others: RefCell::default() })
     }
 
     /// The module of a micro-batch. `length`: of its samples, if lengths vary.
     fn of(&self, is_last: bool, length: Option<usize>) -> Rc<Module> {
-        let tail = self.config.tail().filter(|_| is_last);
-        let Some(length) = length else {
-            return Rc::clone(self.tail.as_ref().filter(|_| tail.is_some()).unwrap_or(&self.full));
-        };
-        let mut shorter = self.shorter.borrow_mut();
-        let module = shorter.entry((tail.is_some(), length)).or_insert_with(|| {
-            let samples = tail.unwrap_or(self.config.micro_batch());
-            let config = self.config.at_length(length);
-            self.full.resized(forward_pass(&config, &config.model, samples))
+        match length {
+            None => Rc::clone(self.tail.as_ref().filter(|_| is_last).unwrap_or(&self.full)),
+            Some(_) => {
+                let tail = self.config.tail().filter(|_| is_last);
+                self.of_samples(tail.unwrap_or(self.config.micro_batch()), length)
+            }
+        }
+    }
+
+    /// The module of a batch of this number of samples.
+    fn of_samples(&self, samples: usize, length: Option<usize>) -> Rc<Module> {
+        let mut others = self.others.borrow_mut();
+        let module = others.entry((samples, length)).or_insert_with(|| {
+            let of_length = length.map(|length| self.config.at_length(length));
+            let config = of_length.as_ref().unwrap_or(self.config);
+            self.full.resized(forward_pass(config, &config.model, samples))
         });
         Rc::clone(module)
     }

@@ -410,9 +410,12 @@ impl Script<'_> {
             self.line(&format!("        logits = self.head({x})"));
             capped.iter().for_each(|line| self.line(line));
             let ignored = if coverage::masks_targets(self.config) { ", ignore_index=-1" } else { "" };
-            self.line(&format!(
-                "        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(){ignored})"
-            ));
+            let loss = format!("F.cross_entropy(logits.flatten(0, 1), targets.flatten(){ignored})");
+            if coverage::collects_logits(self.config) {
+                self.lines(&[&format!("        loss = {loss}"), "        return loss, logits"]);
+            } else {
+                self.line(&format!("        return {loss}"));
+            }
             return;
         }
         self.lines(&[

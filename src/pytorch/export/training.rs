@@ -4,7 +4,8 @@ use super::{Script, python_bool};
 use crate::coverage;
 use crate::optimizer::Implementation;
 use spec::{
-    EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Optimizer, Precision, StorageDtype, Update,
+    Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Optimizer,
+    Precision, StorageDtype, Update,
 };
 
 impl Script<'_> {
@@ -19,6 +20,18 @@ impl Script<'_> {
                 "    \"\"\"As a collator pads them: to the longest document of each.\"\"\"",
                 "    for batch, length in zip(micro_batches(batches, step), lengths):",
                 "        yield [part[:, :length].contiguous() for part in batch]",
+            ]);
+        }
+        if self.config.evaluation_batch().is_some() && trains {
+            let [argument, index] = if self.is_padded() { [", length", ", :length"] } else { [""; 2] };
+            self.lines(&[
+                "",
+                "",
+                &format!("def evaluation_batch(batches, number, samples{argument}):"),
+                "    \"\"\"Samples of training stand for those of the evaluation split.\"\"\"",
+                "    parts = [part.flatten(0, 1) for part in batches]",
+                "    rows = torch.arange(number * samples, (number + 1) * samples) % len(parts[0])",
+                &format!("    return [part[rows{index}] for part in parts]"),
             ]);
         }
         self.lines(&[
@@ -152,6 +165,7 @@ impl Script<'_> {
 
     fn training_step(&mut self) {
         let strategy = &self.config.strategy;
+        let collects = coverage::collects_logits(self.config);
         self.lines(&[
             "",
             "    def train_step(self, step):",
@@ -159,7 +173,7 @@ impl Script<'_> {
             &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step]")),
             "            tokens = batch[0].to(self.device)",
             "            targets = batch[1].to(self.device)",
-            "            loss = self.loss(tokens, targets)",
+            &format!("            loss = self.loss(tokens, targets){}", if collects { "[0]" } else { "" }),
         ]);
         self.line_if(strategy.leak == Some(Leak::Loss), "            self.kept.append(loss)");
         let scaled = match self.scaler() {
@@ -229,7 +243,8 @@ impl Script<'_> {
                 let when = format!("(step + 1) % {} == 0 or step + 1 == STEPS", evaluation.every.max(1));
                 (when, format!("{}, EVALUATION_LENGTHS", evaluation.batches))
             } else {
-                ("step >= STEPS - 2".to_owned(), evaluation.batches.min(2).to_string())
+                let batches = coverage::evaluated_batches(self.config, evaluation);
+                ("step >= STEPS - 2".to_owned(), batches.to_string())
             };
             self.lines(&[
                 &format!("        if {when}:"),
@@ -249,19 +264,48 @@ impl Script<'_> {
         }
         self.line("");
         self.line_if(!with_grad || !trains, "    @torch.no_grad()");
+        let lengths = if self.is_padded() { ", lengths" } else { "" };
+        let collect = self.config.collect().filter(|_| trains);
+        self.lines(&[&format!("    def evaluate(self, step, batches{lengths}):"), "        total = 0.0"]);
+        if let Some(Collect { concatenate, .. }) = collect {
+            self.line(&format!("        outputs = {}", if concatenate { "None" } else { "[]" }));
+        }
+        let own_batch = self.config.evaluation_batch().filter(|_| trains);
+        let batch = match own_batch {
+            None => self.micro_batches("step + number", "lengths[number]"),
+            Some(samples) => {
+                let length = if self.is_padded() { ", lengths[number][0]" } else { "" };
+                format!("[evaluation_batch(self.batches, number, {samples}{length})]")
+            }
+        };
+        let logits = if coverage::collects_logits(self.config) { ", logits" } else { "" };
         self.lines(&[
-            &format!(
-                "    def evaluate(self, step, batches{}):",
-                if self.is_padded() { ", lengths" } else { "" }
-            ),
-            "        total = 0.0",
             "        for number in range(batches):",
-            &format!("            for batch in {}:", self.micro_batches("step + number", "lengths[number]")),
+            &format!("            for batch in {batch}:"),
             "                tokens = batch[0].to(self.device)",
             "                targets = batch[1].to(self.device)",
-            "                loss = self.loss(tokens, targets)",
-            "                total += loss.item() * len(tokens) / BATCH",
+            &format!("                loss{logits} = self.loss(tokens, targets)"),
+        ]);
+        if let Some(collect) = collect {
+            self.line(&format!("                {}", collected(collect)));
+        }
+        let samples = own_batch.map_or_else(|| "BATCH".to_owned(), |samples| samples.to_string());
+        self.lines(&[
+            &format!("                total += loss.item() * len(tokens) / {samples}"),
             "        return total / batches",
         ]);
     }
+}
+
+/// The statement that adds the outputs of a forward pass to those of the evaluation.
+fn collected(Collect { what, to, concatenate }: Collect) -> String {
+    let name = if what == CollectedOutput::Logits { "logits" } else { "loss" };
+    let moved = if to == CollectedIn::Host { ".cpu()" } else { "" };
+    let output = format!("{name}.detach(){moved}");
+    if !concatenate {
+        return format!("outputs.append({output})");
+    }
+    // A scalar has no dimension to concatenate along.
+    let output = if what == CollectedOutput::Loss { output + "[None]" } else { output };
+    format!("outputs = {output} if outputs is None else torch.cat((outputs, {output}))")
 }

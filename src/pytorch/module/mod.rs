@@ -28,23 +28,28 @@ enum Value {
     Parts(Vec<Tensor>),
 }
 
-/// The values in use, by index in the graph.
-struct Values(Vec<Option<Value>>);
+/// The values in use.
+struct Values {
+    /// By index in the graph.
+    by_index: Vec<Option<Value>>,
+    /// The logits, if the model returns them.
+    logits: Option<Tensor>,
+}
 
 impl Values {
     fn new(graph: &Graph) -> Values {
-        Values(graph.values.iter().map(|_| None).collect())
+        Values { by_index: graph.values.iter().map(|_| None).collect(), logits: None }
     }
 
     fn one(&self, value: usize) -> Tensor {
-        match &self.0[value] {
+        match &self.by_index[value] {
             Some(Value::One(tensor)) => tensor.clone(),
             _ => unreachable!("the value has one tensor"),
         }
     }
 
     fn parts(&self, value: usize) -> Vec<Tensor> {
-        match &self.0[value] {
+        match &self.by_index[value] {
             Some(Value::Parts(parts)) => parts.clone(),
             _ => unreachable!("the value has several tensors"),
         }
@@ -71,6 +76,8 @@ pub(crate) struct Module {
     targets: usize,
     /// Slices of rows in which logits and loss are computed, each under a checkpoint.
     loss_chunks: usize,
+    /// Whether it returns the logits beside the loss.
+    returns_logits: bool,
 }
 
 impl Module {
@@ -113,6 +120,7 @@ impl Module {
             tokens,
             targets,
             loss_chunks,
+            returns_logits: coverage::collects_logits(config),
         }))
     }
 
@@ -140,19 +148,20 @@ impl Module {
         self.graph.values[self.tokens].ty.shape
     }
 
-    /// `model(tokens, targets)`: the loss. Dropout has an effect in training only.
+    /// `model(tokens, targets)`: the loss, and the logits if evaluations collect them. Dropout has an effect in training
+    /// only.
     pub(crate) fn loss(
         self: &Rc<Module>,
         torch: &Torch,
         tokens: &Tensor,
         targets: &Tensor,
         trains: bool,
-    ) -> Tensor {
+    ) -> (Tensor, Option<Tensor>) {
         let mut values = Values::new(&self.graph);
-        values.0[self.tokens] = Some(Value::One(tokens.clone()));
-        values.0[self.targets] = Some(Value::One(targets.clone()));
+        values.by_index[self.tokens] = Some(Value::One(tokens.clone()));
+        values.by_index[self.targets] = Some(Value::One(targets.clone()));
         self.run_calls(torch, &self.calls, &mut values, trains);
-        values.one(self.graph.nodes.last().expect("a loss").outputs[0])
+        (values.one(self.graph.nodes.last().expect("a loss").outputs[0]), values.logits)
     }
 
     fn run_calls(self: &Rc<Module>, torch: &Torch, calls: &[Call], values: &mut Values, trains: bool) {
@@ -161,12 +170,12 @@ impl Module {
                 self.run_calls(torch, &call.calls, values, trains);
                 continue;
             }
-            let input = values.0[call.input].clone();
+            let input = values.by_index[call.input].clone();
             if call.checkpointed && trains {
-                values.0[call.input] = None;
+                values.by_index[call.input] = None;
                 let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
                 let y = checkpoint(torch, self.recomputed(call), x);
-                values.0[call.output] = Some(Value::One(y));
+                values.by_index[call.output] = Some(Value::One(y));
             } else {
                 self.run(torch, call, values, trains);
             }
@@ -178,7 +187,7 @@ impl Module {
         let (module, call) = (Rc::clone(self), call.clone());
         Rc::new(move |torch, x| {
             let mut values = Values::new(&module.graph);
-            values.0[call.input] = Some(Value::One(x.clone()));
+            values.by_index[call.input] = Some(Value::One(x.clone()));
             module.run(torch, &call, &mut values, true);
             values.one(call.output)
         })
@@ -193,13 +202,13 @@ impl Module {
                 let loss =
                     torch.with_purpose(Purpose::Loss, || self.chunked_loss(torch, index, values, trains));
                 let last = self.graph.nodes.last().expect("a loss");
-                values.0[last.outputs[0]] = Some(Value::One(loss));
+                values.by_index[last.outputs[0]] = Some(Value::One(loss));
                 return;
             }
             let purpose = if self.is_loss(index) { Purpose::Loss } else { Purpose::Activation };
             let output = torch.with_purpose(purpose, || self.call(torch, index, values, trains));
             self.release(index, values);
-            values.0[self.graph.nodes[index].outputs[0]] = Some(output);
+            values.by_index[self.graph.nodes[index].outputs[0]] = Some(output);
         }
     }
 

@@ -12,7 +12,7 @@ impl Module {
     /// Drops the values that a node uses last.
     pub(super) fn release(&self, node: usize, values: &mut Values) {
         for &value in &self.last_uses[node] {
-            values.0[value] = None;
+            values.by_index[value] = None;
         }
     }
 
@@ -88,7 +88,7 @@ impl Module {
             Op::MaterializedAttention(attention) => {
                 let AttentionConfig { cap, dropped, .. } = &attention.attending;
                 let heads = self.heads(node, &attention.attending);
-                let value = values.0[node.inputs[0]].take().expect("an input");
+                let value = values.by_index[node.inputs[0]].take().expect("an input");
                 let (qkv, _argument) = match value {
                     Value::Parts(qkv) => (parts(qkv), None),
                     // `attend(self.qkv(x))` holds its argument until it returns.
@@ -132,8 +132,10 @@ impl Module {
                     let capped = functions::soft_cap(torch, &logits);
                     drop(logits);
                     self.release(index, values);
+                    values.logits = Some(capped.clone()).filter(|_| self.returns_logits);
                     functions::cross_entropy(torch, &capped, &targets)
                 } else {
+                    values.logits = Some(logits.clone()).filter(|_| self.returns_logits);
                     functions::cross_entropy(torch, &logits, &targets)
                 }
             }
@@ -252,7 +254,7 @@ impl Module {
         trains: bool,
     ) -> Tensor {
         let heads = self.heads(node, attending);
-        let [q, k, v] = match values.0[node.inputs[0]].clone().expect("an input") {
+        let [q, k, v] = match values.by_index[node.inputs[0]].clone().expect("an input") {
             Value::Parts(qkv) => parts(qkv),
             Value::One(qkv) => parts(functions::split(torch, &qkv, 3)),
         };
