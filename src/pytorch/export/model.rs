@@ -383,7 +383,11 @@ impl Script<'_> {
                 &format!("        self.register_buffer(\"{name}\", {name}, persistent=False)"),
             ]);
         }
-        self.lines(&["", "    def forward(self, tokens, targets):"]);
+        let (count, ignored) = match coverage::counts_targets(self.config) {
+            true => (", count", ", ignore_index=-1"),
+            false => ("", ""),
+        };
+        self.lines(&["", &format!("    def forward(self, tokens, targets{count}):")]);
         let scale = match self.model.embedding_scale {
             Some(scale) if scale != 1.0 => format!(" * {scale:?}"),
             _ => String::new(),
@@ -426,13 +430,13 @@ impl Script<'_> {
             ),
             "        for chunk, chunk_targets in zip(*chunks):",
             "            loss = loss + checkpoint_in_training(self, self.chunk_loss, chunk, chunk_targets)",
-            "        return loss / targets.numel()",
+            &format!("        return loss / {}", if count.is_empty() { "targets.numel()" } else { "count" }),
             "",
             "    def chunk_loss(self, x, targets):",
             "        logits = self.head(x)",
         ]);
         capped.iter().for_each(|line| self.line(line));
-        self.line("        return F.cross_entropy(logits, targets, reduction=\"sum\")");
+        self.line(&format!("        return F.cross_entropy(logits, targets, reduction=\"sum\"{ignored})"));
     }
 
     fn blocks(&mut self, buffers: &str) {

@@ -153,12 +153,14 @@ impl Script<'_> {
             (StorageDtype::Fp32, Precision::Fp16) => Some("torch.float16"),
             _ => None,
         };
-        self.lines(&["", "    def loss(self, tokens, targets):"]);
+        let count = if coverage::counts_targets(self.config) { ", count" } else { "" };
+        let call = format!("return self.model(tokens, targets{count})");
+        self.lines(&["", &format!("    def loss(self, tokens, targets{count}):")]);
         match autocast {
-            None => self.line("        return self.model(tokens, targets)"),
+            None => self.line(&format!("        {call}")),
             Some(dtype) => self.lines(&[
                 &format!("        with torch.autocast(self.device, dtype={dtype}):"),
-                "            return self.model(tokens, targets)",
+                &format!("            {call}"),
             ]),
         }
     }
@@ -173,7 +175,11 @@ impl Script<'_> {
             &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step]")),
             "            tokens = batch[0].to(self.device)",
             "            targets = batch[1].to(self.device)",
-            &format!("            loss = self.loss(tokens, targets){}", if collects { "[0]" } else { "" }),
+            &format!(
+                "            loss = self.loss(tokens, targets{}){}",
+                self.target_count(),
+                if collects { "[0]" } else { "" }
+            ),
         ]);
         self.line_if(strategy.leak == Some(Leak::Loss), "            self.kept.append(loss)");
         let scaled = match self.scaler() {
@@ -218,6 +224,11 @@ impl Script<'_> {
     fn inference_step(&mut self) {
         let lengths = if self.is_padded() { ", LENGTHS[step:]" } else { "" };
         self.step(&format!("self.evaluate(step, 1{lengths})"));
+    }
+
+    /// The argument of the loss that divides its sum.
+    fn target_count(&self) -> &'static str {
+        if coverage::counts_targets(self.config) { ", max(int((batch[1] >= 0).sum()), 1)" } else { "" }
     }
 
     /// Whether micro-batches have different lengths.
@@ -284,7 +295,7 @@ impl Script<'_> {
             &format!("            for batch in {batch}:"),
             "                tokens = batch[0].to(self.device)",
             "                targets = batch[1].to(self.device)",
-            &format!("                loss{logits} = self.loss(tokens, targets)"),
+            &format!("                loss{logits} = self.loss(tokens, targets{})", self.target_count()),
         ]);
         if let Some(collect) = collect {
             self.line(&format!("                {}", collected(collect)));
