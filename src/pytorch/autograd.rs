@@ -133,11 +133,11 @@ impl Node {
 /// Called with a leaf when its gradient is complete.
 pub(crate) type AccumulateHook<'a> = &'a dyn Fn(&Torch, &Tensor);
 
-/// `root.backward()`
-pub(crate) fn backward(torch: &Torch, root: &Tensor, hook: Option<AccumulateHook<'_>>) {
+/// `root.backward(retain_graph=retains)`
+pub(crate) fn backward(torch: &Torch, root: &Tensor, retains: bool, hook: Option<AccumulateHook<'_>>) {
     // ones_like(root), which the caller holds until backward returns.
     let ones = torch.like(root);
-    torch.with_grad(false, || run(torch, root, &ones, hook));
+    torch.with_grad(false, || run(torch, root, &ones, retains, hook));
 }
 
 /// A node whose gradients are complete.
@@ -168,7 +168,7 @@ impl PartialEq for Ready {
 impl Eq for Ready {}
 
 /// Runs all nodes below the root, like PyTorch's `Engine::execute`.
-fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, hook: Option<AccumulateHook<'_>>) {
+fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, retains: bool, hook: Option<AccumulateHook<'_>>) {
     let Some((root, _)) = root.node() else { return };
     count_dependencies(&root);
     root.gradients.replace(vec![Some(gradient.clone())]);
@@ -196,7 +196,9 @@ fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, hook: Option<AccumulateH
             validated.push(edge.as_ref().and_then(|_| validate(torch, gradient, dtype)));
         }
         drop(gradients);
-        node.saved.borrow_mut().clear();
+        if !retains {
+            node.saved.borrow_mut().clear();
+        }
         for (gradient, edge) in validated.into_iter().zip(&node.edges) {
             let (Some(gradient), Some((target, output))) = (gradient, edge) else { continue };
             target.receive(torch, *output, gradient);

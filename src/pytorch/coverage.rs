@@ -10,7 +10,7 @@ use crate::module::attending;
 use graph::Graph;
 use ops::{AttentionConfig, Op, TensorType};
 
-/// The most steps of a run whose lengths vary, and batches of an evaluation that collects outputs: each is simulated.
+/// The most steps of a run whose steps differ, and batches of an evaluation that collects outputs: each is simulated.
 const MOST_STEPS: usize = 1000;
 
 /// Why PyTorch's memory is not predicted.
@@ -38,17 +38,17 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
-    if let Some(lengths) = &config.lengths {
+    if config.lengths.is_some() {
         let model = config.model.transformer();
         let windows = |model: &Transformer| (0..model.layers).any(|block| model.window_of(block).is_some());
         if strategy.attention == Attention::Materialized || model.is_some_and(windows) {
             return not_covered("masks of attention with lengths that vary (pad_to = \"batch\")");
         }
-        if lengths.steps() > MOST_STEPS {
-            return Err(NotCovered(format!(
-                "more than {MOST_STEPS} steps with lengths that vary (pad_to = \"batch\")"
-            )));
-        }
+    }
+    if simulated_steps(config).is_some_and(|steps| steps > MOST_STEPS) {
+        return Err(NotCovered(format!(
+            "more than {MOST_STEPS} steps that differ (pad_to = \"batch\", leak)"
+        )));
     }
     if strategy.lora.is_some() {
         return not_covered("adapters (lora)");
@@ -65,14 +65,17 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
     if strategy.graph {
         return not_covered("CUDA graphs (graph = true)");
     }
-    if strategy.release != Release::Eager || !strategy.keep.is_empty() {
-        return not_covered("references kept longer (release, keep)");
+    if strategy.release != Release::Eager {
+        return not_covered("values released late (release)");
     }
-    if strategy.leak.is_some_and(|leak| leak != Leak::Loss) {
-        return not_covered("kept outputs or graphs (leak)");
+    if strategy.keep.iter().any(|value| !is_logits(value)) {
+        return not_covered("references to other values than the logits (keep)");
     }
-    if collects_logits(config) && strategy.loss_chunks > 1 {
-        return not_covered("collected logits with loss_chunks");
+    if strategy.leak == Some(Leak::Graph) && strategy.recompute != Recompute::None {
+        return not_covered("kept graphs with checkpointing (leak = \"graph\")");
+    }
+    if returns_logits(config) && strategy.loss_chunks > 1 {
+        return not_covered("logits that are kept or collected, with loss_chunks");
     }
     let batches = config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
     if config.collect().is_some() && batches > MOST_STEPS {
@@ -101,7 +104,29 @@ pub(crate) fn evaluated_batches(config: &RunConfig, evaluation: &Evaluation) -> 
     }
 }
 
-/// Whether evaluations collect logits: then the model returns them.
+/// The steps of a run whose steps differ: lengths vary, or each step leaks. `None`: the first steps stand for all.
+pub(crate) fn simulated_steps(config: &RunConfig) -> Option<usize> {
+    let leaks = config.trains() && matches!(config.strategy.leak, Some(Leak::Logits | Leak::Graph));
+    config.steps_of_varying_lengths().or(leaks.then(|| config.steps()))
+}
+
+/// Whether the model returns its logits.
+pub(crate) fn returns_logits(config: &RunConfig) -> bool {
+    collects_logits(config) || holds_logits(config)
+}
+
+/// Whether a variable of the training step holds the logits until the next micro-batch: a forgotten reference, or a leak.
+pub(crate) fn holds_logits(config: &RunConfig) -> bool {
+    let strategy = &config.strategy;
+    config.trains()
+        && (strategy.leak == Some(Leak::Logits) || strategy.keep.iter().any(|value| is_logits(value)))
+}
+
+fn is_logits(value: &str) -> bool {
+    value == "head.logits"
+}
+
+/// Whether evaluations collect logits.
 pub(crate) fn collects_logits(config: &RunConfig) -> bool {
     config.trains() && config.collect().is_some_and(|collect| collect.what == CollectedOutput::Logits)
 }

@@ -96,10 +96,10 @@ impl<'a> Program<'a> {
     }
 
     /// The steps; the last two are followed by evaluations. All steps but the first are alike, and all evaluations, unless
-    /// lengths vary: then the steps are those of the run.
+    /// steps differ: then they are those of the run.
     fn run(&mut self) {
         let torch = self.torch;
-        if let Some(steps) = self.config.steps_of_varying_lengths() {
+        if let Some(steps) = coverage::simulated_steps(self.config) {
             for step in 0..steps {
                 self.step(step);
                 if self.config.is_evaluated_after(step) {
@@ -155,17 +155,20 @@ impl<'a> Program<'a> {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
             let length = config.lengths.as_ref().map(|lengths| lengths.training(step, micro_batch));
-            let (loss, _) = self.loss(self.modules.of(is_last, length), true, &mut variables);
-            if strategy.leak == Some(Leak::Loss) {
-                self.leaked.push(loss.clone());
+            let (loss, logits) = self.loss(self.modules.of(is_last, length), true, &mut variables);
+            match strategy.leak {
+                Some(Leak::Loss | Leak::Graph) => self.leaked.push(loss.clone()),
+                Some(Leak::Logits) => self.leaked.extend(logits.clone()),
+                None => {}
             }
+            variables.logits = logits.filter(|_| coverage::holds_logits(config));
             torch.mark(Event::Phase(Phase::Backward));
             self.backward(loss, micro_batches);
             if strategy.empty_cache == EmptyCache::Micro && !is_last {
                 torch.mark(Event::EmptyCache);
             }
         };
-        match config.steps_of_varying_lengths() {
+        match coverage::simulated_steps(config) {
             Some(_) => (0..micro_batches).for_each(of_micro_batch),
             None => torch.turns(micro_batches, of_micro_batch),
         }
@@ -202,6 +205,7 @@ impl<'a> Program<'a> {
     /// `(loss * share).backward()`
     fn backward(&mut self, loss: Tensor, micro_batches: usize) {
         let torch = self.torch;
+        let retains = self.config.strategy.leak == Some(Leak::Graph);
         let mut root = loss;
         if micro_batches > 1 {
             root = crate::functions::scale(torch, &root);
@@ -215,9 +219,9 @@ impl<'a> Program<'a> {
                 optimizer.borrow_mut().step_group(torch, std::slice::from_ref(leaf));
                 leaf.set_grad(None);
             };
-            backward(torch, &root, Some(&hook));
+            backward(torch, &root, retains, Some(&hook));
         } else {
-            backward(torch, &root, None);
+            backward(torch, &root, retains, None);
         }
     }
 
@@ -242,7 +246,7 @@ impl<'a> Program<'a> {
                         None => self.modules.of(micro_batch + 1 == micro_batches, length),
                     };
                     let (loss, logits) = self.loss(module, false, &mut variables);
-                    variables.logits = logits;
+                    variables.logits = logits.filter(|_| coverage::collects_logits(config));
                     outputs.add(torch, &loss, variables.logits.as_ref());
                 };
                 // Copies of micro-batches would release the collected outputs of the first ones only.

@@ -66,7 +66,7 @@ impl Script<'_> {
         let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
             *self.model;
         let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
-        let steps = self.config.steps_of_varying_lengths().unwrap_or(STEPS);
+        let steps = coverage::simulated_steps(self.config).unwrap_or(STEPS);
         let title = title.replace('"', "'");
         let _ = write!(
             self.text,

@@ -415,7 +415,7 @@ impl Script<'_> {
             capped.iter().for_each(|line| self.line(line));
             let ignored = if coverage::masks_targets(self.config) { ", ignore_index=-1" } else { "" };
             let loss = format!("F.cross_entropy(logits.flatten(0, 1), targets.flatten(){ignored})");
-            if coverage::collects_logits(self.config) {
+            if coverage::returns_logits(self.config) {
                 self.lines(&[&format!("        loss = {loss}"), "        return loss, logits"]);
             } else {
                 self.line(&format!("        return {loss}"));

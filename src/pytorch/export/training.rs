@@ -167,7 +167,12 @@ impl Script<'_> {
 
     fn training_step(&mut self) {
         let strategy = &self.config.strategy;
-        let collects = coverage::collects_logits(self.config);
+        let holds_logits = coverage::holds_logits(self.config);
+        let (result, part) = match (coverage::returns_logits(self.config), holds_logits) {
+            (_, true) => ("loss, logits", ""),
+            (true, false) => ("loss", "[0]"),
+            (false, false) => ("loss", ""),
+        };
         self.lines(&[
             "",
             "    def train_step(self, step):",
@@ -175,13 +180,10 @@ impl Script<'_> {
             &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step]")),
             "            tokens = batch[0].to(self.device)",
             "            targets = batch[1].to(self.device)",
-            &format!(
-                "            loss = self.loss(tokens, targets{}){}",
-                self.target_count(),
-                if collects { "[0]" } else { "" }
-            ),
+            &format!("            {result} = self.loss(tokens, targets{}){part}", self.target_count()),
         ]);
-        self.line_if(strategy.leak == Some(Leak::Loss), "            self.kept.append(loss)");
+        let kept = if strategy.leak == Some(Leak::Logits) { "logits" } else { "loss" };
+        self.line_if(strategy.leak.is_some(), &format!("            self.kept.append({kept})"));
         let scaled = match self.scaler() {
             Some(_) => "self.scaler.scale(SCALED)",
             None => "SCALED",
@@ -197,7 +199,8 @@ impl Script<'_> {
             _ => format!("(loss * ({share}))"),
         };
         let scaled = scaled.replace("SCALED", &scaled_loss);
-        self.line(&format!("            {scaled}.backward()"));
+        let retained = if strategy.leak == Some(Leak::Graph) { "retain_graph=True" } else { "" };
+        self.line(&format!("            {scaled}.backward({retained})"));
         self.line(&format!("            total += loss.item() * {share}"));
         if strategy.empty_cache == EmptyCache::Micro && self.config.micro_batches() > 1 {
             self.lines(&["            if batch is not None:", "                torch.cuda.empty_cache()"]);
@@ -250,12 +253,14 @@ impl Script<'_> {
             "        torch.cuda.empty_cache()",
         );
         if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
-            let (when, arguments) = if self.is_padded() {
-                let when = format!("(step + 1) % {} == 0 or step + 1 == STEPS", evaluation.every.max(1));
-                (when, format!("{}, EVALUATION_LENGTHS", evaluation.batches))
+            let when = match coverage::simulated_steps(self.config) {
+                Some(_) => format!("(step + 1) % {} == 0 or step + 1 == STEPS", evaluation.every.max(1)),
+                None => "step >= STEPS - 2".to_owned(),
+            };
+            let arguments = if self.is_padded() {
+                format!("{}, EVALUATION_LENGTHS", evaluation.batches)
             } else {
-                let batches = coverage::evaluated_batches(self.config, evaluation);
-                ("step >= STEPS - 2".to_owned(), batches.to_string())
+                coverage::evaluated_batches(self.config, evaluation).to_string()
             };
             self.lines(&[
                 &format!("        if {when}:"),
@@ -289,13 +294,21 @@ impl Script<'_> {
                 format!("[evaluation_batch(self.batches, number, {samples}{length})]")
             }
         };
-        let logits = if coverage::collects_logits(self.config) { ", logits" } else { "" };
+        let (logits, part) =
+            match (coverage::collects_logits(self.config), coverage::returns_logits(self.config)) {
+                (true, _) => (", logits", ""),
+                (false, true) => ("", "[0]"),
+                (false, false) => ("", ""),
+            };
         self.lines(&[
             "        for number in range(batches):",
             &format!("            for batch in {batch}:"),
             "                tokens = batch[0].to(self.device)",
             "                targets = batch[1].to(self.device)",
-            &format!("                loss{logits} = self.loss(tokens, targets{})", self.target_count()),
+            &format!(
+                "                loss{logits} = self.loss(tokens, targets{}){part}",
+                self.target_count()
+            ),
         ]);
         if let Some(collect) = collect {
             self.line(&format!("                {}", collected(collect)));

@@ -120,7 +120,7 @@ impl Module {
             tokens,
             targets,
             loss_chunks,
-            returns_logits: coverage::collects_logits(config),
+            returns_logits: coverage::returns_logits(config),
         }))
     }
 
@@ -148,7 +148,7 @@ impl Module {
         self.graph.values[self.tokens].ty.shape
     }
 
-    /// `model(tokens, targets)`: the loss, and the logits if evaluations collect them. Dropout has an effect in training
+    /// `model(tokens, targets)`: the loss, and the logits if they are kept. Dropout has an effect in training
     /// only.
     pub(crate) fn loss(
         self: &Rc<Module>,
