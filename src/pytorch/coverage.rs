@@ -1,8 +1,9 @@
 //! What the prediction covers: a run that cannot be spelled as the predicted program has a reason instead of a figure.
 
 use spec::{
-    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Evaluation, Init, Leak,
-    Optimizer, OptimizerState, Precision, Recompute, Release, Rounding, RunConfig, StorageDtype, Transformer,
+    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
+    Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding, RunConfig, StorageDtype,
+    Transformer,
 };
 
 use crate::card::Card;
@@ -104,6 +105,11 @@ pub(crate) fn evaluated_batches(config: &RunConfig, evaluation: &Evaluation) -> 
     }
 }
 
+/// Whether samples have several documents: attention then has a mask for each sample.
+pub(crate) fn packs_documents(config: &RunConfig) -> bool {
+    config.documents() == Documents::Packed
+}
+
 /// The steps of a run whose steps differ: lengths vary, or each step leaks. `None`: the first steps stand for all.
 pub(crate) fn simulated_steps(config: &RunConfig) -> Option<usize> {
     let leaks = config.trains() && matches!(config.strategy.leak, Some(Leak::Logits | Leak::Graph));
@@ -202,9 +208,6 @@ pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), 
             continue;
         }
         match &node.op {
-            Op::Embedding(embedding) if embedding.documents => {
-                return Err(NotCovered("packed documents, which need a mask".to_owned()));
-            }
             Op::Embedding(_)
             | Op::LayerNorm(_)
             | Op::RmsNorm(_)
@@ -228,8 +231,8 @@ fn check_attention(config: &RunConfig, attending: &AttentionConfig, qkv: &Tensor
     if is_fused && attending.cap.is_some() {
         return not_covered("soft-capped scores in fused attention, which PyTorch's cannot compute");
     }
-    if attending.documents {
-        return not_covered("packed documents, which need a mask");
+    if attending.documents && attending.window.is_some() {
+        return not_covered("packed documents with sliding windows");
     }
     if is_fused && (!heads.head.is_multiple_of(8) || heads.head > 256) {
         return not_covered("fused attention of heads that are not 8, 16, .. 256 channels wide");

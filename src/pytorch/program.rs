@@ -192,12 +192,13 @@ impl<'a> Program<'a> {
     /// Moves a micro-batch to the device and computes its loss.
     fn loss(&self, module: Rc<Module>, trains: bool, variables: &mut Variables) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
-        for variable in &mut variables.batch {
+        let parts = if coverage::packs_documents(self.config) { 3 } else { 2 };
+        for variable in &mut variables.batch[..parts] {
             *variable = Some(torch.tensor(module.batch_shape(), DType::I64));
         }
-        let [Some(tokens), Some(targets)] = &variables.batch else { unreachable!("both were assigned") };
-        let (loss, logits) =
-            torch.with_autocast(self.autocast, || module.loss(torch, tokens, targets, trains));
+        let [Some(tokens), Some(targets), starts] = &variables.batch else { unreachable!("assigned") };
+        let (loss, logits) = torch
+            .with_autocast(self.autocast, || module.loss(torch, tokens, targets, starts.as_ref(), trains));
         variables.loss = Some(loss.clone());
         (loss, logits)
     }
@@ -263,8 +264,8 @@ impl<'a> Program<'a> {
 /// The variables of a function of the script.
 #[derive(Default)]
 struct Variables {
-    /// Tokens and targets of a micro-batch, i64[B, T].
-    batch: [Option<Tensor>; 2],
+    /// Tokens and targets of a micro-batch and, if documents are packed, the starts of the documents, i64[B, T].
+    batch: [Option<Tensor>; 3],
     loss: Option<Tensor>,
     /// Of an evaluation that collects them.
     logits: Option<Tensor>,

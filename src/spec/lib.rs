@@ -9,7 +9,7 @@ mod experiment;
 mod reader;
 mod schema;
 
-pub use data::PaddedLengths;
+pub use data::{Documents, PaddedLengths};
 pub use experiment::document::Document;
 pub use experiment::strategies::combinations;
 pub use experiment::written::{Case, WrittenStrategy};

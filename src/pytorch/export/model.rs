@@ -217,6 +217,7 @@ impl Script<'_> {
             self.line("        y = scores @ v");
         } else {
             let mut options = match (causal, self.windows()) {
+                _ if coverage::packs_documents(self.config) => ", mask",
                 (_, (Some(_), true)) => {
                     ", window_mask if self.is_windowed else None, is_causal=not self.is_windowed"
                 }
@@ -300,8 +301,11 @@ impl Script<'_> {
         let (window, has_full) = self.windows();
         let is_written_out = self.config.strategy.attention == Attention::Materialized;
         let ones = "torch.ones(CONTEXT, CONTEXT, dtype=torch.bool)";
-        let full =
-            (is_written_out && self.model.causal && has_full).then(|| ("mask", format!("{ones}.triu(1)")));
+        let full = match (is_written_out, coverage::packs_documents(self.config)) {
+            (true, _) => (self.model.causal && has_full).then(|| ("mask", format!("{ones}.triu(1)"))),
+            (false, true) => Some(("mask", format!("{ones}.tril()"))),
+            (false, false) => None,
+        };
         let windowed = window.map(|window| {
             let attended = format!("{ones}.tril().triu({})", 1 - window as i64);
             ("window_mask", if is_written_out { format!("~{attended}") } else { attended })
@@ -387,7 +391,19 @@ impl Script<'_> {
             true => (", count", ", ignore_index=-1"),
             false => ("", ""),
         };
-        self.lines(&["", &format!("    def forward(self, tokens, targets{count}):")]);
+        let packs = coverage::packs_documents(self.config);
+        let starts = if packs { ", starts" } else { "" };
+        self.lines(&["", &format!("    def forward(self, tokens, targets{starts}{count}):")]);
+        if packs {
+            // Attention written out fills where the mask is true.
+            let (other, and) = match self.config.strategy.attention {
+                Attention::Materialized => ("!=", "|"),
+                Attention::Fused => ("==", "&"),
+            };
+            self.line(&format!(
+                "        mask = (starts[:, None, :, None] {other} starts[:, None, None, :]) {and} self.mask"
+            ));
+        }
         let scale = match self.model.embedding_scale {
             Some(scale) if scale != 1.0 => format!(" * {scale:?}"),
             _ => String::new(),
@@ -396,6 +412,7 @@ impl Script<'_> {
             true if self.config.lengths.is_some() => {
                 " + self.positions(torch.arange(tokens.shape[1], device=tokens.device))"
             }
+            true if packs => " + self.positions(torch.arange(CONTEXT, device=tokens.device) - starts)",
             true => " + self.positions(torch.arange(CONTEXT, device=tokens.device))",
             false => "",
         };
@@ -403,8 +420,11 @@ impl Script<'_> {
         let dropout = self.model.dropout.embedding;
         self.line_if(dropout > 0.0, &format!("        x = F.dropout(x, {dropout:?}, self.training)"));
         let part = if self.config.lengths.is_some() { "[: tokens.shape[1]]" } else { "" };
-        let buffers: String =
-            self.block_arguments().split(", ").skip(1).map(|name| format!(", self.{name}{part}")).collect();
+        let argument = |name: &str| match name {
+            "mask" if packs => ", mask".to_owned(),
+            name => format!(", self.{name}{part}"),
+        };
+        let buffers: String = self.block_arguments().split(", ").skip(1).map(argument).collect();
         self.blocks(&buffers);
         let x = if ends_with_norm { "self.norm(x)" } else { "x" };
         let cap = self.model.logit_softcap;

@@ -22,6 +22,24 @@ impl Script<'_> {
                 "        yield [part[:, :length].contiguous() for part in batch]",
             ]);
         }
+        let packs = coverage::packs_documents(self.config);
+        if packs {
+            self.lines(&[
+                "",
+                "",
+                "def read_starts(dump):",
+                "    \"\"\"The position where each token's document begins, [steps, batch, context].\"\"\"",
+                "    if dump is None:",
+                "        return torch.zeros(STEPS + 2, BATCH, CONTEXT, dtype=torch.long)",
+                "    from safetensors.torch import load_file",
+                "",
+                "    return load_file(os.path.join(dump, \"batches.safetensors\"))[\"starts\"].long()",
+                "",
+                "",
+                "def packed_micro_batches(batches, step):",
+                "    return zip(*(part[step % len(part)].split(MICRO_BATCH) for part in batches))",
+            ]);
+        }
         if self.config.evaluation_batch().is_some() && trains {
             let [argument, index] = if self.is_padded() { [", length", ", :length"] } else { [""; 2] };
             self.lines(&[
@@ -40,7 +58,10 @@ impl Script<'_> {
             "class Run:",
             "    def __init__(self, device, dump):",
             "        self.device = device",
-            "        self.batches = read_batches(dump)",
+            &format!(
+                "        self.batches = read_batches(dump){}",
+                if packs { " + [read_starts(dump)]" } else { "" }
+            ),
             "        self.model = Network()",
             "        load_parameters(self.model, dump)",
         ]);
@@ -153,9 +174,10 @@ impl Script<'_> {
             (StorageDtype::Fp32, Precision::Fp16) => Some("torch.float16"),
             _ => None,
         };
+        let starts = if coverage::packs_documents(self.config) { ", starts" } else { "" };
         let count = if coverage::counts_targets(self.config) { ", count" } else { "" };
-        let call = format!("return self.model(tokens, targets{count})");
-        self.lines(&["", &format!("    def loss(self, tokens, targets{count}):")]);
+        let call = format!("return self.model(tokens, targets{starts}{count})");
+        self.lines(&["", &format!("    def loss(self, tokens, targets{starts}{count}):")]);
         match autocast {
             None => self.line(&format!("        {call}")),
             Some(dtype) => self.lines(&[
@@ -180,8 +202,13 @@ impl Script<'_> {
             &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step]")),
             "            tokens = batch[0].to(self.device)",
             "            targets = batch[1].to(self.device)",
-            &format!("            {result} = self.loss(tokens, targets{}){part}", self.target_count()),
         ]);
+        let packs = coverage::packs_documents(self.config);
+        self.line_if(packs, "            starts = batch[2].to(self.device)");
+        self.lines(&[&format!(
+            "            {result} = self.loss(tokens, targets{}){part}",
+            self.loss_arguments()
+        )]);
         let kept = if strategy.leak == Some(Leak::Logits) { "logits" } else { "loss" };
         self.line_if(strategy.leak.is_some(), &format!("            self.kept.append({kept})"));
         let scaled = match self.scaler() {
@@ -229,9 +256,13 @@ impl Script<'_> {
         self.step(&format!("self.evaluate(step, 1{lengths})"));
     }
 
-    /// The argument of the loss that divides its sum.
-    fn target_count(&self) -> &'static str {
-        if coverage::counts_targets(self.config) { ", max(int((batch[1] >= 0).sum()), 1)" } else { "" }
+    /// Further arguments of the loss: where documents start, and the number of targets that divides its sum.
+    fn loss_arguments(&self) -> String {
+        let packs = coverage::packs_documents(self.config);
+        let starts = if packs { ", starts" } else { "" };
+        let counts = coverage::counts_targets(self.config);
+        let count = if counts { ", max(int((batch[1] >= 0).sum()), 1)" } else { "" };
+        format!("{starts}{count}")
     }
 
     /// Whether micro-batches have different lengths.
@@ -242,6 +273,9 @@ impl Script<'_> {
     fn micro_batches(&self, step: &str, lengths: &str) -> String {
         match self.is_padded() {
             true => format!("padded_micro_batches(self.batches, {step}, {lengths})"),
+            false if coverage::packs_documents(self.config) => {
+                format!("packed_micro_batches(self.batches, {step})")
+            }
             false => format!("micro_batches(self.batches, {step})"),
         }
     }
@@ -305,11 +339,13 @@ impl Script<'_> {
             &format!("            for batch in {batch}:"),
             "                tokens = batch[0].to(self.device)",
             "                targets = batch[1].to(self.device)",
-            &format!(
-                "                loss{logits} = self.loss(tokens, targets{}){part}",
-                self.target_count()
-            ),
         ]);
+        let packs = coverage::packs_documents(self.config);
+        self.line_if(packs, "                starts = batch[2].to(self.device)");
+        self.lines(&[&format!(
+            "                loss{logits} = self.loss(tokens, targets{}){part}",
+            self.loss_arguments()
+        )]);
         if let Some(collect) = collect {
             self.line(&format!("                {}", collected(collect)));
         }

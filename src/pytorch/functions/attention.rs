@@ -58,12 +58,12 @@ impl Kernel {
     }
 }
 
-/// Fused attention of q [B, H, T, D] with k and v [B, G, T, D]; with a mask bool[T, T] if not only later positions are
-/// hidden.
+/// Fused attention of q [B, H, T, D] with k and v [B, G, T, D]; with a mask, of this shape, if not only later positions
+/// are hidden.
 pub(crate) fn scaled_dot_product_attention(
     torch: &Torch,
     [q, k, v]: [&Tensor; 3],
-    has_mask: bool,
+    mask: Option<Shape>,
     heads: Heads,
     has_dropout: bool,
 ) -> Tensor {
@@ -75,8 +75,8 @@ pub(crate) fn scaled_dot_product_attention(
     let k = autocast(k);
     let q = autocast(q);
     let dtype = q.dtype();
-    let kernel = if has_mask { Kernel::Efficient } else { Kernel::choose(torch, dtype) };
-    let bias = has_mask.then(|| bias_of_mask(torch, heads.sequence, dtype));
+    let kernel = if mask.is_some() { Kernel::Efficient } else { Kernel::choose(torch, dtype) };
+    let bias = mask.map(|mask| bias_of_mask(torch, mask, dtype));
     let node = torch.node(&[&q, &k, &v], &[&q, &k, &v], move |torch, _| match kernel {
         Kernel::Flash => flash_backward(torch, heads, dtype),
         Kernel::Efficient => efficient_backward(torch, heads, dtype),
@@ -96,15 +96,15 @@ pub(crate) fn scaled_dot_product_attention(
     }
 }
 
-/// A mask as numbers that are added to scores, [T, T]: 0 or minus infinity. Rows are padded to 8 elements.
-fn bias_of_mask(torch: &Torch, sequence: usize, dtype: DType) -> Tensor {
+/// A mask as numbers that are added to scores: 0 or minus infinity. Rows are padded to 8 elements.
+fn bias_of_mask(torch: &Torch, mask: Shape, dtype: DType) -> Tensor {
     let bias = {
         let _numbers = [torch.scalar(dtype), torch.scalar(dtype)];
-        torch.empty(&[sequence, sequence], dtype)
+        torch.tensor(mask, dtype)
     };
-    match sequence.next_multiple_of(8) {
-        padded if padded == sequence => bias,
-        padded => torch.empty(&[sequence, padded], dtype),
+    match mask.last().next_multiple_of(8) {
+        padded if padded == mask.last() => bias,
+        padded => torch.tensor(mask.with_last(padded), dtype),
     }
 }
 

@@ -34,11 +34,13 @@ struct Values {
     by_index: Vec<Option<Value>>,
     /// The logits, if the model returns them.
     logits: Option<Tensor>,
+    /// The mask of the batch bool[B, 1, T, T], if samples have several documents.
+    mask: Option<Tensor>,
 }
 
 impl Values {
     fn new(graph: &Graph) -> Values {
-        Values { by_index: graph.values.iter().map(|_| None).collect(), logits: None }
+        Values { by_index: graph.values.iter().map(|_| None).collect(), logits: None, mask: None }
     }
 
     fn one(&self, value: usize) -> Tensor {
@@ -155,9 +157,16 @@ impl Module {
         torch: &Torch,
         tokens: &Tensor,
         targets: &Tensor,
+        starts: Option<&Tensor>,
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
         let mut values = Values::new(&self.graph);
+        values.mask = starts.map(|starts| {
+            // `(starts[:, None, :, None] == starts[:, None, None, :]) & self.mask`
+            let [samples, tokens] = [starts.shape().dims()[0], starts.shape().last()];
+            let _same_document = torch.empty(&[samples, 1, tokens, tokens], DType::Bool);
+            torch.empty(&[samples, 1, tokens, tokens], DType::Bool)
+        });
         values.by_index[self.tokens] = Some(Value::One(tokens.clone()));
         values.by_index[self.targets] = Some(Value::One(targets.clone()));
         self.run_calls(torch, &self.calls, &mut values, trains);
@@ -174,7 +183,7 @@ impl Module {
             if call.checkpointed && trains {
                 values.by_index[call.input] = None;
                 let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
-                let y = checkpoint(torch, self.recomputed(call), x);
+                let y = checkpoint(torch, self.recomputed(call, values.mask.clone()), x);
                 values.by_index[call.output] = Some(Value::One(y));
             } else {
                 self.run(torch, call, values, trains);
@@ -183,10 +192,11 @@ impl Module {
     }
 
     /// A checkpointed call as a function of its input.
-    fn recomputed(self: &Rc<Module>, call: &Call) -> Function {
+    fn recomputed(self: &Rc<Module>, call: &Call, mask: Option<Tensor>) -> Function {
         let (module, call) = (Rc::clone(self), call.clone());
         Rc::new(move |torch, x| {
             let mut values = Values::new(&module.graph);
+            values.mask = mask.clone();
             values.by_index[call.input] = Some(Value::One(x.clone()));
             module.run(torch, &call, &mut values, true);
             values.one(call.output)

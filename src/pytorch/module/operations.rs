@@ -33,7 +33,11 @@ impl Module {
                 if embedding.positions {
                     let [table] = self.parameter(node, 2) else { unreachable!("a table is one tensor") };
                     let positions = {
-                        let positions = torch.empty(&self.batch_shape().dims()[1..], DType::I64);
+                        let mut positions = torch.empty(&self.batch_shape().dims()[1..], DType::I64);
+                        if embedding.documents {
+                            // `torch.arange(CONTEXT) - starts`
+                            positions = torch.tensor(self.batch_shape(), DType::I64);
+                        }
                         functions::embedding(torch, table, &positions)
                     };
                     x = functions::add(torch, &x, &positions);
@@ -96,7 +100,7 @@ impl Module {
                 };
                 let has_dropout = trains && dropped.is_some();
                 let is_windowed = is_windowed(&attention.attending, heads.sequence);
-                let mask = self.masks[usize::from(is_windowed)].as_ref();
+                let mask = values.mask.as_ref().or(self.masks[usize::from(is_windowed)].as_ref());
                 functions::manual_attention(torch, qkv, mask, heads, cap.is_some(), has_dropout)
             }
             Op::Gated(gated) => {
@@ -259,8 +263,10 @@ impl Module {
             Value::One(qkv) => parts(functions::split(torch, &qkv, 3)),
         };
         let has_dropout = trains && attending.dropped.is_some();
-        let has_mask = is_windowed(attending, heads.sequence);
-        let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], has_mask, heads, has_dropout);
+        let windowed = is_windowed(attending, heads.sequence);
+        let mask = values.mask.as_ref().or(self.masks[1].as_ref().filter(|_| windowed));
+        let mask = mask.map(Tensor::shape);
+        let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], mask, heads, has_dropout);
         let channels = heads.queries * heads.head;
         // `transpose(1, 2).reshape(B, T, C)` of a result that is laid out as [B, T, H, D].
         functions::heads(torch, &y, &[heads.batch, heads.sequence, channels], false)

@@ -72,7 +72,7 @@ pub(super) fn mask_shape(graph: &Graph, windowed: bool) -> Option<[usize; 2]> {
         let sequence = graph.values[node.inputs[0]].ty.shape.dims()[1];
         let needs = match is_windowed(attending, sequence) {
             true => windowed,
-            false => !windowed && is_written_out && attending.causal,
+            false => !windowed && (is_written_out && attending.causal || attending.documents),
         };
         needs.then_some([sequence; 2])
     })
