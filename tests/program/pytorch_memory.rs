@@ -161,13 +161,14 @@ fn all_vectors() -> Vec<Vector> {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), RunConfig> {
-    let expanded = |name: &str| {
-        let file = Path::new(FOLDER).join(format!("{name}.toml"));
-        let points = plan::expand(&file, &[], &|_| None).unwrap_or_else(|error| panic!("{error}")).points;
-        let name = name.to_owned();
-        points.into_iter().map(move |point| ((name.clone(), point.strategy), point.config.unwrap()))
-    };
     ["gpt", "llama", "large", "drawn"].into_iter().flat_map(expanded).collect()
+}
+
+/// The runs of an experiment, by experiment and strategy.
+fn expanded(name: &str) -> BTreeMap<(String, String), RunConfig> {
+    let file = Path::new(FOLDER).join(format!("{name}.toml"));
+    let points = plan::expand(&file, &[], &|_| None).unwrap_or_else(|error| panic!("{error}")).points;
+    points.into_iter().map(|point| ((name.to_owned(), point.strategy), point.config.unwrap())).collect()
 }
 
 /// Checks every vector, and panics with the first mismatches.
@@ -232,6 +233,43 @@ fn padded_documents_have_the_recorded_requests() {
         let (_, script) = script.split_once('\n').expect("a title and more");
         assert_eq!(digest(script), vector.script, "{}: run record.py", vector.title());
         assert_eq!(digest(&normalized_lines(&requests)), vector.sequence, "{}", vector.title());
+    }
+}
+
+/// A line of `published.csv`.
+#[derive(Debug, Deserialize)]
+struct PublishedPeak {
+    run: String,
+    figure: String,
+    published: u64,
+    strategy: String,
+    /// The peak of the exported script under nullcuda, and of the script with the published program's own layers.
+    exported: u64,
+    edits: String,
+    edited: u64,
+}
+
+/// Peaks that others printed on an A100: the prediction is that of the exported script, and what is missing to the published
+/// peak is what the published program's own layers take.
+#[test]
+fn published_peaks_are_explained() {
+    let mut reader = csv::Reader::from_path(Path::new(FOLDER).join("published.csv")).unwrap();
+    let rows: Vec<PublishedPeak> = reader.deserialize().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 6);
+    let runs = expanded("published");
+    let card = Card::named("NVIDIA A100-SXM4-40GB").expect("a known card");
+    for row in &rows {
+        let run = &runs[&("published".to_owned(), row.strategy.clone())];
+        let sequence = pytorch::sequence(run, card, Implementation::Fused).expect("covered");
+        let peak = pytorch::replay(&sequence, None, AllocConf::default()).expect("no limit").whole;
+        let predicted = match row.figure.as_str() {
+            "reserved" => peak.reserved,
+            _ => peak.allocated,
+        };
+        assert_eq!(predicted, row.exported, "{row:?}");
+        assert!(!row.edits.is_empty() || row.edited == row.exported, "{row:?}");
+        let share = row.edited as f64 / row.published as f64;
+        assert!((0.97..=1.03).contains(&share), "{}: {share:.3} of the published peak", row.run);
     }
 }
 
