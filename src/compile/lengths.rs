@@ -61,31 +61,36 @@ pub struct StepSection<'p> {
     pub times: u64,
 }
 
+impl<'p> StepSection<'p> {
+    fn new((program, number, times): (&'p Program, usize, u64)) -> StepSection<'p> {
+        StepSection { program, section: &program.sections[number], times }
+    }
+}
+
 impl Program {
     /// The sections of one step, or of all steps of the run if lengths vary.
     pub fn step_sections(&self) -> StepSections<'_> {
-        let known = self.lengths.as_ref().map(|of| of.lengths.steps()).filter(|steps| *steps > 0);
-        let steps = known.unwrap_or(1);
-        let mut sections: Vec<StepSection<'_>> = Vec::new();
-        for step in 0..steps {
-            let mut micro_batch = 0;
-            for (number, section) in self.sections.iter().enumerate().filter(|(_, of)| of.kind.is_in_step()) {
-                // All executions have one length if no lengths are known.
-                let (rounds, each) = match known {
-                    Some(_) => (section.repeat_count, 1),
-                    None => (1, section.repeat_count as u64),
-                };
-                for _ in 0..rounds {
-                    let program = self.of_micro_batch(section.kind, step, micro_batch);
-                    micro_batch += 1;
-                    let section = &program.sections[number];
-                    match sections.iter_mut().find(|of| std::ptr::eq(of.section, section)) {
-                        Some(of) => of.times += each,
-                        None => sections.push(StepSection { program, section, times: each }),
-                    }
+        let step_sections = || self.sections.iter().enumerate().filter(|(_, of)| of.kind.is_in_step());
+        let Some(of) = self.lengths.as_ref().filter(|of| of.lengths.steps() > 0) else {
+            let once = step_sections().map(|(number, of)| (self, number, of.repeat_count as u64));
+            return StepSections { steps: 1, sections: once.map(StepSection::new).collect() };
+        };
+        // Executions by section and length.
+        let mut times: BTreeMap<(usize, u32), u64> = BTreeMap::new();
+        for step in 0..of.lengths.steps() {
+            let mut lengths = of.lengths.of_step(step).iter();
+            for (number, section) in step_sections() {
+                for _ in 0..section.repeat_count {
+                    // The update has no samples.
+                    let length = lengths.next().copied().unwrap_or_default();
+                    *times.entry((number, length)).or_default() += 1;
                 }
             }
         }
+        let executed = times.into_iter();
+        let executed =
+            executed.map(|((number, length), times)| (self.at_length(length as usize), number, times));
+        let (steps, sections) = (of.lengths.steps(), executed.map(StepSection::new).collect());
         StepSections { steps: steps as u64, sections }
     }
 }

@@ -109,16 +109,21 @@ impl DocumentSet {
     }
 
     fn arrange(&self, documents: Range<usize>, context: usize) -> SampleLayout {
-        let pieces = self.ranges(documents).flat_map(|range| {
-            let last = range.start.max(range.end.saturating_sub(1));
-            (range.start..last)
-                .step_by(context)
-                .map(move |first| DocumentSlice { first, len: context.min(last - first) })
-        });
+        let pieces = self.pieces(documents, context);
         match self.documents {
             Documents::Packed => SampleLayout::packed(pieces, context),
             _ => SampleLayout::of(pieces.map(|piece| vec![piece])),
         }
+    }
+
+    /// The parts of documents, of at most `context` tokens with a target each.
+    fn pieces(&self, documents: Range<usize>, context: usize) -> impl Iterator<Item = DocumentSlice> {
+        self.ranges(documents).flat_map(move |range| {
+            let last = range.start.max(range.end.saturating_sub(1));
+            (range.start..last)
+                .step_by(context)
+                .map(move |first| DocumentSlice { first, len: context.min(last - first) })
+        })
     }
 }
 
@@ -185,7 +190,7 @@ impl Contents for DocumentSet {
 
     fn sample_lengths(&self, sample: &Sample) -> Option<SampleLengths> {
         let lengths = |documents: Range<usize>| {
-            self.arrange(documents, context(sample)).pieces.iter().map(|piece| piece.len as u32).collect()
+            self.pieces(documents, context(sample)).map(|piece| piece.len as u32).collect()
         };
         (self.documents == Documents::Padded).then(|| SampleLengths {
             training: lengths(0..self.training),

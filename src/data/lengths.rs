@@ -112,6 +112,16 @@ impl PaddedLengths {
         length.map_or(self.longest, |length| *length as usize)
     }
 
+    /// The lengths of a step's micro-batches.
+    pub fn of_step(&self, step: usize) -> &[u32] {
+        batch(&self.training, self.per_batch[0], step)
+    }
+
+    /// The lengths of the micro-batches of an evaluation batch.
+    pub fn of_evaluation(&self, number: usize) -> &[u32] {
+        batch(&self.evaluation, self.per_batch[1], number)
+    }
+
     /// Tokens of a step of `samples` samples, padding included.
     pub fn tokens_of_step(&self, step: usize, samples: usize, micro_batch: usize) -> usize {
         let micro_batches = Batching { samples, micro_batch }.micro_batches();
@@ -139,6 +149,11 @@ impl PaddedLengths {
     pub fn steps(&self) -> usize {
         self.training.len() / self.per_batch[0]
     }
+}
+
+/// The lengths of a batch; none behind the last.
+fn batch(lengths: &[u32], per_batch: usize, number: usize) -> &[u32] {
+    lengths.get(number * per_batch..(number + 1) * per_batch).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Executes a run's allocations without storage, and skips repeated cycles.
 
+use std::collections::HashSet;
+
 use super::allocator::CacheStats;
 use super::leaked::Leaked;
 use super::manager::{MemoryManager, MemoryState};
@@ -56,6 +58,8 @@ pub(super) struct DryRun<'a> {
     lengths_vary: bool,
     /// The current step, or the current batch of an evaluation, from 0.
     batch: usize,
+    /// The lengths of the batches so far, if that is all that their effect depends on.
+    known_batches: HashSet<(SectionKind, &'a [u32])>,
     first_step_peak: u64,
 }
 
@@ -129,6 +133,7 @@ impl<'a> DryRun<'a> {
             leaks_blocks,
             lengths_vary: program.lengths.as_ref().is_some_and(|of| of.lengths.steps() > 0),
             batch: 0,
+            known_batches: HashSet::new(),
             first_step_peak: 0,
         }
     }
@@ -152,9 +157,13 @@ impl<'a> DryRun<'a> {
 
     fn cycle(&mut self, cycle: EvaluationCycle) -> Result<(), DryRunStop> {
         self.repeat(cycle.steps, |dry_run| {
-            dry_run.steps.left = dry_run.steps.left.checked_sub(1).ok_or(DryRunStop::TakesTooLong)?;
             dry_run.batch = dry_run.steps.taken as usize;
             let step = dry_run.steps.taken + 1;
+            if dry_run.is_known(SectionKind::First) {
+                dry_run.steps.taken = step;
+                return Ok(());
+            }
+            dry_run.steps.left = dry_run.steps.left.checked_sub(1).ok_or(DryRunStop::TakesTooLong)?;
             dry_run.run_sections(|section| section.kind.is_in_step()).map_err(|stop| stop.in_step(step))?;
             dry_run.steps.taken = step;
             if step == 1 {
@@ -164,12 +173,28 @@ impl<'a> DryRun<'a> {
         })?;
         self.batch = 0;
         self.repeat(cycle.evaluation_batches, |dry_run| {
-            dry_run.run_sections(|section| section.kind.is_in_evaluation())?;
+            if !dry_run.is_known(SectionKind::Evaluation) {
+                dry_run.run_sections(|section| section.kind.is_in_evaluation())?;
+            }
             dry_run.batch += 1;
             Ok(())
         })?;
         let steps = self.steps.taken;
         self.manager.release_collected().map_err(|error| DryRunStop::of(error.into(), steps))
+    }
+
+    /// Whether a batch with the same lengths had the same effect before: if lengths vary and the allocator keeps nothing
+    /// between batches. The first step differs from later ones.
+    fn is_known(&mut self, kind: SectionKind) -> bool {
+        let Some(of) = self.program.lengths.as_ref().filter(|_| self.lengths_vary) else { return false };
+        if self.program.allocator.is_caching() || (kind == SectionKind::First && self.batch == 0) {
+            return false;
+        }
+        let lengths = match kind {
+            SectionKind::Evaluation => of.lengths.of_evaluation(self.batch),
+            _ => of.lengths.of_step(self.batch),
+        };
+        !self.known_batches.insert((kind, lengths))
     }
 
     /// Runs the sections that match, each `repeat_count` times in succession.
