@@ -120,7 +120,7 @@ fn shared_axes(point: &Point) -> String {
     shared.into_iter().map(|(key, value)| format!("{key}={value} ")).collect()
 }
 
-fn counted(number: usize, name: &str) -> String {
+pub(super) fn counted(number: usize, name: &str) -> String {
     format!("{number} {name}{}", if number == 1 { "" } else { "s" })
 }
 

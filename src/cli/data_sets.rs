@@ -140,7 +140,7 @@ impl DataSets {
         self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
     }
 
-    /// Tells a run what is known of its data, if it could be read.
+    /// Sets the properties of a run's data, if it could be read.
     pub(super) fn describe(&self, config: &mut RunConfig) {
         if let Some(contents) = self.contents(config) {
             config.know_data(contents);

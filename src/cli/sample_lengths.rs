@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::check::counted;
 use super::data_sets::DataSets;
 use data::SampleLengths;
 use plan::Experiment;
@@ -14,7 +15,10 @@ pub(super) fn text(experiment: &Experiment, data: &DataSets) -> String {
     for config in experiment.points.iter().filter_map(|point| point.config.as_ref().ok()) {
         let sample = config.model.sample();
         let lengths = data.contents(config).and_then(|contents| contents.sample_lengths(&sample));
-        if let (Some(lengths), Some(context)) = (lengths, sample.tokens) {
+        if let (Some(mut lengths), Some(context)) = (lengths, sample.tokens) {
+            if config.evaluation.is_none() {
+                lengths.evaluation.clear();
+            }
             let line = describe(&lengths, context);
             if !lines.contains(&line) {
                 lines.push(line);
@@ -36,9 +40,9 @@ fn describe(lengths: &SampleLengths, context: usize) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             lines,
-            "  {split}: {} documents of {shortest} to {longest} tokens (median {}), {tokens} in all; padded to \
-             {context}: {:.0}% padding",
-            sorted.len(),
+            "  {split}: {} of {shortest} to {longest} tokens (median {}), {tokens} in all; padded to {context}: \
+             {:.0}% padding",
+            counted(sorted.len(), "document"),
             sorted[sorted.len() / 2],
             100.0 * padding
         );
@@ -52,7 +56,7 @@ fn micro_batches<'a>(runs: impl Iterator<Item = &'a RunConfig>) -> Option<String
         runs.filter_map(|config| config.lengths.as_ref()).flat_map(|lengths| lengths.distinct()).collect();
     let (shortest, longest) = (lengths.first()?, lengths.last()?);
     Some(format!(
-        "  pad_to = \"batch\": micro-batches of {shortest} to {longest} tokens, {} lengths\n",
-        lengths.len()
+        "  pad_to = \"batch\": micro-batches of {shortest} to {longest} tokens, {} over all runs\n",
+        counted(lengths.len(), "length")
     ))
 }

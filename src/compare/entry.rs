@@ -422,7 +422,9 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
         distinct.sort();
         distinct.dedup();
     }
-    let speed = |row: &Row| if in_tokens { row.tokens_per_s } else { row.samples_per_s };
+    // Padding is no result: runs that pad less are as fast with fewer tokens.
+    let useful = |row: &Row| Some(row.tokens_per_s? * (1.0 - row.padding.unwrap_or(0.0)));
+    let speed = |row: &Row| if in_tokens { useful(row) } else { row.samples_per_s };
     let waits = |row: &Row| Some(row.data_wait_ms? / row.step_ms_median.filter(|ms| *ms > 0.0)?);
     let peak = |predicted: Option<u64>, counted: fn(&Row) -> Option<u64>| match (basis, status) {
         (_, Status::Skipped) => None,

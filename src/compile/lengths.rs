@@ -61,6 +61,14 @@ pub struct StepSection<'p> {
     pub times: u64,
 }
 
+impl StepSections<'_> {
+    /// The mean of the steps of a figure that each execution of a section has.
+    pub fn mean(&self, figure: impl Fn(&StepSection<'_>) -> u64) -> u64 {
+        let total: u128 = self.sections.iter().map(|of| u128::from(of.times) * u128::from(figure(of))).sum();
+        (total / u128::from(self.steps)) as u64
+    }
+}
+
 impl<'p> StepSection<'p> {
     fn new((program, number, times): (&'p Program, usize, u64)) -> StepSection<'p> {
         StepSection { program, section: &program.sections[number], times }

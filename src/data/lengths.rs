@@ -56,10 +56,15 @@ impl Batching {
 }
 
 impl PaddedLengths {
-    /// The lengths of a run on samples of at most `context` tokens. `None` if a split that the run reads has no samples.
+    /// The lengths of a run on samples of at most `context` tokens. `None` if a split that the run reads has no samples, or
+    /// an epoch no batch.
     pub fn new(samples: &SampleLengths, context: usize, batches: &BatchSequence) -> Option<PaddedLengths> {
         let evaluates = batches.evaluation_batches > 0;
-        if samples.training.is_empty() || (evaluates && samples.evaluation.is_empty()) {
+        let smallest = match batches.order {
+            Order::Shuffled { keeps_last: false } => batches.training.samples,
+            Order::Shuffled { keeps_last: true } | Order::Drawn => 1,
+        };
+        if samples.training.len() < smallest || (evaluates && samples.evaluation.is_empty()) {
             return None;
         }
         // Missing samples of an epoch's last batch have no tokens.
@@ -106,7 +111,7 @@ impl PaddedLengths {
         self.longest
     }
 
-    /// The length of a micro-batch of a step; both are counted from 0. The longest for batches behind the run's.
+    /// The length of a micro-batch of a step; both are counted from 0. The longest for batches after the run's.
     pub fn training(&self, step: usize, micro_batch: usize) -> usize {
         let length = self.training.get(step * self.per_batch[0] + micro_batch);
         length.map_or(self.longest, |length| *length as usize)
@@ -151,7 +156,7 @@ impl PaddedLengths {
     }
 }
 
-/// The lengths of a batch; none behind the last.
+/// The lengths of a batch; none after the last.
 fn batch(lengths: &[u32], per_batch: usize, number: usize) -> &[u32] {
     lengths.get(number * per_batch..(number + 1) * per_batch).unwrap_or_default()
 }
@@ -201,6 +206,17 @@ mod tests {
         assert_eq!(lengths.distinct(), [32, 40]);
         let all = PaddedLengths::of_one(40);
         assert_eq!((all.training(0, 0), all.evaluation(1, 0), all.distinct()), (40, 40, vec![]));
+    }
+
+    /// The data may be too small for a variant of the run that nobody trains.
+    #[test]
+    fn epoch_without_a_whole_batch_has_no_lengths() {
+        let of = |samples, keeps_last| {
+            let training = Batching { samples, micro_batch: 3 };
+            let batches = BatchSequence { training, order: Order::Shuffled { keeps_last }, ..BATCHES };
+            PaddedLengths::new(&super::tests::samples(), 40, &batches).is_some()
+        };
+        assert_eq!([of(10, false), of(11, false), of(11, true)], [true, false, true]);
     }
 
     #[test]

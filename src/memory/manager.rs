@@ -156,7 +156,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         self.collected_bytes[device as usize]
     }
 
-    /// From now on, executes another program of the same structure. Storages that are allocated have the same size in it.
+    /// Selects the program of the next section, of the same structure. Storages that are allocated have the same size in it.
     pub fn select(&mut self, program: &'a Program) {
         self.program = program;
         self.allocator.select(program);

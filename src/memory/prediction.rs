@@ -139,7 +139,6 @@ pub fn predict_with<'a>(
         Some(Err(DryRunStop::OutOfMemory(_, steps))) => Some(steps),
         Some(Err(DryRunStop::TakesTooLong) | Ok(_)) | None => None,
     };
-    let (work, steps) = StepWork::of_steps(program);
     Prediction {
         device: *ledger.usage(Pool::Device),
         host: *ledger.usage_at(Pool::Host),
@@ -156,8 +155,8 @@ pub fn predict_with<'a>(
         embedding_dtypes: EmbeddingDtypes::of(program),
         model_flops: program.model_flops(),
         recompute_flops: program.recompute_flops(),
-        hardware_flops: work.flops() / steps,
-        work: work.over(steps),
+        hardware_flops: program.hardware_flops(),
+        work: StepWork::of(program),
     }
 }
 

@@ -64,40 +64,27 @@ impl Bottleneck {
 }
 
 impl StepWork {
-    /// The mean of the run's steps.
+    /// The mean of the run's steps, if the lengths of samples vary.
     pub fn of(program: &Program) -> StepWork {
-        let (work, steps) = StepWork::of_steps(program);
-        work.over(steps)
-    }
-
-    /// The work of this number of steps: of one, or of all steps of the run if the lengths of samples vary.
-    pub(crate) fn of_steps(program: &Program) -> (StepWork, u64) {
         let (mut work, mut types) = (StepWork::default(), OperandTypes::default());
         let StepSections { steps, sections } = program.step_sections();
         for StepSection { program, section, times } in sections {
+            let mean = |figure: u64| (u128::from(figure) * u128::from(times) / u128::from(steps)) as u64;
             for instruction in &section.code {
-                work.add(program, instruction, times, &mut types);
+                work.add(program, instruction, &mean, &mut types);
             }
         }
-        (work, steps)
+        work
     }
 
-    /// The work of one of these steps.
-    pub(crate) fn over(mut self, steps: u64) -> StepWork {
-        for task in &mut self.tasks {
-            (task.flops, task.bytes) = (task.flops / steps, task.bytes / steps);
-        }
-        for bytes in [&mut self.to_host_bytes, &mut self.to_device_bytes, &mut self.asked_bytes] {
-            *bytes /= steps;
-        }
-        self
-    }
-
-    pub fn flops(&self) -> u64 {
-        self.tasks.iter().map(|task| task.flops).sum()
-    }
-
-    fn add(&mut self, program: &Program, instruction: &Instruction, times: u64, types: &mut OperandTypes) {
+    /// Adds an instruction; `mean` gives the mean of the steps of one execution's figure.
+    fn add(
+        &mut self,
+        program: &Program,
+        instruction: &Instruction,
+        mean: &dyn Fn(u64) -> u64,
+        types: &mut OperandTypes,
+    ) {
         match &instruction.action {
             // First-iteration instructions are not part of a typical step.
             _ if instruction.first_iteration || instruction.phase == Phase::Start => {}
@@ -110,24 +97,24 @@ impl StepWork {
                     device: instruction.device,
                     dtype: operand.map_or(DType::F32, |ty| ty.dtype),
                     load: Bottleneck::of(flops, bytes),
-                    flops: times * flops,
-                    bytes: times * bytes,
+                    flops: mean(flops),
+                    bytes: mean(bytes),
                 };
                 self.add_task(task);
             }
             &Action::Copy { from, to, .. } => {
-                let bytes = times * carried_bytes(program, from, to);
+                let bytes = mean(carried_bytes(program, from, to));
                 match program.value(to).pool.home() {
                     Pool::Device => self.to_device_bytes += bytes,
                     Pool::Host | Pool::Pinned => self.to_host_bytes += bytes,
                 }
             }
             &Action::Allocate(storage) if program.allocator == Allocator::Direct => {
-                self.asked_bytes += times * program.ty(storage).bytes();
+                self.asked_bytes += mean(program.ty(storage).bytes());
             }
             // A leak replaces a deallocation, so the next step requests new memory.
             &Action::Leak(storage) if program.allocator != Allocator::Direct => {
-                self.asked_bytes += times * program.ty(storage).bytes();
+                self.asked_bytes += mean(program.ty(storage).bytes());
             }
             _ => {}
         }

@@ -90,23 +90,27 @@ pub fn changes(
 ) -> Vec<Change> {
     let expanded = |overrides: &[String]| {
         // A change that makes the run invalid is not a remedy.
-        let mut experiment = expand_all(file, overrides, environment).ok()?;
-        experiment.know_data(know);
-        Some(experiment)
+        expand_all(file, overrides, environment).ok()
     };
     let Some((now, experiment)) =
         expanded(overrides).and_then(|experiment| Some((experiment.points.get(number)?.clone(), experiment)))
     else {
         return Vec::new();
     };
-    let Ok(config) = &now.config else { return Vec::new() };
+    let Ok(mut config) = now.config.clone() else { return Vec::new() };
+    know(&mut config);
+    let config = &config;
     let strategy = &now.source.strategy;
     let changed = |(key, value, result): &KeyChange| {
         let value = value(config);
         let change = format!("strategies.{strategy:?}.{key}={value}");
         let with = [overrides, &[change]].concat();
         let changed = expanded(&with)?;
-        let config = same_point(&experiment, changed, &now, number)?;
+        let mut config = same_point(&experiment, changed, &now, number)?;
+        know(&mut config);
+        if unknown_sizes(&config).is_some() {
+            return None;
+        }
         Some(Change { setting: format!("{key} = {value}"), result, config })
     };
     CHANGES.iter().filter_map(changed).filter(|change| change.config != *config).collect()
@@ -153,8 +157,7 @@ impl Remedy {
 fn same_point(before: &Experiment, after: Experiment, now: &Point, number: usize) -> Option<RunConfig> {
     let is_alike = before.points.len() == after.points.len();
     let point = after.points.into_iter().nth(number).filter(|_| is_alike)?;
-    let config = point.config.ok().filter(|config| unknown_sizes(config).is_none())?;
-    (point.strategy == now.strategy && point.axes == now.axes).then_some(config)
+    (point.strategy == now.strategy && point.axes == now.axes).then_some(point.config.ok()?)
 }
 
 fn predicted(config: &RunConfig, target: &Target) -> Result<Prediction, Violation> {

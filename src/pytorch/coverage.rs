@@ -11,8 +11,8 @@ use crate::module::attending;
 use graph::Graph;
 use ops::{AttentionConfig, Op, TensorType};
 
-/// The most steps of a run whose steps differ, and batches of an evaluation that collects outputs: each is simulated.
-const MOST_STEPS: usize = 1000;
+/// The most forward passes to simulate, if they differ.
+const MOST_PASSES: usize = 2000;
 
 /// Why PyTorch's memory is not predicted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,9 +46,10 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
             return not_covered("masks of attention with lengths that vary (pad_to = \"batch\")");
         }
     }
-    if simulated_steps(config).is_some_and(|steps| steps > MOST_STEPS) {
+    let passes = simulated_passes(config);
+    if passes > MOST_PASSES {
         return Err(NotCovered(format!(
-            "more than {MOST_STEPS} steps that differ (pad_to = \"batch\", leak)"
+            "more than {MOST_PASSES} forward passes that differ (here {passes}: pad_to = \"batch\", leak, collect)"
         )));
     }
     if strategy.lora.is_some() {
@@ -78,10 +79,6 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
     if returns_logits(config) && strategy.loss_chunks > 1 {
         return not_covered("logits that are kept or collected, with loss_chunks");
     }
-    let batches = config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
-    if config.collect().is_some() && batches > MOST_STEPS {
-        return Err(NotCovered(format!("collected outputs of more than {MOST_STEPS} batches")));
-    }
     if strategy.init == Init::Lazy {
         return not_covered("lazy initialisation");
     }
@@ -103,6 +100,21 @@ pub(crate) fn evaluated_batches(config: &RunConfig, evaluation: &Evaluation) -> 
         true => evaluation.batches,
         false => evaluation.batches.min(2),
     }
+}
+
+/// Forward passes of the steps and evaluations that are simulated because they differ; 0 if a few stand for all.
+fn simulated_passes(config: &RunConfig) -> usize {
+    let (steps, micro_batches) = (simulated_steps(config), config.micro_batches());
+    let Some(evaluation) = config.evaluation.as_ref().filter(|_| config.trains()) else {
+        return steps.unwrap_or(0).saturating_mul(micro_batches);
+    };
+    let evaluations = steps.map_or(2, |steps| steps.div_ceil(evaluation.every.max(1)));
+    let differ = steps.is_some() || evaluation.collect.is_some();
+    let of_evaluation = if config.evaluation_batch().is_some() { 1 } else { micro_batches };
+    let evaluated =
+        evaluations.saturating_mul(evaluated_batches(config, evaluation)).saturating_mul(of_evaluation);
+    let trained = steps.unwrap_or(0).saturating_mul(micro_batches);
+    if differ { trained.saturating_add(evaluated) } else { 0 }
 }
 
 /// Whether samples have several documents: attention then has a mask for each sample.

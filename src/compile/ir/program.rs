@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
 use super::value::{BatchBuffer, Value};
-use crate::lengths::{LengthPrograms, StepSection, StepSections};
-use device::{Event, Placed, Pool, Work};
+use crate::lengths::LengthPrograms;
+use device::{Event, Phase, Placed, Pool, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
 use ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
 use spec::Allocator;
@@ -445,18 +445,20 @@ impl Program {
 
     /// FLOPs of a step's forward and backward passes, without recomputation; the mean of the run's steps.
     pub fn model_flops(&self) -> u64 {
-        let StepSections { steps, sections } = self.step_sections();
-        sections.iter().map(|of| of.times * of.section.model_flops).sum::<u64>() / steps
+        self.step_sections().mean(|of| of.section.model_flops)
     }
 
     /// FLOPs of a step's recomputation; the mean of the run's steps.
     pub fn recompute_flops(&self) -> u64 {
-        let StepSections { steps, sections } = self.step_sections();
-        let recomputed = |of: &StepSection<'_>| {
-            let code = of.section.code.iter().filter(|instruction| instruction.recompute);
-            of.times * of.program.flops_of(code)
-        };
-        sections.iter().map(recomputed).sum::<u64>() / steps
+        self.step_sections().mean(|of| {
+            of.program.flops_of(of.section.code.iter().filter(|instruction| instruction.recompute))
+        })
+    }
+
+    /// FLOPs of a step, the optimizer's included; the mean of the run's steps.
+    pub fn hardware_flops(&self) -> u64 {
+        let is_repeated = |of: &&Instruction| !of.first_iteration && of.phase != Phase::Start;
+        self.step_sections().mean(|of| of.program.flops_of(of.section.code.iter().filter(is_repeated)))
     }
 }
 

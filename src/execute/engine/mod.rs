@@ -372,6 +372,9 @@ impl<'a> Engine<'a> {
         }
         // The first execution is not captured, because kernels and libraries initialise themselves in it. While a
         // section is timed or gradients are copied, no graph is replayed: both happen between two instructions.
+        if let Some(timeline) = &mut self.timeline {
+            timeline.record_length(number, self.program);
+        }
         let captures = self.executions[number] > 0 && !clocked && self.applied_gradients.is_none();
         self.executions[number] += 1;
         let mut next = 0;

@@ -1,6 +1,6 @@
 //! The timeline of a run: live memory after each instruction, and the instruction's time.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct Timeline {
     section_starts: Vec<usize>,
     /// By section: whether it is recorded now.
     recording: Vec<bool>,
+    /// Recorded executions by section and length, if the lengths of samples vary.
+    executions: BTreeMap<(usize, usize), u64>,
     /// Time that recorded steps and evaluations waited for the upload of their batches.
     waited_for_batches: Duration,
 }
@@ -43,7 +45,8 @@ impl Timeline {
         let mut records = vec![InstructionRecord { times: 1, ..InstructionRecord::default() }; instructions];
         records.fill(std::hint::black_box(InstructionRecord::default()));
         let recording = program.sections.iter().map(|section| section.kind == SectionKind::Start).collect();
-        Timeline { records, section_starts, recording, waited_for_batches: Duration::ZERO }
+        let executions = BTreeMap::new();
+        Timeline { records, section_starts, recording, executions, waited_for_batches: Duration::ZERO }
     }
 
     /// From now on, records every section except start-up.
@@ -55,6 +58,30 @@ impl Timeline {
     /// Whether a section is recorded now.
     pub(crate) fn is_recording(&self, section: usize) -> bool {
         self.recording[section]
+    }
+
+    /// Counts an execution of a section in a program of samples of one length.
+    pub(crate) fn record_length(&mut self, section: usize, program: &Program) {
+        if let Some(of) = program.lengths.as_ref().filter(|_| self.recording[section]) {
+            *self.executions.entry((section, of.lengths.longest())).or_default() += 1;
+        }
+    }
+
+    /// The mean of the recorded executions of an instruction's figure, which depends on the length of samples.
+    fn mean(
+        &self,
+        program: &Program,
+        (section, index): (usize, usize),
+        figure: fn(&Program, &Action) -> u64,
+    ) -> u64 {
+        let of = |program: &Program| figure(program, &program.sections[section].code[index].action);
+        let executions = self.executions.range((section, 0)..(section + 1, 0));
+        let (mut total, mut times) = (0, 0);
+        for (&(_, length), &executed) in executions {
+            total += u128::from(of(program.at_length(length))) * u128::from(executed);
+            times += u128::from(executed);
+        }
+        if times == 0 { of(program) } else { (total / times) as u64 }
     }
 
     /// Records an execution of an instruction and the live bytes after it.
@@ -98,9 +125,8 @@ impl Timeline {
         waits.map(|(_, record)| record.took).sum::<Duration>() + self.waited_for_batches
     }
 
-    /// Writes `memory.csv`: one line for each executed instruction, without event records. `device` is `device` or `host`,
-    /// where the instruction runs. Time, FLOPs and bytes moved
-    /// are those of one execution; `times_per_step` is the number of executions in an optimizer step, 0 for start-up
+    /// Writes `memory.csv`: one line for each executed instruction, without event records. `device` is `device` or
+    /// `host`, where the instruction runs. Time, FLOPs and bytes moved are means of one execution; `times_per_step` is the number of executions in an optimizer step, 0 for start-up
     /// and evaluation.
     ///
     /// # Errors
@@ -108,9 +134,10 @@ impl Timeline {
     pub fn write(&self, program: &Program, file: &Path) -> io::Result<()> {
         let mut csv = csv::Writer::from_path(file)?;
         csv.write_record(header())?;
-        for (section, begin) in program.sections.iter().zip(&self.section_starts) {
+        for (number, (section, begin)) in program.sections.iter().zip(&self.section_starts).enumerate() {
             let per_step = if section.kind.is_in_step() { section.repeat_count } else { 0 };
-            for (instruction, record) in section.code.iter().zip(&self.records[*begin..]) {
+            for (index, (instruction, record)) in section.code.iter().zip(&self.records[*begin..]).enumerate()
+            {
                 let Some((operation, value)) = describe(program, instruction) else { continue };
                 if record.times == 0 {
                     continue;
@@ -125,8 +152,8 @@ impl Timeline {
                     format!("{:.5}", record.took.as_secs_f64() * 1e3 / f64::from(record.times)),
                     // Instructions of the first iteration are not part of a step.
                     if instruction.first_iteration { 0 } else { per_step }.to_string(),
-                    program.flops(&instruction.action).to_string(),
-                    moved_bytes(program, &instruction.action).to_string(),
+                    self.mean(program, (number, index), Program::flops).to_string(),
+                    self.mean(program, (number, index), moved_bytes).to_string(),
                     record.live.total().to_string(),
                 ];
                 line.extend(record.live.iter().map(|(_, bytes)| bytes.to_string()));

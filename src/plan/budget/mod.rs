@@ -167,6 +167,8 @@ impl ParetoFronts {
         config: &RunConfig,
         target: &Target,
     ) -> Result<Arc<ParetoFront>, Violation> {
+        // With lengths that vary, the longest sample needs most.
+        let config = &config.at_longest();
         let mut plain = config.clone();
         plain.strategy.recompute = Recompute::None;
         let key = plain.memory_key();

@@ -91,12 +91,8 @@ impl Script<'_> {
             return;
         };
         let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
-        let micro_batches = self.config.micro_batches();
-        let rows = |batches: usize, length: &dyn Fn(usize, usize) -> usize| -> Vec<Vec<usize>> {
-            (0..batches).map(|batch| (0..micro_batches).map(|of| length(batch, of)).collect()).collect()
-        };
-        let training = rows(steps, &|step, of| lengths.training(step, of));
-        let evaluation = rows(batches, &|batch, of| lengths.evaluation(batch, of));
+        let training: Vec<&[u32]> = (0..steps).map(|step| lengths.of_step(step)).collect();
+        let evaluation: Vec<&[u32]> = (0..batches).map(|batch| lengths.of_evaluation(batch)).collect();
         let _ = write!(
             self.text,
             "# The longest document of each micro-batch, by step, and by batch of an evaluation.\n\

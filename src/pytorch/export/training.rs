@@ -199,7 +199,7 @@ impl Script<'_> {
             "",
             "    def train_step(self, step):",
             "        total = 0.0",
-            &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step]")),
+            &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step % STEPS]")),
             "            tokens = batch[0].to(self.device)",
             "            targets = batch[1].to(self.device)",
         ]);
@@ -252,7 +252,7 @@ impl Script<'_> {
     }
 
     fn inference_step(&mut self) {
-        let lengths = if self.is_padded() { ", LENGTHS[step:]" } else { "" };
+        let lengths = if self.is_padded() { ", LENGTHS[step % STEPS :]" } else { "" };
         self.step(&format!("self.evaluate(step, 1{lengths})"));
     }
 

@@ -195,7 +195,7 @@ fn lengths_may_vary(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
         (
             measure.seeds == SeedPolicy::Vary,
             "measure.seeds",
-            "seeds = \"vary\" gives each repeat batches of other lengths, and so another memory",
+            "with seeds = \"vary\" lengths and memory differ between repeats",
             "seeds = \"same\"",
         ),
     ];
