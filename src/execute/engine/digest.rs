@@ -1,11 +1,36 @@
-//! The tensors that a run's digest covers.
+//! The digest of a run's parameters and optimizer states.
 
+use sha2::{Digest, Sha256};
+
+use super::Engine;
+use super::values::PIECE;
 use compile::Program;
+use memory::Failure;
 use ops::{Member, ValueId};
+
+impl Engine<'_> {
+    /// SHA-256 of the bytes of all parameters and optimizer states.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn digest(&mut self) -> Result<String, Failure> {
+        self.run_lazy_init()?;
+        let mut digest = Sha256::new();
+        let mut piece = vec![0; PIECE];
+        for (id, member) in tensors(self.program) {
+            let region = self.elements_region(id, member.offset, member.elements());
+            self.read_in_pieces::<Failure>(region, &mut piece, |piece| {
+                digest.update(piece);
+                Ok(())
+            })?;
+        }
+        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
 
 /// The tensors of the digest as members of their buckets: by layer the parameters, the scales of quantized ones, then
 /// each optimizer state. The order is the model's and does not depend on the division into buckets.
-pub(super) fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
+fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
     let mut sites = vec![Vec::new(); program.buckets.len()];
     program.parameters.iter().for_each(|parameter| sites[parameter.bucket].push(parameter.site));
     let mut sites = sites.into_iter();

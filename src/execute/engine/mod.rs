@@ -1,5 +1,6 @@
 //! Executes a compiled program on a device, one instruction after the other.
 
+mod backing;
 mod batches;
 mod digest;
 mod gradients;
@@ -7,6 +8,7 @@ mod last_uses;
 mod parameters;
 mod timing;
 mod unchanged;
+mod values;
 
 pub(crate) use unchanged::Unchanged;
 
@@ -14,57 +16,18 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
-
+use self::backing::DeviceBacking;
 use self::batches::CurrentBatch;
 use self::last_uses::LastUses;
 use crate::logs::Timeline;
 use crate::metrics::Counts;
 use compile::{Action, FirstIterations, Program, SectionKind};
 use data::{Batch, StoredParameters};
-use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Queue, Region, Tensor};
+use device::{CapturedGraph, Device, DeviceError, Ledger, Pool, Tensor};
 #[cfg(test)]
 use memory::{Allocator, CacheStats};
-use memory::{Backing, Failure, MemoryManager};
+use memory::{Failure, MemoryManager};
 use ops::ValueId;
-
-/// Bytes of one read from the device. Tensors are read in pieces: a whole copy in host memory, outside the pools, would
-/// raise the resident set, which the external memory reading would report as uncounted.
-const PIECE: usize = 64 << 10;
-
-/// A device as the backing store of the memory manager. It counts the memory requests.
-struct DeviceBacking<'a> {
-    device: &'a mut dyn Device,
-    requests: u64,
-}
-
-impl Backing for DeviceBacking<'_> {
-    fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
-        self.requests += 1;
-        self.device.allocate(pool, bytes)
-    }
-
-    fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
-        self.device.free(buffer)
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
-        self.device.reserve(bytes)
-    }
-
-    fn commit(&mut self, part: Region) -> Result<(), DeviceError> {
-        self.requests += 1;
-        self.device.commit(part)
-    }
-
-    fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
-        self.device.decommit(part)
-    }
-
-    fn copy(&mut self, from: Region, to: Region) -> Result<(), DeviceError> {
-        self.device.copy(Queue::Compute, from, to)
-    }
-}
 
 /// The results of one optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -281,68 +244,6 @@ impl<'a> Engine<'a> {
         self.manager.select(program);
     }
 
-    /// SHA-256 of the bytes of all parameters and optimizer states.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub fn digest(&mut self) -> Result<String, Failure> {
-        self.run_lazy_init()?;
-        let mut digest = Sha256::new();
-        let mut piece = vec![0; PIECE];
-        for (id, member) in digest::tensors(self.program) {
-            let region = self.elements_region(id, member.offset, member.elements());
-            self.read_in_pieces::<Failure>(region, &mut piece, |piece| {
-                digest.update(piece);
-                Ok(())
-            })?;
-        }
-        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-
-    /// Passes the bytes of a value to `take`, in order and in pieces.
-    ///
-    /// # Errors
-    /// A device that fails, or an error of `take`.
-    pub(crate) fn read<E: From<Failure>>(
-        &mut self,
-        id: ValueId,
-        take: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let region = self.manager.tensor(id).region();
-        self.read_in_pieces(region, &mut vec![0; PIECE], take)
-    }
-
-    /// The memory of `count` elements of a value, beginning with element `first`.
-    fn elements_region(&self, id: ValueId, first: usize, count: usize) -> Region {
-        let tensor = self.manager.tensor(id);
-        let dtype = tensor.ty.dtype;
-        let (offset, bytes) = (tensor.offset + dtype.bytes_of(first), dtype.bytes_of(count));
-        Region { buffer: tensor.buffer, offset, bytes }
-    }
-
-    /// Reads `count` elements of a value, beginning with element `first`.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub(crate) fn read_elements(
-        &mut self,
-        id: ValueId,
-        first: usize,
-        count: usize,
-    ) -> Result<Vec<u8>, Failure> {
-        let region = self.elements_region(id, first, count);
-        let mut bytes = vec![0; region.bytes as usize];
-        Ok(self.manager.backing.device.read(region, &mut bytes).map(|()| bytes)?)
-    }
-
-    /// Overwrites a value.
-    #[cfg(test)]
-    pub(crate) fn write_value(&mut self, id: ValueId, numbers: &[f32]) -> Result<(), Failure> {
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let region = self.manager.tensor(id).region();
-        Ok(self.manager.backing.device.write(region, &bytes)?)
-    }
-
     /// Waits until the device has finished all enqueued work.
     ///
     /// # Errors
@@ -518,32 +419,4 @@ impl<'a> Engine<'a> {
             | Action::EmptyCache => {}
         }
         Ok(began.elapsed())
-    }
-
-    fn read_in_pieces<E: From<Failure>>(
-        &mut self,
-        region: Region,
-        piece: &mut [u8],
-        mut take: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        for start in (0..region.bytes).step_by(piece.len()) {
-            let bytes = (region.bytes - start).min(piece.len() as u64);
-            let part = Region { buffer: region.buffer, offset: region.offset + start, bytes };
-            let piece = &mut piece[..bytes as usize];
-            self.manager.backing.device.read(part, piece).map_err(Failure::from)?;
-            take(piece)?;
-        }
-        Ok(())
-    }
-
-    fn read_number(&mut self, id: ValueId) -> Result<f32, Failure> {
-        self.read_numbers(id).map(|[number]| number)
-    }
-
-    fn read_numbers<const N: usize>(&mut self, id: ValueId) -> Result<[f32; N], Failure> {
-        let mut bytes = [[0; size_of::<f32>()]; N];
-        let region = self.manager.tensor(id).region();
-        self.manager.backing.device.read(region, bytes.as_flattened_mut())?;
-        Ok(bytes.map(f32::from_ne_bytes))
-    }
-}
+    }}

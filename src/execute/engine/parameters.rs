@@ -1,6 +1,7 @@
 //! Parameters that are loaded from checkpoint tensors or initialised lazily.
 
-use super::{Engine, PIECE};
+use super::Engine;
+use super::values::PIECE;
 use data::StoredParameters;
 use device::{Region, from_f32, to_f32};
 use memory::Failure;
