@@ -1,9 +1,10 @@
 //! The columns of a comparison and their cells.
 
+mod column;
 mod definitions;
 mod note;
 
-pub(super) use definitions::{TableColumn, find, names};
+pub(super) use column::{TableColumn, find, names};
 pub(super) use note::{mark, short, steps};
 
 use super::entry::TableEntry;
