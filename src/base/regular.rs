@@ -84,6 +84,19 @@ pub fn is_folder(path: &Path) -> io::Result<bool> {
     Ok(kind(path)?.is_some_and(|kind| kind.is_dir()))
 }
 
+/// Why a file cannot be read: our own message, or the system's without its number.
+#[must_use]
+pub fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        _ if error.get_ref().is_some() => error.to_string(),
+        io::ErrorKind::NotFound => "there is no such file".into(),
+        io::ErrorKind::InvalidData => "it is not UTF-8 text".into(),
+        io::ErrorKind::IsADirectory => "it is a folder".into(),
+        io::ErrorKind::PermissionDenied => "permission denied".into(),
+        _ => error.to_string(),
+    }
+}
+
 fn kind(path: &Path) -> io::Result<Option<fs::FileType>> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata.file_type())),

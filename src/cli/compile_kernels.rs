@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
+use base::regular;
 use device::{KernelCompiler, KernelReport, RegistersLock, SourceReport};
 
 #[derive(Debug, clap::Args)]
@@ -89,8 +90,9 @@ fn update(file: &Path) -> Result<ExitStatus, Failure> {
 }
 
 fn read(file: &Path) -> Result<RegistersLock, Failure> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| Failure::input(format!("cannot read {}: {error}", file.display())))?;
+    let text = fs::read_to_string(file).map_err(|error| {
+        Failure::input(format!("cannot read {}: {}", file.display(), regular::reason(&error)))
+    })?;
     RegistersLock::parse(&text).map_err(|error| Failure::input(format!("{}, {error}", file.display())))
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use base::globs::{self, GlobError};
+use base::regular;
 use plan::{Experiment, Point};
 
 /// The files of the arguments. Each argument is a path, or a glob that the shell did not expand. Fails if one matches
@@ -28,7 +29,9 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
     let files = globs::files(argument).map_err(|error| {
         Failure::input(match error {
             GlobError::Invalid(problem) => format!("`{argument}` is not a valid glob: {problem}"),
-            GlobError::Unreadable { path, error } => format!("cannot read {}: {error}", path.display()),
+            GlobError::Unreadable { path, error } => {
+                format!("cannot read {}: {}", path.display(), regular::reason(&error))
+            }
             GlobError::TooMany => format!("`{argument}` is too wide: name a narrower folder"),
         })
     })?;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::KeyedCount;
 use super::text::EncoderFailure;
-use base::globs;
 use base::units::Bytes;
+use base::{globs, regular};
 
 /// An unusable data set. [`DataError::help`] suggests a fix, and [`DataError::blame`] is the key of the experiment that
 /// causes it.
@@ -27,7 +27,7 @@ pub enum DataError {
     TooManyFiles { pattern: String },
     #[error("{} is a folder", path.display())]
     Folder { path: PathBuf },
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {}", path.display(), regular::reason(error))]
     Unreadable { path: PathBuf, error: io::Error },
     #[error("the {} found {} empty", count(*files as u64, "file"), if *files == 1 { "is" } else { "are" })]
     Empty { files: usize },
@@ -65,7 +65,7 @@ pub enum DataError {
         path.display()
     )]
     TooLong { path: PathBuf, line: Option<usize>, bytes: Bytes, most: Bytes },
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {}", path.display(), regular::reason(error))]
     NoTokenizer { path: PathBuf, error: io::Error },
     #[error("{} is not a tokenizer: {message}", path.display())]
     BadTokenizer { path: PathBuf, message: String },

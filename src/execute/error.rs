@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use base::regular;
 use base::units::Bytes;
 use compile::Violation;
 use data::{DataError, WeightsError};
@@ -37,7 +38,7 @@ pub enum RunError {
     DataChanged,
     #[error("{file} is not a table of matmul algorithms: {error}")]
     Products { file: String, error: csv::Error },
-    #[error("cannot read {file}: {error}")]
+    #[error("cannot read {file}: {}", regular::reason(error))]
     Read { file: String, error: io::Error },
     #[error("cannot write {file}: {error}")]
     Write { file: String, error: io::Error },

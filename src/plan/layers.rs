@@ -218,7 +218,7 @@ fn resolve_names(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Re
     let found = named(&graph.scopes, names.iter().map(String::as_str));
     let Some(&unknown) = found.unknown.first() else { return Ok(found) };
     let (name, short) = (&names[unknown], key.trim_start_matches("strategy."));
-    let message = format!("{short}: unknown layer `{name}`: not a layer of this model");
+    let message = format!("{short}: `{name}` is not a layer of this model");
     let paths: Vec<&str> = graph.scopes.iter().map(|scope| scope.path.as_str()).collect();
     Err(attach_span(message, &[key], tree, suggest_names(&paths, name)))
 }
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn place_errors_suggest_what_to_write() {
         use LayerDevice::{Device, Host};
-        assert!(place(&[("tail", Host)]).unwrap_err().contains("place: unknown layer `tail`"));
+        assert!(place(&[("tail", Host)]).unwrap_err().contains("place: `tail` is not a layer"));
         let tied = place(&[("embedding", Host)]).unwrap_err();
         assert!(tied.contains("shared parameter `embedding.table`") && tied.contains("place both"), "{tied}");
         assert!(place(&[("embedding", Host), ("head", Host)]).is_ok());
@@ -324,7 +324,7 @@ mod tests {
     fn freeze_errors_suggest_what_to_write() {
         assert_eq!(
             freeze(&["block.1"]).unwrap_err(),
-            "freeze: unknown layer `block.1`: not a layer of this model; use `blocks.1`, `blocks.0`, \
+            "freeze: `block.1` is not a layer of this model; use `blocks.1`, `blocks.0`, \
              `blocks.1.mlp`, `blocks.0.mlp`, `head`, `embedding` or one of 2 others"
         );
         assert!(freeze(&["*"]).unwrap_err().contains("nothing to train"));

@@ -26,7 +26,7 @@ const MOST_COLUMNS: usize = 1000;
 /// An unreadable, unwritable or invalid CSV file.
 #[derive(Debug, thiserror::Error)]
 pub enum CsvError {
-    #[error("cannot read {}: {source}", file.display())]
+    #[error("cannot read {}: {}", file.display(), regular::reason(source))]
     Read { file: PathBuf, source: io::Error },
     #[error("cannot write {}: {source}", file.display())]
     Write { file: PathBuf, source: io::Error },

@@ -16,7 +16,7 @@ pub use naming::{CheckpointTensor, Form, RequiredParameter, TensorNaming};
 
 use super::DigestCache;
 use super::digest::hex;
-use base::brief;
+use base::{brief, regular};
 use file::TensorFile;
 use ops::TensorType;
 
@@ -52,7 +52,7 @@ struct RowBlock {
 /// An unreadable checkpoint, or one that does not match the model.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {}", path.display(), regular::reason(error))]
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{} is not a safetensors file: {problem}", path.display())]
     NotTensors { path: PathBuf, problem: String },

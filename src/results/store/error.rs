@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use base::regular;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot create the folder {path}: {error}: choose another with {option}", path = path.display())]
@@ -15,7 +17,7 @@ pub enum StoreError {
     Write { path: PathBuf, error: io::Error },
     #[error("{path} is not a dump of this result: move it away, or choose another folder with {option}", path = path.display())]
     InTheWay { path: PathBuf, option: &'static str },
-    #[error("cannot read {path}: {error}", path = path.display())]
+    #[error("cannot read {}: {}", path.display(), regular::reason(error))]
     Read { path: PathBuf, error: io::Error },
     #[error(
         "{file} is not a result of this program: {problem}: remove {folder} to measure that run again",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::strategies::no_strategy;
-use crate::reader::error::{Problem, all, reason};
+use crate::reader::error::{Problem, all};
 use crate::reader::other_files::{OtherFile, OtherKind, Wanted, other_file};
 use crate::reader::parse::parse;
 use crate::reader::paths::{self, Environment};
@@ -62,7 +62,8 @@ impl Loader<'_> {
             Some(span) => Problem::new(message).at(span),
             None => Problem::new(message),
         };
-        let failed = |error: std::io::Error| attach_span(format!("cannot read {name}: {}", reason(&error)));
+        let failed =
+            |error: std::io::Error| attach_span(format!("cannot read {name}: {}", regular::reason(&error)));
         let real = path.canonicalize().map_err(failed)?;
         if self.stack.iter().any(|(_, known)| *known == real) {
             let chain: Vec<&str> = self.stack.iter().map(|(name, _)| name.as_str()).chain([&*name]).collect();
@@ -127,7 +128,7 @@ impl Loader<'_> {
     fn argument(&mut self, loaded: &mut Loaded, argument: &str) -> Result<(), Vec<Problem>> {
         const FLAG: &str = "--set ";
         let directory = std::env::current_dir().map_err(|error| {
-            Problem::new(format!("cannot determine the working directory: {}", reason(&error)))
+            Problem::new(format!("cannot determine the working directory: {}", regular::reason(&error)))
         })?;
         let text = format!("{FLAG}{argument}");
         let name = "the command line".to_string();

@@ -189,17 +189,6 @@ fn clip<'a>(excerpt: &Excerpt<'a>) -> ClippedLine<'a> {
     }
 }
 
-/// The system's error message, without its number.
-pub(crate) fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no such file".to_string(),
-        std::io::ErrorKind::InvalidData => "it is not UTF-8 text".to_string(),
-        std::io::ErrorKind::IsADirectory => "it is a folder".to_string(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".to_string(),
-        _ => error.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

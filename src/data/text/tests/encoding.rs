@@ -49,8 +49,7 @@ fn encoding_errors_are_reported_with_help() {
     let other = |file: PathBuf| Encoding::Tokenizer(TokenizerFile { file, special: true, end: None });
     let help =
         "use the tokenizer.json of a model; relative paths are relative to the file that contains them";
-    let (text, blame) =
-        ("cannot read /none: No such file or directory (os error 2)", ErrorKey::Data("tokens.file"));
+    let (text, blame) = ("cannot read /none: there is no such file", ErrorKey::Data("tokens.file"));
     check(other("/none".into()), text, help, blame);
     let file = Reference::folder().join("encoded.json");
     let text =

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::hints::TARGET;
 use crate::reader::declare::KeywordEnum;
-use crate::reader::error::{Error, Problem, reason};
+use crate::reader::error::{Error, Problem};
 use crate::reader::keys::{Keys, Reader, ValueParser};
 use crate::reader::other_files::{Wanted, other_file};
 use crate::reader::parse::parse;
@@ -145,7 +145,8 @@ fn read(path: &Path, sources: &mut Sources) -> Result<Described, Vec<Problem>> {
         Some(Problem::new(other.message(path, Wanted::Target)).help(other.help))
     };
     let text = regular::read_to_string(path).map_err(|error| {
-        let failed = || Problem::new(format!("cannot read the target file {name}: {}", reason(&error)));
+        let failed =
+            || Problem::new(format!("cannot read the target file {name}: {}", regular::reason(&error)));
         instead().unwrap_or_else(failed)
     })?;
     // None of its keys is a path, so it needs no directory.

@@ -14,7 +14,7 @@ use fields::{ConfigError, ConfigFields};
 
 use super::Transformer;
 use crate::reader::declare::{Accepting, KeywordEnum, Optional, key_table, keywords};
-use crate::reader::error::{Problem, reason};
+use crate::reader::error::Problem;
 use crate::reader::keys::Keys;
 use crate::reader::parsers::{Boolean, DIMENSION};
 use crate::reader::paths::{PathCodec, file_path};
@@ -104,7 +104,7 @@ impl Hf {
     fn read(&self) -> Result<Transformer, Problem> {
         let file = self.config.display();
         let text = regular::read_to_string(&self.config).map_err(|error| {
-            Problem::new(format!("cannot read {file}: {}", reason(&error)))
+            Problem::new(format!("cannot read {file}: {}", regular::reason(&error)))
                 .help("use the path of a model's config.json; relative paths start at the folder of the experiment file")
         })?;
         let fields = ConfigFields::parse(&text).map_err(|problem| {
