@@ -39,7 +39,7 @@ impl DryRunStop {
 /// The result of a whole run.
 pub(super) struct DryRunResult {
     pub(super) ledger: Ledger,
-    pub(super) cache_work: CacheStats,
+    pub(super) cache_stats: CacheStats,
     /// Peak of the device's live bytes in the first optimizer step.
     pub(super) first_step_peak: u64,
 }
@@ -110,7 +110,7 @@ impl MemoryUse {
 struct Snapshot {
     state: MemoryState,
     leaked: Leaked,
-    work: CacheStats,
+    stats: CacheStats,
     steps: u64,
 }
 
@@ -142,7 +142,7 @@ impl<'a> DryRun<'a> {
         self.execute(run_schedule)?;
         Ok(DryRunResult {
             ledger: self.manager.ledger().clone(),
-            cache_work: self.manager.cache_work(),
+            cache_stats: self.manager.cache_stats(),
             first_step_peak: self.first_step_peak,
         })
     }
@@ -263,7 +263,7 @@ impl<'a> DryRun<'a> {
         Snapshot {
             state: self.manager.state(with_allocator),
             leaked: *self.manager.leaked(),
-            work: self.manager.cache_work(),
+            stats: self.manager.cache_stats(),
             steps: self.steps.taken,
         }
     }
@@ -277,8 +277,8 @@ impl<'a> DryRun<'a> {
             0 => cycles,
             _ => cycles.saturating_sub(1).min(self.memory_use.cycles_that_fit(&leaked)),
         };
-        let work = self.manager.cache_work().since(&since.work);
-        self.manager.skip_cycles(times as u64, &leaked, &work);
+        let stats = self.manager.cache_stats().since(&since.stats);
+        self.manager.skip_cycles(times as u64, &leaked, &stats);
         self.steps.taken += times as u64 * (self.steps.taken - since.steps);
         times
     }

@@ -28,8 +28,8 @@ pub struct MemoryManager<'a, B> {
     pub(super) collected: Collected,
     /// Bytes of the elements collected by all evaluations so far, by device.
     pub(super) collected_bytes: [u64; Pool::HOMES.len()],
-    /// Cache work of the cycles that were skipped.
-    skipped_work: CacheStats,
+    /// Statistics of the cache in the cycles that were skipped.
+    skipped_stats: CacheStats,
 }
 
 /// The state that determines all later allocations of the same code. Leaks with memory of their own are excluded:
@@ -75,7 +75,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
             leaked_unpooled: Leaked::default(),
             collected: Collected::default(),
             collected_bytes: Default::default(),
-            skipped_work: CacheStats::default(),
+            skipped_stats: CacheStats::default(),
         };
         let (allocator, mut system) = manager.split();
         match allocator.open(&mut system) {
@@ -126,11 +126,11 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         })
     }
 
-    /// Cache work so far, skipped cycles included.
-    pub fn cache_work(&self) -> CacheStats {
-        let mut work = self.allocator.work();
-        work += self.skipped_work;
-        work
+    /// Statistics of the cache so far, skipped cycles included.
+    pub fn cache_stats(&self) -> CacheStats {
+        let mut stats = self.allocator.stats();
+        stats += self.skipped_stats;
+        stats
     }
 
     /// Bytes of values leaked so far, without the remainders of their blocks.
@@ -138,9 +138,9 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         &self.leaked
     }
 
-    /// Accounts for `times` skipped cycles, each of which leaks `leaked` and does `work`.
-    pub(super) fn skip_cycles(&mut self, times: u64, leaked: &Leaked, work: &CacheStats) {
-        self.skipped_work += work.times(times);
+    /// Accounts for `times` skipped cycles, each of which leaks `leaked` and has the cache statistics `stats`.
+    pub(super) fn skip_cycles(&mut self, times: u64, leaked: &Leaked, stats: &CacheStats) {
+        self.skipped_stats += stats.times(times);
         for (pool, (live, reserved)) in leaked.iter() {
             let (live, reserved) = (live.map(|bytes| times * bytes), times * reserved);
             self.ledger.grown(pool, &live, reserved);
@@ -282,7 +282,7 @@ impl<'a, B: Backing> MemoryManager<'a, B> {
         let leaked = self.leaked.of(refused.pool).0.total();
         let found = OutOfMemory::at(self.program, (storage, position), refused, live);
         let pieces =
-            if refused.pool == Pool::Device { self.allocator.pieces() } else { FreeMemory::default() };
+            if refused.pool == Pool::Device { self.allocator.fragments() } else { FreeMemory::default() };
         // A caching allocator requests whole segments: report the storage's bytes instead.
         let requested = if self.program.allocator.is_caching() { bytes } else { found.requested };
         let collected = self.collected.bytes(self.program, refused.pool);

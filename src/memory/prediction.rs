@@ -36,8 +36,8 @@ pub struct Prediction {
     /// Sufficient bytes of device memory and host memory, as requested from the system: the reserved peak without a
     /// limit, unless a caching allocator manages with less by returning memory. (For long runs that leak, that is not searched.)
     sufficient: [u64; Pool::HOMES.len()],
-    /// Cache work of the whole run.
-    pub cache_work: CacheStats,
+    /// Statistics of the cache over the whole run.
+    pub cache_stats: CacheStats,
     /// Bytes of all pools that each optimizer step leaks.
     pub leaked_bytes: u64,
     /// Bytes that each evaluation collects, by device.
@@ -119,7 +119,7 @@ pub fn predict_with<'a>(
         }
         Err(DryRunStop::TakesTooLong) => unreachable!("the number of steps has no limit"),
     };
-    let DryRunResult { ledger, cache_work, first_step_peak } = result;
+    let DryRunResult { ledger, cache_stats, first_step_peak } = result;
     let mut sufficient = Pool::HOMES.map(|device| ledger.usage_at(device).reserved_peak);
     let leaked = Pool::HOMES.map(|device| leaked_bytes(program, target, device));
     let collected_bytes = collected_bytes(program, run_schedule);
@@ -146,7 +146,7 @@ pub fn predict_with<'a>(
         first_step_peak,
         out_of_memory,
         sufficient,
-        cache_work,
+        cache_stats,
         leaked_bytes: leaked.iter().sum(),
         collected_bytes,
         steps_until_oom,

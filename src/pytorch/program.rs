@@ -112,10 +112,10 @@ impl<'a> Program<'a> {
         let step = torch.part(|| self.step(1));
         let mut evaluation = None;
         for number in 2..STEPS {
-            torch.again(&step, || self.step(number));
+            torch.repeat(&step, || self.step(number));
             match &evaluation {
                 None => evaluation = Some(torch.part(|| self.evaluate_between())),
-                Some(evaluation) => torch.again(evaluation, || self.evaluate_between()),
+                Some(evaluation) => torch.repeat(evaluation, || self.evaluate_between()),
             }
         }
     }
@@ -170,7 +170,7 @@ impl<'a> Program<'a> {
         };
         match coverage::simulated_steps(config) {
             Some(_) => (0..micro_batches).for_each(of_micro_batch),
-            None => torch.turns(micro_batches, of_micro_batch),
+            None => torch.iterations(micro_batches, of_micro_batch),
         }
         if strategy.update == Update::InBackward {
             return;
@@ -254,7 +254,7 @@ impl<'a> Program<'a> {
                 if config.steps_of_varying_lengths().is_some() || collect.is_some() {
                     (0..micro_batches).for_each(of_micro_batch);
                 } else {
-                    torch.turns(micro_batches, of_micro_batch);
+                    torch.iterations(micro_batches, of_micro_batch);
                 }
             }
         });

@@ -63,9 +63,10 @@ impl Torch {
 
     /// Runs `count` iterations, such as micro-batches. If the second and the third record equal events, so do all until
     /// the last: copies of the third's events replace them, and only the last one runs.
-    pub(crate) fn turns(&self, count: usize, mut run: impl FnMut(usize)) {
+    pub(crate) fn iterations(&self, count: usize, mut run: impl FnMut(usize)) {
         const SIMULATED: usize = 3;
-        let parts: Vec<Part> = (0..count.min(SIMULATED)).map(|turn| self.part(|| run(turn))).collect();
+        let parts: Vec<Part> =
+            (0..count.min(SIMULATED)).map(|iteration| self.part(|| run(iteration))).collect();
         let mut next = parts.len();
         if let [_, second, third] = &parts[..]
             && self.with_sequence(|sequence| sequence.is_period(second, third))
@@ -79,7 +80,7 @@ impl Torch {
     }
 
     /// Repeats a part of the program. If it releases only its own requests, copies its events instead of running it.
-    pub(crate) fn again(&self, part: &Part, run: impl FnOnce()) {
+    pub(crate) fn repeat(&self, part: &Part, run: impl FnOnce()) {
         let is_closed = self.with_sequence(|sequence| sequence.is_closed(part));
         if is_closed { self.with_sequence(|sequence| sequence.append_copy(part)) } else { run() }
     }

@@ -43,10 +43,10 @@ pub(super) enum EncodingError {
 pub(super) const ENCODED: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 
-/// The most tokens per byte of a document. A document with more than these and `MOST_EXTRA_TOKENS` is an error.
-const MOST_TOKENS: usize = 64;
+/// The most tokens per byte of a document. A document with more than these and `MAX_EXTRA_TOKENS` is an error.
+const MAX_TOKENS_PER_BYTE: usize = 64;
 /// The most tokens of a document beyond those per byte.
-const MOST_EXTRA_TOKENS: usize = 4096;
+const MAX_EXTRA_TOKENS: usize = 4096;
 
 /// Encodes the documents from standard input, until it is closed.
 ///
@@ -143,7 +143,7 @@ impl Encoder {
             .map_err(|error| EncodingError::Refused(brief::line(&error.to_string()).into_owned()))?;
         let tokens = encoded.get_ids();
         let count = tokens.len() + usize::from(self.end.is_some());
-        if tokens.len() > MOST_TOKENS * text.len() + MOST_EXTRA_TOKENS {
+        if tokens.len() > MAX_TOKENS_PER_BYTE * text.len() + MAX_EXTRA_TOKENS {
             return Err(EncodingError::Failed(format!("{} bytes became {count} tokens", text.len())));
         }
         let mut bytes = Vec::with_capacity(8 + 4 * count);

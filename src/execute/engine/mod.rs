@@ -128,7 +128,7 @@ impl<'a> Engine<'a> {
         let Counts { requests_in_evaluation, requests_in_first_iteration, cache_in_evaluation, .. } =
             self.counts;
         let requests = self.manager.backing.requests - requests_in_evaluation - requests_in_first_iteration;
-        let cache = self.manager.cache_work().since(&cache_in_evaluation);
+        let cache = self.manager.cache_stats().since(&cache_in_evaluation);
         let collected_bytes = Pool::HOMES.map(|device| self.manager.collected_bytes(device));
         let leaked_bytes = self.manager.leaked().total();
         Counts { requests, cache, leaked_bytes, collected_bytes, ..self.counts }
@@ -136,8 +136,8 @@ impl<'a> Engine<'a> {
 
     /// Counters of the caching allocator, evaluations included.
     #[cfg(test)]
-    pub(crate) fn cache_work(&self) -> CacheStats {
-        self.manager.cache_work()
+    pub(crate) fn cache_stats(&self) -> CacheStats {
+        self.manager.cache_stats()
     }
 
     /// The device that executes the program.
@@ -218,7 +218,7 @@ impl<'a> Engine<'a> {
         self.run_lazy_init()?;
         self.begin_evaluation(slot)?;
         let program = self.longest;
-        let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
+        let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_stats());
         let (mut seen, mut micro_batch, mut sum) = (0, 0, 0.0);
         for section in program.evaluation() {
             for _ in 0..section.repeat_count {
@@ -234,7 +234,7 @@ impl<'a> Engine<'a> {
         self.select(program);
         self.evaluated_batches += 1;
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
-        self.counts.cache_in_evaluation += self.manager.cache_work().since(&cache_before);
+        self.counts.cache_in_evaluation += self.manager.cache_stats().since(&cache_before);
         Ok(sum)
     }
 
@@ -419,4 +419,5 @@ impl<'a> Engine<'a> {
             | Action::EmptyCache => {}
         }
         Ok(began.elapsed())
-    }}
+    }
+}

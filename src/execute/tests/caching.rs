@@ -179,14 +179,14 @@ fn cache_is_emptied_before_a_run_fails() {
     config.train.batch_size = 17;
     let run_schedule = RunSchedule { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
     let free = predicted(&config, &testing::target(), run_schedule);
-    assert_eq!(free.cache_work.returned_bytes, 0);
+    assert_eq!(free.cache_stats.returned_bytes, 0);
     let small = testing::target().with_memory(Bytes(free.device.steady_peak().live.total()));
     let enough = Bytes(small.memory.0 + predicted(&config, &small, run_schedule).short(&small).device);
     assert!(enough.0 < free.device.reserved_peak, "{enough} of {}", free.device.reserved_peak);
 
     let target = testing::target().with_memory(enough);
     let lean = predicted(&config, &target, run_schedule);
-    assert!(lean.out_of_memory.is_none() && lean.cache_work.returned_bytes > 0, "{lean:?}");
+    assert!(lean.out_of_memory.is_none() && lean.cache_stats.returned_bytes > 0, "{lean:?}");
     assert!(lean.device.reserved_peak <= enough.0);
     assert_eq!(lean.device.phase_peaks, free.device.phase_peaks);
     assert_eq!(trace_on(&config, target), trace(&config));

@@ -153,7 +153,7 @@ fn train_on(
     }
     let run_schedule = RunSchedule { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
     let predicted = predict(program, &target, run_schedule);
-    assert_eq!(engine.cache_work(), predicted.cache_work);
+    assert_eq!(engine.cache_stats(), predicted.cache_stats);
     let Counts { flops, bytes_to_host, bytes_to_device, .. } = engine.counts();
     let StepWork { to_host_bytes, to_device_bytes, .. } = predicted.work;
     assert_eq!(flops / STEPS as u64, predicted.hardware_flops);

@@ -3,12 +3,12 @@
 mod arena;
 mod caching;
 mod direct;
-mod work;
+mod stats;
 
 use arena::Arena;
 use caching::Caching;
 use direct::Direct;
-pub use work::{CacheStats, FreeMemory};
+pub use stats::{CacheStats, FreeMemory};
 
 use super::system::System;
 use compile::Program;
@@ -119,12 +119,12 @@ pub trait Allocator<'a> {
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_>;
 
     /// Free memory that the allocator cannot return to the system (fragmentation).
-    fn pieces(&self) -> FreeMemory {
+    fn fragments(&self) -> FreeMemory {
         FreeMemory::default()
     }
 
     /// Counters so far. All are 0 for an allocator that does not cache freed memory.
-    fn work(&self) -> CacheStats {
+    fn stats(&self) -> CacheStats {
         CacheStats::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// Work of a cache.
+/// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     pub allocations: u64,

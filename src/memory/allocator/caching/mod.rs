@@ -36,7 +36,7 @@ pub(super) struct Caching<'a> {
     searches: [u64; Class::ALL.len()],
     /// The allocator of the other pools.
     others: Direct<'a>,
-    work: CacheStats,
+    stats: CacheStats,
 }
 
 /// The rounding of device storages.
@@ -52,7 +52,7 @@ impl<'a> Caching<'a> {
             pools: Default::default(),
             searches: Default::default(),
             others: Direct::new(program),
-            work: CacheStats::default(),
+            stats: CacheStats::default(),
         }
     }
 
@@ -69,16 +69,16 @@ impl<'a> Caching<'a> {
     ) -> Result<Location, DeviceError> {
         let class = Class::of(bytes);
         self.searches[class as usize] += 1;
-        self.work.allocations += 1;
+        self.stats.allocations += 1;
         let (address, block) = match self.find_cached(class, bytes) {
             Some(cached) => {
-                self.work.hits += 1;
+                self.stats.hits += 1;
                 cached
             }
             None => self.request_block(class, bytes, system)?,
         };
         let is_split = self.policy.splits(class, block, bytes);
-        self.work.splits += u64::from(is_split);
+        self.stats.splits += u64::from(is_split);
         let taken = if is_split { bytes } else { block };
         Ok(self.pools[class as usize].claim(address, taken, storage))
     }
@@ -194,7 +194,7 @@ impl<'a> Caching<'a> {
         system: &mut System<'_>,
     ) -> Result<(), DeviceError> {
         let (buffer, bytes) = self.pools[class as usize].drop_segment(address);
-        self.work.returned_bytes += bytes;
+        self.stats.returned_bytes += bytes;
         system.give_back(POOL, buffer, bytes)
     }
 }
@@ -278,7 +278,7 @@ impl<'a> Allocator<'a> for Caching<'a> {
         for class in Class::ALL {
             let pool = &mut self.pools[class as usize];
             if self.policy.expandable {
-                self.work.returned_bytes += expandable::shrink(pool, class, system)?;
+                self.stats.returned_bytes += expandable::shrink(pool, class, system)?;
                 continue;
             }
             for (address, ..) in pool.wholly_free() {
@@ -300,13 +300,13 @@ impl<'a> Allocator<'a> for Caching<'a> {
         Box::new(pools.flat_map(move |(pool, now)| pool.state(collects.then_some(now))))
     }
 
-    fn pieces(&self) -> FreeMemory {
+    fn fragments(&self) -> FreeMemory {
         let largest = self.pools.iter().filter_map(BlockPool::largest).map(|(_, bytes)| bytes).max();
         let bytes = self.pools.iter().map(BlockPool::free_bytes).sum();
         FreeMemory { bytes, largest: largest.unwrap_or(0) }
     }
 
-    fn work(&self) -> CacheStats {
-        self.work
+    fn stats(&self) -> CacheStats {
+        self.stats
     }
 }

@@ -86,8 +86,8 @@ impl<'a> Trace<'a> {
         segments.into_iter().map(|(bytes, blocks)| (bytes, text(blocks))).collect()
     }
 
-    fn work(&self) -> [u64; 4] {
-        let CacheStats { allocations, hits, splits, returned_bytes } = self.caching.work();
+    fn stats(&self) -> [u64; 4] {
+        let CacheStats { allocations, hits, splits, returned_bytes } = self.caching.stats();
         [allocations, hits, splits, returned_bytes]
     }
 }
@@ -120,7 +120,7 @@ fn small_requests_share_segments_of_2_mib() {
         two("512*0 1024*1 1048576*2 1024000*4 23040", "1048576*3 1048576")
     );
     // Five requests; three were served from existing blocks; each split one.
-    assert_eq!((trace.reserved(), trace.work()), (4 * MIB, [5, 3, 5, 0]));
+    assert_eq!((trace.reserved(), trace.stats()), (4 * MIB, [5, 3, 5, 0]));
 
     // Without free neighbours, a block stays as it is.
     trace.free(1);
@@ -134,8 +134,8 @@ fn small_requests_share_segments_of_2_mib() {
     trace.free(3);
     trace.empty();
     assert_eq!(trace.blocks(Class::Small), one(2 * MIB, "512*0 2096640"));
-    assert_eq!((trace.reserved(), trace.work()), (2 * MIB, [5, 3, 5, 2 * MIB]));
-    assert_eq!(trace.caching.pieces(), FreeMemory { bytes: 2096640, largest: 2096640 });
+    assert_eq!((trace.reserved(), trace.stats()), (2 * MIB, [5, 3, 5, 2 * MIB]));
+    assert_eq!(trace.caching.fragments(), FreeMemory { bytes: 2096640, largest: 2096640 });
     trace.free(0);
     trace.empty();
     assert_eq!((trace.reserved(), trace.blocks(Class::Small)), (0, Vec::new()));
@@ -175,7 +175,7 @@ fn large_blocks_are_split_if_more_than_1_mib_remains() {
     assert_eq!(trace.blocks(Class::Large)[1..], own);
     assert_eq!(trace.reserved(), 42 * MIB);
     // Six requests; two were served from blocks. Split by: 1 MiB + 1, 10 MiB - 512, 9 MiB - 512, 10 MiB + 1.
-    assert_eq!(trace.work(), [6, 2, 4, 20 * MIB]);
+    assert_eq!(trace.stats(), [6, 2, 4, 20 * MIB]);
 }
 
 /// Unusable free memory is returned before a request fails.
@@ -188,17 +188,17 @@ fn free_segments_are_returned_before_a_request_fails() {
     trace.free(0);
     // 16 MiB plus the 28 reserved exceed 40, but not without the free segment of 12.
     assert!(trace.allocate(3, 16 * MIB));
-    assert_eq!((trace.reserved(), trace.work()[3]), (32 * MIB, 12 * MIB));
+    assert_eq!((trace.reserved(), trace.stats()[3]), (32 * MIB, 12 * MIB));
     // 8 of the 16 MiB are reused: 8 MiB are left, besides 2 MiB - 512 of small blocks.
     trace.free(3);
     assert!(trace.allocate(4, 8 * MIB));
     // 10 MiB fit neither the free block of 8 nor the 8 below the limit.
     assert!(!trace.allocate(5, 10 * MIB));
-    assert_eq!(trace.caching.pieces(), FreeMemory { bytes: 10 * MIB - 512, largest: 8 * MIB });
+    assert_eq!(trace.caching.fragments(), FreeMemory { bytes: 10 * MIB - 512, largest: 8 * MIB });
     assert_eq!(trace.reserved(), 32 * MIB);
     // 8 MiB fit.
     assert!(trace.allocate(5, 8 * MIB));
-    assert_eq!(trace.caching.pieces(), FreeMemory { bytes: 2 * MIB - 512, largest: 2 * MIB - 512 });
+    assert_eq!(trace.caching.fragments(), FreeMemory { bytes: 2 * MIB - 512, largest: 2 * MIB - 512 });
 }
 
 /// Blocks from 32 MiB on are neither split nor used for smaller requests.
@@ -218,18 +218,18 @@ fn oversize_blocks_serve_only_requests_of_similar_size() {
     assert_eq!(trace.remainders(), 20 * MIB - 512);
     // 32 MiB - 512 are an ordinary request.
     assert!(trace.allocate(4, 32 * MIB - 512));
-    assert_eq!((trace.reserved(), trace.work()), (160 * MIB, [5, 1, 1, 0]));
+    assert_eq!((trace.reserved(), trace.stats()), (160 * MIB, [5, 1, 1, 0]));
 
     // The free blocks of 64 and 44 MiB do not serve 31 MiB, and a new segment of 32 exceeds the limit. The smaller of
     // the two is large enough, and is returned.
     trace.free(2);
     trace.free(3);
     assert!(trace.allocate(5, 31 * MIB));
-    assert_eq!((trace.reserved(), trace.work()[3]), ((160 - 44 + 32) * MIB, 44 * MIB));
+    assert_eq!((trace.reserved(), trace.stats()[3]), ((160 - 44 + 32) * MIB, 44 * MIB));
     // Neither 64 nor 32 MiB suffice for 96: both are returned.
     trace.free(5);
     assert!(trace.allocate(6, 96 * MIB));
-    assert_eq!((trace.reserved(), trace.work()[3]), ((148 - 96 + 96) * MIB, (44 + 96) * MIB));
+    assert_eq!((trace.reserved(), trace.stats()[3]), ((148 - 96 + 96) * MIB, (44 + 96) * MIB));
 }
 
 /// Above half of 200 MiB, the segments that have been free longest are returned first.
@@ -246,16 +246,16 @@ fn garbage_collection_returns_the_longest_free_segments() {
     trace.free(2);
     // The fifth search finds no 50 MiB free. The 90 reserved are below half.
     assert!(trace.allocate(4, 50 * MIB));
-    assert_eq!((trace.reserved(), trace.work()[3]), (140 * MIB, 0));
+    assert_eq!((trace.reserved(), trace.stats()[3]), (140 * MIB, 0));
     // At the sixth, the excess is 40. Segment 1 has been free for 3 searches, segment 2 for 2: the average is 2.5.
     assert!(trace.allocate(5, 60 * MIB));
-    assert_eq!((trace.reserved(), trace.work()[3]), (160 * MIB, 40 * MIB));
+    assert_eq!((trace.reserved(), trace.stats()[3]), (160 * MIB, 40 * MIB));
     // At the seventh, the excess is 60, and the average of 3 and 1 is 2: segment 2 is returned, which is not enough,
     // and then segment 4.
     trace.free(4);
     assert!(trace.allocate(6, 70 * MIB));
-    assert_eq!((trace.reserved(), trace.work()[3]), ((160 - 80 + 70) * MIB, 120 * MIB));
-    assert_eq!(trace.work(), [7, 1, 2, 120 * MIB]);
+    assert_eq!((trace.reserved(), trace.stats()[3]), ((160 - 80 + 70) * MIB, 120 * MIB));
+    assert_eq!(trace.stats(), [7, 1, 2, 120 * MIB]);
 }
 
 /// Memory is committed and decommitted in pages of 20 MiB, anywhere in the segment.
@@ -277,13 +277,13 @@ fn expandable_segments_grow_at_the_end_and_in_emptied_pages() {
     // 17 of 18 leave exactly 1 MiB, a block of its own.
     assert!(trace.allocate(2, 17 * MIB));
     assert_eq!(large(&trace), mib(&[(30, "*0"), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
-    assert_eq!((trace.reserved(), trace.work()), (60 * MIB, [3, 1, 3, 0]));
+    assert_eq!((trace.reserved(), trace.stats()), (60 * MIB, [3, 1, 3, 0]));
 
     // 0 to 30 MiB is one whole page, and half of another, which stays.
     trace.free(0);
     trace.empty();
     assert_eq!(large(&trace), mib(&[(0, ""), (10, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
-    assert_eq!((trace.reserved(), trace.work()[3]), (40 * MIB, 20 * MIB));
+    assert_eq!((trace.reserved(), trace.stats()[3]), (40 * MIB, 20 * MIB));
     // 10 and 1 are too small for 25: the first page is committed again, which suffices with the 10.
     assert!(trace.allocate(3, 25 * MIB));
     assert_eq!(large(&trace), mib(&[(25, "*3"), (5, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
@@ -383,7 +383,7 @@ fn cache_is_returned_before_the_request_fails_if_the_system_refuses() {
         let second = caching.allocate_block(ValueId(1), 20 * MIB, &mut system).unwrap();
         caching.free_block(20 * MIB, first);
         caching.allocate_block(ValueId(2), 40 * MIB, &mut system).unwrap();
-        assert_eq!(caching.work().returned_bytes, 20 * MIB, "{expandable_segments}");
+        assert_eq!(caching.stats().returned_bytes, 20 * MIB, "{expandable_segments}");
         let refused = caching.allocate_block(ValueId(3), 20 * MIB, &mut system);
         assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })), "{refused:?}");
         // A request that failed leaves nothing behind.
@@ -480,7 +480,7 @@ fn check(trace: &Trace<'_>) -> Result<(), proptest::test_runner::TestCaseError> 
     }
     prop_assert_eq!(reserved, trace.reserved());
     prop_assert!(reserved <= trace.target.memory.0);
-    prop_assert_eq!(free, trace.caching.pieces().bytes);
+    prop_assert_eq!(free, trace.caching.fragments().bytes);
     prop_assert_eq!(used.len(), trace.allocated.len());
     for (name, &(bytes, (_, offset))) in &trace.allocated {
         let (class, size, address) = used[name];
