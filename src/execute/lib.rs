@@ -16,10 +16,10 @@ pub use child::{Crash, Ending, Exit, LOG_FILE, Message, Reporter, end_with_paren
 pub use dump::{DUMP_FILES, dump};
 pub use engine::{Engine, StepReport};
 pub use error::RunError;
-pub use logs::{STEPS_FILE, Timeline};
+pub use logs::STEPS_FILE;
 pub use metrics::{
     Counts, Ended, ExternalCounter, ExternalReading, Measured, Outcome, agrees, collected_each_evaluation,
     driver_agrees, in_pieces, leaked_each_step, micro_batches_of, more_flops, untrained_parameters,
 };
-pub use prepare::{DATA_FILE, MatmulAlgorithmSources, PRODUCTS_FILE, prime};
+pub use prepare::{DATA_FILE, PRODUCTS_FILE, prime};
 pub use train::{MEMORY_FILE, run};

@@ -18,7 +18,7 @@ mod remedies;
 mod sweep;
 mod torch;
 
-pub use budget::{InfeasibleBudget, ParetoFront, ParetoFronts, RecomputeChoice};
+pub use budget::{InfeasibleBudget, ParetoFronts};
 pub use compiler::{Compiler, compile, compile_verified};
 pub use error::PlanError;
 pub use estimate::{ASSUMED_HOST, Calibration, DeviceRates, RatesOrigin, UnknownRate, is_on_host};

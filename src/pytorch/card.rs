@@ -4,10 +4,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card {
     /// Compute capability, major and minor.
-    pub capability: (u32, u32),
-    pub multiprocessors: usize,
+    pub(crate) capability: (u32, u32),
+    pub(crate) multiprocessors: usize,
     /// Resident threads of a multiprocessor.
-    pub threads: usize,
+    pub(crate) threads: usize,
 }
 
 impl Card {

@@ -185,7 +185,7 @@ impl Sequence {
     }
 
     /// Requested bytes of the requests that live after an event, by purpose.
-    pub fn live_after(&self, event: usize) -> [(Purpose, u64); Purpose::ALL.len()] {
+    pub(crate) fn live_after(&self, event: usize) -> [(Purpose, u64); Purpose::ALL.len()] {
         let mut live = Purpose::ALL.map(|purpose| (purpose, 0));
         let mut bytes = Vec::new();
         for event in &self.events[..=event] {
@@ -204,7 +204,7 @@ impl Sequence {
     }
 
     /// The live requests of equal purpose, bytes and phase after an event, largest sum first.
-    pub fn live_groups_after(&self, event: usize) -> Vec<LiveGroup> {
+    pub(crate) fn live_groups_after(&self, event: usize) -> Vec<LiveGroup> {
         let mut requests = Vec::new();
         let mut phase = Phase::Start;
         for event in &self.events[..=event] {
@@ -228,12 +228,12 @@ impl Sequence {
     }
 
     /// The number of the training step of an event, from 1; 0 before the first.
-    pub fn step_of(&self, event: usize) -> usize {
+    pub(crate) fn step_of(&self, event: usize) -> usize {
         self.events[..=event].iter().filter(|event| **event == Event::Step).count()
     }
 
     /// The purpose of the request at an event.
-    pub fn purpose_of(&self, event: usize) -> Purpose {
+    pub(crate) fn purpose_of(&self, event: usize) -> Purpose {
         let before = self.events[..event].iter().filter(|event| matches!(event, Event::Request(_)));
         self.purposes[before.count()]
     }

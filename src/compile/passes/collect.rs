@@ -48,7 +48,7 @@ fn outputs(program: &Program, section: &Section, what: CollectedOutput) -> Vec<V
 
 impl Program {
     /// The storages that no section frees: leaked or collected, in memory of their own.
-    pub fn outliving(&self) -> impl Iterator<Item = ValueId> + '_ {
+    pub(crate) fn outliving(&self) -> impl Iterator<Item = ValueId> + '_ {
         let code = self.sections.iter().flat_map(|section| &section.code);
         code.filter_map(|instruction| match instruction.action {
             Action::Leak(storage) => Some(storage),

@@ -8,4 +8,4 @@ mod timeline;
 pub(crate) use evaluation_log::EvaluationLog;
 pub use step_log::STEPS_FILE;
 pub(crate) use step_log::{StepLog, TimedStep};
-pub use timeline::Timeline;
+pub(crate) use timeline::Timeline;

@@ -21,7 +21,7 @@ struct InstructionRecord {
 
 /// Records live memory and times. Its memory is allocated up front: recording allocates nothing, so that it changes
 /// neither the resident set nor, measurably, the time of a step.
-pub struct Timeline {
+pub(crate) struct Timeline {
     /// By instruction, section after section.
     records: Vec<InstructionRecord>,
     /// By section: index of its first record.
@@ -131,7 +131,7 @@ impl Timeline {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(&self, program: &Program, file: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, program: &Program, file: &Path) -> io::Result<()> {
         let mut csv = csv::Writer::from_path(file)?;
         csv.write_record(header())?;
         for (number, (section, begin)) in program.sections.iter().zip(&self.section_starts).enumerate() {

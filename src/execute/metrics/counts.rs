@@ -9,71 +9,71 @@ use ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 /// Counted during execution, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    pub steps: u64,
-    pub micro_batches: u64,
+    pub(crate) steps: u64,
+    pub(crate) micro_batches: u64,
     /// FLOPs, without evaluations.
     pub flops: u64,
-    pub recompute_flops: u64,
+    pub(crate) recompute_flops: u64,
     /// Recomputed operations, without casts and dequantization.
-    pub recomputed_operations: u64,
+    pub(crate) recomputed_operations: u64,
     /// Requests to the backing store, without those of evaluations and of first iterations.
-    pub requests: u64,
-    pub requests_in_evaluation: u64,
+    pub(crate) requests: u64,
+    pub(crate) requests_in_evaluation: u64,
     /// Requests of instructions that run in the first iteration only. They are not part of any step.
-    pub requests_in_first_iteration: u64,
+    pub(crate) requests_in_first_iteration: u64,
     /// Work of a caching allocator: without evaluations, and in evaluations.
-    pub cache: CacheStats,
-    pub cache_in_evaluation: CacheStats,
+    pub(crate) cache: CacheStats,
+    pub(crate) cache_in_evaluation: CacheStats,
     /// Parameters, gradients and optimizer states that were initialised lazily, at their first use.
-    pub lazily_initialised: u64,
+    pub(crate) lazily_initialised: u64,
     /// Elements of the parameters that the optimizer updated.
-    pub trained_parameters: u64,
+    pub(crate) trained_parameters: u64,
     /// The same, by update rule.
-    pub updated: UpdatedBy,
+    pub(crate) updated: UpdatedBy,
     /// Buckets whose gradients were applied before the backward pass was over.
-    pub updates_in_backward: u64,
+    pub(crate) updates_in_backward: u64,
     /// FLOPs computed on the host.
-    pub host_flops: u64,
+    pub(crate) host_flops: u64,
     /// Bytes of parameters copied to their pool from the pool in which they were initialised.
-    pub bytes_at_start: u64,
+    pub(crate) bytes_at_start: u64,
     /// Bytes transferred between device and host, without those of start-up, evaluations and batches.
-    pub bytes_to_host: u64,
-    pub bytes_to_device: u64,
+    pub(crate) bytes_to_host: u64,
+    pub(crate) bytes_to_device: u64,
     /// Bytes of batches copied to the device, without evaluations.
-    pub batch_bytes: u64,
+    pub(crate) batch_bytes: u64,
     /// Steps whose batch was prefetched: its copy to the device was enqueued before the step began.
-    pub batches_ahead: u64,
+    pub(crate) batches_ahead: u64,
     /// Bytes of gradients zeroed at the end of steps.
-    pub zeroed_bytes: u64,
+    pub(crate) zeroed_bytes: u64,
     /// Tensors cast to another dtype, by a cast or fused into the operation that produced them; without evaluations.
-    pub casts: u64,
+    pub(crate) casts: u64,
     /// Bytes of parameters stored in 16 bits, at each update.
-    pub parameter_bytes_in_16_bits: u64,
+    pub(crate) parameter_bytes_in_16_bits: u64,
     /// Weights dequantized, without evaluations.
-    pub dequantized: u64,
+    pub(crate) dequantized: u64,
     /// Bytes of optimizer states stored in 16 bits and in 8, at each update.
-    pub state_bytes_in_16_bits: u64,
-    pub state_bytes_in_8_bits: u64,
+    pub(crate) state_bytes_in_16_bits: u64,
+    pub(crate) state_bytes_in_8_bits: u64,
     /// Elements of parameters and optimizer states rounded stochastically.
-    pub random_roundings: u64,
+    pub(crate) random_roundings: u64,
     /// Slices of losses that are computed in more than one slice; without evaluations.
-    pub loss_slices: u64,
+    pub(crate) loss_slices: u64,
     /// Replays of captured graphs, without evaluations.
-    pub replays: u64,
+    pub(crate) replays: u64,
     /// Steps skipped because a gradient was not finite.
-    pub skipped_steps: u64,
+    pub(crate) skipped_steps: u64,
     /// Storages freed late: another operation ran between their last use and the free.
-    pub late_frees: u64,
+    pub(crate) late_frees: u64,
     /// Bytes of those storages.
-    pub late_freed_bytes: u64,
+    pub(crate) late_freed_bytes: u64,
     /// Bytes that are never freed.
-    pub leaked_bytes: u64,
-    pub evaluations: u64,
+    pub(crate) leaked_bytes: u64,
+    pub(crate) evaluations: u64,
     /// Forward passes of evaluations.
-    pub evaluation_passes: u64,
+    pub(crate) evaluation_passes: u64,
     /// Bytes that evaluations have collected, by device.
-    pub collected_bytes: [u64; Pool::HOMES.len()],
-    pub late_frees_in_evaluation: u64,
+    pub(crate) collected_bytes: [u64; Pool::HOMES.len()],
+    pub(crate) late_frees_in_evaluation: u64,
 }
 
 impl Counts {

@@ -8,7 +8,7 @@ const MAX_RULES: usize = 2;
 
 /// Elements of the parameters that each rule updated, by its name, in the order of first updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UpdatedBy([(&'static str, u64); MAX_RULES]);
+pub(crate) struct UpdatedBy([(&'static str, u64); MAX_RULES]);
 
 impl UpdatedBy {
     pub(super) fn count(&mut self, update: &OptimizerStep, numbers: u64) {

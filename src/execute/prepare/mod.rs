@@ -8,4 +8,5 @@ pub(crate) mod products;
 pub use prepared::DATA_FILE;
 pub(crate) use prepared::Prepared;
 pub use prime::prime;
-pub use products::{MatmulAlgorithmSources, PRODUCTS_FILE};
+pub(crate) use products::MatmulAlgorithmSources;
+pub use products::PRODUCTS_FILE;

@@ -14,11 +14,11 @@ pub const PRODUCTS_FILE: &str = "products.csv";
 
 /// The number of matmul shapes by the source of their algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MatmulAlgorithmSources {
-    pub timed: u64,
-    pub cached: u64,
-    pub stored: u64,
-    pub untimed: u64,
+pub(crate) struct MatmulAlgorithmSources {
+    pub(crate) timed: u64,
+    pub(crate) cached: u64,
+    pub(crate) stored: u64,
+    pub(crate) untimed: u64,
 }
 
 /// Lets the device choose algorithms for a program, and writes and logs the choices. `None` if the device has no

@@ -23,17 +23,17 @@ use spec::{Budget, MemoryKey, Recompute, RunConfig};
 
 /// A recompute plan with its cost and peak memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RecomputeChoice {
-    pub recompute_plan: RecomputePlan,
+pub(crate) struct RecomputeChoice {
+    pub(crate) recompute_plan: RecomputePlan,
     /// Recomputation time per step, as the number of matmul FLOPs that take as long.
-    pub cost: f64,
+    pub(crate) cost: f64,
     /// Peak reserved bytes of the device pool in the whole run.
-    pub peak: u64,
+    pub(crate) peak: u64,
 }
 
 /// The Pareto front of cost against peak, by rising cost and falling peak.
 #[derive(Clone, Debug)]
-pub struct ParetoFront {
+pub(crate) struct ParetoFront {
     /// Never empty.
     choices: Vec<RecomputeChoice>,
     /// The peak without recomputation.
@@ -64,7 +64,7 @@ impl ParetoFront {
     ///
     /// # Errors
     /// A violation of a program's invariants: a mistake in a pass.
-    pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<ParetoFront, Violation> {
+    pub(crate) fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<ParetoFront, Violation> {
         let candidates = candidates::all(graphs, config, target)?;
         // The first candidate recomputes nothing.
         let plain_peak = candidates[0].peak;
@@ -74,12 +74,12 @@ impl ParetoFront {
         })
     }
 
-    pub fn choices(&self) -> &[RecomputeChoice] {
-        &self.choices
-    }
-
     /// The cheapest choice that meets the budget. If no choice meets it, the choice with the lowest peak and the error.
-    pub fn select(&self, budget: Budget, target: &Target) -> (&RecomputeChoice, Option<InfeasibleBudget>) {
+    pub(crate) fn select(
+        &self,
+        budget: Budget,
+        target: &Target,
+    ) -> (&RecomputeChoice, Option<InfeasibleBudget>) {
         let lowest_peak = self.lowest_peak();
         let most = match budget {
             Budget::Bytes(Bytes(bytes)) => bytes,
@@ -161,7 +161,7 @@ impl ParetoFronts {
     ///
     /// # Errors
     /// Those of `recompute_plan`.
-    pub fn find(
+    pub(crate) fn find(
         &self,
         graphs: &Graphs,
         config: &RunConfig,

@@ -82,7 +82,7 @@ proptest! {
     fn peak_never_rises_when_the_budget_falls(config in any_config(), target in any_target()) {
         let graphs = Graphs::of(&config);
         let front = ParetoFront::of(&graphs, &config, &target).unwrap();
-        let [first, .., last] = front.choices() else { return Ok(()) };
+        let [first, .., last] = &front.choices[..] else { return Ok(()) };
         let mut compiler = Compiler::new(&target);
         let mut before = u64::MAX;
         for share_of_8 in (0..=8).rev() {

@@ -64,7 +64,7 @@ impl Model {
     }
 
     /// The parts of each sample that it reads, for samples of this number of tokens; `None`: of its context.
-    pub fn sample_of(&self, tokens: Option<usize>) -> Sample {
+    pub(crate) fn sample_of(&self, tokens: Option<usize>) -> Sample {
         self.each().sample(tokens)
     }
 

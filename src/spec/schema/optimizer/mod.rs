@@ -68,7 +68,7 @@ pub struct UpdateGroup<'a> {
     /// The group of the experiment file; `None` for the remaining parameters.
     pub named: Option<&'a Group>,
     /// Whether it has hidden matrices only, or all other parameters only; `None`: both.
-    pub of_matrices: Option<bool>,
+    pub(crate) of_matrices: Option<bool>,
     /// The base learning rate, which the schedule scales.
     pub lr: f64,
     pub rule: Rule,
