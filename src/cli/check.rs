@@ -57,7 +57,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
 
 /// Skips the runs whose recompute budget is infeasible on this machine, as `plan` does.
 fn skip_infeasible(experiment: &mut Experiment, data: &DataSets) -> Result<(), Failure> {
-    experiment.know_data(|config| data.describe(config));
+    experiment.set_data_properties(|config| data.describe(config));
     let limits = experiment.limits;
     let machine = || {
         let found = device::find(DeviceChoice::Auto).map_err(Failure::input)?;

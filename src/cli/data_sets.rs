@@ -143,7 +143,7 @@ impl DataSets {
     /// Sets the properties of a run's data, if it could be read.
     pub(super) fn describe(&self, config: &mut RunConfig) {
         if let Some(contents) = self.contents(config) {
-            config.know_data(contents);
+            config.set_data_properties(contents);
         }
     }
 

@@ -108,7 +108,7 @@ impl InputArgs {
             None => Machine::Found(device::find(self.device).map_err(Failure::input)?),
         };
         let plan = |mut experiment: Experiment| {
-            experiment.know_data(|config| data.describe(config));
+            experiment.set_data_properties(|config| data.describe(config));
             let limits = self.limits().or(experiment.limits);
             let target = machine.target(limits).map_err(Failure::input)?;
             experiment.plan.framework = framework.unwrap_or(experiment.plan.framework);

@@ -39,7 +39,7 @@ pub struct Experiment {
 
 impl Experiment {
     /// Sets what is known of each run's data once it was opened.
-    pub fn know_data(&mut self, know: impl Fn(&mut RunConfig)) {
+    pub fn set_data_properties(&mut self, know: impl Fn(&mut RunConfig)) {
         let configs = self.points.iter_mut().flat_map(|point| {
             let others = point.without.iter_mut().map(|(_, config)| config);
             point.config.iter_mut().chain(others)

@@ -78,9 +78,8 @@ fn to_host(config: &RunConfig) -> String {
     })
 }
 
-/// The changes of one run of an experiment. `number` is the run's index. Each change acts as
-/// `--set strategies.NAME.KEY=VALUE`; invalid ones are skipped. `know` sets what is
-/// known of a run's data.
+/// The changes of one run of an experiment. `number` is the run's index. Each change acts as `--set
+/// strategies.NAME.KEY=VALUE`; invalid ones are skipped. `know` sets what is known of a run's data.
 pub fn changes(
     file: &Path,
     overrides: &[String],

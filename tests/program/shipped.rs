@@ -59,7 +59,7 @@ fn tokens(config: &RunConfig) -> Option<usize> {
 }
 
 fn planned_for(target: &Target, mut experiment: Experiment) -> Plan {
-    experiment.know_data(|config| config.tokens = tokens(config));
+    experiment.set_data_properties(|config| config.tokens = tokens(config));
     let name = experiment.name.clone();
     plan::plan(experiment, target, Purpose::Predict, &|_| Some(String::new()))
         .unwrap_or_else(|error| panic!("{name}: {error}"))

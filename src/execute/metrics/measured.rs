@@ -290,7 +290,7 @@ impl Measured {
         self.all_reserved_peak_bytes = Some(ledger.all_reserved_peak());
     }
 
-    /// Sets step times and throughput, for steps of this volume.
+    /// Sets step times and throughput, for steps of this number of samples.
     pub(crate) fn record_speed(&mut self, times: &StepTimes, samples: usize) {
         let steps = &times.step_ms;
         let median = statistics::median(steps);

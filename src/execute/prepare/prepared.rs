@@ -40,7 +40,7 @@ impl Prepared {
         check_unchanged(&digest, &folder.join(DATA_FILE))?;
         let weights = weights.map(|weights| weights.matched(&graph::needed(&config.model))).transpose()?;
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
-        config.know_data(data.contents());
+        config.set_data_properties(data.contents());
         if config.lengths.is_some() {
             // Samples are padded to the longest document.
             sample = config.sample();

@@ -42,7 +42,8 @@ fn padded_to_batch(config: &RunConfig, multiple: usize) -> RunConfig {
     };
     let mut config = RunConfig { data: Data::Text(text), ..config.clone() };
     let training = vec![3, 1, 2, 5, 4, 2, 9, 3, 2, 1, 4, 16];
-    config.know_data(&DocumentLengths(SampleLengths { training, evaluation: vec![7, 2, 3, 11, 1] }));
+    config
+        .set_data_properties(&DocumentLengths(SampleLengths { training, evaluation: vec![7, 2, 3, 11, 1] }));
     let lengths = config.lengths.as_ref().expect("the documents are known");
     assert!(lengths.distinct().len() > 1 || multiple == 8, "{lengths:?}");
     config

@@ -1,7 +1,7 @@
 //! A configurable decoder; the default is GPT-2 (Radford et al. 2019).
 //!
-//! B micro-batch, T tokens of a sample (the context, or fewer if lengths vary), C d_model, H query heads, G key and value heads, D channels per head, F d_ff, V
-//! vocabulary.
+//! B micro-batch, T tokens of a sample (the context, or fewer if lengths vary), C d_model, H query heads, G key and
+//! value heads, D channels per head, F d_ff, V vocabulary.
 
 mod attention;
 mod block;

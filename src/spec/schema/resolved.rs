@@ -141,7 +141,7 @@ impl RunConfig {
     }
 
     /// Sets what is known of a run once its data was opened.
-    pub fn know_data(&mut self, contents: &dyn Contents) {
+    pub fn set_data_properties(&mut self, contents: &dyn Contents) {
         self.tokens = contents.tokens();
         // The documents are cut at the context.
         self.lengths = None;
