@@ -228,6 +228,8 @@ optimizer.adamw.lr = 1e-3
         "data.text.tokens = { file = \"/nowhere\", special = true, end = \"off\" }",
         "data.text.jsonl = \"off\"",
         "data.text.documents = \"joined\"",
+        "data.text.pad_to = \"context\"",
+        "data.text.pad_to_multiple_of = 1",
         "data.text.split = 0.9",
         "data.tokens.format = \"u16\"",
         "data.tokens.header = 0",
