@@ -37,11 +37,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
-    let Machine { card, implementation, alloc_conf, .. } =
-        torch::machine(&plan.target, plan.keys.alloc_conf)?;
+    let Machine { card, version, implementation, alloc_conf, .. } =
+        torch::machine(&plan.target, plan.keys)?;
     let not_covered =
         |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
-    let sequence = pytorch::sequence(config, card, implementation).map_err(not_covered)?;
+    let sequence = pytorch::sequence(config, card, version, implementation).map_err(not_covered)?;
     let heading = format!("{}, {}", plan.experiment, title(run));
     let script = pytorch::script(config, card, implementation, &heading).map_err(not_covered)?;
     match &args.out {

@@ -40,5 +40,5 @@ pub(super) fn pytorch(plans: &[Plan]) -> Result<Option<String>, Failure> {
             other.file.display()
         )));
     }
-    Ok((first.keys.framework == Framework::Pytorch).then(|| torch::name(first.keys.alloc_conf)))
+    Ok((first.keys.framework == Framework::Pytorch).then(|| torch::name(first.keys)))
 }

@@ -113,7 +113,7 @@ impl InputArgs {
             let target = machine.target(limits).map_err(Failure::input)?;
             experiment.plan.framework = framework.unwrap_or(experiment.plan.framework);
             if experiment.plan.framework == Framework::Pytorch {
-                torch::machine(&target, experiment.plan.alloc_conf)?;
+                torch::machine(&target, experiment.plan)?;
             }
             Ok(plan::plan(experiment, &target, purpose, &|config| data.digest(config))?)
         };

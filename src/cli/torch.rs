@@ -8,7 +8,7 @@ use base::units::Bytes;
 use device::{Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast, torch_machine};
 use pytorch::{Forecast, LivePeak, Machine, Purpose};
-use spec::{AllocConf, Recompute, RunConfig};
+use spec::{AllocConf, PlanKeys, Recompute, RunConfig};
 
 /// The smallest ratio whose cause is stated.
 const NOTABLE: f64 = 1.05;
@@ -21,8 +21,8 @@ const OTHER_FIGURES: &str = "These figures are this program's memory. PyTorch ne
 ///
 /// # Errors
 /// PyTorch's memory is not predicted for the target.
-pub(super) fn machine(target: &Target, alloc_conf: AllocConf) -> Result<Machine, Failure> {
-    torch_machine(target, alloc_conf).ok_or_else(|| {
+pub(super) fn machine(target: &Target, keys: PlanKeys) -> Result<Machine, Failure> {
+    torch_machine(target, keys).ok_or_else(|| {
         Failure::input(format!(
             "PyTorch's memory is not predicted for {}\n = help: give `--target` with a card that `devices --targets` \
              lists, of a compute capability below 12.0, or add `--as runner`",
@@ -32,8 +32,8 @@ pub(super) fn machine(target: &Target, alloc_conf: AllocConf) -> Result<Machine,
 }
 
 /// `PyTorch 2.15 with expandable_segments:True`
-pub(super) fn name(alloc_conf: AllocConf) -> String {
-    let version = pytorch::VERSION;
+pub(super) fn name(PlanKeys { torch_version, alloc_conf, .. }: PlanKeys) -> String {
+    let version = torch_version.name();
     match alloc_conf == AllocConf::default() {
         true => format!("PyTorch {version}"),
         false => format!("PyTorch {version} with {alloc_conf}"),
@@ -51,7 +51,7 @@ struct Predicted<'a> {
 }
 
 fn predicted(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> Vec<Predicted<'_>> {
-    let of_plan = |plan: &'_ Plan| torch_machine(&plan.target, plan.keys.alloc_conf);
+    let of_plan = |plan: &'_ Plan| torch_machine(&plan.target, plan.keys);
     let all = plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run)));
     all.filter(|(_, run)| is_shown(run))
         .filter_map(|(plan, run)| {

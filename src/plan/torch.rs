@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 
 use device::{DeviceKind, Pool, Target};
 use pytorch::{Card, CardMemory, Forecast, Implementation, Machine, NotCovered};
-use spec::{AllocConf, Framework, MemoryKey, PlanKeys, RunConfig};
+use spec::{Framework, MemoryKey, PlanKeys, RunConfig};
 
 /// PyTorch's memory of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,11 +20,12 @@ pub struct TorchForecast {
 }
 
 /// The card of a target as PyTorch uses it. `None` if the target is not a known card.
-pub fn torch_machine(target: &Target, alloc_conf: AllocConf) -> Option<Machine> {
+pub fn torch_machine(target: &Target, keys: PlanKeys) -> Option<Machine> {
     let card = Card::named(&target.name).filter(|_| target.kind == DeviceKind::Cuda)?;
     let memory = CardMemory { available: target.available_at(Pool::Device), total: target.memory.0 };
     let memory = target.limits(Pool::Device).then_some(memory);
-    Some(Machine { card, memory, implementation: Implementation::Fused, alloc_conf })
+    let PlanKeys { torch_version: version, alloc_conf, .. } = keys;
+    Some(Machine { card, version, memory, implementation: Implementation::Fused, alloc_conf })
 }
 
 /// Forecasts PyTorch's memory on one card.
@@ -38,7 +39,7 @@ pub(super) struct TorchForecaster {
 impl TorchForecaster {
     /// `None` if the target is not a known card.
     pub(super) fn of(target: &Target, keys: PlanKeys) -> Option<TorchForecaster> {
-        let machine = torch_machine(target, keys.alloc_conf)?;
+        let machine = torch_machine(target, keys)?;
         Some(TorchForecaster { machine, framework: keys.framework, largest: BTreeMap::new() })
     }
 
@@ -75,7 +76,7 @@ impl TorchForecaster {
 /// Whether two runs have the same PyTorch script.
 pub(super) fn have_same_script(target: &Target, one: &RunConfig, two: &RunConfig) -> bool {
     let script = |config| {
-        let machine = torch_machine(target, AllocConf::default())?;
+        let machine = torch_machine(target, PlanKeys::default())?;
         pytorch::script(config, machine.card, machine.implementation, "").ok()
     };
     script(one).is_some_and(|script_of_one| script(two) == Some(script_of_one))

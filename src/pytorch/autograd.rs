@@ -137,7 +137,7 @@ pub(crate) type AccumulateHook<'a> = &'a dyn Fn(&Torch, &Tensor);
 pub(crate) fn backward(torch: &Torch, root: &Tensor, retains: bool, hook: Option<AccumulateHook<'_>>) {
     // ones_like(root), which the caller holds until backward returns.
     let ones = torch.like(root);
-    torch.with_grad(false, || run(torch, root, &ones, retains, hook));
+    torch.in_backward_thread(|| torch.with_grad(false, || run(torch, root, &ones, retains, hook)));
 }
 
 /// A node whose gradients are complete.

@@ -43,21 +43,12 @@ impl Card {
         if self.capability.0 >= 9 { 32 << 20 } else { (4096 * 2 + 16 * 8) << 10 }
     }
 
-    /// Elements per tile of CUB's algorithms in the gradient of an embedding. Found from requests that PyTorch 2.15 made.
-    pub(crate) fn cub_tiles(&self) -> CubTiles {
+    /// Elements per tile of CUB's radix sort of pairs, in the gradient of an embedding.
+    pub(crate) fn sort_tile(&self) -> usize {
         match self.capability {
-            (9.., _) => CubTiles { sort: 4608, select: 4928 },
-            (8, 0) => CubTiles { sort: 3840, select: 1344 },
-            (8, _) => CubTiles { sort: 3840, select: 320 },
-            _ => CubTiles { sort: 2816, select: 320 },
+            (9.., _) => 4608,
+            (8, _) => 3840,
+            _ => 2816,
         }
     }
-}
-
-/// Elements per tile.
-pub(crate) struct CubTiles {
-    /// Of the radix sort of pairs.
-    pub(crate) sort: usize,
-    /// Of the selection of unique keys.
-    pub(crate) select: usize,
 }

@@ -9,7 +9,7 @@ use crate::program::sequence;
 use crate::replay::{Peaks, replay};
 use crate::sequence::{Phase, Purpose, Sequence};
 use base::search;
-use spec::{AllocConf, RunConfig, Train};
+use spec::{AllocConf, RunConfig, TorchVersion, Train};
 
 /// The largest micro-batch that the search considers.
 const LARGEST_BATCH: usize = 1 << 20;
@@ -21,6 +21,7 @@ const UNIT: u64 = 2 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     pub card: Card,
+    pub version: TorchVersion,
     /// Without a limit, memory has no end.
     pub memory: Option<CardMemory>,
     pub implementation: Implementation,
@@ -163,7 +164,7 @@ impl Machine {
     }
 
     fn sequence(&self, config: &RunConfig) -> Result<Sequence, NotCovered> {
-        sequence(config, self.card, self.implementation)
+        sequence(config, self.card, self.version, self.implementation)
     }
 
     fn replay(&self, sequence: &Sequence, memory: CardMemory) -> Result<Peaks, (usize, OutOfMemory)> {

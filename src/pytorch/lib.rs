@@ -5,9 +5,6 @@
 //! request and save what they save; the engine runs backward in autograd's order. So the whole sequence of requests
 //! can be compared with PyTorch's own.
 
-/// The version of PyTorch whose requests are predicted.
-pub const VERSION: &str = "2.15";
-
 mod allocator;
 mod autograd;
 mod card;
@@ -23,9 +20,11 @@ mod outputs;
 mod peak;
 mod program;
 mod replay;
+mod rules;
 mod sequence;
 mod tensor;
 mod torch;
+mod workspace;
 
 pub use allocator::{CardMemory, OutOfMemory, Usage};
 pub use card::Card;

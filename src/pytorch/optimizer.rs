@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::rules::NormScratch;
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -114,9 +115,16 @@ impl Optimizer {
         let gradients: Vec<Tensor> = self.parameters().filter_map(Tensor::grad).collect();
         let Some(dtype) = gradients.first().map(Tensor::dtype) else { return };
         let norms: Vec<Tensor> = {
-            let _addresses = torch.storage(8 * (gradients.len() as u64 + 1));
-            let chunks: usize = gradients.iter().map(|gradient| gradient.elements().div_ceil(CHUNK)).sum();
-            let _chunks = torch.storage(4 * chunks as u64);
+            let chunks = gradients.iter().map(|gradient| gradient.elements().div_ceil(CHUNK));
+            let count = gradients.len();
+            let _scratch = match torch.rules.norm_scratch {
+                NormScratch::Chunks => {
+                    vec![torch.storage(8 * (count as u64 + 1)), torch.storage(4 * chunks.sum::<usize>() as u64)]
+                }
+                NormScratch::MostChunks => {
+                    vec![torch.storage(4 * (count * chunks.max().unwrap_or(0)) as u64)]
+                }
+            };
             gradients.iter().map(|gradient| torch.scalar(gradient.dtype())).collect()
         };
         let total = {

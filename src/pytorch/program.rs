@@ -11,32 +11,39 @@ use crate::grad_scaler::GradScaler;
 use crate::module::{Module, dtype_of};
 use crate::optimizer::{Implementation, Kind, Optimizer};
 use crate::outputs::Outputs;
+use crate::rules;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::forward_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
-    RunConfig, StorageDtype, Update,
+    RunConfig, StorageDtype, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
 pub(crate) const STEPS: usize = 4;
 
-/// The sequence of a run's allocator calls on a card.
+/// The sequence of a run's allocator calls on a card in a version of PyTorch.
 ///
 /// # Errors
 /// The run is not covered.
 pub fn sequence(
     config: &RunConfig,
     card: Card,
+    version: TorchVersion,
     implementation: Implementation,
 ) -> Result<Sequence, NotCovered> {
     coverage::check(config, &card)?;
-    let torch = Torch::new(card);
+    let rules = rules::of(version);
+    rules.check(&card)?;
+    let torch = Torch::new(card, rules);
     let mut program = Program::start(&torch, config, implementation)?;
     torch.with_purpose(Purpose::Activation, || program.run());
-    Ok(torch.take_sequence())
+    match torch.refused.take() {
+        Some(reason) => Err(reason),
+        None => Ok(torch.take_sequence()),
+    }
 }
 
 /// Checks the operations of a run's graph.

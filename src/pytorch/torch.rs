@@ -8,13 +8,18 @@ use std::rc::Rc;
 use crate::autograd::{Gradient, Node};
 use crate::card::Card;
 use crate::checkpoint::Frame;
+use crate::coverage::NotCovered;
+use crate::rules::Rules;
 use crate::sequence::{Event, Part, Purpose, Sequence};
 use crate::tensor::{DType, Storage, Tensor};
+use crate::workspace::Threads;
 use ops::Shape;
 
 /// A simulated PyTorch process. Each new tensor records a request of the caching allocator, each dropped one a release.
 pub(crate) struct Torch {
     pub(crate) card: Card,
+    pub(crate) rules: &'static Rules,
+    pub(crate) threads: Threads,
     sequence: Rc<RefCell<Sequence>>,
     /// Grad mode (`torch.is_grad_enabled()`).
     grad: Cell<bool>,
@@ -32,12 +37,16 @@ pub(crate) struct Torch {
     nodes: Cell<u64>,
     /// The purpose of new requests.
     purpose: Cell<Purpose>,
+    /// Why the program is not covered, if it turned out while it ran.
+    pub(crate) refused: RefCell<Option<NotCovered>>,
 }
 
 impl Torch {
-    pub(crate) fn new(card: Card) -> Torch {
+    pub(crate) fn new(card: Card, rules: &'static Rules) -> Torch {
         Torch {
             card,
+            rules,
+            threads: Threads::default(),
             sequence: Rc::default(),
             grad: Cell::new(true),
             autocast: Cell::new(None),
@@ -46,6 +55,7 @@ impl Torch {
             stopped: Cell::new(false),
             nodes: Cell::new(0),
             purpose: Cell::new(Purpose::Parameter),
+            refused: RefCell::default(),
         }
     }
 

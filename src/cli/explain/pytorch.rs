@@ -26,7 +26,7 @@ pub(super) fn text(
     config: &RunConfig,
     changes: Vec<Change>,
 ) -> Result<String, Failure> {
-    let machine = torch::machine(&plan.target, plan.keys.alloc_conf)?;
+    let machine = torch::machine(&plan.target, plan.keys)?;
     let not_predicted = |reason| {
         Failure::input(format!(
             "PyTorch's memory of {} is not predicted: {reason}\n = help: `--as runner` explains this program's memory",
@@ -67,7 +67,7 @@ pub(super) fn text(
          peak {} allocated, {} reserved; start-up {}; first step {}\n\
          {fit}\n\
          smallest sufficient limit {}, {context} of context included\n\n{}\n{}",
-        torch::name(machine.alloc_conf),
+        torch::name(plan.keys),
         Bytes(peak.allocated),
         Bytes(peak.reserved),
         Bytes(start.allocated),

@@ -4,6 +4,7 @@ use super::elementwise::softmax;
 use super::views::copied;
 use super::{cast, dropout, matmul_output, scale};
 use crate::autograd::Gradient;
+use crate::coverage::NotCovered;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -76,6 +77,13 @@ pub(crate) fn scaled_dot_product_attention(
     let q = autocast(q);
     let dtype = q.dtype();
     let kernel = if mask.is_some() { Kernel::Efficient } else { Kernel::choose(torch, dtype) };
+    if kernel == Kernel::Efficient && heads.keys != heads.queries && !torch.rules.efficient_groups {
+        torch.refused.replace(Some(NotCovered(format!(
+            "grouped heads without FlashAttention (fp32, a mask, or compute capability below 8.0): PyTorch {} has no \
+             fused kernel for them",
+            torch.rules.version.name()
+        ))));
+    }
     let bias = mask.map(|mask| bias_of_mask(torch, mask, dtype));
     let node = torch.node(&[&q, &k, &v], &[&q, &k, &v], move |torch, _| match kernel {
         Kernel::Flash => flash_backward(torch, heads, dtype),
@@ -116,14 +124,16 @@ fn flash_forward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -
         let rows = splits as u64 * heads.rows(heads.sequence);
         [torch.storage(rows), torch.storage(rows * heads.flash_channels())]
     });
-    let mut state = torch.empty(&[2], DType::I64);
-    let unused = torch.empty(&[1], DType::I64);
+    let mut saved = vec![sums];
+    if torch.rules.flash_state_on_card || has_dropout {
+        saved.extend([torch.empty(&[2], DType::I64), torch.empty(&[1], DType::I64)]);
+    }
     if has_dropout {
         // The generator's state replaces the placeholder.
-        state = torch.empty(&[2], DType::I64);
+        saved[1] = torch.empty(&[2], DType::I64);
     }
     drop(accumulators);
-    (output, vec![sums, state, unused])
+    (output, saved)
 }
 
 /// The number of parts that FlashAttention divides keys into, where queries alone do not fill the card
@@ -168,9 +178,9 @@ fn efficient_forward(
     needs_grad: bool,
 ) -> (Tensor, Vec<Tensor>) {
     // With dropout, seed and offset lie in host memory.
-    let mut saved = match has_dropout {
-        true => Vec::new(),
-        false => vec![torch.scalar(DType::I64), torch.scalar(DType::I64)],
+    let mut saved = match torch.rules.efficient_state_on_card && !has_dropout {
+        true => vec![torch.scalar(DType::I64), torch.scalar(DType::I64)],
+        false => Vec::new(),
     };
     let output = torch.tensor(heads.query_shape(), dtype);
     if needs_grad {
@@ -309,6 +319,6 @@ fn bmm(torch: &Torch, a: &Tensor, b: &Tensor, shape: Shape) -> Tensor {
         let first = backward.needs[0].then(|| matmul_output(torch, shapes[0], dtype));
         vec![first.into(), second.into()]
     });
-    torch.scratch(torch.card.cublas_workspace());
+    torch.cublas_workspace();
     output
 }

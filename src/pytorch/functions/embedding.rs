@@ -1,5 +1,6 @@
 //! `torch.nn.functional.embedding`
 
+use crate::rules::EmbeddingScratch;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -41,10 +42,10 @@ fn gradient(torch: &Torch, dtype: DType, looked_up: usize, vocabulary: usize, ch
     let (_starts, _parts) = (indices(looked_up), indices(1));
     {
         let _runs = indices(looked_up);
-        torch.scratch(tile_scratch(looked_up, torch.card.cub_tiles().select));
+        torch.scratch(select_scratch(torch, looked_up));
     }
     let (_per_run, _offsets) = (indices(runs), indices(runs));
-    torch.scratch(tile_scratch(runs, SCAN_TILE));
+    torch.scratch(scan_scratch(torch, runs));
     let _part_count = indices(1);
     let parts = runs + looked_up / PER_PARTIAL;
     let _begins = indices(parts);
@@ -62,14 +63,19 @@ fn gradient(torch: &Torch, dtype: DType, looked_up: usize, vocabulary: usize, ch
 
 /// Scratch of CUB's radix sort: alternate buffers if there are several passes, a look-back per tile, bins per pass.
 fn sort_scratch(torch: &Torch, looked_up: usize, vocabulary: usize) -> u64 {
-    let bits = usize::BITS - vocabulary.leading_zeros();
+    let bits = (torch.rules.embedding_scratch.sorted_bits)(vocabulary);
     let passes = u64::from(bits.div_ceil(8));
     let buffers = if passes > 1 { 2 * (8 * looked_up as u64).next_multiple_of(256) } else { 0 };
-    buffers + 1024 * looked_up.div_ceil(torch.card.cub_tiles().sort) as u64 + 2048 * passes + 256 + 255
+    buffers + 1024 * looked_up.div_ceil(torch.card.sort_tile()) as u64 + 2048 * passes + 256 + 255
 }
 
-/// Scratch of CUB's scan and selection: 16 bytes for each tile and for 32 more, and a second allocation, each aligned to
-/// 256 bytes.
-fn tile_scratch(elements: usize, tile: usize) -> u64 {
-    (16 * (elements.div_ceil(tile) as u64 + 32)).next_multiple_of(256) + 256 + 255
+/// Scratch of CUB's selection: a state for each tile, and two parts of one alignment.
+fn select_scratch(torch: &Torch, elements: usize) -> u64 {
+    let EmbeddingScratch { select_tile, select, .. } = torch.rules.embedding_scratch;
+    select(elements.div_ceil(select_tile(&torch.card)) as u64) + 256 + 255
+}
+
+/// Scratch of CUB's scan, likewise.
+fn scan_scratch(torch: &Torch, elements: usize) -> u64 {
+    (torch.rules.embedding_scratch.scan)(elements.div_ceil(SCAN_TILE) as u64) + 256 + 255
 }

@@ -6,9 +6,6 @@ use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Shape;
 
-/// cuBLASLt's workspace in forward, with a bias as epilogue.
-const CUBLASLT_WORKSPACE: u64 = 1 << 20;
-
 /// `x W^T + bias`: `addmm` by cuBLASLt with a bias, `mm` by cuBLAS without. x [.., K], weight [M, K], bias [M].
 pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
     let [bias, weight, x] = match torch.autocast() {
@@ -51,7 +48,7 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
                         Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
                     vec![dx.into(), dw.into(), db]
                 });
-            torch.scratch(CUBLASLT_WORKSPACE);
+            torch.cublaslt_workspace();
             output
         }
         None => {
@@ -61,7 +58,7 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
                     let dx = backward.needs[0].then(|| product(torch, x_shape));
                     vec![dx.into(), dw.into()]
                 });
-            torch.scratch(torch.card.cublas_workspace());
+            torch.cublas_workspace();
             output
         }
     }

@@ -32,6 +32,6 @@ use crate::torch::Torch;
 /// A product of cuBLAS: its output, and the workspace while it runs.
 fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> crate::tensor::Tensor {
     let output = torch.tensor(dims, dtype);
-    torch.scratch(torch.card.cublas_workspace());
+    torch.cublas_workspace();
     output
 }

@@ -6,12 +6,12 @@ pub use alloc_conf::AllocConf;
 
 use alloc_conf::AllocConfText;
 
-use crate::reader::declare::keywords;
+use crate::reader::declare::{KeywordEnum, keywords};
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::keyword;
 use crate::reader::reference::{Accepts, DeclaredKey};
 
-pub(crate) const PLAN_KEYS: &[&str] = &["as", "alloc_conf"];
+pub(crate) const PLAN_KEYS: &[&str] = &["as", "torch_version", "alloc_conf"];
 
 keywords! {
     /// The program whose memory is shown.
@@ -21,16 +21,38 @@ keywords! {
     }
 }
 
+keywords! {
+    /// A version of PyTorch.
+    #[derive(Default)]
+    pub enum TorchVersion {
+        #[default]
+        V2_15 = "2.15",
+        V2_11 = "2.11",
+        V2_6 = "2.6",
+    }
+}
+
+impl TorchVersion {
+    pub fn name(self) -> &'static str {
+        self.keyword()
+    }
+}
+
 /// The keys of `[plan]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanKeys {
     pub framework: Framework,
+    pub torch_version: TorchVersion,
     pub alloc_conf: AllocConf,
 }
 
 impl Default for PlanKeys {
     fn default() -> PlanKeys {
-        PlanKeys { framework: Framework::Runner, alloc_conf: AllocConf::default() }
+        PlanKeys {
+            framework: Framework::Runner,
+            torch_version: TorchVersion::default(),
+            alloc_conf: AllocConf::default(),
+        }
     }
 }
 
@@ -38,12 +60,17 @@ impl PlanKeys {
     pub(crate) fn read<'a>(keys: &mut Keys<'a>) -> Option<PlanKeys> {
         let Some(mut keys) = keys.table("plan", "plan", "[plan]") else { return Some(PlanKeys::default()) };
         let framework = keys.optional("as", keyword());
+        let torch_version = keys.optional("torch_version", keyword());
         let alloc_conf = match keys.entry("alloc_conf") {
             None => Some(AllocConf::default()),
             Some(entry) => alloc_conf::read(&keys, &entry.node),
         };
         keys.finish();
-        Some(PlanKeys { framework: framework?.unwrap_or(Framework::Runner), alloc_conf: alloc_conf? })
+        Some(PlanKeys {
+            framework: framework?.unwrap_or(Framework::Runner),
+            torch_version: torch_version?.unwrap_or_default(),
+            alloc_conf: alloc_conf?,
+        })
     }
 }
 
@@ -51,9 +78,11 @@ impl PlanKeys {
 pub(super) fn reference() -> Vec<DeclaredKey> {
     let framework = "Whose memory `plan` and `explain` show: this program's, or PyTorch's for the same training on a known card. `--as` wins.";
     let conf = "Settings of PyTorch's allocator in the prediction of its memory, as in PYTORCH_ALLOC_CONF.";
-    let keyword = keyword::<Framework>();
+    let version = "The version of PyTorch whose memory is predicted.";
+    let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
     vec![
-        DeclaredKey::new("as", framework, Accepts::value(keyword.expected()), Some("`\"runner\"`")),
+        DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
+        DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
         DeclaredKey::new("alloc_conf", conf, Accepts::value(AllocConfText.expected()), Some("`\"off\"`")),
     ]
 }

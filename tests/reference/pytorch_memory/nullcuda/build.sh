@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds libnullcuda.so, libcuda.so.1 and libnvidia-ml.so.1 for a Python with PyTorch's CUDA 13 build: bash build.sh PYTHON FOLDER
+# Builds libnullcuda.so, libcuda.so.1 and libnvidia-ml.so.1 for a Python with PyTorch's CUDA build: bash build.sh PYTHON FOLDER
 set -euo pipefail
 [ $# = 2 ] || { echo "usage: bash build.sh PYTHON FOLDER" >&2; exit 1; }
 sources=$(cd "$(dirname "$0")" && pwd)
@@ -13,6 +13,9 @@ trap 'rm -rf "$work"' EXIT
 include() { dirname "$(find "$packages/nvidia" -name "$1" -print -quit)"; }
 headers=(-isystem "$(include cuda_runtime_api.h)" -isystem "$(include cublas_v2.h)"
     -isystem "$packages/triton/backends/nvidia/include")
+# Before PyTorch 2.15, `nv/target` is in a package of its own: nvidia-cuda-cccl.
+cccl=$(find "$packages/nvidia" -path '*/nv/target' -print -quit)
+headers+=(-isystem "${cccl%/nv/target}")
 
 undefined() { nm -D --undefined-only "$@" 2>/dev/null | sed -n 's/^ *U \([A-Za-z0-9_]*\).*/\1/p' | sort -u; }
 defined() { nm --defined-only "$@" | sed -n 's/.* T \(.*\)/\1/p' | sort -u; }

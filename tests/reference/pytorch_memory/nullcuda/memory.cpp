@@ -19,14 +19,17 @@ struct Range {
 static std::map<uintptr_t, Range> ranges;
 static size_t used;
 
+// Addresses of all ranges, without access rights: host code that reads or writes device memory crashes instead of getting a
+// wrong value.
+constexpr size_t ARENA = (size_t)64 << 40;
+
+// Addresses ascend and are used once. PyTorch before 2.15 prefers the lower of two equal free blocks.
 static void *map_addresses(size_t bytes, bool has_memory) {
-    // Without access rights: host code that reads or writes device memory crashes instead of getting a wrong value.
-    size_t mapped = bytes + ALIGNMENT;
-    void *mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping == MAP_FAILED) return nullptr;
-    uintptr_t start = (uintptr_t)mapping, range = (start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    if (range > start) munmap(mapping, range - start);
-    munmap((void *)(range + bytes), start + mapped - (range + bytes));
+    static void *arena = mmap(nullptr, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    static uintptr_t next = ((uintptr_t)arena + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (arena == MAP_FAILED || next + bytes > (uintptr_t)arena + ARENA) return nullptr;
+    uintptr_t range = next;
+    next += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     ranges[range] = {bytes, has_memory};
     return (void *)range;
 }
@@ -62,7 +65,6 @@ bool release(void *range) {
     auto found = ranges.find((uintptr_t)range);
     if (found == ranges.end()) return false;
     auto [bytes, has_memory] = found->second;
-    munmap(range, bytes);
     if (has_memory) used -= bytes;
     ranges.erase(found);
     return true;

@@ -1,5 +1,5 @@
-/* libnvidia-ml.so.1, which PyTorch asks whether memory can be shared between machines before it makes expandable segments:
-   3 is NVML_ERROR_NOT_SUPPORTED. */
+/* libnvidia-ml.so.1, which PyTorch asks whether memory can be shared between machines before it makes expandable segments
+   (3 is NVML_ERROR_NOT_SUPPORTED), and which processes use the card when it is out of memory. */
 
 static char device;
 
@@ -18,4 +18,8 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version) {
 int nvmlDeviceGetGpuFabricInfoV() { return 3; }
 int nvmlDeviceGetNvLinkRemoteDeviceType() { return 3; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2() { return 3; }
-int nvmlDeviceGetComputeRunningProcesses() { return 3; }
+
+int nvmlDeviceGetComputeRunningProcesses(void *of, unsigned *count, void *processes) {
+    *count = 0;
+    return 0;
+}

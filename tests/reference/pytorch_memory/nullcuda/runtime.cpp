@@ -198,7 +198,10 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status)
 
 cudaError_t cudaStreamGetCaptureInfo(
     cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *, cudaGraph_t *, const cudaGraphNode_t **,
-    const cudaGraphEdgeData **, size_t *) {
+#if CUDART_VERSION >= 13000
+    const cudaGraphEdgeData **,
+#endif
+    size_t *) {
     // The other results are defined only while a stream is being captured.
     return cudaStreamIsCapturing(stream, status);
 }

@@ -1,0 +1,94 @@
+//! What differs between versions of PyTorch: a table a version. Found from the requests that each version made under
+//! nullcuda.
+
+mod v2_11;
+mod v2_15;
+mod v2_6;
+
+use crate::card::Card;
+use crate::coverage::NotCovered;
+use spec::TorchVersion;
+
+/// The rules of a version.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) version: TorchVersion,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) newest_capability: (u32, u32),
+    /// Attention without dropout saves the state of the random number generator on the card, otherwise in host memory:
+    /// that of FlashAttention, and that of memory-efficient attention.
+    pub(crate) flash_state_on_card: bool,
+    pub(crate) efficient_state_on_card: bool,
+    /// Whether memory-efficient attention takes fewer heads of keys than of queries.
+    pub(crate) efficient_groups: bool,
+    pub(crate) norm_scratch: NormScratch,
+    pub(crate) embedding_scratch: EmbeddingScratch,
+}
+
+impl Rules {
+    /// Checks that the version runs on a card.
+    pub(crate) fn check(&self, card: &Card) -> Result<(), NotCovered> {
+        let (major, minor) = card.capability;
+        match card.capability > self.newest_capability {
+            true => Err(NotCovered(format!(
+                "compute capability {major}.{minor}, for which PyTorch {} has no code",
+                self.version.name()
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// How long workspaces of matrix products live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workspaces {
+    /// Each product requests its own.
+    Requested,
+    /// A thread keeps that of its first product by cuBLAS, and that of its first product by cuBLASLt.
+    Kept,
+    /// A thread keeps that of cuBLAS. Each product by cuBLASLt requests its own.
+    CublasKept,
+}
+
+/// Where the kernel for the norms of many tensors (`clip_grad_norm_`) puts its partial sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormScratch {
+    /// A sum for each chunk of each tensor, and the address of each tensor's sums.
+    Chunks,
+    /// As many sums for each tensor as the one with the most chunks has.
+    MostChunks,
+}
+
+/// Scratch of CUB's algorithms in the gradient of an embedding.
+#[derive(Debug)]
+pub(crate) struct EmbeddingScratch {
+    /// Bits of the ids that the radix sort looks at, by the size of the vocabulary.
+    pub(crate) sorted_bits: fn(usize) -> u32,
+    /// Elements per tile of the selection of unique ids.
+    pub(crate) select_tile: fn(&Card) -> usize,
+    /// Bytes for this number of tiles of the selection, and of the scan.
+    pub(crate) select: fn(u64) -> u64,
+    pub(crate) scan: fn(u64) -> u64,
+}
+
+/// CUB aligns its parts.
+const ALIGNMENT: u64 = 256;
+
+/// The table of a version.
+pub(crate) fn of(version: TorchVersion) -> &'static Rules {
+    match version {
+        TorchVersion::V2_15 => &v2_15::RULES,
+        TorchVersion::V2_11 => &v2_11::RULES,
+        TorchVersion::V2_6 => &v2_6::RULES,
+    }
+}
+
+/// Sixteen bytes for each tile and for 32 more.
+fn padded_tiles(tiles: u64) -> u64 {
+    (16 * (tiles + 32)).next_multiple_of(ALIGNMENT)
+}
+
+/// All bits of an id.
+fn all_bits(_vocabulary: usize) -> u32 {
+    u64::BITS
+}

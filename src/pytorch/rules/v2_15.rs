@@ -1,0 +1,24 @@
+//! PyTorch 2.15.0 with CUDA 13.2.
+
+use super::{EmbeddingScratch, NormScratch, Rules, Workspaces, padded_tiles};
+use spec::TorchVersion;
+
+pub(super) const RULES: Rules = Rules {
+    version: TorchVersion::V2_15,
+    workspaces: Workspaces::Requested,
+    newest_capability: (12, 0),
+    flash_state_on_card: true,
+    efficient_state_on_card: true,
+    efficient_groups: true,
+    norm_scratch: NormScratch::Chunks,
+    embedding_scratch: EmbeddingScratch {
+        sorted_bits: |vocabulary| usize::BITS - vocabulary.leading_zeros(),
+        select_tile: |card| match card.capability {
+            (9.., _) => 4928,
+            (8, 0) => 1344,
+            _ => 320,
+        },
+        select: padded_tiles,
+        scan: padded_tiles,
+    },
+};

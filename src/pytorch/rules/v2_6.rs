@@ -1,0 +1,21 @@
+//! PyTorch 2.6.0 with CUDA 12.4.
+
+use super::v2_11::select_tile;
+use super::{ALIGNMENT, EmbeddingScratch, NormScratch, Rules, Workspaces, all_bits};
+use spec::TorchVersion;
+
+pub(super) const RULES: Rules = Rules {
+    version: TorchVersion::V2_6,
+    workspaces: Workspaces::CublasKept,
+    newest_capability: (9, 0),
+    flash_state_on_card: false,
+    efficient_state_on_card: false,
+    efficient_groups: false,
+    norm_scratch: NormScratch::MostChunks,
+    embedding_scratch: EmbeddingScratch {
+        sorted_bits: all_bits,
+        select_tile,
+        select: |tiles| (8 * tiles).next_multiple_of(ALIGNMENT),
+        scan: |tiles| (16 * tiles).next_multiple_of(ALIGNMENT) + ALIGNMENT,
+    },
+};
