@@ -37,6 +37,13 @@ enum Size {
     Large,
 }
 
+impl Size {
+    /// The pool of requests, rounded to this many bytes.
+    fn of(bytes: u64) -> Size {
+        if bytes <= SMALL { Size::Small } else { Size::Large }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Used,
@@ -74,6 +81,23 @@ impl Usage {
     pub(crate) fn raise(&mut self, to: Usage) {
         *self = self.or_higher(to);
     }
+}
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    segment: u32,
+    offset: u64,
+    bytes: u64,
+}
+
+/// What determines the results of later calls that release only the requests they make.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    usage: Usage,
+    retries: u32,
+    free: Vec<Place>,
+    unmapped: Vec<Place>,
 }
 
 /// The memory of a card.
@@ -131,6 +155,18 @@ impl Allocator {
         &mut self.blocks[index as usize]
     }
 
+    fn place(&self, index: u32) -> Place {
+        let Block { bytes, offset, segment, .. } = self.blocks[index as usize];
+        Place { segment, offset, bytes }
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        let free = self.free.iter().flatten().map(|&key| self.place(key as u32)).collect();
+        let unmapped =
+            self.unmapped.iter().flat_map(BTreeMap::values).map(|&index| self.place(index)).collect();
+        Layout { usage: self.usage, retries: self.retries, free, unmapped }
+    }
+
     fn add(&mut self, block: Block) -> u32 {
         match self.unused.pop() {
             Some(index) => {
@@ -176,29 +212,58 @@ impl Allocator {
         self.block(index).state = state;
     }
 
+    /// Frees a block and lists it instead of another one, which is no longer a block or in use.
+    fn replace_free(&mut self, at: usize, index: u32) {
+        let key = self.search_key(index);
+        self.block(index).state = State::Free;
+        let free = &mut self.free[self.blocks[index as usize].size as usize];
+        let to = if key < free[at] {
+            let to = free[..at].partition_point(|other| *other < key);
+            free.copy_within(to..at, to + 1);
+            to
+        } else {
+            let to = at + free[at + 1..].partition_point(|other| *other < key);
+            free.copy_within(at + 1..to + 1, at);
+            to
+        };
+        free[to] = key;
+    }
+
     /// The index of the block for a request.
     pub(crate) fn allocate(&mut self, request: u64) -> Result<u32, OutOfMemory> {
         let bytes = self.rounded(request);
-        let size = if bytes <= SMALL { Size::Small } else { Size::Large };
-        let index = match self.find(bytes, size) {
-            Some(at) => {
-                let index = self.free[size as usize].remove(at) as u32;
-                self.block(index).state = State::Used;
-                index
-            }
+        let size = Size::of(bytes);
+        let found = self.find(bytes, size);
+        let index = match found {
+            Some(at) => self.free[size as usize][at] as u32,
             None => {
                 let index = self.obtain(bytes, size)?;
                 self.set_state(index, State::Used);
                 index
             }
         };
+        self.block(index).state = State::Used;
         let rest = self.blocks[index as usize].bytes - bytes;
-        if self.divides(bytes, size, rest) {
-            let rest = self.split(index, bytes);
-            self.set_state(rest, State::Free);
+        let rest = self.divides(bytes, size, rest).then(|| self.split(index, bytes));
+        match (found, rest) {
+            (Some(at), Some(rest)) => self.replace_free(at, rest),
+            (Some(at), None) => drop(self.free[size as usize].remove(at)),
+            (None, Some(rest)) => self.set_state(rest, State::Free),
+            (None, None) => {}
         }
         self.usage.allocated += self.blocks[index as usize].bytes;
         Ok(index)
+    }
+
+    /// Lends the free block of a request that is released at once, if there is one: its index, and the usage meanwhile.
+    /// The release would restore the list of free blocks, so nothing changes.
+    pub(crate) fn lend(&self, request: u64) -> Option<(u32, Usage)> {
+        let bytes = self.rounded(request);
+        let size = Size::of(bytes);
+        let index = self.free[size as usize][self.find(bytes, size)?] as u32;
+        let whole = self.blocks[index as usize].bytes;
+        let taken = if self.divides(bytes, size, whole - bytes) { bytes } else { whole };
+        Some((index, Usage { allocated: self.usage.allocated + taken, ..self.usage }))
     }
 
     /// The bytes of a request's block: a multiple of 512; with `roundup_power2_divisions`, the next of these equal parts
@@ -314,9 +379,16 @@ impl Allocator {
 
     /// Gives a block in use this state, and merges it with its neighbours in the same state.
     fn merge(&mut self, index: u32, state: State) {
-        let Block { before, after, .. } = self.blocks[index as usize];
-        if let Some(before) = before.filter(|&other| self.blocks[other as usize].state == state) {
-            self.set_state(before, State::Used);
+        let Block { before, after, size, .. } = self.blocks[index as usize];
+        let [before, after] =
+            [before, after].map(|other| other.filter(|&other| self.blocks[other as usize].state == state));
+        // The list of free blocks gets the whole in place of one neighbour.
+        let replaced = after.or(before).filter(|_| state == State::Free);
+        let replaced_key = replaced.map(|other| self.search_key(other));
+        if let Some(before) = before {
+            if replaced != Some(before) {
+                self.set_state(before, State::Used);
+            }
             let Block { bytes, offset, before: outer, .. } = self.blocks[before as usize];
             let block = self.block(index);
             (block.offset, block.bytes, block.before) = (offset, block.bytes + bytes, outer);
@@ -325,8 +397,10 @@ impl Allocator {
             }
             self.unused.push(before);
         }
-        if let Some(after) = after.filter(|&other| self.blocks[other as usize].state == state) {
-            self.set_state(after, State::Used);
+        if let Some(after) = after {
+            if replaced != Some(after) {
+                self.set_state(after, State::Used);
+            }
             let Block { bytes, after: outer, .. } = self.blocks[after as usize];
             let block = self.block(index);
             (block.bytes, block.after) = (block.bytes + bytes, outer);
@@ -335,7 +409,13 @@ impl Allocator {
             }
             self.unused.push(after);
         }
-        self.set_state(index, state);
+        match replaced_key {
+            Some(key) => {
+                let at = self.free[size as usize].binary_search(&key).expect("a free block is listed");
+                self.replace_free(at, index);
+            }
+            None => self.set_state(index, state),
+        }
     }
 
     /// With `max_split_size_mb`, before the cache is emptied: returns the smallest oversize block that is large enough

@@ -1,6 +1,9 @@
 //! The replay of a program's allocator calls, for its peaks.
+//!
+//! Steps repeat: if the allocator's blocks lie as they did before an earlier step, and the next events are those of that
+//! step, then they have the same peaks and are skipped.
 
-use crate::allocator::{Allocator, CardMemory, OutOfMemory, Usage};
+use crate::allocator::{Allocator, CardMemory, Layout, OutOfMemory, Usage};
 use crate::sequence::{Event, Phase, Sequence};
 use spec::AllocConf;
 
@@ -37,34 +40,102 @@ pub fn replay(
     card: Option<CardMemory>,
     conf: AllocConf,
 ) -> Result<Peaks, (usize, OutOfMemory)> {
+    let events = &sequence.events;
     let mut allocator = Allocator::new(card, conf);
     let mut blocks = Vec::with_capacity(sequence.requests());
     let mut peaks = Peaks::default();
     let mut phase = Phase::Start;
     let mut of_phase = Usage::default();
-    for (at, event) in sequence.events.iter().enumerate() {
+    let mut steps = Vec::new();
+    let mut at = 0;
+    while let Some(event) = events.get(at) {
+        if *event == Event::Step {
+            let skipped = skip(&mut steps, events, at, &allocator, &mut blocks);
+            if skipped > 0 {
+                let count = events[at..at + skipped].iter().filter(|event| **event == Event::Step).count();
+                peaks.steps.extend_from_within(peaks.steps.len() - count..);
+                at += skipped;
+                continue;
+            }
+        }
+        let mut next = at + 1;
         match *event {
             Event::Request(bytes) => {
-                blocks.push(allocator.allocate(bytes).map_err(|error| (at, error))?);
-                if allocator.usage.allocated > peaks.whole.allocated {
+                let is_scratch = events.get(next) == Some(&Event::Release(blocks.len() as u32));
+                let (index, usage) = match is_scratch.then(|| allocator.lend(bytes)).flatten() {
+                    Some(lent) => {
+                        next += 1;
+                        lent
+                    }
+                    None => {
+                        let index = allocator.allocate(bytes).map_err(|error| (at, error))?;
+                        (index, allocator.usage)
+                    }
+                };
+                blocks.push(index);
+                if usage.allocated > peaks.whole.allocated {
                     peaks.at = at;
                 }
-                peaks.whole.raise(allocator.usage);
-                of_phase.raise(allocator.usage);
+                peaks.whole.raise(usage);
+                of_phase.raise(usage);
                 if let Some(step) = peaks.steps.last_mut() {
-                    step.raise(allocator.usage);
+                    step.raise(usage);
                 }
             }
             Event::Release(request) => allocator.free(blocks[request as usize]),
             Event::EmptyCache => allocator.empty_cache(),
             Event::Step => peaks.steps.push(allocator.usage),
-            Event::Phase(next) => {
+            Event::Phase(entered) => {
                 peaks.record(phase, of_phase);
-                (phase, of_phase) = (next, allocator.usage);
+                (phase, of_phase) = (entered, allocator.usage);
             }
         }
+        at = next;
     }
     peaks.record(phase, of_phase);
     peaks.retries = allocator.retries;
     Ok(peaks)
+}
+
+/// The beginning of a step.
+struct Beginning {
+    /// The index of its first event.
+    at: usize,
+    /// The number of its first request.
+    request: usize,
+    layout: Layout,
+}
+
+/// Skips the steps that begin at an event, if the steps since an earlier beginning with the same layout made the same
+/// calls. Returns the number of skipped events.
+fn skip(
+    steps: &mut Vec<Beginning>,
+    events: &[Event],
+    at: usize,
+    allocator: &Allocator,
+    blocks: &mut Vec<u32>,
+) -> usize {
+    let (layout, request) = (allocator.layout(), blocks.len());
+    let mut skipped = 0;
+    if let Some(last) = steps.iter().rev().find(|step| step.layout == layout) {
+        let period = &events[last.at..at];
+        if repeats(period, &events[at..], last.request, request - last.request) {
+            // Nothing releases the blocks of skipped requests.
+            blocks.extend_from_within(last.request..);
+            skipped = period.len();
+        }
+    }
+    steps.push(Beginning { at, request, layout });
+    skipped
+}
+
+/// Whether the next events make the calls of a period again, which makes these requests and releases no others.
+fn repeats(period: &[Event], next: &[Event], first: usize, requests: usize) -> bool {
+    period.len() <= next.len()
+        && period.iter().zip(next).all(|pair| match pair {
+            (&Event::Release(one), &Event::Release(two)) => {
+                one as usize >= first && one as usize + requests == two as usize
+            }
+            (one, two) => one == two,
+        })
 }

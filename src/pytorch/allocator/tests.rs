@@ -261,6 +261,24 @@ fn replay_reports_peaks_by_step_and_phase() {
 }
 
 #[test]
+fn repeated_steps_have_the_peaks_of_the_first() {
+    let peaks = |last: u64| {
+        let mut events = vec![Event::Request(10 * MIB)];
+        for (step, bytes) in [20, 20, 20, last].into_iter().enumerate() {
+            let first = 2 * step as u32 + 1;
+            events.extend([Event::Step, Event::Phase(Phase::Forward)]);
+            events.extend([Event::Request(bytes * MIB), Event::Request(4 * MIB)]);
+            events.extend([Event::Release(first), Event::Release(first + 1)]);
+        }
+        replay(&sequence(&events), None, AllocConf::default()).unwrap().steps
+    };
+    let usage =
+        |allocated: u64, reserved: u64| Usage { allocated: allocated * MIB, reserved: reserved * MIB };
+    assert_eq!(peaks(20), [usage(34, 50); 4]);
+    assert_eq!(peaks(24)[2..], [usage(34, 50), usage(38, 74)]);
+}
+
+#[test]
 fn replay_reports_the_event_that_does_not_fit() {
     let error = replay(&sequence(&TWO_STEPS), Some(card(29 * MIB)), AllocConf::default()).unwrap_err();
     assert_eq!(error, (4, OutOfMemory { request: 20 * MIB, short: MIB }));
