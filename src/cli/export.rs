@@ -37,8 +37,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
-    let Machine { card, version, implementation, alloc_conf, .. } =
-        torch::machine(&plan.target, plan.keys)?;
+    let Machine { card, version, implementation, alloc_conf, .. } = torch::machine(&plan.target, plan.keys)?;
     let not_covered =
         |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
     let sequence = pytorch::sequence(config, card, version, implementation).map_err(not_covered)?;

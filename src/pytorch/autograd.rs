@@ -40,7 +40,7 @@ type BackwardFn = Box<dyn Fn(&Torch, &Backward<'_>) -> Vec<Gradient>>;
 
 /// A tensor saved for backward, or its placeholder under activation checkpointing.
 enum Saved {
-    Kept(Tensor),
+    Kept { _tensor: Tensor },
     Recomputed(Rc<Recomputed>),
 }
 
@@ -111,22 +111,22 @@ impl Node {
     pub(crate) fn save(&self, torch: &Torch, tensor: &Tensor) {
         let frame = torch.frames.borrow().last().cloned();
         let saved = match frame {
-            None => Saved::Kept(tensor.clone()),
+            None => Saved::Kept { _tensor: tensor.clone() },
             Some(frame) => match frame.pack(torch, tensor) {
                 Some(recomputed) => Saved::Recomputed(recomputed),
-                None => Saved::Kept(tensor.clone()),
+                None => Saved::Kept { _tensor: tensor.clone() },
             },
         };
         self.saved.borrow_mut().push(saved);
     }
 
-    /// The saved tensors. Runs a recomputation if they are placeholders.
+    /// The saved tensors whose placeholders the node has. Recomputes them.
     fn unpack(&self, torch: &Torch) -> Vec<Tensor> {
         let unpack = |saved: &Saved| match saved {
-            Saved::Kept(tensor) => tensor.clone(),
-            Saved::Recomputed(recomputed) => recomputed.unpack(torch),
+            Saved::Kept { .. } => None,
+            Saved::Recomputed(recomputed) => Some(recomputed.unpack(torch)),
         };
-        self.saved.borrow().iter().map(unpack).collect()
+        self.saved.borrow().iter().filter_map(unpack).collect()
     }
 }
 
@@ -186,11 +186,10 @@ fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, retains: bool, hook: Opt
             }
             Function::Backward(function) => function,
         };
-        let saved = node.unpack(torch);
-        let needs: Vec<bool> = node.edges.iter().map(Option::is_some).collect();
-        let arguments = Backward { gradients: &gradients, needs: &needs, dtypes: &node.dtypes };
+        let recomputed = node.unpack(torch);
+        let arguments = Backward { gradients: &gradients, edges: &node.edges, dtypes: &node.dtypes };
         let made = torch.with_purpose(node.purpose, || function(torch, &arguments));
-        drop(saved);
+        drop(recomputed);
         let mut validated = Vec::with_capacity(made.len());
         for ((gradient, edge), &dtype) in made.into_iter().zip(&node.edges).zip(&node.dtypes) {
             validated.push(edge.as_ref().and_then(|_| validate(torch, gradient, dtype)));

@@ -119,7 +119,10 @@ impl Optimizer {
             let count = gradients.len();
             let _scratch = match torch.rules.norm_scratch {
                 NormScratch::Chunks => {
-                    vec![torch.storage(8 * (count as u64 + 1)), torch.storage(4 * chunks.sum::<usize>() as u64)]
+                    vec![
+                        torch.storage(8 * (count as u64 + 1)),
+                        torch.storage(4 * chunks.sum::<usize>() as u64),
+                    ]
                 }
                 NormScratch::MostChunks => {
                     vec![torch.storage(4 * (count * chunks.max().unwrap_or(0)) as u64)]

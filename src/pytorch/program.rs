@@ -115,8 +115,11 @@ impl<'a> Program<'a> {
             }
             return;
         }
-        self.step(0);
-        let step = torch.part(|| self.step(1));
+        let first = torch.part(|| self.step(0));
+        let step = torch.part(|| match self.keeps_only_states() {
+            true => torch.repeat_without_survivors(&first, || self.step(1)),
+            false => self.step(1),
+        });
         let mut evaluation = None;
         for number in 2..STEPS {
             torch.repeat(&step, || self.step(number));
@@ -125,6 +128,12 @@ impl<'a> Program<'a> {
                 Some(evaluation) => torch.repeat(evaluation, || self.evaluate_between()),
             }
         }
+    }
+
+    /// Whether only optimizer states and the loss scale, which the first step makes, outlive a step.
+    fn keeps_only_states(&self) -> bool {
+        let strategy = &self.config.strategy;
+        strategy.gradients == Gradients::Free && strategy.leak.is_none()
     }
 
     /// A step, counted from 0.
@@ -158,6 +167,7 @@ impl<'a> Program<'a> {
         let strategy = &config.strategy;
         let micro_batches = config.micro_batches();
         let mut variables = Variables::default();
+        let last_differs = self.modules.tail.is_some() || strategy.empty_cache == EmptyCache::Micro;
         let of_micro_batch = |micro_batch| {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
@@ -177,7 +187,7 @@ impl<'a> Program<'a> {
         };
         match coverage::simulated_steps(config) {
             Some(_) => (0..micro_batches).for_each(of_micro_batch),
-            None => torch.iterations(micro_batches, of_micro_batch),
+            None => torch.iterations(micro_batches, last_differs, of_micro_batch),
         }
         if strategy.update == Update::InBackward {
             return;
@@ -261,7 +271,7 @@ impl<'a> Program<'a> {
                 if config.steps_of_varying_lengths().is_some() || collect.is_some() {
                     (0..micro_batches).for_each(of_micro_batch);
                 } else {
-                    torch.iterations(micro_batches, of_micro_batch);
+                    torch.iterations(micro_batches, self.modules.tail.is_some(), of_micro_batch);
                 }
             }
         });

@@ -175,6 +175,33 @@ impl Sequence {
         self.moved.push((part.requests.clone(), distance));
     }
 
+    /// Appends a part again that releases its own requests only, without the requests that outlive it.
+    pub(crate) fn append_without_survivors(&mut self, part: &Part) {
+        let first = part.requests.start;
+        let mut survives = vec![true; part.requests.len()];
+        for event in &self.events[part.events.clone()] {
+            if let Event::Release(request) = event {
+                survives[(request - first) as usize] = false;
+            }
+        }
+        let mut copies = Vec::with_capacity(part.requests.len());
+        for index in part.events.clone() {
+            match self.events[index] {
+                Event::Request(bytes) => {
+                    let request = copies.len();
+                    copies.push(self.purposes.len() as u32);
+                    if !survives[request] {
+                        self.request(bytes, self.purposes[first as usize + request]);
+                    }
+                }
+                Event::Release(request) => {
+                    self.events.push(Event::Release(copies[(request - first) as usize]));
+                }
+                event => self.events.push(event),
+            }
+        }
+    }
+
     pub(crate) fn mark(&mut self, event: Event) {
         self.events.push(event);
     }

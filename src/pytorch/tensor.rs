@@ -104,8 +104,12 @@ impl Tensor {
     }
 
     /// The output of a node, on the same storage.
-    pub(crate) fn output_of(&self, node: &Rc<Node>, output: usize) -> Tensor {
+    pub(crate) fn output_of(mut self, node: &Rc<Node>, output: usize) -> Tensor {
         let node = Some((Rc::clone(node), output));
+        if let Some(data) = Rc::get_mut(&mut self.0) {
+            (data.requires_grad, data.node) = (true, node);
+            return self;
+        }
         Tensor::of(TensorData { requires_grad: true, node, is_view: self.0.is_view, ..self.detached_data() })
     }
 

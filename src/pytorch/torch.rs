@@ -71,9 +71,9 @@ impl Torch {
         self.with_sequence(|sequence| sequence.part_from(events, requests))
     }
 
-    /// Runs `count` iterations, such as micro-batches. If the second and the third record equal events, so do all until
-    /// the last: copies of the third's events replace them, and only the last one runs.
-    pub(crate) fn iterations(&self, count: usize, mut run: impl FnMut(usize)) {
+    /// Runs `count` iterations, such as micro-batches. If the second and the third record equal events, so do all others,
+    /// except the last one if it differs: copies of the third's events replace them.
+    pub(crate) fn iterations(&self, count: usize, last_differs: bool, mut run: impl FnMut(usize)) {
         const SIMULATED: usize = 3;
         let parts: Vec<Part> =
             (0..count.min(SIMULATED)).map(|iteration| self.part(|| run(iteration))).collect();
@@ -81,7 +81,8 @@ impl Torch {
         if let [_, second, third] = &parts[..]
             && self.with_sequence(|sequence| sequence.is_period(second, third))
         {
-            while next + 1 < count {
+            let copied = count - usize::from(last_differs);
+            while next < copied {
                 self.with_sequence(|sequence| sequence.append_copy(third));
                 next += 1;
             }
@@ -93,6 +94,12 @@ impl Torch {
     pub(crate) fn repeat(&self, part: &Part, run: impl FnOnce()) {
         let is_closed = self.with_sequence(|sequence| sequence.is_closed(part));
         if is_closed { self.with_sequence(|sequence| sequence.append_copy(part)) } else { run() }
+    }
+
+    /// Repeats a part of the program without the requests that outlive it, if it releases only its own requests.
+    pub(crate) fn repeat_without_survivors(&self, part: &Part, run: impl FnOnce()) {
+        let is_closed = self.with_sequence(|sequence| sequence.is_closed(part));
+        if is_closed { self.with_sequence(|sequence| sequence.append_without_survivors(part)) } else { run() }
     }
 
     fn with_sequence<T>(&self, f: impl FnOnce(&mut Sequence) -> T) -> T {
@@ -243,13 +250,18 @@ impl Torch {
 pub(crate) struct Backward<'a> {
     /// Gradients of the outputs.
     pub(crate) gradients: &'a [Option<Tensor>],
-    /// Whether the gradient of each input is needed.
-    pub(crate) needs: &'a [bool],
+    /// By input: the node that takes its gradient, if it is needed.
+    pub(crate) edges: &'a [Option<(Rc<Node>, usize)>],
     /// The dtypes of the inputs.
     pub(crate) dtypes: &'a [DType],
 }
 
 impl Backward<'_> {
+    /// Whether the gradient of an input is needed.
+    pub(crate) fn needs(&self, input: usize) -> bool {
+        self.edges[input].is_some()
+    }
+
     /// The gradient of the first output.
     pub(crate) fn gradient(&self) -> &Tensor {
         self.gradients[0].as_ref().expect("a node runs when it has a gradient")

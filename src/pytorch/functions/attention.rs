@@ -315,8 +315,8 @@ fn repeated(torch: &Torch, x: &Tensor, heads: Heads) -> Tensor {
 fn bmm(torch: &Torch, a: &Tensor, b: &Tensor, shape: Shape) -> Tensor {
     let (dtype, shapes) = (a.dtype(), [a.shape(), b.shape()]);
     let output = torch.output((shape, dtype), None, &[a, b], &[a, b], move |torch, backward| {
-        let second = backward.needs[1].then(|| matmul_output(torch, shapes[1], dtype));
-        let first = backward.needs[0].then(|| matmul_output(torch, shapes[0], dtype));
+        let second = backward.needs(1).then(|| matmul_output(torch, shapes[1], dtype));
+        let first = backward.needs(0).then(|| matmul_output(torch, shapes[0], dtype));
         vec![first.into(), second.into()]
     });
     torch.cublas_workspace();

@@ -40,8 +40,8 @@ pub(crate) fn mul(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
         .map(|(factor, _)| factor)
         .collect();
     torch.output((shape, dtype), None, &[a, b], &saved, move |torch, backward| {
-        let second = backward.needs[1].then(|| torch.tensor(shape, dtype));
-        let first = backward.needs[0].then(|| torch.tensor(shape, dtype));
+        let second = backward.needs(1).then(|| torch.tensor(shape, dtype));
+        let first = backward.needs(0).then(|| torch.tensor(shape, dtype));
         let sum = |gradient: Option<Tensor>, shape| {
             gradient.map_or(Gradient::None, |gradient| Gradient::SumTo(gradient, shape))
         };

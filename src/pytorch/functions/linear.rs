@@ -42,8 +42,8 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
         Some(bias) => {
             let output =
                 torch.output((shape, dtype), None, &[&x, &weight, &bias], &saved, move |torch, backward| {
-                    let dx = backward.needs[0].then(|| product(torch, x_shape));
-                    let dw = backward.needs[1].then(|| product(torch, weight_shape));
+                    let dx = backward.needs(0).then(|| product(torch, x_shape));
+                    let dw = backward.needs(1).then(|| product(torch, weight_shape));
                     let db =
                         Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
                     vec![dx.into(), dw.into(), db]
@@ -54,8 +54,8 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
         None => {
             let output =
                 torch.output((shape, dtype), None, &[&x, &weight], &saved, move |torch, backward| {
-                    let dw = backward.needs[1].then(|| product(torch, weight_shape));
-                    let dx = backward.needs[0].then(|| product(torch, x_shape));
+                    let dw = backward.needs(1).then(|| product(torch, weight_shape));
+                    let dx = backward.needs(0).then(|| product(torch, x_shape));
                     vec![dx.into(), dw.into()]
                 });
             torch.cublas_workspace();

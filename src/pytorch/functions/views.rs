@@ -28,7 +28,7 @@ pub(crate) fn split(torch: &Torch, x: &Tensor, parts: usize) -> Vec<Tensor> {
     let dtype = x.dtype();
     let node = torch.node_with_outputs(parts, &[x], move |torch, _| vec![torch.tensor(full, dtype).into()]);
     let part = |output| match &node {
-        Some(node) => part.output_of(node, output),
+        Some(node) => part.clone().output_of(node, output),
         None => part.detached(),
     };
     (0..parts).map(part).collect()
