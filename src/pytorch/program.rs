@@ -54,13 +54,16 @@ pub(crate) fn check_graph(config: &RunConfig) -> Result<(), NotCovered> {
     coverage::check_operations(config, &forward_pass(config, &config.model, config.micro_batch()))
 }
 
+/// The samples of a batch and, if lengths vary, their length.
+type BatchSizes = (usize, Option<usize>);
+
 /// A module for full micro-batches, and one for the smaller last one. They share parameters and buffers.
 struct Modules<'a> {
     config: &'a RunConfig,
     full: Rc<Module>,
     tail: Option<Rc<Module>>,
-    /// The modules of other batches: by samples and, if lengths vary, length.
-    others: RefCell<BTreeMap<(usize, Option<usize>), Rc<Module>>>,
+    /// The modules of other batches.
+    others: RefCell<BTreeMap<BatchSizes, Rc<Module>>>,
 }
 
 struct Program<'a> {

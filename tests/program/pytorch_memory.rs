@@ -9,7 +9,7 @@ use crate::test_folder::{TestFolder, said};
 use pytorch::{Card, Event, Implementation, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::{AllocConf, RunConfig};
+use spec::{AllocConf, RunConfig, TorchVersion};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -192,9 +192,11 @@ fn check(found: impl Fn(&Vector, &RunConfig) -> Option<String>) {
 
 #[test]
 fn predicted_requests_and_peaks_are_pytorch_s() {
-    check(|vector, run| match pytorch::sequence(run, vector.card(), vector.implementation()) {
-        Ok(sequence) => vector.mismatch(&sequence),
-        Err(reason) => Some(format!("not covered: {reason}")),
+    check(|vector, run| {
+        match pytorch::sequence(run, vector.card(), TorchVersion::default(), vector.implementation()) {
+            Ok(sequence) => vector.mismatch(&sequence),
+            Err(reason) => Some(format!("not covered: {reason}")),
+        }
     });
 }
 
@@ -260,7 +262,8 @@ fn published_peaks_are_explained() {
     let card = Card::named("NVIDIA A100-SXM4-40GB").expect("a known card");
     for row in &rows {
         let run = &runs[&("published".to_owned(), row.strategy.clone())];
-        let sequence = pytorch::sequence(run, card, Implementation::Fused).expect("covered");
+        let sequence =
+            pytorch::sequence(run, card, TorchVersion::default(), Implementation::Fused).expect("covered");
         let peak = pytorch::replay(&sequence, None, AllocConf::default()).expect("no limit").whole;
         let predicted = match row.figure.as_str() {
             "reserved" => peak.reserved,
@@ -288,7 +291,8 @@ fn stored() -> (Vector, Sequence) {
     let vectors = vectors();
     let vector = vectors.iter().find(|vector| vector.recorded().is_some()).expect("a stored sequence");
     let run = &runs()[&(vector.experiment.clone(), vector.strategy.clone())];
-    let sequence = pytorch::sequence(run, vector.card(), vector.implementation()).unwrap();
+    let sequence =
+        pytorch::sequence(run, vector.card(), TorchVersion::default(), vector.implementation()).unwrap();
     assert_eq!(vector.mismatch(&sequence), None);
     (vector.clone(), sequence)
 }
