@@ -76,12 +76,12 @@ impl Timeline {
     ) -> u64 {
         let of = |program: &Program| figure(program, &program.sections[section].code[index].action);
         let executions = self.executions.range((section, 0)..(section + 1, 0));
-        let (mut total, mut times) = (0, 0);
+        let (mut total, mut times) = (0u128, 0);
         for (&(_, length), &executed) in executions {
             total += u128::from(of(program.at_length(length))) * u128::from(executed);
             times += u128::from(executed);
         }
-        if times == 0 { of(program) } else { (total / times) as u64 }
+        total.checked_div(times).map_or_else(|| of(program), |mean| mean as u64)
     }
 
     /// Records an execution of an instruction and the live bytes after it.
