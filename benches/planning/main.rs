@@ -86,7 +86,12 @@ fn pytorch_memory_of_32_layers(bencher: Bencher, name: &str) {
 fn pytorch_of(bencher: Bencher, config: &spec::RunConfig) {
     let card = pytorch::Card::named("NVIDIA A100-SXM4-80GB").expect("a known card");
     bencher.counter(ItemsCount::new(1usize)).bench(|| {
-        let sequence = pytorch::sequence(black_box(config), card, pytorch::Implementation::Fused)?;
+        let sequence = pytorch::sequence(
+            black_box(config),
+            card,
+            spec::TorchVersion::default(),
+            pytorch::Implementation::Fused,
+        )?;
         Ok::<_, pytorch::NotCovered>(pytorch::replay(&sequence, None, AllocConf::default()))
     });
 }
