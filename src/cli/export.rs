@@ -11,7 +11,6 @@ use super::torch;
 use ::plan::{Point, Purpose};
 use base::units::Bytes;
 use pytorch::{Event, Machine, Sequence, Usage};
-use spec::AllocConf;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -37,10 +36,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
-    let Machine { card, version, implementation, alloc_conf, .. } = torch::machine(&plan.target, plan.keys)?;
+    let machine = torch::machine(&plan.target, plan.keys)?;
+    let Machine { card, implementation, alloc_conf, .. } = machine;
     let not_covered =
         |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
-    let sequence = pytorch::sequence(config, card, version, implementation).map_err(not_covered)?;
+    let sequence = machine.sequence(config).map_err(not_covered)?;
     let heading = format!("{}, {}", plan.experiment, title(run));
     let script = pytorch::script(config, card, implementation, &heading).map_err(not_covered)?;
     match &args.out {
@@ -50,9 +50,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(file) = &args.requests {
         write(file, &lines(&sequence))?;
     }
-    if alloc_conf != AllocConf::default() {
-        note(&format!("the peaks are those with PYTORCH_ALLOC_CONF={alloc_conf}"));
-    }
+    note(&format!("the peaks are those of {}", torch::name(plan.keys)));
     let peaks = pytorch::replay(&sequence, None, alloc_conf).map_err(|(_, error)| Failure::machine(error))?;
     for (step, Usage { allocated, reserved }) in peaks.steps.iter().enumerate() {
         let [allocated, reserved] = [allocated, reserved].map(|bytes| Bytes(*bytes));

@@ -76,7 +76,8 @@ pub(super) fn summary(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) ->
             .filter(|_| most.ratio >= NOTABLE)
             .map(|cause| format!(", most for {}: {cause}", most.run.strategy));
         let cause = cause.unwrap_or_default();
-        sentences.push(format!("PyTorch needs {range} times this program's memory{cause}."));
+        let version = most.machine.version.name();
+        sentences.push(format!("PyTorch {version} needs {range} times this program's memory{cause}."));
         sentences.push(format!("PyTorch's peak of {}: {}.", most.run.strategy, peak(&most.torch.memory)));
         if most.machine.alloc_conf != AllocConf::default() {
             let conf = most.machine.alloc_conf;
@@ -118,10 +119,10 @@ pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) 
 }
 
 /// The peak of one run, or why it is not predicted.
-pub(super) fn sentence(torch: &Result<TorchForecast, String>) -> String {
+pub(super) fn sentence(torch: &Result<TorchForecast, String>, keys: PlanKeys) -> String {
     match torch {
-        Ok(torch) => format!("PyTorch's peak: {}", peak(&torch.memory)),
-        Err(reason) => format!("PyTorch's peak is not predicted: {reason}"),
+        Ok(torch) => format!("the peak in {}: {}", name(keys), peak(&torch.memory)),
+        Err(reason) => format!("the peak in {} is not predicted: {reason}", name(keys)),
     }
 }
 

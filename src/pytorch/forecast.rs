@@ -7,6 +7,7 @@ use crate::optimizer::Implementation;
 use crate::peak::{self, LivePeak};
 use crate::program::sequence;
 use crate::replay::{Peaks, replay};
+use crate::rules;
 use crate::sequence::{Phase, Purpose, Sequence};
 use base::search;
 use spec::{AllocConf, RunConfig, TorchVersion, Train};
@@ -163,7 +164,12 @@ impl Machine {
         search::largest(LARGEST_BATCH, guess.min(LARGEST_BATCH as u64) as usize, fits).map(Some)
     }
 
-    fn sequence(&self, config: &RunConfig) -> Result<Sequence, NotCovered> {
+    /// A run's allocator calls.
+    ///
+    /// # Errors
+    /// The run is not covered.
+    pub fn sequence(&self, config: &RunConfig) -> Result<Sequence, NotCovered> {
+        rules::of(self.version).check_settings(self.alloc_conf)?;
         sequence(config, self.card, self.version, self.implementation)
     }
 

@@ -168,6 +168,30 @@ fn plan_table_changes_pytorchs_figures_alone() {
     }
 }
 
+/// Older versions keep workspaces, and not all of them run on every card.
+#[test]
+fn torch_version_changes_pytorchs_figures_alone() {
+    let dir = folder("");
+    let version = |version: &str| format!("plan.torch_version=\"{version}\"");
+    let of = |version: &str| rows(&dir, GPT2, &["--set", version]);
+    let (newest, older) = (rows(&dir, GPT2, &[]), of(&version("2.11")));
+    assert_eq!(newest, of(&version("2.15")));
+    for (one, other) in newest.iter().zip(&older) {
+        let (bytes, more) = (&one["torch_peak_bytes"], &other["torch_peak_bytes"]);
+        assert!(bytes.as_u64() < more.as_u64(), "{}: {bytes} and {more}", one["strategy"]);
+        let kept = ["id", "predicted_peak_bytes"];
+        assert_eq!(kept.map(|column| &one[column]), kept.map(|column| &other[column]));
+    }
+    let shown = |more: &[&str]| succeeds(&dir, &[&["plan", "a.toml"], more].concat());
+    let older = version("2.6");
+    let text = shown(&[&CARD[..], &["--set", &older]].concat());
+    assert!(text.contains("PyTorch 2.6 needs "), "{text}");
+    let text = shown(&[&CARD[..], &["--set", &older, "--as", "pytorch"]].concat());
+    assert!(text.contains("PyTorch 2.6, predicted"), "{text}");
+    let text = shown(&["--target", "b200-180gb", "--set", &older]);
+    assert!(text.contains("(compute capability 10.0, for"), "{text}");
+}
+
 #[test]
 fn mistakes_state_the_way_out() {
     let dir = folder("");
@@ -187,6 +211,8 @@ fn mistakes_state_the_way_out() {
         explain(&["--run", "plain", "--operations"]),
         different,
         set("plan.as=torch"),
+        set("plan.torch_version=2.11"),
+        set("plan.torch_version=\"2.12\""),
         set("plan.alloc_conf=true"),
         set("plan.alloc_conf=expandable_segment:True"),
         set("plan.alloc_conf=expandable_segments:true"),

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use crate::test_folder::{TestFolder, said};
-use pytorch::{Card, Event, Implementation, Sequence};
+use pytorch::{Card, Event, Implementation, NotCovered, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::{AllocConf, RunConfig, TorchVersion};
+use spec::{AllocConf, KeywordEnum, RunConfig, TorchVersion};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -19,9 +19,11 @@ const PADDED: &str = "padded";
 /// Mismatches that a failing test prints.
 const PRINTED: usize = 10;
 
-/// A line of `vectors.csv`.
+/// A line of `vectors.csv` or `versions.csv`.
 #[derive(Clone, Debug, Deserialize)]
 struct Vector {
+    #[serde(default = "default_version")]
+    version: String,
     experiment: String,
     strategy: String,
     implementation: String,
@@ -33,7 +35,21 @@ struct Vector {
     reserved: String,
 }
 
+/// The version of `vectors.csv`.
+fn default_version() -> String {
+    TorchVersion::default().name().to_owned()
+}
+
 impl Vector {
+    fn version(&self) -> TorchVersion {
+        let version = TorchVersion::ALL.iter().find(|version| version.name() == self.version);
+        *version.expect("a known version")
+    }
+
+    fn predicted(&self, run: &RunConfig) -> Result<Sequence, NotCovered> {
+        pytorch::sequence(run, self.card(), self.version(), self.implementation())
+    }
+
     fn implementation(&self) -> Implementation {
         match self.implementation.as_str() {
             "fused" => Implementation::Fused,
@@ -55,12 +71,15 @@ impl Vector {
     }
 
     fn title(&self) -> String {
-        let Vector { experiment, strategy, implementation, card, .. } = self;
-        format!("{experiment}/{strategy} {implementation} {card}")
+        let Vector { experiment, strategy, implementation, card, version, .. } = self;
+        format!("{experiment}/{strategy} {implementation} {card} {version}")
     }
 
     /// The recorded sequence, which only a few programs have.
     fn recorded(&self) -> Option<String> {
+        if self.version != default_version() {
+            return None;
+        }
         let Vector { experiment, strategy, implementation, card, .. } = self;
         let name = format!("{experiment}.{strategy}.{implementation}.{card}.txt");
         fs::read_to_string(Path::new(FOLDER).join("sequences").join(name)).ok()
@@ -73,7 +92,10 @@ impl Vector {
             let place = match self.recorded() {
                 Some(recorded) => first_difference(&text, &recorded),
                 None => {
-                    format!("run tests/reference/pytorch_memory/record.py --all --only '{}'", self.title())
+                    format!(
+                        "run tests/reference/pytorch_memory/record.py --all with PyTorch {}",
+                        self.version
+                    )
                 }
             };
             return Some(format!(
@@ -155,8 +177,11 @@ fn vectors() -> Vec<Vector> {
 }
 
 fn all_vectors() -> Vec<Vector> {
-    let mut reader = csv::Reader::from_path(Path::new(FOLDER).join("vectors.csv")).unwrap();
-    reader.deserialize().map(Result::unwrap).collect()
+    let read = |file: &str| -> Vec<Vector> {
+        let mut reader = csv::Reader::from_path(Path::new(FOLDER).join(file)).unwrap();
+        reader.deserialize().map(Result::unwrap).collect()
+    };
+    ["vectors.csv", "versions.csv"].into_iter().flat_map(read).collect()
 }
 
 /// The runs of the vectors' experiments, by experiment and strategy.
@@ -192,11 +217,9 @@ fn check(found: impl Fn(&Vector, &RunConfig) -> Option<String>) {
 
 #[test]
 fn predicted_requests_and_peaks_are_pytorch_s() {
-    check(|vector, run| {
-        match pytorch::sequence(run, vector.card(), TorchVersion::default(), vector.implementation()) {
-            Ok(sequence) => vector.mismatch(&sequence),
-            Err(reason) => Some(format!("not covered: {reason}")),
-        }
+    check(|vector, run| match vector.predicted(run) {
+        Ok(sequence) => vector.mismatch(&sequence),
+        Err(reason) => Some(format!("not covered: {reason}")),
     });
 }
 
@@ -263,7 +286,7 @@ fn published_peaks_are_explained() {
     for row in &rows {
         let run = &runs[&("published".to_owned(), row.strategy.clone())];
         let sequence =
-            pytorch::sequence(run, card, TorchVersion::default(), Implementation::Fused).expect("covered");
+            pytorch::sequence(run, card, TorchVersion::V2_6, Implementation::Fused).expect("covered");
         let peak = pytorch::replay(&sequence, None, AllocConf::default()).expect("no limit").whole;
         let predicted = match row.figure.as_str() {
             "reserved" => peak.reserved,
@@ -284,6 +307,10 @@ fn recorded_programs_are_enough() {
     for card in ["a100", "h100", "rtx4090", "t4"] {
         assert!(of(card) >= 20, "{} programs on {card}", of(card));
     }
+    for version in TorchVersion::ALL {
+        let of = vectors.iter().filter(|vector| vector.version() == *version).count();
+        assert!(of >= 100, "{of} programs of PyTorch {}", version.name());
+    }
 }
 
 /// A program with a stored sequence, and its prediction.
@@ -291,8 +318,7 @@ fn stored() -> (Vector, Sequence) {
     let vectors = vectors();
     let vector = vectors.iter().find(|vector| vector.recorded().is_some()).expect("a stored sequence");
     let run = &runs()[&(vector.experiment.clone(), vector.strategy.clone())];
-    let sequence =
-        pytorch::sequence(run, vector.card(), TorchVersion::default(), vector.implementation()).unwrap();
+    let sequence = vector.predicted(run).unwrap();
     assert_eq!(vector.mismatch(&sequence), None);
     (vector.clone(), sequence)
 }

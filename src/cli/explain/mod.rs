@@ -82,7 +82,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         peak::text(&program, target, prediction.device.steady_peak()),
         remedy::text(&remedies, &prediction),
     ];
-    parts.extend(run.torch.as_ref().map(|forecast| torch::sentence(forecast) + "\n"));
+    parts.extend(run.torch.as_ref().map(|forecast| torch::sentence(forecast, plan.keys) + "\n"));
     parts.extend(args.operations.then(|| listing::listing(&program, target, &prediction)));
     parts.push(measured::text(&args.out, plan, run)?);
     output::show(&parts.join("\n"))?;

@@ -66,6 +66,7 @@ pub(crate) fn scaled_dot_product_attention(
     [q, k, v]: [&Tensor; 3],
     mask: Option<Shape>,
     heads: Heads,
+    is_causal: bool,
     has_dropout: bool,
 ) -> Tensor {
     let autocast = |tensor: &Tensor| match torch.autocast() {
@@ -78,9 +79,11 @@ pub(crate) fn scaled_dot_product_attention(
     let dtype = q.dtype();
     let kernel = if mask.is_some() { Kernel::Efficient } else { Kernel::choose(torch, dtype) };
     if kernel == Kernel::Efficient && heads.keys != heads.queries && !torch.rules.efficient_groups {
+        if dtype == DType::F32 && mask.is_none() {
+            return unfused_attention(torch, [&q, &k, &v], is_causal, heads, has_dropout);
+        }
         torch.refused.replace(Some(NotCovered(format!(
-            "grouped heads without FlashAttention (fp32, a mask, or compute capability below 8.0): PyTorch {} has no \
-             fused kernel for them",
+            "grouped heads with a mask or, before compute capability 8.0, in fp16: PyTorch {} has no fused kernel for them",
             torch.rules.version.name()
         ))));
     }
@@ -116,6 +119,60 @@ fn bias_of_mask(torch: &Torch, mask: Shape, dtype: DType) -> Tensor {
     }
 }
 
+/// Attention of grouped heads where no fused kernel takes them, `_scaled_dot_product_attention_math`.
+fn unfused_attention(
+    torch: &Torch,
+    [q, k, v]: [&Tensor; 3],
+    is_causal: bool,
+    heads: Heads,
+    has_dropout: bool,
+) -> Tensor {
+    let scores = Shape::new(&[heads.batch, heads.queries, heads.sequence, heads.sequence]);
+    let square = |dtype: DType| torch.empty(&[heads.sequence, heads.sequence], dtype);
+    let output = {
+        let q = scale(torch, q);
+        let _bias = is_causal.then(|| {
+            let _lower = {
+                let _ones = square(DType::Bool);
+                square(DType::Bool)
+            };
+            let _numbers = [torch.scalar(q.dtype()), torch.scalar(q.dtype())];
+            square(q.dtype())
+        });
+        let [k, v] = [k, v].map(|x| interleaved(torch, x, heads));
+        let products = {
+            let k = scale(torch, &k);
+            let is_copied = heads.queries > 1 && heads.batch > 1;
+            let q = if is_copied { copied(torch, &q) } else { q.clone() };
+            bmm(torch, &q, &k, scores)
+        };
+        let mut weights = softmax(torch, &products);
+        {
+            // Rows of which all scores are minus infinity become zero.
+            let _is_infinite = torch.tensor(scores, DType::Bool);
+            let _rows = torch.empty(&[heads.batch, heads.queries, heads.sequence], DType::Bool);
+            torch.scalar(DType::F32);
+        }
+        drop(products);
+        if has_dropout {
+            weights = dropout(torch, &weights);
+        }
+        bmm(torch, &weights, &v, heads.query_shape())
+    };
+    match (heads.queries > 1, heads.batch > 1) {
+        (false, _) => output,
+        (true, true) => super::views::copied_both_ways(torch, &output),
+        (true, false) => copied(torch, &output),
+    }
+}
+
+/// `x.repeat_interleave(H // G, 1)`, whose gradient is summed by group.
+fn interleaved(torch: &Torch, x: &Tensor, heads: Heads) -> Tensor {
+    torch.output((heads.query_shape(), x.dtype()), None, &[x], &[], move |torch, backward| {
+        vec![torch.tensor(heads.key_shape(), backward.gradient().dtype()).into()]
+    })
+}
+
 fn flash_forward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> (Tensor, Vec<Tensor>) {
     let output = torch.tensor(heads.query_shape(), dtype);
     let sums = torch.empty(&[heads.batch, heads.queries, heads.sequence], DType::F32);
@@ -125,12 +182,12 @@ fn flash_forward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -
         [torch.storage(rows), torch.storage(rows * heads.flash_channels())]
     });
     let mut saved = vec![sums];
-    if torch.rules.flash_state_on_card || has_dropout {
+    if torch.rules.flash_state_on_card {
         saved.extend([torch.empty(&[2], DType::I64), torch.empty(&[1], DType::I64)]);
-    }
-    if has_dropout {
-        // The generator's state replaces the placeholder.
-        saved[1] = torch.empty(&[2], DType::I64);
+        if has_dropout {
+            // The generator's state replaces the placeholder.
+            saved[1] = torch.empty(&[2], DType::I64);
+        }
     }
     drop(accumulators);
     (output, saved)
@@ -305,9 +362,21 @@ pub(crate) fn manual_attention(
 
 /// Keys or values of each query head, whose gradients are summed by group.
 fn repeated(torch: &Torch, x: &Tensor, heads: Heads) -> Tensor {
+    // x[:, :, None]
+    let x = &match torch.rules.copies_gradients_of_full_slices {
+        true => full_slice(torch, &full_slice(torch, x)),
+        false => x.clone(),
+    };
     let base = (heads.keys == 1).then_some(x);
     torch.output((heads.query_shape(), x.dtype()), base, &[x], &[], move |torch, backward| {
         vec![torch.tensor(heads.key_shape(), backward.gradient().dtype()).into()]
+    })
+}
+
+/// `x[:]`, whose gradient is a copy.
+fn full_slice(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), Some(x), &[x], &[], |torch, backward| {
+        vec![torch.like(backward.gradient()).into()]
     })
 }
 

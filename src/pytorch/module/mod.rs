@@ -19,7 +19,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind};
 use ops::{Op, Shape};
-use spec::{Attention, RunConfig};
+use spec::{Attention, Model, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ pub(crate) struct Module {
     rotary: Option<[Tensor; 2]>,
     /// Masks bool[T, T] of attention: of the full context, and of the window.
     masks: [Option<Tensor>; 2],
-    /// Whether attention is written out.
+    /// Whether attention is written out, here or in PyTorch.
     is_written_out: bool,
     calls: Rc<Vec<Call>>,
     /// By node: the values that it uses last.
@@ -106,6 +106,9 @@ impl Module {
             let is_input = |index: &usize| graph.values[*index].name == name;
             graph.inputs().find(is_input).ok_or_else(|| NotCovered(format!("models without {name}")))
         };
+        let Model::Transformer(model) = &config.model;
+        let is_fp32 = dtype_of(config.strategy.precision.dtype()) == DType::F32;
+        let is_unfused = is_fp32 && model.kv_heads != model.heads && !torch.rules.efficient_groups;
         let loss_chunks = config.strategy.loss_chunks;
         let (tokens, targets) = (input("tokens")?, input("targets")?);
         let (calls, last_uses) =
@@ -116,7 +119,7 @@ impl Module {
             order,
             rotary,
             masks,
-            is_written_out: config.strategy.attention == Attention::Materialized,
+            is_written_out: config.strategy.attention == Attention::Materialized || is_unfused,
             calls,
             last_uses,
             tokens,

@@ -266,7 +266,14 @@ impl Module {
         let windowed = is_windowed(attending, heads.sequence);
         let mask = values.mask.as_ref().or(self.masks[1].as_ref().filter(|_| windowed));
         let mask = mask.map(Tensor::shape);
-        let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], mask, heads, has_dropout);
+        let y = functions::scaled_dot_product_attention(
+            torch,
+            [&q, &k, &v],
+            mask,
+            heads,
+            attending.causal,
+            has_dropout,
+        );
         let channels = heads.queries * heads.head;
         // `transpose(1, 2).reshape(B, T, C)` of a result that is laid out as [B, T, H, D].
         functions::heads(torch, &y, &[heads.batch, heads.sequence, channels], false)

@@ -1,5 +1,8 @@
 //! What differs between versions of PyTorch: a table a version. Found from the requests that each version made under
 //! nullcuda.
+//!
+//! The caching allocator is the same in all: of equal free blocks it takes the one of the oldest segment since 2.15, and that
+//! at the lowest address before. If addresses ascend from segment to segment, that is the same block.
 
 mod v2_11;
 mod v2_15;
@@ -7,7 +10,7 @@ mod v2_6;
 
 use crate::card::Card;
 use crate::coverage::NotCovered;
-use spec::TorchVersion;
+use spec::{AllocConf, TorchVersion};
 
 /// The rules of a version.
 #[derive(Debug)]
@@ -15,12 +18,16 @@ pub(crate) struct Rules {
     pub(crate) version: TorchVersion,
     pub(crate) workspaces: Workspaces,
     pub(crate) newest_capability: (u32, u32),
-    /// Attention without dropout saves the state of the random number generator on the card, otherwise in host memory:
-    /// that of FlashAttention, and that of memory-efficient attention.
+    /// Whether expandable segments are predicted.
+    pub(crate) expandable_segments: bool,
+    /// Whether FlashAttention saves the state of the random number generator on the card. Otherwise it lies in host memory.
     pub(crate) flash_state_on_card: bool,
+    /// Whether memory-efficient attention does so without dropout.
     pub(crate) efficient_state_on_card: bool,
     /// Whether memory-efficient attention takes fewer heads of keys than of queries.
     pub(crate) efficient_groups: bool,
+    /// Whether an index `:` is an operation, whose gradient is a copy.
+    pub(crate) copies_gradients_of_full_slices: bool,
     pub(crate) norm_scratch: NormScratch,
     pub(crate) embedding_scratch: EmbeddingScratch,
 }
@@ -34,6 +41,14 @@ impl Rules {
                 "compute capability {major}.{minor}, for which PyTorch {} has no code",
                 self.version.name()
             ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that the allocator's settings are those of the rules.
+    pub(crate) fn check_settings(&self, conf: AllocConf) -> Result<(), NotCovered> {
+        match conf.expandable_segments && !self.expandable_segments {
+            true => Err(NotCovered(format!("expandable_segments with PyTorch {}", self.version.name()))),
             false => Ok(()),
         }
     }

@@ -8,9 +8,11 @@ pub(super) const RULES: Rules = Rules {
     version: TorchVersion::V2_11,
     workspaces: Workspaces::Kept,
     newest_capability: (12, 0),
+    expandable_segments: true,
     flash_state_on_card: true,
     efficient_state_on_card: false,
     efficient_groups: false,
+    copies_gradients_of_full_slices: false,
     norm_scratch: NormScratch::MostChunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: all_bits,

@@ -7,9 +7,11 @@ pub(super) const RULES: Rules = Rules {
     version: TorchVersion::V2_15,
     workspaces: Workspaces::Requested,
     newest_capability: (12, 0),
+    expandable_segments: true,
     flash_state_on_card: true,
     efficient_state_on_card: true,
     efficient_groups: true,
+    copies_gradients_of_full_slices: false,
     norm_scratch: NormScratch::Chunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: |vocabulary| usize::BITS - vocabulary.leading_zeros(),

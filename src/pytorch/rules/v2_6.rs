@@ -8,9 +8,11 @@ pub(super) const RULES: Rules = Rules {
     version: TorchVersion::V2_6,
     workspaces: Workspaces::CublasKept,
     newest_capability: (9, 0),
+    expandable_segments: false,
     flash_state_on_card: false,
     efficient_state_on_card: false,
     efficient_groups: false,
+    copies_gradients_of_full_slices: true,
     norm_scratch: NormScratch::MostChunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: all_bits,

@@ -4,7 +4,7 @@
     python3 tests/reference/pytorch_memory/published.py PYTHON
 
 Where a published program spells a layer by itself, the exported script is edited to do so and runs under nullcuda: the
-difference is what the layer costs. PYTHON is a Python with PyTorch's CUDA 13 build.
+difference is what the layer costs. PYTHON is a Python with PyTorch 2.6.0, the version of most of these peaks.
 """
 
 import csv

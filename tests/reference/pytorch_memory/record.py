@@ -1,9 +1,9 @@
-"""Records the allocator requests that PyTorch makes under nullcuda: writes vectors.csv and sequences/.
+"""Records the allocator requests that PyTorch makes under nullcuda: writes vectors.csv and sequences/, or versions.csv.
 
     cargo build --release
     python3 tests/reference/pytorch_memory/record.py PYTHON
 
-PYTHON is a Python with PyTorch's CUDA 13 build. Only programs whose script changed since the last recording run, unless
+PYTHON is a Python with PyTorch's CUDA build. PyTorch 2.15 writes vectors.csv, another version its lines of versions.csv. Only programs whose script changed since the last recording run, unless
 `--all` is given. README.md describes the files.
 """
 
@@ -23,6 +23,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 VECTORS = HERE / "vectors.csv"
+VERSIONS = HERE / "versions.csv"
+NEWEST = "2.15"
 SEQUENCES = HERE / "sequences"
 
 # NULLCUDA_DEVICE, and the target of `runner export`.
@@ -30,6 +32,7 @@ CARDS = {"a100": "a100-80gb", "h100": "h100-80gb", "rtx4090": "rtx-4090-24gb", "
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = ["gpt", "llama", "large", "padded"]
+SAMPLED = ["gpt", "llama"]
 DRAWN = "drawn"
 
 # The spelling of an optimizer's implementation, and further programs with it.
@@ -49,6 +52,7 @@ WHOLE = [
 
 @dataclasses.dataclass(frozen=True)
 class Program:
+    version: str
     experiment: str
     strategy: str
     implementation: str
@@ -63,8 +67,9 @@ class Program:
 
 @dataclasses.dataclass
 class Vector:
-    """A line of vectors.csv. Digests are the first 16 digits of SHA-256."""
+    """A line of vectors.csv, which has no `version`, or of versions.csv. Digests are the first 16 digits of SHA-256."""
 
+    version: str
     experiment: str
     strategy: str
     implementation: str
@@ -79,22 +84,25 @@ class Vector:
     reserved: str
 
     def program(self):
-        return Program(self.experiment, self.strategy, self.implementation, self.card)
+        return Program(self.version, self.experiment, self.strategy, self.implementation, self.card)
 
 
 class Failed(Exception):
     pass
 
 
-def programs():
-    for experiment in EXPERIMENTS:
+def programs(version):
+    """Versions other than the newest: a sample, of which each rule that differs has several programs."""
+    is_newest = version == NEWEST
+    for experiment in EXPERIMENTS if is_newest else SAMPLED:
         for strategy in strategies(experiment):
-            yield from (Program(experiment, strategy, "fused", card) for card in CARDS)
-            if f"{experiment}/{strategy}" in UNFUSED:
-                yield Program(experiment, strategy, "foreach", "a100")
-                yield Program(experiment, strategy, "for-loop", "a100")
+            cards = CARDS if is_newest else ["a100"]
+            yield from (Program(version, experiment, strategy, "fused", card) for card in cards)
+            if is_newest and f"{experiment}/{strategy}" in UNFUSED:
+                yield Program(version, experiment, strategy, "foreach", "a100")
+                yield Program(version, experiment, strategy, "for-loop", "a100")
     for number, strategy in enumerate(strategies(DRAWN)):
-        yield Program(DRAWN, strategy, "fused", list(CARDS)[number % len(CARDS)])
+        yield Program(version, DRAWN, strategy, "fused", list(CARDS)[number % len(CARDS)])
 
 
 def strategies(experiment):
@@ -132,6 +140,7 @@ class Recorder:
         script, predicted = folder / "train.py", folder / "predicted.txt"
         command = [self.runner, "export", HERE / f"{program.experiment}.toml", "--run", program.strategy]
         command += ["--target", CARDS[program.card], "--out", script, "--requests", predicted]
+        command += ["--set", f'plan.torch_version="{program.version}"']
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             if "has no PyTorch script" in done.stderr:
@@ -161,7 +170,7 @@ class Recorder:
         if known and known.script == digest(text):
             return known, None
         sequence, steps = self.record(program, script)
-        if str(program) in WHOLE:
+        if program.version == NEWEST and str(program) in WHOLE:
             program.file().write_text(sequence)
         peaks = [" ".join(str(step[key]) for step in steps) for key in ("allocated_bytes", "reserved_bytes")]
         vector = Vector(
@@ -186,30 +195,45 @@ def difference(predicted, measured):
     )
 
 
+def version_of(python):
+    code = "import torch; print('.'.join(torch.__version__.split('.')[:2]))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def read():
-    if not VECTORS.exists():
-        return {}
-    with open(VECTORS, newline="") as file:
-        vectors = [Vector(**line) for line in csv.DictReader(file)]
-    return {vector.program(): vector for vector in vectors}
+    """The vectors of all versions."""
+    vectors = {}
+    for file in filter(Path.exists, [VECTORS, VERSIONS]):
+        with open(file, newline="") as lines:
+            for line in csv.DictReader(lines):
+                vector = Vector(**{"version": NEWEST} | line)
+                vectors[vector.program()] = vector
+    return vectors
 
 
-def write(vectors, order):
-    with open(VECTORS, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(field.name for field in dataclasses.fields(Vector))
-        writer.writerows(dataclasses.astuple(vectors[program]) for program in order if program in vectors)
+def write(vectors, version, order):
+    """Writes the file of a version, and keeps the lines of others in it."""
+    file, fields = VERSIONS, [field.name for field in dataclasses.fields(Vector)]
+    if version == NEWEST:
+        file, fields = VECTORS, fields[1:]
+    lines = [vector for vector in vectors.values() if vector.version not in (version, NEWEST)]
+    lines = ([] if version == NEWEST else lines) + [vectors[program] for program in order if program in vectors]
+    with open(file, "w", newline="") as out:
+        writer = csv.DictWriter(out, fields, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(dataclasses.asdict(line) for line in sorted(lines, key=lambda line: line.version))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("python", help="a Python with PyTorch's CUDA 13 build")
+    parser.add_argument("python", help="a Python with PyTorch's CUDA build")
     parser.add_argument("--runner", default="target/release/runner")
     parser.add_argument("--only", metavar="REGEX", default="", help='programs such as "gpt/fp32 fused a100"')
     parser.add_argument("--all", action="store_true", help="record unchanged programs too")
     arguments = parser.parse_args()
     SEQUENCES.mkdir(exist_ok=True)
-    vectors, order, failures = read(), list(programs()), 0
+    version = version_of(arguments.python)
+    vectors, order, failures = read(), list(programs(version)), 0
     chosen = [program for program in order if re.search(arguments.only, str(program))]
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         recorder = Recorder(arguments.python, arguments.runner, Path(work))
@@ -227,8 +251,9 @@ def main():
                 vectors[program] = vector
             if line:
                 print(line, flush=True)
-            write(vectors, order)
-    print(f"{len(vectors)} of {len(order)} programs recorded, {failures} different from the prediction or failed")
+            write(vectors, version, order)
+    recorded = sum(program in vectors for program in order)
+    print(f"{recorded} of {len(order)} programs recorded, {failures} different from the prediction or failed")
     sys.exit(failures > 0)
 
 
