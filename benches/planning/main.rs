@@ -90,7 +90,7 @@ fn pytorch_of(bencher: Bencher, config: &spec::RunConfig) {
             black_box(config),
             card,
             spec::TorchVersion::default(),
-            pytorch::Implementation::Fused,
+            spec::TorchOptimizer::Fused,
         )?;
         Ok::<_, pytorch::NotCovered>(pytorch::replay(&sequence, None, AllocConf::default()))
     });

@@ -8,7 +8,7 @@ use base::units::Bytes;
 use device::{Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast, torch_machine};
 use pytorch::{Forecast, LivePeak, Machine, Purpose};
-use spec::{AllocConf, PlanKeys, Recompute, RunConfig};
+use spec::{AllocConf, PlanKeys, Recompute, RunConfig, TorchOptimizer};
 
 /// The smallest ratio whose cause is stated.
 const NOTABLE: f64 = 1.05;
@@ -32,11 +32,18 @@ pub(super) fn machine(target: &Target, keys: PlanKeys) -> Result<Machine, Failur
 }
 
 /// `PyTorch 2.15 with expandable_segments:True`
-pub(super) fn name(PlanKeys { torch_version, alloc_conf, .. }: PlanKeys) -> String {
+pub(super) fn name(PlanKeys { torch_version, torch_optimizer, alloc_conf, .. }: PlanKeys) -> String {
+    let optimizer = match torch_optimizer {
+        TorchOptimizer::Fused => None,
+        TorchOptimizer::Foreach => Some("a foreach optimizer".to_owned()),
+        TorchOptimizer::ForLoop => Some("a for-loop optimizer".to_owned()),
+    };
+    let settings = (alloc_conf != AllocConf::default()).then(|| alloc_conf.to_string());
+    let differences: Vec<String> = optimizer.into_iter().chain(settings).collect();
     let version = torch_version.name();
-    match alloc_conf == AllocConf::default() {
+    match differences.is_empty() {
         true => format!("PyTorch {version}"),
-        false => format!("PyTorch {version} with {alloc_conf}"),
+        false => format!("PyTorch {version} with {}", differences.join(" and ")),
     }
 }
 

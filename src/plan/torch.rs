@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use device::{DeviceKind, Pool, Target};
-use pytorch::{Card, CardMemory, Forecast, Implementation, Machine, NotCovered};
+use pytorch::{Card, CardMemory, Forecast, Machine, NotCovered};
 use spec::{Framework, MemoryKey, PlanKeys, RunConfig};
 
 /// PyTorch's memory of a run.
@@ -24,8 +24,8 @@ pub fn torch_machine(target: &Target, keys: PlanKeys) -> Option<Machine> {
     let card = Card::named(&target.name).filter(|_| target.kind == DeviceKind::Cuda)?;
     let memory = CardMemory { available: target.available_at(Pool::Device), total: target.memory.0 };
     let memory = target.limits(Pool::Device).then_some(memory);
-    let PlanKeys { torch_version: version, alloc_conf, .. } = keys;
-    Some(Machine { card, version, memory, implementation: Implementation::Fused, alloc_conf })
+    let PlanKeys { torch_version: version, torch_optimizer: implementation, alloc_conf, .. } = keys;
+    Some(Machine { card, version, memory, implementation, alloc_conf })
 }
 
 /// Forecasts PyTorch's memory on one card.

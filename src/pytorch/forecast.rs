@@ -3,14 +3,13 @@
 use crate::allocator::{CardMemory, OutOfMemory, Usage};
 use crate::card::Card;
 use crate::coverage::NotCovered;
-use crate::optimizer::Implementation;
 use crate::peak::{self, LivePeak};
 use crate::program::sequence;
 use crate::replay::{Peaks, replay};
 use crate::rules;
 use crate::sequence::{Phase, Purpose, Sequence};
 use base::search;
-use spec::{AllocConf, RunConfig, TorchVersion, Train};
+use spec::{AllocConf, RunConfig, TorchOptimizer, TorchVersion, Train};
 
 /// The largest micro-batch that the search considers.
 const LARGEST_BATCH: usize = 1 << 20;
@@ -25,7 +24,7 @@ pub struct Machine {
     pub version: TorchVersion,
     /// Without a limit, memory has no end.
     pub memory: Option<CardMemory>,
-    pub implementation: Implementation,
+    pub implementation: TorchOptimizer,
     pub alloc_conf: AllocConf,
 }
 

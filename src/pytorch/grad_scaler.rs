@@ -1,8 +1,8 @@
 //! `torch.amp.GradScaler`
 
-use crate::optimizer::Implementation;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
+use spec::TorchOptimizer;
 
 #[derive(Default)]
 pub(crate) struct GradScaler {
@@ -22,8 +22,8 @@ impl GradScaler {
 
     /// `scaler.unscale_(optimizer)`, or what `scaler.step(optimizer)` makes for an optimizer that takes the scale
     /// itself. Returns what lives until the step is over.
-    pub(crate) fn unscale(torch: &Torch, implementation: Implementation, explicitly: bool) -> Vec<Tensor> {
-        if implementation == Implementation::Fused && !explicitly {
+    pub(crate) fn unscale(torch: &Torch, implementation: TorchOptimizer, explicitly: bool) -> Vec<Tensor> {
+        if implementation == TorchOptimizer::Fused && !explicitly {
             let mut made: Vec<Tensor> = (0..4).map(|_| torch.scalar(DType::F32)).collect();
             let found = made.swap_remove(2);
             drop(made);

@@ -31,7 +31,6 @@ pub use card::Card;
 pub use coverage::NotCovered;
 pub use export::script;
 pub use forecast::{Fit, Forecast, Machine, Refusal, TorchRun};
-pub use optimizer::Implementation;
 pub use peak::{LivePeak, LogitCopies};
 pub use program::sequence;
 pub use replay::{Peaks, replay};

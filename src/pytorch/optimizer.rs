@@ -7,17 +7,7 @@ use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
-
-/// How `torch.optim` runs a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Implementation {
-    /// One kernel for many tensors (`fused=True`).
-    Fused,
-    /// One kernel for each operation over many tensors (`foreach=True`), PyTorch's default on a GPU.
-    Foreach,
-    /// One tensor after the other.
-    ForLoop,
-}
+use spec::TorchOptimizer;
 
 /// The optimizers of `torch.optim` that are covered, with the number of their states per parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +30,14 @@ impl Kind {
 
 pub(crate) struct Optimizer {
     kind: Kind,
-    implementation: Implementation,
+    implementation: TorchOptimizer,
     /// Parameters by group.
     groups: Vec<Vec<Tensor>>,
     states: HashMap<usize, Vec<Tensor>>,
 }
 
 impl Optimizer {
-    pub(crate) fn new(kind: Kind, implementation: Implementation, groups: Vec<Vec<Tensor>>) -> Optimizer {
+    pub(crate) fn new(kind: Kind, implementation: TorchOptimizer, groups: Vec<Vec<Tensor>>) -> Optimizer {
         Optimizer { kind, implementation, groups, states: HashMap::new() }
     }
 
@@ -72,7 +62,7 @@ impl Optimizer {
         };
         for parameter in parameters {
             self.states.entry(parameter.id()).or_insert_with(|| {
-                let step = (kind == Kind::Adam && implementation == Implementation::Fused)
+                let step = (kind == Kind::Adam && implementation == TorchOptimizer::Fused)
                     .then(|| torch.scalar(DType::F32));
                 let states = (0..kind.states()).map(|_| state(torch, parameter));
                 step.into_iter().chain(states).collect()
@@ -82,12 +72,12 @@ impl Optimizer {
             return;
         }
         match implementation {
-            Implementation::Fused => {}
-            Implementation::Foreach => {
+            TorchOptimizer::Fused => {}
+            TorchOptimizer::Foreach => {
                 // torch._foreach_sqrt(exp_avg_sqs)
                 let _roots: Vec<Tensor> = parameters.iter().map(|parameter| torch.like(parameter)).collect();
             }
-            Implementation::ForLoop => {
+            TorchOptimizer::ForLoop => {
                 let mut denominator = None;
                 for parameter in parameters {
                     // (exp_avg_sq.sqrt() / correction).add_(eps)

@@ -9,7 +9,7 @@ use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::{Module, dtype_of};
-use crate::optimizer::{Implementation, Kind, Optimizer};
+use crate::optimizer::{Kind, Optimizer};
 use crate::outputs::Outputs;
 use crate::rules;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
@@ -18,7 +18,7 @@ use crate::torch::Torch;
 use graph::forward_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
-    RunConfig, StorageDtype, TorchVersion, Update,
+    RunConfig, StorageDtype, TorchOptimizer, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -32,7 +32,7 @@ pub fn sequence(
     config: &RunConfig,
     card: Card,
     version: TorchVersion,
-    implementation: Implementation,
+    implementation: TorchOptimizer,
 ) -> Result<Sequence, NotCovered> {
     coverage::check(config, &card)?;
     let rules = rules::of(version);
@@ -71,7 +71,7 @@ struct Program<'a> {
     config: &'a RunConfig,
     modules: Modules<'a>,
     optimizer: Optimizer,
-    implementation: Implementation,
+    implementation: TorchOptimizer,
     scaler: Option<GradScaler>,
     autocast: Option<DType>,
     leaked: Vec<Tensor>,
@@ -81,7 +81,7 @@ impl<'a> Program<'a> {
     fn start(
         torch: &'a Torch,
         config: &'a RunConfig,
-        implementation: Implementation,
+        implementation: TorchOptimizer,
     ) -> Result<Program<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
         let modules = Modules::new(torch, config)?;
@@ -202,7 +202,7 @@ impl<'a> Program<'a> {
             self.optimizer.clip(torch);
         }
         // A fused optimizer is given the sum of the overflow flags of unscaled gradients.
-        let sums = clips && self.implementation == Implementation::Fused && self.scaler.is_some();
+        let sums = clips && self.implementation == TorchOptimizer::Fused && self.scaler.is_some();
         let overflows = sums.then(|| torch.scalar(DType::F32));
         self.optimizer.step(torch);
         drop((unscaled, overflows));
@@ -325,7 +325,7 @@ impl<'a> Modules<'a> {
 }
 
 /// The optimizer of a run. Parameters with and without weight decay are groups of their own.
-fn optimizer(config: &RunConfig, module: &Module, implementation: Implementation) -> Optimizer {
+fn optimizer(config: &RunConfig, module: &Module, implementation: TorchOptimizer) -> Optimizer {
     let kind = match &config.train.optimizer {
         OptimizerConfig::Sgd(sgd) => Kind::Sgd { momentum: sgd.momentum != 0.0 },
         _ => Kind::Adam,

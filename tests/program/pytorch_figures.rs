@@ -192,6 +192,24 @@ fn torch_version_changes_pytorchs_figures_alone() {
     assert!(text.contains("(compute capability 10.0, for"), "{text}");
 }
 
+/// The exported script and its requests are those recorded with the other implementation.
+#[test]
+fn torch_optimizer_selects_the_implementation() {
+    let dir = folder("");
+    let peak = |optimizer: &str| {
+        let set = format!("plan.torch_optimizer={optimizer}");
+        rows(&dir, GPT2, &["--set", &set])[0]["torch_peak_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(peak("fused"), rows(&dir, GPT2, &[])[0]["torch_peak_bytes"].as_u64().unwrap());
+    // Counts of steps are on the card with the fused implementation only.
+    assert!(peak("foreach") < peak("fused"));
+    let set = ["--set", "plan.torch_optimizer=foreach"];
+    let script = succeeds(&dir, &[&["export", "a.toml", "--run", "plain"], &CARD[..], &set].concat());
+    assert!(script.contains("foreach=True") && !script.contains("fused=True"), "{script}");
+    let text = succeeds(&dir, &[&["plan", "a.toml", "--as", "pytorch"], &CARD[..], &set].concat());
+    assert!(text.contains("PyTorch 2.15 with a foreach optimizer, predicted"), "{text}");
+}
+
 #[test]
 fn mistakes_state_the_way_out() {
     let dir = folder("");
@@ -213,6 +231,7 @@ fn mistakes_state_the_way_out() {
         set("plan.as=torch"),
         set("plan.torch_version=2.11"),
         set("plan.torch_version=\"2.12\""),
+        set("plan.torch_optimizer=multi_tensor"),
         set("plan.alloc_conf=true"),
         set("plan.alloc_conf=expandable_segment:True"),
         set("plan.alloc_conf=expandable_segments:true"),

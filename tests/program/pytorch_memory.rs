@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use crate::test_folder::{TestFolder, said};
-use pytorch::{Card, Event, Implementation, NotCovered, Sequence};
+use pytorch::{Card, Event, NotCovered, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::{AllocConf, KeywordEnum, RunConfig, TorchVersion};
+use spec::{AllocConf, KeywordEnum, RunConfig, TorchOptimizer, TorchVersion};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -50,11 +50,11 @@ impl Vector {
         pytorch::sequence(run, self.card(), self.version(), self.implementation())
     }
 
-    fn implementation(&self) -> Implementation {
+    fn implementation(&self) -> TorchOptimizer {
         match self.implementation.as_str() {
-            "fused" => Implementation::Fused,
-            "foreach" => Implementation::Foreach,
-            "for-loop" => Implementation::ForLoop,
+            "fused" => TorchOptimizer::Fused,
+            "foreach" => TorchOptimizer::Foreach,
+            "for-loop" => TorchOptimizer::ForLoop,
             other => panic!("unknown implementation {other}"),
         }
     }
@@ -286,7 +286,7 @@ fn published_peaks_are_explained() {
     for row in &rows {
         let run = &runs[&("published".to_owned(), row.strategy.clone())];
         let sequence =
-            pytorch::sequence(run, card, TorchVersion::V2_6, Implementation::Fused).expect("covered");
+            pytorch::sequence(run, card, TorchVersion::V2_6, TorchOptimizer::Fused).expect("covered");
         let peak = pytorch::replay(&sequence, None, AllocConf::default()).expect("no limit").whole;
         let predicted = match row.figure.as_str() {
             "reserved" => peak.reserved,

@@ -7,9 +7,8 @@ use std::fmt::Write;
 
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
-use crate::optimizer::Implementation;
 use crate::program::{self, STEPS};
-use spec::{Model, RunConfig, Transformer};
+use spec::{Model, RunConfig, TorchOptimizer, Transformer};
 
 /// The functions that do not depend on the run.
 const MAIN: &str = include_str!("main.py");
@@ -21,7 +20,7 @@ const MAIN: &str = include_str!("main.py");
 pub fn script(
     config: &RunConfig,
     card: Card,
-    implementation: Implementation,
+    implementation: TorchOptimizer,
     title: &str,
 ) -> Result<String, NotCovered> {
     coverage::check(config, &card)?;
@@ -34,7 +33,7 @@ pub fn script(
 struct Script<'a> {
     config: &'a RunConfig,
     model: &'a Transformer,
-    implementation: Implementation,
+    implementation: TorchOptimizer,
     text: String,
 }
 

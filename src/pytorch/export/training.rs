@@ -2,10 +2,9 @@
 
 use super::{Script, python_bool};
 use crate::coverage;
-use crate::optimizer::Implementation;
 use spec::{
     Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Optimizer,
-    Precision, StorageDtype, Update,
+    Precision, StorageDtype, TorchOptimizer, Update,
 };
 
 impl Script<'_> {
@@ -102,9 +101,9 @@ impl Script<'_> {
 
     fn optimizer(&mut self) {
         let implementation = match self.implementation {
-            Implementation::Fused => ", fused=True",
-            Implementation::Foreach => ", foreach=True",
-            Implementation::ForLoop => ", foreach=False, fused=False",
+            TorchOptimizer::Fused => ", fused=True",
+            TorchOptimizer::Foreach => ", foreach=True",
+            TorchOptimizer::ForLoop => ", foreach=False, fused=False",
         };
         let adam =
             |lr: f64, betas: (f64, f64), epsilon: f64| format!("lr={lr:?}, betas={betas:?}, eps={epsilon:?}");

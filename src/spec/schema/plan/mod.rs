@@ -11,7 +11,7 @@ use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::keyword;
 use crate::reader::reference::{Accepts, DeclaredKey};
 
-pub(crate) const PLAN_KEYS: &[&str] = &["as", "torch_version", "alloc_conf"];
+pub(crate) const PLAN_KEYS: &[&str] = &["as", "torch_version", "torch_optimizer", "alloc_conf"];
 
 keywords! {
     /// The program whose memory is shown.
@@ -38,11 +38,26 @@ impl TorchVersion {
     }
 }
 
+keywords! {
+    /// How an optimizer of `torch.optim` runs a step.
+    #[derive(Default)]
+    pub enum TorchOptimizer {
+        /// One kernel for many tensors (`fused=True`).
+        #[default]
+        Fused = "fused",
+        /// One kernel for each operation over many tensors (`foreach=True`), PyTorch's default on a GPU.
+        Foreach = "foreach",
+        /// One tensor after the other (`foreach=False, fused=False`).
+        ForLoop = "for-loop",
+    }
+}
+
 /// The keys of `[plan]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanKeys {
     pub framework: Framework,
     pub torch_version: TorchVersion,
+    pub torch_optimizer: TorchOptimizer,
     pub alloc_conf: AllocConf,
 }
 
@@ -51,6 +66,7 @@ impl Default for PlanKeys {
         PlanKeys {
             framework: Framework::Runner,
             torch_version: TorchVersion::default(),
+            torch_optimizer: TorchOptimizer::default(),
             alloc_conf: AllocConf::default(),
         }
     }
@@ -61,6 +77,7 @@ impl PlanKeys {
         let Some(mut keys) = keys.table("plan", "plan", "[plan]") else { return Some(PlanKeys::default()) };
         let framework = keys.optional("as", keyword());
         let torch_version = keys.optional("torch_version", keyword());
+        let torch_optimizer = keys.optional("torch_optimizer", keyword());
         let alloc_conf = match keys.entry("alloc_conf") {
             None => Some(AllocConf::default()),
             Some(entry) => alloc_conf::read(&keys, &entry.node),
@@ -69,6 +86,7 @@ impl PlanKeys {
         Some(PlanKeys {
             framework: framework?.unwrap_or(Framework::Runner),
             torch_version: torch_version?.unwrap_or_default(),
+            torch_optimizer: torch_optimizer?.unwrap_or_default(),
             alloc_conf: alloc_conf?,
         })
     }
@@ -79,10 +97,18 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let framework = "Whose memory `plan` and `explain` show: this program's, or PyTorch's for the same training on a known card. `--as` wins.";
     let conf = "Settings of PyTorch's allocator in the prediction of its memory, as in PYTORCH_ALLOC_CONF.";
     let version = "The version of PyTorch whose memory is predicted.";
+    let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update.";
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
+    let optimizers = keyword::<TorchOptimizer>();
     vec![
         DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
         DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
+        DeclaredKey::new(
+            "torch_optimizer",
+            optimizer,
+            Accepts::value(optimizers.expected()),
+            Some("`\"fused\"`"),
+        ),
         DeclaredKey::new("alloc_conf", conf, Accepts::value(AllocConfText.expected()), Some("`\"off\"`")),
     ]
 }
