@@ -5,7 +5,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::test_folder::{TestFolder, said};
+use data::{Contents, DataError, Part, Sample, SampleLengths};
+use plan::Point;
 use pytorch::{Card, Event, NotCovered, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -13,8 +14,8 @@ use spec::{AllocConf, KeywordEnum, RunConfig, TorchOptimizer, TorchVersion};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
-/// The experiment whose programs depend on data: the lengths of documents.
-const PADDED: &str = "padded";
+/// The documents of `padded.toml`.
+const DOCUMENTS: &str = "tests/reference/vectors/documents/lines.jsonl";
 
 /// Mismatches that a failing test prints.
 const PRINTED: usize = 10;
@@ -136,22 +137,6 @@ fn normalized(sequence: &Sequence) -> String {
     text
 }
 
-/// As [`normalized`], of a file of requests.
-fn normalized_lines(requests: &str) -> String {
-    let (mut text, mut releases) = (String::new(), Vec::new());
-    for line in requests.lines() {
-        match line.strip_prefix('-') {
-            Some(number) => releases.push(number.parse().unwrap()),
-            None => {
-                write_releases(&mut text, &mut releases);
-                writeln!(text, "{line}").unwrap();
-            }
-        }
-    }
-    write_releases(&mut text, &mut releases);
-    text
-}
-
 fn write_releases(text: &mut String, releases: &mut Vec<u32>) {
     releases.sort_unstable();
     for request in releases.drain(..) {
@@ -171,12 +156,7 @@ fn first_difference(predicted: &str, recorded: &str) -> String {
     format!("{} at line {}, recorded {}", line(&predicted), at + 1, line(&recorded))
 }
 
-/// The vectors of programs that need no data.
 fn vectors() -> Vec<Vector> {
-    all_vectors().into_iter().filter(|vector| vector.experiment != PADDED).collect()
-}
-
-fn all_vectors() -> Vec<Vector> {
     let read = |file: &str| -> Vec<Vector> {
         let mut reader = csv::Reader::from_path(Path::new(FOLDER).join(file)).unwrap();
         reader.deserialize().map(Result::unwrap).collect()
@@ -186,14 +166,20 @@ fn all_vectors() -> Vec<Vector> {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), RunConfig> {
-    ["gpt", "llama", "large", "drawn"].into_iter().flat_map(expanded).collect()
+    ["gpt", "llama", "large", "drawn", "padded"].into_iter().flat_map(expanded).collect()
 }
 
 /// The runs of an experiment, by experiment and strategy.
 fn expanded(name: &str) -> BTreeMap<(String, String), RunConfig> {
     let file = Path::new(FOLDER).join(format!("{name}.toml"));
     let points = plan::expand(&file, &[], &|_| None).unwrap_or_else(|error| panic!("{error}")).points;
-    points.into_iter().map(|point| ((name.to_owned(), point.strategy), point.config.unwrap())).collect()
+    let documents = documents();
+    let run = |point: Point| {
+        let mut config = point.config.unwrap();
+        config.set_data_properties(&documents);
+        ((name.to_owned(), point.strategy), config)
+    };
+    points.into_iter().map(run).collect()
 }
 
 /// Checks every vector, and panics with the first mismatches.
@@ -234,30 +220,45 @@ fn recorded_scripts_are_the_exported_ones() {
     });
 }
 
-/// The exported script and the requests that `export` predicts, for documents of different lengths.
-#[test]
-fn padded_documents_have_the_recorded_requests() {
-    let dir = TestFolder::new();
-    let vectors: Vec<Vector> =
-        all_vectors().into_iter().filter(|vector| vector.experiment == PADDED).collect();
-    assert!(vectors.len() >= 30, "{} programs", vectors.len());
-    let experiment = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER).join("padded.toml");
-    for vector in vectors {
-        let target = match vector.card.as_str() {
-            "a100" => "a100-80gb".into(),
-            "h100" => "h100-80gb".into(),
-            "rtx4090" => "rtx-4090-24gb".into(),
-            card => experiment.with_file_name(format!("{card}.toml")).display().to_string(),
+/// The bytes of each document, as this test counts them.
+#[derive(Debug)]
+struct DocumentBytes(Vec<usize>);
+
+fn documents() -> DocumentBytes {
+    let text = fs::read_to_string(DOCUMENTS).unwrap();
+    let bytes = |line| serde_json::from_str::<BTreeMap<String, String>>(line).unwrap()["text"].len();
+    DocumentBytes(text.lines().map(bytes).collect())
+}
+
+impl Contents for DocumentBytes {
+    fn digest(&self) -> &str {
+        ""
+    }
+
+    /// Samples of a document's bytes but the last, at most `context` each; 0.9 of the documents are for training.
+    fn sample_lengths(&self, sample: &Sample) -> Option<SampleLengths> {
+        let context = sample.tokens?;
+        let samples = |documents: &[usize]| {
+            let cut = |bytes: &usize| {
+                let tokens = bytes - 1;
+                (0..tokens).step_by(context).map(move |start| (tokens - start).min(context) as u32)
+            };
+            documents.iter().flat_map(cut).collect()
         };
-        let mut command = dir.program(&["export", "--run", &vector.strategy, "--target", &target]);
-        command.args(["--out", "train.py", "--requests", "requests.txt"]).arg(&experiment);
-        let output = command.env("RUNNER_CACHE_DIR", dir.path("cache")).output().unwrap();
-        assert!(output.status.success(), "{}: {}", vector.title(), said(&output));
-        let [script, requests] =
-            ["train.py", "requests.txt"].map(|file| fs::read_to_string(dir.path(file)).unwrap());
-        let (_, script) = script.split_once('\n').expect("a title and more");
-        assert_eq!(digest(script), vector.script, "{}: run record.py", vector.title());
-        assert_eq!(digest(&normalized_lines(&requests)), vector.sequence, "{}", vector.title());
+        let (training, evaluation) = self.0.split_at(self.0.len() * 9 / 10);
+        Some(SampleLengths { training: samples(training), evaluation: samples(evaluation) })
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn part(&self, _requested: &Part) -> Option<Part> {
+        None
+    }
+
+    fn check_size(&self, _sample: &Sample, _evaluates: bool) -> Result<(), DataError> {
+        Ok(())
     }
 }
 
