@@ -68,6 +68,14 @@ fn swept(dir: &TestFolder) -> Vec<Row> {
     table.deserialize().collect::<Result<_, _>>().unwrap()
 }
 
+/// The sum of FLOPs per step over the operations of a run.
+fn listed_flops(dir: &TestFolder, run: &str) -> f64 {
+    let listed = dir.find(&format!("results/documents/{run}/[0-9]*/memory.csv"));
+    let lines = csv::Reader::from_path(&listed[0]).unwrap().into_deserialize::<Row>();
+    let flops = |line: Row| ["flops", "times_per_step"].map(|column| line[column].parse::<f64>().unwrap());
+    lines.map(|line| flops(line.unwrap()).iter().product::<f64>()).sum()
+}
+
 #[test]
 fn documents_are_encoded_once_and_trained_on_as_predicted() {
     let dir = test_folder();
@@ -214,6 +222,9 @@ fn micro_batches_are_padded_to_their_longest_document() {
     assert_eq!(rows.len(), 6);
     for row in &rows {
         assert_eq!((&*row["status"], &row["predicted_peak_bytes"]), ("ok", &row["peak_bytes"]));
+        // Operations are listed by the mean of their FLOPs over lengths.
+        let (listed, all) = (listed_flops(&dir, &row["run_id"]), number(row, "hardware_flops"));
+        assert!((listed - all).abs() < 1e-3 * all, "{listed} and {all}");
     }
     for strategy in ["plain", "lean", "caching"] {
         let of = |pad_to: &str| {
