@@ -37,6 +37,19 @@ fn speeds_come_from_one_repeat() {
     }
 }
 
+/// A run that pads less is as fast with fewer tokens per second.
+#[test]
+fn speeds_leave_out_padding() {
+    let of = |strategy: &str, speed: f64, padding: f64| {
+        let mut row = row(strategy);
+        row.set_speed(speed);
+        row.padding = Some(padding);
+        row
+    };
+    let table = rendered(&[of("plain", 4000.0, 0.75), of("shorter", 2000.0, 0.5)], Format::Table);
+    assert_eq!(table.matches("  1.0k  ").count(), 2, "{table}");
+}
+
 /// The baseline may be any row, also after writing and reading a file; without a row of it, the first strategy is used.
 #[test]
 fn ratios_use_baseline_of_file() {
