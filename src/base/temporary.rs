@@ -6,12 +6,13 @@
 //! file systems without locks, nothing is removed.
 
 use std::fmt::{self, Display};
-use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, DirEntry, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 /// Separates the target name from machine id and random number.
@@ -22,7 +23,10 @@ const MARK: &str = ".runner-";
 const ABANDONED_AFTER: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Limit of attempts: another process may remove a file before it is locked, but never this often.
-const ATTEMPTS: usize = 100;
+const ATTEMPTS: u32 = 100;
+
+/// The pause after the first attempt. It grows with each attempt, so that cleaning ends in between.
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// A unique temporary name for `of`: `.<of>.runner-<machine>-<random>`.
 pub fn name(of: impl Display) -> String {
@@ -55,13 +59,14 @@ fn machine_in(name: &str) -> Option<&str> {
 
 /// Calls `make` with new names until it succeeds. `make` returns `None` if another process has removed the file.
 pub fn with_name<T>(of: impl Display, mut make: impl FnMut(&str) -> io::Result<Option<T>>) -> io::Result<T> {
-    for _ in 1..ATTEMPTS {
+    for attempt in 1..ATTEMPTS {
         match make(&name(&of)) {
             Ok(None) => {}
             Ok(Some(made)) => return Ok(made),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
+        thread::sleep(PAUSE * attempt);
     }
     make(&name(&of))?.ok_or_else(|| io::Error::other("it was removed by another process repeatedly"))
 }
@@ -195,8 +200,10 @@ impl fmt::Display for AbandonedFile {
 /// `lock_file` in them. Returns those that may be abandoned but could not be removed.
 pub fn clean(folder: &Path, lock_file: &str) -> Vec<AbandonedFile> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    // Listed first: cleaning does not follow a process that creates files while it runs.
+    let entries: Vec<DirEntry> = entries.filter_map(Result::ok).collect();
     let mut in_doubt = Vec::new();
-    for entry in entries.filter_map(Result::ok) {
+    for entry in entries {
         let name = entry.file_name();
         let Some(machine) = name.to_str().and_then(machine_in) else { continue };
         let path = entry.path();
@@ -403,11 +410,11 @@ mod tests {
     fn creation_and_cleaning_are_safe_concurrently() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("table.csv");
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..500 {
                     assert_eq!(cleaned(folder.path()), [""; 0]);
-                    std::thread::sleep(Duration::from_micros(100));
+                    thread::sleep(Duration::from_micros(100));
                 }
             });
             for _ in 0..300 {
