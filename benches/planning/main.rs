@@ -90,7 +90,7 @@ fn pytorch_of(bencher: Bencher, config: &spec::RunConfig) {
             black_box(config),
             card,
             spec::TorchVersion::default(),
-            spec::TorchOptimizer::Fused,
+            spec::TorchOptions::default(),
         )?;
         Ok::<_, pytorch::NotCovered>(pytorch::replay(&sequence, None, AllocConf::default()))
     });

@@ -37,12 +37,12 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let machine = torch::machine(&plan.target, plan.keys)?;
-    let Machine { card, implementation, alloc_conf, .. } = machine;
+    let Machine { card, options, alloc_conf, .. } = machine;
     let not_covered =
         |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
     let sequence = machine.sequence(config).map_err(not_covered)?;
     let heading = format!("{}, {}", plan.experiment, title(run));
-    let script = pytorch::script(config, card, implementation, &heading).map_err(not_covered)?;
+    let script = pytorch::script(config, card, options, &heading).map_err(not_covered)?;
     match &args.out {
         Some(file) => write(file, &script)?,
         None => output::print(&script)?,

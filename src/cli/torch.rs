@@ -8,7 +8,7 @@ use base::units::Bytes;
 use device::{Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast, torch_machine};
 use pytorch::{Forecast, LivePeak, Machine, Purpose};
-use spec::{AllocConf, PlanKeys, Recompute, RunConfig, TorchOptimizer};
+use spec::{AllocConf, PlanKeys, Recompute, RunConfig, TorchCheckpoint, TorchOptimizer};
 
 /// The smallest ratio whose cause is stated.
 const NOTABLE: f64 = 1.05;
@@ -32,14 +32,16 @@ pub(super) fn machine(target: &Target, keys: PlanKeys) -> Result<Machine, Failur
 }
 
 /// `PyTorch 2.15 with expandable_segments:True`
-pub(super) fn name(PlanKeys { torch_version, torch_optimizer, alloc_conf, .. }: PlanKeys) -> String {
-    let optimizer = match torch_optimizer {
+pub(super) fn name(PlanKeys { torch_version, torch_options, alloc_conf, .. }: PlanKeys) -> String {
+    let optimizer = match torch_options.optimizer {
         TorchOptimizer::Fused => None,
         TorchOptimizer::Foreach => Some("a foreach optimizer".to_owned()),
         TorchOptimizer::ForLoop => Some("a for-loop optimizer".to_owned()),
     };
+    let reentrant = torch_options.checkpoint == TorchCheckpoint::Reentrant;
+    let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
     let settings = (alloc_conf != AllocConf::default()).then(|| alloc_conf.to_string());
-    let differences: Vec<String> = optimizer.into_iter().chain(settings).collect();
+    let differences: Vec<String> = optimizer.into_iter().chain(checkpoint).chain(settings).collect();
     let version = torch_version.name();
     match differences.is_empty() {
         true => format!("PyTorch {version}"),

@@ -24,8 +24,8 @@ pub fn torch_machine(target: &Target, keys: PlanKeys) -> Option<Machine> {
     let card = Card::named(&target.name).filter(|_| target.kind == DeviceKind::Cuda)?;
     let memory = CardMemory { available: target.available_at(Pool::Device), total: target.memory.0 };
     let memory = target.limits(Pool::Device).then_some(memory);
-    let PlanKeys { torch_version: version, torch_optimizer: implementation, alloc_conf, .. } = keys;
-    Some(Machine { card, version, memory, implementation, alloc_conf })
+    let PlanKeys { torch_version: version, torch_options: options, alloc_conf, .. } = keys;
+    Some(Machine { card, version, memory, options, alloc_conf })
 }
 
 /// Forecasts PyTorch's memory on one card.
@@ -77,7 +77,7 @@ impl TorchForecaster {
 pub(super) fn have_same_script(target: &Target, one: &RunConfig, two: &RunConfig) -> bool {
     let script = |config| {
         let machine = torch_machine(target, PlanKeys::default())?;
-        pytorch::script(config, machine.card, machine.implementation, "").ok()
+        pytorch::script(config, machine.card, machine.options, "").ok()
     };
     script(one).is_some_and(|script_of_one| script(two) == Some(script_of_one))
 }

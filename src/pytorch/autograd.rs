@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::rc::Rc;
 
-use crate::checkpoint::Recomputed;
+use crate::checkpoint::{self, Recomputed};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::{Backward, Torch};
@@ -40,8 +40,12 @@ type BackwardFn = Box<dyn Fn(&Torch, &Backward<'_>) -> Vec<Gradient>>;
 
 /// A tensor saved for backward, or its placeholder under activation checkpointing.
 enum Saved {
-    Kept { _tensor: Tensor },
+    Kept {
+        _tensor: Tensor,
+    },
     Recomputed(Rc<Recomputed>),
+    /// A checkpointed function, which holds its tensors, and its input.
+    Call(checkpoint::Function, Tensor),
 }
 
 /// One operation of the autograd graph.
@@ -59,6 +63,8 @@ pub(crate) struct Node {
     function: Function,
     /// The purpose of its gradients.
     purpose: Purpose,
+    /// The backward pass that counts the missing gradients: its number.
+    pass: Cell<u64>,
     /// During backward: the number of gradients that the node has not received yet.
     missing: Cell<usize>,
     /// During backward: the sum of the received gradients, by output.
@@ -87,6 +93,7 @@ impl Node {
             outputs,
             function: Function::Backward(backward),
             purpose: torch.purpose(),
+            pass: Cell::new(0),
             missing: Cell::new(0),
             gradients: RefCell::default(),
         }
@@ -102,6 +109,7 @@ impl Node {
             outputs: 1,
             function: Function::Accumulate(leaf),
             purpose: Purpose::Gradient,
+            pass: Cell::new(0),
             missing: Cell::new(0),
             gradients: RefCell::default(),
         }
@@ -120,24 +128,34 @@ impl Node {
         self.saved.borrow_mut().push(saved);
     }
 
+    /// Saves a checkpointed call for backward.
+    pub(crate) fn save_call(&self, function: checkpoint::Function, input: &Tensor) {
+        self.saved.borrow_mut().push(Saved::Call(function, input.clone()));
+    }
+
+    /// The checkpointed call that the node saved.
+    pub(crate) fn saved_call(&self) -> (checkpoint::Function, Tensor) {
+        match &self.saved.borrow()[..] {
+            [Saved::Call(function, input)] => (Rc::clone(function), input.clone()),
+            _ => unreachable!("the node of a checkpointed call"),
+        }
+    }
+
     /// The saved tensors whose placeholders the node has. Recomputes them.
     fn unpack(&self, torch: &Torch) -> Vec<Tensor> {
         let unpack = |saved: &Saved| match saved {
-            Saved::Kept { .. } => None,
+            Saved::Kept { .. } | Saved::Call(..) => None,
             Saved::Recomputed(recomputed) => Some(recomputed.unpack(torch)),
         };
         self.saved.borrow().iter().filter_map(unpack).collect()
     }
 }
 
-/// Called with a leaf when its gradient is complete.
-pub(crate) type AccumulateHook<'a> = &'a dyn Fn(&Torch, &Tensor);
-
 /// `root.backward(retain_graph=retains)`
-pub(crate) fn backward(torch: &Torch, root: &Tensor, retains: bool, hook: Option<AccumulateHook<'_>>) {
+pub(crate) fn backward(torch: &Torch, root: &Tensor, retains: bool) {
     // ones_like(root), which the caller holds until backward returns.
     let ones = torch.like(root);
-    torch.in_backward_thread(|| torch.with_grad(false, || run(torch, root, &ones, retains, hook)));
+    torch.in_backward_thread(|| run(torch, root, &ones, retains));
 }
 
 /// A node whose gradients are complete.
@@ -167,10 +185,15 @@ impl PartialEq for Ready {
 
 impl Eq for Ready {}
 
-/// Runs all nodes below the root, like PyTorch's `Engine::execute`.
-fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, retains: bool, hook: Option<AccumulateHook<'_>>) {
+/// Runs all nodes below the root without grad mode, like PyTorch's `Engine::execute`.
+pub(crate) fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, retains: bool) {
     let Some((root, _)) = root.node() else { return };
-    count_dependencies(&root);
+    let interrupted = count_dependencies(&root, torch.next_pass());
+    torch.with_grad(false, || run_nodes(torch, root, gradient, retains));
+    interrupted.into_iter().for_each(Interrupted::resume);
+}
+
+fn run_nodes(torch: &Torch, root: Rc<Node>, gradient: &Tensor, retains: bool) {
     root.gradients.replace(vec![Some(gradient.clone())]);
     let mut ready = BinaryHeap::from([Ready { node: root, turn: 0 }]);
     let mut turn = 0;
@@ -179,15 +202,14 @@ fn run(torch: &Torch, root: &Tensor, gradient: &Tensor, retains: bool, hook: Opt
         let function = match &node.function {
             Function::Accumulate(leaf) => {
                 accumulate(leaf, &mut gradients);
-                if let Some(hook) = hook {
-                    hook(torch, leaf);
-                }
+                leaf.call_hook(torch);
                 continue;
             }
             Function::Backward(function) => function,
         };
         let recomputed = node.unpack(torch);
-        let arguments = Backward { gradients: &gradients, edges: &node.edges, dtypes: &node.dtypes };
+        let arguments =
+            Backward { gradients: &gradients, edges: &node.edges, dtypes: &node.dtypes, node: &node };
         let made = torch.with_purpose(node.purpose, || function(torch, &arguments));
         drop(recomputed);
         let mut validated = Vec::with_capacity(made.len());
@@ -222,17 +244,42 @@ impl Node {
     }
 }
 
-/// Counts the gradients that each node below the root waits for.
-fn count_dependencies(root: &Rc<Node>) {
+/// The state of a node of a backward pass, while a pass within that one uses the node: an `AccumulateGrad` node of a leaf
+/// that both graphs share.
+struct Interrupted {
+    node: Rc<Node>,
+    pass: u64,
+    missing: usize,
+    gradients: Vec<Option<Tensor>>,
+}
+
+impl Interrupted {
+    fn resume(self) {
+        self.node.pass.set(self.pass);
+        self.node.missing.set(self.missing);
+        self.node.gradients.replace(self.gradients);
+    }
+}
+
+/// Counts the gradients that each node below the root waits for. Returns the nodes that an outer pass waits for.
+fn count_dependencies(root: &Rc<Node>, pass: u64) -> Vec<Interrupted> {
     let mut stack = vec![root];
+    let mut interrupted = Vec::new();
     while let Some(node) = stack.pop() {
         for (target, _) in node.edges.iter().flatten() {
-            if target.missing.get() == 0 {
+            let before = target.pass.replace(pass);
+            if before != pass {
+                let missing = target.missing.take();
+                if missing > 0 {
+                    let (node, gradients) = (Rc::clone(target), target.gradients.take());
+                    interrupted.push(Interrupted { node, pass: before, missing, gradients });
+                }
                 stack.push(target);
             }
             target.missing.set(target.missing.get() + 1);
         }
     }
+    interrupted
 }
 
 /// `AccumulateGrad`: a leaf takes over its first gradient. Later gradients are added in place and request no memory.

@@ -3,7 +3,7 @@
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
     Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding, RunConfig, StorageDtype,
-    Transformer,
+    TorchCheckpoint, TorchOptions, Transformer, Update,
 };
 
 use crate::card::Card;
@@ -26,7 +26,7 @@ fn not_covered(reason: &str) -> Covered {
 }
 
 /// Checks that the prediction covers a run on this card.
-pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
+pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     dtypes(config, card)?;
     optimizer(config)?;
     let strategy = &config.strategy;
@@ -38,6 +38,12 @@ pub(crate) fn check(config: &RunConfig, card: &Card) -> Covered {
         Recompute::Parts(_) => {}
         Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
         Recompute::Budget(_) => return not_covered("recompute.budget"),
+    }
+    let updates_in_backward = config.trains() && strategy.update == Update::InBackward;
+    if options.checkpoint == TorchCheckpoint::Reentrant && strategy.loss_chunks > 1 && updates_in_backward {
+        return not_covered(
+            "updates in backward with reentrant checkpoints of the loss: each slice updates the head",
+        );
     }
     if config.lengths.is_some() {
         let model = config.model.transformer();

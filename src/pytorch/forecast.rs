@@ -9,7 +9,7 @@ use crate::replay::{Peaks, replay};
 use crate::rules;
 use crate::sequence::{Phase, Purpose, Sequence};
 use base::search;
-use spec::{AllocConf, RunConfig, TorchOptimizer, TorchVersion, Train};
+use spec::{AllocConf, RunConfig, TorchOptions, TorchVersion, Train};
 
 /// The largest micro-batch that the search considers.
 const LARGEST_BATCH: usize = 1 << 20;
@@ -24,7 +24,7 @@ pub struct Machine {
     pub version: TorchVersion,
     /// Without a limit, memory has no end.
     pub memory: Option<CardMemory>,
-    pub implementation: TorchOptimizer,
+    pub options: TorchOptions,
     pub alloc_conf: AllocConf,
 }
 
@@ -169,7 +169,7 @@ impl Machine {
     /// The run is not covered.
     pub fn sequence(&self, config: &RunConfig) -> Result<Sequence, NotCovered> {
         rules::of(self.version).check_settings(self.alloc_conf)?;
-        sequence(config, self.card, self.version, self.implementation)
+        sequence(config, self.card, self.version, self.options)
     }
 
     fn replay(&self, sequence: &Sequence, memory: CardMemory) -> Result<Peaks, (usize, OutOfMemory)> {

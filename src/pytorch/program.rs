@@ -13,12 +13,12 @@ use crate::optimizer::{Kind, Optimizer};
 use crate::outputs::Outputs;
 use crate::rules;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Hook, Tensor};
 use crate::torch::Torch;
 use graph::forward_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
-    RunConfig, StorageDtype, TorchOptimizer, TorchVersion, Update,
+    RunConfig, StorageDtype, TorchOptimizer, TorchOptions, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -32,13 +32,13 @@ pub fn sequence(
     config: &RunConfig,
     card: Card,
     version: TorchVersion,
-    implementation: TorchOptimizer,
+    options: TorchOptions,
 ) -> Result<Sequence, NotCovered> {
-    coverage::check(config, &card)?;
+    coverage::check(config, &card, options)?;
     let rules = rules::of(version);
     rules.check(&card)?;
-    let torch = Torch::new(card, rules);
-    let mut program = Program::start(&torch, config, implementation)?;
+    let torch = Torch::new(card, rules, options);
+    let mut program = Program::start(&torch, config)?;
     torch.with_purpose(Purpose::Activation, || program.run());
     match torch.refused.take() {
         Some(reason) => Err(reason),
@@ -70,22 +70,17 @@ struct Program<'a> {
     torch: &'a Torch,
     config: &'a RunConfig,
     modules: Modules<'a>,
-    optimizer: Optimizer,
-    implementation: TorchOptimizer,
+    optimizer: Rc<RefCell<Optimizer>>,
     scaler: Option<GradScaler>,
     autocast: Option<DType>,
     leaked: Vec<Tensor>,
 }
 
 impl<'a> Program<'a> {
-    fn start(
-        torch: &'a Torch,
-        config: &'a RunConfig,
-        implementation: TorchOptimizer,
-    ) -> Result<Program<'a>, NotCovered> {
+    fn start(torch: &'a Torch, config: &'a RunConfig) -> Result<Program<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
         let modules = Modules::new(torch, config)?;
-        let optimizer = optimizer(config, &modules.full, implementation);
+        let optimizer = optimizer(config, &modules.full, torch.options.optimizer);
         let strategy = &config.strategy;
         let autocast = match strategy.params {
             StorageDtype::Fp32 => Some(dtype_of(strategy.precision.dtype())).filter(|dtype| dtype.is_half()),
@@ -98,7 +93,6 @@ impl<'a> Program<'a> {
             config,
             modules,
             optimizer,
-            implementation,
             scaler: scales.then(GradScaler::default),
             autocast,
             leaked: Vec::new(),
@@ -197,16 +191,17 @@ impl<'a> Program<'a> {
         }
         torch.mark(Event::Phase(Phase::Update));
         let clips = config.train.clip_norm.is_some();
-        let unscaled = self.scaler.as_ref().map(|_| GradScaler::unscale(torch, self.implementation, clips));
+        let unscaled =
+            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, torch.options.optimizer, clips));
         if clips {
-            self.optimizer.clip(torch);
+            self.optimizer.borrow().clip(torch);
         }
         // A fused optimizer is given the sum of the overflow flags of unscaled gradients.
-        let sums = clips && self.implementation == TorchOptimizer::Fused && self.scaler.is_some();
+        let sums = clips && torch.options.optimizer == TorchOptimizer::Fused && self.scaler.is_some();
         let overflows = sums.then(|| torch.scalar(DType::F32));
-        self.optimizer.step(torch);
+        self.optimizer.borrow_mut().step(torch);
         drop((unscaled, overflows));
-        self.optimizer.zero_grad(strategy.gradients == Gradients::Free);
+        self.optimizer.borrow().zero_grad(strategy.gradients == Gradients::Free);
     }
 
     /// Moves a micro-batch to the device and computes its loss.
@@ -234,16 +229,7 @@ impl<'a> Program<'a> {
         if let Some(scaler) = &mut self.scaler {
             root = scaler.scale(torch, &root);
         }
-        if self.config.strategy.update == Update::InBackward {
-            let optimizer = std::cell::RefCell::new(&mut self.optimizer);
-            let hook = |torch: &Torch, leaf: &Tensor| {
-                optimizer.borrow_mut().step_group(torch, std::slice::from_ref(leaf));
-                leaf.set_grad(None);
-            };
-            backward(torch, &root, retains, Some(&hook));
-        } else {
-            backward(torch, &root, retains, None);
-        }
+        backward(torch, &root, retains);
     }
 
     /// Evaluates batches; the script keeps the sum of their losses as a number. `length`: of a micro-batch of a batch.
@@ -325,7 +311,7 @@ impl<'a> Modules<'a> {
 }
 
 /// The optimizer of a run. Parameters with and without weight decay are groups of their own.
-fn optimizer(config: &RunConfig, module: &Module, implementation: TorchOptimizer) -> Optimizer {
+fn optimizer(config: &RunConfig, module: &Module, implementation: TorchOptimizer) -> Rc<RefCell<Optimizer>> {
     let kind = match &config.train.optimizer {
         OptimizerConfig::Sgd(sgd) => Kind::Sgd { momentum: sgd.momentum != 0.0 },
         _ => Kind::Adam,
@@ -334,5 +320,18 @@ fn optimizer(config: &RunConfig, module: &Module, implementation: TorchOptimizer
     let groups = config.train.optimizer.groups();
     let (decayed, others): (Vec<Tensor>, Vec<Tensor>) =
         trained.partition(|parameter| groups[0].decays(parameter.shape().dims().len()));
-    Optimizer::new(kind, implementation, vec![decayed, others])
+    let optimizer = Rc::new(RefCell::new(Optimizer::new(kind, implementation, vec![decayed, others])));
+    if config.strategy.update == Update::InBackward {
+        let shared = Rc::downgrade(&optimizer);
+        let update = Rc::new(move |torch: &Torch, parameter: &Tensor| {
+            let optimizer = shared.upgrade().expect("the script holds its optimizer");
+            optimizer.borrow_mut().step_group(torch, std::slice::from_ref(parameter));
+            parameter.set_grad(None);
+        });
+        optimizer
+            .borrow()
+            .parameters()
+            .for_each(|parameter| parameter.set_hook(Hook(Rc::clone(&update) as _)));
+    }
+    optimizer
 }

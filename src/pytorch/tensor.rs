@@ -1,10 +1,12 @@
 //! Tensors without numbers: shapes, types and counted references to storages.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::{Rc, Weak};
 
 use crate::autograd::Node;
 use crate::sequence::{Purpose, Sequence};
+use crate::torch::Torch;
 use ops::Shape;
 
 /// Element types of PyTorch's tensors.
@@ -78,6 +80,16 @@ struct TensorData {
     grad: RefCell<Option<Tensor>>,
     /// The node that accumulates a leaf's gradient, as long as a graph refers to it.
     accumulate: RefCell<Weak<Node>>,
+    hook: RefCell<Option<Hook>>,
+}
+
+/// Called with a leaf when its gradient is complete (`register_post_accumulate_grad_hook`).
+pub(crate) struct Hook(pub(crate) Rc<dyn Fn(&Torch, &Tensor)>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 impl Tensor {
@@ -95,6 +107,7 @@ impl Tensor {
             node: None,
             grad: RefCell::new(None),
             accumulate: RefCell::new(Weak::new()),
+            hook: RefCell::new(None),
         })
     }
 
@@ -138,6 +151,7 @@ impl Tensor {
             node: None,
             grad: RefCell::new(None),
             accumulate: RefCell::new(Weak::new()),
+            hook: RefCell::new(None),
         }
     }
 
@@ -202,6 +216,16 @@ impl Tensor {
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) {
         let before = self.0.grad.replace(grad);
         drop(before);
+    }
+
+    pub(crate) fn set_hook(&self, hook: Hook) {
+        self.0.hook.replace(Some(hook));
+    }
+
+    pub(crate) fn call_hook(&self, torch: &Torch) {
+        if let Some(Hook(hook)) = &*self.0.hook.borrow() {
+            hook(torch, self);
+        }
     }
 
     /// Whether this is the only reference to the tensor and to its storage, so that a sum may overwrite it.

@@ -14,11 +14,13 @@ use crate::sequence::{Event, Part, Purpose, Sequence};
 use crate::tensor::{DType, Storage, Tensor};
 use crate::workspace::Threads;
 use ops::Shape;
+use spec::TorchOptions;
 
 /// A simulated PyTorch process. Each new tensor records a request of the caching allocator, each dropped one a release.
 pub(crate) struct Torch {
     pub(crate) card: Card,
     pub(crate) rules: &'static Rules,
+    pub(crate) options: TorchOptions,
     pub(crate) threads: Threads,
     sequence: Rc<RefCell<Sequence>>,
     /// Grad mode (`torch.is_grad_enabled()`).
@@ -35,6 +37,8 @@ pub(crate) struct Torch {
     pub(crate) stopped: Cell<bool>,
     /// The number of autograd nodes so far.
     nodes: Cell<u64>,
+    /// The number of backward passes so far.
+    passes: Cell<u64>,
     /// The purpose of new requests.
     purpose: Cell<Purpose>,
     /// Why the program is not covered, if it turned out while it ran.
@@ -42,10 +46,11 @@ pub(crate) struct Torch {
 }
 
 impl Torch {
-    pub(crate) fn new(card: Card, rules: &'static Rules) -> Torch {
+    pub(crate) fn new(card: Card, rules: &'static Rules, options: TorchOptions) -> Torch {
         Torch {
             card,
             rules,
+            options,
             threads: Threads::default(),
             sequence: Rc::default(),
             grad: Cell::new(true),
@@ -54,6 +59,7 @@ impl Torch {
             frames: RefCell::default(),
             stopped: Cell::new(false),
             nodes: Cell::new(0),
+            passes: Cell::new(0),
             purpose: Cell::new(Purpose::Parameter),
             refused: RefCell::default(),
         }
@@ -197,6 +203,12 @@ impl Torch {
         self.nodes.get()
     }
 
+    /// The number of a new backward pass.
+    pub(crate) fn next_pass(&self) -> u64 {
+        self.passes.set(self.passes.get() + 1);
+        self.passes.get()
+    }
+
     /// Whether the gradient of one of these inputs is needed.
     pub(crate) fn needs_grad(&self, inputs: &[&Tensor]) -> bool {
         self.grad_enabled() && inputs.iter().any(|input| input.requires_grad())
@@ -254,6 +266,7 @@ pub(crate) struct Backward<'a> {
     pub(crate) edges: &'a [Option<(Rc<Node>, usize)>],
     /// The dtypes of the inputs.
     pub(crate) dtypes: &'a [DType],
+    pub(crate) node: &'a Node,
 }
 
 impl Backward<'_> {

@@ -27,7 +27,9 @@ pub use schema::hints::other_target;
 pub use schema::memory::{MemoryKey, ProgramKey};
 pub use schema::model::*;
 pub use schema::optimizer::*;
-pub use schema::plan::{AllocConf, Framework, PlanKeys, TorchOptimizer, TorchVersion};
+pub use schema::plan::{
+    AllocConf, Framework, PlanKeys, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchVersion,
+};
 pub use schema::reference::{KeyReference, key_reference};
 pub use schema::repeats::{Repeats, UntilPrecise};
 pub use schema::resolved::{Evaluation, LastBatch, Measure, RunConfig, SeedPolicy, Task, Train};

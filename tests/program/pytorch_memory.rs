@@ -10,7 +10,7 @@ use plan::Point;
 use pytorch::{Card, Event, NotCovered, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::{AllocConf, KeywordEnum, RunConfig, TorchOptimizer, TorchVersion};
+use spec::{AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchVersion};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -27,7 +27,7 @@ struct Vector {
     version: String,
     experiment: String,
     strategy: String,
-    implementation: String,
+    options: String,
     card: String,
     script: String,
     requests: usize,
@@ -48,15 +48,17 @@ impl Vector {
     }
 
     fn predicted(&self, run: &RunConfig) -> Result<Sequence, NotCovered> {
-        pytorch::sequence(run, self.card(), self.version(), self.implementation())
+        pytorch::sequence(run, self.card(), self.version(), self.options())
     }
 
-    fn implementation(&self) -> TorchOptimizer {
-        match self.implementation.as_str() {
-            "fused" => TorchOptimizer::Fused,
-            "foreach" => TorchOptimizer::Foreach,
-            "for-loop" => TorchOptimizer::ForLoop,
-            other => panic!("unknown implementation {other}"),
+    fn options(&self) -> TorchOptions {
+        let default = TorchOptions::default();
+        match self.options.as_str() {
+            "fused" => default,
+            "foreach" => TorchOptions { optimizer: TorchOptimizer::Foreach, ..default },
+            "for-loop" => TorchOptions { optimizer: TorchOptimizer::ForLoop, ..default },
+            "reentrant" => TorchOptions { checkpoint: TorchCheckpoint::Reentrant, ..default },
+            other => panic!("unknown options {other}"),
         }
     }
 
@@ -72,8 +74,8 @@ impl Vector {
     }
 
     fn title(&self) -> String {
-        let Vector { experiment, strategy, implementation, card, version, .. } = self;
-        format!("{experiment}/{strategy} {implementation} {card} {version}")
+        let Vector { experiment, strategy, options, card, version, .. } = self;
+        format!("{experiment}/{strategy} {options} {card} {version}")
     }
 
     /// The recorded sequence, which only a few programs have.
@@ -81,8 +83,8 @@ impl Vector {
         if self.version != default_version() {
             return None;
         }
-        let Vector { experiment, strategy, implementation, card, .. } = self;
-        let name = format!("{experiment}.{strategy}.{implementation}.{card}.txt");
+        let Vector { experiment, strategy, options, card, .. } = self;
+        let name = format!("{experiment}.{strategy}.{options}.{card}.txt");
         fs::read_to_string(Path::new(FOLDER).join("sequences").join(name)).ok()
     }
 
@@ -213,7 +215,7 @@ fn predicted_requests_and_peaks_are_pytorch_s() {
 #[test]
 fn recorded_scripts_are_the_exported_ones() {
     check(|vector, run| {
-        let script = pytorch::script(run, vector.card(), vector.implementation(), "").expect("covered");
+        let script = pytorch::script(run, vector.card(), vector.options(), "").expect("covered");
         let (_, script) = script.split_once('\n').expect("a title and more");
         (digest(script) != vector.script)
             .then(|| "the script changed: run tests/reference/pytorch_memory/record.py".to_owned())
@@ -287,7 +289,7 @@ fn published_peaks_are_explained() {
     for row in &rows {
         let run = &runs[&("published".to_owned(), row.strategy.clone())];
         let sequence =
-            pytorch::sequence(run, card, TorchVersion::V2_6, TorchOptimizer::Fused).expect("covered");
+            pytorch::sequence(run, card, TorchVersion::V2_6, TorchOptions::default()).expect("covered");
         let peak = pytorch::replay(&sequence, None, AllocConf::default()).expect("no limit").whole;
         let predicted = match row.figure.as_str() {
             "reserved" => peak.reserved,

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::program::{self, STEPS};
-use spec::{Model, RunConfig, TorchOptimizer, Transformer};
+use spec::{Model, RunConfig, TorchOptions, Transformer};
 
 /// The functions that do not depend on the run.
 const MAIN: &str = include_str!("main.py");
@@ -20,20 +20,20 @@ const MAIN: &str = include_str!("main.py");
 pub fn script(
     config: &RunConfig,
     card: Card,
-    implementation: TorchOptimizer,
+    options: TorchOptions,
     title: &str,
 ) -> Result<String, NotCovered> {
-    coverage::check(config, &card)?;
+    coverage::check(config, &card, options)?;
     program::check_graph(config)?;
     let Model::Transformer(model) = &config.model;
-    let script = Script { config, model, implementation, text: String::new() };
+    let script = Script { config, model, options, text: String::new() };
     Ok(script.write(title))
 }
 
 struct Script<'a> {
     config: &'a RunConfig,
     model: &'a Transformer,
-    implementation: TorchOptimizer,
+    options: TorchOptions,
     text: String,
 }
 

@@ -5,7 +5,10 @@ use std::fmt::Write;
 use super::{Script, python_bool};
 use crate::coverage;
 use ops::{Activation, Frequencies};
-use spec::{Attention, BlockPart, MlpActivation, Norm, NormPlacement, Positions, Recompute, Transformer};
+use spec::{
+    Attention, BlockPart, MlpActivation, Norm, NormPlacement, Positions, Recompute, TorchCheckpoint,
+    Transformer,
+};
 
 impl Script<'_> {
     pub(super) fn write_model(&mut self) {
@@ -348,7 +351,7 @@ impl Script<'_> {
             "",
             "def checkpoint_in_training(module, function, *arguments):",
             "    if module.training:",
-            "        return checkpoint(function, *arguments, use_reentrant=False)",
+            &format!("        return checkpoint(function, *arguments, use_reentrant={})", self.reentrant()),
             "    return function(*arguments)",
         ]);
     }
@@ -459,6 +462,10 @@ impl Script<'_> {
         self.line(&format!("        return F.cross_entropy(logits, targets, reduction=\"sum\"{ignored})"));
     }
 
+    fn reentrant(&self) -> &'static str {
+        python_bool(self.options.checkpoint == TorchCheckpoint::Reentrant)
+    }
+
     fn blocks(&mut self, buffers: &str) {
         match self.config.strategy.recompute {
             Recompute::Block => self.lines(&[
@@ -477,7 +484,10 @@ impl Script<'_> {
                 &format!(
                     "            run = [lambda x, block=block: block(x{buffers}) for block in self.blocks]"
                 ),
-                &format!("            x = checkpoint_sequential(run, {segments}, x, use_reentrant=False)"),
+                &format!(
+                    "            x = checkpoint_sequential(run, {segments}, x, use_reentrant={})",
+                    self.reentrant()
+                ),
                 "        else:",
                 "            for block in self.blocks:",
                 &format!("                x = block(x{buffers})"),

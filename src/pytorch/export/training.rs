@@ -100,7 +100,7 @@ impl Script<'_> {
     }
 
     fn optimizer(&mut self) {
-        let implementation = match self.implementation {
+        let implementation = match self.options.optimizer {
             TorchOptimizer::Fused => ", fused=True",
             TorchOptimizer::Foreach => ", foreach=True",
             TorchOptimizer::ForLoop => ", foreach=False, fused=False",

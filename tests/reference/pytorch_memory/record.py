@@ -35,8 +35,15 @@ EXPERIMENTS = ["gpt", "llama", "large", "padded"]
 SAMPLED = ["gpt", "llama"]
 DRAWN = "drawn"
 
-# The spelling of an optimizer's implementation, and further programs with it.
-IMPLEMENTATIONS = {"fused": "fused=True", "foreach": "foreach=True", "for-loop": "foreach=False, fused=False"}
+# Keys of [plan] that change the script.
+OPTIONS = {
+    "fused": [],
+    "foreach": ["plan.torch_optimizer=foreach"],
+    "for-loop": ["plan.torch_optimizer=for-loop"],
+    "reentrant": ["plan.torch_checkpoint=reentrant"],
+}
+
+# Further programs with "foreach" and "for-loop". All that call `torch.utils.checkpoint` are recorded with "reentrant", too.
 UNFUSED = [
     "gpt/fp32", "gpt/bf16", "gpt/fp16", "gpt/fp16-clip", "gpt/pure-bf16", "gpt/clip", "gpt/adam", "gpt/sgd",
     "gpt/sgd-momentum", "gpt/in-backward", "gpt/accumulate-tail", "gpt/zero", "gpt/freeze", "llama/fp16", "llama/bf16",
@@ -55,14 +62,14 @@ class Program:
     version: str
     experiment: str
     strategy: str
-    implementation: str
+    options: str
     card: str
 
     def __str__(self):
-        return f"{self.experiment}/{self.strategy} {self.implementation} {self.card}"
+        return f"{self.experiment}/{self.strategy} {self.options} {self.card}"
 
     def file(self):
-        return SEQUENCES / f"{self.experiment}.{self.strategy}.{self.implementation}.{self.card}.txt"
+        return SEQUENCES / f"{self.experiment}.{self.strategy}.{self.options}.{self.card}.txt"
 
 
 @dataclasses.dataclass
@@ -72,7 +79,7 @@ class Vector:
     version: str
     experiment: str
     strategy: str
-    implementation: str
+    options: str
     card: str
     # Of the script without its first line, the title.
     script: str
@@ -84,7 +91,7 @@ class Vector:
     reserved: str
 
     def program(self):
-        return Program(self.version, self.experiment, self.strategy, self.implementation, self.card)
+        return Program(self.version, self.experiment, self.strategy, self.options, self.card)
 
 
 class Failed(Exception):
@@ -95,12 +102,14 @@ def programs(version):
     """Versions other than the newest: a sample, of which each rule that differs has several programs."""
     is_newest = version == NEWEST
     for experiment in EXPERIMENTS if is_newest else SAMPLED:
-        for strategy in strategies(experiment):
+        for strategy, keys in strategies(experiment).items():
             cards = CARDS if is_newest else ["a100"]
             yield from (Program(version, experiment, strategy, "fused", card) for card in cards)
             if is_newest and f"{experiment}/{strategy}" in UNFUSED:
                 yield Program(version, experiment, strategy, "foreach", "a100")
                 yield Program(version, experiment, strategy, "for-loop", "a100")
+            if is_newest and {"recompute", "loss_chunks"} & keys.keys():
+                yield Program(version, experiment, strategy, "reentrant", "a100")
     for number, strategy in enumerate(strategies(DRAWN)):
         yield Program(version, DRAWN, strategy, "fused", list(CARDS)[number % len(CARDS)])
 
@@ -140,16 +149,14 @@ class Recorder:
         script, predicted = folder / "train.py", folder / "predicted.txt"
         command = [self.runner, "export", HERE / f"{program.experiment}.toml", "--run", program.strategy]
         command += ["--target", CARDS[program.card], "--out", script, "--requests", predicted]
-        command += ["--set", f'plan.torch_version="{program.version}"']
+        for setting in [f'plan.torch_version="{program.version}"', *OPTIONS[program.options]]:
+            command += ["--set", setting]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             if "has no PyTorch script" in done.stderr:
                 return None
             raise Failed(done.stderr)
-        fused, implementation = IMPLEMENTATIONS["fused"], IMPLEMENTATIONS[program.implementation]
-        text = script.read_text().replace(fused, implementation)
-        script.write_text(text)
-        return script, text.split("\n", 1)[1], predicted.read_text()
+        return script, script.read_text().split("\n", 1)[1], predicted.read_text()
 
     def record(self, program, script):
         """The measured sequence and the script's output, a dictionary for each step."""
@@ -176,9 +183,6 @@ class Recorder:
         vector = Vector(
             *dataclasses.astuple(program), digest(text), sequence.count("+"), digest(sequence), *peaks
         )
-        # Other implementations than the fused one have no key in an experiment, so `export` does not predict them.
-        if program.implementation != "fused":
-            return vector, f"{program}: recorded"
         return vector, f"{program}: {difference(normalized(predicted), sequence)}"
 
 

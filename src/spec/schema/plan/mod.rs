@@ -11,7 +11,8 @@ use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::keyword;
 use crate::reader::reference::{Accepts, DeclaredKey};
 
-pub(crate) const PLAN_KEYS: &[&str] = &["as", "torch_version", "torch_optimizer", "alloc_conf"];
+pub(crate) const PLAN_KEYS: &[&str] =
+    &["as", "torch_version", "torch_optimizer", "torch_checkpoint", "alloc_conf"];
 
 keywords! {
     /// The program whose memory is shown.
@@ -52,12 +53,31 @@ keywords! {
     }
 }
 
+keywords! {
+    /// How `torch.utils.checkpoint` recomputes.
+    #[derive(Default)]
+    pub enum TorchCheckpoint {
+        /// `use_reentrant=False`: recompute when backward first needs a saved tensor, and only up to the last one.
+        #[default]
+        NonReentrant = "non-reentrant",
+        /// `use_reentrant=True`: run forward without a graph; recompute the whole function and run its backward at once.
+        Reentrant = "reentrant",
+    }
+}
+
+/// Choices of a PyTorch script that no key of a strategy makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TorchOptions {
+    pub optimizer: TorchOptimizer,
+    pub checkpoint: TorchCheckpoint,
+}
+
 /// The keys of `[plan]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanKeys {
     pub framework: Framework,
     pub torch_version: TorchVersion,
-    pub torch_optimizer: TorchOptimizer,
+    pub torch_options: TorchOptions,
     pub alloc_conf: AllocConf,
 }
 
@@ -66,7 +86,7 @@ impl Default for PlanKeys {
         PlanKeys {
             framework: Framework::Runner,
             torch_version: TorchVersion::default(),
-            torch_optimizer: TorchOptimizer::default(),
+            torch_options: TorchOptions::default(),
             alloc_conf: AllocConf::default(),
         }
     }
@@ -77,7 +97,8 @@ impl PlanKeys {
         let Some(mut keys) = keys.table("plan", "plan", "[plan]") else { return Some(PlanKeys::default()) };
         let framework = keys.optional("as", keyword());
         let torch_version = keys.optional("torch_version", keyword());
-        let torch_optimizer = keys.optional("torch_optimizer", keyword());
+        let optimizer = keys.optional("torch_optimizer", keyword());
+        let checkpoint = keys.optional("torch_checkpoint", keyword());
         let alloc_conf = match keys.entry("alloc_conf") {
             None => Some(AllocConf::default()),
             Some(entry) => alloc_conf::read(&keys, &entry.node),
@@ -86,7 +107,10 @@ impl PlanKeys {
         Some(PlanKeys {
             framework: framework?.unwrap_or(Framework::Runner),
             torch_version: torch_version?.unwrap_or_default(),
-            torch_optimizer: torch_optimizer?.unwrap_or_default(),
+            torch_options: TorchOptions {
+                optimizer: optimizer?.unwrap_or_default(),
+                checkpoint: checkpoint?.unwrap_or_default(),
+            },
             alloc_conf: alloc_conf?,
         })
     }
@@ -99,7 +123,8 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let version = "The version of PyTorch whose memory is predicted.";
     let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update.";
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
-    let optimizers = keyword::<TorchOptimizer>();
+    let (optimizers, checkpoints) = (keyword::<TorchOptimizer>(), keyword::<TorchCheckpoint>());
+    let checkpoint = "How `torch.utils.checkpoint` recomputes in the prediction of PyTorch's memory: `use_reentrant=False` or `True`.";
     vec![
         DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
         DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
@@ -108,6 +133,12 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
             optimizer,
             Accepts::value(optimizers.expected()),
             Some("`\"fused\"`"),
+        ),
+        DeclaredKey::new(
+            "torch_checkpoint",
+            checkpoint,
+            Accepts::value(checkpoints.expected()),
+            Some("`\"non-reentrant\"`"),
         ),
         DeclaredKey::new("alloc_conf", conf, Accepts::value(AllocConfText.expected()), Some("`\"off\"`")),
     ]

@@ -5,11 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+use super::Function;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-
-/// A function that can be called again.
-pub(crate) type Function = Rc<dyn Fn(&Torch, &Tensor) -> Tensor>;
 
 /// One call of a checkpointed function.
 pub(crate) struct Frame {
@@ -70,8 +68,7 @@ impl Recomputed {
     }
 }
 
-/// Calls a function whose saved tensors are recomputed in backward.
-pub(crate) fn checkpoint(torch: &Torch, function: Function, input: &Tensor) -> Tensor {
+pub(super) fn checkpoint(torch: &Torch, function: Function, input: &Tensor) -> Tensor {
     let frame = Rc::new(Frame {
         function: Rc::clone(&function),
         input: input.clone(),

@@ -1,0 +1,36 @@
+//! `torch.utils.checkpoint(use_reentrant=True)`: forward makes no graph. Backward recomputes the whole function with one,
+//! and runs the backward pass of this graph within its own.
+
+use super::Function;
+use crate::autograd::run;
+use crate::coverage::NotCovered;
+use crate::tensor::Tensor;
+use crate::torch::Torch;
+
+pub(super) fn checkpoint(torch: &Torch, function: Function, input: &Tensor) -> Tensor {
+    if !input.requires_grad() {
+        let reason = "reentrant checkpoints of inputs that need no gradient, whose parameters get none \
+                      (torch_checkpoint = \"reentrant\")";
+        torch.refused.replace(Some(NotCovered(reason.to_owned())));
+    }
+    let output = torch.with_grad(false, || function(torch, input));
+    let autocast = torch.autocast();
+    let node = torch.node(&[input], &[], move |torch, backward| {
+        let (function, input) = backward.node.saved_call();
+        let input = input.leaf();
+        let output = torch.with_autocast(autocast, || torch.with_grad(true, || function(torch, &input)));
+        run(torch, &output, backward.gradient(), false);
+        let gradient = input.grad();
+        if let Some(gradient) = &gradient {
+            gradient.set_purpose(torch.purpose());
+        }
+        vec![gradient.into()]
+    });
+    match node {
+        Some(node) => {
+            node.save_call(function, input);
+            output.output_of(&node, 0)
+        }
+        None => output,
+    }
+}
