@@ -146,9 +146,10 @@ fn peak(memory: &Forecast) -> String {
 
 /// What makes PyTorch's peak larger than this program's: the role with the largest excess, and a change that lowers it.
 fn cause(one: &Predicted<'_>) -> Option<String> {
-    const ROLES: [(Role, &str, &[Purpose]); 6] = [
+    const ROLES: [(Role, &str, &[Purpose]); 7] = [
         (Role::Activation, "activations, logits and loss", &[Purpose::Activation, Purpose::Loss]),
         (Role::Parameter, "parameters", &[Purpose::Parameter]),
+        (Role::MasterWeight, "master weights", &[Purpose::MasterWeight]),
         (Role::Gradient, "gradients", &[Purpose::Gradient]),
         (Role::Optimizer, "optimizer states", &[Purpose::OptimizerState]),
         (Role::Cast, "casts of parameters", &[Purpose::Cast]),

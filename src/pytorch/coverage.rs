@@ -2,8 +2,8 @@
 
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
-    Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding, RunConfig, StorageDtype,
-    TorchCheckpoint, TorchOptions, Transformer, Update,
+    KeywordEnum, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding, RunConfig,
+    StorageDtype, TorchCheckpoint, TorchOptions, Transformer, Update,
 };
 
 use crate::card::Card;
@@ -160,6 +160,16 @@ pub(crate) fn masks_targets(config: &RunConfig) -> bool {
     config.documents().mask("targets")
 }
 
+/// Whether the optimizer updates fp32 copies of 16-bit parameters.
+pub(crate) fn has_master_weights(config: &RunConfig) -> bool {
+    config.trains() && config.strategy.has_master_weights()
+}
+
+/// Whether gradients of 16-bit parameters are accumulated in fp32.
+pub(crate) fn accumulates_in_fp32(config: &RunConfig) -> bool {
+    has_master_weights(config) && config.strategy.gradient_dtype == StorageDtype::Fp32
+}
+
 fn dtypes(config: &RunConfig, card: &Card) -> Covered {
     let strategy = &config.strategy;
     if card.capability < (8, 0) && strategy.precision == Precision::Bf16 {
@@ -171,25 +181,32 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
             _ => not_covered("16-bit gradients or residual stream beside fp32 parameters"),
         };
     }
-    if config.trains() && strategy.master_weights {
-        return not_covered("16-bit parameters with master weights");
-    }
-    if config.trains() && strategy.loss_scale.is_some() {
+    let has_masters = has_master_weights(config);
+    if config.trains() && strategy.loss_scale.is_some() && !has_masters {
         return not_covered("a loss scale with fp16 parameters: GradScaler refuses their gradients");
     }
-    if strategy.gradient_dtype != strategy.params || strategy.residual != strategy.params {
-        return not_covered("gradients or residual stream of another dtype than the parameters");
+    if strategy.residual != strategy.params {
+        let params = strategy.params.keyword();
+        return Err(NotCovered(format!(
+            "a residual stream of another dtype than the parameters: use residual = \"{params}\""
+        )));
+    }
+    if strategy.gradient_dtype != strategy.params && !has_masters {
+        return not_covered("gradients of another dtype than the parameters, without master weights");
     }
     if strategy.precision.dtype() != strategy.params.dtype() {
         return not_covered("matmuls of another dtype than 16-bit parameters");
     }
     let has_states = !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0);
-    if config.trains() && has_states && strategy.optimizer_state == OptimizerState::Fp32 {
-        return not_covered(
-            "optimizer_state = \"fp32\" with 16-bit parameters: torch.optim uses their dtype",
-        );
+    match strategy.optimizer_state {
+        OptimizerState::Fp32 if config.trains() && has_states && !has_masters => {
+            not_covered("optimizer_state = \"fp32\" with 16-bit parameters: torch.optim uses their dtype")
+        }
+        OptimizerState::Bf16 if config.trains() && has_states && has_masters => {
+            not_covered("optimizer_state = \"bf16\" with master weights: torch.optim uses their dtype")
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn optimizer(config: &RunConfig) -> Covered {

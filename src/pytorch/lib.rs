@@ -24,6 +24,7 @@ mod rules;
 mod sequence;
 mod tensor;
 mod torch;
+mod trained;
 mod workspace;
 
 pub use allocator::{CardMemory, OutOfMemory, Usage};

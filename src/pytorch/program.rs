@@ -13,8 +13,9 @@ use crate::optimizer::{Kind, Optimizer};
 use crate::outputs::Outputs;
 use crate::rules;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
-use crate::tensor::{DType, Hook, Tensor};
+use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
+use crate::trained::TrainedParameter;
 use graph::forward_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
@@ -70,6 +71,7 @@ struct Program<'a> {
     torch: &'a Torch,
     config: &'a RunConfig,
     modules: Modules<'a>,
+    trained: Vec<TrainedParameter>,
     optimizer: Rc<RefCell<Optimizer>>,
     scaler: Option<GradScaler>,
     autocast: Option<DType>,
@@ -80,7 +82,12 @@ impl<'a> Program<'a> {
     fn start(torch: &'a Torch, config: &'a RunConfig) -> Result<Program<'a>, NotCovered> {
         torch.mark(Event::Phase(Phase::Start));
         let modules = Modules::new(torch, config)?;
-        let optimizer = optimizer(config, &modules.full, torch.options.optimizer);
+        let trained = match config.trains() {
+            true => TrainedParameter::of(torch, config, &modules.full),
+            false => Vec::new(),
+        };
+        let optimizer = optimizer(config, &trained, torch.options.optimizer);
+        register_hooks(config, &trained, &optimizer);
         let strategy = &config.strategy;
         let autocast = match strategy.params {
             StorageDtype::Fp32 => Some(dtype_of(strategy.precision.dtype())).filter(|dtype| dtype.is_half()),
@@ -92,6 +99,7 @@ impl<'a> Program<'a> {
             torch,
             config,
             modules,
+            trained,
             optimizer,
             scaler: scales.then(GradScaler::default),
             autocast,
@@ -190,6 +198,10 @@ impl<'a> Program<'a> {
             return;
         }
         torch.mark(Event::Phase(Phase::Update));
+        let frees = strategy.gradients == Gradients::Free;
+        if !coverage::accumulates_in_fp32(config) {
+            self.trained.iter().for_each(|each| each.copy_gradient(torch, frees));
+        }
         let clips = config.train.clip_norm.is_some();
         let unscaled =
             self.scaler.as_ref().map(|_| GradScaler::unscale(torch, torch.options.optimizer, clips));
@@ -201,7 +213,7 @@ impl<'a> Program<'a> {
         let overflows = sums.then(|| torch.scalar(DType::F32));
         self.optimizer.borrow_mut().step(torch);
         drop((unscaled, overflows));
-        self.optimizer.borrow().zero_grad(strategy.gradients == Gradients::Free);
+        self.optimizer.borrow().zero_grad(frees);
     }
 
     /// Moves a micro-batch to the device and computes its loss.
@@ -311,27 +323,34 @@ impl<'a> Modules<'a> {
 }
 
 /// The optimizer of a run. Parameters with and without weight decay are groups of their own.
-fn optimizer(config: &RunConfig, module: &Module, implementation: TorchOptimizer) -> Rc<RefCell<Optimizer>> {
-    let kind = match &config.train.optimizer {
+fn optimizer(
+    config: &RunConfig,
+    trained: &[TrainedParameter],
+    kind: TorchOptimizer,
+) -> Rc<RefCell<Optimizer>> {
+    let states = match &config.train.optimizer {
         OptimizerConfig::Sgd(sgd) => Kind::Sgd { momentum: sgd.momentum != 0.0 },
         _ => Kind::Adam,
     };
-    let trained = module.parameters().filter(|parameter| parameter.requires_grad()).cloned();
     let groups = config.train.optimizer.groups();
-    let (decayed, others): (Vec<Tensor>, Vec<Tensor>) =
-        trained.partition(|parameter| groups[0].decays(parameter.shape().dims().len()));
-    let optimizer = Rc::new(RefCell::new(Optimizer::new(kind, implementation, vec![decayed, others])));
-    if config.strategy.update == Update::InBackward {
-        let shared = Rc::downgrade(&optimizer);
-        let update = Rc::new(move |torch: &Torch, parameter: &Tensor| {
-            let optimizer = shared.upgrade().expect("the script holds its optimizer");
-            optimizer.borrow_mut().step_group(torch, std::slice::from_ref(parameter));
-            parameter.set_grad(None);
-        });
-        optimizer
-            .borrow()
-            .parameters()
-            .for_each(|parameter| parameter.set_hook(Hook(Rc::clone(&update) as _)));
+    let (decayed, others): (Vec<Tensor>, Vec<Tensor>) = trained
+        .iter()
+        .map(|each| each.updated().clone())
+        .partition(|parameter| groups[0].decays(parameter.shape().dims().len()));
+    Rc::new(RefCell::new(Optimizer::new(states, kind, vec![decayed, others])))
+}
+
+/// Registers the hooks of the trained parameters, which run when a gradient is complete.
+fn register_hooks(config: &RunConfig, trained: &[TrainedParameter], optimizer: &Rc<RefCell<Optimizer>>) {
+    for each in trained {
+        if config.strategy.update == Update::InBackward {
+            let optimizer = Rc::downgrade(optimizer);
+            each.update_in_hook(move |torch, parameter| {
+                let optimizer = optimizer.upgrade().expect("the script holds its optimizer");
+                optimizer.borrow_mut().step_group(torch, std::slice::from_ref(parameter));
+            });
+        } else if coverage::accumulates_in_fp32(config) {
+            each.accumulate_in_hook();
+        }
     }
-    optimizer
 }

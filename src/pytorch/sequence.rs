@@ -33,6 +33,8 @@ impl Phase {
 pub enum Purpose {
     /// Parameters and buffers.
     Parameter,
+    /// fp32 copies of 16-bit parameters, which the optimizer updates.
+    MasterWeight,
     /// Gradients of parameters.
     Gradient,
     OptimizerState,
@@ -47,8 +49,9 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    pub const ALL: [Purpose; 7] = [
+    pub const ALL: [Purpose; 8] = [
         Purpose::Parameter,
+        Purpose::MasterWeight,
         Purpose::Gradient,
         Purpose::OptimizerState,
         Purpose::Cast,
@@ -60,6 +63,7 @@ impl Purpose {
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Parameter => "parameters",
+            Purpose::MasterWeight => "master weights",
             Purpose::Gradient => "gradients",
             Purpose::OptimizerState => "optimizer states",
             Purpose::Cast => "casts of parameters",

@@ -72,6 +72,7 @@ fn predict(row: &mut Row, torch: &TorchForecast, target: &Target) {
 fn role(purpose: Purpose) -> Role {
     match purpose {
         Purpose::Parameter => Role::Parameter,
+        Purpose::MasterWeight => Role::MasterWeight,
         Purpose::Gradient => Role::Gradient,
         Purpose::OptimizerState => Role::Optimizer,
         Purpose::Cast => Role::Cast,

@@ -154,7 +154,7 @@ impl KillTrial {
         before.prepare(&self.dir, round);
         let first = final_results(&self.dir);
         let was_running = self.kill_after(moment, killed);
-        self.durations[kind].update(|durations| durations.mul_f64(if was_running { 1.02 } else { 0.9 }));
+        self.durations[kind].update(|durations| durations.mul_f64(if was_running { 1.05 } else { 0.7 }));
         let kept = final_results(&self.dir);
         assert!(are_kept(&first, &kept), "{case}: a result changed");
         let left = !self.dir.left_behind().is_empty();

@@ -1,5 +1,6 @@
 //! The predicted program as a PyTorch script that anyone can run.
 
+mod master_weights;
 mod model;
 mod training;
 
@@ -41,6 +42,7 @@ impl Script<'_> {
     fn write(mut self, title: &str) -> String {
         self.constants(title);
         self.write_model();
+        self.master_weight_hooks();
         self.write_training();
         self.text + MAIN
     }

@@ -86,6 +86,7 @@ impl Script<'_> {
         );
         self.line_if(strategy.leak.is_some(), "        self.kept = []");
         if trains {
+            self.master_weights();
             self.optimizer();
         } else {
             self.line("        self.model.eval()");
@@ -128,8 +129,12 @@ impl Script<'_> {
         };
         let groups = self.config.train.optimizer.groups();
         let decayed = if groups[0].decays(1) { "True" } else { "parameter.dim() > 1" };
+        let trained = match coverage::has_master_weights(self.config) {
+            true => "[master for _, master in self.pairs]",
+            false => "[parameter for parameter in self.model.parameters() if parameter.requires_grad]",
+        };
         self.lines(&[
-            "        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]",
+            &format!("        trained = {trained}"),
             &format!("        decayed = [parameter for parameter in trained if {decayed}]"),
             "        others = [parameter for parameter in trained if not any(parameter is other for other in decayed)]",
         ]);
@@ -137,13 +142,17 @@ impl Script<'_> {
             "[{{\"params\": decayed, \"weight_decay\": {decay:?}}}, {{\"params\": others, \"weight_decay\": 0.0}}]"
         );
         if self.config.strategy.update == Update::InBackward {
+            let (all, updated, hook) = match coverage::has_master_weights(self.config) {
+                true => ("parameter, master in self.pairs", "master", "apply_to_master(optimizer, master)"),
+                false => ("parameter in trained", "parameter", "apply(optimizer)"),
+            };
             self.lines(&[
-                "        for parameter in trained:",
-                &format!("            decay = {decay:?} if any(parameter is other for other in decayed) else 0.0"),
+                &format!("        for {all}:"),
+                &format!("            decay = {decay:?} if any({updated} is other for other in decayed) else 0.0"),
                 &format!(
-                    "            optimizer = torch.optim.{name}([parameter], {options}, weight_decay=decay{implementation})"
+                    "            optimizer = torch.optim.{name}([{updated}], {options}, weight_decay=decay{implementation})"
                 ),
-                "            parameter.register_post_accumulate_grad_hook(apply(optimizer))",
+                &format!("            parameter.register_post_accumulate_grad_hook({hook})"),
             ]);
         } else {
             self.lines(&[
@@ -232,10 +241,15 @@ impl Script<'_> {
             self.lines(&["            if batch is not None:", "                torch.cuda.empty_cache()"]);
         }
         if strategy.update != Update::InBackward {
+            self.copy_gradients();
             let clip = self.config.train.clip_norm;
             if let Some(clip) = clip {
                 self.line_if(self.scaler().is_some(), "        self.scaler.unscale_(self.optimizer)");
-                self.line(&format!("        nn.utils.clip_grad_norm_(self.model.parameters(), {clip:?})"));
+                let parameters = match coverage::has_master_weights(self.config) {
+                    true => "[master for _, master in self.pairs]",
+                    false => "self.model.parameters()",
+                };
+                self.line(&format!("        nn.utils.clip_grad_norm_({parameters}, {clip:?})"));
             }
             match self.scaler() {
                 Some(_) => {
@@ -243,6 +257,7 @@ impl Script<'_> {
                 }
                 None => self.line("        self.optimizer.step()"),
             }
+            self.copy_parameters();
             let set_to_none = python_bool(self.config.strategy.gradients == Gradients::Free);
             self.line(&format!("        self.optimizer.zero_grad(set_to_none={set_to_none})"));
         }

@@ -57,7 +57,7 @@ impl Precision {
 
 impl Strategy {
     /// Whether the optimizer keeps an fp32 copy of the parameters.
-    pub(crate) fn has_master_weights(&self) -> bool {
+    pub fn has_master_weights(&self) -> bool {
         self.params != StorageDtype::Fp32 && self.master_weights
     }
 }
