@@ -41,8 +41,10 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let not_covered =
         |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
     let sequence = machine.sequence(config).map_err(not_covered)?;
-    let heading = format!("{}, {}", plan.experiment, title(run));
-    let script = pytorch::script(config, card, options, &heading).map_err(not_covered)?;
+    let peaks = pytorch::replay(&sequence, None, alloc_conf).map_err(|(_, error)| Failure::machine(error))?;
+    let predicted_for = format!("{} on {}", plan.keys.torch_program(), plan.target.name);
+    let heading = format!("{}, {}, predicted for {predicted_for}", plan.experiment, title(run));
+    let script = pytorch::script(config, card, options, &heading, &peaks.steps).map_err(not_covered)?;
     match &args.out {
         Some(file) => write(file, &script)?,
         None => output::print(&script)?,
@@ -50,8 +52,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(file) = &args.requests {
         write(file, &lines(&sequence))?;
     }
-    note(&format!("the peaks are those of {}", torch::name(plan.keys)));
-    let peaks = pytorch::replay(&sequence, None, alloc_conf).map_err(|(_, error)| Failure::machine(error))?;
+    note(&format!("the peaks are those of {predicted_for}"));
     for (step, Usage { allocated, reserved }) in peaks.steps.iter().enumerate() {
         let [allocated, reserved] = [allocated, reserved].map(|bytes| Bytes(*bytes));
         note(&format!("predicted peaks of step {}: {allocated} allocated, {reserved} reserved", step + 1));

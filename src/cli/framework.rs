@@ -1,7 +1,6 @@
 //! `--as`: the program whose memory is shown.
 
 use super::failure::Failure;
-use super::torch;
 use plan::Plan;
 use spec::Framework;
 
@@ -40,5 +39,5 @@ pub(super) fn pytorch(plans: &[Plan]) -> Result<Option<String>, Failure> {
             other.file.display()
         )));
     }
-    Ok((first.keys.framework == Framework::Pytorch).then(|| torch::name(first.keys)))
+    Ok((first.keys.framework == Framework::Pytorch).then(|| first.keys.torch_program()))
 }

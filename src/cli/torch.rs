@@ -8,7 +8,7 @@ use base::units::Bytes;
 use device::{Role, Target};
 use plan::{Plan, PlannedRun, TorchForecast, torch_machine};
 use pytorch::{Forecast, LivePeak, Machine, Purpose};
-use spec::{AllocConf, PlanKeys, Recompute, RunConfig, TorchCheckpoint, TorchOptimizer};
+use spec::{PlanKeys, Recompute, RunConfig};
 
 /// The smallest ratio whose cause is stated.
 const NOTABLE: f64 = 1.05;
@@ -31,30 +31,13 @@ pub(super) fn machine(target: &Target, keys: PlanKeys) -> Result<Machine, Failur
     })
 }
 
-/// `PyTorch 2.15 with expandable_segments:True`
-pub(super) fn name(PlanKeys { torch_version, torch_options, alloc_conf, .. }: PlanKeys) -> String {
-    let optimizer = match torch_options.optimizer {
-        TorchOptimizer::Fused => None,
-        TorchOptimizer::Foreach => Some("a foreach optimizer".to_owned()),
-        TorchOptimizer::ForLoop => Some("a for-loop optimizer".to_owned()),
-    };
-    let reentrant = torch_options.checkpoint == TorchCheckpoint::Reentrant;
-    let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
-    let settings = (alloc_conf != AllocConf::default()).then(|| alloc_conf.to_string());
-    let differences: Vec<String> = optimizer.into_iter().chain(checkpoint).chain(settings).collect();
-    let version = torch_version.name();
-    match differences.is_empty() {
-        true => format!("PyTorch {version}"),
-        false => format!("PyTorch {version} with {}", differences.join(" and ")),
-    }
-}
-
 /// A run that is predicted for PyTorch.
 struct Predicted<'a> {
     run: &'a PlannedRun,
     config: &'a RunConfig,
     torch: &'a TorchForecast,
     machine: Machine,
+    keys: PlanKeys,
     /// PyTorch's memory over this program's.
     ratio: f64,
 }
@@ -67,7 +50,7 @@ fn predicted(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) -> Vec<Pred
             let (config, torch) = (run.config.as_ref().ok()?, run.torch.as_ref()?.as_ref().ok()?);
             let ours = run.prediction.as_ref()?.device.steady_peak().live.total();
             let ratio = torch.memory.peak().allocated as f64 / ours.max(1) as f64;
-            Some(Predicted { run, config, torch, machine: of_plan(plan)?, ratio })
+            Some(Predicted { run, config, torch, machine: of_plan(plan)?, keys: plan.keys, ratio })
         })
         .collect()
 }
@@ -85,13 +68,9 @@ pub(super) fn summary(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) ->
             .filter(|_| most.ratio >= NOTABLE)
             .map(|cause| format!(", most for {}: {cause}", most.run.strategy));
         let cause = cause.unwrap_or_default();
-        let version = most.machine.version.name();
-        sentences.push(format!("PyTorch {version} needs {range} times this program's memory{cause}."));
+        let program = most.keys.torch_program();
+        sentences.push(format!("{program} needs {range} times this program's memory{cause}."));
         sentences.push(format!("PyTorch's peak of {}: {}.", most.run.strategy, peak(&most.torch.memory)));
-        if most.machine.alloc_conf != AllocConf::default() {
-            let conf = most.machine.alloc_conf;
-            sentences.push(format!("PyTorch's figures are those with PYTORCH_ALLOC_CONF={conf}."));
-        }
     }
     let reasons = not_predicted(plans.iter().flat_map(|plan| &plan.runs).filter(|run| is_shown(run)));
     if !reasons.is_empty() {
@@ -130,8 +109,8 @@ pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) 
 /// The peak of one run, or why it is not predicted.
 pub(super) fn sentence(torch: &Result<TorchForecast, String>, keys: PlanKeys) -> String {
     match torch {
-        Ok(torch) => format!("the peak in {}: {}", name(keys), peak(&torch.memory)),
-        Err(reason) => format!("the peak in {} is not predicted: {reason}", name(keys)),
+        Ok(torch) => format!("the peak in {}: {}", keys.torch_program(), peak(&torch.memory)),
+        Err(reason) => format!("the peak in {} is not predicted: {reason}", keys.torch_program()),
     }
 }
 

@@ -82,6 +82,7 @@ struct Figures {
     estimated_fits_tokens_per_s: Option<f64>,
     stream_dtype: String,
     table_dtype: String,
+    torch_program: String,
     axes: Vec<(String, String)>,
 }
 
@@ -195,6 +196,7 @@ fn entry_figures(entry: &TableEntry, group: &TableGroup, comparison: &Comparison
         estimated_fits_tokens_per_s: row.estimated_fits_tokens_per_s,
         stream_dtype: row.stream_dtype,
         table_dtype: row.table_dtype,
+        torch_program: row.torch_program,
         axes: row.axes,
     }
 }

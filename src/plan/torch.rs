@@ -77,7 +77,7 @@ impl TorchForecaster {
 pub(super) fn have_same_script(target: &Target, one: &RunConfig, two: &RunConfig) -> bool {
     let script = |config| {
         let machine = torch_machine(target, PlanKeys::default())?;
-        pytorch::script(config, machine.card, machine.options, "").ok()
+        pytorch::script(config, machine.card, machine.options, "", &[]).ok()
     };
     script(one).is_some_and(|script_of_one| script(two) == Some(script_of_one))
 }

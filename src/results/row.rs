@@ -151,6 +151,9 @@ documented! {
         /// Dtype in which embedding tables are stored; likewise.
         #[serde(default)]
         pub table_dtype: String,
+        /// The PyTorch program whose memory the columns `torch_` predict: its version, and the choices of `[plan]`.
+        #[serde(default)]
+        pub torch_program: String,
         /// Swept keys with their values, in the order of the axes. Each key is a column.
         #[serde(default)]
         pub axes: Vec<(String, String)>,

@@ -21,6 +21,17 @@ fn script_and_its_requests_are_written() {
     let printed = dir.program(&arguments[..6]).output().unwrap();
     assert_eq!(String::from_utf8(printed.stdout).unwrap(), script);
     assert!(script.contains("class Network(nn.Module):") && script.ends_with("main()\n"), "{script}");
+    // The script prints its peaks beside the predicted ones.
+    let predicted = script.lines().find_map(|line| line.strip_prefix("PREDICTED = ")).unwrap();
+    let peaks: Vec<(u64, u64)> = predicted
+        .trim_matches(['[', ']'])
+        .split("), ")
+        .map(|pair| pair.trim_matches(['(', ')']).split_once(", ").unwrap())
+        .map(|(allocated, reserved)| (allocated.parse().unwrap(), reserved.parse().unwrap()))
+        .collect();
+    assert!(
+        peaks.len() >= 2 && peaks.iter().all(|(allocated, reserved)| 0 < *allocated && allocated <= reserved)
+    );
 
     let requests = fs::read_to_string(dir.path("requests.txt")).unwrap();
     let mut live = vec![];

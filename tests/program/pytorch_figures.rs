@@ -142,10 +142,8 @@ fn plan_table_selects_the_figures() {
     assert!(of(&[]).contains("PyTorch 2.15 with expandable_segments:True, predicted"), "{}", of(&[]));
     assert_eq!(of(&[]), of(&["--as", "pytorch"]));
     let ordinary = of(&["--as", "runner"]);
-    assert!(ordinary.contains(" t-fits ") && !ordinary.contains("PyTorch 2.15 with"), "{ordinary}");
-    assert!(
-        ordinary.contains("PyTorch's figures are those with PYTORCH_ALLOC_CONF=expandable_segments:True.")
-    );
+    assert!(ordinary.contains(" t-fits ") && !ordinary.contains("PyTorch 2.15, predicted"), "{ordinary}");
+    assert!(ordinary.contains("PyTorch 2.15 with expandable_segments:True needs "), "{ordinary}");
     // Other commands show this program's figures.
     succeeds(&dir, &["sweep", "a.toml", "--dry-run", "--device", "cpu"]);
 }
@@ -210,6 +208,24 @@ fn torch_optimizer_selects_the_implementation() {
     assert!(text.contains("PyTorch 2.15 with a foreach optimizer, predicted"), "{text}");
 }
 
+/// The exported script and its requests are those recorded with reentrant checkpoints.
+#[test]
+fn torch_checkpoint_selects_reentrant_checkpoints() {
+    let dir = folder("");
+    let set = ["--set", "plan.torch_checkpoint=reentrant"];
+    let of = |strategy: &str, more: &[&str]| {
+        let rows = rows(&dir, GPT2, more);
+        let row = rows.iter().find(|row| row["strategy"] == strategy).unwrap();
+        (row["torch_peak_bytes"].as_u64().unwrap(), row["torch_program"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(of("fp32", &set).0, of("fp32", &[]).0);
+    let ((reentrant, program), (peak, other)) = (of("checkpoint", &set), of("checkpoint", &[]));
+    assert_ne!(reentrant, peak);
+    assert_eq!([&program, &other], ["PyTorch 2.15 with reentrant checkpoints", "PyTorch 2.15"]);
+    let script = succeeds(&dir, &[&["export", "a.toml", "--run", "lean"], &CARD[..], &set].concat());
+    assert!(script.contains("use_reentrant=True") && !script.contains("use_reentrant=False"), "{script}");
+}
+
 #[test]
 fn mistakes_state_the_way_out() {
     let dir = folder("");
@@ -232,6 +248,7 @@ fn mistakes_state_the_way_out() {
         set("plan.torch_version=2.11"),
         set("plan.torch_version=\"2.12\""),
         set("plan.torch_optimizer=multi_tensor"),
+        set("plan.torch_checkpoint=true"),
         set("plan.alloc_conf=true"),
         set("plan.alloc_conf=expandable_segment:True"),
         set("plan.alloc_conf=expandable_segments:true"),

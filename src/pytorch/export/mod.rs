@@ -6,6 +6,7 @@ mod training;
 
 use std::fmt::Write;
 
+use crate::allocator::Usage;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::program::{self, STEPS};
@@ -14,7 +15,8 @@ use spec::{Model, RunConfig, TorchOptions, Transformer};
 /// The functions that do not depend on the run.
 const MAIN: &str = include_str!("main.py");
 
-/// The script of a run. It reads initial parameters and batches from a dump of the run, if it gets one.
+/// The script of a run. It reads initial parameters and batches from a dump of the run, if it gets one, and prints its peaks
+/// beside the predicted ones.
 ///
 /// # Errors
 /// The run is not covered.
@@ -23,12 +25,13 @@ pub fn script(
     card: Card,
     options: TorchOptions,
     title: &str,
+    predicted: &[Usage],
 ) -> Result<String, NotCovered> {
     coverage::check(config, &card, options)?;
     program::check_graph(config)?;
     let Model::Transformer(model) = &config.model;
     let script = Script { config, model, options, text: String::new() };
-    Ok(script.write(title))
+    Ok(script.write(title, predicted))
 }
 
 struct Script<'a> {
@@ -39,8 +42,8 @@ struct Script<'a> {
 }
 
 impl Script<'_> {
-    fn write(mut self, title: &str) -> String {
-        self.constants(title);
+    fn write(mut self, title: &str, predicted: &[Usage]) -> String {
+        self.constants(title, predicted);
         self.write_model();
         self.master_weight_hooks();
         self.write_training();
@@ -63,7 +66,7 @@ impl Script<'_> {
         }
     }
 
-    fn constants(&mut self, title: &str) {
+    fn constants(&mut self, title: &str, predicted: &[Usage]) {
         let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
             *self.model;
         let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
@@ -79,6 +82,12 @@ impl Script<'_> {
              BATCH, MICRO_BATCH, CONTEXT, VOCABULARY = {batch}, {micro_batch}, {context}, {vocabulary}\n\
              LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \
              {layers}, {d_model}, {heads}, {kv_heads}, {head_dim}, {d_ff}\n"
+        );
+        let peaks: Vec<(u64, u64)> = predicted.iter().map(|peak| (peak.allocated, peak.reserved)).collect();
+        let _ = write!(
+            self.text,
+            "# Peaks of allocated and reserved bytes by step; the last are those of all further steps.\n\
+             PREDICTED = {peaks:?}\n"
         );
         self.lengths();
     }

@@ -8,6 +8,7 @@ use crate::coverage::NotCovered;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
+use spec::KeywordEnum;
 
 /// The sizes of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ pub(crate) fn scaled_dot_product_attention(
         }
         torch.refused.replace(Some(NotCovered(format!(
             "grouped heads with a mask or, before compute capability 8.0, in fp16: PyTorch {} has no fused kernel for them",
-            torch.rules.version.name()
+            torch.rules.version.keyword()
         ))));
     }
     let bias = mask.map(|mask| bias_of_mask(torch, mask, dtype));

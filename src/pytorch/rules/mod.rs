@@ -10,7 +10,7 @@ mod v2_6;
 
 use crate::card::Card;
 use crate::coverage::NotCovered;
-use spec::{AllocConf, TorchVersion};
+use spec::{AllocConf, KeywordEnum, TorchVersion};
 
 /// The rules of a version.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Rules {
         match card.capability > self.newest_capability {
             true => Err(NotCovered(format!(
                 "compute capability {major}.{minor}, for which PyTorch {} has no code",
-                self.version.name()
+                self.version.keyword()
             ))),
             false => Ok(()),
         }
@@ -48,7 +48,7 @@ impl Rules {
     /// Checks that the allocator's settings are those of the rules.
     pub(crate) fn check_settings(&self, conf: AllocConf) -> Result<(), NotCovered> {
         match conf.expandable_segments && !self.expandable_segments {
-            true => Err(NotCovered(format!("expandable_segments with PyTorch {}", self.version.name()))),
+            true => Err(NotCovered(format!("expandable_segments with PyTorch {}", self.version.keyword()))),
             false => Ok(()),
         }
     }

@@ -33,12 +33,6 @@ keywords! {
     }
 }
 
-impl TorchVersion {
-    pub fn name(self) -> &'static str {
-        self.keyword()
-    }
-}
-
 keywords! {
     /// How an optimizer of `torch.optim` runs a step.
     #[derive(Default)]
@@ -113,6 +107,26 @@ impl PlanKeys {
             },
             alloc_conf: alloc_conf?,
         })
+    }
+}
+
+impl PlanKeys {
+    /// The program that is predicted: `PyTorch 2.15 with reentrant checkpoints and expandable_segments:True`.
+    pub fn torch_program(&self) -> String {
+        let optimizer = match self.torch_options.optimizer {
+            TorchOptimizer::Fused => None,
+            TorchOptimizer::Foreach => Some("a foreach optimizer".to_owned()),
+            TorchOptimizer::ForLoop => Some("a for-loop optimizer".to_owned()),
+        };
+        let reentrant = self.torch_options.checkpoint == TorchCheckpoint::Reentrant;
+        let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
+        let settings = (self.alloc_conf != AllocConf::default()).then(|| self.alloc_conf.to_string());
+        let differences: Vec<String> = [optimizer, checkpoint, settings].into_iter().flatten().collect();
+        let version = self.torch_version.keyword();
+        match differences.is_empty() {
+            true => format!("PyTorch {version}"),
+            false => format!("PyTorch {version} with {}", differences.join(" and ")),
+        }
     }
 }
 
