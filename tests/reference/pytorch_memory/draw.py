@@ -92,8 +92,11 @@ class Draw:
                 {"precision": "bf16"},
                 {"precision": "fp16"},
                 {"params": "bf16", "master_weights": False, "optimizer_state": "bf16"},
+                {"params": "bf16", "residual": "bf16"},
+                {"params": "bf16", "residual": "bf16", "gradient_dtype": "fp32"},
+                {"params": "fp16", "residual": "fp16", "loss_scale": "dynamic"},
             ],
-            [35, 30, 15, 20],
+            [25, 25, 10, 10, 10, 10, 10],
         )[0]
 
     def recompute(self, layers):
@@ -106,13 +109,14 @@ class Draw:
                 {"recompute": self.one(["attention"], ["mlp"], ["attention", "mlp"])},
                 segments if layers > 1 else {},
             ],
-            [60, 15, 10, 10, 5],
+            [40, 20, 10, 20, 10],
         )[0]
 
-    def attention(self, model):
-        """The mask of materialized attention is written for one matrix of queries, keys and values."""
-        has_own_matrices = "positions" in model or model.get("kv_heads", model["heads"]) != model["heads"]
-        return {} if has_own_matrices or not self.chance(0.3) else {"attention": "materialized"}
+    def attention(self):
+        return {"attention": "materialized"} if self.chance(0.2) else {}
+
+    def loss(self):
+        return {"loss_chunks": self.one(2, 3, 8)} if self.chance(0.2) else {}
 
     def training(self, settings, strategy, model, batch):
         """Adds what only training has."""
@@ -120,7 +124,7 @@ class Draw:
         clips = self.chance(0.4)
         if batch > 1 and self.chance(0.3):
             strategy["accumulate"] = self.one(*(count for count in (2, 3, 4) if count <= batch))
-        elif strategy.get("precision") != "fp16" and self.chance(0.15):
+        elif "fp16" not in (strategy.get("precision"), strategy.get("params")) and self.chance(0.15):
             strategy["update"] = "in_backward"
             clips = False
         if "update" not in strategy and self.chance(0.2):
@@ -146,11 +150,11 @@ class Draw:
         batch = self.one(1, 2, 3, 4, 5, 8, 16)
         settings = {f"model.transformer.{key}": toml(value) for key, value in model.items()}
         settings["train.batch_size"] = str(batch)
-        strategy = self.dtypes() | self.attention(model)
+        strategy = self.dtypes() | self.attention() | self.loss()
         if self.chance(0.08):
             settings["measure.what"] = '"inference"'
-            strategy.pop("master_weights", None)
-            strategy.pop("optimizer_state", None)
+            for key in ("master_weights", "optimizer_state", "gradient_dtype", "loss_scale"):
+                strategy.pop(key, None)
         else:
             self.training(settings, strategy, model, batch)
         return settings, strategy

@@ -32,7 +32,7 @@ CARDS = {"a100": "a100-80gb", "h100": "h100-80gb", "rtx4090": "rtx-4090-24gb", "
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = ["gpt", "llama", "large", "padded"]
-SAMPLED = ["gpt", "llama"]
+SAMPLED = ["gpt", "llama", "padded"]
 DRAWN = "drawn"
 
 # Keys of [plan] that change the script.
@@ -81,7 +81,7 @@ class Vector:
     strategy: str
     options: str
     card: str
-    # Of the script without its first line, the title.
+    # Of the script without its title and the predicted peaks.
     script: str
     requests: int
     # Of the normalized sequence.
@@ -108,14 +108,21 @@ def programs(version):
             if is_newest and f"{experiment}/{strategy}" in UNFUSED:
                 yield Program(version, experiment, strategy, "foreach", "a100")
                 yield Program(version, experiment, strategy, "for-loop", "a100")
-            if is_newest and {"recompute", "loss_chunks"} & keys.keys():
+            if {"recompute", "loss_chunks"} & keys.keys():
                 yield Program(version, experiment, strategy, "reentrant", "a100")
     for number, strategy in enumerate(strategies(DRAWN)):
-        yield Program(version, DRAWN, strategy, "fused", list(CARDS)[number % len(CARDS)])
+        options = "reentrant" if number % 3 == 2 else "fused"
+        yield Program(version, DRAWN, strategy, options, list(CARDS)[number % len(CARDS)])
 
 
 def strategies(experiment):
     return tomllib.loads((HERE / f"{experiment}.toml").read_text())["strategies"]
+
+
+def program_text(script):
+    """The script without its title and the predicted peaks."""
+    lines = script.splitlines(keepends=True)[1:]
+    return "".join(line for line in lines if not line.startswith("PREDICTED = "))
 
 
 def digest(text):
@@ -156,7 +163,7 @@ class Recorder:
             if "has no PyTorch script" in done.stderr:
                 return None
             raise Failed(done.stderr)
-        return script, script.read_text().split("\n", 1)[1], predicted.read_text()
+        return script, program_text(script.read_text()), predicted.read_text()
 
     def record(self, program, script):
         """The measured sequence and the script's output, a dictionary for each step."""
@@ -183,6 +190,8 @@ class Recorder:
         vector = Vector(
             *dataclasses.astuple(program), digest(text), sequence.count("+"), digest(sequence), *peaks
         )
+        if any(step[f"predicted_{name}_bytes"] != step[f"{name}_bytes"] for step in steps for name in ("allocated", "reserved")):
+            return vector, f"{program}: DIFFERENT peaks"
         return vector, f"{program}: {difference(normalized(predicted), sequence)}"
 
 
