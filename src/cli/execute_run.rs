@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::failure::{ExitStatus, Failure};
 use data::DigestCache;
-use execute::{Message, Reporter};
+use execute::{DumpContents, Message, Reporter};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -15,6 +15,9 @@ pub(super) struct Args {
     /// Dump the run's tensors instead of measuring it
     #[arg(long)]
     dump: bool,
+    /// Save the run's final parameters instead of measuring it
+    #[arg(long)]
+    save: bool,
     /// Cache of the digests of large files
     #[arg(long, value_name = "FILE")]
     digests: Option<PathBuf>,
@@ -30,10 +33,14 @@ pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
     execute::end_with_parent().map_err(Failure::machine)?;
     let mut reporter = Reporter::to_parent();
     let digests = &mut args.digests.as_deref().map(DigestCache::read).unwrap_or_default();
-    let outcome = if args.dump {
-        execute::dump(&args.folder, digests, &mut reporter, args.ordinal)
-    } else {
-        execute::run(&args.folder, digests, &mut reporter, began, args.ordinal, !args.without_rates)
+    let contents = match (args.dump, args.save) {
+        (true, _) => Some(DumpContents::Tensors),
+        (false, true) => Some(DumpContents::Checkpoint),
+        (false, false) => None,
+    };
+    let outcome = match contents {
+        Some(contents) => execute::dump(&args.folder, digests, &mut reporter, args.ordinal, contents),
+        None => execute::run(&args.folder, digests, &mut reporter, began, args.ordinal, !args.without_rates),
     };
     let outcome = outcome.map_err(Failure::machine)?;
     reporter.send(&Message::Finished(Box::new(outcome)));

@@ -13,7 +13,7 @@ mod tests;
 mod train;
 
 pub use child::{Crash, Ending, Exit, LOG_FILE, Message, Reporter, end_with_parent, run_child};
-pub use dump::{DUMP_FILES, dump};
+pub use dump::{DumpContents, dump};
 pub use engine::{Engine, StepReport};
 pub use error::RunError;
 pub use logs::STEPS_FILE;

@@ -34,6 +34,7 @@ mod readers;
 mod results_csv;
 mod rounds;
 mod rows;
+mod save;
 mod shipped;
 mod speed;
 mod sweep;

@@ -1,5 +1,5 @@
-//! `--dump`: trains runs that have a result once more, and writes parameters, batches and gradients, so that another program can
-//! repeat them. Each in a child process of its own, so that dumping does not disturb measurements.
+//! `--dump` and `--save`: trains runs that have a result once more, and writes what another program needs to repeat them, or
+//! their final parameters. Each in a child process of its own, so that it does not disturb measurements.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,14 +7,14 @@ use super::{Args, Sweep, job, queue, report};
 use crate::failure::{ExitStatus, Failure};
 use crate::output::note;
 use crate::progress::Progress;
-use execute::{Ended, Ending};
+use execute::{DumpContents, Ended, Ending};
 use results::{Dumps, Status};
 
-/// Dumps every selected run once, whatever the number of its labels and repeats.
+/// Dumps or saves every selected run once, whatever the number of its labels and repeats.
 ///
 /// # Errors
 ///
-/// A dump cannot be written.
+/// A file cannot be written.
 pub(super) fn dump_all(
     args: &Args,
     sweeps: &mut [Sweep],
@@ -25,19 +25,23 @@ pub(super) fn dump_all(
     for (index, sweep) in sweeps.iter().enumerate() {
         jobs.extend(queue::distinct(&sweep.plan.runs, &args.filter).map(|run| (index, run)));
     }
+    let (verb, participle) = match dumps.contents() {
+        DumpContents::Tensors => ("dump", "dumped"),
+        DumpContents::Checkpoint => ("save", "saved"),
+    };
     let mut progress = Progress::new(0, jobs.len());
     let mut status = ExitStatus::Complete;
     for &(sweep, run) in &jobs {
         let sweep = &mut sweeps[sweep];
-        let label = format!("dump {}", report::label(&sweep.plan, &sweep.plan.runs[run]));
+        let label = format!("{verb} {}", report::label(&sweep.plan, &sweep.plan.runs[run]));
         progress.begin(&label);
         let dumped = dump(args, sweep, run, dumps, interrupted, &mut progress)?;
         let place = dumps.place(&sweep.plan.runs[run].id).display().to_string();
         let (outcome, next) = match dumped {
             Dumped::New => (place, ExitStatus::Complete),
             Dumped::Before => (format!("{place} exists already"), ExitStatus::Complete),
-            Dumped::Nothing(reason) => (format!("nothing to dump: {reason}"), ExitStatus::Complete),
-            Dumped::Failed(reason) => (format!("not dumped: {reason}"), ExitStatus::Failed),
+            Dumped::Nothing(reason) => (format!("nothing to {verb}: {reason}"), ExitStatus::Complete),
+            Dumped::Failed(reason) => (format!("not {participle}: {reason}"), ExitStatus::Failed),
             Dumped::Interrupted => {
                 status = ExitStatus::Interrupted;
                 break;
@@ -48,12 +52,12 @@ pub(super) fn dump_all(
     }
     progress.finish();
     if status == ExitStatus::Interrupted {
-        note("interrupted: the same command dumps what is missing");
+        note(&format!("interrupted: the same command {verb}s what is missing"));
     }
     Ok(status)
 }
 
-/// The outcome of a run's dump.
+/// The outcome of a run.
 enum Dumped {
     New,
     Before,
@@ -81,7 +85,12 @@ fn dump(
     if result.status == Status::Oom {
         return Ok(Dumped::Nothing("the run is out of memory"));
     }
-    match dumps.has(&run.id, &result.digest) {
+    let Ok(config) = &run.config else { return Ok(Dumped::Nothing("the run is skipped")) };
+    if let Some(reason) = dumps.contents().missing(config) {
+        return Ok(Dumped::Nothing(reason));
+    }
+    let files = dumps.contents().files(config);
+    match dumps.has(&run.id, &result.digest, &files) {
         Ok(false) => {}
         Ok(true) => return Ok(Dumped::Before),
         // Other runs may still be dumped.
@@ -90,7 +99,7 @@ fn dump(
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
     job::describe(&folder, plan, run, result.repeat, store)?;
     let mut command = job::child(&folder, args).map_err(Failure::machine)?;
-    command.arg("--dump");
+    command.arg(dumps.contents().option());
     let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
@@ -106,7 +115,7 @@ fn dump(
     if outcome.ended == Ended::OutOfMemory {
         return Ok(Dumped::Failed("it ran out of memory when trained again".to_owned()));
     }
-    // Training is deterministic: a dump ends with the measured result's bits, or it is of a different run.
+    // Training is deterministic: it ends with the measured result's bits, or it is of a different run.
     if outcome.measured.digest != result.digest {
         let (before, now) = (&result.instruction_set, &outcome.measured.instruction_set);
         if !before.is_empty() && before != now {
@@ -122,6 +131,6 @@ fn dump(
         );
         return Ok(Dumped::Failed(reason));
     }
-    dumps.commit(folder, &run.id, &result.digest).map_err(Failure::machine)?;
+    dumps.commit(folder, &run.id, &result.digest, &files).map_err(Failure::machine)?;
     Ok(Dumped::New)
 }

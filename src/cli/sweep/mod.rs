@@ -14,7 +14,7 @@ mod timeout;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use super::inputs::InputArgs;
 use super::output::note;
 use super::progress::Progress;
 use super::table::TableArgs;
+use execute::DumpContents;
 use job::Job;
 use plan::{Plan, Purpose};
 use results::{Dumps, Row, Status, Store};
@@ -44,7 +45,7 @@ pub(super) struct Args {
     #[command(flatten)]
     table: TableArgs,
     /// Execute only one of several equal parts: 2/6 is the second of six; `slurm` takes the part of this Slurm array task
-    #[arg(long, value_name = "I/N", conflicts_with_all = ["fresh", "dump"])]
+    #[arg(long, value_name = "I/N", conflicts_with_all = ["fresh", "dump", "save"])]
     only: Option<Share>,
     /// Repeats per run [default: the experiment's `measure.repeats`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -62,6 +63,10 @@ pub(super) struct Args {
     /// tests/reference/pytorch.py to repeat
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
+    /// Train every run once more and write its final parameters to DIR as a Hugging Face checkpoint; with LoRA, its
+    /// factors as a PEFT adapter
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
 }
 
 /// An experiment being swept: its plan and the store of its results.
@@ -94,8 +99,11 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
         return dry_run::show(&args, inputs.plans);
     }
     let mut sweeps = open_stores(&args, inputs.plans, &random_name())?;
-    let dumps = args.dump.as_deref().map(Dumps::open).transpose().map_err(Failure::input)?;
-    let told = tell_doubts(&sweeps, dumps.as_ref(), BTreeSet::new());
+    let wanted = [(&args.dump, DumpContents::Tensors), (&args.save, DumpContents::Checkpoint)];
+    let wanted = wanted.into_iter().filter_map(|(folder, contents)| Some((folder.as_deref()?, contents)));
+    let open = |(folder, contents): (&Path, DumpContents)| Dumps::open(folder, contents);
+    let dumps: Vec<Dumps> = wanted.map(open).collect::<Result<_, _>>().map_err(Failure::input)?;
+    let told = tell_doubts(&sweeps, &dumps, BTreeSet::new());
     inputs.data.keep()?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
@@ -120,12 +128,15 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
         report::comparison(sweep, &args.filter, &args.table)?;
     }
     // Of its own, now.
-    let told = tell_doubts(&sweeps, None, told);
+    let mut told = tell_doubts(&sweeps, &[], told);
     let mut status = report::outcome(&ended, before, all);
-    if let Some(mut dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {
+    for mut dumps in dumps {
+        if status == ExitStatus::Interrupted {
+            break;
+        }
         status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, interrupted)?);
         dumps.clean();
-        tell_doubts(&[], Some(&dumps), told);
+        told = tell_doubts(&[], &[dumps], told);
     }
     Ok(status)
 }
@@ -170,9 +181,9 @@ fn open_stores(args: &Args, plans: Vec<Plan>, name: &str) -> Result<Vec<Sweep>, 
 }
 
 /// Reports possible leftovers of other sweeps that were not removed, each once. Returns the reported ones.
-fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>, mut told: BTreeSet<String>) -> BTreeSet<String> {
+fn tell_doubts(sweeps: &[Sweep], dumps: &[Dumps], mut told: BTreeSet<String>) -> BTreeSet<String> {
     let of_stores = sweeps.iter().flat_map(|sweep| sweep.store.in_doubt());
-    let of_dumps = dumps.into_iter().flat_map(Dumps::in_doubt);
+    let of_dumps = dumps.iter().flat_map(Dumps::in_doubt);
     let doubts: BTreeSet<String> = of_stores.chain(of_dumps).map(ToString::to_string).collect();
     doubts.difference(&told).for_each(|doubt| note(doubt));
     told.extend(doubts);

@@ -63,6 +63,15 @@ impl TensorNaming {
         prefix.unwrap_or(name)
     }
 
+    /// The name of a tensor in the library's own files, with the prefix of the model in its class with a head.
+    pub fn with_prefix(self, tensor: &str) -> String {
+        match (self, tensor) {
+            (TensorNaming::Own, _) | (_, "lm_head.weight") => tensor.to_owned(),
+            (TensorNaming::Gpt2, _) => format!("transformer.{tensor}"),
+            (TensorNaming::Llama, _) => format!("model.{tensor}"),
+        }
+    }
+
     /// Whether a tensor can be ignored: a constant, or a copy of the token embedding for a tied head.
     pub(super) fn is_ignored(self, name: &str) -> bool {
         match self {
@@ -83,6 +92,11 @@ impl RequiredParameter {
         RequiredParameter { name, shape, elsewhere: Vec::new() }
     }
 
+    /// The tensors that it consists of in checkpoints of another library.
+    pub fn tensors(&self, naming: TensorNaming) -> Option<&[CheckpointTensor]> {
+        self.elsewhere.iter().find(|(known, _)| *known == naming).map(|(_, tensors)| &tensors[..])
+    }
+
     /// The tensors that it consists of under a naming scheme; by default, one tensor with its own name.
     pub(super) fn stored(&self, naming: TensorNaming) -> Vec<CheckpointTensor> {
         let own = || {
@@ -92,7 +106,6 @@ impl RequiredParameter {
                 form: Form::Plain,
             }]
         };
-        let known = self.elsewhere.iter().find(|(known, _)| *known == naming);
-        known.map_or_else(own, |(_, stored)| stored.clone())
+        self.tensors(naming).map_or_else(own, <[CheckpointTensor]>::to_vec)
     }
 }

@@ -2,6 +2,7 @@
 //! gradients, final parameters. A dump is not a measurement: reading the tensors takes time and memory between the
 //! halves of a step.
 
+mod checkpoint;
 pub(crate) mod tensor_file;
 
 use std::io;
@@ -22,7 +23,7 @@ use data::{Batch, DigestCache, Part};
 use device::{Device, Pool, to_f32};
 use memory::{RunSchedule, predict};
 use ops::{DType, ValueId};
-use spec::Update;
+use spec::{RunConfig, Update};
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
@@ -37,11 +38,43 @@ const GRADIENTS_FILE: &str = "gradients.safetensors";
 /// Parameters after the last step, by name.
 const FINAL_FILE: &str = "final.safetensors";
 
-/// The files that a dump adds to the run's folder.
-pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, FINAL_FILE, STEPS_FILE];
+/// What is written of a run that is trained once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpContents {
+    /// What another program needs to repeat the training and to compare it.
+    Tensors,
+    /// The final parameters, as Hugging Face's libraries read them.
+    Checkpoint,
+}
+
+impl DumpContents {
+    /// The option of `sweep` that requests it.
+    pub fn option(self) -> &'static str {
+        match self {
+            DumpContents::Tensors => "--dump",
+            DumpContents::Checkpoint => "--save",
+        }
+    }
+
+    /// The files that it adds to the run's folder.
+    pub fn files(self, config: &RunConfig) -> Vec<&'static str> {
+        match self {
+            DumpContents::Tensors => {
+                vec![INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, FINAL_FILE, STEPS_FILE]
+            }
+            DumpContents::Checkpoint => checkpoint::files(config).to_vec(),
+        }
+    }
+
+    /// Why a run has nothing to write.
+    pub fn missing(self, config: &RunConfig) -> Option<&'static str> {
+        let has_none = self == DumpContents::Checkpoint && checkpoint::configuration(config).is_none();
+        has_none.then_some("its model is of no family of the library transformers")
+    }
+}
 
 /// Trains the run of a folder, which holds `run.toml`, `target.toml`, [`DATA_FILE`](crate::DATA_FILE) and the matmul
-/// algorithms in [`PRODUCTS_FILE`](crate::PRODUCTS_FILE), and writes [`DUMP_FILES`] there. Evaluations are skipped:
+/// algorithms in [`PRODUCTS_FILE`](crate::PRODUCTS_FILE), and writes the files of `contents` there. Evaluations are skipped:
 /// they change nothing. The outcome contains only how the run ended, its digest and the sources of the matmul
 /// algorithms. `ordinal` selects one of several CUDA devices.
 ///
@@ -52,6 +85,7 @@ pub fn dump(
     digests: &mut DigestCache,
     reporter: &mut Reporter,
     ordinal: usize,
+    contents: DumpContents,
 ) -> Result<Outcome, RunError> {
     let run = Prepared::read(folder, digests)?;
     let mut device = device::open_card(&run.target, ordinal)?;
@@ -64,7 +98,7 @@ pub fn dump(
     }
     let held = OnceLock::new();
     let source = BatchSource::new(&run.config, &*run.data, &held);
-    let mut dump = Dump { folder, run: &run, source, steps, done: 0, reporter };
+    let mut dump = Dump { folder, run: &run, contents, source, steps, done: 0, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
         Err(Stop::OutOfMemory(found)) => {
@@ -79,6 +113,7 @@ pub fn dump(
 struct Dump<'a> {
     folder: &'a Path,
     run: &'a Prepared,
+    contents: DumpContents,
     source: BatchSource<'a>,
     steps: usize,
     /// Completed steps.
@@ -88,29 +123,44 @@ struct Dump<'a> {
 
 impl Dump<'_> {
     fn write(&mut self, device: &mut dyn Device, outcome: &mut Outcome) -> Result<(), Stop> {
-        self.batches()?;
+        let is_checkpoint = self.contents == DumpContents::Checkpoint;
+        if !is_checkpoint {
+            self.batches()?;
+        }
         outcome.measured.instruction_set = instruction_set::of(device);
         let mut engine = Engine::new(&self.run.program, device, false)?;
         engine.set_weights(self.run.weights.as_ref());
-        if self.run.config.strategy.update == Update::InBackward {
+        if !is_checkpoint && self.run.config.strategy.update == Update::InBackward {
             engine.keep_applied_gradients();
         }
         engine.start()?;
         self.source.hold(&mut engine)?;
         engine.run_lazy_init()?;
-        self.parameters(&mut engine, INITIAL_FILE)?;
-        self.train(&mut engine, outcome)?;
-        self.parameters(&mut engine, FINAL_FILE)?;
+        if is_checkpoint {
+            self.train(&mut engine, outcome, None)?;
+            checkpoint::write(self.folder, &self.run.config, &self.run.program, &mut engine)?;
+        } else {
+            self.parameters(&mut engine, INITIAL_FILE)?;
+            let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
+            self.train(&mut engine, outcome, Some(&mut gradients))?;
+            self.check_written(GRADIENTS_FILE, gradients.finish())?;
+            self.parameters(&mut engine, FINAL_FILE)?;
+        }
         outcome.measured.digest = engine.digest()?;
         Ok(engine.close()?)
     }
 
-    fn train(&mut self, engine: &mut Engine, outcome: &mut Outcome) -> Result<(), Stop> {
+    /// Trains, and writes the gradients of some steps to a file.
+    fn train(
+        &mut self,
+        engine: &mut Engine,
+        outcome: &mut Outcome,
+        mut gradients: Option<&mut TensorFile>,
+    ) -> Result<(), Stop> {
         let mut log = StepLog::create(self.folder)?;
-        let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
         let mut batch = self.empty_batch();
         for step in 1..=self.steps {
-            let kept = self.kept_steps().contains(&step).then_some(&mut gradients);
+            let kept = gradients.as_deref_mut().filter(|_| self.kept_steps().contains(&step));
             let done = self.step(engine, step, &mut batch, kept)?;
             self.done = step as u64;
             let volume = Volume::of_step(&self.run.config, &self.run.sample, step - 1);
@@ -130,7 +180,7 @@ impl Dump<'_> {
                 peak_bytes,
             });
         }
-        self.check_written(GRADIENTS_FILE, gradients.finish())
+        Ok(())
     }
 
     /// Step `step`, counted from 1, as in a run. Reading the gradients between its halves is not timed.
@@ -153,7 +203,8 @@ impl Dump<'_> {
 
         // The program's own gradient norm takes precedence, if it has one.
         let has_norm = self.run.program.host_buffers.results.norm.is_some();
-        let reads = self.run.program.trains() && (!has_norm || kept.is_some());
+        let reads_norm = self.contents == DumpContents::Tensors && !has_norm;
+        let reads = self.run.program.trains() && (reads_norm || kept.is_some());
         let norm = if reads { Some(self.read_gradients(engine, kept)?) } else { None };
 
         let began = Instant::now();

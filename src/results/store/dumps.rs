@@ -8,20 +8,17 @@ use super::private::{self, PrivateFolder};
 use super::{Committed, StoreError, is_taken, probe};
 use base::regular;
 use base::temporary::AbandonedFile;
-use execute::DUMP_FILES;
-
-/// The option that names the folder.
-const OPTION: &str = "--dump";
+use execute::DumpContents;
 
 /// The file with the digest of the dumped result: with another version of the program, the same run may end in
 /// different bits.
 const DIGEST_FILE: &str = "result.digest";
 
-/// Dumps of runs, from which other programs can reproduce them: initial parameters, batches,
-/// gradients, final parameters and steps.
+/// Dumps of runs, from which other programs can reproduce them or continue.
 #[derive(Debug)]
 pub struct Dumps {
     folder: PathBuf,
+    contents: DumpContents,
     in_doubt: Vec<AbandonedFile>,
 }
 
@@ -31,11 +28,15 @@ impl Dumps {
     /// # Errors
     ///
     /// The path cannot be created or written to, or the disk is full.
-    pub fn open(folder: &Path) -> Result<Dumps, StoreError> {
-        let mut dumps = Dumps { folder: folder.to_path_buf(), in_doubt: Vec::new() };
+    pub fn open(folder: &Path, contents: DumpContents) -> Result<Dumps, StoreError> {
+        let mut dumps = Dumps { folder: folder.to_path_buf(), contents, in_doubt: Vec::new() };
         dumps.clean();
-        probe::check_writable(folder, folder).map_err(|error| error.of_option(OPTION))?;
+        probe::check_writable(folder, folder).map_err(|error| error.of_option(contents.option()))?;
         Ok(dumps)
+    }
+
+    pub fn contents(&self) -> DumpContents {
+        self.contents
     }
 
     /// Removes leftovers of killed sweeps.
@@ -53,12 +54,12 @@ impl Dumps {
         self.folder.join(run_id)
     }
 
-    /// Whether there is a dump of the run with this result digest.
+    /// Whether there is a dump of the run with this result digest and these files.
     ///
     /// # Errors
     ///
     /// The path is taken by the dump of another result or by an incomplete dump.
-    pub fn has(&self, run_id: &str, digest: &str) -> Result<bool, StoreError> {
+    pub fn has(&self, run_id: &str, digest: &str, files: &[&str]) -> Result<bool, StoreError> {
         let place = self.place(run_id);
         if !place.try_exists().map_err(StoreError::read(&place))? {
             return Ok(false);
@@ -69,13 +70,13 @@ impl Dumps {
             found => found.map_err(StoreError::read(&file))?,
         };
         let mut complete = true;
-        for file in DUMP_FILES.map(|name| place.join(name)) {
+        for file in files.iter().map(|name| place.join(name)) {
             complete &= regular::is_file(&file).map_err(StoreError::read(&file))?;
         }
         if complete && found.trim() == digest {
             Ok(true)
         } else {
-            Err(StoreError::InTheWay { path: place, option: OPTION })
+            Err(StoreError::InTheWay { path: place, option: self.contents.option() })
         }
     }
 
@@ -85,7 +86,7 @@ impl Dumps {
     ///
     /// The folder cannot be created.
     pub fn begin(&self, run_id: &str) -> Result<PrivateFolder, StoreError> {
-        Ok(PrivateFolder::create(&self.folder, run_id, OPTION)?.without_parent())
+        Ok(PrivateFolder::create(&self.folder, run_id, self.contents.option())?.without_parent())
     }
 
     /// Commits a complete private folder as the dump of a run with this result digest.
@@ -98,14 +99,17 @@ impl Dumps {
         private: PrivateFolder,
         run_id: &str,
         digest: &str,
+        files: &[&str],
     ) -> Result<Committed, StoreError> {
         private.write(DIGEST_FILE, format!("{digest}\n").as_bytes())?;
         private.sync()?;
         let place = self.place(run_id);
         match fs::rename(private.path(), &place) {
             Ok(()) => {}
-            Err(error) if is_taken(&error) && self.has(run_id, digest)? => return Ok(Committed::Theirs),
-            Err(error) => return Err(StoreError::write(&place)(error).of_option(OPTION)),
+            Err(error) if is_taken(&error) && self.has(run_id, digest, files)? => {
+                return Ok(Committed::Theirs);
+            }
+            Err(error) => return Err(StoreError::write(&place)(error).of_option(self.contents.option())),
         }
         private.committed();
         private::sync_folder(&self.folder)?;
@@ -117,9 +121,11 @@ impl Dumps {
 mod tests {
     use super::*;
 
+    const FILES: [&str; 2] = ["first.safetensors", "second.safetensors"];
+
     fn filled(dumps: &Dumps, contents: &str) -> PrivateFolder {
         let private = dumps.begin("a").unwrap();
-        DUMP_FILES.iter().for_each(|name| private.write(name, contents.as_bytes()).unwrap());
+        FILES.iter().for_each(|name| private.write(name, contents.as_bytes()).unwrap());
         private
     }
 
@@ -130,13 +136,13 @@ mod tests {
     #[test]
     fn dump_is_committed_completely_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
-        let dumps = Dumps::open(folder.path()).unwrap();
+        let dumps = Dumps::open(folder.path(), DumpContents::Tensors).unwrap();
         let private = filled(&dumps, "first");
-        assert!(!dumps.has("a", "bits").unwrap());
-        assert_eq!(dumps.commit(private, "a", "bits").unwrap(), Committed::Ours);
-        assert!(dumps.has("a", "bits").unwrap());
-        assert_eq!(dumps.commit(filled(&dumps, "second"), "a", "bits").unwrap(), Committed::Theirs);
-        for name in DUMP_FILES {
+        assert!(!dumps.has("a", "bits", &FILES).unwrap());
+        assert_eq!(dumps.commit(private, "a", "bits", &FILES).unwrap(), Committed::Ours);
+        assert!(dumps.has("a", "bits", &FILES).unwrap());
+        assert_eq!(dumps.commit(filled(&dumps, "second"), "a", "bits", &FILES).unwrap(), Committed::Theirs);
+        for name in FILES {
             assert_eq!(fs::read(dumps.place("a").join(name)).unwrap(), b"first");
         }
         drop(filled(&dumps, "given up"));
@@ -146,7 +152,7 @@ mod tests {
     #[test]
     fn folder_of_user_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let dumps = Dumps::open(folder.path()).unwrap();
+        let dumps = Dumps::open(folder.path(), DumpContents::Tensors).unwrap();
         drop(filled(&dumps, "given up"));
         assert_eq!(names(folder.path()), [""; 0]);
         assert!(folder.path().is_dir());
@@ -155,7 +161,7 @@ mod tests {
     #[test]
     fn other_contents_at_path_are_kept_and_reported() {
         let folder = tempfile::tempdir().unwrap();
-        let dumps = Dumps::open(folder.path()).unwrap();
+        let dumps = Dumps::open(folder.path(), DumpContents::Tensors).unwrap();
         let refused = |error: StoreError| {
             let place = dumps.place("a").display().to_string();
             assert!(
@@ -165,27 +171,27 @@ mod tests {
         };
         fs::create_dir(dumps.place("a")).unwrap();
         fs::write(dumps.place("a").join("mine"), "").unwrap();
-        refused(dumps.has("a", "bits").unwrap_err());
-        refused(dumps.commit(filled(&dumps, ""), "a", "bits").unwrap_err());
+        refused(dumps.has("a", "bits", &FILES).unwrap_err());
+        refused(dumps.commit(filled(&dumps, ""), "a", "bits", &FILES).unwrap_err());
         assert_eq!(names(&dumps.place("a")), ["mine"]);
 
         fs::remove_dir_all(dumps.place("a")).unwrap();
-        dumps.commit(filled(&dumps, "kept"), "a", "bits").unwrap();
-        refused(dumps.has("a", "other bits").unwrap_err());
-        refused(dumps.commit(filled(&dumps, "new"), "a", "other bits").unwrap_err());
-        assert!(DUMP_FILES.iter().all(|name| fs::read(dumps.place("a").join(name)).unwrap() == b"kept"));
-        fs::remove_file(dumps.place("a").join(DUMP_FILES[0])).unwrap();
-        refused(dumps.has("a", "bits").unwrap_err());
+        dumps.commit(filled(&dumps, "kept"), "a", "bits", &FILES).unwrap();
+        refused(dumps.has("a", "other bits", &FILES).unwrap_err());
+        refused(dumps.commit(filled(&dumps, "new"), "a", "other bits", &FILES).unwrap_err());
+        assert!(FILES.iter().all(|name| fs::read(dumps.place("a").join(name)).unwrap() == b"kept"));
+        fs::remove_file(dumps.place("a").join(FILES[0])).unwrap();
+        refused(dumps.has("a", "bits", &FILES).unwrap_err());
     }
 
     #[test]
     fn leftovers_of_killed_sweeps_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let dumps = Dumps::open(folder.path()).unwrap();
+        let dumps = Dumps::open(folder.path(), DumpContents::Tensors).unwrap();
         let (alive, killed) = (filled(&dumps, ""), filled(&dumps, ""));
         killed.log().unlock().unwrap();
         std::mem::forget(killed);
-        Dumps::open(folder.path()).unwrap();
+        Dumps::open(folder.path(), DumpContents::Tensors).unwrap();
         assert_eq!(names(folder.path()), [alive.path().file_name().unwrap().to_str().unwrap()]);
     }
 
@@ -194,7 +200,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = Dumps::open(&file).unwrap_err().to_string();
+        let error = Dumps::open(&file, DumpContents::Tensors).unwrap_err().to_string();
         assert!(error.starts_with("cannot create the folder ") && error.ends_with("with --dump"), "{error}");
     }
 }

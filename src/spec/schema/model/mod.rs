@@ -6,7 +6,7 @@ mod transformer;
 use std::path::Path;
 
 pub(crate) use hf::decides;
-pub use hf::{Hf, ModelFamily};
+pub use hf::{Hf, HfConfiguration, ModelFamily};
 pub use transformer::{
     Dropout, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer,
 };

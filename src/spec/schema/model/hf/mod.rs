@@ -7,8 +7,11 @@ mod gpt2;
 mod llama;
 mod rotary;
 mod windows;
+mod write;
 
 use std::path::{Path, PathBuf};
+
+pub use write::HfConfiguration;
 
 use fields::{ConfigError, ConfigFields};
 

@@ -1,0 +1,189 @@
+//! The final parameters as the library transformers stores them; with LoRA, the factors as PEFT stores them.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::tensor_file::{TensorFile, TensorHeader};
+use crate::engine::Engine;
+use crate::error::{Stop, cannot_write};
+use compile::Program;
+use data::{CheckpointTensor, Form, TensorNaming};
+use ops::ValueId;
+use spec::{HfConfiguration, Lora, Model, RunConfig};
+
+const CONFIG_FILE: &str = "config.json";
+const WEIGHTS_FILE: &str = "model.safetensors";
+const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
+const ADAPTER_FILE: &str = "adapter_model.safetensors";
+
+/// The files of a run's checkpoint: the configuration, then the tensors.
+pub(super) fn files(config: &RunConfig) -> [&'static str; 2] {
+    match config.strategy.lora {
+        None => [CONFIG_FILE, WEIGHTS_FILE],
+        Some(_) => [ADAPTER_CONFIG_FILE, ADAPTER_FILE],
+    }
+}
+
+/// The configuration of a run's model in the library. `None` if no family has it.
+pub(super) fn configuration(config: &RunConfig) -> Option<HfConfiguration> {
+    let Model::Transformer(model) = &config.model;
+    model.hf_configuration()
+}
+
+/// A tensor of the file: rows of a parameter.
+struct SavedTensor {
+    name: String,
+    parameter: ValueId,
+    rows: Range<usize>,
+    form: Form,
+}
+
+/// Writes the current parameters.
+///
+/// # Errors
+/// A file cannot be written, or the model is of no family.
+pub(super) fn write(
+    folder: &Path,
+    config: &RunConfig,
+    program: &Program,
+    engine: &mut Engine,
+) -> Result<(), Stop> {
+    let unknown = || cannot_write(folder, std::io::Error::other("the model is of no family of transformers"));
+    let configuration = configuration(config).ok_or_else(unknown)?;
+    let (naming, needed) = (configuration.naming(), graph::needed(&config.model));
+    let tensors_of = |parameter: &str| -> &[CheckpointTensor] {
+        let required = needed.iter().find(|required| required.name == parameter);
+        required.and_then(|required| required.tensors(naming)).unwrap_or_default()
+    };
+    let (fields, tensors) = match &config.strategy.lora {
+        None => (configuration.fields, parameters(program, naming, tensors_of)),
+        Some(lora) => {
+            let tensors = factors(program, naming, tensors_of);
+            (adapter(lora, naming, &tensors), tensors)
+        }
+    };
+    let [config_file, tensor_file] = files(config);
+    let path = folder.join(config_file);
+    let text = serde_json::to_vec_pretty(&fields).map_err(std::io::Error::other);
+    text.and_then(|text| fs::write(&path, text)).map_err(|error| cannot_write(&path, error))?;
+    write_tensors(&folder.join(tensor_file), program, engine, &tensors)
+}
+
+/// All parameters under the library's names.
+fn parameters<'a>(
+    program: &Program,
+    naming: TensorNaming,
+    tensors_of: impl Fn(&str) -> &'a [CheckpointTensor],
+) -> Vec<SavedTensor> {
+    let of_parameter = |id: ValueId| {
+        let tensors = with_rows(tensors_of(&program.full_name(id)));
+        tensors.map(move |(tensor, rows)| SavedTensor {
+            name: naming.with_prefix(&tensor.tensor),
+            parameter: id,
+            rows,
+            form: tensor.form,
+        })
+    };
+    program.parameters.iter().flat_map(|parameter| of_parameter(parameter.value)).collect()
+}
+
+/// The factors of LoRA under PEFT's names. Layers that the library splits share the factor A here: each part gets it, and
+/// its own rows of B.
+fn factors<'a>(
+    program: &Program,
+    naming: TensorNaming,
+    tensors_of: impl Fn(&str) -> &'a [CheckpointTensor],
+) -> Vec<SavedTensor> {
+    let mut saved = Vec::new();
+    for parameter in &program.parameters {
+        let name = program.full_name(parameter.value);
+        let all_rows = program.ty(parameter.value).shape.dims()[0];
+        let Some((layer, factor)) = name.rsplit_once(".lora_") else { continue };
+        for (tensor, rows) in with_rows(tensors_of(&format!("{layer}.weight"))) {
+            let module = naming.with_prefix(tensor.tensor.trim_end_matches(".weight"));
+            saved.push(SavedTensor {
+                name: format!("base_model.model.{module}.lora_{factor}.weight"),
+                parameter: parameter.value,
+                rows: if factor == "A" { 0..all_rows } else { rows },
+                form: Form::Plain,
+            });
+        }
+    }
+    saved
+}
+
+/// Tensors with their rows of the parameter.
+fn with_rows(tensors: &[CheckpointTensor]) -> impl Iterator<Item = (&CheckpointTensor, Range<usize>)> {
+    tensors.iter().scan(0, |end, tensor| {
+        let start = *end;
+        *end += tensor.rows;
+        Some((tensor, start..*end))
+    })
+}
+
+/// PEFT's configuration of an adapter with these tensors.
+fn adapter(lora: &Lora, naming: TensorNaming, tensors: &[SavedTensor]) -> Value {
+    // `attn.c_proj` of `base_model.model.transformer.h.0.attn.c_proj.lora_A.weight`: in GPT-2, `c_proj` is ambiguous.
+    let module = |tensor: &SavedTensor| {
+        let parts: Vec<&str> = tensor.name.split('.').rev().skip(2).take(2).collect();
+        parts.into_iter().rev().collect::<Vec<_>>().join(".")
+    };
+    let mut modules: Vec<String> = tensors.iter().map(module).collect();
+    modules.sort_unstable();
+    modules.dedup();
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": null,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        // GPT-2 stores the weights of linear layers transposed.
+        "fan_in_fan_out": naming == TensorNaming::Gpt2,
+        "target_modules": modules,
+        "inference_mode": true,
+    })
+}
+
+fn write_tensors(
+    path: &Path,
+    program: &Program,
+    engine: &mut Engine,
+    tensors: &[SavedTensor],
+) -> Result<(), Stop> {
+    let header = |tensor: &SavedTensor| {
+        let ty = program.ty(tensor.parameter);
+        let mut dims = [&[tensor.rows.len()], &ty.shape.dims()[1..]].concat();
+        if tensor.form == Form::Transposed {
+            dims.reverse();
+        }
+        TensorHeader { name: tensor.name.clone(), dtype: ty.dtype, dims }
+    };
+    let headers: Vec<TensorHeader> = tensors.iter().map(header).collect();
+    let written = |result: std::io::Result<()>| result.map_err(|error| cannot_write(path, error));
+    let file = TensorFile::create(path, &headers).map_err(|error| cannot_write(path, error));
+    let mut file = file?;
+    for tensor in tensors {
+        let ty = program.ty(tensor.parameter);
+        let columns = ty.elements() / ty.shape.dims()[0];
+        let (first, count) = (tensor.rows.start * columns, tensor.rows.len() * columns);
+        let mut bytes = engine.read_elements(tensor.parameter, first, count)?;
+        if tensor.form == Form::Transposed {
+            bytes = transposed(&bytes, columns, ty.dtype.bytes_of(1) as usize);
+        }
+        written(file.write(&bytes))?;
+    }
+    Ok(written(file.finish())?)
+}
+
+/// The bytes of a matrix with this number of columns, transposed.
+fn transposed(bytes: &[u8], columns: usize, element: usize) -> Vec<u8> {
+    let rows: Vec<&[u8]> = bytes.chunks(columns * element).collect();
+    let column =
+        |column: usize| rows.iter().flat_map(move |row| &row[column * element..(column + 1) * element]);
+    (0..columns).flat_map(column).copied().collect()
+}

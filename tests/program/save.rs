@@ -1,0 +1,102 @@
+//! `runner sweep --save`: final parameters as Hugging Face's libraries read them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::test_folder::{TestFolder, Tiny, said};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+const LLAMA: &str =
+    "positions = \"rotary\"\nnorm = \"rms\"\nactivation = \"swiglu\"\nbias = false\nkv_heads = 1\n";
+
+/// An experiment of a small decoder with these keys of the model, and strategies.
+fn folder(model: &str, more: &str) -> TestFolder {
+    let dir = TestFolder::new();
+    let tiny = Tiny { layers: 2, d_model: 16, context: 16, batch_size: 3, ..Tiny::default() };
+    let text = tiny.with(more).replace("context = 16\n", &format!("context = 16\n{model}"));
+    dir.write("tiny.toml", text);
+    dir
+}
+
+fn sweep(dir: &TestFolder, file: &str, more: &[&str]) -> String {
+    let arguments = [&["sweep", "--device", "cpu", file], more].concat();
+    said(&dir.runner(&arguments))
+}
+
+fn only(dir: &TestFolder, pattern: &str) -> PathBuf {
+    let [found] = <[PathBuf; 1]>::try_from(dir.find(pattern)).unwrap();
+    found
+}
+
+/// Shape and bytes of a file's tensors, by name.
+fn tensors(file: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
+    let bytes = fs::read(file).unwrap();
+    let read = SafeTensors::deserialize(&bytes).unwrap();
+    read.iter()
+        .map(|(name, tensor)| (name.to_owned(), (tensor.shape().to_vec(), tensor.data().to_vec())))
+        .collect()
+}
+
+#[test]
+fn saved_checkpoint_holds_the_final_parameters() {
+    for model in ["", LLAMA] {
+        let dir = folder(model, "[strategies.plain]\n");
+        sweep(&dir, "tiny.toml", &["--dump", "dumps", "--save", "saved"]);
+        let weights = only(&dir, "saved/*/model.safetensors");
+        let config = only(&dir, "saved/*/config.json");
+        let text = fs::read_to_string(dir.path("tiny.toml")).unwrap();
+        let (before, rest) = text.split_once("[model.transformer]").unwrap();
+        let (_, after) = rest.split_once("\n[").unwrap();
+        let hf = format!("[model.hf]\nconfig = {config:?}\nweights = {weights:?}\n");
+        dir.write("again.toml", format!("{before}{hf}[{after}"));
+        sweep(&dir, "again.toml", &["--dump", "again"]);
+        let last = tensors(&only(&dir, "dumps/*/final.safetensors"));
+        assert!(last == tensors(&only(&dir, "again/*/initial.safetensors")), "{model}");
+        // The command does nothing the second time.
+        let text = sweep(&dir, "tiny.toml", &["--save", "saved"]);
+        assert!(text.contains("exists already"), "{text}");
+    }
+}
+
+/// PEFT has factors for queries, keys and values each; here they share the factor A.
+#[test]
+fn saved_adapter_holds_the_factors() {
+    let lora =
+        "[strategies.lora]\nlora = { rank = 2, alpha = 6, targets = [\"attention.qkv\", \"mlp.out\"] }\n";
+    let dir = folder(LLAMA, lora);
+    sweep(&dir, "tiny.toml", &["--dump", "dumps", "--save", "saved"]);
+    let config: Value =
+        serde_json::from_slice(&fs::read(only(&dir, "saved/*/adapter_config.json")).unwrap()).unwrap();
+    let modules = ["mlp.down_proj", "self_attn.k_proj", "self_attn.q_proj", "self_attn.v_proj"];
+    assert_eq!(config["target_modules"], json!(modules));
+    assert_eq!(
+        [&config["r"], &config["lora_alpha"], &config["fan_in_fan_out"]],
+        [&json!(2), &json!(6.0), &json!(false)]
+    );
+    let last = tensors(&only(&dir, "dumps/*/final.safetensors"));
+    let saved = tensors(&only(&dir, "saved/*/adapter_model.safetensors"));
+    assert_eq!(saved.len(), 2 * 2 * 4);
+    let of = |module: &str, factor: &str| {
+        &saved[&format!("base_model.model.model.layers.1.{module}.lora_{factor}.weight")]
+    };
+    let mut rows: Vec<u8> = Vec::new();
+    for projection in ["q_proj", "k_proj", "v_proj"] {
+        let module = format!("self_attn.{projection}");
+        assert_eq!(of(&module, "A"), &last["blocks.1.attention.qkv.lora_A"]);
+        rows.extend(&of(&module, "B").1);
+    }
+    assert_eq!(rows, last["blocks.1.attention.qkv.lora_B"].1);
+    assert_eq!(of("mlp.down_proj", "B"), &last["blocks.1.mlp.out.lora_B"]);
+}
+
+#[test]
+fn models_of_no_family_are_not_saved() {
+    let dir = folder("norm_placement = \"post\"\n", "[strategies.plain]\n");
+    let text = sweep(&dir, "tiny.toml", &["--save", "saved"]);
+    assert!(
+        text.contains("nothing to save: its model is of no family of the library transformers"),
+        "{text}"
+    );
+}
