@@ -101,7 +101,7 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
                     "hidden_activation": activation,
                     "sliding_window": model.window,
                     "layer_types": layer_types(model),
-                    "query_pre_attn_scalar": model.attention_scale.map(|scale| (1.0 / (scale * scale)).round()),
+                    "query_pre_attn_scalar": model.attention_scale.map(|scale| (1.0 / (scale * scale)).round() as u64),
                     "attn_logit_softcapping": model.attention_softcap,
                     "final_logit_softcapping": model.logit_softcap,
                 }),
