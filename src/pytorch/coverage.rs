@@ -2,14 +2,14 @@
 
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
-    KeywordEnum, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding, RunConfig,
-    StorageDtype, TorchCheckpoint, TorchOptions, Transformer, Update,
+    KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
+    RunConfig, StorageDtype, TorchCheckpoint, TorchOptions, Transformer, Update,
 };
 
 use crate::card::Card;
 use crate::module::attending;
 use graph::Graph;
-use ops::{AttentionConfig, Op, TensorType};
+use ops::{AttentionConfig, Op, OpKind, TensorType};
 
 /// The most forward passes to simulate, if they differ.
 const MOST_PASSES: usize = 2000;
@@ -36,7 +36,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
             return not_covered("checkpointed norms (recompute = [\"norm\"])");
         }
         Recompute::Parts(_) => {}
-        Recompute::Save(_) => return not_covered("selective checkpointing (recompute.save)"),
+        Recompute::Save(kinds) => selective(config, kinds, options)?,
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
     let updates_in_backward = config.trains() && strategy.update == Update::InBackward;
@@ -90,6 +90,22 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     }
     if strategy.loader.source == DataResidence::Device {
         return not_covered("a data set on the device");
+    }
+    Ok(())
+}
+
+/// Checks that PyTorch can keep the results of these operations in checkpointed blocks.
+fn selective(config: &RunConfig, kinds: KeywordSet<OpKind>, options: TorchOptions) -> Covered {
+    if options.checkpoint == TorchCheckpoint::Reentrant {
+        return not_covered(
+            "selective checkpointing (recompute.save) with reentrant checkpoints, which have none",
+        );
+    }
+    if kinds.contains(OpKind::Norm) {
+        return not_covered("kept results of norms (recompute.save)");
+    }
+    if kinds.contains(OpKind::Attention) && config.strategy.attention == Attention::Materialized {
+        return not_covered("kept results of attention that is written out (recompute.save)");
     }
     Ok(())
 }

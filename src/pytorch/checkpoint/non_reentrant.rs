@@ -8,6 +8,8 @@ use std::rc::{Rc, Weak};
 use super::Function;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
+use ops::OpKind;
+use spec::KeywordSet;
 
 /// One call of a checkpointed function.
 pub(crate) struct Frame {
@@ -18,6 +20,10 @@ pub(crate) struct Frame {
     values: RefCell<BTreeMap<usize, Tensor>>,
     is_recomputing: Cell<bool>,
     recomputed: Cell<usize>,
+    /// The kinds of operations whose results are kept (`create_selective_checkpoint_contexts`).
+    keeps: KeywordSet<OpKind>,
+    /// The kept results that recomputation has not taken yet, by kind.
+    kept: RefCell<Vec<(OpKind, Vec<Tensor>)>>,
 }
 
 /// The stand-in of a tensor that is recomputed.
@@ -48,6 +54,21 @@ impl Frame {
         None
     }
 
+    /// The results of an operation: the kept ones during recomputation.
+    fn results(&self, torch: &Torch, kind: OpKind, make: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor> {
+        if !self.keeps.contains(kind) || torch.stopped.get() {
+            return make();
+        }
+        if !self.is_recomputing.get() {
+            let made = make();
+            self.kept.borrow_mut().push((kind, made.iter().map(Tensor::detached).collect()));
+            return made;
+        }
+        let mut kept = self.kept.borrow_mut();
+        let next = kept.iter().position(|(known, _)| *known == kind).expect("forward kept the results");
+        kept.remove(next).1
+    }
+
     fn recompute(self: &Rc<Frame>, torch: &Torch) {
         self.is_recomputing.set(true);
         torch.frames.borrow_mut().push(Rc::clone(self));
@@ -68,7 +89,22 @@ impl Recomputed {
     }
 }
 
-pub(super) fn checkpoint(torch: &Torch, function: Function, input: &Tensor) -> Tensor {
+/// The results of an operation. Inside a checkpointed call that keeps results of this kind, recomputation takes them from
+/// forward.
+pub(crate) fn results(torch: &Torch, kind: OpKind, make: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor> {
+    let frame = torch.frames.borrow().last().cloned();
+    match frame {
+        Some(frame) => frame.results(torch, kind, make),
+        None => make(),
+    }
+}
+
+pub(super) fn checkpoint(
+    torch: &Torch,
+    function: Function,
+    input: &Tensor,
+    keeps: KeywordSet<OpKind>,
+) -> Tensor {
     let frame = Rc::new(Frame {
         function: Rc::clone(&function),
         input: input.clone(),
@@ -77,6 +113,8 @@ pub(super) fn checkpoint(torch: &Torch, function: Function, input: &Tensor) -> T
         values: RefCell::default(),
         is_recomputing: Cell::new(false),
         recomputed: Cell::new(0),
+        keeps,
+        kept: RefCell::default(),
     });
     torch.frames.borrow_mut().push(frame);
     let output = function(torch, input);

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use super::{Script, python_bool};
 use crate::coverage;
-use ops::{Activation, Frequencies};
+use ops::{Activation, Frequencies, OpKind};
 use spec::{
-    Attention, BlockPart, MlpActivation, Norm, NormPlacement, Positions, Recompute, TorchCheckpoint,
-    Transformer,
+    Attention, BlockPart, KeywordSet, MlpActivation, Norm, NormPlacement, Positions, Recompute,
+    TorchCheckpoint, Transformer,
 };
 
 impl Script<'_> {
@@ -354,6 +354,35 @@ impl Script<'_> {
             &format!("        return checkpoint(function, *arguments, use_reentrant={})", self.reentrant()),
             "    return function(*arguments)",
         ]);
+        if let Recompute::Save(kinds) = self.config.strategy.recompute {
+            self.selective_checkpoint(kinds);
+        }
+    }
+
+    /// Checkpoints that keep the results of some operations.
+    fn selective_checkpoint(&mut self, kinds: KeywordSet<OpKind>) {
+        let operations = |kind| match kind {
+            OpKind::Linear => ["mm", "addmm"],
+            OpKind::Attention => {
+                ["_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"]
+            }
+            OpKind::Norm => unreachable!("not covered"),
+        };
+        let operations = kinds.iter().flat_map(operations);
+        let operations: Vec<String> =
+            operations.map(|name| format!("torch.ops.aten.{name}.default")).collect();
+        self.lines(&[
+            "",
+            "",
+            &format!("KEPT = [{}]", operations.join(", ")),
+            "",
+            "",
+            "def checkpoint_selectively(module, function, *arguments):",
+            "    if module.training:",
+            "        contexts = lambda: torch.utils.checkpoint.create_selective_checkpoint_contexts(KEPT)",
+            "        return checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts)",
+            "    return function(*arguments)",
+        ]);
     }
 
     fn network(&mut self) {
@@ -471,6 +500,10 @@ impl Script<'_> {
             Recompute::Block => self.lines(&[
                 "        for block in self.blocks:",
                 &format!("            x = checkpoint_in_training(self, block, x{buffers})"),
+            ]),
+            Recompute::Save(_) => self.lines(&[
+                "        for block in self.blocks:",
+                &format!("            x = checkpoint_selectively(self, block, x{buffers})"),
             ]),
             Recompute::Every(every) => self.lines(&[
                 "        for index, block in enumerate(self.blocks):",

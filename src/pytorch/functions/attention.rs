@@ -4,10 +4,11 @@ use super::elementwise::softmax;
 use super::views::copied;
 use super::{cast, dropout, matmul_output, scale};
 use crate::autograd::Gradient;
+use crate::checkpoint::results;
 use crate::coverage::NotCovered;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use ops::Shape;
+use ops::{OpKind, Shape};
 use spec::KeywordEnum;
 
 /// The sizes of an attention layer.
@@ -93,10 +94,14 @@ pub(crate) fn scaled_dot_product_attention(
         Kernel::Flash => flash_backward(torch, heads, dtype),
         Kernel::Efficient => efficient_backward(torch, heads, dtype),
     });
-    let (output, saved) = match kernel {
-        Kernel::Flash => flash_forward(torch, heads, dtype, has_dropout),
-        Kernel::Efficient => efficient_forward(torch, heads, dtype, has_dropout, node.is_some()),
-    };
+    let mut saved = results(torch, OpKind::Attention, || {
+        let (output, saved) = match kernel {
+            Kernel::Flash => flash_forward(torch, heads, dtype, has_dropout),
+            Kernel::Efficient => efficient_forward(torch, heads, dtype, has_dropout, node.is_some()),
+        };
+        [vec![output], saved].concat()
+    });
+    let output = saved.remove(0);
     match node {
         None => output,
         Some(node) => {

@@ -2,9 +2,10 @@
 
 use super::{cast, matmul_output, reduce};
 use crate::autograd::Gradient;
+use crate::checkpoint::results;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use ops::Shape;
+use ops::{OpKind, Shape};
 
 /// `x W^T + bias`: `addmm` by cuBLASLt with a bias, `mm` by cuBLAS without. x [.., K], weight [M, K], bias [M].
 pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
@@ -38,30 +39,36 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
         .map(|(factor, _)| factor)
         .collect();
     let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype);
-    match bias {
-        Some(bias) => {
-            let output =
-                torch.output((shape, dtype), None, &[&x, &weight, &bias], &saved, move |torch, backward| {
-                    let dx = backward.needs(0).then(|| product(torch, x_shape));
-                    let dw = backward.needs(1).then(|| product(torch, weight_shape));
-                    let db =
-                        Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
-                    vec![dx.into(), dw.into(), db]
-                });
-            torch.cublaslt_workspace();
-            output
+    let node = match &bias {
+        Some(bias) => torch.node(&[&x, &weight, bias], &saved, move |torch, backward| {
+            let dx = backward.needs(0).then(|| product(torch, x_shape));
+            let dw = backward.needs(1).then(|| product(torch, weight_shape));
+            let db = Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
+            vec![dx.into(), dw.into(), db]
+        }),
+        None => torch.node(&[&x, &weight], &saved, move |torch, backward| {
+            let dw = backward.needs(1).then(|| product(torch, weight_shape));
+            let dx = backward.needs(0).then(|| product(torch, x_shape));
+            vec![dx.into(), dw.into()]
+        }),
+    };
+    let output = only(results(torch, OpKind::Linear, || {
+        let output = torch.tensor(shape, dtype);
+        match bias {
+            Some(_) => torch.cublaslt_workspace(),
+            None => torch.cublas_workspace(),
         }
-        None => {
-            let output =
-                torch.output((shape, dtype), None, &[&x, &weight], &saved, move |torch, backward| {
-                    let dw = backward.needs(1).then(|| product(torch, weight_shape));
-                    let dx = backward.needs(0).then(|| product(torch, x_shape));
-                    vec![dx.into(), dw.into()]
-                });
-            torch.cublas_workspace();
-            output
-        }
+        vec![output]
+    }));
+    match node {
+        Some(node) => output.output_of(&node, 0),
+        None => output,
     }
+}
+
+/// The result of an operation that has one.
+fn only(mut results: Vec<Tensor>) -> Tensor {
+    results.pop().expect("one result")
 }
 
 /// A view, whose gradient is a view.

@@ -33,7 +33,7 @@ pub(super) fn calls(recompute: Recompute, graph: &Graph) -> Vec<Call> {
 fn checkpointed_blocks(recompute: Recompute, graph: &Graph, blocks: &[Range<usize>]) -> Vec<Call> {
     let block = |(index, nodes): (usize, &Range<usize>)| {
         let checkpointed = match recompute {
-            Recompute::Block => true,
+            Recompute::Block | Recompute::Save(_) => true,
             Recompute::Every(every) => index.is_multiple_of(every),
             _ => false,
         };

@@ -18,8 +18,8 @@ use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind};
-use ops::{Op, Shape};
-use spec::{Attention, Model, RunConfig};
+use ops::{Op, OpKind, Shape};
+use spec::{Attention, KeywordSet, Model, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
 #[derive(Clone)]
@@ -78,6 +78,8 @@ pub(crate) struct Module {
     targets: usize,
     /// Slices of rows in which logits and loss are computed, each under a checkpoint.
     loss_chunks: usize,
+    /// The kinds of operations whose results checkpointed blocks keep.
+    keeps: KeywordSet<OpKind>,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
 }
@@ -125,6 +127,10 @@ impl Module {
             tokens,
             targets,
             loss_chunks,
+            keeps: match config.strategy.recompute {
+                Recompute::Save(kinds) => kinds,
+                _ => [].into_iter().collect(),
+            },
             returns_logits: coverage::returns_logits(config),
         }))
     }
@@ -186,7 +192,7 @@ impl Module {
             if call.checkpointed && trains {
                 values.by_index[call.input] = None;
                 let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
-                let y = checkpoint(torch, self.recomputed(call, values.mask.clone()), x);
+                let y = checkpoint(torch, self.recomputed(call, values.mask.clone()), x, self.keeps);
                 values.by_index[call.output] = Some(Value::One(y));
             } else {
                 self.run(torch, call, values, trains);
@@ -242,6 +248,7 @@ impl Module {
         let Op::CrossEntropy(loss) = &self.graph.nodes[head + 1].op else { unreachable!("a loss") };
         let (is_capped, targets) = (loss.cap.is_some(), values.one(self.targets));
         let chunks = functions::chunk_rows(torch, &hidden, self.loss_chunks);
+        let no_kinds = [].into_iter().collect();
         let mut sum: Option<Tensor> = None;
         for chunk in &chunks {
             let (module, targets) = (Rc::clone(self), targets.clone());
@@ -254,8 +261,11 @@ impl Module {
                 }
                 functions::cross_entropy(torch, &logits, &targets)
             };
-            let part =
-                if trains { checkpoint(torch, Rc::new(function), chunk) } else { function(torch, chunk) };
+            let part = if trains {
+                checkpoint(torch, Rc::new(function), chunk, no_kinds)
+            } else {
+                function(torch, chunk)
+            };
             sum = Some(match &sum {
                 None => functions::add_number(torch, &part),
                 Some(sum) => functions::add(torch, sum, &part),
