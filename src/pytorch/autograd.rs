@@ -201,8 +201,10 @@ fn run_nodes(torch: &Torch, root: Rc<Node>, gradient: &Tensor, retains: bool) {
         let mut gradients = node.gradients.take();
         let function = match &node.function {
             Function::Accumulate(leaf) => {
+                let held = torch.rules.hooks_hold_gradients.then(|| gradients[0].clone());
                 accumulate(leaf, &mut gradients);
                 leaf.call_hook(torch);
+                drop(held);
                 continue;
             }
             Function::Backward(function) => function,

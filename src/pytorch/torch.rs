@@ -203,6 +203,11 @@ impl Torch {
         self.nodes.get()
     }
 
+    /// Whether the current checkpointed call keeps the results of some operations.
+    pub(crate) fn keeps_results(&self) -> bool {
+        self.frames.borrow().last().is_some_and(|frame| frame.keeps_results())
+    }
+
     /// The number of a new backward pass.
     pub(crate) fn next_pass(&self) -> u64 {
         self.passes.set(self.passes.get() + 1);

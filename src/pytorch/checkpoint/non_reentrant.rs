@@ -54,6 +54,10 @@ impl Frame {
         None
     }
 
+    pub(crate) fn keeps_results(&self) -> bool {
+        !self.keeps.is_empty()
+    }
+
     /// The results of an operation: the kept ones during recomputation.
     fn results(&self, torch: &Torch, kind: OpKind, make: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor> {
         if !self.keeps.contains(kind) || torch.stopped.get() {

@@ -82,6 +82,12 @@ pub(crate) fn scaled_dot_product_attention(
     let kernel = if mask.is_some() { Kernel::Efficient } else { Kernel::choose(torch, dtype) };
     if kernel == Kernel::Efficient && heads.keys != heads.queries && !torch.rules.efficient_groups {
         if dtype == DType::F32 && mask.is_none() {
+            if torch.keeps_results() {
+                torch.refused.replace(Some(NotCovered(format!(
+                    "selective checkpointing of grouped heads in fp32, which PyTorch {} has no fused kernel for",
+                    torch.rules.version.keyword()
+                ))));
+            }
             return unfused_attention(torch, [&q, &k, &v], is_causal, heads, has_dropout);
         }
         torch.refused.replace(Some(NotCovered(format!(

@@ -51,7 +51,9 @@ fn gradient(torch: &Torch, dtype: DType, looked_up: usize, vocabulary: usize, ch
     let _begins = indices(parts);
     // Few long runs are summed by thread blocks of their own, which need a second list instead of partial sums, and an
     // fp32 table for 16-bit gradients.
-    let is_long = looked_up / PER_PARTIAL > 3 * vocabulary && vocabulary < 4 * torch.card.multiprocessors;
+    let is_long = torch.rules.embedding_scratch.sums_long_runs
+        && looked_up / PER_PARTIAL > 3 * vocabulary
+        && vocabulary < 4 * torch.card.multiprocessors;
     if is_long {
         let _ends = indices(parts);
         let _sums = dtype.is_half().then(|| torch.empty(&[vocabulary, channels], DType::F32));

@@ -28,6 +28,8 @@ pub(crate) struct Rules {
     pub(crate) efficient_groups: bool,
     /// Whether an index `:` is an operation, whose gradient is a copy.
     pub(crate) copies_gradients_of_full_slices: bool,
+    /// Whether a gradient that a hook releases lives until the hook returns.
+    pub(crate) hooks_hold_gradients: bool,
     pub(crate) norm_scratch: NormScratch,
     pub(crate) embedding_scratch: EmbeddingScratch,
 }
@@ -79,6 +81,8 @@ pub(crate) enum NormScratch {
 pub(crate) struct EmbeddingScratch {
     /// Bits of the ids that the radix sort looks at, by the size of the vocabulary.
     pub(crate) sorted_bits: fn(usize) -> u32,
+    /// Whether few long runs of equal ids are summed by thread blocks of their own.
+    pub(crate) sums_long_runs: bool,
     /// Elements per tile of the selection of unique ids.
     pub(crate) select_tile: fn(&Card) -> usize,
     /// Bytes for this number of tiles of the selection, and of the scan.

@@ -13,9 +13,11 @@ pub(super) const RULES: Rules = Rules {
     efficient_state_on_card: false,
     efficient_groups: false,
     copies_gradients_of_full_slices: false,
+    hooks_hold_gradients: false,
     norm_scratch: NormScratch::MostChunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: all_bits,
+        sums_long_runs: true,
         select_tile,
         select: padded_tiles,
         scan: padded_tiles,

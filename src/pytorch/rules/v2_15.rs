@@ -12,9 +12,11 @@ pub(super) const RULES: Rules = Rules {
     efficient_state_on_card: true,
     efficient_groups: true,
     copies_gradients_of_full_slices: false,
+    hooks_hold_gradients: false,
     norm_scratch: NormScratch::Chunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: |vocabulary| usize::BITS - vocabulary.leading_zeros(),
+        sums_long_runs: true,
         select_tile: |card| match card.capability {
             (9.., _) => 4928,
             (8, 0) => 1344,

@@ -13,9 +13,11 @@ pub(super) const RULES: Rules = Rules {
     efficient_state_on_card: false,
     efficient_groups: false,
     copies_gradients_of_full_slices: true,
+    hooks_hold_gradients: true,
     norm_scratch: NormScratch::MostChunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: all_bits,
+        sums_long_runs: false,
         select_tile,
         select: |tiles| (8 * tiles).next_multiple_of(ALIGNMENT),
         scan: |tiles| (16 * tiles).next_multiple_of(ALIGNMENT) + ALIGNMENT,
