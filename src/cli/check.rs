@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{chance, files, output, sample_lengths};
+use base::brief;
+use data::Contents;
 use device::DeviceChoice;
 use plan::{Experiment, Label, ParetoFronts, Point};
 use spec::{Repeats, UntilPrecise};
@@ -43,6 +45,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         } else {
             out.push_str(&summary(experiment));
             out.push('\n');
+            out.push_str(&notes(experiment, &data));
             out.push_str(&sample_lengths::text(experiment, &data));
             out.push_str(&skipped(experiment));
         }
@@ -64,6 +67,20 @@ fn skip_infeasible(experiment: &mut Experiment, data: &DataSets) -> Result<(), F
         found.target(limits).map_err(Failure::input)
     };
     plan::skip_infeasible(experiment, &ParetoFronts::default(), machine)
+}
+
+/// A line for each note about the data of an experiment.
+fn notes(experiment: &Experiment, data: &DataSets) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for config in experiment.points.iter().filter_map(|point| point.config.as_ref().ok()) {
+        for note in data.contents(config).map_or(&[][..], Contents::notes) {
+            let line = format!("  note: {}\n", brief::line(note));
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+    }
+    lines.concat()
 }
 
 /// A line per skipped run, with the reason.

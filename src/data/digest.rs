@@ -67,6 +67,21 @@ struct CachedDigest {
     /// The largest token, for files of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     largest: Option<u32>,
+    /// For files of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<TextProperties>,
+}
+
+/// The properties of a file of text.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct TextProperties {
+    /// Bytes of text: decompressed, without a byte order mark.
+    pub(super) bytes: u64,
+    pub(super) is_compressed: bool,
+    /// Whether it begins with a byte order mark.
+    pub(super) is_marked: bool,
+    /// Whether it has line ends of two bytes, CR and LF.
+    pub(super) has_crlf: bool,
 }
 
 /// Identifies the contents of a path: equal only if the file was neither written to nor replaced. Copying a file can
@@ -123,11 +138,19 @@ pub(super) struct FileDigest {
     pub(super) sha256: String,
 }
 
-/// The digest and the largest token of a file of tokens.
-pub(super) struct TokensDigest {
+/// The digest of a file, and what a data set needs of its contents.
+pub(super) struct Examined {
     pub(super) digest: FileDigest,
-    /// 0 without tokens.
+    /// The largest token; 0 without tokens.
     pub(super) largest: u32,
+    /// For files of text.
+    pub(super) text: Option<TextProperties>,
+}
+
+impl From<FileDigest> for Examined {
+    fn from(digest: FileDigest) -> Examined {
+        Examined { digest, largest: 0, text: None }
+    }
 }
 
 impl DigestCache {
@@ -175,13 +198,24 @@ impl DigestCache {
         path: &Path,
         width: TokenWidth,
         header: usize,
-    ) -> io::Result<TokensDigest> {
+    ) -> io::Result<Examined> {
         let name = format!("{} as {} behind {header}", path.display(), width.name());
-        self.cached_or(name, path, SystemTime::now(), |progress| {
+        let read = |progress: &mut Progress| {
             let mut largest = LargestToken { width, header, partial: Vec::new(), number: 0 };
             let digest = hash_file(path, 0, progress, |bytes| largest.add(bytes))?;
-            Ok(TokensDigest { digest, largest: largest.number })
-        })
+            Ok(Examined { digest, largest: largest.number, text: None })
+        };
+        self.cached_or(name, path, SystemTime::now(), |error| error, read)
+    }
+
+    /// The digest and the properties of a file of text, which `examine` finds.
+    pub(super) fn of_text(
+        &mut self,
+        path: &Path,
+        examine: impl FnOnce(&mut Progress) -> Result<Examined, DataError>,
+    ) -> Result<Examined, DataError> {
+        let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
+        self.cached_or(format!("{} as text", path.display()), path, SystemTime::now(), unreadable, examine)
     }
 
     /// The digest of a file's contents without its last `tail` bytes.
@@ -190,36 +224,37 @@ impl DigestCache {
         let read = |progress: &mut Progress| {
             let digest = hash_file(path, tail, progress, |_| ())?;
             let bytes = digest.bytes + tail;
-            Ok(TokensDigest { digest: FileDigest { bytes, ..digest }, largest: 0 })
+            Ok(FileDigest { bytes, ..digest }.into())
         };
-        Ok(self.cached_or(name, path, SystemTime::now(), read)?.digest.sha256)
+        Ok(self.cached_or(name, path, SystemTime::now(), |error| error, read)?.digest.sha256)
     }
 
     fn of_file_at(&mut self, path: &Path, now: SystemTime) -> io::Result<FileDigest> {
         let name = path.to_string_lossy().into_owned();
-        let read = |progress: &mut Progress| {
-            Ok(TokensDigest { digest: hash_file(path, 0, progress, |_| ())?, largest: 0 })
-        };
-        Ok(self.cached_or(name, path, now, read)?.digest)
+        let read = |progress: &mut Progress| hash_file(path, 0, progress, |_| ()).map(Examined::from);
+        Ok(self.cached_or(name, path, now, |error| error, read)?.digest)
     }
 
     /// The cached digest of this name, or else that which `read` computes.
-    fn cached_or(
+    fn cached_or<E>(
         &mut self,
         name: String,
         path: &Path,
         now: SystemTime,
-        read: impl FnOnce(&mut Progress) -> io::Result<TokensDigest>,
-    ) -> io::Result<TokensDigest> {
-        let version = Version::of(&fs::metadata(path)?);
+        unreadable: impl FnOnce(io::Error) -> E,
+        read: impl FnOnce(&mut Progress) -> Result<Examined, E>,
+    ) -> Result<Examined, E> {
+        let version = Version::of(&fs::metadata(path).map_err(unreadable)?);
         if let Some(known) = self.known.get(&name).filter(|known| known.version == version) {
             let digest = FileDigest { bytes: version.bytes, sha256: known.sha256.clone() };
-            return Ok(TokensDigest { digest, largest: known.largest.unwrap_or_default() });
+            let largest = known.largest.unwrap_or_default();
+            return Ok(Examined { digest, largest, text: known.text });
         }
         let found = read(&mut self.progress)?;
         if version.is_settled(now) && found.digest.bytes == version.bytes {
             let largest = Some(found.largest).filter(|largest| *largest > 0);
-            self.known.insert(name, CachedDigest { version, sha256: found.digest.sha256.clone(), largest });
+            let sha256 = found.digest.sha256.clone();
+            self.known.insert(name, CachedDigest { version, sha256, largest, text: found.text });
             self.changed = true;
         }
         Ok(found)

@@ -67,6 +67,7 @@ pub(super) struct DocumentSet {
     pub(super) ends: Vec<u64>,
     /// Number of documents in the training split, which comes first.
     pub(super) training: usize,
+    pub(super) notes: Vec<String>,
 }
 
 /// Documents arranged in samples of `context` tokens.
@@ -182,6 +183,10 @@ impl SampleLayout {
 impl Contents for DocumentSet {
     fn digest(&self) -> &str {
         &self.digest
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn samples(&self, sample: &Sample) -> u64 {

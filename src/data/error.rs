@@ -33,25 +33,13 @@ pub enum DataError {
     Empty { files: usize },
     #[error("{} has {} of tokens, not a multiple of the size of {format}", path.display(), count(*bytes, "byte"))]
     OddLength { path: PathBuf, bytes: u64, format: &'static str },
-    #[error("{} begins with llm.c's header of 1,024 bytes, but header = {header}", path.display())]
-    Header { path: PathBuf, header: usize },
-    #[error("{} is {format}", path.display())]
-    OtherFormat { path: PathBuf, format: &'static str, help: &'static str },
-    #[error("{} declares {found} in its header, but format = \"{format}\"", path.display())]
-    Declared { path: PathBuf, found: String, format: &'static str },
-    #[error("{} declares {} in its header, but has {}", path.display(), count(*listed, "token"), thousands(*found))]
-    OtherCount { path: PathBuf, listed: u64, found: u64 },
-    #[error(
-        "{} has a 0 after every {format} number: its numbers have {bytes} bytes",
-        path.display()
-    )]
-    Wider { path: PathBuf, format: &'static str, bytes: usize },
+    /// Contents that the data set cannot be made of.
+    #[error("{} {problem}", path.display())]
+    Unfit { path: PathBuf, problem: String, help: String },
     #[error("{} changed during the run", path.display())]
     Changed { path: PathBuf },
     #[error("line {line} of {}: {message}", path.display())]
     Line { path: PathBuf, line: usize, message: String, help: String },
-    #[error("{} is not UTF-8 text: invalid from byte {at} on", path.display())]
-    NotText { path: PathBuf, at: usize },
     #[error(
         "cannot encode {}{} with {}: {failure}",
         line.map_or(String::new(), |line| format!("line {line} of ")),
@@ -172,20 +160,11 @@ impl DataError {
             DataError::OddLength { .. } => {
                 "use another format, or set header to the number of bytes before the tokens".into()
             }
-            DataError::Header { .. } => "write header = 1024".into(),
-            DataError::OtherFormat { help, .. } => (*help).into(),
-            DataError::Declared { found, .. } if ["u16", "u32"].contains(&found.as_str()) => {
-                format!("write format = \"{found}\"")
-            }
-            DataError::Wider { bytes: 4, .. } => "write format = \"u32\"".into(),
-            DataError::Declared { .. } | DataError::Wider { .. } => "convert its numbers to u16 or u32".into(),
-            DataError::OtherCount { .. } => "the file is incomplete or damaged: make it again".into(),
             DataError::Changed { .. } => "sweep again, and do not change the data during a run".into(),
-            DataError::Line { help, .. } => help.clone(),
+            DataError::Line { help, .. } | DataError::Unfit { help, .. } => help.clone(),
             DataError::TooLong { .. } => {
                 "split it into files, or write one JSON object per line and document, and set jsonl to its field".into()
             }
-            DataError::NotText { .. } => "tokens = \"bytes\" accepts any file".into(),
             DataError::NotEncoded { failure, .. } => match failure {
                 EncoderFailure::Refused(_) => "use a tokenizer that has tokens for any text".into(),
                 EncoderFailure::TooMuchMemory(_) | EncoderFailure::TooMuchTime(_) => {
@@ -243,13 +222,8 @@ impl DataError {
             DataError::Folder { path }
             | DataError::Unreadable { path, .. }
             | DataError::OddLength { path, .. }
-            | DataError::Header { path, .. }
-            | DataError::OtherFormat { path, .. }
-            | DataError::Declared { path, .. }
-            | DataError::OtherCount { path, .. }
-            | DataError::Wider { path, .. }
+            | DataError::Unfit { path, .. }
             | DataError::Line { path, .. }
-            | DataError::NotText { path, .. }
             | DataError::TooLong { path, .. }
             | DataError::NotEncoded { path, .. }
             | DataError::NoTokenizer { path, .. }
@@ -290,14 +264,9 @@ impl DataError {
             | DataError::Folder { .. }
             | DataError::Unreadable { .. }
             | DataError::OddLength { .. }
-            | DataError::Header { .. }
-            | DataError::OtherFormat { .. }
-            | DataError::OtherCount { .. }
-            | DataError::Declared { .. }
-            | DataError::Wider { .. }
+            | DataError::Unfit { .. }
             | DataError::Changed { .. }
             | DataError::Line { .. }
-            | DataError::NotText { .. }
             | DataError::TooLong { .. }
             | DataError::NotEncoded { .. }
             | DataError::Empty { .. } => ErrorKey::Data("paths"),
@@ -337,7 +306,7 @@ fn short(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
-fn count(number: u64, noun: &str) -> String {
+pub(super) fn count(number: u64, noun: &str) -> String {
     let (first, rest) =
         noun.split_once(' ').map_or((noun, String::new()), |(first, rest)| (first, format!(" {rest}")));
     format!("{} {first}{}{rest}", thousands(number), if number == 1 { "" } else { "s" })

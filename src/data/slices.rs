@@ -35,6 +35,7 @@ pub(super) struct RowSummary {
     pub(super) splits: Splits,
     /// All tokens are below this count.
     pub(super) below: KeyedCount,
+    pub(super) notes: Vec<String>,
 }
 
 /// The sizes of the training split, which comes first, and the evaluation split, in tokens.
@@ -102,6 +103,10 @@ impl Splits {
 impl Contents for RowSummary {
     fn digest(&self) -> &str {
         &self.digest
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn tokens(&self) -> Option<usize> {

@@ -121,6 +121,11 @@ pub trait Contents: Debug + Send + Sync {
     /// The digest of the data, independent of its location.
     fn digest(&self) -> &str;
 
+    /// Properties of the files that a user may not expect.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
     /// The number of tokens, if samples are slices of one row.
     fn tokens(&self) -> Option<usize> {
         None

@@ -4,8 +4,11 @@ mod documents;
 mod encoded;
 mod encoder;
 mod encoding_process;
+mod examine;
 mod frames;
 mod json_field;
+mod notes;
+mod reader;
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +16,18 @@ use encoded::{Encoded, EncodedText};
 use encoder::Launch;
 pub use encoder::{EncoderFailure, Encoding, TokenizerFile};
 pub use encoding_process::encode_documents;
+use examine::TextFile;
 
-use super::digest::FileDigest;
+use super::digest::{FileDigest, Version};
 use super::documents::{DocumentSamples, DocumentSet};
 use super::row::PARTS;
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::{
     Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Sample, Source, TokenWidth, digest,
-    files, formats,
+    files,
 };
+use base::units::Bytes;
 use base::user_cache;
 
 /// The bound of byte tokens.
@@ -45,103 +50,102 @@ pub struct TextSet {
     pub split: f64,
 }
 
-/// An encoded text in the cache, its digest, and the bound of its tokens.
-type CachedText = (Encoded, String, KeyedCount);
-
-/// The files of a text and their digests.
-type Digested = Vec<(PathBuf, FileDigest)>;
+/// An encoded text in the cache.
+struct CachedText {
+    encoded: Encoded,
+    digest: String,
+    /// The bound of its tokens.
+    below: KeyedCount,
+    notes: Vec<String>,
+}
 
 impl TextSet {
-    /// Whether tokens are the unchanged bytes of the files.
-    fn is_plain(&self) -> bool {
-        self.encoding == Encoding::Bytes && self.jsonl.is_none() && self.documents == Documents::Joined
+    /// Whether tokens are the unchanged bytes of these files.
+    fn is_plain(&self, files: &[TextFile]) -> bool {
+        self.encoding == Encoding::Bytes
+            && self.jsonl.is_none()
+            && self.documents == Documents::Joined
+            && !files.iter().any(|file| file.text.is_compressed)
     }
 
-    /// Opens the files as a row of byte tokens.
-    fn files(&self, cache: &mut DigestCache) -> Result<RowSlices<TokenFiles>, DataError> {
-        // Taken before digesting, so that later changes are detected.
-        let versions = digest::versions(&files::find(&self.paths).map_err(first)?)?;
-        let digested = self.digested(cache).map_err(first)?;
-        let counts = digested.iter().map(|(path, digest)| (path.clone(), digest.bytes as usize)).collect();
-        let digests: Vec<FileDigest> = digested.into_iter().map(|(_, digest)| digest).collect();
-        let bytes: u64 = digests.iter().map(|digest| digest.bytes).sum();
-        let contents = self.summary(digest::combine(&digests), bytes as usize, digests.len())?;
-        let row = TokenFiles::open(counts, versions, (TokenWidth::U8, 0, BYTES.count))?;
-        Ok(RowSlices { row, contents })
-    }
-
-    fn summarise(&self, cache: &mut DigestCache) -> Result<RowSummary, Vec<DataError>> {
-        let files: Vec<FileDigest> = self.digested(cache)?.into_iter().map(|(_, digest)| digest).collect();
-        let bytes: u64 = files.iter().map(|digest| digest.bytes).sum();
-        self.summary(digest::combine(&files), bytes as usize, files.len()).map_err(|error| vec![error])
-    }
-
-    fn summary(&self, digest: String, bytes: usize, files: usize) -> Result<RowSummary, DataError> {
-        if bytes == 0 {
-            return Err(DataError::Empty { files });
-        }
-        let splits = Splits::of(bytes, self.split, UNITS)?;
-        Ok(RowSummary { digest, splits, below: BYTES })
-    }
-
-    fn digested(&self, cache: &mut DigestCache) -> Result<Digested, Vec<DataError>> {
-        let files = files::find(&self.paths)?;
-        let (mut digested, mut errors) = (Vec::with_capacity(files.len()), Vec::new());
-        for path in files {
-            let checked = formats::check_text(&path).and_then(|()| {
-                cache.of_file(&path).map_err(|error| DataError::Unreadable { path: path.clone(), error })
-            });
-            match checked {
-                Ok(digest) => digested.push((path, digest)),
+    fn files(&self, cache: &mut DigestCache) -> Result<Vec<TextFile>, Vec<DataError>> {
+        let (mut found, mut errors) = (Vec::new(), Vec::new());
+        // A line has its own limit.
+        let longest = if self.jsonl.is_some() { Bytes(u64::MAX) } else { self.encoding.longest() };
+        for path in files::find(&self.paths)? {
+            match TextFile::examine(path, longest, cache) {
+                Ok(file) => found.push(file),
                 Err(error) => errors.push(error),
             }
         }
-        if errors.is_empty() { Ok(digested) } else { Err(errors) }
+        if errors.is_empty() { Ok(found) } else { Err(errors) }
+    }
+
+    /// The properties of files whose bytes are tokens.
+    fn summary(&self, files: &[TextFile]) -> Result<RowSummary, DataError> {
+        let bytes: u64 = files.iter().map(|file| file.text.bytes).sum();
+        if bytes == 0 {
+            return Err(DataError::Empty { files: files.len() });
+        }
+        let digests: Vec<FileDigest> = files.iter().map(|file| file.digest.clone()).collect();
+        let splits = Splits::of(bytes as usize, self.split, UNITS)?;
+        let notes = notes::of(self, files);
+        Ok(RowSummary { digest: digest::combine(&digests), splits, below: BYTES, notes })
+    }
+
+    /// Opens the files as a row of byte tokens. `versions` are from before the files were examined.
+    fn row_of(&self, files: &[TextFile], versions: Vec<Version>) -> Result<RowSlices<TokenFiles>, DataError> {
+        let contents = self.summary(files)?;
+        let header = |file: &TextFile| if file.text.is_marked { reader::MARK.len() } else { 0 };
+        let counts = files.iter().map(|file| (file.path.clone(), header(file), file.text.bytes as usize));
+        let row = TokenFiles::open(counts.collect(), versions, (TokenWidth::U8, BYTES.count))?;
+        Ok(RowSlices { row, contents })
     }
 
     /// The encoded text from the user's cache; encodes it if it is not cached.
-    fn encoded(&self, cache: &mut DigestCache) -> Result<CachedText, Vec<DataError>> {
-        let folder = user_cache::folder().ok_or_else(|| vec![DataError::NoCache])?;
-        self.encoded_in(&folder.join("tokens"), cache, encoder::launch)
+    fn encoded(&self, files: &[TextFile], cache: &mut DigestCache) -> Result<CachedText, DataError> {
+        let folder = user_cache::folder().ok_or(DataError::NoCache)?;
+        self.encoded_in(&folder.join("tokens"), files, cache, encoder::launch)
     }
 
     fn encoded_in(
         &self,
         folder: &Path,
+        files: &[TextFile],
         cache: &mut DigestCache,
         launch: Launch,
-    ) -> Result<CachedText, Vec<DataError>> {
-        let digested = self.digested(cache)?;
-        let one = |error| vec![error];
-        let tokenizer = self.digest_tokenizer(cache).map_err(one)?;
-        let digest = self.digest_of_encoded(&digested, tokenizer.as_ref());
+    ) -> Result<CachedText, DataError> {
+        let tokenizer = self.digest_tokenizer(cache)?;
+        let digest = self.digest_of_encoded(files, tokenizer.as_ref());
         let text = EncodedText {
-            files: &digested,
+            files,
             jsonl: self.jsonl.as_deref(),
             encoding: &self.encoding,
             tokenizer: tokenizer.as_ref(),
             launch,
         };
-        let found = Encoded::open(folder, &digest, &text, cache).map_err(one)?;
+        let found = Encoded::open(folder, &digest, &text, cache)?;
         if found.tokens == 0 {
-            return Err(one(DataError::Empty { files: digested.len() }));
+            return Err(DataError::Empty { files: files.len() });
         }
         let below = KeyedCount { key: "data.text.tokens", count: found.largest as usize + 1 };
-        Ok((found, digest, below))
+        Ok(CachedText { encoded: found, digest, below, notes: notes::of(self, files) })
     }
 
     /// All documents as one row.
-    fn joined(&self, (found, digest, below): CachedText) -> Result<RowSlices<TokenFiles>, DataError> {
-        let splits = Splits::of(found.tokens, self.split, ["token", "text"])?;
-        Ok(RowSlices { row: row(found, below), contents: RowSummary { digest, splits, below } })
+    fn joined(&self, cached: CachedText) -> Result<RowSlices<TokenFiles>, DataError> {
+        let splits = Splits::of(cached.encoded.tokens, self.split, ["token", "text"])?;
+        let CachedText { encoded, digest, below, notes } = cached;
+        Ok(RowSlices { row: row(encoded, below), contents: RowSummary { digest, splits, below, notes } })
     }
 
     /// The documents, for samples that separate them.
-    fn separated(&self, (found, digest, below): &CachedText) -> Result<DocumentSet, DataError> {
-        let ends = found.ends()?;
+    fn separated(&self, cached: &CachedText) -> Result<DocumentSet, DataError> {
+        let ends = cached.encoded.ends()?;
         let Splits { training, .. } = Splits::of(ends.len(), self.split, ["document", "documents"])?;
-        let (digest, below, documents) = (digest.clone(), *below, self.documents);
-        Ok(DocumentSet { digest, below, documents, ends, training })
+        let CachedText { digest, below, notes, .. } = cached;
+        let (digest, below, notes) = (digest.clone(), *below, notes.clone());
+        Ok(DocumentSet { digest, below, documents: self.documents, ends, training, notes })
     }
 
     fn digest_tokenizer(&self, cache: &mut DigestCache) -> Result<Option<FileDigest>, DataError> {
@@ -151,8 +155,8 @@ impl TextSet {
     }
 
     /// The digest of everything that determines the tokens.
-    fn digest_of_encoded(&self, files: &Digested, tokenizer: Option<&FileDigest>) -> String {
-        let mut parts: Vec<FileDigest> = files.iter().map(|(_, digest)| digest.clone()).collect();
+    fn digest_of_encoded(&self, files: &[TextFile], tokenizer: Option<&FileDigest>) -> String {
+        let mut parts: Vec<FileDigest> = files.iter().map(|file| file.digest.clone()).collect();
         let mut how = format!("encoded, jsonl {:?}", self.jsonl);
         if let Encoding::Tokenizer(TokenizerFile { special, end, .. }) = &self.encoding {
             parts.extend(tokenizer.cloned());
@@ -193,29 +197,34 @@ impl DataSet for TextSet {
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
-        if self.is_plain() {
-            return Ok(Box::new(self.summarise(cache)?));
-        }
-        let encoded = self.encoded(cache)?;
-        let contents: Result<Box<dyn Contents>, DataError> = match self.documents {
-            Documents::Joined => self.joined(encoded).map(|joined| Box::new(joined.contents) as _),
-            _ => self.separated(&encoded).map(|documents| Box::new(documents) as _),
+        let files = self.files(cache)?;
+        let mut contents = || -> Result<Box<dyn Contents>, DataError> {
+            if self.is_plain(&files) {
+                return Ok(Box::new(self.summary(&files)?));
+            }
+            let encoded = self.encoded(&files, cache)?;
+            Ok(match self.documents {
+                Documents::Joined => Box::new(self.joined(encoded)?.contents),
+                _ => Box::new(self.separated(&encoded)?),
+            })
         };
-        contents.map_err(|error| vec![error])
+        contents().map_err(|error| vec![error])
     }
 
     fn open(&self, sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
-        if self.is_plain() {
-            return Ok(Box::new(self.files(cache)?));
+        // Taken before the files are examined, so that later changes are detected.
+        let versions = digest::versions(&files::find(&self.paths).map_err(first)?)?;
+        let files = self.files(cache).map_err(first)?;
+        if self.is_plain(&files) {
+            return Ok(Box::new(self.row_of(&files, versions)?));
         }
-        let encoded = self.encoded(cache).map_err(first)?;
+        let encoded = self.encoded(&files, cache)?;
         if self.documents == Documents::Joined {
             return Ok(Box::new(self.joined(encoded)?));
         }
         let contents = self.separated(&encoded)?;
         contents.check_size(sample, false)?;
-        let (found, _, below) = encoded;
-        Ok(Box::new(DocumentSamples::new(row(found, below), contents, sample)))
+        Ok(Box::new(DocumentSamples::new(row(encoded.encoded, encoded.below), contents, sample)))
     }
 }
 

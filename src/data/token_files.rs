@@ -22,7 +22,6 @@ const OPEN: usize = 256;
 pub(super) struct TokenFiles {
     files: Vec<TokenFile>,
     width: TokenWidth,
-    header: usize,
     /// The bound of all tokens when the files were digested.
     below: usize,
 }
@@ -32,6 +31,8 @@ struct TokenFile {
     /// Offset of its first token in the row.
     begin: usize,
     path: PathBuf,
+    /// Bytes before the first token.
+    header: usize,
     /// `None`: opened for each read.
     file: Option<File>,
     /// The version that was digested.
@@ -41,25 +42,25 @@ struct TokenFile {
 }
 
 impl TokenFiles {
-    /// Opens files with their numbers of tokens and the versions that were digested.
+    /// Opens files with the sizes of their headers, their numbers of tokens and the versions that were digested.
     ///
     /// # Errors
     /// A file is unreadable, or has changed since.
     pub(super) fn open(
-        counts: Vec<(PathBuf, usize)>,
+        counts: Vec<(PathBuf, usize, usize)>,
         versions: Vec<Version>,
-        (width, header, below): (TokenWidth, usize, usize),
+        (width, below): (TokenWidth, usize),
     ) -> Result<TokenFiles, DataError> {
         let mut begin = 0;
         let mut files = Vec::with_capacity(counts.len());
-        for ((path, count), version) in counts.into_iter().zip(versions) {
-            let opened = TokenFile { begin, path, file: None, version, cached: false };
+        for ((path, header, count), version) in counts.into_iter().zip(versions) {
+            let opened = TokenFile { begin, path, header, file: None, version, cached: false };
             let file = opened.open()?;
             let file = (files.len() < OPEN).then_some(file);
             files.push(TokenFile { file, ..opened });
             begin += count;
         }
-        Ok(TokenFiles { files, width, header, below })
+        Ok(TokenFiles { files, width, below })
     }
 
     /// A single file of the cache, without header.
@@ -70,8 +71,8 @@ impl TokenFiles {
         width: TokenWidth,
         below: usize,
     ) -> TokenFiles {
-        let file = TokenFile { begin: 0, path, file: Some(file), version, cached: true };
-        TokenFiles { files: vec![file], width, header: 0, below }
+        let file = TokenFile { begin: 0, path, header: 0, file: Some(file), version, cached: true };
+        TokenFiles { files: vec![file], width, below }
     }
 
     /// Reads tokens of one file, from `offset` in the row on. Checks their bound, since the file may have changed.
@@ -82,7 +83,7 @@ impl TokenFiles {
         token_file.check(file)?;
         let width = self.width.bytes();
         let mut bytes = [0; PIECE];
-        let (mut rest, mut at) = (tokens, self.header + (offset - token_file.begin) * width);
+        let (mut rest, mut at) = (tokens, token_file.header + (offset - token_file.begin) * width);
         while rest.len() > 0 {
             let len = rest.len().min(PIECE / width);
             let (mut tokens, remaining) = rest.split_at(len);

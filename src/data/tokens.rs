@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::digest::{TokensDigest, versions};
+use super::digest::{Examined, versions};
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::token_width::TokenWidth;
@@ -23,10 +23,10 @@ pub struct TokenSet {
     pub split: f64,
 }
 
-/// The properties of all files, and the number of tokens in each.
+/// The properties of all files, and the size of the header and the number of tokens of each.
 struct FileSummary {
     contents: RowSummary,
-    counts: Vec<(PathBuf, usize)>,
+    counts: Vec<(PathBuf, usize, usize)>,
 }
 
 impl TokenSet {
@@ -39,7 +39,7 @@ impl TokenSet {
                 Ok(found) => {
                     largest = largest.max(found.largest);
                     let bytes = (found.digest.bytes as usize).saturating_sub(self.header);
-                    counts.push((path, bytes / self.width.bytes()));
+                    counts.push((path, self.header, bytes / self.width.bytes()));
                     digests.push(found.digest);
                 }
                 Err(error) => errors.push(error),
@@ -48,16 +48,20 @@ impl TokenSet {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let tokens = counts.iter().map(|(_, count)| count).sum();
+        let tokens = counts.iter().map(|(.., count)| count).sum();
         if tokens == 0 {
             return Err(vec![DataError::Empty { files: counts.len() }]);
         }
         let splits = Splits::of(tokens, self.split, UNITS).map_err(|error| vec![error])?;
         let below = KeyedCount { key: "data.tokens.paths", count: largest as usize + 1 };
-        Ok(FileSummary { contents: RowSummary { digest: digest::combine(&digests), splits, below }, counts })
+        let notes = Vec::new();
+        Ok(FileSummary {
+            contents: RowSummary { digest: digest::combine(&digests), splits, below, notes },
+            counts,
+        })
     }
 
-    fn digest_file(&self, path: &Path, cache: &mut DigestCache) -> Result<TokensDigest, DataError> {
+    fn digest_file(&self, path: &Path, cache: &mut DigestCache) -> Result<Examined, DataError> {
         let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
         formats::check_tokens(path, self.width, self.header)?;
         let found = cache.of_tokens(path, self.width, self.header).map_err(unreadable)?;
@@ -74,7 +78,7 @@ impl TokenSet {
         // Taken before digesting, so that later changes are detected.
         let versions = versions(&files::find(&self.paths).map_err(first)?)?;
         let FileSummary { contents, counts } = self.summarise(cache).map_err(first)?;
-        let format = (self.width, self.header, contents.below.count);
+        let format = (self.width, contents.below.count);
         Ok(RowSlices { row: TokenFiles::open(counts, versions, format)?, contents })
     }
 }

@@ -3,12 +3,10 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
-
+use super::examine::TextFile;
 use super::json_field;
+use super::reader::TextReader;
 use crate::DataError;
-use crate::digest::{self, FileDigest};
-use base::regular;
 use base::units::Bytes;
 
 /// Maximum length of a line, which is read completely.
@@ -27,33 +25,32 @@ pub(super) struct Document<'a> {
 /// The file is unreadable or has changed, is a document of more than `longest` bytes, a line is too long or not a JSON
 /// object with that field, or `each` fails.
 pub(super) fn read_file<'a>(
-    path: &'a Path,
-    digest: &FileDigest,
+    file: &'a TextFile,
     jsonl: Option<&str>,
     longest: Bytes,
     mut each: impl FnMut(Document<'a>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
-    let found = match jsonl {
+    let path = file.path.as_path();
+    let mut reader = BufReader::new(TextReader::open(path)?);
+    match jsonl {
         None => {
-            if digest.bytes > longest.0 {
-                let (path, bytes) = (path.to_owned(), Bytes(digest.bytes));
+            if file.text.bytes > longest.0 {
+                let (path, bytes) = (path.to_owned(), Bytes(file.text.bytes));
                 return Err(DataError::TooLong { path, line: None, bytes, most: longest });
             }
-            let text = regular::read(path, longest).map_err(unreadable)?;
-            let found = digest::of_bytes(&text);
+            let mut text = Vec::new();
+            let read = (&mut reader).take(longest.0 + 1).read_to_end(&mut text);
+            read.map_err(|error| reader.get_ref().failed(error))?;
             each(Document { path, line: None, text })?;
-            found
         }
         Some(field) => {
-            let mut file = BufReader::new(regular::open(path).map_err(unreadable)?);
-            let (mut hash, mut bytes, mut text) = (Sha256::new(), 0, Vec::new());
+            let mut text = Vec::new();
             for line in 1.. {
                 text.clear();
                 let bad_line =
                     |(message, help)| DataError::Line { path: path.to_owned(), line, message, help };
-                let read = (&mut file).take(LONGEST_LINE.0 + 1).read_until(b'\n', &mut text);
-                let read = read.map_err(unreadable)?;
+                let read = (&mut reader).take(LONGEST_LINE.0 + 1).read_until(b'\n', &mut text);
+                let read = read.map_err(|error| reader.get_ref().failed(error))?;
                 if read == 0 {
                     break;
                 }
@@ -62,15 +59,15 @@ pub(super) fn read_file<'a>(
                         "write one JSON object per line and document; without jsonl, a file is one text";
                     return Err(bad_line((format!("it is longer than {LONGEST_LINE}"), help.to_owned())));
                 }
-                hash.update(&text);
-                bytes += read as u64;
                 if !text.trim_ascii().is_empty() {
                     let text = json_field::read(&text, field).map_err(bad_line)?;
                     each(Document { path, line: Some(line), text: text.into_bytes() })?;
                 }
             }
-            FileDigest { bytes, sha256: digest::hex(&hash.finalize()) }
         }
-    };
-    if found == *digest { Ok(()) } else { Err(DataError::Changed { path: path.to_owned() }) }
+    }
+    match reader.into_inner().digest()? == file.digest {
+        true => Ok(()),
+        false => Err(DataError::Changed { path: path.to_owned() }),
+    }
 }

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::documents::{self, Document};
 use super::encoder::{self, Encoding, Launch, TokenizerEncoder};
+use super::examine::TextFile;
 use crate::digest::{self, FileDigest, Progress, Version, Work};
 use crate::{DataError, DigestCache, TokenWidth};
 use base::{regular, temporary};
@@ -35,7 +36,7 @@ pub(super) const WIDTH: TokenWidth = TokenWidth::U32;
 
 /// A text, and how it is encoded.
 pub(super) struct EncodedText<'a> {
-    pub(super) files: &'a [(PathBuf, FileDigest)],
+    pub(super) files: &'a [TextFile],
     pub(super) jsonl: Option<&'a str>,
     pub(super) encoding: &'a Encoding,
     /// The digest of the tokenizer file, if there is one.
@@ -116,19 +117,19 @@ impl Encoded {
         let temporary = temporary_file(path).map_err(uncached)?;
         let mut to =
             Writer { to: BufWriter::new(temporary.file()), hash: Sha256::new(), totals: Totals::default() };
-        let all = text.files.iter().map(|(_, digest)| digest.bytes).sum();
+        let all = text.files.iter().map(|file| file.text.bytes).sum();
         let mut done = 0;
-        for (file, digest) in text.files {
+        for file in text.files {
             let mut pending = Vec::new();
             let mut bytes = 0;
             let longest = text.encoding.longest();
             let mut flush = |pending: &mut Vec<Document<'_>>| {
                 let documents = std::mem::take(pending);
                 done += documents.iter().map(|document| document.text.len() as u64).sum::<u64>();
-                progress.report(Work::Encoding, file, done, all);
+                progress.report(Work::Encoding, &file.path, done, all);
                 to.encode(&documents, encoder.as_mut()).map_err(|error| error.into_data_error(uncached))
             };
-            documents::read_file(file, digest, text.jsonl, longest, |document| {
+            documents::read_file(file, text.jsonl, longest, |document| {
                 encoder::check(&document, text.encoding)?;
                 bytes += document.text.len();
                 pending.push(document);

@@ -367,7 +367,7 @@ fn processor_time(id: u32) -> Option<Duration> {
 }
 
 /// # Errors
-/// The document is too long, or not text.
+/// The document is too long, or has changed since it was examined.
 pub(super) fn check(document: &Document<'_>, encoding: &Encoding) -> Result<(), DataError> {
     let (bytes, most) = (Bytes(document.text.len() as u64), encoding.longest());
     let path = || document.path.to_owned();
@@ -377,9 +377,8 @@ pub(super) fn check(document: &Document<'_>, encoding: &Encoding) -> Result<(), 
     if *encoding == Encoding::Bytes {
         return Ok(());
     }
-    str::from_utf8(&document.text)
-        .map(|_| ())
-        .map_err(|error| DataError::NotText { path: path(), at: error.valid_up_to() })
+    // It was UTF-8 when it was examined.
+    str::from_utf8(&document.text).map(|_| ()).map_err(|_| DataError::Changed { path: path() })
 }
 
 #[cfg(test)]

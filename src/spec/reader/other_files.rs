@@ -130,7 +130,7 @@ fn recognised(path: &Path) -> Option<OtherFile> {
     let shown = path.display();
     let mut head = Vec::new();
     regular::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
-    if let Some((name, help)) = data::file_format(&head) {
+    if let Some((name, help)) = data::file_format(&head, path) {
         let is_weights = name == "a safetensors file";
         return Some(match is_weights {
             true => OtherFile::new("the parameters of a model (safetensors)", NAME).lines([
@@ -138,7 +138,7 @@ fn recognised(path: &Path) -> Option<OtherFile> {
                 format!("config = {}", written(&path.with_file_name("config.json"))),
                 format!("weights = {}", written(path)),
             ]),
-            false if name == "text in UTF-16" => OtherFile::new(name, help),
+            false if name.starts_with("text in UTF-") => OtherFile::new(name, help),
             false => OtherFile::experiment(name, MODEL),
         });
     }

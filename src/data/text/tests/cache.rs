@@ -15,7 +15,7 @@ fn text_is_encoded_once() {
     let set = |folder: &TestFolder| folder.set(Reference::tokenizer(true, None), None);
     let row = folder.row(&set(&folder)).unwrap();
     assert_eq!(folder.cached(), 1);
-    assert!(set(&folder).encoded_in(&folder.cache(), &mut folder.digests, not_again).is_ok());
+    assert!(folder.encoded(&set(&folder), not_again).is_ok());
 
     // Everything that determines the tokens changes the digest.
     let other = |folder: &TestFolder, encoding| folder.set(encoding, None);
@@ -96,9 +96,8 @@ fn damaged_cache_files_are_made_anew() {
     let file = only_file(&folder.cache());
     let good = fs::read(&file).unwrap();
     // The same text with another source: as many tokens, in another order.
-    let other = TestFolder::with(&[("a.txt", b"two sheep and more"), ("b.txt", b"one sheep")]);
-    let mut other_digests = DigestCache::default();
-    set_in(&other).encoded_in(&other.cache(), &mut other_digests, encoder::in_thread).unwrap();
+    let mut other = TestFolder::with(&[("a.txt", b"two sheep and more"), ("b.txt", b"one sheep")]);
+    other.encoded(&set_in(&other), encoder::in_thread).unwrap();
     for (damage, apply) in DAMAGES {
         fs::copy(only_file(&other.cache()), file.with_file_name("other")).unwrap();
         apply(&file);
@@ -118,9 +117,7 @@ fn cache_may_vanish_and_is_cleaned() {
     let mut folder = TestFolder::with(&[("a.txt", b"one sheep"), ("b.txt", b"two sheep")]);
     let set = set_in(&folder);
     let row = folder.row(&set).unwrap();
-    let (found, digest, below) =
-        set.encoded_in(&folder.cache(), &mut folder.digests, encoder::in_thread).unwrap();
-    let data = set.joined((found, digest, below)).unwrap();
+    let data = set.joined(folder.encoded(&set, encoder::in_thread).unwrap()).unwrap();
     fs::remove_dir_all(folder.cache()).unwrap();
     let mut tokens = vec![[0; 4]; row.len()];
     data.row.read(0, Ids::I32(&mut tokens)).unwrap();
@@ -135,7 +132,7 @@ fn cache_may_vanish_and_is_cleaned() {
     assert_eq!(folder.cached(), 1);
     // Nothing is left of a text that cannot be encoded.
     fs::write(folder.text("b.txt"), b"\xff").unwrap();
-    assert!(matches!(folder.row(&set), Err(DataError::NotText { .. })));
+    assert!(matches!(folder.row(&set), Err(DataError::Unfit { .. })));
     assert_eq!(folder.cached(), 1);
 }
 
@@ -143,8 +140,7 @@ fn cache_may_vanish_and_is_cleaned() {
 fn cache_file_that_changes_in_use_is_an_error() {
     let mut folder = TestFolder::with(&[("a.txt", b"one sheep"), ("b.txt", b"two sheep")]);
     let set = set_in(&folder);
-    let encoded = set.encoded_in(&folder.cache(), &mut folder.digests, encoder::in_thread).unwrap();
-    let data = set.joined(encoded).unwrap();
+    let data = set.joined(folder.encoded(&set, encoder::in_thread).unwrap()).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(20));
     edit(&only_file(&folder.cache()), |bytes| bytes[..8].rotate_left(4));
     assert!(matches!(data.row.read(0, Ids::I32(&mut [[0; 4]])), Err(DataError::Changed { .. })));
@@ -164,7 +160,10 @@ fn text_is_encoded_once_by_several() {
                     STARTED.fetch_add(1, Ordering::Relaxed);
                     encoder::in_thread()
                 };
-                set_in(&folder).encoded_in(&folder.cache(), &mut DigestCache::default(), launch).unwrap();
+                let mut digests = DigestCache::default();
+                let set = set_in(&folder);
+                let files = set.files(&mut digests).unwrap();
+                set.encoded_in(&folder.cache(), &files, &mut digests, launch).unwrap();
             });
         }
     });

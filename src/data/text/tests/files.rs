@@ -1,6 +1,21 @@
-//! Reading files as one text.
+//! Reading files as one text: compressed, with byte order marks and line ends, and those that are not text.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use super::*;
+
+/// A set of plain files, opened as `TextSet::open` does.
+fn opened(set: &TextSet) -> RowSlices<TokenFiles> {
+    let versions = digest::versions(&crate::files::find(&set.paths).unwrap()).unwrap();
+    set.row_of(&set.files(&mut DigestCache::default()).unwrap(), versions).unwrap()
+}
+
+fn summary(set: &TextSet) -> RowSummary {
+    set.summary(&set.files(&mut DigestCache::default()).unwrap()).unwrap()
+}
 
 #[test]
 fn inspected_and_opened_text_are_equal() {
@@ -8,12 +23,12 @@ fn inspected_and_opened_text_are_equal() {
     fs::write(folder.path().join("b.txt"), "world").unwrap();
     fs::write(folder.path().join("a.txt"), "hello ").unwrap();
     let paths = [folder.path().join("*.txt")];
-    let read = |paths: &[PathBuf]| plain(paths, 0.5).files(&mut DigestCache::default()).unwrap();
+    let read = |paths: &[PathBuf]| opened(&plain(paths, 0.5));
     let data = read(&paths);
     let mut text = [0; 11];
     data.row.read(0, Ids::U8(&mut text)).unwrap();
     assert_eq!(&text, b"hello world");
-    let summary = plain(&paths, 0.5).summarise(&mut DigestCache::default()).unwrap();
+    let summary = summary(&plain(&paths, 0.5));
     assert_eq!(summary, data.contents);
     assert_eq!((summary.splits.training, summary.splits.evaluation), (5, 6));
 
@@ -33,7 +48,7 @@ fn many_files_are_one_text() {
     let path = |file: usize| folder.path().join(format!("{file:03}.txt"));
     let of = |file: usize| format!("{file} and ").repeat(1 + file % 3);
     (0..300).for_each(|file| fs::write(path(file), of(file)).unwrap());
-    let data = plain(&[folder.path().join("*")], 0.9).files(&mut DigestCache::default()).unwrap();
+    let data = opened(&plain(&[folder.path().join("*")], 0.9));
     let expected: String = (0..300).map(of).collect();
     for first in [0, 11, expected.len() - 40] {
         let mut text = vec![0; expected.len() - first];
@@ -57,4 +72,157 @@ fn empty_files_are_an_error() {
     ));
     let error = data.inspect(&mut DigestCache::default()).unwrap_err();
     assert!(matches!(&error[..], [DataError::Empty { files: 1 }]));
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Made by the `zstd` program: a frame of "one sheep\n" with its checksum, a skippable frame, and one of 50 times
+/// "two sheep\n".
+const ZSTANDARD: [&[u8]; 3] = [
+    b"\x28\xb5\x2f\xfd\x24\x0aQ\0\0one sheep\nA\x0a\x01T",
+    b"\x51\x2a\x4d\x18\x03\0\0\0abc",
+    b"\x28\xb5\x2f\xfd\x64\xf4\0\x8d\0\0Ptwo sheep\n\x01\0\xe7U\x0b\x12\xe7Ct\xc9",
+];
+
+/// All members and frames, as if the files were decompressed.
+#[test]
+fn compressed_text_is_read_whole() {
+    let text = ["one sheep\n".to_owned(), "two sheep\n".repeat(50)].concat();
+    let members = [gzip(b"one sheep\n"), gzip("two sheep\n".repeat(50).as_bytes())].concat();
+    for (name, file) in [("a.txt.gz", members), ("a.txt.zst", ZSTANDARD.concat())] {
+        let mut folder = TestFolder::with(&[(name, &file)]);
+        let set = folder.set(Encoding::Bytes, None);
+        let row = folder.row(&set).unwrap();
+        assert!(row.iter().copied().eq(text.bytes().map(i32::from)), "{name}");
+        let contents = folder.inspect(&set).unwrap();
+        assert_eq!(
+            contents.notes(),
+            [format!("{} is decompressed while reading", folder.text(name).display())]
+        );
+    }
+    let lines = gzip(b"{\"text\": \"one\"}\r\n{\"text\": \"two\"}\r\n");
+    let mut folder = TestFolder::with(&[("a.jsonl.gz", &lines)]);
+    assert_eq!(folder.row(&folder.set(Encoding::Bytes, Some("text"))).unwrap().len(), 6);
+}
+
+#[test]
+fn damaged_compressed_files_are_errors() {
+    let long = gzip(&b"0123456789 sheep, not more and not less\n".repeat(50_000)[..]);
+    let changed = |file: &[u8], at: usize| {
+        let mut file = file.to_vec();
+        file[at] ^= 0x55;
+        file
+    };
+    let one = gzip(b"one sheep\n");
+    let zstandard = ZSTANDARD.concat();
+    for (file, problem) in [
+        (long[..long.len() / 2].to_vec(), "is a damaged gzip file: its end is missing, after"),
+        (
+            changed(&one, one.len() - 6),
+            "is a damaged gzip file: corrupt gzip stream does not have a matching checksum",
+        ),
+        (changed(&long, long.len() / 2), "is a damaged gzip file: "),
+        ([one.as_slice(), b"rest"].concat(), "is a damaged gzip file: "),
+        (
+            zstandard[..zstandard.len() - 9].to_vec(),
+            "is a damaged Zstandard file: its end is missing, after 10 bytes",
+        ),
+        (
+            changed(&zstandard, zstandard.len() - 1),
+            "is a damaged Zstandard file: its checksum does not match, after 510",
+        ),
+        (
+            changed(&zstandard, 12),
+            "is a damaged Zstandard file: its checksum does not match, after 10 bytes of text",
+        ),
+        // A window of 128 GiB.
+        (
+            b"\x28\xb5\x2f\xfd\0\xd8\x01\0\0".to_vec(),
+            "is a damaged Zstandard file: its window of 137438953472 bytes",
+        ),
+        (gzip(&[&[b'a'; 257][..], b"ustar", &[b'a'; 250]].concat()), "contains a tar archive"),
+    ] {
+        assert_begins(&file, problem);
+    }
+}
+
+/// A small file may expand to one that is larger than the limit.
+#[test]
+fn size_limit_of_documents_holds_for_decompressed_text() {
+    let bomb = gzip(&vec![b'a'; 17 << 20]);
+    let mut folder = TestFolder::with(&[("a.gz", &bomb)]);
+    let error = folder.row(&folder.set(Reference::tokenizer(true, None), None)).unwrap_err().to_string();
+    assert!(
+        error.ends_with("is larger than 16.0 MiB when decompressed, the maximum of a document"),
+        "{error}"
+    );
+    let bomb = gzip(&vec![b'a'; 65 << 20]);
+    let mut folder = TestFolder::with(&[("a.gz", &bomb)]);
+    let error = folder.row(&folder.set(Encoding::Bytes, Some("text"))).unwrap_err().to_string();
+    assert!(error.ends_with("it is longer than 64.0 MiB"), "{error}");
+}
+
+fn assert_begins(file: &[u8], problem: &str) {
+    let mut folder = TestFolder::with(&[("file", file)]);
+    let error = folder.row(&folder.set(Encoding::Bytes, None)).unwrap_err();
+    let found = error.to_string().replace(&format!("{} ", folder.text("file").display()), "");
+    assert!(found.starts_with(problem), "{found} should begin with {problem}");
+    assert!(!error.help().is_empty());
+}
+
+#[test]
+fn binary_files_and_other_encodings_are_told_apart() {
+    let utf16: Vec<u8> = "What is learnt from is this.".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (file, problem) in [
+        (&b"text\0text"[..], "looks binary: byte 4 is 0"),
+        (&utf16, "looks like UTF-16LE without a byte order mark: byte 1 is 0"),
+        (
+            b"one\nLa fin de l'\xe9t\xe9",
+            "is not UTF-8 text: byte 16 in line 2 is 0xe9; it may be in Latin-1 or Windows-1252, where it is `\u{e9}`",
+        ),
+        (
+            b"\xef\xbb\xbfone \x93sheep\x94",
+            "is not UTF-8 text: byte 7 in line 1 is 0x93; it may be in Latin-1 or Windows-1252",
+        ),
+        (
+            b"\x83V\x83t\x83g",
+            "is not UTF-8 text: byte 0 in line 1 is 0x83; it may be in Shift_JIS, GB18030, EUC-KR or KOI8-R",
+        ),
+        (b"cut Zo\xc3", "is not UTF-8 text: byte 6 in line 1 is 0xc3; it ends within a character"),
+        (b"\x01\x02\x03\xff\xfe\x04", "is not UTF-8 text: byte 3 in line 1 is 0xff; it looks binary"),
+    ] {
+        assert_begins(file, problem);
+    }
+    // Across the boundary of two reads: a character of two bytes, then an invalid byte.
+    let long = ["a".repeat((1 << 20) - 1).as_bytes(), "\u{e9}".as_bytes(), b"b\xff"].concat();
+    assert_begins(&long, "is not UTF-8 text: byte 1048578 in line 1 is 0xff");
+}
+
+/// Read in place behind the mark, and encoded.
+#[test]
+fn byte_order_mark_is_skipped_and_line_ends_are_noted() {
+    let mut folder = TestFolder::with(&[("a.txt", b"\xef\xbb\xbfone\r\ntwo\r\n"), ("b.txt", b"three\n")]);
+    let set = folder.set(Encoding::Bytes, None);
+    let data = opened(&set);
+    let mut text = [0; 16];
+    data.row.read(0, Ids::U8(&mut text)).unwrap();
+    assert_eq!(&text, b"one\r\ntwo\r\nthree\n");
+    assert_eq!(data.contents.splits.training, text.len());
+    let file = folder.text("a.txt").display().to_string();
+    let marked = format!("{file} is read behind a UTF-8 byte order mark, which is skipped");
+    let ends = format!("{file} is read with CRLF line ends: CR and LF are two tokens");
+    assert_eq!(data.contents.notes, [marked.clone(), ends]);
+    let padded = TextSet { documents: Documents::Padded, ..set };
+    assert_eq!(folder.row(&padded).unwrap().len(), text.len());
+
+    let mut folder = TestFolder::with(&[("a.jsonl", b"\xef\xbb\xbf{\"text\": \"one\"}\r\n")]);
+    let lines = folder.set(Encoding::Bytes, Some("text"));
+    assert_eq!(folder.row(&lines).unwrap().len(), 3);
+    let plain = folder.set(Encoding::Bytes, None);
+    let notes = folder.inspect(&plain).unwrap().notes().to_vec();
+    assert!(notes[2].ends_with("JSON syntax included; for its texts only, set jsonl"), "{notes:?}");
 }

@@ -79,15 +79,28 @@ impl TestFolder {
 
     /// All tokens of a set.
     fn row(&mut self, set: &TextSet) -> Result<Vec<i32>, DataError> {
-        let cache = self.folder.path().join("cache");
-        let data =
-            set.joined(set.encoded_in(&cache, &mut self.digests, encoder::in_thread).map_err(first)?)?;
+        let data = set.joined(self.encoded(set, encoder::in_thread)?)?;
         let mut tokens = vec![[0; 4]; data.contents.splits.training];
         data.row.read(0, Ids::I32(&mut tokens)).unwrap();
         let tokens: Vec<i32> = tokens.into_iter().map(i32::from_ne_bytes).collect();
         let largest = tokens.iter().copied().max().unwrap_or(0) as usize;
         assert_eq!(data.contents.below, given("data.text.tokens", largest + 1));
         Ok(tokens)
+    }
+
+    /// The encoded text of a set.
+    fn encoded(&mut self, set: &TextSet, launch: Launch) -> Result<CachedText, DataError> {
+        let files = set.files(&mut self.digests).map_err(first)?;
+        set.encoded_in(&self.cache(), &files, &mut self.digests, launch)
+    }
+
+    /// The contents of a set without an encoder.
+    fn inspect(&mut self, set: &TextSet) -> Result<Box<dyn Contents>, DataError> {
+        let files = set.files(&mut self.digests).map_err(first)?;
+        if set.is_plain(&files) {
+            return Ok(Box::new(set.summary(&files)?));
+        }
+        Ok(Box::new(set.joined(self.encoded(set, encoder::in_thread)?)?.contents))
     }
 
     fn cache(&self) -> PathBuf {

@@ -21,7 +21,7 @@ impl ReadTokens for Text {
 fn counting(bytes: u8, split: f64) -> RowSlices<Text> {
     let text: Vec<u8> = (0..bytes).collect();
     let splits = Splits::of(text.len(), split, UNITS).unwrap();
-    let contents = RowSummary { digest: String::new(), splits, below: BYTES };
+    let contents = RowSummary { digest: String::new(), splits, below: BYTES, notes: Vec::new() };
     RowSlices { row: Text(text), contents }
 }
 
