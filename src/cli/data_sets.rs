@@ -182,7 +182,11 @@ fn note(path: &Path, others: &mut Vec<String>) {
 
 /// An error that points at the key's line and, of several paths, at the faulty one.
 fn blame(experiment: &Experiment, data_set: &dyn DataSet, error: &DataError) -> String {
-    let path = error.path().and_then(|path| data_set.paths().iter().position(|known| known == path));
+    let paths = match error.blame() {
+        ErrorKey::Data("evaluate") => data_set.evaluation_paths(),
+        _ => data_set.paths(),
+    };
+    let path = error.path().and_then(|path| paths.iter().position(|known| known == path));
     let table = format!("data.{}", data_set.name());
     let key = match (error.blame(), path) {
         (ErrorKey::Key(key), _) => key.to_owned(),

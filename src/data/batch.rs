@@ -72,6 +72,8 @@ pub struct Batch {
     parts: Vec<FilledPart>,
     /// Random seeds per sample, if the model uses randomness. Not part of any data set.
     seeds: Option<FilledPart>,
+    /// Number of padding tokens, if the data set counts them itself: masked targets may be tokens of a document.
+    padding: Option<u64>,
 }
 
 /// One part of all samples of a batch.
@@ -90,7 +92,11 @@ impl fmt::Debug for FilledPart {
 impl Batch {
     /// Allocates a batch, with arbitrary contents.
     pub fn new(parts: &[Part], samples: usize) -> Batch {
-        Batch { parts: parts.iter().map(|part| FilledPart::new(*part, samples)).collect(), seeds: None }
+        Batch {
+            parts: parts.iter().map(|part| FilledPart::new(*part, samples)).collect(),
+            seeds: None,
+            padding: None,
+        }
     }
 
     /// Makes a batch of existing memory, which has the size of each part, and of optional memory for random seeds.
@@ -99,6 +105,7 @@ impl Batch {
         Batch {
             parts: parts.into_iter().map(filled).collect(),
             seeds: seeds.map(|bytes| FilledPart { part: Part::seeds(), bytes }),
+            padding: None,
         }
     }
 
@@ -115,6 +122,15 @@ impl Batch {
 
     pub fn parts_mut(&mut self) -> &mut [FilledPart] {
         &mut self.parts
+    }
+
+    pub(super) fn set_padding(&mut self, tokens: u64) {
+        self.padding = Some(tokens);
+    }
+
+    /// Number of padding tokens, if the data set counted them.
+    pub(super) fn counted_padding(&self) -> Option<u64> {
+        self.padding
     }
 
     /// The random seeds.

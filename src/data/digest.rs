@@ -122,13 +122,13 @@ impl Version {
 ///
 /// # Errors
 /// A file's metadata is unreadable.
-pub(super) fn versions(paths: &[PathBuf]) -> Result<Vec<Version>, DataError> {
+pub(super) fn versions<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Version>, DataError> {
     let version = |path: &PathBuf| {
         let metadata = fs::metadata(path);
         let unreadable = |error| DataError::Unreadable { path: path.clone(), error };
         metadata.map(|metadata| Version::of(&metadata)).map_err(unreadable)
     };
-    paths.iter().map(version).collect()
+    paths.map(version).collect()
 }
 
 /// A file's length and the digest of its contents.
@@ -336,6 +336,14 @@ pub(super) fn combine(files: &[FileDigest]) -> String {
         hash.update(file.sha256.as_bytes());
     }
     hex(&hash.finalize())
+}
+
+/// The digest of a data set with one digest for all its files, or one for each split.
+pub(super) fn of_splits(digests: Vec<String>) -> String {
+    match digests.as_slice() {
+        [all] => all.clone(),
+        splits => of_bytes(format!("splits {}", splits.join(" ")).as_bytes()).sha256,
+    }
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {

@@ -65,6 +65,8 @@ pub(super) struct DocumentSet {
     pub(super) documents: Documents,
     /// End of each document in the row.
     pub(super) ends: Vec<u64>,
+    /// The ranges of tokens that are no targets, in order.
+    pub(super) masked: Vec<Range<u64>>,
     /// Number of documents in the training split, which comes first.
     pub(super) training: usize,
     pub(super) notes: Vec<String>,
@@ -85,6 +87,8 @@ pub(super) struct DocumentSamples<R> {
 struct DocumentSlice {
     first: usize,
     len: usize,
+    /// Number of targets that are not masked; at least one.
+    targets: usize,
 }
 
 /// The slices of each sample.
@@ -104,9 +108,13 @@ impl DocumentSet {
         documents.map(move |document| begin(document)..self.ends[document] as usize)
     }
 
-    /// Number of documents with at least one target.
-    fn count_with_targets(&self, documents: Range<usize>) -> usize {
-        self.ranges(documents).filter(|range| range.len() > 1).count()
+    /// The masked parts of a range of tokens.
+    fn masked_within(&self, tokens: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let first = self.masked.partition_point(|range| range.end as usize <= tokens.start);
+        let overlapping =
+            self.masked[first..].iter().take_while(move |range| (range.start as usize) < tokens.end);
+        overlapping
+            .map(move |range| (range.start as usize).max(tokens.start)..(range.end as usize).min(tokens.end))
     }
 
     fn arrange(&self, documents: Range<usize>, context: usize) -> SampleLayout {
@@ -117,13 +125,18 @@ impl DocumentSet {
         }
     }
 
-    /// The parts of documents, of at most `context` tokens with a target each.
+    /// The parts of documents, of at most `context` tokens, that have a target which is not masked.
     fn pieces(&self, documents: Range<usize>, context: usize) -> impl Iterator<Item = DocumentSlice> {
         self.ranges(documents).flat_map(move |range| {
             let last = range.start.max(range.end.saturating_sub(1));
             (range.start..last)
                 .step_by(context)
-                .map(move |first| DocumentSlice { first, len: context.min(last - first) })
+                .map(move |first| (first, context.min(last - first)))
+                .map(|(first, len)| {
+                    let masked = self.masked_within(first + 1..first + 1 + len).map(|range| range.len());
+                    DocumentSlice { first, len, targets: len - masked.sum::<usize>() }
+                })
+                .filter(|piece| piece.targets > 0)
         })
     }
 }
@@ -169,12 +182,18 @@ impl SampleLayout {
         &self.pieces[begin..self.ends[sample]]
     }
 
+    /// The number of padding tokens of these samples.
+    fn padding(&self, samples: impl Iterator<Item = Option<u64>>, context: usize) -> u64 {
+        let filled = |sample| self.pieces(sample).iter().map(|piece| piece.len).sum::<usize>();
+        samples.map(|sample| (context - filled(sample)) as u64).sum()
+    }
+
     /// The loss weight per target: tokens over targets of these samples.
     fn weight(&self, samples: impl Iterator<Item = Option<u64>>, context: usize) -> f32 {
         let (mut tokens, mut targets) = (0, 0);
         for sample in samples {
             tokens += context;
-            targets += self.pieces(sample).iter().map(|piece| piece.len).sum::<usize>();
+            targets += self.pieces(sample).iter().map(|piece| piece.targets).sum::<usize>();
         }
         (tokens as f64 / targets as f64) as f32
     }
@@ -218,21 +237,25 @@ impl Contents for DocumentSet {
         Some(provided)
     }
 
-    /// A document needs two tokens to give a sample.
-    fn check_size(&self, _sample: &Sample, evaluates: bool) -> Result<(), DataError> {
+    /// A document needs two tokens to give a sample, and a target that is not masked.
+    fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
         let too_few = |split| DataError::TooShort {
             split,
             found: 0,
             least: 1,
-            unit: "document of two tokens or more",
+            unit: match self.masked.is_empty() {
+                true => "document of two tokens or more",
+                false => "document with a target that is not masked",
+            },
             material: "documents",
             length: None,
             largest_split: None,
         };
-        if self.count_with_targets(0..self.training) == 0 {
+        let is_empty = |documents| self.pieces(documents, context(sample)).next().is_none();
+        if is_empty(0..self.training) {
             return Err(too_few(Split::Training));
         }
-        if evaluates && self.count_with_targets(self.training..self.ends.len()) == 0 {
+        if evaluates && is_empty(self.training..self.ends.len()) {
             return Err(too_few(Split::Evaluation));
         }
         Ok(())
@@ -270,14 +293,23 @@ impl<R: ReadTokens> DocumentSamples<R> {
                 let (mut numbers, remaining) = rest.split_at(piece.len);
                 match name {
                     "tokens" => self.row.read(piece.first, numbers)?,
-                    "targets" => self.row.read(piece.first + 1, numbers)?,
+                    "targets" => {
+                        let first = piece.first + 1;
+                        self.row.read(first, numbers.reborrow())?;
+                        for masked in self.contents.masked_within(first..first + piece.len) {
+                            numbers.mask(masked.start - first..masked.end - first);
+                        }
+                    }
                     _ => numbers.put(iter::repeat(position as u32)),
                 }
                 (rest, position) = (remaining, position + piece.len);
             }
             match name {
                 "tokens" => rest.put(iter::repeat(0)),
-                "targets" => rest.mask(),
+                "targets" => {
+                    let all = 0..rest.len();
+                    rest.mask(all);
+                }
                 _ => rest.put(iter::repeat(position as u32)),
             }
         }
@@ -298,6 +330,7 @@ impl<R: ReadTokens> Source for DocumentSamples<R> {
     ) -> Result<(), DataError> {
         let index = |sample| step.sample_index(sample, self.training.count());
         let weight = self.training.weight((0..step.samples).map(index), self.context);
+        batch.set_padding(self.training.padding(samples.clone().map(index), self.context));
         batch.parts_mut().iter_mut().try_for_each(|filled| {
             self.fill(filled, weight, samples.clone().map(|sample| self.training.pieces(index(sample))))
         })

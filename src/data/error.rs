@@ -36,6 +36,8 @@ pub enum DataError {
     /// Contents that the data set cannot be made of.
     #[error("{} {problem}", path.display())]
     Unfit { path: PathBuf, problem: String, help: String },
+    #[error("some tokens are no targets, which documents = \"joined\" cannot leave out")]
+    MaskedRow,
     #[error("{} changed during the run", path.display())]
     Changed { path: PathBuf },
     #[error("line {line} of {}: {message}", path.display())]
@@ -68,6 +70,9 @@ pub enum DataError {
     NoCache,
     #[error("cannot store encoded text in {}: {error}", folder.display())]
     Uncached { folder: PathBuf, error: io::Error },
+    /// An error in the files for evaluation.
+    #[error("{0}")]
+    Evaluation(Box<DataError>),
     #[error("split = {split} is not a fraction of the data")]
     BadSplit { split: f64 },
     #[error(
@@ -145,9 +150,16 @@ impl fmt::Display for Split {
 }
 
 impl DataError {
+    /// The same error in the files for evaluation.
+    #[must_use]
+    pub(super) fn in_evaluation(self) -> DataError {
+        DataError::Evaluation(Box::new(self))
+    }
+
     /// How to fix it.
     pub fn help(&self) -> String {
         match self {
+            DataError::Evaluation(error) => error.help(),
             DataError::NoPaths => "list at least one file or glob".into(),
             DataError::NoMatch { .. } => "relative paths are relative to the file that contains them".into(),
             DataError::BadGlob { .. } => "use `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
@@ -160,6 +172,7 @@ impl DataError {
             DataError::OddLength { .. } => {
                 "use another format, or set header to the number of bytes before the tokens".into()
             }
+            DataError::MaskedRow => "use documents = \"padded\" or \"packed\"".into(),
             DataError::Changed { .. } => "sweep again, and do not change the data during a run".into(),
             DataError::Line { help, .. } | DataError::Unfit { help, .. } => help.clone(),
             DataError::TooLong { .. } => {
@@ -205,6 +218,7 @@ impl DataError {
     /// Whether the only problem is that the data does not exist on this machine.
     pub fn is_absence(&self) -> bool {
         match self {
+            DataError::Evaluation(error) => error.is_absence(),
             DataError::NoMatch { .. } => true,
             DataError::Unreadable { error, .. } | DataError::NoTokenizer { error, .. } => {
                 error.kind() == io::ErrorKind::NotFound
@@ -216,6 +230,7 @@ impl DataError {
     /// The path or glob that the error concerns, as given in the experiment.
     pub fn path(&self) -> Option<&Path> {
         match self {
+            DataError::Evaluation(error) => error.path(),
             DataError::NoMatch { pattern }
             | DataError::BadGlob { pattern, .. }
             | DataError::TooManyFiles { pattern } => Some(Path::new(pattern)),
@@ -245,6 +260,10 @@ impl DataError {
     /// The key that causes the error.
     pub fn blame(&self) -> ErrorKey {
         match self {
+            DataError::Evaluation(error) => match error.blame() {
+                ErrorKey::Data("paths") => ErrorKey::Data("evaluate"),
+                other => other,
+            },
             DataError::TooShort { largest_split: Some(_), .. } | DataError::BadSplit { .. } => {
                 ErrorKey::Data("split")
             }
@@ -256,6 +275,7 @@ impl DataError {
             DataError::NoPart { .. } | DataError::OtherType { .. } => ErrorKey::DataSet,
             DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => ErrorKey::Data("tokens.file"),
             DataError::NoSuchToken { .. } => ErrorKey::Data("tokens.end"),
+            DataError::MaskedRow => ErrorKey::Data("documents"),
             DataError::NoCache | DataError::Uncached { .. } => ErrorKey::Data("tokens"),
             DataError::NoPaths
             | DataError::NoMatch { .. }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::DataError;
+use super::digest::{self, FileDigest};
+use super::slices::Splits;
 use base::globs::{self, GlobError};
 
 /// The files of paths and globs, sorted, without duplicates. An existing path is taken literally; all others are globs.
@@ -33,6 +35,108 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Vec<DataError>> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// Files by split.
+#[derive(Clone, Debug)]
+pub(super) struct SplitFiles<T> {
+    /// Of the training split or, without files of its own for evaluation, of both.
+    pub(super) training: Vec<T>,
+    /// `None`: the evaluation split is a share of the training files.
+    pub(super) evaluation: Option<Vec<T>>,
+}
+
+impl SplitFiles<PathBuf> {
+    /// The files of the paths for training, and of those for evaluation, if there are any.
+    ///
+    /// # Errors
+    /// Those of [`find`].
+    pub(super) fn find(
+        training: &[PathBuf],
+        evaluation: &[PathBuf],
+    ) -> Result<SplitFiles<PathBuf>, Vec<DataError>> {
+        let evaluation = (!evaluation.is_empty()).then(|| find(evaluation)).transpose();
+        match (find(training), evaluation) {
+            (Ok(training), Ok(evaluation)) => Ok(SplitFiles { training, evaluation }),
+            (training, evaluation) => {
+                let evaluation =
+                    evaluation.err().unwrap_or_default().into_iter().map(DataError::in_evaluation);
+                Err(training.err().unwrap_or_default().into_iter().chain(evaluation).collect())
+            }
+        }
+    }
+}
+
+impl<T> SplitFiles<T> {
+    /// # Errors
+    /// All errors of `each`.
+    pub(super) fn try_map<U>(
+        self,
+        mut each: impl FnMut(T) -> Result<U, DataError>,
+    ) -> Result<SplitFiles<U>, Vec<DataError>> {
+        let mut errors = Vec::new();
+        let training =
+            self.training.into_iter().filter_map(|file| each(file).map_err(|error| errors.push(error)).ok());
+        let training = training.collect();
+        let evaluation = self.evaluation.map(|files| {
+            let of = |file| each(file).map_err(|error| errors.push(error.in_evaluation())).ok();
+            files.into_iter().filter_map(of).collect()
+        });
+        if errors.is_empty() { Ok(SplitFiles { training, evaluation }) } else { Err(errors) }
+    }
+
+    /// The files of each split.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &[T]> {
+        std::iter::once(self.training.as_slice()).chain(self.evaluation.as_deref())
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.parts().flatten()
+    }
+
+    /// The sizes of the splits, of files with these numbers of tokens.
+    ///
+    /// # Errors
+    /// A split has no tokens, or `share` is not a fraction.
+    pub(super) fn splits(
+        &self,
+        tokens: impl Fn(&T) -> usize,
+        share: f64,
+        units: [&'static str; 2],
+    ) -> Result<Splits, DataError> {
+        let count = |files: &[T]| match files.iter().map(&tokens).sum() {
+            0 => Err(DataError::Empty { files: files.len() }),
+            count => Ok(count),
+        };
+        let training = count(&self.training)?;
+        match &self.evaluation {
+            None => Splits::of(training, share, units),
+            Some(files) => {
+                Ok(Splits::given(training, count(files).map_err(DataError::in_evaluation)?, units))
+            }
+        }
+    }
+
+    /// The digest of all files and of their splits.
+    pub(super) fn digest(&self, of: impl Fn(&T) -> FileDigest) -> String {
+        let digests = self.parts().map(|files| digest::combine(&files.iter().map(&of).collect::<Vec<_>>()));
+        digest::of_splits(digests.collect())
+    }
+
+    /// Notes about the files of each split, if they are declared apart.
+    pub(super) fn notes(&self, path: impl Fn(&T) -> &Path) -> Vec<String> {
+        let Some(evaluation) = &self.evaluation else { return Vec::new() };
+        let list = |files: &[T]| match files {
+            [] => "no file".to_owned(),
+            [first] => path(first).display().to_string(),
+            [first, others @ ..] => format!("{} and {} more", path(first).display(), others.len()),
+        };
+        let files = format!("training reads {}; evaluation reads {}", list(&self.training), list(evaluation));
+        let is_trained_on = |file: &&T| self.training.iter().any(|other| path(other) == path(file));
+        let shared = evaluation.iter().find(is_trained_on);
+        let shared = shared.map(|file| format!("{} is both trained and evaluated on", path(file).display()));
+        [Some(files), shared].into_iter().flatten().collect()
+    }
 }
 
 fn matches(path: &Path) -> Result<Vec<PathBuf>, DataError> {

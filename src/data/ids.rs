@@ -1,5 +1,7 @@
 //! Ids of a sample, in the type that they are loaded in.
 
+use std::ops::Range;
+
 use ops::DType;
 
 /// The target of padding tokens, which the loss ignores.
@@ -62,10 +64,19 @@ impl<'a> Ids<'a> {
         }
     }
 
-    /// Masks all elements: -1, or the largest number of an unsigned type.
-    pub(super) fn mask(&mut self) {
-        let len = self.len();
-        self.put(std::iter::repeat_n(MASKED.cast_unsigned(), len));
+    /// Masks these elements: -1, or the largest number of an unsigned type.
+    pub(super) fn mask(&mut self, elements: Range<usize>) {
+        let (_, mut masked) = self.reborrow().split_at(elements.start);
+        masked.put(std::iter::repeat_n(MASKED.cast_unsigned(), elements.len()));
+    }
+
+    /// The same memory, for a shorter time.
+    pub(super) fn reborrow(&mut self) -> Ids<'_> {
+        match self {
+            Ids::U8(memory) => Ids::U8(memory),
+            Ids::U16(memory) => Ids::U16(memory),
+            Ids::I32(memory) => Ids::I32(memory),
+        }
     }
 }
 
@@ -80,7 +91,7 @@ mod tests {
             let (mut two, mut others) = Ids::of(dtype, &mut memory).split_at(2);
             assert_eq!((two.len(), others.len()), (2, 2));
             two.put([3, largest].into_iter());
-            others.mask();
+            others.mask(0..2);
             let size = dtype.bytes() as usize;
             let number = |at: usize| -> u32 {
                 let mut bytes = [0; 4];

@@ -18,6 +18,9 @@ impl Batch {
         let targets = self.part("targets")?;
         let targets = targets.bytes.chunks_exact(targets.part.ty.dtype.bytes() as usize);
         let all = targets.len() as u64;
+        if let Some(padding) = self.counted_padding() {
+            return Some([padding, all]);
+        }
         // All bits of -1 are ones, as are those of the largest unsigned number that represents it.
         let masked = targets.filter(|target| target.iter().all(|byte| *byte == u8::MAX)).count();
         Some([masked as u64, all])

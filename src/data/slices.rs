@@ -43,6 +43,8 @@ pub(super) struct RowSummary {
 pub(super) struct Splits {
     pub(super) training: usize,
     pub(super) evaluation: usize,
+    /// Whether they are shares of the same files.
+    pub(super) are_shares: bool,
     /// For error messages: a token (`byte`), and the row (`text`).
     pub(super) unit: &'static str,
     pub(super) material: &'static str,
@@ -61,7 +63,12 @@ impl Splits {
             return Err(DataError::BadSplit { split });
         }
         let training = ((tokens as f64 * split) as usize).min(tokens);
-        Ok(Splits { training, evaluation: tokens - training, unit, material })
+        Ok(Splits { training, evaluation: tokens - training, are_shares: true, unit, material })
+    }
+
+    /// Splits of files of their own.
+    pub(super) fn given(training: usize, evaluation: usize, [unit, material]: [&'static str; 2]) -> Splits {
+        Splits { training, evaluation, are_shares: false, unit, material }
     }
 
     /// Checks that a sample fits: it needs one token more than its length, for the last target.
@@ -96,7 +103,7 @@ impl Splits {
             let split = Splits::of(total, *hundredths as f64 / 100.0, [self.unit, self.material]);
             split.is_ok_and(|split| split.training > context && split.evaluation > context)
         };
-        (1..100).rev().find(fits).map(|hundredths| hundredths as f64 / 100.0)
+        (1..100).rev().find(fits).filter(|_| self.are_shares).map(|hundredths| hundredths as f64 / 100.0)
     }
 }
 

@@ -17,6 +17,11 @@ pub trait DataSet: Debug {
     /// The declared paths and globs.
     fn paths(&self) -> &[PathBuf];
 
+    /// The declared paths and globs of files for evaluation only.
+    fn evaluation_paths(&self) -> &[PathBuf] {
+        &[]
+    }
+
     /// Whether a plan needs nothing from the files: the parts of samples and the bounds of ids are known. Only the
     /// samples and their number are not.
     fn is_known_unread(&self) -> bool {

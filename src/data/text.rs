@@ -1,17 +1,19 @@
 //! Text data sets. Tokens are bytes or the ids of a tokenizer.
 
+mod chat;
 mod documents;
 mod encoded;
 mod encoder;
 mod encoding_process;
 mod examine;
 mod frames;
-mod json_field;
+mod json;
 mod notes;
 mod reader;
 
 use std::path::{Path, PathBuf};
 
+pub use documents::RecordFormat;
 use encoded::{Encoded, EncodedText};
 use encoder::Launch;
 pub use encoder::{EncoderFailure, Encoding, TokenizerFile};
@@ -20,12 +22,12 @@ use examine::TextFile;
 
 use super::digest::{FileDigest, Version};
 use super::documents::{DocumentSamples, DocumentSet};
+use super::files::SplitFiles;
 use super::row::PARTS;
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::{
     Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Sample, Source, TokenWidth, digest,
-    files,
 };
 use base::units::Bytes;
 use base::user_cache;
@@ -42,17 +44,19 @@ pub struct TextSet {
     /// Absolute paths and globs.
     pub paths: Vec<PathBuf>,
     pub encoding: Encoding,
-    /// For files in JSON Lines: the field with the text.
-    pub jsonl: Option<String>,
+    /// For JSON files: the documents in their records.
+    pub records: Option<RecordFormat>,
     /// How documents become samples.
     pub documents: Documents,
+    /// Absolute paths and globs of files for evaluation; empty: a part of `paths` is.
+    pub evaluate: Vec<PathBuf>,
     /// The fraction of the training split, which comes first; the rest is the evaluation split.
     pub split: f64,
 }
 
-/// An encoded text in the cache.
+/// An encoded text in the cache, in one file or in one for each split.
 struct CachedText {
-    encoded: Encoded,
+    encoded: SplitFiles<Encoded>,
     digest: String,
     /// The bound of its tokens.
     below: KeyedCount,
@@ -61,49 +65,49 @@ struct CachedText {
 
 impl TextSet {
     /// Whether tokens are the unchanged bytes of these files.
-    fn is_plain(&self, files: &[TextFile]) -> bool {
+    fn is_plain(&self, files: &SplitFiles<TextFile>) -> bool {
         self.encoding == Encoding::Bytes
-            && self.jsonl.is_none()
+            && self.records.is_none()
             && self.documents == Documents::Joined
-            && !files.iter().any(|file| file.text.is_compressed)
+            && !files.all().any(|file| file.text.is_compressed)
     }
 
-    fn files(&self, cache: &mut DigestCache) -> Result<Vec<TextFile>, Vec<DataError>> {
-        let (mut found, mut errors) = (Vec::new(), Vec::new());
+    fn find(&self) -> Result<SplitFiles<PathBuf>, Vec<DataError>> {
+        SplitFiles::find(&self.paths, &self.evaluate)
+    }
+
+    fn files(&self, cache: &mut DigestCache) -> Result<SplitFiles<TextFile>, Vec<DataError>> {
         // A line has its own limit.
-        let longest = if self.jsonl.is_some() { Bytes(u64::MAX) } else { self.encoding.longest() };
-        for path in files::find(&self.paths)? {
-            match TextFile::examine(path, longest, cache) {
-                Ok(file) => found.push(file),
-                Err(error) => errors.push(error),
-            }
-        }
-        if errors.is_empty() { Ok(found) } else { Err(errors) }
+        let longest = if self.records.is_some() { Bytes(u64::MAX) } else { self.encoding.longest() };
+        self.find()?.try_map(|path| TextFile::examine(path, longest, cache))
     }
 
     /// The properties of files whose bytes are tokens.
-    fn summary(&self, files: &[TextFile]) -> Result<RowSummary, DataError> {
-        let bytes: u64 = files.iter().map(|file| file.text.bytes).sum();
-        if bytes == 0 {
-            return Err(DataError::Empty { files: files.len() });
-        }
-        let digests: Vec<FileDigest> = files.iter().map(|file| file.digest.clone()).collect();
-        let splits = Splits::of(bytes as usize, self.split, UNITS)?;
-        let notes = notes::of(self, files);
-        Ok(RowSummary { digest: digest::combine(&digests), splits, below: BYTES, notes })
+    fn summary(&self, files: &SplitFiles<TextFile>) -> Result<RowSummary, DataError> {
+        let splits = files.splits(|file| file.text.bytes as usize, self.split, UNITS)?;
+        let digest = files.digest(|file| file.digest.clone());
+        Ok(RowSummary { digest, splits, below: BYTES, notes: notes::of(self, files) })
     }
 
     /// Opens the files as a row of byte tokens. `versions` are from before the files were examined.
-    fn row_of(&self, files: &[TextFile], versions: Vec<Version>) -> Result<RowSlices<TokenFiles>, DataError> {
+    fn row_of(
+        &self,
+        files: &SplitFiles<TextFile>,
+        versions: Vec<Version>,
+    ) -> Result<RowSlices<TokenFiles>, DataError> {
         let contents = self.summary(files)?;
         let header = |file: &TextFile| if file.text.is_marked { reader::MARK.len() } else { 0 };
-        let counts = files.iter().map(|file| (file.path.clone(), header(file), file.text.bytes as usize));
+        let counts = files.all().map(|file| (file.path.clone(), header(file), file.text.bytes as usize));
         let row = TokenFiles::open(counts.collect(), versions, (TokenWidth::U8, BYTES.count))?;
         Ok(RowSlices { row, contents })
     }
 
     /// The encoded text from the user's cache; encodes it if it is not cached.
-    fn encoded(&self, files: &[TextFile], cache: &mut DigestCache) -> Result<CachedText, DataError> {
+    fn encoded(
+        &self,
+        files: &SplitFiles<TextFile>,
+        cache: &mut DigestCache,
+    ) -> Result<CachedText, DataError> {
         let folder = user_cache::folder().ok_or(DataError::NoCache)?;
         self.encoded_in(&folder.join("tokens"), files, cache, encoder::launch)
     }
@@ -111,41 +115,60 @@ impl TextSet {
     fn encoded_in(
         &self,
         folder: &Path,
-        files: &[TextFile],
+        files: &SplitFiles<TextFile>,
         cache: &mut DigestCache,
         launch: Launch,
     ) -> Result<CachedText, DataError> {
         let tokenizer = self.digest_tokenizer(cache)?;
-        let digest = self.digest_of_encoded(files, tokenizer.as_ref());
-        let text = EncodedText {
-            files,
-            jsonl: self.jsonl.as_deref(),
-            encoding: &self.encoding,
-            tokenizer: tokenizer.as_ref(),
-            launch,
+        let mut digests = Vec::new();
+        let mut open = |files: &[TextFile]| {
+            let digest = self.digest_of_encoded(files, tokenizer.as_ref());
+            let text = EncodedText {
+                files,
+                records: self.records.as_ref(),
+                encoding: &self.encoding,
+                tokenizer: tokenizer.as_ref(),
+                launch,
+            };
+            let found = Encoded::open(folder, &digest, &text, cache)?;
+            digests.push(digest);
+            if found.tokens == 0 { Err(DataError::Empty { files: files.len() }) } else { Ok(found) }
         };
-        let found = Encoded::open(folder, &digest, &text, cache)?;
-        if found.tokens == 0 {
-            return Err(DataError::Empty { files: files.len() });
-        }
-        let below = KeyedCount { key: "data.text.tokens", count: found.largest as usize + 1 };
-        Ok(CachedText { encoded: found, digest, below, notes: notes::of(self, files) })
+        let training = vec![open(&files.training)?];
+        let evaluation = files.evaluation.as_ref().map(|files| open(files).map(|found| vec![found]));
+        let evaluation = evaluation.transpose().map_err(DataError::in_evaluation)?;
+        let encoded = SplitFiles { training, evaluation };
+        let largest = encoded.all().map(|encoded| encoded.largest).max().unwrap_or_default();
+        let below = KeyedCount { key: "data.text.tokens", count: largest as usize + 1 };
+        Ok(CachedText { encoded, digest: digest::of_splits(digests), below, notes: notes::of(self, files) })
     }
 
     /// All documents as one row.
     fn joined(&self, cached: CachedText) -> Result<RowSlices<TokenFiles>, DataError> {
-        let splits = Splits::of(cached.encoded.tokens, self.split, ["token", "text"])?;
+        for encoded in cached.encoded.all() {
+            if !encoded.masked()?.is_empty() {
+                return Err(DataError::MaskedRow);
+            }
+        }
+        let splits = cached.encoded.splits(|encoded| encoded.tokens, self.split, ["token", "text"])?;
         let CachedText { encoded, digest, below, notes } = cached;
         Ok(RowSlices { row: row(encoded, below), contents: RowSummary { digest, splits, below, notes } })
     }
 
     /// The documents, for samples that separate them.
     fn separated(&self, cached: &CachedText) -> Result<DocumentSet, DataError> {
-        let ends = cached.encoded.ends()?;
-        let Splits { training, .. } = Splits::of(ends.len(), self.split, ["document", "documents"])?;
-        let CachedText { digest, below, notes, .. } = cached;
+        let CachedText { encoded, digest, below, notes } = cached;
+        let (mut ends, mut masked, mut tokens) = (Vec::new(), Vec::new(), 0);
+        for encoded in encoded.all() {
+            ends.extend(encoded.ends()?.into_iter().map(|end| tokens + end));
+            masked
+                .extend(encoded.masked()?.into_iter().map(|range| tokens + range.start..tokens + range.end));
+            tokens += encoded.tokens as u64;
+        }
+        let documents = ["document", "documents"];
+        let Splits { training, .. } = encoded.splits(|encoded| encoded.documents, self.split, documents)?;
         let (digest, below, notes) = (digest.clone(), *below, notes.clone());
-        Ok(DocumentSet { digest, below, documents: self.documents, ends, training, notes })
+        Ok(DocumentSet { digest, below, documents: self.documents, ends, masked, training, notes })
     }
 
     fn digest_tokenizer(&self, cache: &mut DigestCache) -> Result<Option<FileDigest>, DataError> {
@@ -157,7 +180,7 @@ impl TextSet {
     /// The digest of everything that determines the tokens.
     fn digest_of_encoded(&self, files: &[TextFile], tokenizer: Option<&FileDigest>) -> String {
         let mut parts: Vec<FileDigest> = files.iter().map(|file| file.digest.clone()).collect();
-        let mut how = format!("encoded, jsonl {:?}", self.jsonl);
+        let mut how = format!("encoded, records {:?}", self.records);
         if let Encoding::Tokenizer(TokenizerFile { special, end, .. }) = &self.encoding {
             parts.extend(tokenizer.cloned());
             how += &format!(", special {special}, end {end:?}");
@@ -167,8 +190,11 @@ impl TextSet {
     }
 }
 
-fn row(found: Encoded, below: KeyedCount) -> TokenFiles {
-    TokenFiles::cached(found.path, found.file, found.version, encoded::WIDTH, below.count)
+fn row(encoded: SplitFiles<Encoded>, below: KeyedCount) -> TokenFiles {
+    let SplitFiles { training, evaluation } = encoded;
+    let files = training.into_iter().chain(evaluation.into_iter().flatten());
+    let files = files.map(|encoded| (encoded.path, encoded.file, encoded.version, encoded.tokens));
+    TokenFiles::cached(files.collect(), encoded::WIDTH, below.count)
 }
 
 fn first(errors: Vec<DataError>) -> DataError {
@@ -182,6 +208,10 @@ impl DataSet for TextSet {
 
     fn paths(&self) -> &[PathBuf] {
         &self.paths
+    }
+
+    fn evaluation_paths(&self) -> &[PathBuf] {
+        &self.evaluate
     }
 
     fn is_known_unread(&self) -> bool {
@@ -213,7 +243,8 @@ impl DataSet for TextSet {
 
     fn open(&self, sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         // Taken before the files are examined, so that later changes are detected.
-        let versions = digest::versions(&files::find(&self.paths).map_err(first)?)?;
+        let found = self.find().map_err(first)?;
+        let versions = digest::versions(found.all())?;
         let files = self.files(cache).map_err(first)?;
         if self.is_plain(&files) {
             return Ok(Box::new(self.row_of(&files, versions)?));

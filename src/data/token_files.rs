@@ -63,16 +63,19 @@ impl TokenFiles {
         Ok(TokenFiles { files, width, below })
     }
 
-    /// A single file of the cache, without header.
+    /// Files of the cache, with their numbers of tokens, without headers.
     pub(super) fn cached(
-        path: PathBuf,
-        file: File,
-        version: Version,
+        encoded: Vec<(PathBuf, File, Version, usize)>,
         width: TokenWidth,
         below: usize,
     ) -> TokenFiles {
-        let file = TokenFile { begin: 0, path, header: 0, file: Some(file), version, cached: true };
-        TokenFiles { files: vec![file], width, below }
+        let mut begin = 0;
+        let opened = encoded.into_iter().map(|(path, file, version, count)| {
+            let opened = TokenFile { begin, path, header: 0, file: Some(file), version, cached: true };
+            begin += count;
+            opened
+        });
+        TokenFiles { files: opened.collect(), width, below }
     }
 
     /// Reads tokens of one file, from `offset` in the row on. Checks their bound, since the file may have changed.

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::digest::{Examined, versions};
-use super::slices::{RowSlices, RowSummary, Splits};
+use super::digest::{Examined, FileDigest, versions};
+use super::files::SplitFiles;
+use super::slices::{RowSlices, RowSummary};
 use super::token_files::TokenFiles;
 use super::token_width::TokenWidth;
-use super::{Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, digest, files, formats};
+use super::{Contents, DataError, DataSet, DigestCache, KeyedCount, Sample, Source, formats};
 
 /// Unit and material, for error messages.
 const UNITS: [&str; 2] = ["token", "tokens"];
@@ -19,46 +20,39 @@ pub struct TokenSet {
     pub width: TokenWidth,
     /// Size of each file's header in bytes.
     pub header: usize,
+    /// Absolute paths and globs of files for evaluation; empty: a part of `paths` is.
+    pub evaluate: Vec<PathBuf>,
     /// The fraction of the training split, which comes first; the rest is the evaluation split.
     pub split: f64,
 }
 
-/// The properties of all files, and the size of the header and the number of tokens of each.
-struct FileSummary {
-    contents: RowSummary,
-    counts: Vec<(PathBuf, usize, usize)>,
+/// A file, and what a data set needs of its contents.
+struct ExaminedFile {
+    path: PathBuf,
+    tokens: usize,
+    digest: FileDigest,
+    largest: u32,
 }
 
 impl TokenSet {
-    fn summarise(&self, cache: &mut DigestCache) -> Result<FileSummary, Vec<DataError>> {
-        let files = files::find(&self.paths)?;
-        let (mut digests, mut counts, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-        let mut largest = 0;
-        for path in files {
-            match self.digest_file(&path, cache) {
-                Ok(found) => {
-                    largest = largest.max(found.largest);
-                    let bytes = (found.digest.bytes as usize).saturating_sub(self.header);
-                    counts.push((path, self.header, bytes / self.width.bytes()));
-                    digests.push(found.digest);
-                }
-                Err(error) => errors.push(error),
-            }
-        }
-        if !errors.is_empty() {
-            return Err(errors);
-        }
-        let tokens = counts.iter().map(|(.., count)| count).sum();
-        if tokens == 0 {
-            return Err(vec![DataError::Empty { files: counts.len() }]);
-        }
-        let splits = Splits::of(tokens, self.split, UNITS).map_err(|error| vec![error])?;
-        let below = KeyedCount { key: "data.tokens.paths", count: largest as usize + 1 };
-        let notes = Vec::new();
-        Ok(FileSummary {
-            contents: RowSummary { digest: digest::combine(&digests), splits, below, notes },
-            counts,
+    fn find(&self) -> Result<SplitFiles<PathBuf>, Vec<DataError>> {
+        SplitFiles::find(&self.paths, &self.evaluate)
+    }
+
+    fn files(&self, cache: &mut DigestCache) -> Result<SplitFiles<ExaminedFile>, Vec<DataError>> {
+        self.find()?.try_map(|path| {
+            let Examined { digest, largest, .. } = self.digest_file(&path, cache)?;
+            let tokens = (digest.bytes as usize).saturating_sub(self.header) / self.width.bytes();
+            Ok(ExaminedFile { path, tokens, digest, largest })
         })
+    }
+
+    fn summary(&self, files: &SplitFiles<ExaminedFile>) -> Result<RowSummary, DataError> {
+        let splits = files.splits(|file| file.tokens, self.split, UNITS)?;
+        let largest = files.all().map(|file| file.largest).max().unwrap_or_default();
+        let below = KeyedCount { key: "data.tokens.paths", count: largest as usize + 1 };
+        let digest = files.digest(|file| file.digest.clone());
+        Ok(RowSummary { digest, splits, below, notes: files.notes(|file| &file.path) })
     }
 
     fn digest_file(&self, path: &Path, cache: &mut DigestCache) -> Result<Examined, DataError> {
@@ -72,15 +66,6 @@ impl TokenSet {
         }
         Ok(found)
     }
-
-    fn files(&self, cache: &mut DigestCache) -> Result<RowSlices<TokenFiles>, DataError> {
-        let first = |errors: Vec<DataError>| errors.into_iter().next().unwrap_or(DataError::NoPaths);
-        // Taken before digesting, so that later changes are detected.
-        let versions = versions(&files::find(&self.paths).map_err(first)?)?;
-        let FileSummary { contents, counts } = self.summarise(cache).map_err(first)?;
-        let format = (self.width, contents.below.count);
-        Ok(RowSlices { row: TokenFiles::open(counts, versions, format)?, contents })
-    }
 }
 
 impl DataSet for TokenSet {
@@ -90,6 +75,10 @@ impl DataSet for TokenSet {
 
     fn paths(&self) -> &[PathBuf] {
         &self.paths
+    }
+
+    fn evaluation_paths(&self) -> &[PathBuf] {
+        &self.evaluate
     }
 
     /// Only the number of tokens is unknown, which a plan does not need.
@@ -102,11 +91,20 @@ impl DataSet for TokenSet {
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
-        Ok(Box::new(self.summarise(cache)?.contents))
+        let summary = self.summary(&self.files(cache)?);
+        Ok(Box::new(summary.map_err(|error| vec![error])?))
     }
 
     fn open(&self, _sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
-        Ok(Box::new(self.files(cache)?))
+        let first = |errors: Vec<DataError>| errors.into_iter().next().unwrap_or(DataError::NoPaths);
+        // Taken before digesting, so that later changes are detected.
+        let found = self.find().map_err(first)?;
+        let versions = versions(found.all())?;
+        let files = self.files(cache).map_err(first)?;
+        let contents = self.summary(&files)?;
+        let counts = files.all().map(|file| (file.path.clone(), self.header, file.tokens)).collect();
+        let row = TokenFiles::open(counts, versions, (self.width, contents.below.count))?;
+        Ok(Box::new(RowSlices { row, contents }))
     }
 }
 

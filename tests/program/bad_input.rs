@@ -504,6 +504,28 @@ bad! {
     tokenizer_beyond_the_vocabulary: check_tokenizer(TOKENIZER, "file = \"t.json\", end = \"<end>\"");
     jsonl_invalid_line: check_files(
         &[("a.toml", &text_data("jsonl = \"text\"")), ("a.txt", TEXT)], &["a.toml"]);
+    jsonl_nested_field_is_missing: check_files(
+        &[("a.toml", &text_data("jsonl = \"data.text\"")), ("a.txt", "{\"data\": {\"body\": \"b\", \"id\": 1}}")],
+        &["a.toml"]);
+    evaluate_beside_split: check(&text_data("evaluate = [\"*.val\"]\nsplit = 0.8"));
+    evaluate_missing_file: check_files(
+        &[("a.toml", &text_data("evaluate = [\"b.val\"]")), ("a.txt", TEXT)], &["a.toml"]);
+    tokens_evaluate_beside_split: check(&token_data("evaluate = [\"*.val\"]\nsplit = 0.8"));
+    ids_without_a_field: check(&text_data("tokens = \"ids\""));
+    template_of_ids: check(&text_data("tokens = \"ids\"\njsonl = \"input_ids\"\ntemplate = \"plain\""));
+    template_without_content: check(&text_data("template = \"{role}: \""));
+    template_unknown: check(&text_data("template = \"chatlm\""));
+    mask_without_template: check(&text_data("mask = \"prompt\"\ndocuments = \"padded\""));
+    mask_of_joined_documents: check(&text_data("mask = \"prompt\"\ntemplate = \"chatml\""));
+    conversation_without_messages: check_files(
+        &[("a.toml", &text_data("template = \"chatml\"")), ("a.txt", "{\"text\": \"a\"}")], &["a.toml"]);
+    labels_of_joined_documents: check_files(
+        &[
+            ("a.toml", &text_data("tokens = \"ids\"\njsonl = \"input_ids\"")),
+            ("a.txt", "{\"input_ids\": [1, 2], \"labels\": [-100, 2]}"),
+        ],
+        &["a.toml"]);
+    parquet_as_text: check_files(&[("a.toml", GOOD), ("a.txt", "PAR1\x15\x04")], &["a.toml"]);
     jsonl_as_a_boolean: check(&text_data("jsonl = true"));
     unknown_documents: check(&text_data("documents = \"shuffled\""));
     documents_without_causal: check(

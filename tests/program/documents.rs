@@ -123,6 +123,49 @@ fn documents_are_encoded_once_and_trained_on_as_predicted() {
     assert!(told.contains("set RUNNER_CACHE_DIR to a writable folder"), "{told}");
 }
 
+/// Answers are the only targets. The loss does not depend on how a step is split, and evaluation has files of its own.
+#[test]
+fn conversations_are_trained_on_as_predicted() {
+    let dir = test_folder();
+    let reference = fs::read_to_string(dir.path("lines.jsonl")).unwrap();
+    let texts = reference.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let texts: Vec<String> = texts.map(|line| line["text"].as_str().unwrap().to_owned()).collect();
+    let of = |[ask, answer]: &[String; 2]| {
+        let message = |role, content| serde_json::json!({ "role": role, "content": content });
+        serde_json::json!({ "messages": [message("user", ask), message("assistant", answer)] }).to_string()
+            + "\n"
+    };
+    let lines: Vec<String> = texts.as_chunks().0.iter().map(of).collect();
+    let (evaluated, trained) = lines.split_at(4);
+    dir.write("train.jsonl", trained.concat());
+    dir.write("val.jsonl", evaluated.concat());
+    let chat = EXPERIMENT
+        .replace("lines.jsonl", "train.jsonl")
+        .replace("jsonl = \"text\"", "template = \"{role}: {content}\\n\"\nmask = \"prompt\"")
+        .replace("split = 0.7", "evaluate = [\"val.jsonl\"]")
+        .replace("context = 16", "context = 48")
+        .replace("[\"joined\", \"padded\", \"packed\"]", "[\"padded\", \"packed\"]");
+    dir.write("documents.toml", &chat);
+    let rows = swept(&dir);
+    assert_eq!(rows.len(), 4);
+    for row in &rows {
+        assert_eq!((row["status"].as_str(), &row["predicted_peak_bytes"]), ("ok", &row["peak_bytes"]));
+    }
+    let number = |row: &Row, column: &str| row[column].parse::<f64>().unwrap();
+    for pair in rows.chunks(2) {
+        for column in ["loss_first", "loss_last", "loss_eval"] {
+            let [plain, lean] = [0, 1].map(|row| number(&pair[row], column));
+            assert!((plain - lean).abs() < 1e-5 * plain, "{column} {plain} and {lean}");
+        }
+        assert_eq!(pair[0]["padding"], pair[1]["padding"]);
+    }
+    // Both files are in the digest.
+    let ids = |rows: &[Row]| rows.iter().map(|row| row["run_id"].clone()).collect::<Vec<_>>();
+    dir.write("val.jsonl", lines[..3].concat());
+    let others = swept(&dir);
+    assert!(ids(&rows).iter().all(|id| !ids(&others).contains(id)));
+}
+
 /// A tokenizer with a vocabulary of `a`, `b` and `ab`, and these parts.
 fn tokenizer(parts: &[(&str, serde_json::Value)]) -> String {
     let model = serde_json::json!({

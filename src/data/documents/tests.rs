@@ -23,7 +23,15 @@ fn document_set(documents: Documents, lengths: &[u64], training: usize) -> Docum
         Some(*end)
     });
     let below = KeyedCount { key: "data.text.tokens", count: 1 << 20 };
-    DocumentSet { digest: String::new(), below, documents, ends: ends.collect(), training, notes: Vec::new() }
+    DocumentSet {
+        digest: String::new(),
+        below,
+        documents,
+        ends: ends.collect(),
+        masked: Vec::new(),
+        training,
+        notes: Vec::new(),
+    }
 }
 
 fn sample(documents: Documents) -> Sample {

@@ -1,14 +1,15 @@
-//! Encoded text in the user's cache. File format: the tokens of all documents (u32), the end of each document (u64),
-//! counts, the digest of the source, the digest of all that precedes it, and a mark.
+//! Encoded text in the user's cache. File format: the tokens of all documents (u32), the end of each document (u64), the
+//! ranges of tokens that are no targets (u64, begin and end), counts, the digest of the source, the digest of all that precedes it, and a mark.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::documents::{self, Document};
+use super::documents::{self, Document, RecordFormat};
 use super::encoder::{self, Encoding, Launch, TokenizerEncoder};
 use super::examine::TextFile;
 use crate::digest::{self, FileDigest, Progress, Version, Work};
@@ -16,10 +17,10 @@ use crate::{DataError, DigestCache, TokenWidth};
 use base::{regular, temporary};
 
 /// The end of every such file. Change its number with the file format or with the tokens of the same text.
-const MARK: &[u8; 16] = b"runner tokens 2\n";
+const MARK: &[u8; 16] = b"runner tokens 3\n";
 
-/// Number of tokens, number of documents, largest token (u64 each); the digest of the source, in hexadecimal digits.
-const COUNTS: usize = 8 + 8 + 8;
+/// Number of tokens, documents and masked ranges, and the largest token (u64 each); the digest of the source, in hexadecimal digits.
+const COUNTS: usize = 4 * 8;
 const SOURCE: usize = 64;
 
 /// The digest of all that precedes it, in hexadecimal digits, and the mark.
@@ -37,7 +38,7 @@ pub(super) const WIDTH: TokenWidth = TokenWidth::U32;
 /// A text, and how it is encoded.
 pub(super) struct EncodedText<'a> {
     pub(super) files: &'a [TextFile],
-    pub(super) jsonl: Option<&'a str>,
+    pub(super) records: Option<&'a RecordFormat>,
     pub(super) encoding: &'a Encoding,
     /// The digest of the tokenizer file, if there is one.
     pub(super) tokenizer: Option<&'a FileDigest>,
@@ -52,7 +53,8 @@ pub(super) struct Encoded {
     /// The version whose contents were checked.
     pub(super) version: Version,
     pub(super) tokens: usize,
-    documents: usize,
+    pub(super) documents: usize,
+    masked: usize,
     /// The largest token; 0 without tokens.
     pub(super) largest: u32,
 }
@@ -62,6 +64,8 @@ pub(super) struct Encoded {
 struct Totals {
     tokens: u64,
     ends: Vec<u64>,
+    /// Tokens that are no targets.
+    masked: Vec<Range<u64>>,
     largest: u32,
 }
 
@@ -127,9 +131,10 @@ impl Encoded {
                 let documents = std::mem::take(pending);
                 done += documents.iter().map(|document| document.text.len() as u64).sum::<u64>();
                 progress.report(Work::Encoding, &file.path, done, all);
-                to.encode(&documents, encoder.as_mut()).map_err(|error| error.into_data_error(uncached))
+                to.encode(&documents, text.encoding, encoder.as_mut())
+                    .map_err(|error| error.into_data_error(uncached))
             };
-            documents::read_file(file, text.jsonl, longest, |document| {
+            documents::read_file(file, text.records, longest, |document| {
                 encoder::check(&document, text.encoding)?;
                 bytes += document.text.len();
                 pending.push(document);
@@ -157,6 +162,7 @@ impl Encoded {
             version,
             tokens: totals.tokens as usize,
             documents: totals.ends.len(),
+            masked: totals.masked.len(),
             largest: totals.largest,
         })
     }
@@ -174,10 +180,12 @@ impl Encoded {
         let (stored_source, seal) = tail.split_at(SOURCE);
         let (stored_digest, mark) = seal.split_at(SEAL - MARK.len());
         let (numbers, _) = numbers.as_chunks();
-        let [tokens, documents, largest] = [0, 1, 2].map(|index| u64::from_le_bytes(numbers[index]));
+        let [tokens, documents, masked, largest] =
+            [0, 1, 2, 3].map(|index| u64::from_le_bytes(numbers[index]));
         let expected = tokens
             .checked_mul(4)?
             .checked_add(documents.checked_mul(8)?)?
+            .checked_add(masked.checked_mul(16)?)?
             .checked_add((COUNTS + SOURCE + SEAL) as u64)?;
         (mark == MARK && length == expected && stored_source == source.as_bytes()).then_some(())?;
         (is_own(&found, path)).then_some(())?;
@@ -191,19 +199,32 @@ impl Encoded {
             version,
             tokens: usize::try_from(tokens).ok()?,
             documents: usize::try_from(documents).ok()?,
+            masked: usize::try_from(masked).ok()?,
             largest: u32::try_from(largest).ok()?,
         })
     }
 
     /// The end of each document, in tokens.
     pub(super) fn ends(&self) -> Result<Vec<u64>, DataError> {
-        let mut bytes = vec![0; 8 * self.documents];
-        self.file
-            .read_exact_at(&mut bytes, 4 * self.tokens as u64)
-            .map_err(|error| DataError::Unreadable { path: self.path.clone(), error })?;
-        let ends: Vec<u64> = bytes.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
+        let ends = self.numbers(4 * self.tokens as u64, self.documents)?;
         let valid = ends.is_sorted() && ends.last().is_none_or(|last| *last == self.tokens as u64);
         valid.then_some(ends).ok_or_else(|| DataError::Changed { path: self.path.clone() })
+    }
+
+    /// The ranges of tokens that are no targets, in order.
+    pub(super) fn masked(&self) -> Result<Vec<Range<u64>>, DataError> {
+        let bounds = self.numbers(4 * self.tokens as u64 + 8 * self.documents as u64, 2 * self.masked)?;
+        let valid = bounds.is_sorted() && bounds.last().is_none_or(|last| *last <= self.tokens as u64);
+        let ranges = bounds.as_chunks().0.iter().map(|[begin, end]| *begin..*end).collect();
+        valid.then_some(ranges).ok_or_else(|| DataError::Changed { path: self.path.clone() })
+    }
+
+    fn numbers(&self, at: u64, count: usize) -> Result<Vec<u64>, DataError> {
+        let mut bytes = vec![0; 8 * count];
+        self.file
+            .read_exact_at(&mut bytes, at)
+            .map_err(|error| DataError::Unreadable { path: self.path.clone(), error })?;
+        Ok(bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)).collect())
     }
 }
 
@@ -287,30 +308,55 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Encodes documents, as bytes without an encoder.
+    /// Encodes documents; without an encoder, they are bytes or token ids.
     fn encode(
         &mut self,
         documents: &[Document<'_>],
+        encoding: &Encoding,
         encoder: Option<&mut TokenizerEncoder<'_>>,
     ) -> Result<(), Failure> {
         if documents.is_empty() {
             return Ok(());
         }
-        let Some(encoder) = encoder else {
-            let bytes =
-                |document: &Document<'_>| self.document(document.text.iter().map(|byte| u32::from(*byte)));
-            return documents.iter().try_for_each(bytes).map_err(Failure::File);
-        };
-        for tokens in encoder.encode(documents).map_err(Failure::Text)? {
-            self.document(tokens.into_iter()).map_err(Failure::File)?;
+        if let Some(encoder) = encoder {
+            for (tokens, targets) in encoder.encode(documents).map_err(Failure::Text)? {
+                self.document(tokens.into_iter(), targets.as_deref()).map_err(Failure::File)?;
+            }
+            return Ok(());
         }
-        Ok(())
+        let mut document = |document: &Document<'_>| {
+            let targets = document.targets.as_deref();
+            match encoding {
+                Encoding::Ids => {
+                    let ids = document.text.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id));
+                    self.document(ids, targets)
+                }
+                _ => self.document(document.text.iter().map(|byte| u32::from(*byte)), targets),
+            }
+        };
+        documents.iter().try_for_each(&mut document).map_err(Failure::File)
     }
 
-    /// Appends a document; ignores documents without tokens.
-    fn document(&mut self, tokens: impl ExactSizeIterator<Item = u32>) -> io::Result<()> {
+    /// Appends a document, whose targets are ranges of its tokens; ignores documents without tokens.
+    fn document(
+        &mut self,
+        tokens: impl ExactSizeIterator<Item = u32>,
+        targets: Option<&[Range<usize>]>,
+    ) -> io::Result<()> {
         if tokens.len() == 0 {
             return Ok(());
+        }
+        if let Some(targets) = targets {
+            let (begin, end) = (self.totals.tokens, self.totals.tokens + tokens.len() as u64);
+            let mut masked_from = begin;
+            let document_end = tokens.len()..tokens.len();
+            for range in targets.iter().chain(std::iter::once(&document_end)) {
+                let target = (begin + range.start as u64).min(end);
+                if masked_from < target {
+                    self.totals.masked.push(masked_from..target);
+                }
+                masked_from = begin + range.end as u64;
+            }
         }
         self.totals.tokens += tokens.len() as u64;
         self.totals.ends.push(self.totals.tokens);
@@ -335,8 +381,11 @@ impl Writer<'_> {
 
     fn finish(mut self, source: &str) -> io::Result<Totals> {
         let totals = std::mem::take(&mut self.totals);
-        let counts = [totals.tokens, totals.ends.len() as u64, u64::from(totals.largest)];
-        totals.ends.iter().chain(&counts).try_for_each(|number| self.write(&number.to_le_bytes()))?;
+        let [ends, masked] = [totals.ends.len(), totals.masked.len()].map(|count| count as u64);
+        let counts = [totals.tokens, ends, masked, u64::from(totals.largest)];
+        let bounds = totals.masked.iter().flat_map(|range| [&range.start, &range.end]);
+        let numbers: Vec<&u64> = totals.ends.iter().chain(bounds).chain(&counts).collect();
+        numbers.into_iter().try_for_each(|number| self.write(&number.to_le_bytes()))?;
         self.write(source.as_bytes())?;
         let digest = digest::hex(&self.hash.finalize());
         self.to.write_all(digest.as_bytes())?;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::documents::Document;
-use super::encoding_process::{self, ENCODED, EncodingError, FAILED, Setup, SetupError};
+use super::encoding_process::{self, ENCODED, EncodingError, FAILED, Setup, SetupError, WITH_OFFSETS};
 use super::frames;
 use crate::DataError;
 use crate::digest::{self, FileDigest};
@@ -37,6 +38,8 @@ const CLOCK_TICK: Duration = Duration::from_millis(10);
 pub enum Encoding {
     /// The bytes of the text.
     Bytes,
+    /// The ids that the text consists of.
+    Ids,
     Tokenizer(TokenizerFile),
 }
 
@@ -54,7 +57,7 @@ impl Encoding {
     /// Maximum size of a document.
     pub(super) fn longest(&self) -> Bytes {
         match self {
-            Encoding::Bytes => LONGEST_BYTES,
+            Encoding::Bytes | Encoding::Ids => LONGEST_BYTES,
             Encoding::Tokenizer(_) => LONGEST,
         }
     }
@@ -110,7 +113,7 @@ impl<'a> TokenizerEncoder<'a> {
     ///
     /// # Errors
     /// The tokenizer has no token for a part of a document, or encoding it takes too much memory or time.
-    pub(super) fn encode(&mut self, documents: &[Document<'_>]) -> Result<Vec<Vec<u32>>, DataError> {
+    pub(super) fn encode(&mut self, documents: &[Document<'_>]) -> Result<Vec<EncodedDocument>, DataError> {
         let failed = |document: &Document<'_>, failure| DataError::NotEncoded {
             path: document.path.to_owned(),
             line: document.line,
@@ -118,7 +121,16 @@ impl<'a> TokenizerEncoder<'a> {
             failure,
         };
         match self.process.encode(documents) {
-            Ok(encoded) => Ok(encoded),
+            Ok(encoded) => {
+                let has_end = self.tokenizer.end.is_some();
+                let of = |(document, tokens): (&Document<'_>, TokensWithOffsets)| {
+                    let targets = document.targets.as_ref();
+                    let targets =
+                        targets.map(|ranges| token_ranges(ranges, &tokens.offsets, &document.text, has_end));
+                    (tokens.ids, targets)
+                };
+                Ok(documents.iter().zip(encoded).map(of).collect())
+            }
             Err(BatchError { index: Some(index), failure }) => Err(failed(&documents[index], failure)),
             Err(BatchError { index: None, failure }) => match documents {
                 [document] => Err(failed(document, failure)),
@@ -131,6 +143,50 @@ impl<'a> TokenizerEncoder<'a> {
             },
         }
     }
+}
+
+/// The token ids of a document, and the ranges of them that are targets (`None`: all).
+pub(super) type EncodedDocument = (Vec<u32>, Option<Vec<Range<usize>>>);
+
+/// The token ids of a document, and the range of bytes that each stands for; without targets, these are left out.
+struct TokensWithOffsets {
+    ids: Vec<u32>,
+    offsets: Vec<Range<u32>>,
+}
+
+/// The tokens that stand for any of these byte ranges. A token of white space may have an empty range at its end, and special
+/// tokens that the tokenizer adds one at 0. An end token belongs to the last range, unless text follows that.
+fn token_ranges(
+    ranges: &[Range<usize>],
+    offsets: &[Range<u32>],
+    text: &[u8],
+    has_end: bool,
+) -> Vec<Range<usize>> {
+    let overlaps = |token: &Range<u32>, bytes: &Range<usize>| {
+        let (begin, end) = (token.start as usize, token.end as usize);
+        if begin == end {
+            bytes.start < end && end <= bytes.end
+        } else {
+            begin < bytes.end && bytes.start < end
+        }
+    };
+    let mut tokens: Vec<Range<usize>> = Vec::new();
+    for bytes in ranges {
+        // Tokens are in the order of the text.
+        let first = tokens.last().map_or(0, |last| last.end);
+        let mut found = (first..offsets.len()).filter(|token| overlaps(&offsets[*token], bytes));
+        if let Some(begin) = found.next() {
+            tokens.push(begin..found.next_back().unwrap_or(begin) + 1);
+        }
+    }
+    let ends_with_target = ranges.last().is_some_and(|last| text[last.end..].trim_ascii().is_empty());
+    if has_end
+        && ends_with_target
+        && let Some(end) = offsets.len().checked_sub(1)
+    {
+        tokens.push(end..end + 1);
+    }
+    tokens
 }
 
 /// Why a document could not be encoded.
@@ -254,9 +310,12 @@ impl EncodingProcess {
         }
     }
 
-    fn encode(&mut self, documents: &[Document<'_>]) -> Result<Vec<Vec<u32>>, BatchError> {
-        let lengths: Vec<[u8; 8]> =
-            documents.iter().map(|document| (document.text.len() as u64).to_le_bytes()).collect();
+    fn encode(&mut self, documents: &[Document<'_>]) -> Result<Vec<TokensWithOffsets>, BatchError> {
+        let length = |document: &Document<'_>| {
+            let offsets = if document.targets.is_some() { WITH_OFFSETS } else { 0 };
+            (document.text.len() as u64 | offsets).to_le_bytes()
+        };
+        let lengths: Vec<[u8; 8]> = documents.iter().map(length).collect();
         let parts: Vec<&[u8]> = lengths
             .iter()
             .zip(documents)
@@ -338,12 +397,17 @@ impl Drop for EncodingProcess {
     }
 }
 
-fn split_tokens(reply: &[u8]) -> Option<Vec<Vec<u32>>> {
+fn split_tokens(reply: &[u8]) -> Option<Vec<TokensWithOffsets>> {
     let (mut encoded, mut rest) = (Vec::new(), reply);
     while !rest.is_empty() {
         let (count, tokens) = frames::split_number(rest)?;
-        let (tokens, others) = tokens.split_at_checked(count.checked_mul(4)?)?;
-        encoded.push(tokens.as_chunks().0.iter().map(|token| u32::from_le_bytes(*token)).collect());
+        let (ids, others) = tokens.split_at_checked(count.checked_mul(4)?)?;
+        let (count, offsets) = frames::split_number(others)?;
+        let (offsets, others) = offsets.split_at_checked(count.checked_mul(8)?)?;
+        let ids = ids.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
+        let bounds: Vec<u32> = offsets.as_chunks().0.iter().map(|bound| u32::from_le_bytes(*bound)).collect();
+        let offsets = bounds.as_chunks().0.iter().map(|[begin, end]| *begin..*end).collect();
+        encoded.push(TokensWithOffsets { ids, offsets });
         rest = others;
     }
     Some(encoded)
@@ -374,7 +438,7 @@ pub(super) fn check(document: &Document<'_>, encoding: &Encoding) -> Result<(), 
     if bytes > most {
         return Err(DataError::TooLong { path: path(), line: document.line, bytes, most });
     }
-    if *encoding == Encoding::Bytes {
+    if !matches!(encoding, Encoding::Tokenizer(_)) {
         return Ok(());
     }
     // It was UTF-8 when it was examined.

@@ -43,6 +43,9 @@ pub(super) enum EncodingError {
 pub(super) const ENCODED: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 
+/// The bit of a document's length that requests the byte offsets of its tokens.
+pub(super) const WITH_OFFSETS: u64 = 1 << 62;
+
 /// The most tokens per byte of a document. A document with more than these and `MAX_EXTRA_TOKENS` is an error.
 const MAX_TOKENS_PER_BYTE: usize = 64;
 /// The most tokens of a document beyond those per byte.
@@ -91,9 +94,11 @@ pub(super) fn serve(messages: &Receiver<Vec<u8>>, mut to: impl Write) -> io::Res
         let documents = documents(&batch).ok_or(io::ErrorKind::InvalidData)?;
         let numbered = documents.into_iter().enumerate().collect();
         let encoded: Result<Vec<Vec<u8>>, (usize, EncodingError)> =
-            parallel::map(numbered, |(index, text)| encoder.encode(text).map_err(|error| (index, error)))
-                .into_iter()
-                .collect();
+            parallel::map(numbered, |(index, (text, offsets))| {
+                encoder.encode(text, offsets).map_err(|error| (index, error))
+            })
+            .into_iter()
+            .collect();
         match encoded {
             Ok(encoded) => {
                 let parts: Vec<&[u8]> =
@@ -106,13 +111,15 @@ pub(super) fn serve(messages: &Receiver<Vec<u8>>, mut to: impl Write) -> io::Res
     Ok(())
 }
 
-/// Splits a batch into documents, each prefixed with its length. `None` if the batch is malformed.
-fn documents(batch: &[u8]) -> Option<Vec<&str>> {
+/// Splits a batch into documents, each prefixed with its length and whether offsets are requested. `None` if the batch is
+/// malformed.
+fn documents(batch: &[u8]) -> Option<Vec<(&str, bool)>> {
     let (mut documents, mut rest) = (Vec::new(), batch);
     while !rest.is_empty() {
         let (length, text) = frames::split_number(rest)?;
-        let (text, others) = text.split_at_checked(length)?;
-        documents.push(str::from_utf8(text).ok()?);
+        let (length, offsets) = (length as u64 & !WITH_OFFSETS, length as u64 & WITH_OFFSETS != 0);
+        let (text, others) = text.split_at_checked(length as usize)?;
+        documents.push((str::from_utf8(text).ok()?, offsets));
         rest = others;
     }
     Some(documents)
@@ -136,9 +143,14 @@ impl Encoder {
         Ok(Encoder { tokenizer: Box::new(tokenizer), special: setup.special, end })
     }
 
-    /// Encodes a document: the number of tokens (u64), then the token ids (u32), little-endian.
-    fn encode(&self, text: &str) -> Result<Vec<u8>, EncodingError> {
-        let encoded = caught(|| self.tokenizer.encode_fast(text, self.special))
+    /// Encodes a document: the number of tokens (u64), then the token ids (u32), little-endian; then the number of offsets, 0
+    /// unless requested, and the first and the last byte that each token stands for (u32).
+    fn encode(&self, text: &str, offsets: bool) -> Result<Vec<u8>, EncodingError> {
+        let encode = || match offsets {
+            true => self.tokenizer.encode(text, self.special),
+            false => self.tokenizer.encode_fast(text, self.special),
+        };
+        let encoded = caught(encode)
             .map_err(EncodingError::Failed)?
             .map_err(|error| EncodingError::Refused(brief::line(&error.to_string()).into_owned()))?;
         let tokens = encoded.get_ids();
@@ -149,6 +161,13 @@ impl Encoder {
         let mut bytes = Vec::with_capacity(8 + 4 * count);
         bytes.extend((count as u64).to_le_bytes());
         tokens.iter().chain(&self.end).for_each(|token| bytes.extend(token.to_le_bytes()));
+        bytes.extend((if offsets { count as u64 } else { 0 }).to_le_bytes());
+        if offsets {
+            let of_end = self.end.map(|_| (0, 0));
+            for (begin, end) in encoded.get_offsets().iter().copied().chain(of_end) {
+                bytes.extend([begin as u32, end as u32].map(u32::to_le_bytes).as_flattened());
+            }
+        }
         Ok(bytes)
     }
 }

@@ -5,7 +5,7 @@ use crate::{Batch, ErrorKey, Order, Part, Sample, TrainingStep};
 use ops::TensorType;
 
 fn set(folder: &Path, width: TokenWidth) -> TokenSet {
-    TokenSet { paths: vec![folder.join("*.bin")], width, header: 0, split: 0.5 }
+    TokenSet { paths: vec![folder.join("*.bin")], width, header: 0, evaluate: Vec::new(), split: 0.5 }
 }
 
 fn write(path: &Path, width: TokenWidth, header: &[u8], numbers: impl Iterator<Item = u32>) {
@@ -140,4 +140,27 @@ fn changed_file_is_an_error() {
     let source = open();
     write(&path, TokenWidth::U16, &[], 1..11);
     assert!(matches!(evaluated(&*source, 1, 4), Err(DataError::Changed { .. })));
+}
+
+/// Training from the whole of `paths`, evaluation from the others.
+#[test]
+fn evaluation_files_are_a_split_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("a.bin"), TokenWidth::U16, &[], 0..10);
+    write(&folder.path().join("b.val"), TokenWidth::U16, &[], 100..105);
+    let evaluate = vec![folder.path().join("b.val")];
+    let both = TokenSet { evaluate, split: 1.0, ..set(folder.path(), TokenWidth::U16) };
+    let mut cache = DigestCache::default();
+    let contents = both.inspect(&mut cache).unwrap();
+    assert_eq!((contents.tokens(), contents.samples(&sample(9, 200))), (Some(15), 1));
+    let source = both.open(&Sample::NONE, &mut cache).unwrap();
+    assert_eq!(source.contents().digest(), contents.digest());
+    assert_eq!(evaluated(&*source, 2, 2).unwrap()[0], [100, 101, 102, 103]);
+    let alone = TokenSet { evaluate: Vec::new(), ..set(folder.path(), TokenWidth::U16) };
+    assert_ne!(alone.inspect(&mut cache).unwrap().digest(), contents.digest());
+    let error = both.check(&*contents, &sample(5, 200), true).unwrap_err();
+    assert_eq!(error.to_string(), "the evaluation split has 5 tokens; a sample needs at least 6");
+    assert_eq!(error.help(), "use more tokens");
+    let missing = TokenSet { evaluate: vec![folder.path().join("none")], ..both };
+    assert_eq!(missing.inspect(&mut cache).unwrap_err()[0].blame(), ErrorKey::Data("evaluate"));
 }

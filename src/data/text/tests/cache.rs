@@ -45,7 +45,7 @@ const DAMAGES: [(&str, Damage); 16] = [
     ("the largest token", |file| edit(file, |bytes| *bytes.iter_mut().rev().nth(145 + 7).unwrap() ^= 1)),
     ("the last document", |file| {
         edit(file, |bytes| {
-            let counts = bytes.len() - 144 - 24;
+            let counts = bytes.len() - 144 - 32;
             bytes.drain(counts - 8..counts);
             bytes[counts] -= 1;
         })

@@ -83,7 +83,7 @@ fn invalid_json_lines_are_reported() {
         (
             "plain text",
             "line 1 of FILE: it is not a JSON object: expected value at line 1 column 1",
-            "each line must be an object such as {\"text\": \"...\"}; without jsonl, a file is one text",
+            "each line must be an object such as {\"text\": \"...\"}, or the file an array of such objects; without jsonl, a file is one text",
         ),
     ] {
         let mut folder = TestFolder::with(&[("a.jsonl", lines.as_bytes())]);

@@ -9,7 +9,7 @@ use super::*;
 
 /// A set of plain files, opened as `TextSet::open` does.
 fn opened(set: &TextSet) -> RowSlices<TokenFiles> {
-    let versions = digest::versions(&crate::files::find(&set.paths).unwrap()).unwrap();
+    let versions = digest::versions(set.find().unwrap().all()).unwrap();
     set.row_of(&set.files(&mut DigestCache::default()).unwrap(), versions).unwrap()
 }
 
@@ -225,4 +225,32 @@ fn byte_order_mark_is_skipped_and_line_ends_are_noted() {
     let plain = folder.set(Encoding::Bytes, None);
     let notes = folder.inspect(&plain).unwrap().notes().to_vec();
     assert!(notes[2].ends_with("JSON syntax included; for its texts only, set jsonl"), "{notes:?}");
+}
+
+/// Plain, encoded, and separate documents.
+#[test]
+fn evaluation_files_are_a_split_of_their_own() {
+    let files: [(&str, &[u8]); 3] = [("a.txt", b"one sheep"), ("b.txt", b"two"), ("v.val", b"three sheep")];
+    let mut folder = TestFolder::with(&files);
+    let paths = [folder.text("*.txt")];
+    let set = TextSet { evaluate: vec![folder.text("v.val")], ..plain(&paths, 1.0) };
+    let data = opened(&set);
+    assert_eq!((data.contents.splits.training, data.contents.splits.evaluation), (12, 11));
+    let file = |name| folder.text(name).display().to_string();
+    let notes = [format!("training reads {} and 1 more; evaluation reads {}", file("a.txt"), file("v.val"))];
+    assert_eq!(data.contents.notes, notes);
+    let shared = TextSet { evaluate: vec![folder.text("b.txt")], ..plain(&paths, 1.0) };
+    let note = format!("{} is both trained and evaluated on", file("b.txt"));
+    assert_eq!(folder.inspect(&shared).unwrap().notes()[1], note);
+
+    let documents = TextSet { documents: Documents::Packed, ..set };
+    let cached = folder.encoded(&documents, encoder::in_thread).unwrap();
+    let documents = documents.separated(&cached).unwrap();
+    assert_eq!((documents.ends.as_slice(), documents.training), (&[9, 12, 23][..], 2));
+    let mut text = vec![[0; 4]; 23];
+    row(cached.encoded, cached.below).read(0, Ids::I32(&mut text)).unwrap();
+    assert!(text.iter().map(|byte| byte[0]).eq(*b"one sheeptwothree sheep"));
+    // Each split has its own file in the cache.
+    assert_eq!(folder.cached(), 2);
+    assert_ne!(documents.digest, folder.inspect(&plain(&paths, 1.0)).unwrap().digest());
 }

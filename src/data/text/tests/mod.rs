@@ -1,6 +1,7 @@
 //! Tests of text data sets.
 
 mod cache;
+mod chat;
 mod encoding;
 mod files;
 mod samples;
@@ -23,8 +24,9 @@ fn plain(paths: &[PathBuf], split: f64) -> TextSet {
     TextSet {
         paths: paths.to_vec(),
         encoding: Encoding::Bytes,
-        jsonl: None,
+        records: None,
         documents: Documents::Joined,
+        evaluate: Vec::new(),
         split,
     }
 }
@@ -74,7 +76,11 @@ impl TestFolder {
 
     fn set(&self, encoding: Encoding, jsonl: Option<&str>) -> TextSet {
         let paths = vec![self.text("*")];
-        TextSet { paths, encoding, jsonl: jsonl.map(str::to_owned), documents: Documents::Joined, split: 1.0 }
+        TextSet {
+            records: jsonl.map(|field| RecordFormat::Text(field.to_owned())),
+            encoding,
+            ..plain(&paths, 1.0)
+        }
     }
 
     /// All tokens of a set.

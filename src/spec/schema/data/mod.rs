@@ -5,8 +5,10 @@ mod text;
 mod tokens;
 
 pub use synthetic::Synthetic;
-pub use text::{DocumentArrangement, PadTo, Text, Tokenizer, Tokens};
+pub use text::{DocumentArrangement, Mask, PadTo, Text, Tokenizer, Tokens};
 pub use tokens::{TokenFiles, TokenFormat};
+
+use std::path::PathBuf;
 
 use super::rules::attach_span;
 use crate::reader::declare::choice;
@@ -70,6 +72,26 @@ impl Data {
     pub(super) fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
         self.each().has_evaluation_data(tree)
     }
+}
+
+/// The share of the files for training: all, if others are for evaluation.
+fn default_split<'a>(evaluate: impl Into<Option<&'a Vec<PathBuf>>>) -> f64 {
+    if evaluate.into().is_none_or(Vec::is_empty) { 0.9 } else { 1.0 }
+}
+
+/// Fails if evaluation has both files of its own and a share of those for training.
+fn one_source_of_evaluation(
+    evaluate: &[PathBuf],
+    split: f64,
+    keys: [&'static str; 2],
+    tree: &Table,
+) -> Result<(), Problem> {
+    if evaluate.is_empty() || split >= 1.0 {
+        return Ok(());
+    }
+    let message =
+        format!("evaluate has the files for evaluation, but split = {split} takes a share of paths as well");
+    Err(attach_span(message, &keys, tree, "remove split or evaluate"))
 }
 
 /// Fails if the training share is the whole data set.

@@ -3,18 +3,18 @@
 use crate::reader::reference::Accepts;
 use std::path::PathBuf;
 
-use super::{DataSource, check_split};
+use super::{DataSource, check_split, default_split, one_source_of_evaluation};
 use crate::reader::declare::{
-    InlineTable, KeyCodec, KeywordEnum as _, Optional, inline_table, key_table, keywords,
+    InlineTable, KeyCodec, KeywordEnum as _, Optional, Writable, inline_table, key_table, keywords,
 };
 use crate::reader::error::Problem;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::{Boolean, DIMENSION, NonEmptyText, SHARE, keyword};
-use crate::reader::paths::{PATHS, file_path};
-use crate::reader::tree::{Node, Table, Value};
+use crate::reader::paths::{EVALUATION_PATHS, PATHS, file_path};
+use crate::reader::tree::{Node, Table, Value, quoted};
 use crate::reader::write::TableWriter;
 use crate::schema::rules::attach_span;
-use data::{DataSet, Documents, Encoding, TextSet, TokenizerFile};
+use data::{DataSet, Documents, Encoding, RecordFormat, TextSet, TokenizerFile};
 
 key_table! {
     /// Text files, in the order of their sorted paths.
@@ -23,8 +23,14 @@ key_table! {
         pub paths: Vec<PathBuf> = PATHS;
         /// The tokens: bytes of the text, or those of a Hugging Face tokenizer file.
         pub tokens: Tokens = TokensCodec, default Tokens::Bytes;
-        /// The field that holds the text, for files in which each line is a JSON object (JSON Lines).
+        /// The field that holds the text, for files in which each line is a JSON object (JSON Lines), or that are one array
+        /// of such objects: its name, or a path such as `data.text` or `choices.0.text`.
         pub jsonl: Option<String> = Optional(NonEmptyText), default None;
+        /// How the messages of a conversation become a text, for JSON files with `messages`, `conversations`, `prompt` and
+        /// `completion`, or `instruction` and `output`: for each message this text, with its `{role}` and `{content}`.
+        pub template: Option<String> = Optional(TemplateText), default None;
+        /// The tokens that are no targets. Only with `template` and separate documents.
+        pub mask: Mask = keyword(), default Mask::None;
         /// How documents become samples.
         pub documents: DocumentArrangement = keyword(), default DocumentArrangement::Joined;
         /// The length that documents are padded to. Only with `documents = "padded"`.
@@ -32,8 +38,10 @@ key_table! {
         /// Padded lengths are multiples of this, or the whole context (collators: `pad_to_multiple_of`). Only with
         /// `pad_to = "batch"`.
         pub pad_to_multiple_of: usize = DIMENSION, default 1;
-        /// Share of the data, from the front, for training; the rest is for evaluation.
-        pub split: f64 = SHARE, default 0.9;
+        /// Paths and globs of files for evaluation only; `paths` are then for training as a whole. Instead of `split`.
+        pub evaluate: Vec<PathBuf> = EVALUATION_PATHS, default Vec::new();
+        /// Share of the data, from the front, for training; the rest is for evaluation. 0.9 without `evaluate`.
+        pub split: f64 = SHARE, default default_split(&evaluate);
     }
 }
 
@@ -59,11 +67,58 @@ keywords! {
     }
 }
 
+keywords! {
+    /// The tokens of a conversation that are no targets.
+    pub enum Mask {
+        /// All tokens are targets.
+        None = "none",
+        /// Targets are the answers: messages of the assistant, completions and outputs.
+        Prompt = "prompt",
+    }
+}
+
+/// Known templates.
+const TEMPLATES: [(&str, &str); 3] = [
+    ("chatml", "<|im_start|>{role}\n{content}<|im_end|>\n"),
+    ("llama3", "<|start_header_id|>{role}<|end_header_id|>\n\n{content}<|eot_id|>"),
+    ("plain", "{content}"),
+];
+
+/// A known template, or a text.
+struct TemplateText;
+
+impl ValueParser for TemplateText {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let is_valid =
+            TEMPLATES.iter().any(|(name, _)| name == text) || text.matches("{content}").count() == 1;
+        is_valid.then(|| text.clone())
+    }
+
+    fn expected(&self) -> String {
+        "\"chatml\", \"llama3\", \"plain\" or a text with \"{content}\" once".to_owned()
+    }
+
+    fn keywords(&self) -> Vec<&'static str> {
+        TEMPLATES.map(|(name, _)| name).to_vec()
+    }
+}
+
+impl Writable for TemplateText {
+    fn text(&self, value: &String) -> String {
+        quoted(value)
+    }
+}
+
 /// The kind of tokens.
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Tokens {
     /// The bytes of the text.
     Bytes,
+    /// The token ids that a JSON field lists.
+    Ids,
     Tokenizer(Tokenizer),
 }
 
@@ -104,6 +159,7 @@ impl KeyCodec for TokensCodec {
     fn write(&self, key: &str, value: &Tokens, lines: &mut TableWriter) {
         match value {
             Tokens::Bytes => lines.line(key, "\"bytes\""),
+            Tokens::Ids => lines.line(key, "\"ids\""),
             Tokens::Tokenizer(tokenizer) => TABLE.write(key, tokenizer, lines),
         }
     }
@@ -113,7 +169,7 @@ impl KeyCodec for TokensCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::table::<Tokenizer>().or("\"bytes\"")
+        Accepts::table::<Tokenizer>().or("\"bytes\" or \"ids\"")
     }
 }
 
@@ -124,15 +180,19 @@ impl ValueParser for TokensKeyword {
     type Output = Tokens;
 
     fn parse(&self, value: &Value) -> Option<Tokens> {
-        matches!(value, Value::Text(text) if text == "bytes").then_some(Tokens::Bytes)
+        match value {
+            Value::Text(text) if text == "bytes" => Some(Tokens::Bytes),
+            Value::Text(text) if text == "ids" => Some(Tokens::Ids),
+            _ => None,
+        }
     }
 
     fn expected(&self) -> String {
-        "\"bytes\" or { file = \"tokenizer.json\" }".to_owned()
+        "\"bytes\", \"ids\" or { file = \"tokenizer.json\" }".to_owned()
     }
 
     fn keywords(&self) -> Vec<&'static str> {
-        vec!["bytes"]
+        vec!["bytes", "ids"]
     }
 }
 
@@ -143,26 +203,78 @@ impl Text {
             paths,
             tokens: Tokens::Bytes,
             jsonl: None,
+            template: None,
+            mask: Mask::None,
             documents: DocumentArrangement::Joined,
             pad_to: PadTo::Context,
             pad_to_multiple_of: 1,
+            evaluate: Vec::new(),
             split,
         }
+    }
+}
+
+impl Text {
+    /// Rules between the keys of JSON files.
+    fn records_have_documents(&self, tree: &Table) -> Result<(), Problem> {
+        let [tokens, jsonl, template, mask, documents] =
+            ["tokens", "jsonl", "template", "mask", "documents"].map(|key| format!("data.text.{key}"));
+        let problem = |message: &str, keys: [&str; 2], help: &str| {
+            Err(attach_span(message.to_owned(), &keys, tree, help))
+        };
+        if self.tokens == Tokens::Ids && self.template.is_some() {
+            let message = "template makes a text, but tokens = \"ids\" reads token ids";
+            return problem(message, [&template, &tokens], "use a tokenizer, or remove template");
+        }
+        if self.tokens == Tokens::Ids && self.jsonl.is_none() {
+            let message = "tokens = \"ids\" reads the token ids of a JSON field, but jsonl names none";
+            let help = "set jsonl = \"input_ids\"; for flat files of ids, use data.tokens";
+            return problem(message, [&tokens, &jsonl], help);
+        }
+        if self.mask == Mask::Prompt && self.template.is_none() {
+            let message = "mask = \"prompt\" masks the prompts of conversations, which template joins";
+            return problem(message, [&mask, &template], "set template = \"chatml\", or remove mask");
+        }
+        if self.mask == Mask::Prompt && self.documents == DocumentArrangement::Joined {
+            let message = "mask = \"prompt\" needs separate documents; documents = \"joined\" cuts the row of all anywhere";
+            return problem(message, [&mask, &documents], "use documents = \"padded\" or \"packed\"");
+        }
+        Ok(())
     }
 }
 
 impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
         let documents = self.documents();
-        let Text { paths, tokens, jsonl, documents: _, pad_to: _, pad_to_multiple_of: _, split } =
-            self.clone();
+        let Text {
+            paths,
+            tokens,
+            jsonl,
+            template,
+            mask,
+            documents: _,
+            pad_to: _,
+            pad_to_multiple_of: _,
+            evaluate,
+            split,
+        } = self.clone();
         let encoding = match tokens {
             Tokens::Bytes => Encoding::Bytes,
+            Tokens::Ids => Encoding::Ids,
             Tokens::Tokenizer(Tokenizer { file, special, end }) => {
                 Encoding::Tokenizer(TokenizerFile { file, special, end })
             }
         };
-        Box::new(TextSet { paths, encoding, jsonl, documents, split })
+        let records = match (template, jsonl) {
+            (Some(template), field) => {
+                let known = TEMPLATES.iter().find(|(name, _)| *name == template);
+                let template = known.map_or(template.clone(), |(_, text)| (*text).to_owned());
+                Some(RecordFormat::Chat { field, template, masks_prompt: mask == Mask::Prompt })
+            }
+            (None, Some(field)) if encoding == Encoding::Ids => Some(RecordFormat::Ids(field)),
+            (None, field) => field.map(RecordFormat::Text),
+        };
+        Box::new(TextSet { paths, encoding, records, documents, evaluate, split })
     }
 
     fn documents(&self) -> Documents {
@@ -178,10 +290,17 @@ impl DataSource for Text {
     }
 
     fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
-        check_split(self.split, "data.text.split", tree)
+        if self.evaluate.is_empty() { check_split(self.split, "data.text.split", tree) } else { Ok(()) }
     }
 
     fn check(&self, tree: &Table) -> Result<(), Problem> {
+        one_source_of_evaluation(
+            &self.evaluate,
+            self.split,
+            ["data.text.evaluate", "data.text.split"],
+            tree,
+        )?;
+        self.records_have_documents(tree)?;
         if self.pad_to == PadTo::Batch && self.documents != DocumentArrangement::Padded {
             let message = format!(
                 "pad_to = \"batch\" pads documents, one per sample; documents = \"{}\" does not pad to a length",

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{DataSource, check_split};
+use super::{DataSource, check_split, default_split, one_source_of_evaluation};
 use crate::reader::declare::{key_table, keywords};
 use crate::reader::error::Problem;
 use crate::reader::parsers::{SHARE, UsizeRange, keyword};
-use crate::reader::paths::PATHS;
+use crate::reader::paths::{EVALUATION_PATHS, PATHS};
 use crate::reader::tree::Table;
 use data::{DataSet, TokenSet, TokenWidth};
 
@@ -22,8 +22,10 @@ key_table! {
         pub format: TokenFormat = keyword(), default TokenFormat::U16;
         /// Size of the header of each file in bytes; it is skipped.
         pub header: usize = HEADER, default 0;
-        /// Share of the tokens, from the front, for training; the rest is for evaluation.
-        pub split: f64 = SHARE, default 0.9;
+        /// Paths and globs of files for evaluation only; `paths` are then for training as a whole. Instead of `split`.
+        pub evaluate: Vec<PathBuf> = EVALUATION_PATHS, default Vec::new();
+        /// Share of the tokens, from the front, for training; the rest is for evaluation. 0.9 without `evaluate`.
+        pub split: f64 = SHARE, default default_split(&evaluate);
     }
 }
 
@@ -41,10 +43,16 @@ impl DataSource for TokenFiles {
             TokenFormat::U16 => TokenWidth::U16,
             TokenFormat::U32 => TokenWidth::U32,
         };
-        Box::new(TokenSet { paths: self.paths.clone(), width, header: self.header, split: self.split })
+        let TokenFiles { paths, format: _, header, evaluate, split } = self.clone();
+        Box::new(TokenSet { paths, width, header, evaluate, split })
     }
 
     fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem> {
-        check_split(self.split, "data.tokens.split", tree)
+        if self.evaluate.is_empty() { check_split(self.split, "data.tokens.split", tree) } else { Ok(()) }
+    }
+
+    fn check(&self, tree: &Table) -> Result<(), Problem> {
+        let keys = ["data.tokens.evaluate", "data.tokens.split"];
+        one_source_of_evaluation(&self.evaluate, self.split, keys, tree)
     }
 }
