@@ -3,7 +3,7 @@
 use ops::Shape;
 
 /// A naming scheme of checkpoint tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TensorNaming {
     /// The names of a dump.
     Own,
@@ -11,6 +11,12 @@ pub enum TensorNaming {
     Gpt2,
     /// Hugging Face's names for Llama and its successors.
     Llama,
+    /// Those of GPT-Neo, which are GPT-2's outside of blocks.
+    GptNeo,
+    /// Those of Phi-3: Llama's, with fused matrices.
+    Phi3,
+    /// Those of StarCoder2: Llama's, with GPT-2's in feed-forward layers.
+    Starcoder2,
 }
 
 /// A parameter that a model needs.
@@ -48,17 +54,28 @@ impl TensorNaming {
         let known = |name: &str| match name {
             "wte.weight" | "transformer.wte.weight" => Some(TensorNaming::Gpt2),
             "embed_tokens.weight" | "model.embed_tokens.weight" => Some(TensorNaming::Llama),
+            // Of the first block.
+            "h.0.attn.attention.out_proj.weight" | "transformer.h.0.attn.attention.out_proj.weight" => {
+                Some(TensorNaming::GptNeo)
+            }
+            "layers.0.self_attn.qkv_proj.weight" | "model.layers.0.self_attn.qkv_proj.weight" => {
+                Some(TensorNaming::Phi3)
+            }
+            "layers.0.mlp.c_fc.weight" | "model.layers.0.mlp.c_fc.weight" => Some(TensorNaming::Starcoder2),
             _ => None,
         };
-        tensors.filter_map(known).next().unwrap_or(TensorNaming::Own)
+        // Names in blocks are more specific than those of the embedding.
+        tensors.filter_map(known).max().unwrap_or(TensorNaming::Own)
     }
 
     /// A name without the prefix that it has if the model is part of a larger one, for example with a head.
     pub(super) fn strip(self, name: &str) -> &str {
         let prefix = match self {
             TensorNaming::Own => None,
-            TensorNaming::Gpt2 => name.strip_prefix("transformer."),
-            TensorNaming::Llama => name.strip_prefix("model."),
+            TensorNaming::Gpt2 | TensorNaming::GptNeo => name.strip_prefix("transformer."),
+            TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 => {
+                name.strip_prefix("model.")
+            }
         };
         prefix.unwrap_or(name)
     }
@@ -76,12 +93,16 @@ impl TensorNaming {
     pub(super) fn is_ignored(self, name: &str) -> bool {
         match self {
             TensorNaming::Own => false,
-            TensorNaming::Gpt2 => {
+            TensorNaming::Gpt2 | TensorNaming::GptNeo => {
                 name == "lm_head.weight"
                     || name.ends_with(".attn.bias")
                     || name.ends_with(".attn.masked_bias")
+                    || name.ends_with(".attn.attention.bias")
+                    || name.ends_with(".attn.attention.masked_bias")
             }
-            TensorNaming::Llama => name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq"),
+            TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 => {
+                name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq")
+            }
         }
     }
 }

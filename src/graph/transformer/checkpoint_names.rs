@@ -11,8 +11,14 @@ pub(crate) fn checkpoint_tensors(
     rows: usize,
 ) -> Vec<(TensorNaming, Vec<CheckpointTensor>)> {
     let gpt2 = gpt2(parameter, rows).map(|tensor| (TensorNaming::Gpt2, vec![tensor]));
-    let llama = llama(model, parameter, rows).map(|tensors| (TensorNaming::Llama, tensors));
-    gpt2.into_iter().chain(llama).collect()
+    let llamas = [TensorNaming::Llama, TensorNaming::Phi3, TensorNaming::Starcoder2].into_iter().filter_map(
+        |naming| {
+            let tensors = llama(model, naming, parameter, rows)?;
+            Some((naming, tensors))
+        },
+    );
+    let gpt_neo = gpt_neo(model, parameter, rows).map(|tensors| (TensorNaming::GptNeo, tensors));
+    gpt2.into_iter().chain(llamas).chain(gpt_neo).collect()
 }
 
 /// Splits a block parameter's name into block number, name in the block, and `weight` or `bias`.
@@ -49,8 +55,33 @@ fn gpt2(parameter: &str, rows: usize) -> Option<CheckpointTensor> {
     Some(with_form(tensor.to_owned(), form))
 }
 
+/// GPT-Neo stores queries, keys and values in separate tensors, and no weights transposed.
+fn gpt_neo(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<CheckpointTensor>> {
+    let [queries, keys] = [model.heads, model.kv_heads].map(|heads| heads * model.head_dim);
+    let plain = |(tensor, rows): (String, usize)| CheckpointTensor { tensor, rows, form: Form::Plain };
+    let tensors = match in_block(parameter) {
+        Some((number, "attention.qkv", kind)) => [("q", queries), ("k", keys), ("v", keys)]
+            .map(|(part, rows)| (format!("h.{number}.attn.attention.{part}_proj.{kind}"), rows))
+            .to_vec(),
+        Some((number, "attention.out", kind)) => {
+            vec![(format!("h.{number}.attn.attention.out_proj.{kind}"), rows)]
+        }
+        _ => {
+            let tensor = gpt2(parameter, rows)?;
+            let form = if tensor.form == Form::Transposed { Form::Plain } else { tensor.form };
+            return Some(vec![CheckpointTensor { form, ..tensor }]);
+        }
+    };
+    Some(tensors.into_iter().map(plain).collect())
+}
+
 /// Llama stores queries, keys and values in separate tensors, and so gate and up.
-fn llama(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<CheckpointTensor>> {
+fn llama(
+    model: &Transformer,
+    naming: TensorNaming,
+    parameter: &str,
+    rows: usize,
+) -> Option<Vec<CheckpointTensor>> {
     let plain = |tensor: String, rows| CheckpointTensor { tensor, rows, form: Form::Plain };
     let Some((number, name, kind)) = in_block(parameter) else {
         let tensor = match parameter {
@@ -69,13 +100,17 @@ fn llama(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<Checkp
         ("attention.out_norm", _) | ("mlp.norm", NormPlacement::Pre) => &[("post_attention_layernorm", rows)],
         ("mlp.norm", NormPlacement::Sandwich) => &[("pre_feedforward_layernorm", rows)],
         ("mlp.out_norm", _) => &[("post_feedforward_layernorm", rows)],
+        ("attention.qkv", _) if naming == TensorNaming::Phi3 => &[("self_attn.qkv_proj", rows)],
         ("attention.qkv", _) => {
             &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
         }
         ("attention.q_norm", _) => &[("self_attn.q_norm", rows)],
         ("attention.k_norm", _) => &[("self_attn.k_norm", rows)],
         ("attention.out", _) => &[("self_attn.o_proj", rows)],
+        ("mlp.gate_up", _) if naming == TensorNaming::Phi3 => &[("mlp.gate_up_proj", rows)],
         ("mlp.gate_up", _) => &[("mlp.gate_proj", rows / 2), ("mlp.up_proj", rows / 2)],
+        ("mlp.up", _) if naming == TensorNaming::Starcoder2 => &[("mlp.c_fc", rows)],
+        ("mlp.out", _) if naming == TensorNaming::Starcoder2 => &[("mlp.c_proj", rows)],
         ("mlp.up", _) => &[("mlp.up_proj", rows)],
         ("mlp.out", _) => &[("mlp.down_proj", rows)],
         _ => return None,
