@@ -5,6 +5,7 @@ use std::path::Path;
 use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
+use super::report;
 use super::target;
 use super::torch;
 use base::units::Bytes;
@@ -96,7 +97,15 @@ impl InputArgs {
         is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Inputs, Failure> {
         let described = target.map(target::find).transpose()?;
-        let experiments = files::expand_all(&self.files, &self.set, is_wanted)?;
+        let experiments = files::expand_all(&self.files, &self.set, &is_wanted)?;
+        let unread = experiments.iter().map(|experiment| match purpose {
+            Purpose::Train => experiment.check_unread(&is_wanted).map_err(Failure::input),
+            Purpose::Predict => {
+                report::unread(experiment, &is_wanted);
+                Ok(())
+            }
+        });
+        Failure::collect(unread)?;
         let mut data = DataSets::new(out);
         let absent = Failure::collect(experiments.iter().map(|experiment| match purpose {
             Purpose::Train => data.check(experiment).map(|()| None),

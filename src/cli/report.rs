@@ -1,10 +1,11 @@
 //! Messages that several commands print.
 
 use super::inputs::Inputs;
-use super::output::{mention, say};
+use super::output::{mention, note, say};
 use base::brief;
 use base::units::Bytes;
 use device::{DeviceKind, Target};
+use plan::{Experiment, Point};
 
 /// The devices of the runs with their notes: the first lines of every sweep.
 pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
@@ -23,6 +24,11 @@ pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
 pub(super) fn absent(inputs: &Inputs, for_programs: bool) {
     let say = if for_programs { mention } else { say };
     inputs.absent.iter().for_each(|line| say(line));
+}
+
+/// Warnings about inputs that were not read completely.
+pub(super) fn unread(experiment: &Experiment, is_wanted: impl Fn(&Point) -> bool) {
+    experiment.warnings(is_wanted).iter().for_each(|warning| note(&format!("warning: {warning}")));
 }
 
 /// `device: a processor (cpu, 2 threads), 8.00 GiB`

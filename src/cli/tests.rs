@@ -164,7 +164,8 @@ fn configurations() {
                       optimizer.sgd = { lr = 0.1 }\n[strategies.plain]\n";
     fs::write(place.path().join("a.toml"), experiment).unwrap();
     let vectors = Path::new(ROOT).join("tests/reference/vectors/hugging_face");
-    let families = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2"];
+    let families =
+        ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "starcoder2", "gpt_neo"];
     let seeds = families.map(|family| fs::read(vectors.join(family).join("config.json")).unwrap());
     read_mutated("configurations", &seeds, &[place.path().to_str().unwrap()], |text| {
         fs::write(place.path().join("config.json"), text).unwrap();

@@ -7,7 +7,7 @@ use super::{Op, Operand, Operation, Tape, TensorType, TypeError, expect_float, e
 ///
 /// Input: qkv num[B,T,(H+2G)D], the query, key and value heads side by side. Output: the same shape, with H+G heads
 /// rotated. Angles are f32 products, as in PyTorch; everything is computed in f32.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rotary {
     /// The number of rotated heads, queries and keys: H+G.
     pub rotated: usize,
@@ -18,11 +18,13 @@ pub struct Rotary {
 }
 
 /// Rotation frequencies of the channel pairs.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
     /// Pair i rotates by `base^(-2i/D)` radians per position.
     pub base: f64,
     pub scaling: Option<Scaling>,
+    /// Divisor of each pair's frequency, after the scaling; empty: no divisors.
+    pub divisors: Vec<f64>,
 }
 
 /// Frequency scaling for longer contexts (Llama 3). Pairs with fewer than `low` turns in the `original` context are
@@ -40,7 +42,8 @@ impl Frequencies {
     pub fn of_head(&self, head: usize) -> Vec<f32> {
         let pair = |i: usize| {
             let frequency = self.base.powf(-2.0 * i as f64 / head as f64);
-            self.scaling.map_or(frequency, |scaling| scaling.scaled(frequency)) as f32
+            let scaled = self.scaling.map_or(frequency, |scaling| scaling.scaled(frequency));
+            (scaled / self.divisors.get(i).unwrap_or(&1.0)) as f32
         };
         (0..head / 2).map(pair).collect()
     }
@@ -86,7 +89,8 @@ impl Operation for Rotary {
     fn backward(&self, tape: &mut dyn Tape) {
         if tape.wants(0) {
             let dy = tape.output_gradient(0);
-            tape.contribute(Op::Rotary(Rotary { inverse: !self.inverse, ..*self }), vec![dy], 0, 0, &[]);
+            let op = Op::Rotary(Rotary { inverse: !self.inverse, ..self.clone() });
+            tape.contribute(op, vec![dy], 0, 0, &[]);
         }
     }
 }
@@ -97,8 +101,10 @@ mod tests {
 
     #[test]
     fn frequencies_fall_from_pair_to_pair() {
-        let frequencies = Frequencies { base: 10_000.0, scaling: None }.of_head(8);
-        assert_eq!(frequencies, [1.0, 0.1, 0.01, 0.001]);
+        let frequencies = Frequencies { base: 10_000.0, scaling: None, divisors: Vec::new() };
+        assert_eq!(frequencies.of_head(8), [1.0, 0.1, 0.01, 0.001]);
+        let divided = Frequencies { divisors: vec![1.0, 2.0, 4.0, 8.0], ..frequencies };
+        assert_eq!(divided.of_head(8), [1.0, 0.05, 0.0025, 0.000_125]);
     }
 
     /// In 8192 positions a pair with 2 pi / 8192 radians per position makes one turn, a pair with four times that makes

@@ -7,7 +7,7 @@ use super::sweep::{SweepPoint, Variant, sweep_points, variants};
 use super::{kept, layers};
 use base::rates::BytesPerSecond;
 use device::{DeviceKind, Limits};
-use spec::{Document, Environment, PlanKeys, Problem, Repeats, RunConfig, Setting, Sources, Span};
+use spec::{Document, Environment, PlanKeys, Problem, Repeats, Resolved, RunConfig, Setting, Sources, Span};
 
 /// One experiment file, expanded.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,24 @@ impl Experiment {
         let problems: Vec<Problem> = wanted.flat_map(|(_, problems)| problems).cloned().collect();
         if problems.is_empty() { Ok(()) } else { Err(self.sources.error(&problems)) }
     }
+
+    /// Fails if an input of a wanted run was not read completely, so that training might differ from what is declared.
+    ///
+    /// # Errors
+    /// The problems of all such inputs.
+    pub fn check_unread(&self, is_wanted: impl Fn(&Point) -> bool) -> Result<(), spec::Error> {
+        let problems = self.unread(is_wanted);
+        if problems.is_empty() { Ok(()) } else { Err(self.sources.error(&problems)) }
+    }
+
+    /// The same problems, each as a text.
+    pub fn warnings(&self, is_wanted: impl Fn(&Point) -> bool) -> Vec<String> {
+        self.sources.texts(&self.unread(is_wanted))
+    }
+
+    fn unread(&self, is_wanted: impl Fn(&Point) -> bool) -> Vec<Problem> {
+        self.points.iter().filter(|point| is_wanted(point)).flat_map(|point| &point.unread).cloned().collect()
+    }
 }
 
 /// One point of the expanded sweep.
@@ -72,6 +90,8 @@ pub struct Point {
     pub config: Result<RunConfig, String>,
     /// The keys that the strategy itself (not `[defaults]`) changes, each with the configuration without that one key.
     pub without: Vec<(String, RunConfig)>,
+    /// Problems of inputs that were not read completely.
+    pub(super) unread: Vec<Problem>,
     pub(super) source: StrategySource,
 }
 
@@ -177,14 +197,15 @@ fn point(
     let own: Vec<&Setting> = variant.strategy.settings.iter().chain(variant.values.iter().copied()).collect();
     let resolved = resolve(document, sweep_point.values.iter().chain(&own).copied());
     let without = match &resolved {
-        Ok((config, _)) => without(document, sweep_point, &own, config),
+        Ok(resolved) => without(document, sweep_point, &own, &resolved.config),
         Err(_) => Vec::new(),
     };
     validity.is_valid |= resolved.is_ok();
-    let mut recompute = None;
-    let config = resolved.map(|(config, span)| {
-        recompute = span;
-        config
+    let (mut recompute, mut unread) = (None, Vec::new());
+    let config = resolved.map(|resolved| {
+        recompute = resolved.tree.find("strategy.recompute").map(|entry| entry.span());
+        unread = resolved.unread;
+        resolved.config
     });
     let config = config.map_err(|problems| {
         let reason = problems.first().map(Problem::reason).unwrap_or_default();
@@ -195,18 +216,17 @@ fn point(
     });
     let axes = sweep_point.values.iter().chain(&variant.values).map(|value| named(value)).collect();
     let source = StrategySource { strategy: variant.strategy.name.clone(), recompute };
-    Point { strategy: variant.label.clone(), axes, config, without, source }
+    Point { strategy: variant.label.clone(), axes, config, without, unread, source }
 }
 
-/// Resolves the run with these settings, including the names of layers and values. Returns the span of `recompute`,
-/// too.
+/// Resolves the run with these settings, including the names of layers and values.
 fn resolve<'s>(
     document: &Document<'_>,
     settings: impl IntoIterator<Item = &'s Setting>,
-) -> Result<(RunConfig, Option<Span>), Vec<Problem>> {
-    let (config, tree) = document.resolve(settings)?;
-    let recompute = tree.find("strategy.recompute").map(|entry| entry.span());
-    Ok((kept::resolve(layers::resolve(config, &tree)?, &tree)?, recompute))
+) -> Result<Resolved, Vec<Problem>> {
+    let Resolved { config, tree, unread } = document.resolve(settings)?;
+    let config = kept::resolve(layers::resolve(config, &tree)?, &tree)?;
+    Ok(Resolved { config, tree, unread })
 }
 
 /// A key and its value, as written in TOML.
@@ -223,7 +243,7 @@ fn without(
 ) -> Vec<(String, RunConfig)> {
     let without = |index: usize| {
         let others = own[..index].iter().chain(&own[index + 1..]);
-        let (other, _) = resolve(document, sweep_point.values.iter().chain(others).copied()).ok()?;
+        let other = resolve(document, sweep_point.values.iter().chain(others).copied()).ok()?.config;
         (other != *config).then(|| (own[index].key.to_string(), other))
     };
     (0..own.len()).filter_map(without).collect()

@@ -10,7 +10,7 @@ mod reader;
 mod schema;
 
 pub use data::{Documents, PaddedLengths};
-pub use experiment::document::Document;
+pub use experiment::document::{Document, Resolved};
 pub use experiment::strategies::combinations;
 pub use experiment::written::{Case, WrittenStrategy};
 pub use reader::declare::KeywordEnum;

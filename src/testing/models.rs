@@ -15,7 +15,11 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::Mistral),
     hugging_face(ModelFamily::Qwen2),
     hugging_face(ModelFamily::Qwen3),
+    hugging_face(ModelFamily::Gemma),
     hugging_face(ModelFamily::Gemma2),
+    hugging_face(ModelFamily::Phi3),
+    hugging_face(ModelFamily::Starcoder2),
+    hugging_face(ModelFamily::GptNeo),
 ];
 
 /// A committed configuration.
@@ -39,7 +43,11 @@ const fn hugging_face(family: ModelFamily) -> &'static str {
         ModelFamily::Mistral => config!("mistral"),
         ModelFamily::Qwen2 => config!("qwen2"),
         ModelFamily::Qwen3 => config!("qwen3"),
+        ModelFamily::Gemma => config!("gemma"),
         ModelFamily::Gemma2 => config!("gemma2"),
+        ModelFamily::Phi3 => config!("phi3"),
+        ModelFamily::Starcoder2 => config!("starcoder2"),
+        ModelFamily::GptNeo => config!("gpt_neo"),
     }
 }
 

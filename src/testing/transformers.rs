@@ -28,7 +28,7 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
         let (d_ff, activation) = mlp;
         let d_ff = if is_wide { gpt2.d_ff } else { d_ff };
         let scaling = RotaryScaling { factor: 4.0, low: 1.0, high: 4.0, original: 16 };
-        let rotary = Rotary { base: 100.0, scaling: scaled.then_some(scaling) };
+        let rotary = Rotary { base: 100.0, scaling: scaled.then_some(scaling), divisors: Vec::new() };
         let rotary = if positions == Positions::Rotary { rotary } else { Rotary::default() };
         let (head_dim, [shares, sees_ahead, has_own_width, is_capped, qk_norm], window, every) = attention;
         let window = Some(window).filter(|_| !sees_ahead);
@@ -40,6 +40,7 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
             causal: !sees_ahead,
             window,
             global_every: window.map(|_| every),
+            global_first: window.filter(|_| caps).map(|_| 1),
             attention_scale: is_capped.then_some(0.5),
             attention_softcap: is_capped.then_some(2.0),
             qk_norm,
@@ -57,7 +58,7 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
             dropout,
             ..gpt2
         };
-        with_even_rotary_heads(model)
+        with_divisors(with_even_rotary_heads(model), scales)
     })
 }
 
@@ -74,6 +75,14 @@ pub(super) fn alike(sizes: &Transformer, other: &Transformer) -> Transformer {
 fn with_even_rotary_heads(model: Transformer) -> Transformer {
     let is_odd = model.positions == Positions::Rotary && !model.head_dim.is_multiple_of(2);
     if is_odd { Transformer { head_dim: model.head_dim + 1, ..model } } else { model }
+}
+
+/// Divides the frequencies of a rotary model, if `divides`.
+fn with_divisors(mut model: Transformer, divides: bool) -> Transformer {
+    if model.positions == Positions::Rotary && divides {
+        model.rotary.divisors = (0..model.head_dim / 2).map(|pair| 1.0 + pair as f64).collect();
+    }
+    model
 }
 
 /// Renames adapter targets to the layer names of this model.

@@ -11,13 +11,18 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, Gemma2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM, GPT2Config, GPTNeoConfig, Gemma2Config, GemmaConfig, LlamaConfig, MistralConfig, Phi3Config,
+    Qwen2Config, Qwen3Config, Starcoder2Config,
+)
 
 SHARED = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24}
 SHARED |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32, "head_dim": 6}
 ROTARY = {"rope_type": "default", "rope_theta": 100.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 16}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.0, 1.1, 1.2], "long_factor": [1.0, 2.0, 3.5]}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 8}
 
 CONFIGS = {
     "gpt2": GPT2Config(vocab_size=256, n_positions=32, n_embd=16, n_layer=2, n_head=2),
@@ -31,6 +36,20 @@ CONFIGS = {
     "gemma2": Gemma2Config(
         **SHARED, sliding_window=5, query_pre_attn_scalar=8, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
         rope_parameters=ROTARY,
+    ),
+    "gemma": GemmaConfig(**SHARED, rope_parameters=ROTARY),
+    # Trained on fewer positions than the context: with the long factors, and an attention factor above 1.
+    "phi3": Phi3Config(
+        **{key: value for key, value in SHARED.items() if key not in ("head_dim", "hidden_size")},
+        hidden_size=24, original_max_position_embeddings=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        rope_parameters=LONGROPE,
+    ),
+    "starcoder2": Starcoder2Config(
+        **{key: value for key, value in SHARED.items() if key != "head_dim"}, sliding_window=5, rope_parameters=YARN,
+    ),
+    "gpt_neo": GPTNeoConfig(
+        vocab_size=256, max_position_embeddings=32, hidden_size=16, num_layers=2, num_heads=2, window_size=5,
+        attention_types=[[["global", "local"], 1]],
     ),
 }
 # Stored dtype if not fp32, and largest shard if sharded.

@@ -40,7 +40,13 @@ GEMMA2 = LLAMA | {
     "mlp.norm": ["pre_feedforward_layernorm"],
     "mlp.out_norm": ["post_feedforward_layernorm"],
 }
-NAMES = {"gpt2": GPT2, "gemma2": GEMMA2}
+PHI3 = LLAMA | {"attention.qkv": ["self_attn.qkv_proj"], "mlp.gate_up": ["mlp.gate_up_proj"]}
+STARCODER2 = LLAMA | {"mlp.up": ["mlp.c_fc"], "mlp.out": ["mlp.c_proj"]}
+GPT_NEO = GPT2 | {
+    "attention.qkv": ["attn.attention.q_proj", "attn.attention.k_proj", "attn.attention.v_proj"],
+    "attention.out": ["attn.attention.out_proj"],
+}
+NAMES = {"gpt2": GPT2, "gemma2": GEMMA2, "phi3": PHI3, "starcoder2": STARCODER2, "gpt_neo": GPT_NEO}
 
 
 class HuggingFace:

@@ -16,12 +16,13 @@ MEMORY_ONLY |= {"evaluation_pass", "graph", "init", "loader"}
 # Strategy keys that affect only the order of sums.
 ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
 
-# `weights` has no effect here: a dump holds the initial parameters, wherever they came from.
-MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
+# `weights` and `initial_deviation` have no effect here: a dump holds the initial parameters, wherever they came from.
+MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights", "initial_deviation"}
 # The keys of a block, with GPT-2's values, which hold for older runs without the keys. The keys in IN_PARAMETERS follow
 # from the parameters of the dump.
 BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}
 BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "window": "off", "global_every": "off"}
+BLOCK_KEYS |= {"global_first": "off"}
 BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
 BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off", "dropout": 0.0}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
@@ -71,6 +72,7 @@ class Run:
         self.norm_epsilon, self.rotary = block["norm_epsilon"], block["rotary"]
         self.kv_heads, self.causal = model.get("kv_heads", self.heads), block["causal"]
         self.window, self.global_every = unless_off(block["window"]), unless_off(block["global_every"])
+        self.global_first = unless_off(block["global_first"])
         self.qk_norm, self.norm_placement = block["qk_norm"], block["norm_placement"]
         expect_word("norm_placement", self.norm_placement, {"pre", "post", "sandwich"})
         self.embedding_scale, self.logit_softcap = (
@@ -85,7 +87,7 @@ class Run:
         expect_word("activation", self.activation, ACTIVATIONS.keys() | GATES.keys())
         expect_word("norm", self.norm, NORMS)
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
-        expect_keys("rotary", self.rotary, {"base", "scaling"})
+        expect_keys("rotary", self.rotary, {"base", "scaling", "divisors"})
 
         train = config["train"]
         keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}

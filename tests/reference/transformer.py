@@ -103,7 +103,8 @@ def beside(run, parameters, name, x, dropped, part):
 
 def window_of(run, layer):
     """The window of a layer: the number of positions that a query attends to, its own included; None without."""
-    return None if run.global_every and (layer + 1) % run.global_every == 0 else run.window
+    first = run.global_first or run.global_every
+    return None if run.global_every and (layer + 1 - first) % run.global_every == 0 else run.window
 
 
 def attention(run, parameters, name, window, dropped, x):
@@ -158,6 +159,9 @@ def turns_of(rotary, positions, head, device):
     frequencies = rotary["base"] ** (torch.arange(0, head, 2, dtype=torch.float64, device=device) / -head)
     if rotary["scaling"] != "off":
         frequencies = slowed_down(frequencies, **rotary["scaling"])
+    # Older runs without the key have no divisors.
+    if rotary.get("divisors"):
+        frequencies = frequencies / torch.tensor(rotary["divisors"], dtype=torch.float64, device=device)
     angles = torch.arange(positions, dtype=torch.float32, device=device).outer(frequencies.float())
     return angles.cos(), angles.sin()
 

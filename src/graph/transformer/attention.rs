@@ -4,7 +4,7 @@ use super::dropout::DropoutSite;
 use super::embedding::BatchInputs;
 use super::linear::{self, LinearLayer};
 use super::sub_layer::SubLayer;
-use super::{NORMAL, into_residual, norm};
+use super::{into_residual, norm, normal};
 use crate::Graph;
 use ops::{Attention, AttentionConfig, Op, Rotary, StackedRows};
 use spec::{Positions, Transformer};
@@ -22,7 +22,7 @@ pub(super) fn build(
     let layer = LinearLayer {
         names: ["qkv.weight", "qkv.bias"],
         shape: [(heads + 2 * kv_heads) * head_dim, c],
-        initial: NORMAL,
+        initial: normal(model),
         bias: model.qkv_bias,
         stacked: StackedRows::new(&[heads, kv_heads, kv_heads].map(|heads| heads * head_dim)),
     };

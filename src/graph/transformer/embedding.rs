@@ -1,8 +1,8 @@
 //! The embedding layer and the inputs of a batch.
 
-use super::NORMAL;
 use super::Samples;
 use super::dropout::{self, DropoutSite};
+use super::normal;
 use crate::Graph;
 use data::{Documents, Part};
 use ops::{DType, Embedding, Op};
@@ -42,11 +42,11 @@ pub(super) fn build(
         documents.parts(t).iter().map(|part| graph.input(scope, part, micro_batch)).collect();
     let (weights, starts) = (others.first().copied(), others.get(1).copied());
     let seeds = model.dropout.is_any().then(|| graph.input(scope, &Part::seeds(), micro_batch));
-    let table = graph.parameter("table", scope, &[v, c], NORMAL);
+    let table = graph.parameter("table", scope, &[v, c], normal(model));
     let mut inputs = vec![tokens, table];
     let positions = model.positions == Positions::Learned;
     if positions {
-        inputs.push(graph.parameter("positions", scope, &[model.context, c], NORMAL));
+        inputs.push(graph.parameter("positions", scope, &[model.context, c], normal(model)));
     }
     let position_starts = starts.filter(|_| positions);
     inputs.extend(position_starts);

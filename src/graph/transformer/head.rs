@@ -1,8 +1,8 @@
 //! The output layer and the loss.
 
-use super::NORMAL;
 use super::embedding::BatchInputs;
 use super::norm::{self, NormPosition};
+use super::normal;
 use crate::Graph;
 use ops::{CrossEntropy, Linear, LossTerms, Op};
 use spec::{NormPlacement, Transformer};
@@ -21,7 +21,7 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usi
     let weight = if model.tied {
         table
     } else {
-        graph.parameter("weight", scope, &[model.vocabulary, model.d_model], NORMAL)
+        graph.parameter("weight", scope, &[model.vocabulary, model.d_model], normal(model))
     };
     let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
     let [logits] = graph.node(Op::Linear(linear), scope, vec![x, weight], ["logits"]);

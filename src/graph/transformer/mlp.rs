@@ -2,7 +2,7 @@
 
 use super::linear::{self, LinearLayer};
 use super::sub_layer::SubLayer;
-use super::{NORMAL, into_residual};
+use super::{into_residual, normal};
 use crate::Graph;
 use ops::{Gated, Op, StackedRows};
 use spec::{MlpActivation, Transformer};
@@ -12,14 +12,14 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, sub_layer: &SubLayer
     let hidden = match model.activation {
         MlpActivation::Plain(activation) => {
             let (names, stacked) = (["up.weight", "up.bias"], StackedRows::default());
-            let layer = LinearLayer { names, shape: [f, c], initial: NORMAL, bias, stacked };
+            let layer = LinearLayer { names, shape: [f, c], initial: normal(model), bias, stacked };
             linear::build_activated(graph, scope, &layer, sub_layer.input, activation)
         }
         MlpActivation::Gate(activation) => {
             // One matmul computes both; the gate's rows come first.
             let names = ["gate_up.weight", "gate_up.bias"];
             let stacked = StackedRows::new(&[f, f]);
-            let layer = LinearLayer { names, shape: [2 * f, c], initial: NORMAL, bias, stacked };
+            let layer = LinearLayer { names, shape: [2 * f, c], initial: normal(model), bias, stacked };
             let both = linear::build(graph, scope, &layer, sub_layer.input, "gate_up");
             let [hidden] = graph.node(Op::Gated(Gated { activation }), scope, vec![both], ["hidden"]);
             hidden

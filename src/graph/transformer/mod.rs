@@ -18,9 +18,6 @@ use super::{Graph, Initial};
 use data::Documents;
 use spec::Transformer;
 
-const DEVIATION: f32 = 0.02;
-const NORMAL: Initial = Initial::Normal(DEVIATION);
-
 pub(super) use checkpoint_names::checkpoint_tensors;
 
 /// The samples of a micro-batch.
@@ -49,9 +46,14 @@ pub(super) fn build(
     graph
 }
 
+/// Initialisation of weights.
+fn normal(model: &Transformer) -> Initial {
+    Initial::Normal(model.initial_deviation as f32)
+}
+
 /// Initialisation of projections into the residual stream: scaled by 1/sqrt(number of projections), as in GPT-2.
 fn into_residual(model: &Transformer) -> Initial {
-    Initial::Normal(DEVIATION / (2.0 * model.layers as f32).sqrt())
+    Initial::Normal(model.initial_deviation as f32 / (2.0 * model.layers as f32).sqrt())
 }
 
 #[cfg(test)]

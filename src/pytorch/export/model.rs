@@ -65,7 +65,7 @@ impl Script<'_> {
         }
         let frequencies = self.model.rotary.frequencies();
         let inverse = match frequencies {
-            Frequencies { base, scaling: None } => {
+            Frequencies { base, scaling: None, ref divisors } if divisors.is_empty() => {
                 format!("1.0 / {base:?} ** (torch.arange(0, HEAD, 2).float() / HEAD)")
             }
             _ => format!("torch.tensor({:?})", frequencies.of_head(self.model.head_dim)),
@@ -399,7 +399,10 @@ impl Script<'_> {
         ]);
         self.line_if(learned, "        self.positions = nn.Embedding(CONTEXT, CHANNELS)");
         let blocks = match self.model.global_every.filter(|_| self.mixes_windows()) {
-            Some(every) => format!("Block((index + 1) % {every} != 0) for index in range(LAYERS)"),
+            Some(every) => {
+                let first = self.model.global_first.unwrap_or(every);
+                format!("Block((index + 1) % {every} != {}) for index in range(LAYERS)", first % every)
+            }
             None => "Block() for _ in range(LAYERS)".to_owned(),
         };
         self.line(&format!("        self.blocks = nn.ModuleList({blocks})"));

@@ -6,7 +6,7 @@ use super::load::{self, Loaded, load};
 use super::overrides;
 use super::strategies::{distinct_labels, inherit, no_strategy};
 use super::written::{self, Axis, Case, ExperimentFile, Sweep, WrittenStrategy, check_setting};
-use crate::reader::error::{Error, Problem};
+use crate::reader::error::{Error, Problem, Remark};
 use crate::reader::keys::Reader;
 use crate::reader::paths::Environment;
 use crate::reader::source::{Sources, Span};
@@ -40,6 +40,15 @@ pub struct Document<'a> {
     /// A run without a strategy.
     tree: Table,
     overrides: Vec<Setting>,
+}
+
+/// A resolved run.
+pub struct Resolved {
+    pub config: RunConfig,
+    /// The spans of its keys.
+    pub tree: Table,
+    /// Inputs that were not read: a run with them cannot train.
+    pub unread: Vec<Problem>,
 }
 
 impl<'a> Document<'a> {
@@ -124,20 +133,29 @@ impl<'a> Document<'a> {
     }
 
     /// Resolves the run with these settings; later settings override earlier ones, and the command line overrides all.
-    /// Returns the configuration, and the tree with the spans of its keys.
     pub fn resolve<'s>(
         &self,
         settings: impl IntoIterator<Item = &'s Setting>,
-    ) -> Result<(RunConfig, Table), Vec<Problem>> {
+    ) -> Result<Resolved, Vec<Problem>> {
         let mut tree = self.tree.clone();
         settings.into_iter().for_each(|setting| tree.set(setting));
         self.overrides.iter().for_each(|setting| tree.set(setting));
         run_tables::complete_inference(&mut tree);
         let reader = Reader::complete(&EXPERIMENT, &self.sources, self.environment);
         let config = run_tables::read_run(&reader, &tree);
+        let remarks = reader.remarks();
         let config = reader.finish(config)?;
         rules::check(&config, &tree)?;
-        Ok((config, tree))
+        let has_quantized_base = config.strategy.lora.as_ref().is_some_and(|lora| lora.base.is_quantized());
+        let (mut unread, mut problems) = (Vec::new(), Vec::new());
+        for remark in remarks {
+            match remark {
+                Remark::Unread(problem) => unread.push(problem),
+                Remark::Quantized(_) if has_quantized_base => {}
+                Remark::Quantized(problem) => problems.push(problem),
+            }
+        }
+        if problems.is_empty() { Ok(Resolved { config, tree, unread }) } else { Err(problems) }
     }
 
     /// The keys that the command line sets in every run.

@@ -56,6 +56,15 @@ impl Problem {
     }
 }
 
+/// A problem of some runs only.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Remark {
+    /// A part of an input was not read: a warning in predictions, an error of runs that train.
+    Unread(Problem),
+    /// Stored weights are quantized: an error of runs without a quantized base.
+    Quantized(Problem),
+}
+
 /// All values, or all problems, so that they can be fixed at once.
 pub(crate) fn all<T>(
     results: impl IntoIterator<Item = Result<T, Vec<Problem>>>,

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::declare::{KeyCodec, Variant};
-use super::error::{MOST_SHOWN, Problem};
+use super::error::{MOST_SHOWN, Problem, Remark};
 use super::hints::{self, list};
 use super::paths::Environment;
 use super::source::{Sources, Span};
@@ -39,6 +39,7 @@ pub(crate) struct Reader<'a> {
     /// Whether required keys may be missing, as in a file that others extend.
     partial: bool,
     problems: RefCell<Vec<Problem>>,
+    remarks: RefCell<Vec<Remark>>,
 }
 
 impl<'a> Reader<'a> {
@@ -48,7 +49,14 @@ impl<'a> Reader<'a> {
         sources: &'a Sources,
         environment: &'a Environment<'a>,
     ) -> Reader<'a> {
-        Reader { sources, environment, file, partial: false, problems: RefCell::default() }
+        Reader {
+            sources,
+            environment,
+            file,
+            partial: false,
+            problems: RefCell::default(),
+            remarks: RefCell::default(),
+        }
     }
 
     /// Reports no missing keys.
@@ -67,6 +75,15 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn problem(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
+    }
+
+    pub(crate) fn remark(&self, remark: Remark) {
+        self.remarks.borrow_mut().push(remark);
+    }
+
+    /// The remarks so far.
+    pub(crate) fn remarks(&self) -> Vec<Remark> {
+        self.remarks.take()
     }
 
     /// Sets the hint of the last problem.

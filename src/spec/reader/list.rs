@@ -7,13 +7,15 @@ use super::reference::Accepts;
 use super::tree::{Node, Value};
 use super::write::TableWriter;
 
-/// A list of different values of one kind. An error about an element names and marks this element.
+/// A list of values of one kind. An error about an element names and marks this element.
 pub(crate) struct List<C> {
     /// The elements in error messages: "layers".
     pub(crate) of: &'static str,
     /// An example in TOML.
     pub(crate) example: &'static str,
     pub(crate) may_be_empty: bool,
+    /// Whether elements may be equal.
+    pub(crate) may_repeat: bool,
     pub(crate) element: C,
 }
 
@@ -47,7 +49,8 @@ impl<C: KeyCodec> KeyCodec for List<C> {
         let elements: Vec<Option<C::Output>> = nodes.iter().enumerate().map(read).collect();
         for (index, element) in elements.iter().enumerate().filter(|(_, element)| element.is_some()) {
             // A repeated element would have no effect.
-            if let Some(first) = elements[..index].iter().position(|other| other == element) {
+            let first = elements[..index].iter().position(|other| other == element);
+            if let Some(first) = first.filter(|_| !self.may_repeat) {
                 let problem = Problem::new(format!("`{name}[{index}]` repeats `{name}[{first}]`"));
                 let problem = problem.at(nodes[index].span).at(nodes[first].span);
                 keys.reader().problem(problem.help("remove one of the two"));

@@ -38,12 +38,22 @@ pub(crate) struct Boolean;
 pub(crate) struct NonEmptyText;
 
 /// Names of a model's layers, or patterns of names. Checked once the model is built.
-pub(crate) const LAYERS: List<NonEmptyText> =
-    List { of: "layers", example: "[\"embedding\"]", may_be_empty: true, element: NonEmptyText };
+pub(crate) const LAYERS: List<NonEmptyText> = List {
+    of: "layers",
+    example: "[\"embedding\"]",
+    may_be_empty: true,
+    may_repeat: false,
+    element: NonEmptyText,
+};
 
 /// Names of values of a model's forward pass, or patterns of names.
-pub(crate) const VALUES: List<NonEmptyText> =
-    List { of: "values", example: "[\"logits\"]", may_be_empty: true, element: NonEmptyText };
+pub(crate) const VALUES: List<NonEmptyText> = List {
+    of: "values",
+    example: "[\"logits\"]",
+    may_be_empty: true,
+    may_repeat: false,
+    element: NonEmptyText,
+};
 
 /// A size in bytes, with its unit: "24 GiB".
 pub(crate) struct SizeWithUnit;

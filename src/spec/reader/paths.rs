@@ -123,6 +123,7 @@ pub(crate) const PATHS: List<PathCodec> = List {
     of: "paths",
     example: "[\"../src/**/*.rs\"]",
     may_be_empty: false,
+    may_repeat: false,
     element: PathCodec { example: "../src/**/*.rs", resolve: path },
 };
 

@@ -111,6 +111,14 @@ impl Sources {
         Error::new(problems, file)
     }
 
+    /// Each problem as a text, without duplicates.
+    pub fn texts(&self, problems: &[Problem]) -> Vec<String> {
+        sorted(problems)
+            .into_iter()
+            .map(|problem| self.error(std::slice::from_ref(problem)).to_string())
+            .collect()
+    }
+
     fn excerpt(&self, span: Span) -> Excerpt<'_> {
         let source = &self.texts[span.source];
         let text = source.text.as_str();

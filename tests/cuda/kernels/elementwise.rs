@@ -58,7 +58,8 @@ fn rotary_matches_the_cpu() {
     for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 41], [2, 300, 3, 256, 64]]
     {
         for (dtype, inverse) in NUMBERS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
-            let frequencies = Frequencies { base: 1e4, scaling: scaling.filter(|_| inverse) };
+            let scaling = scaling.filter(|_| inverse);
+            let frequencies = Frequencies { base: 1e4, scaling, divisors: Vec::new() };
             let op = Op::Rotary(Rotary { rotated, head, frequencies, inverse });
             let qkv = Data::random(dtype, &[batch, sequence, rotated * head + rest], 1.0, 1);
             devices.check(&op, &op, &[qkv]);

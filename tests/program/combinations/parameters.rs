@@ -19,7 +19,25 @@ fn models_have_published_parameter_counts() {
         "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "head_dim": 128,
         "num_key_value_heads": 8, "intermediate_size": 3072, "vocab_size": 151_936, "rope_scaling": null,
     });
+    let gemma = json!({
+        "model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18,
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256,
+    });
+    let phi4 = json!({
+        "model_type": "phi3", "vocab_size": 100_352, "hidden_size": 5120, "intermediate_size": 17_920,
+        "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10,
+    });
+    let gpt_neo = json!({
+        "model_type": "gpt_neo", "hidden_size": 768, "num_layers": 12, "num_heads": 12,
+        "attention_types": [[["global", "local"], 6]],
+    });
     let cases = [
+        // The next five as the library counts its own models.
+        ("Gemma 2B", gemma, 2_506_172_416),
+        ("Phi-3 mini", json!({ "model_type": "phi3" }), 3_821_079_552),
+        ("Phi-4", phi4, 14_659_507_200),
+        ("StarCoder2 3B", json!({ "model_type": "starcoder2" }), 3_030_371_328),
+        ("GPT-Neo 125M", gpt_neo, 125_198_592),
         ("GPT-2", gpt2(), 124_439_808),
         ("Llama 3.2 1B", llama(), 1_235_814_400),
         ("Gemma 2 2B", gemma2(), 2_614_341_888),

@@ -94,5 +94,6 @@ pub(super) const GROUPS: List<InlineTable<Group>> = List {
     of: "tables",
     example: "[{ match = \"*.bias\", weight_decay = 0.0 }]",
     may_be_empty: true,
+    may_repeat: false,
     element: inline_table("groups", "a group", "match = \"*.bias\", weight_decay = 0.0"),
 };

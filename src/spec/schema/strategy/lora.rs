@@ -13,8 +13,13 @@ pub(super) const LORA: InlineTable<Lora> =
 const RANK: UsizeRange = UsizeRange(1..=1 << 24);
 
 /// Names of linear layers within a block, and patterns of names.
-const TARGETS: List<NonEmptyText> =
-    List { of: "parts of blocks", example: "[\"attention.qkv\"]", may_be_empty: true, element: NonEmptyText };
+const TARGETS: List<NonEmptyText> = List {
+    of: "parts of blocks",
+    example: "[\"attention.qkv\"]",
+    may_be_empty: true,
+    may_repeat: false,
+    element: NonEmptyText,
+};
 
 key_table! {
     /// Low-rank adaptation (Hu et al. 2022). The frozen base is the model itself.
@@ -58,6 +63,11 @@ impl LoraBase {
             | (LoraBase::Fp16, StorageDtype::Fp16) => LoraBase::Params,
             (base, _) => base,
         }
+    }
+
+    /// Whether it has fewer bits than numbers have.
+    pub fn is_quantized(self) -> bool {
+        matches!(self, LoraBase::Int8 | LoraBase::Nf4)
     }
 
     /// The default of `double_quantization`: true with nf4, as in QLoRA. `None` is a base that could not be read.

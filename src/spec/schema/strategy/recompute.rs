@@ -25,10 +25,20 @@ const AUTO: &str = "auto";
 /// The keys of the table form, which takes exactly one of them.
 const FORMS: [&str; 4] = ["every", "segments", "save", "budget"];
 
-const PARTS: List<Keyword<BlockPart>> =
-    List { of: "block parts", example: "[\"mlp\"]", may_be_empty: true, element: keyword() };
-const SAVED: List<Keyword<OpKind>> =
-    List { of: "operations", example: "[\"linear\"]", may_be_empty: true, element: keyword() };
+const PARTS: List<Keyword<BlockPart>> = List {
+    of: "block parts",
+    example: "[\"mlp\"]",
+    may_be_empty: true,
+    may_repeat: false,
+    element: keyword(),
+};
+const SAVED: List<Keyword<OpKind>> = List {
+    of: "operations",
+    example: "[\"linear\"]",
+    may_be_empty: true,
+    may_repeat: false,
+    element: keyword(),
+};
 
 /// More blocks than any model has.
 const BLOCKS: UsizeRange = UsizeRange(1..=1 << 24);

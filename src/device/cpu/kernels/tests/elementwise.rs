@@ -103,7 +103,8 @@ fn rotary_matches_the_reference() {
     for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 40], [2, 300, 3, 64, 64]] {
         let qkv = Data::random(&[batch, sequence, rotated * head + rest], 1);
         for (dtype, inverse) in FLOATS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
-            let op = Rotary { rotated, head, frequencies: Frequencies { base: 1e4, scaling: None }, inverse };
+            let frequencies = Frequencies { base: 1e4, scaling: None, divisors: Vec::new() };
+            let op = Rotary { rotated, head, frequencies, inverse };
             let qkv = qkv.clone().stored_as(dtype);
             let expected = reference::rotary(&op, &qkv.to_f64(), sequence, rotated * head + rest);
             // Angles of hundreds of radians, computed in f32, have larger errors.
@@ -122,7 +123,7 @@ fn rotary_matches_the_reference() {
 /// Dot products of rotated queries and keys depend on the distance of their positions only.
 #[test]
 fn rotary_dot_products_depend_on_distance_only() {
-    let frequencies = Frequencies { base: 1e4, scaling: None };
+    let frequencies = Frequencies { base: 1e4, scaling: None, divisors: Vec::new() };
     let op = Op::Rotary(Rotary { rotated: 2, head: 8, frequencies, inverse: false });
     let Data::F32(_, row) = Data::random(&[16], 1) else { unreachable!("random data is f32") };
     let qkv = Data::F32(TensorType::f32(&[1, 20, 16]), row.repeat(20));

@@ -1,6 +1,6 @@
 //! Activations of configurations.
 
-use super::fields::{ConfigError, ConfigFields};
+use super::fields::ConfigFields;
 use crate::schema::model::MlpActivation;
 use ops::Activation;
 
@@ -10,10 +10,10 @@ pub(super) fn read(
     field: &str,
     default: &str,
     of: fn(Activation) -> MlpActivation,
-) -> Result<MlpActivation, ConfigError> {
+) -> MlpActivation {
     let names = |function: Activation| {
         function.definition().hugging_face.iter().map(move |name| (*name, of(function)))
     };
     let known: Vec<(&str, MlpActivation)> = Activation::ALL.into_iter().flat_map(names).collect();
-    fields.one_of(field, default, &known)
+    fields.one_of(field, default, &known).unwrap_or(of(Activation::GeluTanh))
 }

@@ -1,37 +1,73 @@
-//! Gemma 2's configuration.
+//! The configurations of Gemma 1 and 2.
 
 use serde_json::Value;
 
-use super::Hf;
-use super::fields::{ConfigError, ConfigFields};
-use super::{activation, llama, windows};
+use super::fields::ConfigFields;
+use super::{Hf, activation, llama, windows};
 use crate::schema::model::{MlpActivation, Norm, NormPlacement, Transformer};
 
-pub(super) fn read(fields: &ConfigFields, hf: &Hf) -> Result<Transformer, ConfigError> {
-    let absent = llama::FamilyDefaults { kv_heads: Some(4), head_dim: Some(256) };
-    let model = llama::shared(fields, hf, absent)?;
-    // The library ignores it in favour of `hidden_activation`.
-    fields.ignore(&["hidden_act"]);
-    let no = Value::from(false);
-    fields.require("attention_bias", &no)?;
-    fields.require("use_bidirectional_attention", &no)?;
-    let listed = windows::listed(fields, model.layers)?;
+const GEMMA: llama::FamilyDefaults = llama::FamilyDefaults {
+    vocabulary: 256_000,
+    d_model: 3072,
+    d_ff: 24_576,
+    layers: 28,
+    heads: 16,
+    kv_heads: Some(16),
+    head_dim: Some(256),
+    positions: 8192,
+};
+
+const GEMMA2: llama::FamilyDefaults =
+    llama::FamilyDefaults { d_model: 2304, d_ff: 9216, layers: 26, heads: 8, kv_heads: Some(4), ..GEMMA };
+
+pub(super) fn gemma(fields: &ConfigFields, hf: &Hf) -> Transformer {
+    let model = shared(fields, hf, &GEMMA);
+    let gate = |function| MlpActivation::Gate(function);
+    let activation = if fields.has("hidden_activation") {
+        fields.ignore(&["hidden_act"]);
+        activation::read(fields, "hidden_activation", "gelu_pytorch_tanh", gate)
+    } else {
+        // The library takes "gelu" for the tanh approximation, which published files mean by it.
+        match activation::read(fields, "hidden_act", "gelu_pytorch_tanh", gate) {
+            MlpActivation::Gate(ops::Activation::Gelu) => gate(ops::Activation::GeluTanh),
+            other => other,
+        }
+    };
+    Transformer { activation, ..model }
+}
+
+pub(super) fn gemma2(fields: &ConfigFields, hf: &Hf) -> Transformer {
+    let model = shared(fields, hf, &GEMMA2);
+    // The library ignores the first in favour of `hidden_activation`, the second in favour of `sliding_window`.
+    fields.ignore(&["hidden_act", "sliding_window_size"]);
+    let listed = windows::listed(fields, model.layers);
     let slides = listed.unwrap_or_else(|| (0..model.layers).map(|layer| layer.is_multiple_of(2)).collect());
-    let window = fields.optional_size("sliding_window")?.or(Some(4096));
-    let (window, global_every) = windows::regular(fields, "layer_types", window, &slides)?;
+    let window = fields.optional_size("sliding_window").or(Some(4096));
+    let windows = windows::regular(fields, "layer_types", window, &slides);
     // Usually written as an integer.
-    let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
-    Ok(Transformer {
-        embedding_scale: Some((model.d_model as f64).sqrt()),
-        window,
-        global_every,
-        attention_scale: Some(scalar.sqrt().recip()),
-        attention_softcap: fields.number_or("attn_logit_softcapping", 50.0)?,
-        activation: activation::read(fields, "hidden_activation", "gelu_pytorch_tanh", MlpActivation::Gate)?,
-        norm: Norm::RmsZeroCentered,
+    let scalar = fields.number("query_pre_attn_scalar").unwrap_or(256.0);
+    // A scaled rotation scales scores, relative to one over the square root of a head's channels.
+    let rotation = model.attention_scale.map_or(1.0, |scale| scale * (model.head_dim as f64).sqrt());
+    Transformer {
+        attention_scale: Some(rotation * scalar.sqrt().recip()),
+        attention_softcap: fields.number_or("attn_logit_softcapping", 50.0),
+        activation: activation::read(fields, "hidden_activation", "gelu_pytorch_tanh", MlpActivation::Gate),
         norm_placement: NormPlacement::Sandwich,
-        tied: fields.flag("tie_word_embeddings")?.unwrap_or(true),
-        logit_softcap: fields.number_or("final_logit_softcapping", 30.0)?,
+        logit_softcap: fields.number_or("final_logit_softcapping", 30.0),
+        ..llama::with_windows(model, windows)
+    }
+}
+
+/// What both have in common.
+fn shared(fields: &ConfigFields, hf: &Hf, absent: &llama::FamilyDefaults) -> Transformer {
+    let model = llama::shared(fields, hf, absent, None);
+    let no = Value::from(false);
+    fields.require("attention_bias", &no);
+    fields.require("use_bidirectional_attention", &no);
+    Transformer {
+        embedding_scale: Some((model.d_model as f64).sqrt()),
+        norm: Norm::RmsZeroCentered,
+        tied: fields.flag("tie_word_embeddings").unwrap_or(true),
         ..model
-    })
+    }
 }

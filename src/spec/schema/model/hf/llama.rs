@@ -1,94 +1,199 @@
-//! The configurations of Llama, Mistral and Qwen, which share their field names.
+//! The configurations of Llama and the families that share its field names.
 
 use serde_json::Value;
 
-use super::fields::{ConfigError, ConfigFields};
-use super::{Hf, ModelFamily, activation, rotary, windows};
+use super::fields::ConfigFields;
+use super::windows::{self, Windows};
+use super::{Hf, ModelFamily, activation, rotary};
 use crate::reader::parsers::UsizeRange;
 use crate::schema::model::{Dropout, MlpActivation, Norm, Positions, Transformer};
 
-pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: ModelFamily) -> Result<Transformer, ConfigError> {
-    let (window, global_every) = windows_of(fields, family)?;
-    let (kv_heads, head_dim) = match family {
-        ModelFamily::Mistral => (Some(8), None),
-        ModelFamily::Qwen2 => (Some(32), None),
-        ModelFamily::Qwen3 => (Some(32), Some(128)),
-        _ => (None, None),
-    };
-    let absent = FamilyDefaults { kv_heads, head_dim };
-    // Qwen 2 has biases of queries, keys and values without a field for them.
-    let no = Value::from(false);
-    fields.require("mlp_bias", &no)?;
-    fields.require("attention_bias", &no)?;
-    Ok(Transformer {
-        window,
-        global_every,
-        qk_norm: family == ModelFamily::Qwen3,
-        activation: activation::read(fields, "hidden_act", "silu", MlpActivation::Gate)?,
-        qkv_bias: family == ModelFamily::Qwen2,
-        tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
-        ..shared(fields, hf, absent)?
-    })
-}
-
-/// The library's defaults for missing fields; `None` if the default is derived from other fields.
+/// The library's defaults of missing fields; `None`: derived from other fields.
 pub(super) struct FamilyDefaults {
+    pub(super) vocabulary: usize,
+    pub(super) d_model: usize,
+    pub(super) d_ff: usize,
+    pub(super) layers: usize,
+    pub(super) heads: usize,
     pub(super) kv_heads: Option<usize>,
     pub(super) head_dim: Option<usize>,
+    pub(super) positions: usize,
 }
 
-/// The fields that these families and Gemma share.
+const LLAMA: FamilyDefaults = FamilyDefaults {
+    vocabulary: 32_000,
+    d_model: 4096,
+    d_ff: 11_008,
+    layers: 32,
+    heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    positions: 2048,
+};
+const MISTRAL: FamilyDefaults =
+    FamilyDefaults { d_ff: 14_336, kv_heads: Some(8), positions: 131_072, ..LLAMA };
+const QWEN2: FamilyDefaults =
+    FamilyDefaults { vocabulary: 151_936, d_ff: 22_016, kv_heads: Some(32), positions: 32_768, ..LLAMA };
+const QWEN3: FamilyDefaults = FamilyDefaults { head_dim: Some(128), ..QWEN2 };
+const PHI3: FamilyDefaults =
+    FamilyDefaults { vocabulary: 32_064, d_model: 3072, d_ff: 8192, positions: PHI3_POSITIONS, ..LLAMA };
+const PHI3_POSITIONS: usize = 4096;
+const STARCODER2: FamilyDefaults = FamilyDefaults {
+    vocabulary: 49_152,
+    d_model: 3072,
+    d_ff: 12_288,
+    layers: 30,
+    heads: 24,
+    kv_heads: Some(2),
+    positions: 4096,
+    ..LLAMA
+};
+
+/// Llama, Mistral, Qwen 2 and Qwen 3.
+pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: ModelFamily) -> Transformer {
+    let absent = match family {
+        ModelFamily::Mistral => MISTRAL,
+        ModelFamily::Qwen2 => QWEN2,
+        ModelFamily::Qwen3 => QWEN3,
+        _ => LLAMA,
+    };
+    let model = shared(fields, hf, &absent, None);
+    // Only Llama has an `mlp_bias`. Biases of attention alone are not supported, but for Qwen 2, which has biases of
+    // queries, keys and values without a field for them.
+    let [of_mlp, of_attention] =
+        ["mlp_bias", "attention_bias"].map(|field| fields.flag(field).unwrap_or(false));
+    if of_attention != of_mlp {
+        fields.unsupported(
+            if of_attention { "attention_bias" } else { "mlp_bias" },
+            "biases in all layers or in none",
+        );
+    }
+    let windows = windows_of(fields, family, model.layers);
+    let model = with_windows(model, windows);
+    Transformer {
+        qk_norm: family == ModelFamily::Qwen3,
+        activation: activation::read(fields, "hidden_act", "silu", MlpActivation::Gate),
+        bias: of_mlp,
+        qkv_bias: of_mlp || family == ModelFamily::Qwen2,
+        tied: fields.flag("tie_word_embeddings").unwrap_or(false),
+        ..model
+    }
+}
+
+/// Phi-3 and Phi-4.
+pub(super) fn phi3(fields: &ConfigFields, hf: &Hf) -> Transformer {
+    let model = shared(fields, hf, &PHI3, Some(PHI3_POSITIONS));
+    // The library does not use it.
+    fields.ignore(&["embd_pdrop"]);
+    let no = Value::from(false);
+    fields.require("attention_bias", &no);
+    fields.require("mlp_bias", &no);
+    Transformer {
+        window: fields.optional_size("sliding_window"),
+        norm_epsilon: fields.number("rms_norm_eps").unwrap_or(1e-5),
+        activation: activation::read(fields, "hidden_act", "silu", MlpActivation::Gate),
+        dropout: Dropout { residual: fields.dropout_rate("resid_pdrop", 0.0, hf), ..model.dropout },
+        tied: fields.flag("tie_word_embeddings").unwrap_or(false),
+        ..model
+    }
+}
+
+/// StarCoder2: layer norms, biases and no gate.
+pub(super) fn starcoder2(fields: &ConfigFields, hf: &Hf) -> Transformer {
+    let model = shared(fields, hf, &STARCODER2, None);
+    // Fields of published files that the library does not read.
+    fields.ignore(&[
+        "activation_function",
+        "attention_softmax_in_fp32",
+        "layer_norm_epsilon",
+        "mlp_type",
+        "norm_type",
+    ]);
+    fields.ignore(&[
+        "scale_attention_softmax_in_fp32",
+        "scale_attn_weights",
+        "attn_pdrop",
+        "resid_pdrop",
+        "embd_pdrop",
+    ]);
+    let bias = fields.flag("use_bias").unwrap_or(true);
+    let dropout = Dropout {
+        embedding: fields.dropout_rate("embedding_dropout", 0.0, hf),
+        residual: fields.dropout_rate("residual_dropout", 0.0, hf),
+        ..model.dropout
+    };
+    Transformer {
+        window: fields.optional_size("sliding_window"),
+        activation: activation::read(fields, "hidden_act", "gelu_pytorch_tanh", MlpActivation::Plain),
+        norm: Norm::Layer,
+        norm_epsilon: fields.number("norm_epsilon").unwrap_or(1e-5),
+        bias,
+        qkv_bias: bias,
+        dropout,
+        tied: fields.flag("tie_word_embeddings").unwrap_or(true),
+        ..model
+    }
+}
+
+/// The fields that these families and Gemma share. `original`: the family's default of the context that a model was trained
+/// on before its rotation was scaled.
 pub(super) fn shared(
     fields: &ConfigFields,
     hf: &Hf,
-    absent: FamilyDefaults,
-) -> Result<Transformer, ConfigError> {
-    let layers = fields.layers("num_hidden_layers")?;
-    let (d_model, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
-    let positions = fields.size("max_position_embeddings")?;
-    fields.require("add_cross_attention", &Value::from(false))?;
-    fields.require("is_encoder_decoder", &Value::from(false))?;
+    absent: &FamilyDefaults,
+    original: Option<usize>,
+) -> Transformer {
+    let layers = fields.layers("num_hidden_layers", absent.layers);
+    let d_model = fields.size("hidden_size", absent.d_model);
+    let heads = fields.size("num_attention_heads", absent.heads);
+    let positions = fields.size("max_position_embeddings", absent.positions);
+    let context = hf.context.unwrap_or(positions);
+    let model = Transformer::new(layers, d_model, heads, context);
+    // A default that does not divide the heads is another model's: no version of the library runs with it.
+    let default = absent.kv_heads.filter(|kv_heads| heads.is_multiple_of(*kv_heads)).unwrap_or(heads);
+    let kv_heads = fields.size_or("num_key_value_heads", heads, default);
+    let head_dim = fields.size_or("head_dim", model.head_dim, absent.head_dim.unwrap_or(model.head_dim));
+    let (rotary, score_factor) =
+        rotary::read(fields, &rotary::Sizes { head_dim, positions, context, original });
     let dropout =
-        Dropout { attention: fields.dropout_rate("attention_dropout", 0.0, hf)?, ..Dropout::default() };
-    let model = Transformer::new(layers, d_model, heads, hf.context.unwrap_or(positions));
-    Ok(Transformer {
-        vocabulary: fields.size("vocab_size")?,
-        kv_heads: fields.size_or("num_key_value_heads", heads, absent.kv_heads.unwrap_or(heads))?,
-        head_dim: fields.size_or("head_dim", model.head_dim, absent.head_dim.unwrap_or(model.head_dim))?,
-        d_ff: fields.size("intermediate_size")?,
+        Dropout { attention: fields.dropout_rate("attention_dropout", 0.0, hf), ..Dropout::default() };
+    Transformer {
+        vocabulary: fields.size("vocab_size", absent.vocabulary),
+        kv_heads,
+        head_dim,
+        attention_scale: (score_factor != 1.0).then(|| score_factor / (head_dim as f64).sqrt()),
+        d_ff: fields.size("intermediate_size", absent.d_ff),
         norm: Norm::Rms,
-        norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
+        norm_epsilon: fields.number("rms_norm_eps").unwrap_or(1e-6),
         positions: Positions::Rotary,
-        rotary: rotary::read(fields)?,
+        rotary,
         bias: false,
         qkv_bias: false,
         dropout,
-        weights: hf.weights.clone(),
         ..model
-    })
+    }
 }
 
-/// `window` and `global_every`.
-fn windows_of(
-    fields: &ConfigFields,
-    family: ModelFamily,
-) -> Result<(Option<usize>, Option<usize>), ConfigError> {
-    let layers = fields.layers("num_hidden_layers")?;
-    let listed = windows::listed(fields, layers)?;
+pub(super) fn with_windows(model: Transformer, windows: Windows) -> Transformer {
+    let Windows { window, global_every, global_first } = windows;
+    Transformer { window, global_every, global_first, ..model }
+}
+
+fn windows_of(fields: &ConfigFields, family: ModelFamily, layers: usize) -> Windows {
     let (field, slides) = match family {
+        // The library's Llama ignores `sliding_window`, which is reported as unknown.
+        ModelFamily::Llama => return Windows::default(),
         ModelFamily::Qwen2 | ModelFamily::Qwen3 => {
             // The first `max_window_layers` blocks attend to the full context.
-            let first = fields.integer("max_window_layers", UsizeRange(0..=usize::MAX))?.unwrap_or(28);
-            let slides = fields.flag("use_sliding_window")?.unwrap_or(false);
+            let first = fields.integer("max_window_layers", UsizeRange(0..=usize::MAX)).unwrap_or(28);
+            let slides = fields.flag("use_sliding_window").unwrap_or(false);
             ("max_window_layers", (0..layers).map(|layer| slides && layer >= first).collect())
         }
-        ModelFamily::Mistral => ("sliding_window", vec![!fields.is_null("sliding_window"); layers]),
-        _ => ("layer_types", vec![false; layers]),
+        _ => ("sliding_window", vec![!fields.is_null("sliding_window"); layers]),
     };
-    // Llama has no windows: the field is left unread, so that it is reported as unknown.
-    let window = if family == ModelFamily::Llama { None } else { fields.optional_size("sliding_window")? };
-    let window = if family == ModelFamily::Mistral { window.or(Some(4096)) } else { window };
-    match listed {
+    let window = fields.optional_size("sliding_window");
+    let window = if fields.is_null("sliding_window") { window } else { window.or(Some(4096)) };
+    match windows::listed(fields, layers) {
         Some(slides) => windows::regular(fields, "layer_types", window, &slides),
         None => windows::regular(fields, field, window, &slides),
     }

@@ -62,6 +62,7 @@ impl Transformer {
         add(!self.causal, "not causal");
         self.window.iter().for_each(|window| add(true, &format!("window {window}")));
         self.global_every.iter().for_each(|every| add(true, &format!("but each {every}.")));
+        self.global_first.iter().for_each(|first| add(true, &format!("from {first}")));
         add(self.attention_softcap.is_some(), "soft-capped");
         add(self.qk_norm, "qk-norm");
         add(self.logit_softcap.is_some(), "capped logits");

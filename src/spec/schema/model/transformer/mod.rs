@@ -35,6 +35,9 @@ const BYTES: usize = 256;
 /// PyTorch's default.
 const NORM_EPSILON: f64 = 1e-5;
 
+/// GPT-2's.
+const DEVIATION: f64 = 0.02;
+
 key_table! {
     /// A decoder: blocks of attention and a feed-forward layer.
     pub struct Transformer {
@@ -61,6 +64,8 @@ key_table! {
         pub window: Option<usize> = Optional(DIMENSION), default None;
         /// Every n-th block attends to the full context instead of the window. Needs `window`.
         pub global_every: Option<usize> = Optional(LAYERS), default None;
+        /// The first block that attends to the full context, from 1; by default `global_every`. Needs `global_every`.
+        pub global_first: Option<usize> = Optional(LAYERS), default None;
         /// Factor of the attention scores; by default one over the square root of `head_dim`.
         pub attention_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Soft cap of attention scores: `cap * tanh(score / cap)` (Gemma 2).
@@ -91,6 +96,9 @@ key_table! {
         pub logit_softcap: Option<f64> = Optional(POSITIVE), default None;
         /// Dropout probabilities: one number for all places, or a table. No effect in evaluation.
         pub dropout: Dropout = DropoutCodec, default Dropout::default();
+        /// Standard deviation of randomly initialized weights; that of projections into the residual stream is divided by
+        /// the square root of their number (`initializer_range`).
+        pub initial_deviation: f64 = POSITIVE, default DEVIATION;
         /// Safetensors file with the initial parameters; a relative path starts at the folder of the file that writes
         /// it.
         pub weights: Option<PathBuf> = Optional(file_path("final.safetensors")), default None;
@@ -131,6 +139,7 @@ impl Transformer {
             causal: true,
             window: None,
             global_every: None,
+            global_first: None,
             attention_scale: None,
             attention_softcap: None,
             qk_norm: false,
@@ -146,13 +155,18 @@ impl Transformer {
             tied: true,
             logit_softcap: None,
             dropout: Dropout::default(),
+            initial_deviation: DEVIATION,
             weights: None,
         }
     }
 
     /// The attention window of a block in positions, its own included; `None` if it attends to the full context.
     pub fn window_of(&self, block: usize) -> Option<usize> {
-        let is_global = self.global_every.is_some_and(|every| (block + 1).is_multiple_of(every));
+        let number = block + 1;
+        let is_global = self.global_every.is_some_and(|every| match self.global_first {
+            Some(first) => number >= first && (number - first).is_multiple_of(every),
+            None => number.is_multiple_of(every),
+        });
         self.window.filter(|_| !is_global)
     }
 

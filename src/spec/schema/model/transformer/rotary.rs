@@ -1,6 +1,7 @@
 //! `rotary`: rotary position embeddings (RoPE) of queries and keys.
 
 use crate::reader::declare::{InlineTable, Optional, inline_table, key_table};
+use crate::reader::list::List;
 use crate::reader::parsers::{DIMENSION, FloatRange, POSITIVE};
 use ops::{Frequencies, Scaling};
 
@@ -14,6 +15,15 @@ const FACTOR: FloatRange = FloatRange {
     expected: "a number of at least 1 that an f32 can hold",
 };
 
+/// As many as a head has channel pairs.
+const DIVISORS: List<FloatRange> = List {
+    of: "numbers",
+    example: "[1.0, 1.0, 4.0, 4.0]",
+    may_be_empty: true,
+    may_repeat: true,
+    element: POSITIVE,
+};
+
 key_table! {
     /// The angle by which each pair of channels is rotated from one position to the next.
     pub struct Rotary: Default {
@@ -21,6 +31,8 @@ key_table! {
         pub base: f64 = POSITIVE, default 10_000.0;
         /// Lower frequencies, for a longer context than the model was trained on (`rope_scaling`).
         pub scaling: Option<RotaryScaling> = Optional(SCALING), default None;
+        /// Divisor of each pair's frequency, from the highest frequency to the lowest: linear, YaRN and LongRoPE scaling.
+        pub divisors: Vec<f64> = DIVISORS, default Vec::new();
     }
 }
 
@@ -47,6 +59,6 @@ impl Rotary {
             high,
             original,
         });
-        Frequencies { base: self.base, scaling }
+        Frequencies { base: self.base, scaling, divisors: self.divisors.clone() }
     }
 }

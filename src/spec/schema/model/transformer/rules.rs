@@ -12,8 +12,10 @@ const HEAD_DIM: &str = "model.transformer.head_dim";
 const CAUSAL: &str = "model.transformer.causal";
 const WINDOW: &str = "model.transformer.window";
 const GLOBAL_EVERY: &str = "model.transformer.global_every";
+const GLOBAL_FIRST: &str = "model.transformer.global_first";
 const POSITIONS: &str = "model.transformer.positions";
 const ROTARY: &str = "model.transformer.rotary";
+const DIVISORS: &str = "model.transformer.rotary.divisors";
 const LOW: &str = "model.transformer.rotary.scaling.low";
 const HIGH: &str = "model.transformer.rotary.scaling.high";
 
@@ -23,8 +25,10 @@ impl Transformer {
         self.kv_heads_divide_heads(tree)?;
         self.window_needs_causal_attention(tree)?;
         self.global_every_needs_window(tree)?;
+        self.global_first_needs_global_every(tree)?;
         self.rotary_needs_even_head_dim(tree)?;
         self.rotary_needs_rotary_positions(tree)?;
+        self.each_pair_has_a_divisor(tree)?;
         self.scaling_low_is_below_high(tree)
     }
 
@@ -68,6 +72,23 @@ impl Transformer {
         ))
     }
 
+    fn global_first_needs_global_every(&self, tree: &Table) -> Result<(), Problem> {
+        let Some(first) = self.global_first else { return Ok(()) };
+        let (message, remedy) = match self.global_every {
+            None => {
+                let message =
+                    "global_first selects one of every n blocks, and global_every is not set".to_owned();
+                (message, "add global_every, or remove global_first")
+            }
+            // Block `every` would have a window, although it is the first of a group of n.
+            Some(every) if first > every => {
+                (format!("global_first = {first} is above global_every = {every}"), "use 1 to global_every")
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(attach_span(message, &[GLOBAL_FIRST, GLOBAL_EVERY], tree, remedy))
+    }
+
     fn rotary_needs_even_head_dim(&self, tree: &Table) -> Result<(), Problem> {
         let Transformer { heads, d_model, head_dim, .. } = *self;
         if self.positions != Positions::Rotary || head_dim.is_multiple_of(2) {
@@ -97,6 +118,16 @@ impl Transformer {
             tree,
             "use positions = \"rotary\", or remove rotary",
         ))
+    }
+
+    fn each_pair_has_a_divisor(&self, tree: &Table) -> Result<(), Problem> {
+        let (found, pairs) = (self.rotary.divisors.len(), self.head_dim / 2);
+        if [0, pairs].contains(&found) {
+            return Ok(());
+        }
+        let message =
+            format!("rotary.divisors has {found} numbers, and heads have {pairs} pairs of channels");
+        Err(attach_span(message, &[DIVISORS, HEAD_DIM], tree, format!("write {pairs} numbers")))
     }
 
     fn scaling_low_is_below_high(&self, tree: &Table) -> Result<(), Problem> {
