@@ -17,8 +17,7 @@ const OF_OTHER_HEADS: &[&str] = &[
 ];
 
 pub(super) fn gpt2(fields: &ConfigFields, hf: &Hf) -> Transformer {
-    // The library reads both names.
-    let either = |own: &'static str, shared: &'static str| if fields.has(own) { own } else { shared };
+    let either = |own, shared| either(fields, own, shared);
     let layers = fields.layers(either("n_layer", "num_hidden_layers"), 12);
     let d_model = fields.size(either("n_embd", "hidden_size"), 768);
     let heads = fields.size(either("n_head", "num_attention_heads"), 12);
@@ -56,7 +55,7 @@ pub(super) fn gpt2(fields: &ConfigFields, hf: &Hf) -> Transformer {
 
 /// GPT-Neo: windows in every second block, and scores without a factor.
 pub(super) fn gpt_neo(fields: &ConfigFields, hf: &Hf) -> Transformer {
-    let either = |own: &'static str, shared: &'static str| if fields.has(own) { own } else { shared };
+    let either = |own, shared| either(fields, own, shared);
     let layers = fields.layers(either("num_layers", "num_hidden_layers"), 24);
     let d_model = fields.size("hidden_size", 2048);
     let heads = fields.size(either("num_heads", "num_attention_heads"), 16);
@@ -88,6 +87,11 @@ fn shared(fields: &ConfigFields, model: Transformer) -> Transformer {
         tied: fields.flag("tie_word_embeddings").unwrap_or(true),
         ..model
     }
+}
+
+/// The one of two names of a field that is written. The library reads both.
+fn either(fields: &ConfigFields, own: &'static str, shared: &'static str) -> &'static str {
+    if fields.has(shared) && !fields.has(own) && !fields.is_null(own) { shared } else { own }
 }
 
 /// The context; an error if it exceeds the position table.

@@ -98,7 +98,10 @@ fn windows_follow_the_family() {
         json!({ "sliding_window": 7, "layer_types": types(["sliding", "sliding", "sliding", "full"]) });
     assert_eq!(seen(&qwen, last), Ok((Some(7), Some(4))));
     let first = json!({ "sliding_window": 7, "layer_types": types(["full", "sliding", "sliding", "full"]) });
-    assert!(seen(&qwen, first).is_err());
+    assert_eq!(seen(&qwen, first), Ok((Some(7), Some(3))));
+    let irregular =
+        json!({ "sliding_window": 7, "layer_types": types(["sliding", "full", "full", "sliding"]) });
+    assert!(seen(&qwen, irregular).is_err());
     assert!(seen(&qwen, json!({ "layer_types": ["full_attention"] })).is_err());
 }
 
