@@ -84,8 +84,10 @@ impl TensorNaming {
     pub fn with_prefix(self, tensor: &str) -> String {
         match (self, tensor) {
             (TensorNaming::Own, _) | (_, "lm_head.weight") => tensor.to_owned(),
-            (TensorNaming::Gpt2, _) => format!("transformer.{tensor}"),
-            (TensorNaming::Llama, _) => format!("model.{tensor}"),
+            (TensorNaming::Gpt2 | TensorNaming::GptNeo, _) => format!("transformer.{tensor}"),
+            (TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2, _) => {
+                format!("model.{tensor}")
+            }
         }
     }
 

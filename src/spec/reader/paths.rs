@@ -128,8 +128,13 @@ pub(crate) const PATHS: List<PathCodec> = List {
 };
 
 /// Paths and globs of files for evaluation.
-pub(crate) const EVALUATION_PATHS: List<PathCodec> =
-    List { of: "paths", example: "[\"../val/*.txt\"]", may_be_empty: true, element: PATHS.element };
+pub(crate) const EVALUATION_PATHS: List<PathCodec> = List {
+    of: "paths",
+    example: "[\"../val/*.txt\"]",
+    may_be_empty: true,
+    may_repeat: false,
+    element: PATHS.element,
+};
 
 /// One file, without wildcards, and an example of its name.
 pub(crate) const fn file_path(example: &'static str) -> PathCodec {

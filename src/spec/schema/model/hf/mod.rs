@@ -141,6 +141,11 @@ struct Described {
 }
 
 impl Hf {
+    /// A configuration without further keys.
+    fn of(config: &str) -> Hf {
+        Hf { config: config.into(), context: None, dropout: true, ignore: Vec::new(), weights: None }
+    }
+
     /// The described model. Problems of the configuration are reported at the key `config`.
     pub(super) fn resolve(self, keys: &mut Keys<'_>) -> Option<Transformer> {
         let span = keys.entry("config").map(|entry| entry.node.span);

@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::ConfigFields;
-use super::{Hf, ModelFamily, transformer};
+use super::{Hf, ModelFamily, describe};
 use crate::reader::declare::KeywordEnum;
 use crate::schema::model::{MlpActivation, RotaryScaling, Transformer};
 use data::TensorNaming;
@@ -25,7 +24,11 @@ impl HfConfiguration {
             | ModelFamily::Mistral
             | ModelFamily::Qwen2
             | ModelFamily::Qwen3
+            | ModelFamily::Gemma
             | ModelFamily::Gemma2 => TensorNaming::Llama,
+            ModelFamily::Phi3 => TensorNaming::Phi3,
+            ModelFamily::Starcoder2 => TensorNaming::Starcoder2,
+            ModelFamily::GptNeo => TensorNaming::GptNeo,
         }
     }
 }
@@ -38,11 +41,9 @@ impl Transformer {
             let mut fields = fields(&model, family)?;
             fields.insert("model_type".to_owned(), family.keyword().into());
             fields.insert("architectures".to_owned(), json!([family.class()]));
-            let fields = Value::Object(fields);
-            let read = ConfigFields::parse(&fields.to_string()).ok()?;
-            let hf = Hf { config: "config.json".into(), context: None, dropout: true, weights: None };
-            let is_equal = transformer(&read, &hf).is_ok_and(|read| read == model);
-            is_equal.then_some(HfConfiguration { family, fields })
+            fields.insert("initializer_range".to_owned(), model.initial_deviation.into());
+            let is_equal = describe(&fields, &Hf::of("config.json")).is_ok_and(|read| read.model == model);
+            is_equal.then_some(HfConfiguration { family, fields: Value::Object(fields) })
         })
     }
 }
@@ -69,11 +70,30 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
             "attn_pdrop": model.dropout.attention,
             "resid_pdrop": model.dropout.residual,
         }),
+        ModelFamily::GptNeo => json!({
+            "num_layers": model.layers,
+            "hidden_size": model.d_model,
+            "num_heads": model.heads,
+            "max_position_embeddings": model.context,
+            "intermediate_size": model.d_ff,
+            "vocab_size": model.vocabulary,
+            "activation_function": activation,
+            "layer_norm_epsilon": model.norm_epsilon,
+            "tie_word_embeddings": model.tied,
+            "embed_dropout": model.dropout.embedding,
+            "attention_dropout": model.dropout.attention,
+            "resid_dropout": model.dropout.residual,
+            "window_size": model.window.unwrap_or(model.context),
+            "attention_types": layer_types(model, ["local", "global"]).map(|word| json!([[word], 1])).collect::<Value>(),
+        }),
         ModelFamily::Llama
         | ModelFamily::Mistral
         | ModelFamily::Qwen2
         | ModelFamily::Qwen3
-        | ModelFamily::Gemma2 => {
+        | ModelFamily::Gemma
+        | ModelFamily::Gemma2
+        | ModelFamily::Phi3
+        | ModelFamily::Starcoder2 => {
             let mut fields = json!({
                 "num_hidden_layers": model.layers,
                 "hidden_size": model.d_model,
@@ -88,19 +108,33 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
                 "tie_word_embeddings": model.tied,
                 "attention_dropout": model.dropout.attention,
                 "rope_theta": model.rotary.base,
-                "rope_scaling": model.rotary.scaling.as_ref().map(scaling),
+                "rope_scaling": scaling(model),
             });
+            let sliding = || layer_types(model, ["sliding_attention", "full_attention"]).collect::<Vec<_>>();
             let more = match family {
+                ModelFamily::Llama => json!({ "attention_bias": model.bias, "mlp_bias": model.bias }),
                 ModelFamily::Mistral => json!({ "sliding_window": model.window }),
+                ModelFamily::Phi3 => json!({
+                    "sliding_window": model.window,
+                    "resid_pdrop": model.dropout.residual,
+                }),
+                ModelFamily::Starcoder2 => json!({
+                    "sliding_window": model.window,
+                    "norm_epsilon": model.norm_epsilon,
+                    "use_bias": model.bias,
+                    "embedding_dropout": model.dropout.embedding,
+                    "residual_dropout": model.dropout.residual,
+                }),
+                ModelFamily::Gemma => json!({ "hidden_activation": activation }),
                 ModelFamily::Qwen2 | ModelFamily::Qwen3 if model.window.is_some() => json!({
                     "use_sliding_window": true,
                     "sliding_window": model.window,
-                    "layer_types": layer_types(model),
+                    "layer_types": sliding(),
                 }),
                 ModelFamily::Gemma2 => json!({
                     "hidden_activation": activation,
                     "sliding_window": model.window,
-                    "layer_types": layer_types(model),
+                    "layer_types": sliding(),
                     "query_pre_attn_scalar": model.attention_scale.map(|scale| (1.0 / (scale * scale)).round() as u64),
                     "attn_logit_softcapping": model.attention_softcap,
                     "final_logit_softcapping": model.logit_softcap,
@@ -114,20 +148,32 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
     fields.as_object().cloned()
 }
 
-/// Whether each block attends to the window or to the full context.
-fn layer_types(model: &Transformer) -> Vec<&'static str> {
-    let word = |block| if model.window_of(block).is_some() { "sliding_attention" } else { "full_attention" };
-    (0..model.layers).map(word).collect()
+/// For each block the first word if it attends to the window, or the second if it attends to the full context.
+fn layer_types(model: &Transformer, [window, full]: [&'static str; 2]) -> impl Iterator<Item = &'static str> {
+    (0..model.layers).map(move |block| if model.window_of(block).is_some() { window } else { full })
 }
 
-fn scaling(scaling: &RotaryScaling) -> Value {
-    let &RotaryScaling { factor, low, high, original } = scaling;
+/// The scaling of rotations. Divisors are LongRoPE's, whose attention factor scales queries and keys.
+fn scaling(model: &Transformer) -> Value {
+    if let Some(&RotaryScaling { factor, low, high, original }) = model.rotary.scaling.as_ref() {
+        return json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": original,
+        });
+    }
+    if model.rotary.divisors.is_empty() {
+        return Value::Null;
+    }
+    let scale = model.attention_scale.map_or(1.0, |scale| scale * (model.head_dim as f64).sqrt());
     json!({
-        "rope_type": "llama3",
-        "factor": factor,
-        "low_freq_factor": low,
-        "high_freq_factor": high,
-        "original_max_position_embeddings": original,
+        "rope_type": "longrope",
+        "short_factor": model.rotary.divisors,
+        "long_factor": model.rotary.divisors,
+        "original_max_position_embeddings": model.context,
+        "attention_factor": scale.sqrt(),
     })
 }
 
@@ -136,28 +182,49 @@ mod tests {
     use super::super::configurations::{gemma2, gpt2, llama, with};
     use super::*;
 
-    /// One configuration of each family.
+    fn read(fields: &Value) -> Transformer {
+        let described = describe(fields.as_object().unwrap(), &Hf::of("config.json"));
+        described.unwrap_or_else(|errors| panic!("{fields}: {errors:?}")).model
+    }
+
+    /// One configuration of each family. Phi-3's model is Llama's.
     #[test]
     fn configurations_that_were_read_are_written_equal() {
-        let qwen = json!({ "rope_scaling": null, "sliding_window": 64, "use_sliding_window": true, "max_window_layers": 0 });
+        let plain = || with(&llama(), &json!({ "rope_scaling": null }));
         let of = |family: ModelFamily| match family {
             ModelFamily::Gpt2 => gpt2(),
+            ModelFamily::GptNeo => {
+                json!({ "num_layers": 4, "hidden_size": 64, "num_heads": 4, "window_size": 64 })
+            }
             ModelFamily::Llama => llama(),
-            ModelFamily::Gemma2 => gemma2(),
-            ModelFamily::Mistral => with(&llama(), &json!({ "rope_scaling": null, "sliding_window": 64 })),
-            ModelFamily::Qwen2 | ModelFamily::Qwen3 => with(&llama(), &qwen),
+            ModelFamily::Gemma | ModelFamily::Gemma2 => gemma2(),
+            ModelFamily::Mistral => with(&plain(), &json!({ "sliding_window": 64 })),
+            ModelFamily::Qwen2 | ModelFamily::Qwen3 => with(
+                &plain(),
+                &json!({ "sliding_window": 64, "use_sliding_window": true, "max_window_layers": 0 }),
+            ),
+            ModelFamily::Phi3 => plain(),
+            ModelFamily::Starcoder2 => with(&plain(), &json!({ "hidden_act": "gelu_pytorch_tanh" })),
         };
         for family in ModelFamily::ALL {
             let config = with(&of(*family), &json!({ "model_type": family.keyword() }));
-            let read = |fields: &Value| {
-                let hf = Hf { config: "config.json".into(), context: None, dropout: true, weights: None };
-                transformer(&ConfigFields::parse(&fields.to_string()).unwrap(), &hf)
-                    .unwrap_or_else(|error| panic!("{fields}: {error:?}"))
-            };
             let model = read(&config);
             let written = model.hf_configuration().unwrap_or_else(|| panic!("{config} is not written"));
-            assert_eq!(written.family, *family);
+            let expected = if *family == ModelFamily::Phi3 { ModelFamily::Llama } else { *family };
+            assert_eq!(written.family, expected);
             assert_eq!(read(&written.fields), model, "{config}");
+        }
+    }
+
+    #[test]
+    fn scaled_rotations_are_written_equal() {
+        for scaling in [
+            json!({ "rope_type": "linear", "factor": 4.0 }),
+            json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768 }),
+        ] {
+            let model = read(&with(&llama(), &json!({ "rope_scaling": scaling })));
+            let written = model.hf_configuration().unwrap_or_else(|| panic!("{scaling} is not written"));
+            assert_eq!(read(&written.fields), model);
         }
     }
 
