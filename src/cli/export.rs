@@ -10,7 +10,8 @@ use super::run_selector::{NumberedRun, choose, is_named, title};
 use super::torch;
 use ::plan::{Point, Purpose};
 use base::units::Bytes;
-use pytorch::{Event, Machine, Sequence, Usage};
+use pytorch::{Event, Machine, ScriptPrediction, Sequence, Usage};
+use spec::AllocConf;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -44,7 +45,12 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let peaks = pytorch::replay(&sequence, None, alloc_conf).map_err(|(_, error)| Failure::machine(error))?;
     let predicted_for = format!("{} on {}", plan.keys.torch_program(), plan.target.name);
     let heading = format!("{}, {}, predicted for {predicted_for}", plan.experiment, title(run));
-    let script = pytorch::script(config, card, options, &heading, &peaks.steps).map_err(not_covered)?;
+    let allocator = (alloc_conf != AllocConf::default()).then(|| {
+        let variable = plan.keys.torch_version.allocator_variable();
+        (variable, alloc_conf.to_string())
+    });
+    let prediction = ScriptPrediction { title: &heading, peaks: &peaks.steps, allocator };
+    let script = pytorch::script(config, card, options, &prediction).map_err(not_covered)?;
     match &args.out {
         Some(file) => write(file, &script)?,
         None => output::print(&script)?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use device::{DeviceKind, Pool, Target};
-use pytorch::{Card, CardMemory, Forecast, Machine, NotCovered};
+use pytorch::{Card, CardMemory, Forecast, Machine, NotCovered, ScriptPrediction};
 use spec::{Framework, MemoryKey, PlanKeys, RunConfig};
 
 /// PyTorch's memory of a run.
@@ -77,7 +77,7 @@ impl TorchForecaster {
 pub(super) fn have_same_script(target: &Target, one: &RunConfig, two: &RunConfig) -> bool {
     let script = |config| {
         let machine = torch_machine(target, PlanKeys::default())?;
-        pytorch::script(config, machine.card, machine.options, "", &[]).ok()
+        pytorch::script(config, machine.card, machine.options, &ScriptPrediction::default()).ok()
     };
     script(one).is_some_and(|script_of_one| script(two) == Some(script_of_one))
 }

@@ -207,7 +207,7 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
             "a residual stream of another dtype than the parameters: use residual = \"{params}\""
         )));
     }
-    if strategy.gradient_dtype != strategy.params && !has_masters {
+    if config.trains() && strategy.gradient_dtype != strategy.params && !has_masters {
         return not_covered("gradients of another dtype than the parameters, without master weights");
     }
     if strategy.precision.dtype() != strategy.params.dtype() {

@@ -30,7 +30,7 @@ mod workspace;
 pub use allocator::{CardMemory, OutOfMemory, Usage};
 pub use card::Card;
 pub use coverage::NotCovered;
-pub use export::script;
+pub use export::{ScriptPrediction, script};
 pub use forecast::{Fit, Forecast, Machine, Refusal, TorchRun};
 pub use peak::{LivePeak, LogitCopies};
 pub use program::sequence;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use data::{Contents, DataError, Part, Sample, SampleLengths};
 use plan::Point;
-use pytorch::{Card, Event, NotCovered, Sequence};
+use pytorch::{Card, Event, NotCovered, ScriptPrediction, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use spec::{AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchVersion};
@@ -216,7 +216,8 @@ fn predicted_requests_and_peaks_are_pytorch_s() {
 #[test]
 fn recorded_scripts_are_the_exported_ones() {
     check(|vector, run| {
-        let script = pytorch::script(run, vector.card(), vector.options(), "", &[]).expect("covered");
+        let script = pytorch::script(run, vector.card(), vector.options(), &ScriptPrediction::default())
+            .expect("covered");
         let lines = script.lines().skip(1).filter(|line| !line.starts_with("PREDICTED = "));
         let text: String = lines.flat_map(|line| [line, "\n"]).collect();
         (digest(&text) != vector.script)

@@ -65,7 +65,12 @@ fn saved_checkpoint_holds_the_final_parameters() {
 fn saved_adapter_holds_the_factors() {
     let lora =
         "[strategies.lora]\nlora = { rank = 2, alpha = 6, targets = [\"attention.qkv\", \"mlp.out\"] }\n";
-    let dir = folder(LLAMA, lora);
+    let dir = folder(LLAMA, "[strategies.plain]\n");
+    sweep(&dir, "tiny.toml", &["--dump", "base"]);
+    fs::copy(only(&dir, "base/*/final.safetensors"), dir.path("start.safetensors")).unwrap();
+    let text = fs::read_to_string(dir.path("tiny.toml")).unwrap();
+    let text = text.replace("context = 16\n", "context = 16\nweights = \"start.safetensors\"\n");
+    dir.write("tiny.toml", text.replace("[strategies.plain]\n", lora));
     sweep(&dir, "tiny.toml", &["--dump", "dumps", "--save", "saved"]);
     let config: Value =
         serde_json::from_slice(&fs::read(only(&dir, "saved/*/adapter_config.json")).unwrap()).unwrap();
@@ -92,11 +97,20 @@ fn saved_adapter_holds_the_factors() {
 }
 
 #[test]
-fn models_of_no_family_are_not_saved() {
-    let dir = folder("norm_placement = \"post\"\n", "[strategies.plain]\n");
-    let text = sweep(&dir, "tiny.toml", &["--save", "saved"]);
-    assert!(
-        text.contains("nothing to save: its model is of no family of the library transformers"),
-        "{text}"
-    );
+fn runs_without_a_checkpoint_are_errors() {
+    let plain = "[strategies.plain]\n";
+    let lora = "[strategies.lora]\nlora = { rank = 2, alpha = 6, targets = [\"*\"] }\n";
+    let inference = "[measure]\nwhat = \"inference\"\n[strategies.plain]\n";
+    for (model, strategy, save, reason) in [
+        ("norm_placement = \"post\"\n", plain, "saved", "no model family of the library"),
+        ("", lora, "saved", "its base is randomly initialized"),
+        ("", inference, "saved", "the run trains nothing"),
+        ("", plain, "./dumps/../dumps", "--dump and --save name the same folder"),
+    ] {
+        let dir = folder(model, strategy);
+        let command = ["sweep", "--device", "cpu", "tiny.toml", "--dump", "dumps", "--save", save];
+        let output = dir.program(&command).output().unwrap();
+        assert!(output.status.code() == Some(2) && said(&output).contains(reason), "{}", said(&output));
+        assert!(dir.find("results/tiny/*").is_empty(), "nothing is trained");
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Args, Sweep, job, queue, report};
 use crate::failure::{ExitStatus, Failure};
-use crate::output::note;
+use crate::output::{is_quiet, note};
 use crate::progress::Progress;
 use execute::{DumpContents, Ended, Ending};
 use results::{Dumps, Status};
@@ -37,6 +37,7 @@ pub(super) fn dump_all(
         progress.begin(&label);
         let dumped = dump(args, sweep, run, dumps, interrupted, &mut progress)?;
         let place = dumps.place(&sweep.plan.runs[run].id).display().to_string();
+        let is_missing = matches!(dumped, Dumped::Nothing(_) | Dumped::Failed(_));
         let (outcome, next) = match dumped {
             Dumped::New => (place, ExitStatus::Complete),
             Dumped::Before => (format!("{place} exists already"), ExitStatus::Complete),
@@ -48,6 +49,10 @@ pub(super) fn dump_all(
             }
         };
         progress.end(&label, &outcome);
+        // Quiet sweeps show no progress, but what is missing.
+        if is_missing && is_quiet() {
+            note(&format!("{label}: {outcome}"));
+        }
         status = status.and(next);
     }
     progress.finish();
@@ -83,7 +88,10 @@ fn dump(
         return Ok(Dumped::Nothing("the run has no result"));
     };
     if result.status == Status::Oom {
-        return Ok(Dumped::Nothing("the run is out of memory"));
+        return Ok(Dumped::Nothing("the run ran out of memory"));
+    }
+    if result.status == Status::Diverged && dumps.contents() == DumpContents::Checkpoint {
+        return Ok(Dumped::Nothing("the run diverged"));
     }
     let Ok(config) = &run.config else { return Ok(Dumped::Nothing("the run is skipped")) };
     if let Some(reason) = dumps.contents().missing(config) {

@@ -12,6 +12,7 @@ mod signals;
 mod timeout;
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -103,6 +104,7 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
     let wanted = wanted.into_iter().filter_map(|(folder, contents)| Some((folder.as_deref()?, contents)));
     let open = |(folder, contents): (&Path, DumpContents)| Dumps::open(folder, contents);
     let dumps: Vec<Dumps> = wanted.map(open).collect::<Result<_, _>>().map_err(Failure::input)?;
+    check_dumps(&args, &sweeps, &dumps)?;
     let told = tell_doubts(&sweeps, &dumps, BTreeSet::new());
     inputs.data.keep()?;
     if args.fresh {
@@ -139,6 +141,29 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
         told = tell_doubts(&[], &[dumps], told);
     }
     Ok(status)
+}
+
+/// Fails if both options name one folder, or if no run has anything to save.
+fn check_dumps(args: &Args, sweeps: &[Sweep], dumps: &[Dumps]) -> Result<(), Failure> {
+    let canonical = |dumps: &Dumps| fs::canonicalize(dumps.place("")).ok();
+    if let [one, other] = dumps
+        && canonical(one) == canonical(other)
+    {
+        return Err(Failure::input("--dump and --save name the same folder: give each its own"));
+    }
+    for dumps in dumps {
+        let configs = sweeps.iter().flat_map(|Sweep { plan, .. }| {
+            queue::distinct(&plan.runs, &args.filter).filter_map(|run| plan.runs[run].config.as_ref().ok())
+        });
+        let reasons: Vec<Option<&str>> = configs.map(|config| dumps.contents().missing(config)).collect();
+        if let Some(Some(reason)) = reasons.first()
+            && reasons.iter().all(Option::is_some)
+        {
+            let option = dumps.contents().option();
+            return Err(Failure::input(format!("{option} has nothing to write: {reason}")));
+        }
+    }
+    Ok(())
 }
 
 /// Executes the jobs one after the other. Each result is on the disk and in the table before the next job starts.

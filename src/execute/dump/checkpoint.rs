@@ -51,20 +51,30 @@ pub(super) fn write(
     program: &Program,
     engine: &mut Engine,
 ) -> Result<(), Stop> {
-    let unknown = || cannot_write(folder, std::io::Error::other("the model is of no family of transformers"));
+    let unknown = || cannot_write(folder, std::io::Error::other("no model family has this architecture"));
     let configuration = configuration(config).ok_or_else(unknown)?;
     let (naming, needed) = (configuration.naming(), graph::needed(&config.model));
     let tensors_of = |parameter: &str| -> &[CheckpointTensor] {
         let required = needed.iter().find(|required| required.name == parameter);
         required.and_then(|required| required.tensors(naming)).unwrap_or_default()
     };
+    let names = program.parameters.iter().map(|parameter| program.full_name(parameter.value));
+    let layer = |name: &str| match name.rsplit_once(".lora_") {
+        Some((layer, _)) => format!("{layer}.weight"),
+        None => name.to_owned(),
+    };
+    let unnamed = names.map(|name| layer(&name)).find(|name| tensors_of(name).is_empty());
     let (fields, tensors) = match &config.strategy.lora {
         None => (configuration.fields, parameters(program, naming, tensors_of)),
         Some(lora) => {
             let tensors = factors(program, naming, tensors_of);
-            (adapter(lora, naming, &tensors), tensors)
+            (adapter(lora, naming, config.model.weights(), &tensors), tensors)
         }
     };
+    if let Some(name) = unnamed {
+        let problem = format!("the library has no name for {name}");
+        return Err(cannot_write(folder, std::io::Error::other(problem)).into());
+    }
     let [config_file, tensor_file] = files(config);
     let path = folder.join(config_file);
     let text = serde_json::to_vec_pretty(&fields).map_err(std::io::Error::other);
@@ -125,7 +135,7 @@ fn with_rows(tensors: &[CheckpointTensor]) -> impl Iterator<Item = (&CheckpointT
 }
 
 /// PEFT's configuration of an adapter with these tensors.
-fn adapter(lora: &Lora, naming: TensorNaming, tensors: &[SavedTensor]) -> Value {
+fn adapter(lora: &Lora, naming: TensorNaming, base: Option<&Path>, tensors: &[SavedTensor]) -> Value {
     // `attn.c_proj` of `base_model.model.transformer.h.0.attn.c_proj.lora_A.weight`: in GPT-2, `c_proj` is ambiguous.
     let module = |tensor: &SavedTensor| {
         let parts: Vec<&str> = tensor.name.split('.').rev().skip(2).take(2).collect();
@@ -137,7 +147,8 @@ fn adapter(lora: &Lora, naming: TensorNaming, tensors: &[SavedTensor]) -> Value 
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": null,
+        // The library reads a folder.
+        "base_model_name_or_path": base.and_then(Path::parent).map(Path::to_string_lossy),
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,
@@ -165,8 +176,7 @@ fn write_tensors(
     };
     let headers: Vec<TensorHeader> = tensors.iter().map(header).collect();
     let written = |result: std::io::Result<()>| result.map_err(|error| cannot_write(path, error));
-    let file = TensorFile::create(path, &headers).map_err(|error| cannot_write(path, error));
-    let mut file = file?;
+    let mut file = TensorFile::create(path, &headers).map_err(|error| cannot_write(path, error))?;
     for tensor in tensors {
         let ty = program.ty(tensor.parameter);
         let columns = ty.elements() / ty.shape.dims()[0];

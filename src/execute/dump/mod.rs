@@ -68,8 +68,17 @@ impl DumpContents {
 
     /// Why a run has nothing to write.
     pub fn missing(self, config: &RunConfig) -> Option<&'static str> {
-        let has_none = self == DumpContents::Checkpoint && checkpoint::configuration(config).is_none();
-        has_none.then_some("its model is of no family of the library transformers")
+        if self == DumpContents::Tensors {
+            None
+        } else if !config.trains() {
+            Some("the run trains nothing")
+        } else if checkpoint::configuration(config).is_none() {
+            Some("no model family of the library transformers has this architecture")
+        } else if config.strategy.lora.is_some() && config.model.weights().is_none() {
+            Some("its base is randomly initialized; factors need the `weights` that they belong to")
+        } else {
+            None
+        }
     }
 }
 

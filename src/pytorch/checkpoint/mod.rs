@@ -14,15 +14,24 @@ use spec::{KeywordSet, TorchCheckpoint};
 /// A function that can be called again.
 pub(crate) type Function = Rc<dyn Fn(&Torch, &Tensor) -> Tensor>;
 
-/// Calls a function whose saved tensors are recomputed in backward, except the results of operations of these kinds.
-pub(crate) fn checkpoint(
-    torch: &Torch,
-    function: Function,
-    input: &Tensor,
-    keeps: KeywordSet<OpKind>,
-) -> Tensor {
+/// A function whose saved tensors are recomputed in backward.
+pub(crate) struct Checkpointed {
+    pub(crate) function: Function,
+    /// The tensor that the function closes over; others are arguments.
+    pub(crate) closure: Option<Tensor>,
+    /// The kinds of operations whose results are kept (`create_selective_checkpoint_contexts`).
+    pub(crate) keeps: KeywordSet<OpKind>,
+}
+
+impl Checkpointed {
+    pub(crate) fn of(function: Function) -> Checkpointed {
+        Checkpointed { function, closure: None, keeps: [].into_iter().collect() }
+    }
+}
+
+pub(crate) fn checkpoint(torch: &Torch, called: Checkpointed, input: &Tensor) -> Tensor {
     match torch.options.checkpoint {
-        TorchCheckpoint::NonReentrant => non_reentrant::checkpoint(torch, function, input, keeps),
-        TorchCheckpoint::Reentrant => reentrant::checkpoint(torch, function, input),
+        TorchCheckpoint::NonReentrant => non_reentrant::checkpoint(torch, called, input),
+        TorchCheckpoint::Reentrant => reentrant::checkpoint(torch, called, input),
     }
 }

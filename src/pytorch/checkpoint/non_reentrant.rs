@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use super::Function;
+use super::{Checkpointed, Function};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::OpKind;
@@ -103,12 +103,8 @@ pub(crate) fn results(torch: &Torch, kind: OpKind, make: impl FnOnce() -> Vec<Te
     }
 }
 
-pub(super) fn checkpoint(
-    torch: &Torch,
-    function: Function,
-    input: &Tensor,
-    keeps: KeywordSet<OpKind>,
-) -> Tensor {
+pub(super) fn checkpoint(torch: &Torch, called: Checkpointed, input: &Tensor) -> Tensor {
+    let Checkpointed { function, keeps, .. } = called;
     let frame = Rc::new(Frame {
         function: Rc::clone(&function),
         input: input.clone(),

@@ -84,8 +84,8 @@ def main():
         if on_card:
             line["allocated_bytes"] = torch.cuda.max_memory_allocated()
             line["reserved_bytes"] = torch.cuda.max_memory_reserved()
-            predicted = PREDICTED[min(step, len(PREDICTED) - 1)]
-            line["predicted_allocated_bytes"], line["predicted_reserved_bytes"] = predicted
+            if step < len(PREDICTED):
+                line["predicted_allocated_bytes"], line["predicted_reserved_bytes"] = PREDICTED[step]
         print(json.dumps(line), flush=True)
     if arguments.requests:
         write_requests(arguments.requests)

@@ -82,7 +82,8 @@ impl Script<'_> {
             "            for parameter, master in self.pairs:",
             "                parameter.copy_(master)",
         ]);
-        let keeps = self.config.strategy.gradients != Gradients::Free;
+        let keeps =
+            self.config.strategy.gradients != Gradients::Free && !coverage::accumulates_in_fp32(self.config);
         self.line_if(keeps, "        self.model.zero_grad(set_to_none=False)");
     }
 }

@@ -15,8 +15,17 @@ use spec::{Model, RunConfig, TorchOptions, Transformer};
 /// The functions that do not depend on the run.
 const MAIN: &str = include_str!("main.py");
 
-/// The script of a run. It reads initial parameters and batches from a dump of the run, if it gets one, and prints its peaks
-/// beside the predicted ones.
+/// What a script holds of its prediction.
+#[derive(Debug, Default)]
+pub struct ScriptPrediction<'a> {
+    pub title: &'a str,
+    /// The peaks by step, which the script prints beside its own.
+    pub peaks: &'a [Usage],
+    /// The settings of the allocator, and the environment variable that the version reads.
+    pub allocator: Option<(&'static str, String)>,
+}
+
+/// The script of a run. It reads initial parameters and batches from a dump of the run, if it gets one.
 ///
 /// # Errors
 /// The run is not covered.
@@ -24,14 +33,13 @@ pub fn script(
     config: &RunConfig,
     card: Card,
     options: TorchOptions,
-    title: &str,
-    predicted: &[Usage],
+    prediction: &ScriptPrediction<'_>,
 ) -> Result<String, NotCovered> {
     coverage::check(config, &card, options)?;
     program::check_graph(config)?;
     let Model::Transformer(model) = &config.model;
     let script = Script { config, model, options, text: String::new() };
-    Ok(script.write(title, predicted))
+    Ok(script.write(prediction))
 }
 
 struct Script<'a> {
@@ -42,8 +50,8 @@ struct Script<'a> {
 }
 
 impl Script<'_> {
-    fn write(mut self, title: &str, predicted: &[Usage]) -> String {
-        self.constants(title, predicted);
+    fn write(mut self, prediction: &ScriptPrediction<'_>) -> String {
+        self.constants(prediction);
         self.write_model();
         self.master_weight_hooks();
         self.write_training();
@@ -66,16 +74,18 @@ impl Script<'_> {
         }
     }
 
-    fn constants(&mut self, title: &str, predicted: &[Usage]) {
+    fn constants(&mut self, prediction: &ScriptPrediction<'_>) {
         let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
             *self.model;
         let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
         let steps = coverage::simulated_steps(self.config).unwrap_or(STEPS);
-        let title = title.replace('"', "'");
+        let title = prediction.title.replace('"', "'");
+        let set = |(variable, value): &(&str, String)| format!("os.environ[{variable:?}] = {value:?}\n");
+        let settings = prediction.allocator.as_ref().map(set).unwrap_or_default();
         let _ = write!(
             self.text,
             "\"\"\"{title}, as plain PyTorch.\"\"\"\n\
-             import argparse\nimport gc\nimport json\nimport os\n\n\
+             import argparse\nimport gc\nimport json\nimport os\n\n{settings}\
              import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
              from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n\n\
              STEPS = {steps}\n\
@@ -83,10 +93,11 @@ impl Script<'_> {
              LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \
              {layers}, {d_model}, {heads}, {kv_heads}, {head_dim}, {d_ff}\n"
         );
-        let peaks: Vec<(u64, u64)> = predicted.iter().map(|peak| (peak.allocated, peak.reserved)).collect();
+        let peaks: Vec<(u64, u64)> =
+            prediction.peaks.iter().map(|peak| (peak.allocated, peak.reserved)).collect();
         let _ = write!(
             self.text,
-            "# Peaks of allocated and reserved bytes by step; the last are those of all further steps.\n\
+            "# Predicted peaks of allocated and reserved bytes by step.\n\
              PREDICTED = {peaks:?}\n"
         );
         self.lengths();

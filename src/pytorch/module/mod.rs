@@ -11,7 +11,7 @@ use std::rc::Rc;
 use self::calls::{Call, calls};
 pub(crate) use self::structure::attending;
 use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotary_shape, separate_parts};
-use crate::checkpoint::{Function, checkpoint};
+use crate::checkpoint::{Checkpointed, Function, checkpoint};
 use crate::coverage::{self, NotCovered};
 use crate::functions;
 use crate::sequence::Purpose;
@@ -192,12 +192,20 @@ impl Module {
             if call.checkpointed && trains {
                 values.by_index[call.input] = None;
                 let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
-                let y = checkpoint(torch, self.recomputed(call, values.mask.clone()), x, self.keeps);
+                // Only attention takes the mask: as an argument or, in segments, in a closure.
+                let mask = values.mask.clone().filter(|_| self.attends(call));
+                let closure = mask.clone().filter(|_| call.segment);
+                let function = self.recomputed(call, mask);
+                let y = checkpoint(torch, Checkpointed { function, closure, keeps: self.keeps }, x);
                 values.by_index[call.output] = Some(Value::One(y));
             } else {
                 self.run(torch, call, values, trains);
             }
         }
+    }
+
+    fn attends(&self, call: &Call) -> bool {
+        self.graph.nodes[call.nodes.clone()].iter().any(|node| attending(&node.op).is_some())
     }
 
     /// A checkpointed call as a function of its input.
@@ -248,7 +256,6 @@ impl Module {
         let Op::CrossEntropy(loss) = &self.graph.nodes[head + 1].op else { unreachable!("a loss") };
         let (is_capped, targets) = (loss.cap.is_some(), values.one(self.targets));
         let chunks = functions::chunk_rows(torch, &hidden, self.loss_chunks);
-        let no_kinds = [].into_iter().collect();
         let mut sum: Option<Tensor> = None;
         for chunk in &chunks {
             let (module, targets) = (Rc::clone(self), targets.clone());
@@ -262,7 +269,7 @@ impl Module {
                 functions::cross_entropy(torch, &logits, &targets)
             };
             let part = if trains {
-                checkpoint(torch, Rc::new(function), chunk, no_kinds)
+                checkpoint(torch, Checkpointed::of(Rc::new(function)), chunk)
             } else {
                 function(torch, chunk)
             };

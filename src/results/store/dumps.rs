@@ -165,7 +165,7 @@ mod tests {
         let refused = |error: StoreError| {
             let place = dumps.place("a").display().to_string();
             assert!(
-                error.to_string().starts_with(&format!("{place} is not a dump of this result")),
+                error.to_string().starts_with(&format!("{place} is not what --dump writes of this result")),
                 "{error}"
             );
         };

@@ -15,7 +15,7 @@ pub enum StoreError {
     NoRoom { path: PathBuf, error: io::Error, option: &'static str },
     #[error("cannot write {path}: {error}", path = path.display())]
     Write { path: PathBuf, error: io::Error },
-    #[error("{path} is not a dump of this result: move it away, or choose another folder with {option}", path = path.display())]
+    #[error("{path} is not what {option} writes of this result: move it away, or choose another folder with {option}", path = path.display())]
     InTheWay { path: PathBuf, option: &'static str },
     #[error("cannot read {}: {}", path.display(), regular::reason(error))]
     Read { path: PathBuf, error: io::Error },

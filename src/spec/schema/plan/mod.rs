@@ -33,6 +33,16 @@ keywords! {
     }
 }
 
+impl TorchVersion {
+    /// The environment variable with the allocator's settings.
+    pub fn allocator_variable(self) -> &'static str {
+        match self {
+            TorchVersion::V2_15 | TorchVersion::V2_11 => "PYTORCH_ALLOC_CONF",
+            TorchVersion::V2_6 => "PYTORCH_CUDA_ALLOC_CONF",
+        }
+    }
+}
+
 keywords! {
     /// How an optimizer of `torch.optim` runs a step.
     #[derive(Default)]
@@ -59,7 +69,7 @@ keywords! {
     }
 }
 
-/// Choices of a PyTorch script that no key of a strategy makes.
+/// Options of the PyTorch script that are no keys of a strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TorchOptions {
     pub optimizer: TorchOptimizer,
@@ -111,7 +121,7 @@ impl PlanKeys {
 }
 
 impl PlanKeys {
-    /// The program that is predicted: `PyTorch 2.15 with reentrant checkpoints and expandable_segments:True`.
+    /// The program that is predicted: `PyTorch 2.15 with reentrant checkpoints, expandable_segments:True`.
     pub fn torch_program(&self) -> String {
         let optimizer = match self.torch_options.optimizer {
             TorchOptimizer::Fused => None,
@@ -125,7 +135,7 @@ impl PlanKeys {
         let version = self.torch_version.keyword();
         match differences.is_empty() {
             true => format!("PyTorch {version}"),
-            false => format!("PyTorch {version} with {}", differences.join(" and ")),
+            false => format!("PyTorch {version} with {}", differences.join(", ")),
         }
     }
 }

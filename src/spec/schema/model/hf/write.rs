@@ -41,6 +41,9 @@ impl Transformer {
             let mut fields = fields(&model, family)?;
             fields.insert("model_type".to_owned(), family.keyword().into());
             fields.insert("architectures".to_owned(), json!([family.class()]));
+            // Without them, the library takes those of a published model.
+            let ids = ["bos_token_id", "eos_token_id", "pad_token_id"];
+            fields.extend(ids.map(|id| (id.to_owned(), Value::Null)));
             fields.insert("initializer_range".to_owned(), model.initial_deviation.into());
             let is_equal = describe(&fields, &Hf::of("config.json")).is_ok_and(|read| read.model == model);
             is_equal.then_some(HfConfiguration { family, fields: Value::Object(fields) })
@@ -133,7 +136,8 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
                 }),
                 ModelFamily::Gemma2 => json!({
                     "hidden_activation": activation,
-                    "sliding_window": model.window,
+                    // The library needs one even if no block slides.
+                    "sliding_window": model.window.unwrap_or(model.context),
                     "layer_types": sliding(),
                     "query_pre_attn_scalar": model.attention_scale.map(|scale| (1.0 / (scale * scale)).round() as u64),
                     "attn_logit_softcapping": model.attention_softcap,
