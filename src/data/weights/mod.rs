@@ -224,6 +224,11 @@ impl Weights {
 }
 
 impl StoredParameters {
+    /// The library's names in the file. `None`: the names of a dump.
+    pub fn naming(&self) -> Option<TensorNaming> {
+        Some(self.weights.naming).filter(|naming| *naming != TensorNaming::Own)
+    }
+
     /// Reads elements of a parameter, from index `first` on, as f32.
     ///
     /// # Errors

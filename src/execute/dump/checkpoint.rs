@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::tensor_file::{TensorFile, TensorHeader};
 use crate::engine::Engine;
 use crate::error::{Stop, cannot_write};
+use crate::prepare::Prepared;
 use compile::Program;
-use data::{CheckpointTensor, Form, TensorNaming};
+use data::{CheckpointTensor, Form, StoredParameters, TensorNaming};
 use ops::ValueId;
 use spec::{HfConfiguration, Lora, Model, RunConfig};
 
@@ -45,15 +46,13 @@ struct SavedTensor {
 ///
 /// # Errors
 /// A file cannot be written, or the model is of no family.
-pub(super) fn write(
-    folder: &Path,
-    config: &RunConfig,
-    program: &Program,
-    engine: &mut Engine,
-) -> Result<(), Stop> {
+pub(super) fn write(folder: &Path, run: &Prepared, engine: &mut Engine) -> Result<(), Stop> {
+    let Prepared { config, program, weights, .. } = run;
     let unknown = || cannot_write(folder, std::io::Error::other("no model family has this architecture"));
     let configuration = configuration(config).ok_or_else(unknown)?;
-    let (naming, needed) = (configuration.naming(), graph::needed(&config.model));
+    // An adapter belongs to the classes of its base, which may differ for one architecture (Llama, Phi-3).
+    let base = weights.as_ref().and_then(StoredParameters::naming).filter(|_| config.strategy.lora.is_some());
+    let (naming, needed) = (base.unwrap_or(configuration.naming()), graph::needed(&config.model));
     let tensors_of = |parameter: &str| -> &[CheckpointTensor] {
         let required = needed.iter().find(|required| required.name == parameter);
         required.and_then(|required| required.tensors(naming)).unwrap_or_default()

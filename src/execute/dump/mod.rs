@@ -147,7 +147,7 @@ impl Dump<'_> {
         engine.run_lazy_init()?;
         if is_checkpoint {
             self.train(&mut engine, outcome, None)?;
-            checkpoint::write(self.folder, &self.run.config, &self.run.program, &mut engine)?;
+            checkpoint::write(self.folder, self.run, &mut engine)?;
         } else {
             self.parameters(&mut engine, INITIAL_FILE)?;
             let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
