@@ -2,6 +2,7 @@
 
 mod master_weights;
 mod model;
+mod network;
 mod training;
 
 use std::fmt::Write;

@@ -1,0 +1,155 @@
+//! The network of the script: embeddings, blocks, head and loss.
+
+use super::{Script, python_bool};
+use crate::coverage;
+use spec::{Attention, NormPlacement, Positions, Recompute, TorchCheckpoint};
+
+impl Script<'_> {
+    pub(super) fn network(&mut self) {
+        let learned = self.model.positions == Positions::Learned;
+        let ends_with_norm = self.model.norm_placement != NormPlacement::Post;
+        let norm = self.norm_module();
+        self.lines(&[
+            "",
+            "",
+            "class Network(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            "        self.embedding = nn.Embedding(VOCABULARY, CHANNELS)",
+        ]);
+        self.line_if(learned, "        self.positions = nn.Embedding(CONTEXT, CHANNELS)");
+        let blocks = match self.model.global_every.filter(|_| self.mixes_windows()) {
+            Some(every) => {
+                let first = self.model.global_first.unwrap_or(every);
+                format!("Block((index + 1) % {every} != {}) for index in range(LAYERS)", first % every)
+            }
+            None => "Block() for _ in range(LAYERS)".to_owned(),
+        };
+        self.line(&format!("        self.blocks = nn.ModuleList({blocks})"));
+        self.line_if(ends_with_norm, &format!("        self.norm = {norm}"));
+        self.line("        self.head = nn.Linear(CHANNELS, VOCABULARY, bias=False)");
+        self.line_if(self.model.tied, "        self.head.weight = self.embedding.weight");
+        if self.is_rotary() {
+            self.lines(&[
+                "        cos, sin = cos_sin()",
+                "        self.register_buffer(\"cos\", cos, persistent=False)",
+                "        self.register_buffer(\"sin\", sin, persistent=False)",
+            ]);
+        }
+        for (name, mask) in self.masks() {
+            self.lines(&[
+                &format!("        {name} = {mask}"),
+                &format!("        self.register_buffer(\"{name}\", {name}, persistent=False)"),
+            ]);
+        }
+        let (count, ignored) = match coverage::counts_targets(self.config) {
+            true => (", count", ", ignore_index=-1"),
+            false => ("", ""),
+        };
+        let packs = coverage::packs_documents(self.config);
+        let starts = if packs { ", starts" } else { "" };
+        self.lines(&["", &format!("    def forward(self, tokens, targets{starts}{count}):")]);
+        if packs {
+            // Attention written out fills where the mask is true.
+            let (other, and) = match self.config.strategy.attention {
+                Attention::Materialized => ("!=", "|"),
+                Attention::Fused => ("==", "&"),
+            };
+            self.line(&format!(
+                "        mask = (starts[:, None, :, None] {other} starts[:, None, None, :]) {and} self.mask"
+            ));
+        }
+        let scale = match self.model.embedding_scale {
+            Some(scale) if scale != 1.0 => format!(" * {scale:?}"),
+            _ => String::new(),
+        };
+        let positions = match learned {
+            true if self.config.lengths.is_some() => {
+                " + self.positions(torch.arange(tokens.shape[1], device=tokens.device))"
+            }
+            true if packs => " + self.positions(torch.arange(CONTEXT, device=tokens.device) - starts)",
+            true => " + self.positions(torch.arange(CONTEXT, device=tokens.device))",
+            false => "",
+        };
+        self.line(&format!("        x = self.embedding(tokens){scale}{positions}"));
+        let dropout = self.model.dropout.embedding;
+        self.line_if(dropout > 0.0, &format!("        x = F.dropout(x, {dropout:?}, self.training)"));
+        let part = if self.config.lengths.is_some() { "[: tokens.shape[1]]" } else { "" };
+        let argument = |name: &str| match name {
+            "mask" if packs => ", mask".to_owned(),
+            name => format!(", self.{name}{part}"),
+        };
+        let buffers: String = self.block_arguments().split(", ").skip(1).map(argument).collect();
+        self.blocks(&buffers);
+        let x = if ends_with_norm { "self.norm(x)" } else { "x" };
+        let cap = self.model.logit_softcap;
+        let capped = cap.map(|cap| format!("        logits = torch.tanh(logits / {cap:?}) * {cap:?}"));
+        let chunks = self.config.strategy.loss_chunks;
+        if chunks == 1 {
+            self.line(&format!("        logits = self.head({x})"));
+            capped.iter().for_each(|line| self.line(line));
+            let ignored = if coverage::masks_targets(self.config) { ", ignore_index=-1" } else { "" };
+            let loss = format!("F.cross_entropy(logits.flatten(0, 1), targets.flatten(){ignored})");
+            if coverage::returns_logits(self.config) {
+                self.lines(&[&format!("        loss = {loss}"), "        return loss, logits"]);
+            } else {
+                self.line(&format!("        return {loss}"));
+            }
+            return;
+        }
+        self.lines(&[
+            &format!("        hidden = {x}"),
+            "        loss = 0.0",
+            &format!(
+                "        chunks = hidden.flatten(0, 1).chunk({chunks}), targets.flatten().chunk({chunks})"
+            ),
+            "        for chunk, chunk_targets in zip(*chunks):",
+            "            loss = loss + checkpoint_in_training(self, self.chunk_loss, chunk, chunk_targets)",
+            &format!("        return loss / {}", if count.is_empty() { "targets.numel()" } else { "count" }),
+            "",
+            "    def chunk_loss(self, x, targets):",
+            "        logits = self.head(x)",
+        ]);
+        capped.iter().for_each(|line| self.line(line));
+        self.line(&format!("        return F.cross_entropy(logits, targets, reduction=\"sum\"{ignored})"));
+    }
+
+    pub(super) fn reentrant(&self) -> &'static str {
+        python_bool(self.options.checkpoint == TorchCheckpoint::Reentrant)
+    }
+
+    fn blocks(&mut self, buffers: &str) {
+        match self.config.strategy.recompute {
+            Recompute::Block => self.lines(&[
+                "        for block in self.blocks:",
+                &format!("            x = checkpoint_in_training(self, block, x{buffers})"),
+            ]),
+            Recompute::Save(_) => self.lines(&[
+                "        for block in self.blocks:",
+                &format!("            x = checkpoint_selectively(self, block, x{buffers})"),
+            ]),
+            Recompute::Every(every) => self.lines(&[
+                "        for index, block in enumerate(self.blocks):",
+                &format!("            if index % {every} == 0:"),
+                &format!("                x = checkpoint_in_training(self, block, x{buffers})"),
+                "            else:",
+                &format!("                x = block(x{buffers})"),
+            ]),
+            Recompute::Segments(segments) => self.lines(&[
+                "        if self.training:",
+                &format!(
+                    "            run = [lambda x, block=block: block(x{buffers}) for block in self.blocks]"
+                ),
+                &format!(
+                    "            x = checkpoint_sequential(run, {segments}, x, use_reentrant={})",
+                    self.reentrant()
+                ),
+                "        else:",
+                "            for block in self.blocks:",
+                &format!("                x = block(x{buffers})"),
+            ]),
+            _ => self
+                .lines(&["        for block in self.blocks:", &format!("            x = block(x{buffers})")]),
+        }
+    }
+}
