@@ -83,8 +83,10 @@ struct TensorData {
     hook: RefCell<Option<Hook>>,
 }
 
+type HookFunction = dyn Fn(&Torch, &Tensor);
+
 /// Called with a leaf when its gradient is complete (`register_post_accumulate_grad_hook`).
-pub(crate) struct Hook(pub(crate) Rc<dyn Fn(&Torch, &Tensor)>);
+pub(crate) struct Hook(pub(crate) Rc<HookFunction>);
 
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

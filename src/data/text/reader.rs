@@ -35,7 +35,7 @@ pub(super) struct TextReader {
 enum Decoder {
     Plain(HashedFile),
     Gzip(MultiGzDecoder<BufReader<HashedFile>>),
-    Zstandard(ZstandardDecoder<BufReader<HashedFile>>),
+    Zstandard(Box<ZstandardDecoder<BufReader<HashedFile>>>),
 }
 
 impl TextReader {
@@ -50,7 +50,9 @@ impl TextReader {
         let decoder = match compression {
             None => Decoder::Plain(file),
             Some(Compression::Gzip) => Decoder::Gzip(MultiGzDecoder::new(buffered(file))),
-            Some(Compression::Zstandard) => Decoder::Zstandard(ZstandardDecoder::new(buffered(file))),
+            Some(Compression::Zstandard) => {
+                Decoder::Zstandard(Box::new(ZstandardDecoder::new(buffered(file))))
+            }
         };
         let mut reader = TextReader {
             path: path.to_owned(),

@@ -129,7 +129,7 @@ fn token_ids_and_labels_are_read_as_they_are() {
     let second = line("[1, 2, 3, 4]", ", \"labels\": [-100, -100, 3, 4]");
     let third = line("[8, 9, 0, 0]", ", \"attention_mask\": [1, 1, 0, 0], \"labels\": [8, 9, -100, -100]");
     let found = ids(&[first, second, third].concat()).unwrap();
-    assert_eq!(found, (vec![5, 70000, 7, 1, 2, 3, 4, 8, 9], vec![3..5]));
+    assert_eq!(found, (vec![5, 70000, 7, 1, 2, 3, 4, 8, 9], Vec::from_iter(Some(3..5))));
     for (line, problem) in [
         (line("[1, 2]", ", \"labels\": [1]"), "its `x.labels` has 1 elements, but `x.input_ids` has 2"),
         (line("[1, 2]", ", \"labels\": [-100, 1]"), "its label 1 is 1, but the id is 2"),
@@ -221,6 +221,6 @@ fn tokens_of_answers_are_targets() {
         folder.row(&folder.set(Reference::tokenizer(false, None), None)).unwrap().len() as u64
     };
     let (whole, prompt) = (count(whole), count(prompt));
-    assert_eq!(learnt(&mut folder, None), (whole, vec![0..prompt]));
-    assert_eq!(learnt(&mut folder, Some("<end>")), (whole + 1, vec![0..prompt]));
+    assert_eq!(learnt(&mut folder, None), (whole, Vec::from_iter(Some(0..prompt))));
+    assert_eq!(learnt(&mut folder, Some("<end>")), (whole + 1, Vec::from_iter(Some(0..prompt))));
 }
