@@ -265,7 +265,7 @@ fn unwritable_dump_folder_is_refused_before_any_run() {
 fn out_of_memory_run_has_no_dump() {
     let dir = test_folder(1);
     let said = dir.dump_sweep(&["--dump", "dumps", "--memory", "64KiB"], 0);
-    assert_eq!(said.matches("nothing to dump: the run is out of memory").count(), 2, "{said}");
+    assert_eq!(said.matches("nothing to dump: the run ran out of memory").count(), 2, "{said}");
     assert!(dir.dumps().is_empty());
 }
 

@@ -90,6 +90,7 @@ const FORMATS: &[(&[u8], &str, Conversion)] = &[
     (b"\x7fELF", "a program (ELF)", OTHER),
     (b"\x89PNG\r\n\x1a\n", "a PNG image", OTHER),
     (b"\xff\xd8\xff", "a JPEG image", OTHER),
+    (b"version https://git-lfs.github.com/spec/", "a Git LFS pointer, not the file itself", Command("fetch the file: git lfs pull --include FILE")),
     (b"GIF89a", "a GIF image", OTHER),
     (b"GIF87a", "a GIF image", OTHER),
     (b"GGUF\x03\0\0\0", "a GGUF model", OTHER),

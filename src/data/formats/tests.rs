@@ -34,6 +34,10 @@ fn other_formats_are_named_in_text_and_tokens() {
         (zip("[Content_Types].xml"), "an Office file (.docx, .xlsx or .pptx)"),
         (zip("a.txt"), "a zip archive"),
         (b"%PDF-1.7\n".to_vec(), "a PDF file"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n".to_vec(),
+            "a Git LFS pointer, not the file itself",
+        ),
         (b"SQLite format 3\0".to_vec(), "an SQLite database"),
         (b"\x89PNG\r\n\x1a\n".to_vec(), "a PNG image"),
         (b"\xff\xd8\xff\xdb\0".to_vec(), "a JPEG image"),

@@ -23,17 +23,19 @@ const GEMMA2: llama::FamilyDefaults =
 pub(super) fn gemma(fields: &ConfigFields, hf: &Hf) -> Transformer {
     let model = shared(fields, hf, &GEMMA);
     let gate = |function| MlpActivation::Gate(function);
-    let activation = if fields.has("hidden_activation") {
-        fields.ignore(&["hidden_act"]);
-        activation::read(fields, "hidden_activation", "gelu_pytorch_tanh", gate)
-    } else {
-        // The library takes "gelu" for the tanh approximation, which published files mean by it.
-        match activation::read(fields, "hidden_act", "gelu_pytorch_tanh", gate) {
+    // The library takes "gelu" for the tanh approximation, which published files mean by it.
+    let [older, newer] = ["hidden_act", "hidden_activation"].map(|field| {
+        match activation::read(fields, field, "gelu_pytorch_tanh", gate) {
             MlpActivation::Gate(ops::Activation::Gelu) => gate(ops::Activation::GeluTanh),
             other => other,
         }
-    };
-    Transformer { activation, ..model }
+    });
+    let has_both = fields.has("hidden_act") && fields.has("hidden_activation");
+    if has_both && older != newer {
+        // Version 4 of the library uses the second, version 5 the first.
+        fields.unsupported("hidden_activation", "the function of `hidden_act`");
+    }
+    Transformer { activation: if fields.has("hidden_activation") { newer } else { older }, ..model }
 }
 
 pub(super) fn gemma2(fields: &ConfigFields, hf: &Hf) -> Transformer {

@@ -118,6 +118,11 @@ fn attention_types(fields: &ConfigFields, layers: usize) -> Vec<String> {
     let expected = "a list of groups such as [[\"global\", \"local\"], 12]";
     let grouped = fields.value("attention_types", expected, groups).map(|groups| groups.concat());
     let listed = fields.words("attention_layers");
+    if let (Some(grouped), Some(listed)) = (&grouped, &listed)
+        && grouped != listed
+    {
+        fields.unsupported("attention_layers", "the blocks of `attention_types`");
+    }
     let types = grouped
         .or(listed)
         .unwrap_or_else(|| ["global", "local"].into_iter().cycle().take(layers).map(str::to_owned).collect());

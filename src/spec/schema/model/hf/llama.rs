@@ -193,7 +193,9 @@ fn windows_of(fields: &ConfigFields, family: ModelFamily, layers: usize) -> Wind
     };
     let window = fields.optional_size("sliding_window");
     let window = if fields.is_null("sliding_window") { window } else { window.or(Some(4096)) };
-    match windows::listed(fields, layers) {
+    // Mistral ignores `layer_types`, which is reported as unknown.
+    let listed = (family != ModelFamily::Mistral).then(|| windows::listed(fields, layers)).flatten();
+    match listed {
         Some(slides) => windows::regular(fields, "layer_types", window, &slides),
         None => windows::regular(fields, field, window, &slides),
     }

@@ -102,6 +102,10 @@ fn windows_follow_the_family() {
     let irregular =
         json!({ "sliding_window": 7, "layer_types": types(["sliding", "full", "full", "sliding"]) });
     assert!(seen(&qwen, irregular).is_err());
+    // Mistral ignores the list.
+    let mistral = with(&qwen, &json!({ "model_type": "mistral" }));
+    let listed = json!({ "sliding_window": 7, "layer_types": types(["full", "full", "full", "full"]) });
+    assert_eq!(seen(&mistral, listed), Ok((Some(7), None)));
     assert!(seen(&qwen, json!({ "layer_types": ["full_attention"] })).is_err());
 }
 
@@ -143,6 +147,17 @@ fn unsupported_fields_and_values_are_errors() {
         (llama(), json!({ "partial_rotary_factor": 0.5 }), "`partial_rotary_factor` is 0.5"),
         (llama(), json!({ "rms_norm_eps": 0 }), "`rms_norm_eps` must be a number above 0"),
         (gemma2(), json!({ "use_bidirectional_attention": true }), "`use_bidirectional_attention` is true"),
+        // Fields of which versions of the library use one or the other.
+        (
+            gemma2(),
+            json!({ "model_type": "gemma", "hidden_activation": "silu" }),
+            "`hidden_activation` is \"silu\"",
+        ),
+        (
+            json!({ "num_layers": 2, "attention_types": [[["global"], 2]] }),
+            json!({ "model_type": "gpt_neo", "attention_layers": ["global", "local"] }),
+            "`attention_layers` is",
+        ),
     ];
     for (config, changes, expected) in cases {
         let message = read(&with(&config, &changes), &hf()).expect_err(expected);
