@@ -226,6 +226,24 @@ fn torch_checkpoint_selects_reentrant_checkpoints() {
     assert!(script.contains("use_reentrant=True") && !script.contains("use_reentrant=False"), "{script}");
 }
 
+/// The settings must be in the environment before PyTorch is imported.
+#[test]
+fn exported_script_has_the_settings_of_the_allocator() {
+    let dir = folder("");
+    let export = |more: &[&str]| {
+        let arguments = [&["export", "a.toml", "--run", "plain"], &CARD[..], more].concat();
+        let script = succeeds(&dir, &arguments);
+        script.split("import torch\n").next().unwrap().to_owned()
+    };
+    let set = "plan.alloc_conf=max_split_size_mb:64";
+    assert!(!export(&[]).contains("os.environ"));
+    assert!(
+        export(&["--set", set]).contains("os.environ[\"PYTORCH_ALLOC_CONF\"] = \"max_split_size_mb:64\"\n")
+    );
+    let older = export(&["--set", set, "--set", "plan.torch_version=\"2.6\""]);
+    assert!(older.contains("os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"]"), "{older}");
+}
+
 #[test]
 fn mistakes_state_the_way_out() {
     let dir = folder("");

@@ -114,3 +114,12 @@ fn runs_without_a_checkpoint_are_errors() {
         assert!(dir.find("results/tiny/*").is_empty(), "nothing is trained");
     }
 }
+
+/// Also of a quiet sweep.
+#[test]
+fn diverged_runs_are_not_saved() {
+    let dir = folder("", "[strategies.plain]\nset.\"train.optimizer\" = { sgd = { lr = 1e30 } }\n");
+    let text = sweep(&dir, "tiny.toml", &["--save", "saved", "--quiet"]);
+    assert!(text.contains("save tiny plain: nothing to save: the run diverged"), "{text}");
+    assert!(dir.find("saved/*").is_empty());
+}
