@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# All checks that need a GPU, in three commands of at most eight minutes each, and a build step for a machine with Rust:
+# All checks that need a GPU, in four commands of at most eight minutes each, and a build step for a machine with Rust:
 #
-#     bash tests/gpu.sh pack      on a machine with Rust: builds the programs of the other commands into target/gpu
+#     bash tests/gpu.sh pack      on a machine with Rust: builds the programs of the other commands and compiles the
+#                                 kernels for ARCHITECTURE (9.0), into target/gpu
 #
-#     bash tests/gpu.sh pairs     on a machine with a GPU, from the root of the same tree, with target/gpu in it:
-#                                 runner and PyTorch (eager and compiled), alternating
+#     bash tests/gpu.sh first     on a machine with a GPU, from the root of the same tree, with target/gpu in it: the
+#                                 most telling of the checks below, and PyTorch's memory beside the predicted one
+#     bash tests/gpu.sh pairs     runner and PyTorch (eager and compiled), alternating
 #     bash tests/gpu.sh tests     kernels against the CPU's; strategies, prediction and external reading on `cuda`
 #     bash tests/gpu.sh sweep     every strategy of GPT-2 124M, six repeats of the rows that matter, and a profile
 #
-# The commands are independent and run in any order. They need a driver, NVRTC, cuBLASLt and python3 3.11; `pairs`
-# needs a python3 with torch (PYTHON overrides it), and torch.compile needs a C compiler. Missing parts are reported.
+# The commands are independent and run in any order. They need a driver, NVRTC, cuBLASLt and python3 3.11; `first` and
+# `pairs` need a python3 with torch (PYTHON overrides it), and torch.compile needs a C compiler. Missing parts are
+# reported.
 #
 # Each command writes two files into OUT, rewritten after each step: COMMAND.md, a summary, and COMMAND.tar.gz, with
 # logs, tables, rows and the GPU's clocks, power and temperature. `pairs` adds its table and figures, rewritten after
 # each round. OUT is results/gpu, which git ignores; to keep the files, set another folder
 # (`OUT=/somewhere bash tests/gpu.sh pairs`). Compiled kernels and chosen matmul algorithms are cached in
-# target/gpu-cache (RUNNER_CACHE_DIR overrides it): keep it between the commands. After a failed step, a command runs
-# the other steps, then exits with 1.
+# target/gpu-cache (RUNNER_CACHE_DIR overrides it), which starts with the packed kernels: keep it between the commands.
+# After a failed step, a command runs the other steps, then exits with 1.
 #
 # EXPERIMENT, STRATEGY, REPEATED, DEVICE and PEER_DEVICE override what is trained and where; LIMIT is the time limit in
 # seconds. The emulated stack of tests/cuda.sh runs all of it without a GPU:
@@ -57,6 +60,17 @@ for line in sys.stdin:
         shutil.copy(message["executable"], sys.argv[1] + "/test-" + message["target"]["name"])
 ' "$packed"
     strip "$packed"/*
+    # NVRTC needs no card. The emulated one has the capability of the real one.
+    bash tests/emulator/build.sh target/emulated
+    if [[ ! -e target/emulated/python ]]; then
+        python3 -m venv target/emulated/python
+        target/emulated/python/bin/pip install --quiet nvidia-cuda-nvrtc==13.0.88
+    fi
+    env EMULATED_CAPABILITY="${ARCHITECTURE:-9.0}" LD_LIBRARY_PATH="$PWD/target/emulated" \
+        VIRTUAL_ENV="$PWD/target/emulated/python" RUNNER_CACHE_DIR="$PWD/$packed/kernels" "$runner" devices
+    rm -f "$packed"/kernels/product-*  # algorithms of the emulated cuBLASLt
+    tar -C "$packed/kernels" -czf "$packed/kernels.tar.gz" .
+    rm -r "$packed/kernels"
     # Linked dynamically: a static program could not load the driver.
     local glibc
     glibc=$(readelf --version-info "$packed"/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2)
@@ -65,27 +79,77 @@ for line in sys.stdin:
     echo "these programs need $(uname -m) and glibc $glibc or newer"
 }
 
+# Correctness comes first: the speed of wrong results means nothing. What is not timed runs together.
+first() {
+    device
+    kernels 120 &
+    engine 150 &
+    step pytorch-memory 150 "$python" tests/reference/pytorch_memory/on_card.py --runner "$runner" --out "$out" \
+        --seconds 130 &
+    # All but the recorder of the GPU's state.
+    wait $(jobs -p | grep -vx "${recorder:-none}")
+    leave
+    train once 60 --filter "$(IFS=, && echo "${repeated[*]}")"
+    profile
+    table
+    compare_pairs 60 --rounds 1 --eager-only
+    train rest "$(($(left) - 20))"
+    table
+}
+
 tests() {
-    step kernels 150 "$packed/test-cuda" --test-threads=1 --ignored kernels::
-    step device 60 "$packed/test-cuda" --test-threads=1 --ignored device::
-    step context 30 "$packed/test-device" --test-threads=1 --ignored cuda::tests
-    # Strategies against each other, prediction against the ledger, queues, out of memory, and PyTorch's vectors.
-    # Skipped: whether removing an event makes results wrong, since a GPU's queues cannot be delayed. The tests look for
-    # their vectors relative to the folder of their crate.
-    step engine "$(left)" env -C src/execute RUNNER_TEST_DEVICE=cuda "$PWD/$packed/test-execute" --test-threads=1 \
-        --skip no_event_is_idle --skip caching:: tests::
+    device
+    kernels 150
+    engine "$(left)"
+}
+
+# Memory, queues and error states. Alone: they read the GPU's free memory.
+device() {
+    step device 60 bash tests/gpu.sh each . test-cuda 1 device::
+    step context 30 bash tests/gpu.sh each src/device test-device 1 cuda::tests
+}
+
+kernels() {
+    step kernels "$1" bash tests/gpu.sh each . test-cuda 4 kernels::
+}
+
+# Strategies against each other, prediction against the ledger, queues, out of memory, and PyTorch's vectors. Skipped:
+# whether removing an event makes results wrong, since a GPU's queues cannot be delayed. The tests look for their vectors
+# relative to the folder of their crate.
+engine() {
+    step engine "$1" env RUNNER_TEST_DEVICE=cuda bash tests/gpu.sh each src/execute test-execute 4 tests:: \
+        --skip no_event_is_idle --skip caching::
+}
+
+# each FOLDER BINARY PROCESSES FILTER...: runs the tests of a packed binary, each in a process of its own: an error that
+# ends a CUDA context fails one test.
+each() {
+    local binary=$PWD/$packed/$2
+    "$binary" --list --format terse "${@:4}" | sed -n 's/: test$//p' |
+        (cd "$1" && xargs -P "$3" -I{} bash -c '
+            output=$("$0" --include-ignored --exact "$1" 2>&1) && echo "ok $1" && exit
+            echo "FAILED $1"
+            tail -n 25 <<<"$output"
+            exit 1' "$binary" {})
 }
 
 sweep() {
-    local train=("$runner" sweep "$experiment" --device "$device" --out "$work/runs" --timeout 60s) only
-    step once 240 "${train[@]}" --fresh
-    step profile 30 "$runner" explain "$experiment" --device "$device" --out "$work/runs" \
-        --run "$(run_of "${strategies[0]}")"
+    train once 240 --fresh
+    profile
     table
     # Interleaved repeats, so that speeds can be ranked. Finished rounds are kept; time is reserved for the last table.
-    only=$(IFS=, && echo "${repeated[*]}")
-    step rounds $(($(left) - 20)) "${train[@]}" --filter "$only" --repeats 6
+    train rounds $(($(left) - 20)) --filter "$(IFS=, && echo "${repeated[*]}")" --repeats 6
     table
+}
+
+profile() {
+    step profile 30 "$runner" explain "$experiment" --device "$device" --out "$work/runs" \
+        --run "$(run_of "${strategies[0]}")"
+}
+
+# train STEP SECONDS OPTION...
+train() {
+    step "$1" "$2" "$runner" sweep "$experiment" --device "$device" --out "$work/runs" --timeout 60s "${@:3}"
 }
 
 table() {
@@ -93,15 +157,17 @@ table() {
 }
 
 pairs() {
-    local chosen=() strategy
     rm -f "$out"/pytorch-pairs.*
-    for strategy in "${strategies[@]}"; do chosen+=(--strategy "$strategy"); done
-    step pairs "$(left)" "$python" tests/reference/card_pairs.py "$experiment" "${chosen[@]}" --device "$device" \
-        --peer-device "$peer_device" --runner "$runner" --python "$python" --out "$out" --seconds "$(left)" --each 150
+    compare_pairs "$(left)" --each 150
 }
 
-# Failures so far.
-failures=()
+compare_pairs() {
+    local chosen=() strategy
+    for strategy in "${strategies[@]}"; do chosen+=(--strategy "$strategy"); done
+    step pairs "$1" "$python" tests/reference/card_pairs.py "$experiment" "${chosen[@]}" --device "$device" \
+        --peer-device "$peer_device" --runner "$runner" --python "$python" --out "$out" --seconds "$1" "${@:2}"
+}
+
 # The process that records the GPU's state.
 recorder=
 
@@ -116,7 +182,7 @@ step() {
     local time=$(($(left) < most ? $(left) : most)) began=$SECONDS
     if ((time < 5)); then
         echo "$name: no time left"
-        failures+=("$name: no time left")
+        echo "$name: no time left" >>"$work/failures.txt"
         return 1
     fi
     timeout --kill-after=5 "$time" "$@" >"$work/$name.log" 2>&1
@@ -128,10 +194,11 @@ step() {
     esac
     echo "$name: $ended after $((SECONDS - began)) s" | tee -a "$work/steps.txt"
     if [[ $code != 0 ]]; then
-        failures+=("$name $ended: $(grep . "$work/$name.log" | tail -n 1)")
+        echo "$name $ended: $(grep . "$work/$name.log" | tail -n 1)" >>"$work/failures.txt"
         tail -n 15 "$work/$name.log" | sed 's/^/    /'
     fi
-    leave
+    # Steps that run together are followed by one `leave`.
+    [[ $BASHPID == $$ ]] && leave
     return $code
 }
 
@@ -162,6 +229,7 @@ summary() {
     echo '```'
     echo
     case $command in
+        first) cat "$work/table.log" "$work/pytorch-memory.log" "$out/pytorch-pairs.md" ;;
         sweep) cat "$work/table.log" ;;
         pairs) cat "$out/pytorch-pairs.md" ;;
     esac 2>/dev/null
@@ -174,10 +242,10 @@ summary() {
         echo '```'
         echo
     fi
-    if ((${#failures[@]} == 0)); then
+    if [[ ! -s $work/failures.txt ]]; then
         echo "No step failed, in $SECONDS s."
     else
-        printf 'Failed: %s\n' "${failures[@]}"
+        sed 's/^/Failed: /' "$work/failures.txt"
     fi
 }
 
@@ -222,7 +290,12 @@ run() {
         # Always stop the recorder: polling the GPU would disturb later measurements.
         trap 'kill "$recorder" 2>/dev/null' EXIT
     fi
-    # Compiles the kernels, for this command and those that follow.
+    if [[ -e $packed/kernels.tar.gz && ! -e $RUNNER_CACHE_DIR ]]; then
+        # Files that others could write to would not be used.
+        mkdir -p -m 700 "$RUNNER_CACHE_DIR"
+        tar -C "$RUNNER_CACHE_DIR" --no-same-owner --no-overwrite-dir -xzf "$packed/kernels.tar.gz"
+    fi
+    # Compiles the kernels that were not packed, for this command and those that follow.
     step devices 120 "$runner" devices
     "$command"
     python3 tests/reference/card_state.py >"$work/after.txt"
@@ -233,13 +306,13 @@ run() {
     fi
     leave
     cat "$out/$command.md"
-    ((${#failures[@]} == 0))
+    [[ ! -s $work/failures.txt ]]
 }
 
 case ${1:-} in
     pack) pack ;;
-    pairs | tests | sweep) run "$1" ;;
-    run) echo "\`run\` was split: use pairs, tests or sweep" >&2 && exit 2 ;;
+    first | pairs | tests | sweep) run "$1" ;;
+    each) each "${@:2}" ;;
     *)
         sed -n "2,/^set /{/^set /d;s/^# \\{0,1\\}//;p}" "$0" >&2
         exit 2

@@ -18,7 +18,8 @@ use self::algorithm::Algorithm;
 use self::alignment::Alignment;
 use self::plan::{MatmulPlan, check};
 use super::calls::cublaslt::{self as sys, cublasLtEpilogue_t as LtEpilogue};
-use super::calls::driver::CUstream;
+use super::calls::driver::{self as driver_calls, CUstream};
+use super::driver;
 use super::errors::CallError;
 use crate::{Choice, DeviceError, Source};
 use ops::DType;
@@ -105,6 +106,14 @@ pub(super) struct MatmulShape {
 }
 
 impl Matmul {
+    /// Whether the scales, both 1, are read from the card. Otherwise cuBLASLt 13.1 adds to an output in place by an
+    /// atomic addition in memory, which rounds a 16-bit matmul before the addition and the sum again: other bits than
+    /// out of place, and less accurate. Scales in card memory exclude that. Seen on an H100.
+    fn reads_scales_from_the_card(&self) -> bool {
+        let is_short = self.output.dtype != DType::F32;
+        is_short && self.scale == 1.0 && self.added.is_some_and(|added| added.scale == 1.0)
+    }
+
     pub(super) fn shape(&self) -> MatmulShape {
         MatmulShape {
             rows: self.rows,
@@ -160,6 +169,7 @@ impl fmt::Display for MatmulShape {
 /// cuBLASLt in a context, with the plans and choices of the shapes so far. Dropped before the context.
 pub(super) struct MatmulPlans {
     handle: sys::cublasLtHandle_t,
+    one: One,
     /// `None` for a shape without an algorithm.
     plans: HashMap<MatmulShape, Option<MatmulPlan>>,
     choices: HashMap<MatmulShape, Choice>,
@@ -168,10 +178,11 @@ pub(super) struct MatmulPlans {
 impl MatmulPlans {
     /// The library is loaded and a context is current.
     pub(super) fn new() -> Result<MatmulPlans, CallError> {
+        let one = One::new()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library is loaded.
         check("cublasLtCreate", unsafe { sys::cublasLtCreate(&mut handle) })?;
-        Ok(MatmulPlans { handle, plans: HashMap::new(), choices: HashMap::new() })
+        Ok(MatmulPlans { handle, one, plans: HashMap::new(), choices: HashMap::new() })
     }
 
     /// The method for a shape; `None` if the library has no algorithm for it.
@@ -198,8 +209,8 @@ impl MatmulPlans {
         matmul: &Matmul,
         stream: CUstream,
     ) -> Result<(), DeviceError> {
-        let handle = self.handle;
-        Ok(self.require_plan(matmul.shape())?.enqueue(handle, matmul, algorithm, stream)?)
+        let (handle, one) = (self.handle, self.one.address);
+        Ok(self.require_plan(matmul.shape())?.enqueue(handle, matmul, algorithm, one, stream)?)
     }
 
     pub(super) fn choice(&self, shape: &MatmulShape) -> Option<&Choice> {
@@ -261,6 +272,40 @@ impl MatmulPlans {
 
     fn require_plan(&mut self, shape: MatmulShape) -> Result<&mut MatmulPlan, DeviceError> {
         self.plan(shape)?.ok_or_else(|| plan::unsupported(&shape).into())
+    }
+}
+
+/// The number 1 in card memory, for `Matmul::reads_scales_from_the_card`. Part of the context's memory, as the library's
+/// own buffers are.
+struct One {
+    address: u64,
+}
+
+impl One {
+    /// A context is current.
+    fn new() -> Result<One, CallError> {
+        let mut one = One { address: 0 };
+        let number = 1_f32;
+        // SAFETY: a context is current.
+        driver::check("cuMemAlloc", unsafe {
+            driver_calls::cuMemAlloc_v2(&mut one.address, size_of::<f32>())
+        })?;
+        let (from, stream) = (std::ptr::from_ref(&number).cast(), std::ptr::null_mut());
+        // SAFETY: both have the size of the number, which lives until the stream is synchronised.
+        unsafe {
+            let status = driver_calls::cuMemcpyHtoDAsync_v2(one.address, from, size_of::<f32>(), stream);
+            driver::check("cuMemcpyHtoDAsync", status)?;
+            driver::check("cuStreamSynchronize", driver_calls::cuStreamSynchronize(stream))?;
+        }
+        Ok(one)
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        // A lost context has already freed it; errors are ignored.
+        // SAFETY: allocated at most once, freed once; the queues are idle.
+        let _ = unsafe { driver_calls::cuMemFree_v2(self.address) };
     }
 }
 

@@ -159,12 +159,12 @@ fn matrix_updates_in_16_bits_match_the_cpu() {
     }
 }
 
-/// With 16-bit matmuls, both devices agree approximately: they sum in different orders.
+/// With 16-bit matmuls, both devices agree approximately: they sum in different orders. In f32 an H100 differs by 1.2e-5.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn orthogonalisation_in_16_bits_agrees_approximately() {
     let mut devices = Devices::new();
-    let types = NUMBERS.into_iter().zip([1e-5, 3e-2, 4e-3]);
+    let types = NUMBERS.into_iter().zip([3e-5, 3e-2, 4e-3]);
     for ((dtype, tolerance), mode) in types.flat_map(|case| Mode::SUMS.map(|mode| (case, mode))) {
         devices.fix_mode(mode);
         for rule in rules(dtype).into_iter().filter(|rule| matches!(rule, Rule::Muon(_))) {

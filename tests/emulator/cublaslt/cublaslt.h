@@ -24,7 +24,7 @@ enum : int { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_OP_C = 2 };
 
 enum : int { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1 };
 
-enum : int { CUBLASLT_POINTER_MODE_HOST = 0 };
+enum : int { CUBLASLT_POINTER_MODE_HOST = 0, CUBLASLT_POINTER_MODE_DEVICE = 1 };
 
 enum : int {
     CUBLASLT_MATMUL_DESC_COMPUTE_TYPE = 0,
@@ -139,6 +139,11 @@ struct Addresses {
     const void *a, *b, *c;
     void* d;
     float alpha, beta;
+
+    // With scales in host memory, cuBLASLt 13.1 on an H100 adds to D in memory: the matmul is rounded to D's type first.
+    bool adds_in_memory(const Problem& problem) const {
+        return problem.description.pointer_mode == CUBLASLT_POINTER_MODE_HOST && c == d && beta == 1;
+    }
 };
 
 // Whether the library has an algorithm for the problem: success, NOT_SUPPORTED, or INVALID_VALUE if the problem

@@ -148,7 +148,8 @@ Status check(const Problem& problem) {
     }
     if (!fits_together(problem)) return CUBLAS_STATUS_INVALID_VALUE;
     const Description& description = problem.description;
-    const bool plain = description.pointer_mode == CUBLASLT_POINTER_MODE_HOST &&
+    const bool plain = (description.pointer_mode == CUBLASLT_POINTER_MODE_HOST ||
+                        description.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) &&
                        description.transpose_c == CUBLAS_OP_N && problem.c.order == problem.d.order;
     if (!plain || !has_supported_types(problem) || !has_supported_epilogue(problem)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -223,7 +224,9 @@ CUBLASLT_API Status cublasLtMatmul(void* handle, const Description* description,
     const Addresses addresses{a, b, c, d, *alpha, *beta};
     const bool takes_bias = problem.has_bias() || problem.has_bias_gradient();
     if (!a || !b || !d || (!c && *beta != 0) || (takes_bias && !description->bias) ||
-        (problem.has_auxiliary() && !description->auxiliary)) {
+        (problem.has_auxiliary() && !description->auxiliary) ||
+        // As on an H100.
+        (problem.has_auxiliary() && !takes_bias && description->bias)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     const Status usable = algorithm == nullptr ? CUBLAS_STATUS_SUCCESS : check(problem, *algorithm);

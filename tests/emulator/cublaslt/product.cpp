@@ -31,6 +31,12 @@ void store(void* values, DataType type, size_t i, float value) {
     }
 }
 
+float rounded(float value, DataType type) {
+    uint32_t bits;
+    store(&bits, type, 0, value);
+    return load(&bits, type, 0);
+}
+
 // Rounds to the 10 fraction bits of tf32, to nearest even.
 float round_to_tf32(float value) {
     const uint32_t bits = __float_as_uint(value);
@@ -71,6 +77,7 @@ void finish_element(const Problem& problem, const Addresses& addresses, const Wa
                     size_t column, float sum) {
     const Description& description = problem.description;
     float value = addresses.alpha * sum;
+    if (addresses.adds_in_memory(problem)) value = rounded(value, problem.d.type);
     if (addresses.beta != 0) {
         value += addresses.beta * load(addresses.c, problem.c.type, offset(problem.c, row, column));
     }

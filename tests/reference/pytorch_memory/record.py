@@ -143,27 +143,28 @@ def normalized(text):
     return "".join(f"{line}\n" for line in lines)
 
 
+def export(runner, program, target, work):
+    """The script, its text and the predicted sequence, or None if the prediction does not cover the program."""
+    folder = work / str(program).replace("/", " ")
+    folder.mkdir()
+    script, predicted = folder / "train.py", folder / "predicted.txt"
+    command = [runner, "export", HERE / f"{program.experiment}.toml", "--run", program.strategy]
+    command += ["--target", target, "--out", script, "--requests", predicted]
+    for setting in [f'plan.torch_version="{program.version}"', *OPTIONS[program.options]]:
+        command += ["--set", setting]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        if "has no PyTorch script" in done.stderr:
+            return None
+        raise Failed(done.stderr)
+    return script, program_text(script.read_text()), predicted.read_text()
+
+
 class Recorder:
     def __init__(self, python, runner, work):
         self.python, self.runner, self.work = python, runner, work
         self.nullcuda = work / "nullcuda"
         subprocess.run(["bash", HERE / "nullcuda/build.sh", python, self.nullcuda], check=True)
-
-    def export(self, program):
-        """The script and the predicted sequence, or None if the prediction does not cover the program."""
-        folder = self.work / str(program).replace("/", " ")
-        folder.mkdir()
-        script, predicted = folder / "train.py", folder / "predicted.txt"
-        command = [self.runner, "export", HERE / f"{program.experiment}.toml", "--run", program.strategy]
-        command += ["--target", CARDS[program.card], "--out", script, "--requests", predicted]
-        for setting in [f'plan.torch_version="{program.version}"', *OPTIONS[program.options]]:
-            command += ["--set", setting]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            if "has no PyTorch script" in done.stderr:
-                return None
-            raise Failed(done.stderr)
-        return script, program_text(script.read_text()), predicted.read_text()
 
     def record(self, program, script):
         """The measured sequence and the script's output, a dictionary for each step."""
@@ -177,7 +178,7 @@ class Recorder:
 
     def vector(self, program, known):
         """The program's vector, the known one if the script is the same, and a line about it."""
-        exported = self.export(program)
+        exported = export(self.runner, program, CARDS[program.card], self.work)
         if exported is None:
             return None, f"{program}: not covered"
         script, text, predicted = exported
@@ -270,4 +271,5 @@ def main():
     sys.exit(failures > 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

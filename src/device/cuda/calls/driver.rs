@@ -57,6 +57,7 @@ functions! {
         wanted: CUdeviceptr,
         flags: c_ulonglong
     );
+    fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
     fn cuMemAllocFromPoolAsync(address: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
     fn cuMemCreate(
         memory: *mut CUmemGenericAllocationHandle,

@@ -1,9 +1,13 @@
 //! The alignment of a matmul's operands. By default the library assumes maximal alignment, and may recommend algorithms
 //! whose vector loads would be misaligned.
+//!
+//! The alignment of a matrix is that of all its rows. So it does not depend on the row at which an operand begins: a
+//! slice of rows, or an output that overwrites one, gets the same algorithm and the same bits. Nothing is lost, because
+//! an algorithm must load every row.
 
 use std::fmt;
 
-use super::{Epilogue, Matmul};
+use super::{Epilogue, Matmul, Matrix};
 use crate::choice::ALIGNMENT;
 
 /// The alignments of a matmul's operands in bytes: powers of two, at most `ALIGNMENT`.
@@ -19,24 +23,32 @@ pub(in super::super) struct Alignment {
 
 impl Alignment {
     pub(super) fn of(matmul: &Matmul) -> Alignment {
-        let output = matmul.output.address;
+        let &Matmul { rows, columns, inner, left, right, output, .. } = matmul;
+        let row = |matrix: Matrix, length: usize| length as u64 * matrix.dtype.bytes();
+        let output_row = row(output, columns);
+        let added = matmul.added.map_or(output.address, |added| added.address);
         Alignment {
-            left: common_alignment([matmul.left.address]),
-            right: common_alignment([matmul.right.address]),
-            output: common_alignment([output, matmul.added.map_or(output, |added| added.address)]),
+            left: common_alignment([left.address, row(left, if left.transposed { rows } else { inner })]),
+            right: common_alignment([
+                right.address,
+                row(right, if right.transposed { inner } else { columns }),
+            ]),
+            output: common_alignment([output.address, added, output_row]),
             epilogue: match matmul.epilogue {
                 Epilogue::None => ALIGNMENT,
                 Epilogue::Bias(vector) | Epilogue::BiasGradient(vector) => common_alignment([vector]),
-                Epilogue::GeluBias { bias, before } => common_alignment([before, bias.unwrap_or(before)]),
-                Epilogue::GeluSlope { before } => common_alignment([before]),
+                Epilogue::GeluBias { bias, before } => {
+                    common_alignment([before, bias.unwrap_or(before), output_row])
+                }
+                Epilogue::GeluSlope { before } => common_alignment([before, output_row]),
             },
         }
     }
 }
 
-/// The largest common alignment of all addresses.
-fn common_alignment<const N: usize>(addresses: [u64; N]) -> u64 {
-    let bits = addresses.into_iter().fold(ALIGNMENT, |bits, address| bits | address);
+/// The largest power of two that divides all addresses and row sizes, at most `ALIGNMENT`.
+fn common_alignment<const N: usize>(bytes: [u64; N]) -> u64 {
+    let bits = bytes.into_iter().fold(ALIGNMENT, |bits, bytes| bits | bytes);
     1 << bits.trailing_zeros()
 }
 
@@ -56,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn common_alignment_is_the_smallest_of_all_addresses() {
+    fn common_alignment_is_the_smallest() {
         for (addresses, bytes) in
             [([0, 0], 256), ([512, 4096], 256), ([198, 512], 2), ([768, 1408], 128), ([72, 80], 8)]
         {

@@ -12,8 +12,9 @@ use super::{Added, Epilogue, Matmul, MatmulShape};
 use crate::DeviceError;
 use crate::cuda::calls::Status;
 use crate::cuda::calls::cublaslt::{
-    self as sys, cublasComputeType_t as ComputeType, cublasLtMatmulDescAttributes_t as Attribute,
-    cublasLtMatmulPreferenceAttributes_t as Preference, cudaDataType_t as DataType,
+    self as sys, cublasComputeType_t as ComputeType, cublasLtEpilogue_t as LtEpilogue,
+    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreferenceAttributes_t as Preference,
+    cudaDataType_t as DataType,
 };
 use crate::cuda::calls::driver::CUstream;
 use crate::cuda::errors::CallError;
@@ -109,14 +110,20 @@ impl MatmulPlan {
         handle: sys::cublasLtHandle_t,
         matmul: &Matmul,
         algorithm: &Algorithm,
+        one: u64,
         stream: CUstream,
     ) -> Result<(), CallError> {
         self.descriptor.set_pointers(matmul.epilogue)?;
-        let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
+        let is_on_card = matmul.reads_scales_from_the_card();
+        self.descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, pointer_mode(is_on_card))?;
+        let number = |number: &f32| match is_on_card {
+            true => one as *const c_void,
+            false => std::ptr::from_ref(number).cast(),
+        };
         let added = matmul.added.unwrap_or(Added { address: matmul.output.address, scale: 0.0 });
         let (workspace, bytes) = matmul.workspace;
-        // SAFETY: descriptor and layouts match the algorithm; the scalars are in host memory and are read before the
-        // call returns; the operands have the sizes of the layouts, because the device has checked the operation's
+        // SAFETY: descriptor and layouts match the algorithm; the scalars are on the card as long as the context, or in
+        // host memory and read before the call returns; the operands have the sizes of the layouts, because the device has checked the operation's
         // types and regions.
         let status = unsafe {
             sys::cublasLtMatmul(
@@ -138,7 +145,10 @@ impl MatmulPlan {
                 stream.cast(),
             )
         };
-        check("cublasLtMatmul", status)
+        check("cublasLtMatmul", status).map_err(|failed| CallError {
+            call: format!("cublasLtMatmul of {} with {}", matmul.shape(), algorithm.numbers()),
+            ..failed
+        })
     }
 }
 
@@ -189,26 +199,24 @@ impl Descriptor {
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.right.1))?;
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.left.1))?;
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
+        // Algorithms that read scales from the card read them from the host, too.
+        let may_be_on_card = shape.output != DType::F32;
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, pointer_mode(may_be_on_card))?;
         // Epilogue vectors and matrices have the output's type. That is the library's default too, but the default for
         // an f32 output of 16-bit operands is undocumented, so it is set. Until a call sets the pointers, they hold a
         // placeholder address of the same alignment, because the library may read it when it recommends or checks an
         // algorithm. The placeholder is never dereferenced.
+        // A vector's pointer that the epilogue does not use would make cublasLtMatmul fail.
         let (ty, placeholder) = (data_type(shape.output)?, shape.alignment.epilogue);
-        match shape.epilogue {
-            sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT => {}
-            sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS
-            | sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB => {
-                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
-                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, placeholder)?;
-            }
-            _ => {
-                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
-                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, placeholder)?;
-                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ty)?;
-                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, placeholder)?;
-                let row = shape.columns as i64;
-                descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
-            }
+        if has_vector(shape.epilogue) {
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, placeholder)?;
+        }
+        if has_matrix(shape.epilogue) {
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ty)?;
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, placeholder)?;
+            let row = shape.columns as i64;
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
         }
         Ok(descriptor)
     }
@@ -243,6 +251,23 @@ impl Drop for Descriptor {
         // SAFETY: created once, destroyed once.
         let _ = unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
     }
+}
+
+/// Whether an epilogue reads or stores a vector.
+fn has_vector(epilogue: LtEpilogue) -> bool {
+    use LtEpilogue::{CUBLASLT_EPILOGUE_BGRADB, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS};
+    matches!(epilogue, CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB | CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+}
+
+/// Whether an epilogue reads or stores a matrix.
+fn has_matrix(epilogue: LtEpilogue) -> bool {
+    use LtEpilogue::{CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS};
+    matches!(epilogue, CUBLASLT_EPILOGUE_DGELU | CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+}
+
+/// The library's `cublasLtPointerMode_t` values: scales in host or in card memory.
+fn pointer_mode(is_on_card: bool) -> i32 {
+    i32::from(is_on_card)
 }
 
 /// The library's `cublasOperation_t` values, which cudarc binds only with cuBLAS.
