@@ -133,16 +133,18 @@ fn too_few(comparison: &Comparison, measured: &[&TableEntry]) -> Option<String> 
         no_interval && !entry.speed.ratios(&base.speed).is_empty()
     };
     let unknown: Vec<(&TableEntry, &TableEntry)> = pairs(comparison).filter(unknown).collect();
-    let rounds = unknown.iter().map(|(entry, base)| entry.speed.ratios(&base.speed).len()).max()?;
-    let times = BY_FAR;
-    let ranks = if rounds == 1 {
-        format!("One repeat cannot rank speeds within a factor of {times}: ")
-    } else {
-        format!("{rounds} repeats cannot rank speeds within a factor of {times}: ")
+    let rounds = unknown.iter().map(|(entry, base)| entry.speed.ratios(&base.speed).len());
+    let (fewest, most) = (rounds.clone().min()?, rounds.max()?);
+    let repeats = match (fewest, most) {
+        (1, 1) => "One repeat".to_owned(),
+        _ if fewest == most => format!("{most} repeats"),
+        _ => format!("{fewest} to {most} repeats"),
     };
+    let ranks = format!("{repeats} cannot rank speeds within a factor of {BY_FAR}: ");
     let remedy = match sufficient_repeats(unknown.into_iter()) {
         Some(repeats) => format!("judging by the spread, `--repeats {repeats}` would."),
-        None if rounds == 1 => format!("use at least `--repeats {FEWEST_ROUNDS}`."),
+        // One repeat has no spread.
+        None if fewest == 1 => format!("use at least `--repeats {FEWEST_ROUNDS}`."),
         None => {
             format!(
                 "judging by the spread, `--repeats {MOST_REPEATS}` would not either, but a quieter machine may."

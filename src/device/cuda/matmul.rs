@@ -106,12 +106,12 @@ pub(super) struct MatmulShape {
 }
 
 impl Matmul {
-    /// Whether the scales, both 1, are read from the card. Otherwise cuBLASLt 13.1 adds to an output in place by an
-    /// atomic addition in memory, which rounds a 16-bit matmul before the addition and the sum again: other bits than
-    /// out of place, and less accurate. Scales in card memory exclude that. Seen on an H100.
+    /// Whether the scales, both 1, are read from the card. On an H100, cuBLASLt 13.1 otherwise adds in memory if the
+    /// output is the addend, and rounds the matmul and its epilogue before: other bits than out of place, and in 16 bits
+    /// less accurate. It cannot if it does not know the scales.
     fn reads_scales_from_the_card(&self) -> bool {
-        let is_short = self.output.dtype != DType::F32;
-        is_short && self.scale == 1.0 && self.added.is_some_and(|added| added.scale == 1.0)
+        let has_two_roundings = has_two_roundings(self.output.dtype, self.epilogue != Epilogue::None);
+        has_two_roundings && self.scale == 1.0 && self.added.is_some_and(|added| added.scale == 1.0)
     }
 
     pub(super) fn shape(&self) -> MatmulShape {
@@ -137,7 +137,17 @@ impl Matmul {
     }
 }
 
+/// Whether an addition in memory rounds twice: without an epilogue, an f32 matmul is exact before.
+fn has_two_roundings(output: DType, has_epilogue: bool) -> bool {
+    output != DType::F32 || has_epilogue
+}
+
 impl MatmulShape {
+    /// Whether a matmul of this shape may read its scales from the card.
+    fn may_read_scales_from_the_card(&self) -> bool {
+        has_two_roundings(self.output, self.is_fused())
+    }
+
     /// Whether the library computes an epilogue.
     fn is_fused(&self) -> bool {
         self.epilogue != LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT

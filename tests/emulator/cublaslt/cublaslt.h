@@ -140,7 +140,8 @@ struct Addresses {
     void* d;
     float alpha, beta;
 
-    // With scales in host memory, cuBLASLt 13.1 on an H100 adds to D in memory: the matmul is rounded to D's type first.
+    // With scales in host memory, cuBLASLt 13.1 on an H100 adds to D in memory: the matmul with its bias is rounded to D's
+    // type first.
     bool adds_in_memory(const Problem& problem) const {
         return problem.description.pointer_mode == CUBLASLT_POINTER_MODE_HOST && c == d && beta == 1;
     }

@@ -77,11 +77,14 @@ void finish_element(const Problem& problem, const Addresses& addresses, const Wa
                     size_t column, float sum) {
     const Description& description = problem.description;
     float value = addresses.alpha * sum;
-    if (addresses.adds_in_memory(problem)) value = rounded(value, problem.d.type);
-    if (addresses.beta != 0) {
-        value += addresses.beta * load(addresses.c, problem.c.type, offset(problem.c, row, column));
+    const float bias = problem.has_bias() ? load(description.bias, problem.bias_type(), row) : 0;
+    const float added =
+        addresses.beta == 0 ? 0 : addresses.beta * load(addresses.c, problem.c.type, offset(problem.c, row, column));
+    if (addresses.adds_in_memory(problem)) {
+        value = rounded(value + bias, problem.d.type) + added;
+    } else {
+        value = value + added + bias;
     }
-    if (problem.has_bias()) value += load(description.bias, problem.bias_type(), row);
     const size_t at = column * static_cast<size_t>(description.auxiliary_leading_dimension) + row;
     switch (description.epilogue) {
         case CUBLASLT_EPILOGUE_GELU_AUX:

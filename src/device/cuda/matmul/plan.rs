@@ -200,7 +200,7 @@ impl Descriptor {
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.left.1))?;
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
         // Algorithms that read scales from the card read them from the host, too.
-        let may_be_on_card = shape.output != DType::F32;
+        let may_be_on_card = shape.may_read_scales_from_the_card();
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, pointer_mode(may_be_on_card))?;
         // Epilogue vectors and matrices have the output's type. That is the library's default too, but the default for
         // an f32 output of 16-bit operands is undocumented, so it is set. Until a call sets the pointers, they hold a
