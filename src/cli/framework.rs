@@ -1,6 +1,7 @@
 //! `--as`: the program whose memory is shown.
 
 use super::failure::Failure;
+use device::{OLDEST_CARD, Target};
 use plan::Plan;
 use spec::Framework;
 
@@ -24,6 +25,33 @@ impl FrameworkArgs {
             Program::Pytorch => Framework::Pytorch,
         })
     }
+}
+
+/// The framework whose memory is shown for a target: the requested one, else the experiment's. Only PyTorch's memory is
+/// shown for cards on which this program does not run.
+///
+/// # Errors
+/// This program's memory was requested for such a card.
+pub(super) fn shown_for(
+    target: &Target,
+    requested: Option<Framework>,
+    of_experiment: Framework,
+) -> Result<Framework, Failure> {
+    match requested {
+        Some(Framework::Runner) if target.is_too_old() => Err(Failure::input(format!(
+            "`--as runner` has no figures for {}: {}\n = help: leave it out, or use `--as pytorch`",
+            target.name,
+            too_old(target)
+        ))),
+        None if target.is_too_old() => Ok(Framework::Pytorch),
+        _ => Ok(requested.unwrap_or(of_experiment)),
+    }
+}
+
+/// Why this program has no figures for a card.
+pub(super) fn too_old(target: &Target) -> String {
+    let capability = target.capability.as_deref().unwrap_or_default();
+    format!("this program does not run on compute capability {capability}; it needs {OLDEST_CARD} or newer")
 }
 
 /// The name of PyTorch with the settings of its allocator, if the plans show its memory.

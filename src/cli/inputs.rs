@@ -1,10 +1,12 @@
 //! The arguments and files that `sweep`, `plan` and `explain` share, read and checked before anything is written or run.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
+use super::framework::shown_for;
 use super::report;
 use super::target;
 use super::torch;
@@ -42,7 +44,7 @@ fn some_memory(text: &str) -> Result<Bytes, String> {
 pub(super) struct Inputs {
     pub(super) plans: Vec<Plan>,
     /// Inspected data, to be cached once the results folder exists.
-    pub(super) data: DataSets,
+    pub(super) data: Arc<DataSets>,
     /// The machine's own memory, if known.
     pub(super) memory: Option<Bytes>,
     /// The rates of the host and the link that a target file states.
@@ -73,7 +75,7 @@ impl InputArgs {
         !self.set.is_empty()
     }
 
-    /// As `read_shown`, for commands that show this program's memory only.
+    /// As `read_shown`, for commands that show no memory, or this program's only.
     pub(super) fn read(
         &self,
         purpose: Purpose,
@@ -81,7 +83,8 @@ impl InputArgs {
         target: Option<&Path>,
         is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Inputs, Failure> {
-        self.read_shown(purpose, out, target, Some(Framework::Runner), is_wanted)
+        let framework = |_: &Target, _| Ok(Framework::Runner);
+        single(self.read_all(purpose, out, target.as_slice(), &framework, is_wanted)?)
     }
 
     /// Reads and checks all files, with the data digests cached in the results folder `out`. A `target`, the name of a known
@@ -96,7 +99,35 @@ impl InputArgs {
         framework: Option<Framework>,
         is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Inputs, Failure> {
-        let described = target.map(target::find).transpose()?;
+        let framework = |target: &Target, of_experiment| shown_for(target, framework, of_experiment);
+        single(self.read_all(purpose, out, target.as_slice(), &framework, is_wanted)?)
+    }
+
+    /// As `read_shown`, for each of several targets. If this program does not run on one of them, PyTorch's memory is shown
+    /// for all.
+    pub(super) fn read_each(
+        &self,
+        out: &Path,
+        targets: &[&Path],
+        framework: Option<Framework>,
+        is_wanted: impl Fn(&Point) -> bool,
+    ) -> Result<Vec<Inputs>, Failure> {
+        let described = targets.iter().map(|target| target::find(target)).collect::<Result<Vec<_>, _>>()?;
+        let old = described.iter().map(|described| &described.target).find(|target| target.is_too_old());
+        let shown = |target: &Target, of_experiment| shown_for(old.unwrap_or(target), framework, of_experiment);
+        self.read_all(Purpose::Predict, out, targets, &shown, is_wanted)
+    }
+
+    /// The inputs for each target; for this machine, if there is none.
+    fn read_all(
+        &self,
+        purpose: Purpose,
+        out: &Path,
+        targets: &[&Path],
+        framework: &dyn Fn(&Target, Framework) -> Result<Framework, Failure>,
+        is_wanted: impl Fn(&Point) -> bool,
+    ) -> Result<Vec<Inputs>, Failure> {
+        let described = targets.iter().map(|target| target::find(target)).collect::<Result<Vec<_>, _>>()?;
         let experiments = files::expand_all(&self.files, &self.set, &is_wanted)?;
         let unread = experiments.iter().map(|experiment| match purpose {
             Purpose::Train => experiment.check_unread(&is_wanted).map_err(Failure::input),
@@ -111,32 +142,41 @@ impl InputArgs {
             Purpose::Train => data.check(experiment).map(|()| None),
             Purpose::Predict => data.check_what_is_here(experiment),
         }))?;
+        let absent: Vec<String> = absent.into_iter().flatten().collect();
         // Once for all experiments: measuring a card's context takes another process.
-        let machine = match described {
-            Some(described) => Machine::Described(described),
-            None => Machine::Found(device::find(self.device).map_err(Failure::input)?),
+        let machines = match described.is_empty() {
+            true => vec![Machine::Found(device::find(self.device).map_err(Failure::input)?)],
+            false => described.into_iter().map(Machine::Described).collect(),
         };
-        let plan = |mut experiment: Experiment| {
-            experiment.set_data_properties(|config| data.describe(config));
-            let limits = self.limits().or(experiment.limits);
-            let target = machine.target(limits).map_err(Failure::input)?;
-            experiment.plan.framework = framework.unwrap_or(experiment.plan.framework);
-            if experiment.plan.framework == Framework::Pytorch {
-                torch::machine(&target, experiment.plan)?;
-            }
-            Ok(plan::plan(experiment, &target, purpose, &|config| data.digest(config))?)
+        let data = Arc::new(data);
+        let inputs = |machine: Machine| {
+            let plan = |mut experiment: Experiment| {
+                experiment.set_data_properties(|config| data.describe(config));
+                let limits = self.limits().or(experiment.limits);
+                let target = machine.target(limits).map_err(Failure::input)?;
+                experiment.plan.framework = framework(&target, experiment.plan.framework)?;
+                if experiment.plan.framework == Framework::Pytorch {
+                    torch::machine(&target, experiment.plan)?;
+                }
+                Ok(plan::plan(experiment, &target, purpose, &|config| data.digest(config))?)
+            };
+            let plans = experiments.iter().cloned().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
+            Ok(Inputs {
+                plans,
+                data: Arc::clone(&data),
+                memory: machine.memory(),
+                host: machine.host(),
+                notes: machine.notes(),
+                absent: absent.clone(),
+            })
         };
-        let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
-        let absent = absent.into_iter().flatten().collect();
-        Ok(Inputs {
-            plans,
-            data,
-            memory: machine.memory(),
-            host: machine.host(),
-            notes: machine.notes(),
-            absent,
-        })
+        machines.into_iter().map(inputs).collect()
     }
+}
+
+/// The inputs for one target.
+fn single(inputs: Vec<Inputs>) -> Result<Inputs, Failure> {
+    inputs.into_iter().next().ok_or_else(|| Failure::machine("there is no target"))
 }
 
 /// The machine to plan for.

@@ -196,7 +196,7 @@ fn saving(one: &Predicted<'_>, purpose: Purpose) -> Option<String> {
 }
 
 /// Runs without a prediction by reason: `graph (CUDA graphs)`.
-fn not_predicted<'a>(runs: impl Iterator<Item = &'a PlannedRun>) -> Vec<String> {
+pub(super) fn not_predicted<'a>(runs: impl Iterator<Item = &'a PlannedRun>) -> Vec<String> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for run in runs {
         if let Some(Err(reason)) = &run.torch {

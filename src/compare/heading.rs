@@ -10,6 +10,16 @@ pub(super) fn lines(comparison: &Comparison, width: usize) -> Vec<String> {
     pack(&parts(comparison), " | ", width)
 }
 
+/// The heading of a table of several machines.
+pub(super) fn of_machines(comparison: &Comparison, machines: usize, width: usize) -> Vec<String> {
+    let of_first = machine(&comparison.entries().collect::<Vec<_>>());
+    let parts = parts(comparison).into_iter().map(|part| match part == one_line(&of_first) {
+        true => format!("{machines} targets"),
+        false => part,
+    });
+    pack(&parts.filter(|part| !part.starts_with("base ")).collect::<Vec<_>>(), " | ", width)
+}
+
 /// The heading on one line.
 pub(super) fn title(comparison: &Comparison) -> String {
     parts(comparison).join(" | ")
@@ -27,13 +37,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
     if let (false, Some(batch)) = (swept, common(&batches)) {
         first.push(format!("batch {batch}"));
     }
-    let machines = group::machines(entries.iter().copied());
-    let machine = match machines.as_slice() {
-        [one] if entries.iter().any(is_limited) => format!("{one} (speed is the whole machine's)"),
-        [one] => one.clone(),
-        [] => String::new(),
-        several => format!("{} machines", several.len()),
-    };
+    let machine = machine(&entries);
     let words: Vec<String> =
         first.iter().map(|word| one_line(word)).filter(|word| !word.is_empty()).collect();
     let mut parts = vec![words.join("  "), one_line(&machine)];
@@ -57,6 +61,16 @@ fn parts(comparison: &Comparison) -> Vec<String> {
     });
     parts.retain(|part| !part.trim().is_empty());
     parts
+}
+
+fn machine(entries: &[&TableEntry]) -> String {
+    let machines = group::machines(entries.iter().copied());
+    match machines.as_slice() {
+        [one] if entries.iter().any(is_limited) => format!("{one} (speed is the whole machine's)"),
+        [one] => one.clone(),
+        [] => String::new(),
+        several => format!("{} machines", several.len()),
+    }
 }
 
 fn is_limited(entry: &&TableEntry) -> bool {

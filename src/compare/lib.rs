@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use base::statistics::Ratio;
-use columns::TableColumn;
+use columns::{SideBySide, TableColumn};
 use entry::TableEntry;
 use group::TableGroup;
 use results::Row;
@@ -243,6 +243,51 @@ pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<Styled,
 /// The same for planned rows: predicted memory, no measured speed.
 pub fn render_planned(rows: &[Row], options: &Options, format: Format) -> Result<Styled, CompareError> {
     format_all(&each_experiment(rows, options, Basis::Predicted)?, format)
+}
+
+/// Planned rows of the same experiments for several machines, each with its name: tables have a group of columns for
+/// each machine, CSV and JSON a row for each run and machine.
+///
+/// # Errors
+/// Invalid options, or no rows.
+pub fn render_side_by_side(
+    machines: &[(String, Vec<Row>)],
+    options: &Options,
+    format: Format,
+) -> Result<Styled, CompareError> {
+    if matches!(format, Format::Csv | Format::Json) {
+        let rows: Vec<Row> = machines.iter().flat_map(|(_, rows)| rows.clone()).collect();
+        return render_planned(&rows, options, format);
+    }
+    let has_torch = machines.iter().any(|(_, rows)| rows.iter().any(|row| row.torch_peak_bytes.is_some()));
+    let columns = match &options.columns {
+        Some(names) => names.clone(),
+        None if has_torch && options.pytorch.is_none() => vec!["torch".to_owned(), "torch_fits".to_owned()],
+        None => vec!["memory".to_owned(), "fits".to_owned()],
+    };
+    let columns = find_columns(&columns)?;
+    let mut experiments: Vec<Vec<(&str, Comparison)>> = Vec::new();
+    for (name, rows) in machines {
+        for (at, comparison) in each_experiment(rows, options, Basis::Predicted)?.into_iter().enumerate() {
+            match experiments.get_mut(at) {
+                Some(experiment) => experiment.push((name, comparison)),
+                None => experiments.push(vec![(name, comparison)]),
+            }
+        }
+    }
+    let mut out = Styled::default();
+    for comparisons in &experiments {
+        let Some(tables) = SideBySide::new(comparisons, columns.clone()) else { continue };
+        (0..2 * usize::from(!out.lines.is_empty())).for_each(|_| out.blank());
+        match format {
+            Format::Markdown => out.push(Tone::Plain, &tables.markdown()),
+            _ => {
+                let width = options.width.unwrap_or(WIDTH).max(LEAST_WIDTH);
+                out.lines.extend(tables.table(width).lines);
+            }
+        }
+    }
+    Ok(out)
 }
 
 fn format_all(comparisons: &[Comparison], format: Format) -> Result<Styled, CompareError> {

@@ -58,13 +58,14 @@ impl DeviceRates {
         let card = KnownCard::named(&target.name)?;
         let f32 = Factors::F32;
         let rates = [
-            (f32, card.fp32),
+            (f32, Some(card.fp32)),
             (Factors { tf32: true, ..f32 }, card.tf32),
             (Factors::BF16, card.bf16),
             (Factors { dtype: DType::F16, tf32: false }, card.bf16),
         ];
+        let known = |(factors, tera): (Factors, Option<f64>)| Some((factors, tera? * 1e12));
         Some(DeviceRates {
-            products: rates.into_iter().map(|(factors, tera)| (factors, tera * 1e12)).collect(),
+            products: rates.into_iter().filter_map(known).collect(),
             memory: Some(card.bandwidth * 1e9),
             origin: RatesOrigin::DataSheet,
             ..DeviceRates::default()

@@ -11,8 +11,9 @@ pub struct Card {
 }
 
 impl Card {
-    /// The card with this driver name. Multiprocessors are those of NVIDIA's data sheets. Cards of compute capability 12.0 are
-    /// missing: their workspaces are unknown.
+    /// The card with this driver name, followed by its memory if cards of that name differ in multiprocessors.
+    /// Multiprocessors are those of NVIDIA's data sheets. Cards of compute capability 12.0 are missing: their workspaces
+    /// are unknown.
     pub fn named(name: &str) -> Option<Card> {
         let (capability, multiprocessors) = match name {
             "NVIDIA B200" => ((10, 0), 148),
@@ -24,10 +25,27 @@ impl Card {
             "NVIDIA L40S" | "NVIDIA RTX 6000 Ada Generation" => ((8, 9), 142),
             "NVIDIA L4" => ((8, 9), 58),
             "NVIDIA A10" => ((8, 6), 72),
+            "NVIDIA A10G" => ((8, 6), 80),
             "NVIDIA RTX A6000" => ((8, 6), 84),
+            "NVIDIA RTX A5000" => ((8, 6), 64),
+            "NVIDIA RTX A4000" => ((8, 6), 48),
             "NVIDIA GeForce RTX 4090" => ((8, 9), 128),
+            "NVIDIA GeForce RTX 4080" => ((8, 9), 76),
+            "NVIDIA GeForce RTX 4070" => ((8, 9), 46),
+            "NVIDIA GeForce RTX 4060 Ti"
+            | "NVIDIA GeForce RTX 4060 Ti 16GB"
+            | "NVIDIA GeForce RTX 4060 Ti 8GB" => ((8, 9), 34),
             "NVIDIA GeForce RTX 3090" => ((8, 6), 82),
+            "NVIDIA GeForce RTX 3080 12GB" => ((8, 6), 70),
+            "NVIDIA GeForce RTX 3080 10GB" => ((8, 6), 68),
+            "NVIDIA GeForce RTX 3070" => ((8, 6), 46),
+            "NVIDIA GeForce RTX 3060" | "NVIDIA GeForce RTX 3060 12GB" | "NVIDIA GeForce RTX 3060 8GB" => {
+                ((8, 6), 28)
+            }
+            "NVIDIA GeForce RTX 2080 Ti" => ((7, 5), 68),
             "Tesla T4" => ((7, 5), 40),
+            "Tesla V100-SXM2-32GB" | "Tesla V100-SXM2-16GB" => ((7, 0), 80),
+            "Tesla P100-PCIE-16GB" => ((6, 0), 56),
             _ => return None,
         };
         let threads = match capability {

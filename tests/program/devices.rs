@@ -100,8 +100,9 @@ fn target_of_a_known_card_is_printed_and_no_file_is_replaced() {
         KnownCard::find("rtx-4090-24gb").expect("it").target()
     );
 
-    let (code, _, said) = devices(&["RTX4090"]);
-    assert!(code == Some(2) && said.contains("`rtx-4090-24gb`") && said.contains("RTX4090.toml"), "{said}");
+    assert_eq!(devices(&["RTX4090"]).1, printed, "a natural spelling");
+    let (code, _, said) = devices(&["RTX3060"]);
+    assert!(code == Some(2) && said.contains("`rtx-3060-12gb`") && said.contains("RTX3060.toml"), "{said}");
     let (code, _, said) = devices(&["card.toml"]);
     assert!(code == Some(2) && said.contains("card.toml exists") && said.contains("--overwrite"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).expect("it is there"), printed);

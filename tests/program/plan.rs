@@ -312,6 +312,60 @@ fn known_gpu_is_planned_by_name() {
     assert!(fits(&larger) > fits(&plan), "{larger}");
 }
 
+/// PyTorch runs on a T4, this program does not: only PyTorch's figures are shown, and the reason.
+#[test]
+fn card_without_kernels_shows_pytorch_alone() {
+    let plan = succeeds(&["plan", "a.toml", "--target", "t4-16gb"]);
+    assert!(plan.contains("PyTorch 2.15, predicted"), "{plan}");
+    let why = "this program does not run on compute capability 7.5; it needs 8.0 or newer";
+    assert!(unwrapped(&plan).contains(&format!("All figures are PyTorch's: {why}.")), "{plan}");
+    let of_pytorch = succeeds(&["plan", "a.toml", "--target", "colab", "--as", "pytorch"]);
+    assert_eq!(of_pytorch, plan, "as requested, and by another name");
+    assert!(succeeds(&["explain", "a.toml", "--run", "lean", "--target", "t4"]).contains("PyTorch"));
+
+    let refused = |arguments: &[&str]| {
+        let output = runner(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused(&["plan", "a.toml", "--target", "t4", "--as", "runner"]).contains(why));
+    assert!(refused(&["sweep", "a.toml", "--target", "t4"]).contains(why));
+    let v100 = succeeds(&["plan", "a.toml", "--target", "v100-16gb"]);
+    let has_none = "compute capability 7.0, for which PyTorch 2.15 has no code; torch_version = \"2.6\" in [plan] has";
+    assert!(unwrapped(&v100).contains(has_none), "{v100}");
+    let older = "plan.torch_version=\"2.6\"";
+    assert!(!succeeds(&["plan", "a.toml", "--target", "v100-16gb", "--set", older]).contains("NOT PREDICTED"));
+}
+
+#[test]
+fn several_targets_are_side_by_side() {
+    let targets = ["plan", "a.toml", "--target", "rtx3060-12gb", "--target", "4070", "--target", "card.toml"];
+    insta::assert_snapshot!(succeeds(&targets));
+    let with = |more: &[&str]| succeeds(&[&targets[..], more].concat());
+    let rows = with(&["--format", "csv"]);
+    assert_eq!(rows.lines().count(), 1 + 3 * 4, "a row per run and target: {rows}");
+    assert_eq!(rows.matches(",NVIDIA GeForce RTX 4070,").count(), 4, "{rows}");
+    let own = with(&["--columns", "memory,fits"]);
+    assert!(own.contains("MiB  fits"), "{own}");
+    let markdown = with(&["--format", "markdown"]);
+    assert!(markdown.contains("| rtx-4070-12gb torch |"), "{markdown}");
+    // An old card among them: all figures are PyTorch's.
+    let old = succeeds(&["plan", "a.toml", "--target", "l4", "--target", "t4"]);
+    assert!(unwrapped(&old).contains("All figures are PyTorch's, because of Tesla T4: this program does not run"), "{old}");
+    let twice = runner(&["plan", "a.toml", "--target", "l4", "--target", "L4-24gb"]);
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("repeats the target l4-24gb"));
+}
+
+/// With many targets, a narrow terminal shows several blocks, each of at most its width.
+#[test]
+fn many_targets_are_shown_in_blocks() {
+    let targets = ["4090", "4080", "4070", "3090", "3070", "l4", "a10g", "l40s"].map(|name| ["--target", name]);
+    let plan = succeeds(&[&["plan", "a.toml"], targets.as_flattened()].concat());
+    assert!(plan.lines().all(|line| line.chars().count() <= 100), "{plan}");
+    assert!(plan.lines().filter(|line| line.trim_start().starts_with("plain ")).count() > 1, "{plan}");
+    assert_eq!(plan.matches("all 4 runs fit").count(), 8, "{plan}");
+}
+
 #[test]
 fn target_file_reports_assumed_keys() {
     let dir = test_folder();

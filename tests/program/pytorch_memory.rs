@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use data::{Contents, DataError, Part, Sample, SampleLengths};
+use device::KnownCard;
 use plan::Point;
 use pytorch::{Card, Event, NotCovered, ScriptPrediction, Sequence};
 use serde::Deserialize;
@@ -63,14 +64,17 @@ impl Vector {
     }
 
     fn card(&self) -> Card {
-        let name = match self.card.as_str() {
-            "a100" => "NVIDIA A100-SXM4-80GB",
-            "h100" => "NVIDIA H100 80GB HBM3",
-            "rtx4090" => "NVIDIA GeForce RTX 4090",
-            "t4" => "Tesla T4",
+        let target = match self.card.as_str() {
+            "a100" => "a100-80gb",
+            "h100" => "h100-80gb",
+            "rtx4090" => "rtx-4090-24gb",
+            "t4" => "t4-16gb",
+            "v100" => "v100-16gb",
+            "p100" => "p100-16gb",
             other => panic!("unknown card {other}"),
         };
-        Card::named(name).expect("a known card")
+        let known = KnownCard::find(target).expect("a known card");
+        Card::named(known.name).expect("a card that is predicted")
     }
 
     fn title(&self) -> String {
@@ -310,7 +314,7 @@ fn recorded_programs_are_enough() {
     let vectors = vectors();
     let of = |card: &str| vectors.iter().filter(|vector| vector.card == card).count();
     assert!(vectors.len() >= 120, "{} programs", vectors.len());
-    for card in ["a100", "h100", "rtx4090", "t4"] {
+    for card in ["a100", "h100", "rtx4090", "t4", "v100", "p100"] {
         assert!(of(card) >= 20, "{} programs on {card}", of(card));
     }
     for version in TorchVersion::ALL {

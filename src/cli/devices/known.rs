@@ -7,6 +7,8 @@ use spec::{HOST_THREADS, HostRates};
 
 const HEADINGS: [&str; 9] = ["target", "name", "memory", "cc", "GB/s", "link", "fp32", "tf32", "bf16"];
 
+const NONE: &str = "-";
+
 pub(super) fn text(width: usize) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     lines.extend(KNOWN_CARDS.iter().map(cells));
@@ -15,14 +17,17 @@ pub(super) fn text(width: usize) -> String {
 Nothing here was measured with this program. Memory is what drivers are said to let programs have; \
          GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, fp16 as bf16. \
          cc is the compute capability, link the peak rate to the host in GB/s per direction. Assumed are \
-         a context of {ASSUMED_CONTEXT} and {host}.
+         a context of {ASSUMED_CONTEXT}, {host}, and for {assumed} the memory of {source}. Cards without a tf32 rate: \
+         PyTorch's memory only, since this program does not run on them. A part of a name suffices: `4070`.
 
-    runner plan FILES... --target {word:<13}   without the card
+    runner plan FILES... --target {word:<13}   without the card; several `--target` side by side
     runner devices --device cuda --target FILE    where it is: writes what is measured there
     runner plan FILES... --target FILE            and then anywhere
 ",
         columns::aligned(&lines, width),
         word = KNOWN_CARDS[0].word,
+        assumed = KnownCard::ASSUMED_MEMORY[0],
+        source = KnownCard::ASSUMED_MEMORY[1],
         host = assumed_host(),
     )
 }
@@ -45,8 +50,8 @@ fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
         bandwidth.to_string(),
         card.link().to_string(),
         fp32.to_string(),
-        tf32.to_string(),
-        bf16.to_string(),
+        tf32.map_or_else(|| NONE.to_owned(), |rate| rate.to_string()),
+        bf16.map_or_else(|| NONE.to_owned(), |rate| rate.to_string()),
     ]
 }
 

@@ -38,7 +38,9 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         return Ok(ExitStatus::Complete);
     }
     if let Some(file) = &args.target {
-        if let Some(card) = file.to_str().and_then(KnownCard::find) {
+        let text = file.to_str().unwrap_or_default();
+        let meant = if file.extension().is_none() { KnownCard::meant(text) } else { Vec::new() };
+        if let [card] = meant.as_slice() {
             output::print(&toml::to_string(&card.target()).map_err(Failure::machine)?)?;
             return Ok(ExitStatus::Complete);
         }

@@ -21,10 +21,12 @@ use std::time::Duration;
 
 use super::failure::{ExitStatus, Failure};
 use super::filter::Filter;
+use super::framework;
 use super::inputs::InputArgs;
 use super::output::note;
 use super::progress::Progress;
 use super::table::TableArgs;
+use super::target;
 use execute::DumpContents;
 use job::Job;
 use plan::{Plan, Purpose};
@@ -68,6 +70,9 @@ pub(super) struct Args {
     /// factors as a PEFT adapter
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
+    /// Only to explain why there is none
+    #[arg(long, hide = true)]
+    target: Option<PathBuf>,
 }
 
 /// An experiment being swept: its plan and the store of its results.
@@ -82,8 +87,23 @@ struct Sweep {
     without_result: Vec<Row>,
 }
 
+/// The error of `--target`: a sweep trains on this machine.
+fn no_target(written: &Path) -> Failure {
+    let name = written.display();
+    let old = target::find(written).ok().filter(|described| described.target.is_too_old());
+    let old = old.map(|described| format!(", and {}", framework::too_old(&described.target)));
+    Failure::input(format!(
+        "a sweep trains on this machine, not on `{name}`{}\n = help: `runner plan FILES... --target {name}` predicts its \
+         memory",
+        old.unwrap_or_default()
+    ))
+}
+
 pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Result<ExitStatus, Failure> {
     let signals = signals.unwrap_or_else(Signals::watch).map_err(Failure::machine)?;
+    if let Some(target) = &args.target {
+        return Err(no_target(target));
+    }
     let mut inputs = args.inputs.read(Purpose::Train, &args.out, None, |point| args.filter.names(point))?;
     args.filter.resolve(&inputs.plans)?;
     report::check(&args.table, &inputs.plans)?;

@@ -3,9 +3,11 @@
 mod column;
 mod definitions;
 mod note;
+mod side_by_side;
 
 pub(super) use column::{TableColumn, find, names};
 pub(super) use note::{mark, short, steps};
+pub(super) use side_by_side::SideBySide;
 
 use super::entry::TableEntry;
 use super::group::TableGroup;

@@ -276,7 +276,10 @@ fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient
         // Made contiguous, [B, H, T].
         if heads.queries > 1 { torch.storage(rows) } else { sums }
     };
-    torch.scratch(efficient_workspace(torch, heads, dtype));
+    // Before Volta, no kernel for fp32 divides the keys.
+    if dtype.is_half() || torch.card.capability >= (7, 0) {
+        torch.scratch(efficient_workspace(torch, heads, dtype));
+    }
     gradients
 }
 

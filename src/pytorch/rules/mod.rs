@@ -17,6 +17,7 @@ use spec::{AllocConf, KeywordEnum, TorchVersion};
 pub(crate) struct Rules {
     pub(crate) version: TorchVersion,
     pub(crate) workspaces: Workspaces,
+    pub(crate) oldest_capability: (u32, u32),
     pub(crate) newest_capability: (u32, u32),
     /// Whether expandable segments are predicted.
     pub(crate) expandable_segments: bool,
@@ -38,12 +39,13 @@ impl Rules {
     /// Checks that the version runs on a card.
     pub(crate) fn check(&self, card: &Card) -> Result<(), NotCovered> {
         let (major, minor) = card.capability;
-        match card.capability > self.newest_capability {
-            true => Err(NotCovered(format!(
-                "compute capability {major}.{minor}, for which PyTorch {} has no code",
-                self.version.keyword()
+        match (self.oldest_capability..=self.newest_capability).contains(&card.capability) {
+            false => Err(NotCovered(format!(
+                "compute capability {major}.{minor}, for which PyTorch {} has no code{}",
+                self.version.keyword(),
+                if card.capability < self.oldest_capability { OLDER } else { "" }
             ))),
-            false => Ok(()),
+            true => Ok(()),
         }
     }
 
@@ -55,6 +57,9 @@ impl Rules {
         }
     }
 }
+
+/// The version with code for the oldest cards.
+const OLDER: &str = "; torch_version = \"2.6\" in [plan] has";
 
 /// How long workspaces of matrix products live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use spec::TorchVersion;
 pub(super) const RULES: Rules = Rules {
     version: TorchVersion::V2_15,
     workspaces: Workspaces::Requested,
+    oldest_capability: (7, 5),
     newest_capability: (12, 0),
     expandable_segments: true,
     flash_state_on_card: true,

@@ -10,7 +10,6 @@ use super::list::List;
 use super::tree::{Value, quoted};
 use base::rates::{BytesPerSecond, FlopsPerSecond};
 use base::units::Bytes;
-use device::{OLDEST_CARD, Version};
 
 /// An integer in a range, as u64.
 pub(crate) struct U64Range(pub(crate) RangeInclusive<u64>);
@@ -284,12 +283,13 @@ impl ValueParser for ComputeCapability {
         let Value::Text(text) = value else { return None };
         let (major, minor) = text.split_once('.')?;
         let number = |digits: &str| digits.parse().ok().filter(|number: &u32| number.to_string() == digits);
-        let version = Version { major: number(major)?, minor: number(minor)? };
-        (version >= OLDEST_CARD).then(|| text.clone())
+        number(major)?;
+        number(minor)?;
+        Some(text.clone())
     }
 
     fn expected(&self) -> String {
-        format!("a compute capability of at least {OLDEST_CARD}, the oldest with kernels, in quotes")
+        "a compute capability in quotes, such as \"8.6\"".to_owned()
     }
 
     fn meant(&self, value: &Value) -> Option<String> {

@@ -28,7 +28,10 @@ NEWEST = "2.15"
 SEQUENCES = HERE / "sequences"
 
 # NULLCUDA_DEVICE, and the target of `runner export`.
-CARDS = {"a100": "a100-80gb", "h100": "h100-80gb", "rtx4090": "rtx-4090-24gb", "t4": str(HERE / "t4.toml")}
+CARDS = {"a100": "a100-80gb", "h100": "h100-80gb", "rtx4090": "rtx-4090-24gb", "t4": "t4-16gb"}
+# Cards for which only the oldest version has code.
+OLD_CARDS = {"v100": "v100-16gb", "p100": "p100-16gb"}
+OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = ["gpt", "llama", "large", "padded"]
@@ -103,7 +106,7 @@ def programs(version):
     is_newest = version == NEWEST
     for experiment in EXPERIMENTS if is_newest else SAMPLED:
         for strategy, keys in strategies(experiment).items():
-            cards = CARDS if is_newest else ["a100"]
+            cards = CARDS if is_newest else ["a100", *OLD_CARDS] if version == OLD_VERSION else ["a100"]
             yield from (Program(version, experiment, strategy, "fused", card) for card in cards)
             if is_newest and f"{experiment}/{strategy}" in UNFUSED:
                 yield Program(version, experiment, strategy, "foreach", "a100")
@@ -178,7 +181,7 @@ class Recorder:
 
     def vector(self, program, known):
         """The program's vector, the known one if the script is the same, and a line about it."""
-        exported = export(self.runner, program, CARDS[program.card], self.work)
+        exported = export(self.runner, program, (CARDS | OLD_CARDS)[program.card], self.work)
         if exported is None:
             return None, f"{program}: not covered"
         script, text, predicted = exported

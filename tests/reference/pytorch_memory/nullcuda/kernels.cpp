@@ -22,7 +22,7 @@ static thread_local LaunchConfiguration pending;
 // The newest architecture among those that PyTorch's binaries contain and this card can run: CUB chooses its tile sizes,
 // and with them its scratch memory, by it.
 static int binary_version() {
-    constexpr int COMPILED[] = {75, 80, 86, 90, 100, 120};
+    constexpr int COMPILED[] = {50, 60, 70, 75, 80, 86, 90, 100, 120};
     int capability = 10 * card().major + card().minor, version = 0;
     for (int compiled : COMPILED)
         if (compiled / 10 == card().major && compiled <= capability) version = compiled;

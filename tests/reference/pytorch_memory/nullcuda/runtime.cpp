@@ -34,7 +34,9 @@ static int attribute(cudaDeviceAttr attribute) {
     case cudaDevAttrMaxThreadsPerMultiProcessor: return card().threads;
     case cudaDevAttrMaxBlocksPerMultiprocessor: return card().blocks;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return card().shared_memory;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return card().shared_memory - card().reserved_shared_memory();
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        // Before Volta, a block cannot request more than the default.
+        return card().major < 7 ? 48 << 10 : card().shared_memory - card().reserved_shared_memory();
     case cudaDevAttrReservedSharedMemoryPerBlock: return card().reserved_shared_memory();
     case cudaDevAttrL2CacheSize: return card().l2_cache;
     // Equal on all these cards.

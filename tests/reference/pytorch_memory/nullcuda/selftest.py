@@ -15,6 +15,9 @@ CARDS = {
     "rtx4090": ((8, 9), 128, SMALL_WORKSPACE),
     "rtx3090": ((8, 6), 82, SMALL_WORKSPACE),
     "t4": ((7, 5), 40, SMALL_WORKSPACE),
+    # With PyTorch 2.6.
+    "v100": ((7, 0), 80, SMALL_WORKSPACE),
+    "p100": ((6, 0), 56, SMALL_WORKSPACE),
 }
 
 

@@ -1,17 +1,19 @@
 //! `plan`: predicts the comparison table without training.
 
+mod several;
+
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use super::estimates;
-use super::failure::{ExitStatus, Failure};
-use super::filter::Filter;
-use super::framework::{self, FrameworkArgs};
-use super::inputs::InputArgs;
-use super::output;
-use super::report;
-use super::table::{self, TableArgs};
-use super::torch;
+use crate::estimates;
+use crate::failure::{ExitStatus, Failure};
+use crate::filter::Filter;
+use crate::framework::{self, FrameworkArgs};
+use crate::inputs::{InputArgs, Inputs};
+use crate::output;
+use crate::report;
+use crate::table::{self, TableArgs};
+use crate::torch;
 use base::rates::BytesPerSecond;
 use compare::Options;
 use device::DeviceKind;
@@ -29,9 +31,9 @@ pub(super) struct Args {
     framework: FrameworkArgs,
     #[command(flatten)]
     table: TableArgs,
-    /// Plan for another machine: a card that `devices --targets` lists, or a target file
+    /// Plan for another machine: a card that `devices --targets` lists, or a target file; several times: side by side
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
-    target: Option<PathBuf>,
+    target: Vec<PathBuf>,
     /// Rate of the link between the card and its host, per direction, such as 25GB/s
     #[arg(long, value_name = "RATE")]
     link: Option<BytesPerSecond>,
@@ -41,7 +43,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
-    let (target, framework) = (args.target.as_deref(), args.framework.framework());
+    if args.target.len() > 1 {
+        return several::run(args);
+    }
+    let (target, framework) = (args.target.first().map(PathBuf::as_path), args.framework.framework());
     let inputs = args
         .inputs
         .read_shown(Purpose::Predict, &args.out, target, framework, |point| args.filter.names(point))?;
@@ -62,19 +67,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
             "--link has no effect: no times are estimated of PyTorch's programs\n = help: remove it, or add `--as runner`",
         ));
     }
-    let stated = HostRates { link: args.link, ..HostRates::default() };
-    // No times are estimated of PyTorch's programs.
-    let rates = match pytorch {
-        Some(_) => None,
-        None => Some(estimates::rates(&inputs.plans, &args.out, stated, inputs.host)),
-    };
-    let rows: Vec<Row> = match &rates {
-        None => inputs.plans.iter().flat_map(|plan| rows(plan, None, &args.filter)).collect(),
-        Some(rates) => {
-            let plans = inputs.plans.iter().zip(rates);
-            plans.flat_map(|(plan, rates)| rows(plan, Some(rates), &args.filter)).collect()
-        }
-    };
+    let (rows, rates) = args.rows(&inputs, pytorch.is_some());
     let basis = rates.map(|rates| estimates::Basis::of(&inputs.plans, &rates, &rows, &args.out));
     let cautions = target.and_then(|target| target.figures.caution()).into_iter();
     let cautions =
@@ -90,6 +83,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     }
     table::print(&tables)?;
     let say = if args.table.is_for_programs() { output::mention } else { output::say };
+    if let Some(target) = target.filter(|target| target.is_too_old()) {
+        say(&format!("All figures are PyTorch's: {}.", framework::too_old(target)));
+    }
     for plan in &inputs.plans {
         if let Some(reason) = &plan.unsuited {
             let experiment = &plan.experiment;
@@ -110,6 +106,20 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         }
     }
     Ok(ExitStatus::Complete)
+}
+
+impl Args {
+    /// The rows of the plans for one target, and the rates of their estimates. No times are estimated of PyTorch's programs.
+    fn rows(&self, inputs: &Inputs, of_pytorch: bool) -> (Vec<Row>, Option<Vec<DeviceRates>>) {
+        if of_pytorch {
+            return (inputs.plans.iter().flat_map(|plan| rows(plan, None, &self.filter)).collect(), None);
+        }
+        let stated = HostRates { link: self.link, ..HostRates::default() };
+        let rates = estimates::rates(&inputs.plans, &self.out, stated, inputs.host);
+        let plans = inputs.plans.iter().zip(&rates);
+        let rows = plans.flat_map(|(plan, rates)| rows(plan, Some(rates), &self.filter)).collect();
+        (rows, Some(rates))
+    }
 }
 
 /// The rows of a plan; without device rates, those of PyTorch's memory.

@@ -1,0 +1,68 @@
+//! `plan` with several targets: side by side.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::Args;
+use crate::failure::{ExitStatus, Failure};
+use crate::inputs::Inputs;
+use crate::{framework, output, report, table, target, torch};
+use compare::Options;
+use plan::{Plan, PlannedRun};
+use results::Row;
+
+pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
+    let targets: Vec<&Path> = args.target.iter().map(AsRef::as_ref).collect();
+    let framework = args.framework.framework();
+    let inputs = args.inputs.read_each(&args.out, &targets, framework, |point| args.filter.names(point))?;
+    let names: Vec<String> = targets.iter().map(|written| target::name(written)).collect();
+    if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+        return Err(Failure::input(format!(
+            "`--target {}` repeats the target {name}\n = help: give each target once",
+            targets[at].display()
+        )));
+    }
+    for (name, inputs) in names.iter().zip(&inputs) {
+        args.filter.resolve(&inputs.plans)?;
+        let notes = inputs.notes.iter().map(|note| format!("{name}: {note}"));
+        notes.for_each(|note| output::mention(&note));
+    }
+    inputs.first().into_iter().for_each(|inputs| report::absent(inputs, args.table.is_for_programs()));
+    let all = || inputs.iter().flat_map(|inputs| &inputs.plans);
+    let pytorch = framework::pytorch(&all().cloned().collect::<Vec<Plan>>())?;
+    let machines: Vec<(String, Vec<Row>)> = names
+        .into_iter()
+        .zip(&inputs)
+        .map(|(name, inputs)| (name, args.rows(inputs, pytorch.is_some()).0))
+        .collect();
+    let memory = |(name, inputs): (&(String, _), &Inputs)| {
+        let target = inputs.plans.first().map(|plan| &plan.target)?;
+        let limited = if target.limited { "limited to " } else { "" };
+        Some(format!("{} {limited}{}", name.0, target.memory))
+    };
+    let sizes: Vec<String> = machines.iter().zip(&inputs).filter_map(memory).collect();
+    let say = if args.table.is_for_programs() { output::mention } else { output::say };
+    say(&format!("targets: {}", sizes.join(", ")));
+    let caution = all().find_map(|plan| plan.target.figures.caution()).map(str::to_owned);
+    let options = Options { caution, pytorch, ..args.table.options(None) };
+    let tables = compare::render_side_by_side(&machines, &options, args.table.format).map_err(Failure::input)?;
+    if !args.table.is_for_programs() {
+        output::print("\n")?;
+    }
+    table::print(&tables)?;
+    if let Some(plan) = all().find(|plan| plan.target.is_too_old()) {
+        let (name, why) = (&plan.target.name, framework::too_old(&plan.target));
+        say(&format!("All figures are PyTorch's, because of {name}: {why}."));
+    }
+    for ((name, rows), inputs) in machines.iter().zip(&inputs) {
+        let shown: HashSet<(&str, &[(String, String)])> =
+            rows.iter().map(|row| (row.strategy.as_str(), row.axes.as_slice())).collect();
+        let is_shown = |run: &PlannedRun| shown.contains(&(run.strategy.as_str(), run.axes.as_slice()));
+        let runs = inputs.plans.iter().flat_map(|plan| &plan.runs).filter(|run| is_shown(run));
+        let reasons = torch::not_predicted(runs);
+        if !reasons.is_empty() {
+            say(&format!("Not predicted on {name}: {}.", reasons.join("; ")));
+        }
+    }
+    Ok(ExitStatus::Complete)
+}
