@@ -93,7 +93,7 @@ impl DataSets {
                 true => note(path, &mut absent),
                 false => {
                     let key = format!("model.{}.weights", config.model.name());
-                    let help = Some(error.help().to_owned());
+                    let help = Some(error.help().into_owned());
                     let problem = experiment.sources.error_at(&key, error.to_string(), help).to_string();
                     if !problems.contains(&problem) {
                         problems.push(problem);

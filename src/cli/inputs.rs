@@ -114,7 +114,8 @@ impl InputArgs {
     ) -> Result<Vec<Inputs>, Failure> {
         let described = targets.iter().map(|target| target::find(target)).collect::<Result<Vec<_>, _>>()?;
         let old = described.iter().map(|described| &described.target).find(|target| target.is_too_old());
-        let shown = |target: &Target, of_experiment| shown_for(old.unwrap_or(target), framework, of_experiment);
+        let shown =
+            |target: &Target, of_experiment| shown_for(old.unwrap_or(target), framework, of_experiment);
         self.read_all(Purpose::Predict, out, targets, &shown, is_wanted)
     }
 

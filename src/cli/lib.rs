@@ -22,6 +22,7 @@ mod framework;
 mod inputs;
 mod keys;
 mod manual;
+mod models;
 mod output;
 mod plan;
 mod probe_device;
@@ -76,6 +77,8 @@ enum Command {
     Export(export::Args),
     /// List devices with their rates, and missing libraries
     Devices(devices::Args),
+    /// List the Hugging Face families that can be described, and the built-in configurations with their sizes
+    Models(models::Args),
     /// Print a shell's completion script
     Completions(completions::Args),
     /// Write a man page for each command
@@ -114,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Export(args) => export::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Models(args) => models::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Manual(args) => manual::run(args),
         Command::CompileKernels(args) => compile_kernels::run(args),

@@ -65,7 +65,9 @@ fn unclear(written: &Path, meant: &[&KnownCard]) -> Failure {
         [] => format!("there is no target file {name}, and no card is known by that name"),
         _ => format!("several cards are known as `{name}`"),
     };
-    Failure::input(format!("{problem}\n = help: {help}`runner devices --targets` lists the cards that are known"))
+    Failure::input(format!(
+        "{problem}\n = help: {help}`runner devices --targets` lists the cards that are known"
+    ))
 }
 
 /// The defaults and assumptions for keys that a target file leaves out.

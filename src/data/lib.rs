@@ -37,5 +37,5 @@ pub use token_width::TokenWidth;
 pub use tokens::TokenSet;
 pub use weights::{
     CheckpointTensor, Form, RequiredParameter, StoredParameters, TensorNaming, Weights, WeightsError,
-    digest_of_both,
+    digest_of_both, weights_in,
 };

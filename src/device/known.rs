@@ -105,7 +105,8 @@ impl KnownCard {
     /// The cards that a natural spelling of a name can mean: `4070`, `RTX 3060 8GB`, `Tesla T4`, `colab`.
     pub fn meant(word: &str) -> Vec<&'static KnownCard> {
         let meant = plain(word);
-        let word = SERVICES.iter().find(|(service, _)| *service == meant).map_or(meant.as_str(), |(_, word)| word);
+        let word =
+            SERVICES.iter().find(|(service, _)| *service == meant).map_or(meant.as_str(), |(_, word)| word);
         let meant = plain(word);
         KNOWN_CARDS.iter().filter(|card| card.spellings().contains(&meant)).collect()
     }
@@ -116,7 +117,8 @@ impl KnownCard {
         let (model, size) = (plain(model), size.trim_end_matches("gb"));
         let short = model.strip_prefix("rtx").unwrap_or(&model).to_owned();
         let with_sizes = |model: String| {
-            ["".to_owned(), format!("{size}gb"), format!("{size}gib"), format!("{size}g")].map(|size| model.clone() + &size)
+            ["".to_owned(), format!("{size}gb"), format!("{size}gib"), format!("{size}g")]
+                .map(|size| model.clone() + &size)
         };
         [model.clone(), short].into_iter().flat_map(with_sizes).chain([plain(self.name)]).collect()
     }

@@ -23,6 +23,7 @@ mod kill;
 mod large;
 mod limits;
 mod lost_updates;
+mod models;
 mod plan;
 #[path = "../../benches/planning/setup.rs"]
 mod planning;

@@ -331,10 +331,13 @@ fn card_without_kernels_shows_pytorch_alone() {
     assert!(refused(&["plan", "a.toml", "--target", "t4", "--as", "runner"]).contains(why));
     assert!(refused(&["sweep", "a.toml", "--target", "t4"]).contains(why));
     let v100 = succeeds(&["plan", "a.toml", "--target", "v100-16gb"]);
-    let has_none = "compute capability 7.0, for which PyTorch 2.15 has no code; torch_version = \"2.6\" in [plan] has";
+    let has_none =
+        "compute capability 7.0, for which PyTorch 2.15 has no code; torch_version = \"2.6\" in [plan] has";
     assert!(unwrapped(&v100).contains(has_none), "{v100}");
     let older = "plan.torch_version=\"2.6\"";
-    assert!(!succeeds(&["plan", "a.toml", "--target", "v100-16gb", "--set", older]).contains("NOT PREDICTED"));
+    assert!(
+        !succeeds(&["plan", "a.toml", "--target", "v100-16gb", "--set", older]).contains("NOT PREDICTED")
+    );
 }
 
 #[test]
@@ -351,7 +354,10 @@ fn several_targets_are_side_by_side() {
     assert!(markdown.contains("| rtx-4070-12gb torch |"), "{markdown}");
     // An old card among them: all figures are PyTorch's.
     let old = succeeds(&["plan", "a.toml", "--target", "l4", "--target", "t4"]);
-    assert!(unwrapped(&old).contains("All figures are PyTorch's, because of Tesla T4: this program does not run"), "{old}");
+    assert!(
+        unwrapped(&old).contains("All figures are PyTorch's, because of Tesla T4: this program does not run"),
+        "{old}"
+    );
     let twice = runner(&["plan", "a.toml", "--target", "l4", "--target", "L4-24gb"]);
     assert!(String::from_utf8_lossy(&twice.stderr).contains("repeats the target l4-24gb"));
 }
@@ -359,7 +365,8 @@ fn several_targets_are_side_by_side() {
 /// With many targets, a narrow terminal shows several blocks, each of at most its width.
 #[test]
 fn many_targets_are_shown_in_blocks() {
-    let targets = ["4090", "4080", "4070", "3090", "3070", "l4", "a10g", "l40s"].map(|name| ["--target", name]);
+    let targets =
+        ["4090", "4080", "4070", "3090", "3070", "l4", "a10g", "l40s"].map(|name| ["--target", name]);
     let plan = succeeds(&[&["plan", "a.toml"], targets.as_flattened()].concat());
     assert!(plan.lines().all(|line| line.chars().count() <= 100), "{plan}");
     assert!(plan.lines().filter(|line| line.trim_start().starts_with("plain ")).count() > 1, "{plan}");

@@ -10,7 +10,7 @@ const LEAST: usize = 6;
 /// Aligns the first two columns, names, to the left, and the others, figures, to the right, without columns of unknown
 /// figures. If the lines are wider than
 /// `most`, the second column is shortened.
-pub(super) fn aligned<const N: usize>(lines: &[[String; N]], most: usize) -> String {
+pub(crate) fn aligned<const N: usize>(lines: &[[String; N]], most: usize) -> String {
     let mut widths: [usize; N] =
         std::array::from_fn(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));
     let is_known = |column: &usize| lines.iter().skip(1).any(|line| line[*column] != "-");

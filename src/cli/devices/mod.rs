@@ -1,6 +1,6 @@
 //! `devices`: lists this machine's devices with their rates, and missing libraries; lists known cards; writes target files.
 
-mod columns;
+pub(super) mod columns;
 mod host;
 mod known;
 mod survey;

@@ -45,7 +45,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     say(&format!("targets: {}", sizes.join(", ")));
     let caution = all().find_map(|plan| plan.target.figures.caution()).map(str::to_owned);
     let options = Options { caution, pytorch, ..args.table.options(None) };
-    let tables = compare::render_side_by_side(&machines, &options, args.table.format).map_err(Failure::input)?;
+    let tables =
+        compare::render_side_by_side(&machines, &options, args.table.format).map_err(Failure::input)?;
     if !args.table.is_for_programs() {
         output::print("\n")?;
     }

@@ -43,7 +43,8 @@ impl<'a> SideBySide<'a> {
         let sizes = comparisons.iter().flat_map(|(_, comparison)| comparison.entries());
         let sizes = sizes.flat_map(|entry| [entry.memory, entry.row.torch_peak_bytes]);
         let unit = Unit::for_sizes(sizes.flatten());
-        let machines = comparisons.iter().map(|(name, comparison)| (*name, TableView { unit, ..view(comparison) }));
+        let machines =
+            comparisons.iter().map(|(name, comparison)| (*name, TableView { unit, ..view(comparison) }));
         let groups = first.groups.iter();
         let rows = groups.flat_map(|group| group.entries.iter().map(|entry| (group.heading.as_str(), entry)));
         Some(SideBySide { machines: machines.collect(), first, columns, rows: rows.collect() })
@@ -57,8 +58,10 @@ impl<'a> SideBySide<'a> {
             };
             view.entries.iter().find(is_same).copied()
         };
-        let entries: Vec<Option<&TableEntry>> = self.rows.iter().map(|(_, entry)| entry_like(entry)).collect();
-        let marks: Vec<&str> = entries.iter().map(|entry| entry.map_or("-", |entry| self.mark(entry))).collect();
+        let entries: Vec<Option<&TableEntry>> =
+            self.rows.iter().map(|(_, entry)| entry_like(entry)).collect();
+        let marks: Vec<&str> =
+            entries.iter().map(|entry| entry.map_or("-", |entry| self.mark(entry))).collect();
         let cell = |entry: Option<&TableEntry>, column: &TableColumn| {
             entry.and_then(|entry| (column.cell)(view, entry)).unwrap_or_else(|| NONE.to_owned())
         };
@@ -81,7 +84,9 @@ impl<'a> SideBySide<'a> {
     /// `x` out of memory, `r` fits only by retrying, `-` not predicted; empty: it fits.
     fn mark(&self, entry: &TableEntry) -> &'static str {
         match entry.row.torch_fits.as_str() {
-            _ if !self.is_of_torch() => ["x", "r", "-"].into_iter().find(|known| mark(entry).contains(known)).unwrap_or(""),
+            _ if !self.is_of_torch() => {
+                ["x", "r", "-"].into_iter().find(|known| mark(entry).contains(known)).unwrap_or("")
+            }
             "yes" => "",
             "retry" => "r",
             "no" => "x",
@@ -118,7 +123,8 @@ impl<'a> SideBySide<'a> {
         }
         out.push(Tone::Legend, &pack(&self.legend(&groups), "; ", sentences).join("\n"));
         out.blank();
-        groups.iter().for_each(|group| out.push(Tone::Plain, &wrap(&group.sentence(), sentences)));
+        let told = |group: &Group| wrap(&group.sentence(self.is_of_torch()), sentences);
+        groups.iter().for_each(|group| out.push(Tone::Plain, &told(group)));
         out
     }
 
@@ -157,28 +163,40 @@ impl<'a> SideBySide<'a> {
         let view = self.machines.first().map(|(_, view)| view);
         let unit = view.map(|view| format!("sizes in {}", view.unit.name));
         let explained = self.columns.iter().filter_map(|column| column.explained(view?));
-        marks.into_iter().filter(|(mark, _)| occurs(mark)).map(|(_, text)| text).chain(unit).chain(explained).collect()
+        marks
+            .into_iter()
+            .filter(|(mark, _)| occurs(mark))
+            .map(|(_, text)| text)
+            .chain(unit)
+            .chain(explained)
+            .collect()
     }
 
     /// The same as GitHub Markdown.
     pub(crate) fn markdown(&self) -> String {
         let groups = self.groups();
         let row = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
-        let titles = groups.iter().flat_map(|group| {
-            group.titles.iter().map(|title| markdown(&format!("{} {title}", group.name)))
-        });
+        let titles = groups
+            .iter()
+            .flat_map(|group| group.titles.iter().map(|title| markdown(&format!("{} {title}", group.name))));
         let mut lines = vec![
-            format!("**{}**\n", markdown(&heading::of_machines(self.first, groups.len(), usize::MAX).join(" "))),
+            format!(
+                "**{}**\n",
+                markdown(&heading::of_machines(self.first, groups.len(), usize::MAX).join(" "))
+            ),
             row([self.name_title().to_owned()].into_iter().chain(titles).collect()),
             format!("|---|{}", "---:|".repeat(groups.len() * self.columns.len())),
         ];
         for (at, (heading, entry)) in self.rows.iter().enumerate() {
-            let label = if heading.is_empty() { entry.label.clone() } else { format!("{heading}, {}", entry.label) };
+            let label =
+                if heading.is_empty() { entry.label.clone() } else { format!("{heading}, {}", entry.label) };
             let cells = groups.iter().flat_map(|group| group.cells[at].iter().map(|cell| markdown(cell)));
             lines.push(row([markdown(&one_line(&label))].into_iter().chain(cells).collect()));
         }
         lines.push(format!("\n{}\n", markdown(&self.legend(&groups).join("; "))));
-        lines.extend(groups.iter().map(|group| format!("- {}", markdown(&group.sentence()))));
+        lines.extend(
+            groups.iter().map(|group| format!("- {}", markdown(&group.sentence(self.is_of_torch())))),
+        );
         lines.join("\n") + "\n"
     }
 }
@@ -210,9 +228,14 @@ impl Group {
         pad_left(&cells.collect::<Vec<_>>().join(&" ".repeat(GAP)), self.width())
     }
 
-    fn sentence(&self) -> String {
+    fn sentence(&self, is_of_torch: bool) -> String {
         let Group { name, fits, predicted, .. } = self;
         match (fits, predicted) {
+            (_, 0) if is_of_torch => {
+                format!(
+                    "{name}: PyTorch's memory is not predicted; `--columns memory,fits` shows this program's."
+                )
+            }
             (_, 0) => format!("{name}: no run is predicted."),
             (0, _) => format!("{name}: none of {predicted} runs fits."),
             (all, _) if all == predicted => format!("{name}: all {predicted} runs fit."),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use super::{WeightsError, number};
+use super::{WeightsError, folder, number};
 use crate::digest::Version;
 use base::units::Bytes;
 use base::{brief, regular};
@@ -68,6 +68,9 @@ impl TensorFile {
             return Err(broken(format!("it has only {bytes} bytes")));
         }
         file.read_exact(&mut length).map_err(unreadable)?;
+        if let Some(format) = folder::other_format(path, &length) {
+            return Err(WeightsError::OtherFormat { path: path.to_owned(), format });
+        }
         let length = u64::from_le_bytes(length);
         let begin = length.saturating_add(8);
         if begin > bytes {

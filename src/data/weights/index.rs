@@ -5,8 +5,8 @@ use std::path::{Component, Path};
 
 use serde::Deserialize;
 
-use super::WeightsError;
 use super::file::TensorFile;
+use super::{WeightsError, folder as folders};
 use base::brief;
 use base::regular;
 use base::units::Bytes;
@@ -30,6 +30,10 @@ pub(super) fn open(path: &Path) -> Result<(Vec<TensorFile>, BTreeMap<String, usi
         .map_err(|error| WeightsError::Unreadable { path: path.to_owned(), error })?;
     let index: Index = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
+    if folders::is_pytorch_index(path) {
+        let format = "the index of a checkpoint of PyTorch";
+        return Err(WeightsError::OtherFormat { path: path.to_owned(), format });
+    }
     let (mut files, mut numbers) = (Vec::new(), BTreeMap::new());
     let mut tensors = BTreeMap::new();
     for (tensor, name) in index.weight_map {

@@ -2,16 +2,19 @@
 //! pieces.
 
 mod file;
+mod folder;
 mod index;
 mod naming;
 mod number;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+pub use folder::weights_in;
 pub use naming::{CheckpointTensor, Form, RequiredParameter, TensorNaming};
 
 use super::DigestCache;
@@ -56,6 +59,10 @@ pub enum WeightsError {
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{} is not a safetensors file: {problem}", path.display())]
     NotTensors { path: PathBuf, problem: String },
+    #[error("{} is {format}, not a safetensors file", path.display())]
+    OtherFormat { path: PathBuf, format: &'static str },
+    #[error("{} is one of {count} files of a checkpoint", path.display())]
+    Shard { path: PathBuf, index: PathBuf, count: usize },
     #[error("{} changed during the run", path.display())]
     Changed { path: PathBuf },
     #[error("{} is not an index of safetensors files: {problem}", path.display())]
@@ -87,12 +94,30 @@ impl WeightsError {
     }
 
     /// How to fix it.
-    pub fn help(&self) -> &'static str {
+    pub fn help(&self) -> Cow<'static, str> {
         match self {
+            WeightsError::OtherFormat { path, format } if format.contains("PyTorch") => {
+                return folder::conversion(path).into();
+            }
+            WeightsError::Shard { index, .. } if index.is_file() => {
+                return format!("use its index: {}", index.display()).into();
+            }
+            WeightsError::Shard { index, .. } => {
+                return format!(
+                    "use its index, {}, which is not there: copy it and the other files",
+                    index.display()
+                )
+                .into();
+            }
+            _ => {}
+        }
+        Cow::Borrowed(match self {
             WeightsError::Unreadable { .. } => {
                 "check that the file exists and is readable; relative paths are relative to the file that contains them"
             }
-            WeightsError::NotTensors { .. } => {
+            WeightsError::NotTensors { .. }
+            | WeightsError::OtherFormat { .. }
+            | WeightsError::Shard { .. } => {
                 "use a file of `sweep --dump`, such as final.safetensors, or a model's model.safetensors"
             }
             WeightsError::Changed { .. } => "sweep again, and do not change the file during a run",
@@ -107,25 +132,30 @@ impl WeightsError {
             WeightsError::Missing { .. } | WeightsError::Other { .. } | WeightsError::Unknown { .. } => {
                 "use the file of a model with the same sizes, or set the model's sizes to those of the file"
             }
-        }
+        })
     }
 }
 
 impl Weights {
-    /// Reads the header of a file, or of each file that an index lists.
+    /// Reads the header of a file, or of each file that an index lists. Of names, prefixes that wrappers of a model added to
+    /// all are left out.
     ///
     /// # Errors
     /// A file is unreadable, or not a safetensors file.
     pub fn open(path: &Path) -> Result<Weights, WeightsError> {
         let (files, names) = if path.extension().is_some_and(|extension| extension == "json") {
             index::open(path)?
+        } else if let Some((index, count)) = folder::index_of_shard(path) {
+            return Err(WeightsError::Shard { path: path.to_owned(), index, count });
         } else {
             let file = TensorFile::open(path, true)?;
             let names = file.names().map(|name| (name, 0)).collect();
             (vec![file], names)
         };
-        let naming = TensorNaming::of(names.keys().map(String::as_str));
-        let tensors = names.into_iter().map(|(name, file)| (naming.strip(&name).to_owned(), (file, name)));
+        let prefix = folder::wrapper_prefix(names.keys().map(String::as_str));
+        let naming = TensorNaming::of(names.keys().map(|name| &name[prefix..]));
+        let tensors =
+            names.into_iter().map(|(name, file)| (naming.strip(&name[prefix..]).to_owned(), (file, name)));
         Ok(Weights { path: path.to_owned(), files, tensors: tensors.collect(), naming })
     }
 

@@ -320,3 +320,103 @@ fn index_joins_several_files() {
     write("{\"model.q\": \"3.safetensors\"}");
     assert!(error_message(&index, &needed).starts_with("cannot read 3.safetensors"));
 }
+
+/// Data parallelism, `torch.compile` and PEFT wrap a model, also one in another.
+#[test]
+fn prefixes_of_wrappers_change_no_parameter() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, six) = (f32s(&[0.0]), f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    let needed = parameters_from(TensorNaming::Llama, &[("q", 3, Form::Plain)]);
+    for prefix in [
+        "",
+        "module.",
+        "_orig_mod.",
+        "base_model.model.",
+        "module._orig_mod.",
+        "_orig_mod.module.base_model.model.",
+    ] {
+        for inner in ["", "model."] {
+            let names = ["embed_tokens.weight", "q"].map(|name| format!("{prefix}{inner}{name}"));
+            let tensors: [Tensor; 2] =
+                [(&names[0], Dtype::F32, &[1], &table), (&names[1], Dtype::F32, &[3, 2], &six)];
+            let file = written(folder.path(), &tensors);
+            assert_eq!(all(&file, &needed), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "{prefix}{inner}");
+        }
+    }
+    // A prefix of some names only belongs to them.
+    let tensors: [Tensor; 2] = [("a", Dtype::F32, &[1], &table), ("module.b", Dtype::F32, &[1], &table)];
+    let file = written(folder.path(), &tensors);
+    assert!(Weights::open(&file).unwrap().check(&self::needed(&[("a", &[1]), ("module.b", &[1])])).is_ok());
+}
+
+#[test]
+fn other_formats_are_named_with_their_conversion() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |name: &str, begin: &[u8]| {
+        let file = folder.path().join(name);
+        fs::write(&file, [begin, &[0; 64]].concat()).unwrap();
+        let error = Weights::open(&file).unwrap_err();
+        (error.to_string(), error.help().into_owned())
+    };
+    let (zip, pickle) = (b"PK\x03\x04".as_slice(), [0x80, 2, 0x8a, 10].as_slice());
+    for (name, begin, format) in [
+        ("pytorch_model.bin", zip, "a checkpoint of PyTorch (zip)"),
+        ("a.pt", pickle, "a checkpoint of PyTorch (pickle)"),
+        ("a.pth", zip, "a checkpoint of PyTorch (zip)"),
+        ("a.ckpt", pickle, "a checkpoint of PyTorch (pickle)"),
+    ] {
+        let (message, help) = refused(name, begin);
+        assert!(message.ends_with(&format!("{name} is {format}, not a safetensors file")), "{message}");
+        assert!(help.contains("torch.load(") && help.contains(name) && help.contains("save_file("), "{help}");
+    }
+    assert!(refused("a.gguf", b"GGUF").0.contains("is a GGUF file"));
+    // In a model's folder, the library converts it.
+    fs::write(folder.path().join("config.json"), "{}").unwrap();
+    let (_, help) = refused("pytorch_model.bin", zip);
+    assert!(help.contains("AutoModelForCausalLM.from_pretrained("), "{help}");
+    let (message, help) = refused("pytorch_model.bin.index.json", b"{}");
+    assert!(
+        message.contains("the index of a checkpoint of PyTorch") && help.contains("AutoModel"),
+        "{message}{help}"
+    );
+}
+
+#[test]
+fn one_shard_leads_to_its_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str| {
+        let file = folder.path().join(name);
+        fs::rename(written(folder.path(), &[("a", Dtype::F32, &[1], &f32s(&[0.0]))]), &file).unwrap();
+        Weights::open(&file).map_err(|error| format!("{error}; {}", error.help()))
+    };
+    let error = of("model-00001-of-00003.safetensors").unwrap_err();
+    assert!(error.contains("is one of 3 files of a checkpoint; use its index, "), "{error}");
+    assert!(error.contains("model.safetensors.index.json, which is not there"), "{error}");
+    fs::write(folder.path().join("model.safetensors.index.json"), "{}").unwrap();
+    let error = of("model-00001-of-00003.safetensors").unwrap_err();
+    assert!(error.ends_with("model.safetensors.index.json"), "{error}");
+    for whole in ["model-00001-of-00001.safetensors", "run-of-4.safetensors"] {
+        assert!(of(whole).is_ok(), "{whole}");
+    }
+}
+
+/// As the library chooses; a file to convert only if there is nothing else.
+#[test]
+fn folder_s_weights_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let found =
+        || weights_in(folder.path()).map(|file| file.file_name().unwrap().to_string_lossy().into_owned());
+    assert_eq!(found(), None);
+    for name in [
+        "config.json",
+        "model.ckpt",
+        "a.safetensors",
+        "pytorch_model.bin",
+        "model.safetensors.index.json",
+        "model.safetensors",
+    ] {
+        fs::write(folder.path().join(name), "").unwrap();
+        let expected = (name != "config.json").then(|| name.to_owned());
+        assert_eq!(found(), expected, "{name}");
+    }
+}

@@ -10,6 +10,7 @@ use crate::reader::paths::{self, Environment};
 use crate::reader::source::{SourceText, Sources, Span};
 use crate::reader::tree::{Table, Value};
 use crate::schema::key::{BY_LAYER, Key, STRATEGY, is_experiment_key};
+use crate::schema::model::expand_shorthand;
 use crate::schema::settings::Setting;
 use base::regular;
 
@@ -213,8 +214,10 @@ fn fill(table: &mut Table, word: &str, span: Span) {
     }
 }
 
-/// Flattens the tables whose keys may be written nested or quoted, so that both notations merge as the same key.
+/// Flattens the tables whose keys may be written nested or quoted, and expands short notations, so that all notations merge
+/// as the same key.
 fn flatten(file: &mut Table) {
+    expand_shorthand(file);
     if let Some(grid) = file.table_mut("sweep").and_then(|sweep| sweep.table_mut("grid")) {
         grid.flatten();
     }

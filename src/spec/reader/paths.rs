@@ -124,7 +124,7 @@ pub(crate) const PATHS: List<PathCodec> = List {
     example: "[\"../src/**/*.rs\"]",
     may_be_empty: false,
     may_repeat: false,
-    element: PathCodec { example: "../src/**/*.rs", resolve: path },
+    element: PathCodec { example: "../src/**/*.rs", in_folder: None, resolve: path },
 };
 
 /// Paths and globs of files for evaluation.
@@ -138,12 +138,19 @@ pub(crate) const EVALUATION_PATHS: List<PathCodec> = List {
 
 /// One file, without wildcards, and an example of its name.
 pub(crate) const fn file_path(example: &'static str) -> PathCodec {
-    PathCodec { example, resolve: file }
+    PathCodec { example, in_folder: None, resolve: file }
+}
+
+/// One file of this name, or the folder that it is in.
+pub(crate) const fn file_in_folder(name: &'static str) -> PathCodec {
+    PathCodec { example: name, in_folder: Some(name), resolve: file }
 }
 
 /// A path.
 pub(crate) struct PathCodec {
     example: &'static str,
+    /// The file that a folder stands for.
+    in_folder: Option<&'static str>,
     resolve: fn(&Reader<'_>, &Node, &str) -> Result<PathBuf, Problem>,
 }
 
@@ -159,7 +166,8 @@ impl KeyCodec for PathCodec {
                 Err(Problem::new(problem).at(node.span))
             }
         };
-        path.map_err(|problem| keys.reader().problem(problem)).ok()
+        let path = path.map_err(|problem| keys.reader().problem(problem)).ok()?;
+        Some(self.in_folder.filter(|_| path.is_dir()).map_or(path.clone(), |name| path.join(name)))
     }
 
     fn write(&self, key: &str, value: &PathBuf, lines: &mut TableWriter) {

@@ -69,7 +69,10 @@ fn conflicts(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> 
 /// A problem with the spans of those keys that were written, or of the keys of `[model.hf]` that decide them.
 pub fn attach_span(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
     let mut problem = Problem::new(message).help(help);
-    let written = |key: &&str| tree.find(key).or_else(|| tree.find(&decides(key)?));
+    let written = |key: &&str| {
+        let instead = || decides(key).iter().find_map(|instead| tree.find(instead));
+        tree.find(key).or_else(instead)
+    };
     for entry in keys.iter().filter_map(written) {
         if !problem.places.contains(&entry.span()) {
             problem.places.push(entry.span());
@@ -82,7 +85,7 @@ impl Sources {
     /// An error about a key, such as `data.text.paths` or, for an element of a list, `data.text.paths[1]`. It marks the
     /// key, or else the table that would contain it.
     pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
-        let instead = decides(key).filter(|instead| self.is_located(instead));
+        let instead = decides(key).into_iter().find(|instead| self.is_located(instead));
         let key = instead.as_deref().unwrap_or(key);
         self.error_near(key.strip_prefix("strategy.").unwrap_or(key), message, help)
     }

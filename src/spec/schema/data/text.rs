@@ -10,7 +10,7 @@ use crate::reader::declare::{
 use crate::reader::error::Problem;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::{Boolean, DIMENSION, NonEmptyText, SHARE, keyword};
-use crate::reader::paths::{EVALUATION_PATHS, PATHS, file_path};
+use crate::reader::paths::{EVALUATION_PATHS, PATHS, PathCodec, file_in_folder};
 use crate::reader::tree::{Node, Table, Value, quoted};
 use crate::reader::write::TableWriter;
 use crate::schema::rules::attach_span;
@@ -125,14 +125,16 @@ pub enum Tokens {
 key_table! {
     /// A tokenizer of Hugging Face's `tokenizers` library.
     pub struct Tokenizer {
-        /// Path of the `tokenizer.json`, relative to the experiment file.
-        pub file: PathBuf = file_path("tokenizer.json");
+        /// Path of the `tokenizer.json`, or of a model's folder with it; relative to the experiment file.
+        pub file: PathBuf = TOKENIZER;
         /// Whether the tokenizer adds its special tokens to each document (`add_special_tokens`).
         pub special: bool = Boolean, default true;
         /// Token appended to each document, after the special tokens.
         pub end: Option<String> = Optional(NonEmptyText), default None;
     }
 }
+
+const TOKENIZER: PathCodec = file_in_folder("tokenizer.json");
 
 /// A keyword or a table.
 struct TokensCodec;

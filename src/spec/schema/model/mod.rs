@@ -5,8 +5,8 @@ mod transformer;
 
 use std::path::Path;
 
-pub(crate) use hf::decides;
-pub use hf::{Hf, HfConfiguration, ModelFamily};
+pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
+pub(crate) use hf::{decides, expand_shorthand};
 pub use transformer::{
     Dropout, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer,
 };

@@ -7,6 +7,7 @@ mod gpt2;
 mod json;
 mod known;
 mod llama;
+mod published;
 mod quantization;
 mod rotary;
 mod unsupported;
@@ -16,10 +17,11 @@ mod write;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use published::{BuiltInModel, built_in_models};
 pub use write::HfConfiguration;
 
 use fields::{ConfigError, ConfigFields, Findings};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Transformer;
 use crate::reader::declare::{Accepting, KeywordEnum, Optional, key_table, keywords};
@@ -28,8 +30,10 @@ use crate::reader::keys::Keys;
 use crate::reader::list::List;
 use crate::reader::parsers::{Boolean, DIMENSION, NonEmptyText};
 use crate::reader::paths::{PathCodec, file_path};
+use crate::reader::tree::{Node, Table, TableEntry, Value as TreeValue};
 use base::units::Bytes;
 use base::{brief, regular};
+use data::weights_in;
 
 /// Largest configuration, with room for the labels and token lists that some contain.
 const LARGEST_FILE: Bytes = Bytes(64 << 20);
@@ -53,7 +57,7 @@ keywords! {
 
 impl ModelFamily {
     /// The library's class of the model with its head.
-    fn class(self) -> &'static str {
+    pub fn class(self) -> &'static str {
         match self {
             ModelFamily::Gpt2 => "GPT2LMHeadModel",
             ModelFamily::Llama => "LlamaForCausalLM",
@@ -105,29 +109,35 @@ const CONFIG: Accepting<PathCodec> = Accepting(file_path("config.json"), |path| 
 });
 
 key_table! {
-    /// A Hugging Face model configuration, and the keys that override it.
-    pub struct Hf {
-        /// Path of the `config.json`, relative to the experiment file.
-        pub config: PathBuf = CONFIG;
+    /// A Hugging Face model configuration, and the keys that override it. `model.hf = "NAME"` is short for a table with
+    /// `published`, `model.hf = "./FOLDER"` for one with `config`.
+    pub struct Hf: Default {
+        /// Path of a `config.json`, or of a model's folder, whose weights are loaded if it has any; relative to the
+        /// experiment file.
+        pub config: Option<PathBuf> = Optional(CONFIG), default None;
+        /// A built-in configuration in place of a file: `runner models` lists them.
+        pub published: Option<String> = Optional(NonEmptyText), default None;
         /// Context length in tokens; by default the number of positions of the configuration.
         pub context: Option<usize> = Optional(DIMENSION), default None;
         /// Whether to use the dropout probabilities of the configuration; false: no dropout.
         pub dropout: bool = Boolean, default true;
         /// Fields of the configuration to ignore: unknown ones, which stop a sweep, and `quantization_config`.
         pub ignore: Vec<String> = IGNORE, default Vec::new();
-        /// Safetensors file with the initial parameters, or the index of several; by default, parameters are
-        /// initialized randomly.
+        /// Safetensors file with the initial parameters, or the index of several; by default those of the folder
+        /// `config`, else parameters are initialized randomly.
         pub weights: Option<PathBuf> = Optional(file_path("model.safetensors")), default None;
     }
 }
 
-/// The key of `[model.hf]` that decides a key of `[model.transformer]`.
-pub(crate) fn decides(key: &str) -> Option<String> {
-    let key = match key.strip_prefix("model.transformer.")? {
-        own @ ("context" | "weights") => own,
-        _ => "config",
+/// The keys of `[model.hf]` of which one decides a key of `[model.transformer]`.
+pub(crate) fn decides(key: &str) -> Vec<String> {
+    let keys: &[&str] = match key.strip_prefix("model.transformer.") {
+        None => &[],
+        Some("context") => &["context"],
+        Some("weights") => &["weights"],
+        Some(_) => &["config", "published"],
     };
-    Some(format!("model.hf.{key}"))
+    keys.iter().map(|key| format!("model.hf.{key}")).collect()
 }
 
 /// A described model.
@@ -140,40 +150,57 @@ struct Described {
     quantized: Option<ConfigError>,
 }
 
-impl Hf {
-    /// A configuration without further keys.
-    fn of(config: &str) -> Hf {
-        Hf { config: config.into(), context: None, dropout: true, ignore: Vec::new(), weights: None }
+/// Expands `model.hf = "NAME"` to the table that it is short for. The other key is off, so that it replaces one of a file
+/// that this one extends.
+pub(crate) fn expand_shorthand(file: &mut Table) {
+    let Some(model) = file.table_mut("model") else { return };
+    let Some(entry) = model.entries.iter_mut().find(|entry| entry.key == "hf") else { return };
+    let Node { value: TreeValue::Text(text), span } = &entry.node else { return };
+    if text == "off" {
+        return;
     }
+    let is_path = text.contains('/') || text.ends_with(".json");
+    let [chosen, other] = if is_path { ["config", "published"] } else { ["published", "config"] };
+    let (span, key_span) = (*span, entry.key_span);
+    let entry_of = |key: &str, text: &str| TableEntry {
+        key: key.to_owned(),
+        key_span,
+        node: Node { value: TreeValue::Text(text.to_owned()), span },
+    };
+    let entries = vec![entry_of(chosen, text), entry_of(other, "off")];
+    entry.node = Node { value: TreeValue::Table(Table { entries }), span };
+}
 
-    /// The described model. Problems of the configuration are reported at the key `config`.
+impl Hf {
+    /// The described model. Problems of the configuration are reported at the key that chose it.
     pub(super) fn resolve(self, keys: &mut Keys<'_>) -> Option<Transformer> {
-        let span = keys.entry("config").map(|entry| entry.node.span);
-        let at = |problem| span.into_iter().fold(problem, Problem::at);
-        let file = self.config.display();
-        let text = match regular::open_up_to(&self.config, LARGEST_FILE).and_then(io::read_to_string) {
-            Ok(text) => text,
-            Err(error) => {
-                let problem = Problem::new(format!("cannot read {file}: {}", regular::reason(&error)));
-                let help = "use the path of a model's config.json; relative paths start at the folder of the experiment file";
-                keys.reader().problem(at(problem.help(help)));
+        let [config, published] =
+            ["config", "published"].map(|key| keys.entry(key).map(|entry| entry.node.span));
+        let (places, source) = match (&self.config, &self.published) {
+            (Some(_), Some(_)) => (
+                [config, published],
+                Err(Problem::new("[model.hf] has both `config` and `published`: choose one")),
+            ),
+            (Some(path), None) => ([config, None], Source::at(path)),
+            (None, Some(name)) => {
+                let folder = published.map(|span| keys.reader().sources.directory(span).join(name));
+                ([published, None], Source::named(name, folder.as_deref()))
+            }
+            (None, None) => {
+                keys.missing("config", "`config = \"config.json\"`, or `published = \"gpt2\"`");
                 return None;
             }
         };
-        let map = match json::object(&text) {
-            Ok(map) => map,
-            Err(reason) => {
-                let problem = Problem::new(format!("{file} is not a model configuration: {reason}"));
-                keys.reader().problem(at(problem.help("use the path of a model's config.json")));
-                return None;
-            }
-        };
+        let at = |problem| places.into_iter().flatten().fold(problem, Problem::at);
+        let Source { file, text, map, weights } =
+            source.map_err(|problem| keys.reader().problem(at(problem))).ok()?;
+        let hf = Hf { weights: self.weights.or(weights), ..self };
         let position = |field: Option<&str>| field.and_then(|field| text.find(&format!("\"{field}\"")));
         let problem = |ConfigError { field, message, help }: ConfigError| {
-            let place = place(&self.config, &text, position(field.as_deref()));
+            let place = place(&file, &text, position(field.as_deref()));
             at(Problem::new(format!("{place}: {message}")).help(help))
         };
-        match describe(&map, &self) {
+        match describe(&map, &hf) {
             Ok(Described { model, unknown, quantized }) => {
                 if let Some(error) = unknown_fields(&unknown) {
                     keys.reader().remark(Remark::Unread(problem(error)));
@@ -192,8 +219,63 @@ impl Hf {
     }
 }
 
+/// A configuration that was read.
+struct Source {
+    /// For messages: the file, or the name of a built-in configuration.
+    file: PathBuf,
+    text: String,
+    map: Map<String, Value>,
+    /// The weights beside it.
+    weights: Option<PathBuf>,
+}
+
+impl Source {
+    /// A configuration file, or a folder with one.
+    fn at(path: &Path) -> Result<Source, Problem> {
+        if path.is_dir() {
+            let source = Source::of_file(&path.join("config.json"))?;
+            return Ok(Source { weights: weights_in(path), ..source });
+        }
+        Source::of_file(path)
+    }
+
+    /// A built-in configuration, or else the folder of this name.
+    fn named(name: &str, folder: Option<&Path>) -> Result<Source, Problem> {
+        let folder = folder.filter(|folder| folder.is_dir());
+        match (published::find(name), folder) {
+            (Some(_), Some(_)) => Err(Problem::new(format!(
+                "`{name}` is a built-in configuration, and a folder beside this file"
+            ))
+            .help(format!(
+                "write ./{name} for the folder, or {name}/config.json for its configuration alone"
+            ))),
+            (Some(config), None) => Source::parse(Path::new(name), config),
+            (None, Some(folder)) => Source::at(folder),
+            (None, None) => Err(Problem::new(format!("there is no built-in configuration \"{name}\""))
+                .help(published::near(name))),
+        }
+    }
+
+    fn of_file(path: &Path) -> Result<Source, Problem> {
+        let text = regular::open_up_to(path, LARGEST_FILE).and_then(io::read_to_string).map_err(|error| {
+            let help = "use the path of a model's config.json or its folder; relative paths start at the folder of the \
+                        experiment file";
+            Problem::new(format!("cannot read {}: {}", path.display(), regular::reason(&error))).help(help)
+        })?;
+        Source::parse(path, text)
+    }
+
+    fn parse(file: &Path, text: String) -> Result<Source, Problem> {
+        let map = json::object(&text).map_err(|reason| {
+            Problem::new(format!("{} is not a model configuration: {reason}", file.display()))
+                .help("use the path of a model's config.json")
+        })?;
+        Ok(Source { file: file.to_owned(), text, map, weights: None })
+    }
+}
+
 /// The model of a configuration, or all its errors.
-fn describe(map: &serde_json::Map<String, Value>, hf: &Hf) -> Result<Described, Vec<ConfigError>> {
+fn describe(map: &Map<String, Value>, hf: &Hf) -> Result<Described, Vec<ConfigError>> {
     let findings = Findings::default();
     let fields = ConfigFields::new(map, &findings);
     let Some(family) = family(&fields) else { return Err(findings.errors.into_inner()) };
@@ -246,7 +328,7 @@ fn family(fields: &ConfigFields) -> Option<ModelFamily> {
 }
 
 /// The family of the class in `architectures`, whatever its head and the case of its name.
-fn of_class(map: &serde_json::Map<String, Value>) -> Option<ModelFamily> {
+fn of_class(map: &Map<String, Value>) -> Option<ModelFamily> {
     let stem = |class: &str| {
         let heads = ["LMHeadModel", "DoubleHeadsModel", "ForCausalLM", "Model"];
         let head = heads.iter().find_map(|head| class.strip_suffix(head));

@@ -6,7 +6,7 @@ use crate::schema::model::{Dropout, MlpActivation, Norm, NormPlacement, Rotary};
 use ops::Activation;
 
 fn hf() -> Hf {
-    Hf { config: "config.json".into(), context: None, dropout: false, ignore: Vec::new(), weights: None }
+    Hf { dropout: false, ..Hf::default() }
 }
 
 fn described(config: &Value, hf: &Hf) -> Result<Described, Vec<ConfigError>> {

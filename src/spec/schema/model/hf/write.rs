@@ -45,7 +45,7 @@ impl Transformer {
             let ids = ["bos_token_id", "eos_token_id", "pad_token_id"];
             fields.extend(ids.map(|id| (id.to_owned(), Value::Null)));
             fields.insert("initializer_range".to_owned(), model.initial_deviation.into());
-            let is_equal = describe(&fields, &Hf::of("config.json")).is_ok_and(|read| read.model == model);
+            let is_equal = describe(&fields, &Hf::default()).is_ok_and(|read| read.model == model);
             is_equal.then_some(HfConfiguration { family, fields: Value::Object(fields) })
         })
     }
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     fn read(fields: &Value) -> Transformer {
-        let described = describe(fields.as_object().unwrap(), &Hf::of("config.json"));
+        let described = describe(fields.as_object().unwrap(), &Hf::default());
         described.unwrap_or_else(|errors| panic!("{fields}: {errors:?}")).model
     }
 
