@@ -56,22 +56,22 @@ pub(super) fn other_format(path: &Path, begin: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The two lines of Python that write a checkpoint of PyTorch as safetensors: of a model's folder by the library, which joins
+/// The line of Python that writes a checkpoint of PyTorch as safetensors: of a model's folder by the library, which joins
 /// several files; else by PyTorch.
 pub(super) fn conversion(path: &Path) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if name.starts_with("pytorch_model") && folder.join("config.json").is_file() {
-        let folder = folder.display();
         return format!(
-            "convert it in Python:\n    from transformers import AutoModelForCausalLM\n    \
-             AutoModelForCausalLM.from_pretrained(\"{folder}\").save_pretrained(\"{folder}\")"
+            "convert it with Python: from transformers import AutoModelForCausalLM; f = {:?}; \
+             AutoModelForCausalLM.from_pretrained(f).save_pretrained(f)",
+            folder.display().to_string()
         );
     }
     format!(
-        "convert it in Python:\n    import torch; from safetensors.torch import save_file\n    save_file({{name: tensor.clone() \
-         for name, tensor in torch.load(\"{}\", map_location=\"cpu\").items()}}, \"model.safetensors\")",
-        path.display()
+        "convert it with Python: import torch; from safetensors.torch import save_file; f = {:?}; save_file({{name: \
+         tensor.clone() for name, tensor in torch.load(f, map_location=\"cpu\").items()}}, f + \".safetensors\")",
+        path.display().to_string()
     )
 }
 

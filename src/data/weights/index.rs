@@ -28,12 +28,12 @@ pub(super) fn open(path: &Path) -> Result<(Vec<TensorFile>, BTreeMap<String, usi
     let broken = |problem: String| WeightsError::NotIndex { path: path.to_owned(), problem };
     let text = regular::read(path, LONGEST)
         .map_err(|error| WeightsError::Unreadable { path: path.to_owned(), error })?;
-    let index: Index = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
-    let folder = path.parent().unwrap_or(Path::new(""));
     if folders::is_pytorch_index(path) {
         let format = "the index of a checkpoint of PyTorch";
         return Err(WeightsError::OtherFormat { path: path.to_owned(), format });
     }
+    let index: Index = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
     let (mut files, mut numbers) = (Vec::new(), BTreeMap::new());
     let mut tensors = BTreeMap::new();
     for (tensor, name) in index.weight_map {

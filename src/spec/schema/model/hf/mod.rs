@@ -129,12 +129,13 @@ key_table! {
     }
 }
 
-/// The keys of `[model.hf]` of which one decides a key of `[model.transformer]`.
+/// The keys of `[model.hf]` of which the first that was written decides a key of `[model.transformer]`.
 pub(crate) fn decides(key: &str) -> Vec<String> {
     let keys: &[&str] = match key.strip_prefix("model.transformer.") {
         None => &[],
         Some("context") => &["context"],
-        Some("weights") => &["weights"],
+        // A folder has weights, too.
+        Some("weights") => &["weights", "config", "published"],
         Some(_) => &["config", "published"],
     };
     keys.iter().map(|key| format!("model.hf.{key}")).collect()
