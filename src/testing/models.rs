@@ -17,9 +17,12 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::Qwen3),
     hugging_face(ModelFamily::Gemma),
     hugging_face(ModelFamily::Gemma2),
+    hugging_face(ModelFamily::Gemma3),
     hugging_face(ModelFamily::Phi3),
     hugging_face(ModelFamily::Starcoder2),
     hugging_face(ModelFamily::GptNeo),
+    hugging_face(ModelFamily::Smollm3),
+    hugging_face(ModelFamily::Granite),
 ];
 
 /// A committed configuration.
@@ -45,9 +48,12 @@ const fn hugging_face(family: ModelFamily) -> &'static str {
         ModelFamily::Qwen3 => config!("qwen3"),
         ModelFamily::Gemma => config!("gemma"),
         ModelFamily::Gemma2 => config!("gemma2"),
+        ModelFamily::Gemma3 => config!("gemma3"),
         ModelFamily::Phi3 => config!("phi3"),
         ModelFamily::Starcoder2 => config!("starcoder2"),
         ModelFamily::GptNeo => config!("gpt_neo"),
+        ModelFamily::Smollm3 => config!("smollm3"),
+        ModelFamily::Granite => config!("granite"),
     }
 }
 

@@ -28,10 +28,16 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
         let (d_ff, activation) = mlp;
         let d_ff = if is_wide { gpt2.d_ff } else { d_ff };
         let scaling = RotaryScaling { factor: 4.0, low: 1.0, high: 4.0, original: 16 };
-        let rotary = Rotary { base: 100.0, scaling: scaled.then_some(scaling), divisors: Vec::new() };
-        let rotary = if positions == Positions::Rotary { rotary } else { Rotary::default() };
         let (head_dim, [shares, sees_ahead, has_own_width, is_capped, qk_norm], window, every) = attention;
         let window = Some(window).filter(|_| !sees_ahead);
+        let rotary = Rotary {
+            base: 100.0,
+            scaling: scaled.then_some(scaling),
+            window_base: window.filter(|_| qk_norm).map(|_| 20.0),
+            skip_every: has_own_width.then_some(2),
+            ..Rotary::default()
+        };
+        let rotary = if positions == Positions::Rotary { rotary } else { Rotary::default() };
         let model = Transformer {
             vocabulary,
             embedding_scale: scales.then_some(3.0),
@@ -48,12 +54,14 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
             activation,
             norm,
             norm_epsilon: 1e-4,
+            residual_scale: is_wide.then_some(0.5),
             norm_placement,
             positions,
             rotary,
             bias,
             qkv_bias,
             tied,
+            logit_scale: is_capped.then_some(2.0),
             logit_softcap: caps.then_some(5.0),
             dropout,
             ..gpt2

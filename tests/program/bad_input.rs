@@ -246,6 +246,10 @@ bad! {
     rotary_with_odd_d_model: check(&with("d_model = 64", "d_model = 63").replace(
         "heads = 2", "heads = 3\npositions = \"rotary\""));
     rotary_table_without_rotary_positions: check(&with("heads = 2", "heads = 2\nrotary = { base = 500000.0 }"));
+    rotary_window_base_without_window: check(&with("heads = 2",
+        "heads = 2\npositions = \"rotary\"\nrotary = { window_base = 1e4 }"));
+    rotary_that_skips_every_block: check(&with("heads = 2",
+        "heads = 2\npositions = \"rotary\"\nrotary = { skip_every = 1 }"));
     rotary_base_of_0: check(&with("heads = 2", "heads = 2\npositions = \"rotary\"\nrotary = { base = 0 }"));
     rotary_as_a_word: check(&with("heads = 2", "heads = 2\nrotary = \"llama3\""));
     rotary_base_by_another_name: check(&with("heads = 2", "heads = 2\nrope_theta = 500000.0"));

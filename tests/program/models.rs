@@ -7,7 +7,7 @@ use crate::test_folder::TestFolder;
 use spec::RunConfig;
 
 /// Parameters of the library's models of the same configurations (transformers 5.24.0, on PyTorch's meta device).
-const PARAMETERS: [(&str, u64); 20] = [
+const PARAMETERS: [(&str, u64); 22] = [
     ("gpt2", 124_439_808),
     ("gpt2-medium", 354_823_168),
     ("gpt2-large", 774_030_080),
@@ -28,6 +28,8 @@ const PARAMETERS: [(&str, u64); 20] = [
     ("qwen3-8b", 8_190_735_360),
     ("gemma-2-2b", 2_614_341_888),
     ("gemma-2-9b", 9_241_705_984),
+    ("gemma-3-1b", 999_885_952),
+    ("smollm3-3b", 3_075_098_624),
 ];
 
 const CHECKPOINTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/vectors/hugging_face");

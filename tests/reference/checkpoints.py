@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 from transformers import (
-    AutoModelForCausalLM, GPT2Config, GPTNeoConfig, Gemma2Config, GemmaConfig, LlamaConfig, MistralConfig, Phi3Config,
-    Qwen2Config, Qwen3Config, Starcoder2Config,
+    AutoModelForCausalLM, GPT2Config, GPTNeoConfig, Gemma2Config, Gemma3TextConfig, GemmaConfig, GraniteConfig, LlamaConfig,
+    MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config,
 )
 
 SHARED = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24}
@@ -50,6 +50,23 @@ CONFIGS = {
     "gpt_neo": GPTNeoConfig(
         vocab_size=256, max_position_embeddings=32, hidden_size=16, num_layers=2, num_heads=2, window_size=5,
         attention_types=[[["global", "local"], 1]],
+    ),
+    # A block with a window and its own base, then one of the full context with scaling.
+    "gemma3": Gemma3TextConfig(
+        **SHARED, sliding_window=5, query_pre_attn_scalar=8, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0},
+        },
+    ),
+    "smollm3": SmolLM3Config(
+        **{key: value for key, value in SHARED.items() if key != "head_dim"}, no_rope_layer_interval=2,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        rope_parameters=ROTARY,
+    ),
+    "granite": GraniteConfig(
+        **{key: value for key, value in SHARED.items() if key != "head_dim"}, rope_parameters=ROTARY,
+        embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.7, logits_scaling=2.5,
     ),
 }
 # Stored dtype if not fp32, and largest shard if sharded.

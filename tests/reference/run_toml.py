@@ -25,6 +25,7 @@ BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "w
 BLOCK_KEYS |= {"global_first": "off"}
 BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
 BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off", "dropout": 0.0}
+BLOCK_KEYS |= {"residual_scale": "off", "logit_scale": "off"}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
 
 # The places of dropout.
@@ -75,8 +76,8 @@ class Run:
         self.global_first = unless_off(block["global_first"])
         self.qk_norm, self.norm_placement = block["qk_norm"], block["norm_placement"]
         expect_word("norm_placement", self.norm_placement, {"pre", "post", "sandwich"})
-        self.embedding_scale, self.logit_softcap = (
-            unless_off(block[key]) for key in ("embedding_scale", "logit_softcap")
+        self.embedding_scale, self.logit_softcap, self.residual_scale, self.logit_scale = (
+            unless_off(block[key]) for key in ("embedding_scale", "logit_softcap", "residual_scale", "logit_scale")
         )
         self.attention_scale = unless_off(block["attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
@@ -87,7 +88,7 @@ class Run:
         expect_word("activation", self.activation, ACTIVATIONS.keys() | GATES.keys())
         expect_word("norm", self.norm, NORMS)
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
-        expect_keys("rotary", self.rotary, {"base", "scaling", "divisors"})
+        expect_keys("rotary", self.rotary, {"base", "scaling", "divisors", "window_base", "skip_every"})
 
         train = config["train"]
         keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}

@@ -62,6 +62,8 @@ def forward(run, parameters, tokens, targets, seeds=None):
     # Post-norm blocks end with a norm. The head may be tied to the token embedding.
     if run.norm_placement != "post":
         x = norm(run, parameters, "head.norm", x)
+    if run.logit_scale:
+        x = run.logit_scale * x
     logits = F.linear(x, parameters.get("head.weight", table))
     # Softmax and loss in fp32, whatever the precision of matmuls.
     logits = logits.float()
@@ -75,7 +77,7 @@ def block(run, parameters, layer, x, seeds=None):
     name, window = f"blocks.{layer}.attention", window_of(run, layer)
     # Dropout sites of a block: its attention weights, and the residual branches of attention and MLP.
     weights, *sites = (chance(run, place, 1 + 3 * layer + site, seeds) for site, place in enumerate(PLACES))
-    x = beside(run, parameters, name, x, sites[0], lambda x: attention(run, parameters, name, window, weights, x))
+    x = beside(run, parameters, name, x, sites[0], lambda x: attention(run, parameters, layer, window, weights, x))
     name = f"blocks.{layer}.mlp"
     return beside(run, parameters, name, x, sites[1], lambda x: mlp(run, parameters, name, x))
 
@@ -91,7 +93,8 @@ def chance(run, place, site, seeds):
 
 def beside(run, parameters, name, x, dropped, part):
     """One residual branch of a block, with its norms, added to the residual stream."""
-    dropped = dropped or (lambda y: y)
+    dropout = dropped or (lambda y: y)
+    dropped = lambda y: dropout(y if run.residual_scale is None else run.residual_scale * y)
     if run.norm_placement == "post":
         return norm(run, parameters, f"{name}.norm", x + dropped(part(x)))
     y = part(norm(run, parameters, f"{name}.norm", x))
@@ -107,18 +110,28 @@ def window_of(run, layer):
     return None if run.global_every and (layer + 1 - first) % run.global_every == 0 else run.window
 
 
-def attention(run, parameters, name, window, dropped, x):
+def attention(run, parameters, layer, window, dropped, x):
+    name = f"blocks.{layer}.attention"
     qkv = linear(run, parameters, f"{name}.qkv", x)
     # q, k and v lie side by side, each with its heads side by side: [B, H, T, D] each.
     heads = qkv.unflatten(-1, (run.heads + 2 * run.kv_heads, -1)).transpose(1, 2)
     q, k, v = heads.split([run.heads, run.kv_heads, run.kv_heads], dim=1)
     if run.qk_norm:
         q, k = (norm_heads(run, parameters, f"{name}.{part}", x) for part, x in (("q_norm", q), ("k_norm", k)))
-    if run.positions == "rotary":
-        turns = turns_of(json.dumps(run.rotary), q.shape[-2], q.shape[-1], q.device)
+    if rotary := rotary_of(run, layer, window):
+        turns = turns_of(json.dumps(rotary), q.shape[-2], q.shape[-1], q.device)
         q, k = rotate(q, *turns), rotate(k, *turns)
     seen = attend(run, window, dropped, q, k, v)
     return linear(run, parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
+
+
+def rotary_of(run, layer, window):
+    """The rotary keys of a layer; None if it does not rotate."""
+    # Older runs have no such keys.
+    every, base = (run.rotary.get(key, "off") for key in ("skip_every", "window_base"))
+    if run.positions != "rotary" or every != "off" and (layer + 1) % every == 0:
+        return None
+    return {"base": base, "scaling": "off"} if window is not None and base != "off" else run.rotary
 
 
 def attend(run, window, dropped, q, k, v):

@@ -103,6 +103,18 @@ fn costs() -> Vec<(&'static str, Cost)> {
             },
         ),
         ("a scaled embedding", plain(|model| model.embedding_scale = Some(4.0))),
+        // Scaled in place.
+        ("scaled logits", plain(|model| model.logit_scale = Some(0.5))),
+        ("scaled residual branches", plain(|model| model.residual_scale = Some(0.5))),
+        (
+            "rotations of every second block",
+            Cost {
+                parameters: parameters - T * C,
+                ..plain(|model| {
+                    (model.positions, model.rotary.skip_every) = (Positions::Rotary, Some(2));
+                })
+            },
+        ),
         ("capped logits", plain(|model| model.logit_softcap = Some(30.0))),
         (
             "shared keys",

@@ -7,7 +7,7 @@ use super::sub_layer::SubLayer;
 use super::{into_residual, norm, normal};
 use crate::Graph;
 use ops::{Attention, AttentionConfig, Op, Rotary, StackedRows};
-use spec::{Positions, Transformer};
+use spec::Transformer;
 
 pub(super) fn build(
     graph: &mut Graph,
@@ -30,8 +30,7 @@ pub(super) fn build(
     if model.qk_norm {
         qkv = norm::build_qk_norm(graph, model, scope, qkv);
     }
-    if model.positions == Positions::Rotary {
-        let frequencies = model.rotary.frequencies();
+    if let Some(frequencies) = model.rotation_of(number) {
         let rotary = Rotary { rotated: heads + kv_heads, head: head_dim, frequencies, inverse: false };
         [qkv] = graph.node(Op::Rotary(rotary), scope, vec![qkv], ["rotated"]);
     }

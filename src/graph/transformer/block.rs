@@ -6,7 +6,7 @@ use super::norm::{self, NormPosition};
 use super::sub_layer::SubLayer;
 use super::{attention, mlp};
 use crate::{Graph, ScopeId};
-use ops::{Add, Op};
+use ops::{Add, Op, Scale};
 use spec::{NormPlacement, Transformer};
 
 /// Builds block `number`; returns the residual stream x num[B,T,C] after it.
@@ -51,11 +51,15 @@ impl ResidualBranch<'_> {
             }
         };
         let dropout = self.site.dropout(model, self.batch.seeds);
-        // Without dropout and output norm, the last matmul of the sub-layer adds to the stream.
-        let matmul_adds = dropout.is_none() && placement != NormPlacement::Sandwich;
+        // Without dropout, output norm and factor, the last matmul of the sub-layer adds to the stream.
+        let matmul_adds =
+            dropout.is_none() && placement != NormPlacement::Sandwich && model.residual_scale.is_none();
         let mut y = sub_layer(graph, SubLayer { scope, input, residual: matmul_adds.then_some(x) });
         if placement == NormPlacement::Sandwich {
             y = norm::build(graph, model, scope, NormPosition::After, y);
+        }
+        if let Some(scale) = model.residual_scale {
+            [y] = graph.node(Op::Scale(Scale { factor: scale as f32 }), scope, vec![y], ["scaled"]);
         }
         let x = match dropout {
             _ if matmul_adds => y,

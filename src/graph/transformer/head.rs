@@ -4,7 +4,7 @@ use super::embedding::BatchInputs;
 use super::norm::{self, NormPosition};
 use super::normal;
 use crate::Graph;
-use ops::{CrossEntropy, Linear, LossTerms, Op};
+use ops::{CrossEntropy, Linear, LossTerms, Op, Scale};
 use spec::{NormPlacement, Transformer};
 
 /// Builds the loss: logits of the next tokens from the residual stream, with the token embedding as weight if they are
@@ -17,6 +17,11 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usi
         }
         // The last block ends with a norm.
         NormPlacement::Post => x,
+    };
+    // Scaling the input scales the logits, of which there are more.
+    let x = match model.logit_scale {
+        Some(scale) => graph.node(Op::Scale(Scale { factor: scale as f32 }), scope, vec![x], ["scaled"])[0],
+        None => x,
     };
     let weight = if model.tied {
         table

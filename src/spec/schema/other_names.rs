@@ -200,6 +200,7 @@ pub(super) const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("causal", &["is_causal", "is_decoder"]),
     ("qkv_bias", &["add_qkv_bias", "use_qkv_bias"]),
     ("embedding_scale", &["embed_scale", "embedding_multiplier", "scale_embeddings"]),
+    ("residual_scale", &["residual_multiplier"]),
     ("logit_softcap", &["final_logit_softcapping", "final_softcap"]),
     ("qk_norm", &["qk_layernorm", "use_qk_norm"]),
     ("window", &["attention_window", "local_attention", "sliding_window", "window_size"]),

@@ -31,7 +31,18 @@ fn models_have_published_parameter_counts() {
         "model_type": "gpt_neo", "hidden_size": 768, "num_layers": 12, "num_heads": 12,
         "attention_types": [[["global", "local"], 6]],
     });
+    let gemma3 = json!({
+        "model_type": "gemma3_text", "vocab_size": 262_144, "hidden_size": 1152, "intermediate_size": 6912,
+        "num_attention_heads": 4, "num_key_value_heads": 1,
+    });
+    let granite = json!({
+        "model_type": "granite", "vocab_size": 49_155, "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 40, "num_key_value_heads": 8, "tie_word_embeddings": true, "residual_multiplier": 0.22,
+    });
     let cases = [
+        ("Gemma 3 1B", gemma3, 999_885_952),
+        ("SmolLM3 3B", json!({ "model_type": "smollm3" }), 3_075_098_624),
+        ("Granite 3.1 2B", granite, 2_533_531_648),
         // The next five as the library counts its own models.
         ("Gemma 2B", gemma, 2_506_172_416),
         ("Phi-3 mini", json!({ "model_type": "phi3" }), 3_821_079_552),

@@ -158,8 +158,8 @@ impl<'a> ConfigFields<'a> {
     }
 
     /// A number above 0; `None` if the field is null, `default` if it is missing.
-    pub(super) fn number_or(&self, field: &str, default: f64) -> Option<f64> {
-        if self.map.contains_key(field) { self.number(field) } else { Some(default) }
+    pub(super) fn number_or(&self, field: &str, default: Option<f64>) -> Option<f64> {
+        if self.map.contains_key(field) { self.number(field) } else { default }
     }
 
     /// A list of numbers above 0 of this length.

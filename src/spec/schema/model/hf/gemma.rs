@@ -1,9 +1,10 @@
-//! The configurations of Gemma 1 and 2.
+//! The configurations of Gemma 1, 2 and 3.
 
 use serde_json::Value;
 
 use super::fields::ConfigFields;
 use super::{Hf, activation, llama, windows};
+use crate::reader::parsers::UsizeRange;
 use crate::schema::model::{MlpActivation, Norm, NormPlacement, Transformer};
 
 const GEMMA: llama::FamilyDefaults = llama::FamilyDefaults {
@@ -15,10 +16,20 @@ const GEMMA: llama::FamilyDefaults = llama::FamilyDefaults {
     kv_heads: Some(16),
     head_dim: Some(256),
     positions: 8192,
+    base: 10_000.0,
+    kind: None,
 };
 
 const GEMMA2: llama::FamilyDefaults =
     llama::FamilyDefaults { d_model: 2304, d_ff: 9216, layers: 26, heads: 8, kv_heads: Some(4), ..GEMMA };
+
+const GEMMA3: llama::FamilyDefaults = llama::FamilyDefaults {
+    vocabulary: 262_208,
+    positions: 131_072,
+    base: 1_000_000.0,
+    kind: Some("full_attention"),
+    ..GEMMA2
+};
 
 pub(super) fn gemma(fields: &ConfigFields, hf: &Hf) -> Transformer {
     let model = shared(fields, hf, &GEMMA);
@@ -39,11 +50,42 @@ pub(super) fn gemma(fields: &ConfigFields, hf: &Hf) -> Transformer {
 }
 
 pub(super) fn gemma2(fields: &ConfigFields, hf: &Hf) -> Transformer {
-    let model = shared(fields, hf, &GEMMA2);
-    // The library ignores the first in favour of `hidden_activation`, the second in favour of `sliding_window`.
-    fields.ignore(&["hidden_act", "sliding_window_size"]);
+    // The library ignores it in favour of `sliding_window`.
+    fields.ignore(&["sliding_window_size"]);
+    sandwich(fields, hf, &GEMMA2, 2, [50.0, 30.0].map(Some))
+}
+
+/// The text model of Gemma 3.
+pub(super) fn gemma3(fields: &ConfigFields, hf: &Hf) -> Transformer {
+    let every = ["sliding_window_pattern", "_sliding_window_pattern"]
+        .map(|field| fields.integer(field, UsizeRange(1..=usize::MAX)));
+    let every = every.into_iter().flatten().next().unwrap_or(6);
+    let mut model = sandwich(fields, hf, &GEMMA3, every, [None; 2]);
+    let local = fields.table("rope_parameters").and_then(|table| table.table("sliding_attention"));
+    if let Some(local) = &local {
+        local.require("rope_type", &Value::from("default"));
+    }
+    let base = local.and_then(|table| table.number("rope_theta"));
+    let base = base.or_else(|| fields.number("rope_local_base_freq")).unwrap_or(10_000.0);
+    model.rotary.window_base = model.window.map(|_| base);
+    Transformer { qk_norm: true, ..model }
+}
+
+/// A model with norms on both sides of each part, in which every n-th block attends to the full context. `caps`: the
+/// defaults of the caps of scores and logits.
+fn sandwich(
+    fields: &ConfigFields,
+    hf: &Hf,
+    absent: &llama::FamilyDefaults,
+    every: usize,
+    caps: [Option<f64>; 2],
+) -> Transformer {
+    let model = shared(fields, hf, absent);
+    // The library ignores it in favour of `hidden_activation`.
+    fields.ignore(&["hidden_act"]);
     let listed = windows::listed(fields, model.layers);
-    let slides = listed.unwrap_or_else(|| (0..model.layers).map(|layer| layer.is_multiple_of(2)).collect());
+    let slides =
+        listed.unwrap_or_else(|| (1..=model.layers).map(|number| !number.is_multiple_of(every)).collect());
     let window = fields.optional_size("sliding_window").or(Some(4096));
     let windows = windows::regular(fields, "layer_types", window, &slides);
     // Usually written as an integer.
@@ -52,15 +94,15 @@ pub(super) fn gemma2(fields: &ConfigFields, hf: &Hf) -> Transformer {
     let rotation = model.attention_scale.map_or(1.0, |scale| scale * (model.head_dim as f64).sqrt());
     Transformer {
         attention_scale: Some(rotation * scalar.sqrt().recip()),
-        attention_softcap: fields.number_or("attn_logit_softcapping", 50.0),
+        attention_softcap: fields.number_or("attn_logit_softcapping", caps[0]),
         activation: activation::read(fields, "hidden_activation", "gelu_pytorch_tanh", MlpActivation::Gate),
         norm_placement: NormPlacement::Sandwich,
-        logit_softcap: fields.number_or("final_logit_softcapping", 30.0),
+        logit_softcap: fields.number_or("final_logit_softcapping", caps[1]),
         ..llama::with_windows(model, windows)
     }
 }
 
-/// What both have in common.
+/// What all have in common.
 fn shared(fields: &ConfigFields, hf: &Hf, absent: &llama::FamilyDefaults) -> Transformer {
     let model = llama::shared(fields, hf, absent, None);
     let no = Value::from(false);

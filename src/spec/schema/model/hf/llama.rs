@@ -18,6 +18,10 @@ pub(super) struct FamilyDefaults {
     pub(super) kv_heads: Option<usize>,
     pub(super) head_dim: Option<usize>,
     pub(super) positions: usize,
+    /// The base of rotations.
+    pub(super) base: f64,
+    /// As in [`rotary::Sizes`].
+    pub(super) kind: Option<&'static str>,
 }
 
 const LLAMA: FamilyDefaults = FamilyDefaults {
@@ -29,12 +33,24 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     kv_heads: None,
     head_dim: None,
     positions: 2048,
+    base: 10_000.0,
+    kind: None,
 };
 const MISTRAL: FamilyDefaults =
     FamilyDefaults { d_ff: 14_336, kv_heads: Some(8), positions: 131_072, ..LLAMA };
 const QWEN2: FamilyDefaults =
     FamilyDefaults { vocabulary: 151_936, d_ff: 22_016, kv_heads: Some(32), positions: 32_768, ..LLAMA };
 const QWEN3: FamilyDefaults = FamilyDefaults { head_dim: Some(128), ..QWEN2 };
+const SMOLLM3: FamilyDefaults = FamilyDefaults {
+    vocabulary: 128_256,
+    d_model: 2048,
+    layers: 36,
+    heads: 16,
+    kv_heads: Some(4),
+    positions: 32_768,
+    base: 2_000_000.0,
+    ..LLAMA
+};
 const PHI3: FamilyDefaults =
     FamilyDefaults { vocabulary: 32_064, d_model: 3072, d_ff: 8192, positions: PHI3_POSITIONS, ..LLAMA };
 const PHI3_POSITIONS: usize = 4096;
@@ -49,12 +65,13 @@ const STARCODER2: FamilyDefaults = FamilyDefaults {
     ..LLAMA
 };
 
-/// Llama, Mistral, Qwen 2 and Qwen 3.
+/// Llama, Mistral, Qwen 2, Qwen 3, SmolLM3 and Granite.
 pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: ModelFamily) -> Transformer {
     let absent = match family {
         ModelFamily::Mistral => MISTRAL,
         ModelFamily::Qwen2 => QWEN2,
         ModelFamily::Qwen3 => QWEN3,
+        ModelFamily::Smollm3 => SMOLLM3,
         _ => LLAMA,
     };
     let model = shared(fields, hf, &absent, None);
@@ -70,12 +87,51 @@ pub(super) fn read(fields: &ConfigFields, hf: &Hf, family: ModelFamily) -> Trans
     }
     let windows = windows_of(fields, family, model.layers);
     let model = with_windows(model, windows);
+    let model = match family {
+        ModelFamily::Smollm3 => with_skipped_rotations(fields, model),
+        ModelFamily::Granite => with_multipliers(fields, model),
+        _ => model,
+    };
     Transformer {
         qk_norm: family == ModelFamily::Qwen3,
         activation: activation::read(fields, "hidden_act", "silu", MlpActivation::Gate),
         bias: of_mlp,
         qkv_bias: of_mlp || family == ModelFamily::Qwen2,
-        tied: fields.flag("tie_word_embeddings").unwrap_or(false),
+        tied: fields.flag("tie_word_embeddings").unwrap_or(family == ModelFamily::Smollm3),
+        ..model
+    }
+}
+
+/// SmolLM3: every n-th block does not rotate.
+fn with_skipped_rotations(fields: &ConfigFields, mut model: Transformer) -> Transformer {
+    let flag = |value: &Value| value.as_u64().filter(|flag| *flag <= 1).map(|flag| flag == 1);
+    let listed = fields.value("no_rope_layers", "a list of 0 and 1, one for each layer", |value| {
+        let rotated = value.as_array()?.iter().map(flag).collect::<Option<Vec<bool>>>()?;
+        (rotated.len() >= model.layers).then(|| rotated[..model.layers].to_vec())
+    });
+    let every = fields.integer("no_rope_layer_interval", UsizeRange(1..=usize::MAX)).unwrap_or(4);
+    let rotated =
+        listed.unwrap_or_else(|| (1..=model.layers).map(|number| !number.is_multiple_of(every)).collect());
+    let Some(first) = rotated.iter().position(|rotates| !rotates) else { return model };
+    let every = first + 1;
+    if every == 1 || rotated.iter().zip(1..).any(|(rotates, number)| *rotates == (number % every == 0)) {
+        fields.unsupported("no_rope_layers", "0 at every n-th place, from the n-th on, with n at least 2");
+    }
+    model.rotary.skip_every = Some(every);
+    model
+}
+
+/// Granite's multipliers.
+fn with_multipliers(fields: &ConfigFields, model: Transformer) -> Transformer {
+    let factor = |field: &str| fields.number(field).unwrap_or(1.0);
+    let unless_one = |factor: f64| Some(factor).filter(|factor| *factor != 1.0);
+    // A scaled rotation scales scores, relative to one over the square root of a head's channels.
+    let rotation = model.attention_scale.map_or(1.0, |scale| scale * (model.head_dim as f64).sqrt());
+    Transformer {
+        embedding_scale: unless_one(factor("embedding_multiplier")),
+        attention_scale: Some(rotation * factor("attention_multiplier")),
+        residual_scale: unless_one(factor("residual_multiplier")),
+        logit_scale: unless_one(factor("logits_scaling").recip()),
         ..model
     }
 }
@@ -153,8 +209,10 @@ pub(super) fn shared(
     let default = absent.kv_heads.filter(|kv_heads| heads.is_multiple_of(*kv_heads)).unwrap_or(heads);
     let kv_heads = fields.size_or("num_key_value_heads", heads, default);
     let head_dim = fields.size_or("head_dim", model.head_dim, absent.head_dim.unwrap_or(model.head_dim));
-    let (rotary, score_factor) =
-        rotary::read(fields, &rotary::Sizes { head_dim, positions, context, original });
+    let (rotary, score_factor) = rotary::read(
+        fields,
+        &rotary::Sizes { head_dim, positions, context, original, base: absent.base, kind: absent.kind },
+    );
     let dropout =
         Dropout { attention: fields.dropout_rate("attention_dropout", 0.0, hf), ..Dropout::default() };
     Transformer {
@@ -182,7 +240,12 @@ pub(super) fn with_windows(model: Transformer, windows: Windows) -> Transformer 
 fn windows_of(fields: &ConfigFields, family: ModelFamily, layers: usize) -> Windows {
     let (field, slides) = match family {
         // The library's Llama ignores `sliding_window`, which is reported as unknown.
-        ModelFamily::Llama => return Windows::default(),
+        ModelFamily::Llama | ModelFamily::Granite => return Windows::default(),
+        ModelFamily::Smollm3 => {
+            fields.require("use_sliding_window", &Value::from(false));
+            fields.ignore(&["sliding_window", "layer_types", "max_window_layers"]);
+            return Windows::default();
+        }
         ModelFamily::Qwen2 | ModelFamily::Qwen3 => {
             // The first `max_window_layers` blocks attend to the full context.
             let first = fields.integer("max_window_layers", UsizeRange(0..=usize::MAX)).unwrap_or(28);

@@ -49,9 +49,12 @@ keywords! {
         Qwen3 = "qwen3",
         Gemma = "gemma",
         Gemma2 = "gemma2",
+        Gemma3 = "gemma3_text",
         Phi3 = "phi3",
         Starcoder2 = "starcoder2",
         GptNeo = "gpt_neo",
+        Smollm3 = "smollm3",
+        Granite = "granite",
     }
 }
 
@@ -66,9 +69,12 @@ impl ModelFamily {
             ModelFamily::Qwen3 => "Qwen3ForCausalLM",
             ModelFamily::Gemma => "GemmaForCausalLM",
             ModelFamily::Gemma2 => "Gemma2ForCausalLM",
+            ModelFamily::Gemma3 => "Gemma3ForCausalLM",
             ModelFamily::Phi3 => "Phi3ForCausalLM",
             ModelFamily::Starcoder2 => "Starcoder2ForCausalLM",
             ModelFamily::GptNeo => "GPTNeoForCausalLM",
+            ModelFamily::Smollm3 => "SmolLM3ForCausalLM",
+            ModelFamily::Granite => "GraniteForCausalLM",
         }
     }
 
@@ -81,13 +87,17 @@ impl ModelFamily {
         match self {
             ModelFamily::Gpt2 => gpt2::gpt2(fields, hf),
             ModelFamily::GptNeo => gpt2::gpt_neo(fields, hf),
-            ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 | ModelFamily::Qwen3 => {
-                llama::read(fields, hf, self)
-            }
+            ModelFamily::Llama
+            | ModelFamily::Mistral
+            | ModelFamily::Qwen2
+            | ModelFamily::Qwen3
+            | ModelFamily::Smollm3
+            | ModelFamily::Granite => llama::read(fields, hf, self),
             ModelFamily::Phi3 => llama::phi3(fields, hf),
             ModelFamily::Starcoder2 => llama::starcoder2(fields, hf),
             ModelFamily::Gemma => gemma::gemma(fields, hf),
             ModelFamily::Gemma2 => gemma::gemma2(fields, hf),
+            ModelFamily::Gemma3 => gemma::gemma3(fields, hf),
         }
     }
 }

@@ -17,6 +17,10 @@ pub(super) struct Sizes {
     pub(super) context: usize,
     /// The context that the model was trained on, if the family has a default of its own.
     pub(super) original: Option<usize>,
+    /// The family's default of the base.
+    pub(super) base: f64,
+    /// The table within `rope_parameters`, if it has one for each kind of layer.
+    pub(super) kind: Option<&'static str>,
 }
 
 #[derive(Clone, Copy)]
@@ -67,9 +71,13 @@ pub(super) fn read(fields: &ConfigFields, sizes: &Sizes) -> (Rotary, f64) {
     let mut is_whole = fields.require("partial_rotary_factor", &whole);
     fields.require("rope_interleaved", &Value::from(false));
     let mut rotary = Rotary::default();
-    rotary.base = fields.number("rope_theta").unwrap_or(rotary.base);
+    rotary.base = fields.number("rope_theta").unwrap_or(sizes.base);
     let original = fields.optional_size("original_max_position_embeddings").or(sizes.original);
     let (newer, older) = (fields.table("rope_parameters"), fields.table("rope_scaling"));
+    let newer = match sizes.kind {
+        Some(kind) => newer.and_then(|table| table.table(kind)),
+        None => newer,
+    };
     let Some(table) = older.or(newer) else { return (rotary, 1.0) };
     is_whole &= table.require("partial_rotary_factor", &whole);
     // Scaling of a part of the channels has other numbers.

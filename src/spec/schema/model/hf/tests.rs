@@ -45,7 +45,7 @@ fn llama_3_is_read_in_the_old_and_the_new_format() {
         rotary: Rotary {
             base: 500_000.0,
             scaling: Some(crate::RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, original: 8192 }),
-            divisors: Vec::new(),
+            ..Rotary::default()
         },
         bias: false,
         qkv_bias: false,
@@ -345,11 +345,64 @@ fn missing_fields_have_the_library_defaults() {
     assert_eq!(sizes("gemma"), [28, 3072, 16, 16, 256, 24_576, 256_000, 8192]);
     assert_eq!(sizes("phi3"), [32, 3072, 32, 32, 96, 8192, 32_064, 4096]);
     assert_eq!(sizes("starcoder2"), [30, 3072, 24, 2, 128, 12_288, 49_152, 4096]);
+    assert_eq!(sizes("gemma3_text"), [26, 2304, 8, 4, 256, 9216, 262_208, 131_072]);
+    assert_eq!(sizes("smollm3"), [36, 2048, 16, 4, 128, 11_008, 128_256, 32_768]);
+    assert_eq!(sizes("granite"), [32, 4096, 32, 32, 128, 11_008, 32_000, 2048]);
     assert_eq!(sizes("gpt_neo"), [24, 2048, 16, 16, 128, 8192, 50_257, 2048]);
     let deviation = |family: &str| read(&json!({ "model_type": family }), &hf()).unwrap().initial_deviation;
     let few = json!({ "model_type": "mistral", "hidden_size": 64, "num_attention_heads": 4 });
     assert_eq!(read(&few, &hf()).unwrap().kv_heads, 4, "8, the default, does not divide 4");
     assert_eq!((deviation("llama"), deviation("starcoder2")), (0.02, 0.018_042));
+}
+
+#[test]
+fn gemma_3_has_a_base_for_each_kind_of_attention() {
+    let config = |changes| read(&with(&json!({ "model_type": "gemma3_text" }), &changes), &hf()).unwrap();
+    let plain = config(json!({}));
+    assert_eq!((plain.global_every, plain.qk_norm), (Some(6), true));
+    assert_eq!((plain.attention_softcap, plain.logit_softcap), (None, None));
+    let bases = |model: &Transformer| [0, 5].map(|block| model.rotation_of(block).unwrap().base);
+    assert_eq!(bases(&plain), [1e4, 1e6]);
+    // Version 4's fields, and version 5's.
+    let older = json!({ "rope_theta": 2e6, "rope_local_base_freq": 2e4, "sliding_window_pattern": 3,
+        "rope_scaling": { "rope_type": "linear", "factor": 8.0 } });
+    let newer = json!({ "_sliding_window_pattern": 3, "rope_parameters": {
+        "full_attention": { "rope_type": "linear", "factor": 8.0, "rope_theta": 2e6 },
+        "sliding_attention": { "rope_type": "default", "rope_theta": 2e4 } } });
+    let (older, newer) = (config(older), config(newer));
+    assert_eq!(older, newer);
+    assert_eq!((bases(&older), older.global_every), ([2e4, 2e6], Some(3)));
+    let scaled = |block| older.rotation_of(block).unwrap().divisors;
+    assert!(scaled(0).is_empty() && scaled(5) == vec![8.0; 128]);
+}
+
+#[test]
+fn smollm_3_skips_rotations() {
+    let config =
+        |changes| read(&with(&json!({ "model_type": "smollm3", "num_hidden_layers": 4 }), &changes), &hf());
+    let skipped = |changes| config(changes).unwrap().rotary.skip_every;
+    assert_eq!(skipped(json!({})), Some(4));
+    assert_eq!(skipped(json!({ "no_rope_layer_interval": 3 })), Some(3));
+    assert_eq!(skipped(json!({ "no_rope_layer_interval": 5 })), None);
+    assert_eq!(skipped(json!({ "no_rope_layers": [1, 0, 1, 0] })), Some(2));
+    for irregular in [json!([1, 0, 0, 1]), json!([0, 0, 0, 0])] {
+        let error = config(json!({ "no_rope_layers": irregular })).unwrap_err();
+        assert!(error.starts_with("`no_rope_layers` is"), "{error}");
+    }
+    let short = config(json!({ "no_rope_layers": [1] })).unwrap_err();
+    assert!(short.starts_with("`no_rope_layers` must be a list of 0 and 1, one for each layer"), "{short}");
+}
+
+#[test]
+fn granite_has_multipliers() {
+    let config = json!({ "model_type": "granite", "embedding_multiplier": 12, "attention_multiplier": 0.015_625,
+        "residual_multiplier": 0.22, "logits_scaling": 8.0 });
+    let model = read(&config, &hf()).unwrap();
+    let scales = [model.embedding_scale, model.attention_scale, model.residual_scale, model.logit_scale];
+    assert_eq!(scales, [12.0, 0.015_625, 0.22, 0.125].map(Some));
+    let plain = read(&json!({ "model_type": "granite" }), &hf()).unwrap();
+    assert_eq!([plain.embedding_scale, plain.residual_scale, plain.logit_scale], [None; 3]);
+    assert_eq!(plain.attention_scale, Some(1.0), "not one over the square root of a head's channels");
 }
 
 #[test]

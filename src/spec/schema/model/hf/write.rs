@@ -25,7 +25,10 @@ impl HfConfiguration {
             | ModelFamily::Qwen2
             | ModelFamily::Qwen3
             | ModelFamily::Gemma
-            | ModelFamily::Gemma2 => TensorNaming::Llama,
+            | ModelFamily::Gemma2
+            | ModelFamily::Gemma3
+            | ModelFamily::Smollm3
+            | ModelFamily::Granite => TensorNaming::Llama,
             ModelFamily::Phi3 => TensorNaming::Phi3,
             ModelFamily::Starcoder2 => TensorNaming::Starcoder2,
             ModelFamily::GptNeo => TensorNaming::GptNeo,
@@ -95,6 +98,9 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
         | ModelFamily::Qwen3
         | ModelFamily::Gemma
         | ModelFamily::Gemma2
+        | ModelFamily::Gemma3
+        | ModelFamily::Smollm3
+        | ModelFamily::Granite
         | ModelFamily::Phi3
         | ModelFamily::Starcoder2 => {
             let mut fields = json!({
@@ -134,7 +140,21 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
                     "sliding_window": model.window,
                     "layer_types": sliding(),
                 }),
-                ModelFamily::Gemma2 => json!({
+                ModelFamily::Smollm3 => json!({
+                    "attention_bias": model.bias,
+                    "mlp_bias": model.bias,
+                    "no_rope_layers": (0..model.layers).map(|block| u8::from(model.rotation_of(block).is_some())).collect::<Vec<_>>(),
+                }),
+                ModelFamily::Granite => json!({
+                    "attention_bias": model.bias,
+                    "mlp_bias": model.bias,
+                    "embedding_multiplier": model.embedding_scale.unwrap_or(1.0),
+                    "attention_multiplier": model.attention_scale,
+                    "residual_multiplier": model.residual_scale.unwrap_or(1.0),
+                    "logits_scaling": model.logit_scale.unwrap_or(1.0).recip(),
+                }),
+                ModelFamily::Gemma2 | ModelFamily::Gemma3 => json!({
+                    "rope_local_base_freq": model.rotary.window_base,
                     "hidden_activation": activation,
                     // The library needs one even if no block slides.
                     "sliding_window": model.window.unwrap_or(model.context),
@@ -202,6 +222,11 @@ mod tests {
             }
             ModelFamily::Llama => llama(),
             ModelFamily::Gemma | ModelFamily::Gemma2 => gemma2(),
+            ModelFamily::Gemma3 => json!({ "num_hidden_layers": 6 }),
+            ModelFamily::Smollm3 => json!({ "num_hidden_layers": 8 }),
+            ModelFamily::Granite => json!({
+                "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+            }),
             ModelFamily::Mistral => with(&plain(), &json!({ "sliding_window": 64 })),
             ModelFamily::Qwen2 | ModelFamily::Qwen3 => with(
                 &plain(),

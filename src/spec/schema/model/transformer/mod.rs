@@ -24,7 +24,7 @@ use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange, keyword};
 use crate::reader::paths::file_path;
 use crate::reader::tree::Table;
 use data::{KeyedCount, Part, Sample};
-use ops::{Activation, TensorType};
+use ops::{Activation, Frequencies, TensorType};
 
 /// Together with the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near it.
 pub(super) const LAYERS: UsizeRange = UsizeRange(1..=1 << 14);
@@ -80,6 +80,8 @@ key_table! {
         pub norm: Norm = keyword(), default Norm::Layer;
         /// Added to the variance, or to the mean square, before its square root (`eps`).
         pub norm_epsilon: f64 = POSITIVE, default NORM_EPSILON;
+        /// Factor of what each part of a block adds to the residual stream (Granite).
+        pub residual_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Norms before each part of a block, after it, or both.
         pub norm_placement: NormPlacement = keyword(), default NormPlacement::Pre;
         /// Position encoding.
@@ -92,6 +94,8 @@ key_table! {
         pub qkv_bias: bool = Boolean, default same_flag(bias);
         /// Whether the head shares its weight with the token embedding (weight tying).
         pub tied: bool = Boolean, default true;
+        /// Factor of the logits (Granite's is one over `logits_scaling`).
+        pub logit_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Soft cap of logits: `cap * tanh(logit / cap)` (Gemma 2).
         pub logit_softcap: Option<f64> = Optional(POSITIVE), default None;
         /// Dropout probabilities: one number for all places, or a table. No effect in evaluation.
@@ -147,12 +151,14 @@ impl Transformer {
             activation: MlpActivation::Plain(Activation::GeluTanh),
             norm: Norm::Layer,
             norm_epsilon: NORM_EPSILON,
+            residual_scale: None,
             norm_placement: NormPlacement::Pre,
             positions: Positions::Learned,
             rotary: Rotary::default(),
             bias: true,
             qkv_bias: true,
             tied: true,
+            logit_scale: None,
             logit_softcap: None,
             dropout: Dropout::default(),
             initial_deviation: DEVIATION,
@@ -168,6 +174,19 @@ impl Transformer {
             None => number.is_multiple_of(every),
         });
         self.window.filter(|_| !is_global)
+    }
+
+    /// The frequencies of a block's rotation; `None` if it does not rotate.
+    pub fn rotation_of(&self, block: usize) -> Option<Frequencies> {
+        let Rotary { window_base, skip_every, .. } = self.rotary;
+        let is_skipped = skip_every.is_some_and(|every| (block + 1).is_multiple_of(every));
+        if self.positions != Positions::Rotary || is_skipped {
+            return None;
+        }
+        Some(match window_base.filter(|_| self.window_of(block).is_some()) {
+            Some(base) => Frequencies { base, scaling: None, divisors: Vec::new() },
+            None => self.rotary.frequencies(),
+        })
     }
 
     /// The tokens of a sample and their targets, i32[T] each, for samples of `tokens` = T tokens.

@@ -2,7 +2,7 @@
 
 use crate::reader::declare::{InlineTable, Optional, inline_table, key_table};
 use crate::reader::list::List;
-use crate::reader::parsers::{DIMENSION, FloatRange, POSITIVE};
+use crate::reader::parsers::{DIMENSION, FloatRange, POSITIVE, UsizeRange};
 use ops::{Frequencies, Scaling};
 
 pub(super) const ROTARY: InlineTable<Rotary> = inline_table("rotary", "`rotary`", "base = 500000.0");
@@ -14,6 +14,9 @@ const FACTOR: FloatRange = FloatRange {
     holds: |number| number >= 1.0 && (number as f32).is_finite(),
     expected: "a number of at least 1 that an f32 can hold",
 };
+
+/// With 1, no block would rotate: those are other positions.
+const SKIPPED: UsizeRange = UsizeRange(2..=1 << 14);
 
 /// As many as a head has channel pairs.
 const DIVISORS: List<FloatRange> = List {
@@ -33,6 +36,10 @@ key_table! {
         pub scaling: Option<RotaryScaling> = Optional(SCALING), default None;
         /// Divisor of each pair's frequency, from the highest frequency to the lowest: linear, YaRN and LongRoPE scaling.
         pub divisors: Vec<f64> = DIVISORS, default Vec::new();
+        /// Base of blocks with a window, without scaling and divisors (Gemma 3's `rope_local_base_freq`). Needs `window`.
+        pub window_base: Option<f64> = Optional(POSITIVE), default None;
+        /// Every n-th block does not rotate (SmolLM3).
+        pub skip_every: Option<usize> = Optional(SKIPPED), default None;
     }
 }
 

@@ -16,6 +16,7 @@ const GLOBAL_FIRST: &str = "model.transformer.global_first";
 const POSITIONS: &str = "model.transformer.positions";
 const ROTARY: &str = "model.transformer.rotary";
 const DIVISORS: &str = "model.transformer.rotary.divisors";
+const WINDOW_BASE: &str = "model.transformer.rotary.window_base";
 const LOW: &str = "model.transformer.rotary.scaling.low";
 const HIGH: &str = "model.transformer.rotary.scaling.high";
 
@@ -29,6 +30,7 @@ impl Transformer {
         self.rotary_needs_even_head_dim(tree)?;
         self.rotary_needs_rotary_positions(tree)?;
         self.each_pair_has_a_divisor(tree)?;
+        self.window_base_needs_window(tree)?;
         self.scaling_low_is_below_high(tree)
     }
 
@@ -128,6 +130,19 @@ impl Transformer {
         let message =
             format!("rotary.divisors has {found} numbers, and heads have {pairs} pairs of channels");
         Err(attach_span(message, &[DIVISORS, HEAD_DIM], tree, format!("write {pairs} numbers")))
+    }
+
+    fn window_base_needs_window(&self, tree: &Table) -> Result<(), Problem> {
+        if self.window.is_some() || self.rotary.window_base.is_none() {
+            return Ok(());
+        }
+        let message = "rotary.window_base is for the blocks with a window, and window is not set";
+        Err(attach_span(
+            message.to_owned(),
+            &[WINDOW_BASE, WINDOW],
+            tree,
+            "add a window, such as window = 1024, or remove window_base",
+        ))
     }
 
     fn scaling_low_is_below_high(&self, tree: &Table) -> Result<(), Problem> {
