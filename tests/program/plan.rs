@@ -347,9 +347,9 @@ fn several_targets_are_side_by_side() {
     let with = |more: &[&str]| succeeds(&[&targets[..], more].concat());
     let rows = with(&["--format", "csv"]);
     assert_eq!(rows.lines().count(), 1 + 3 * 4, "a row per run and target: {rows}");
-    assert_eq!(rows.matches(",NVIDIA GeForce RTX 4070,").count(), 4, "{rows}");
+    assert_eq!(rows.matches(",ok,1,NVIDIA GeForce RTX 4070,").count(), 4, "{rows}");
     let own = with(&["--columns", "memory,fits"]);
-    assert!(own.contains("MiB  fits"), "{own}");
+    assert!(own.contains("  strategy       MiB    fits     MiB    fits    MiB   fits\n"), "{own}");
     let markdown = with(&["--format", "markdown"]);
     assert!(markdown.contains("| rtx-4070-12gb torch |"), "{markdown}");
     // An old card among them: all figures are PyTorch's.
