@@ -48,7 +48,7 @@ const fn hugging_face(family: ModelFamily) -> &'static str {
         ModelFamily::Qwen3 => config!("qwen3"),
         ModelFamily::Gemma => config!("gemma"),
         ModelFamily::Gemma2 => config!("gemma2"),
-        ModelFamily::Gemma3 => config!("gemma3"),
+        ModelFamily::Gemma3 => config!("gemma3_text"),
         ModelFamily::Phi3 => config!("phi3"),
         ModelFamily::Starcoder2 => config!("starcoder2"),
         ModelFamily::GptNeo => config!("gpt_neo"),

@@ -52,7 +52,7 @@ CONFIGS = {
         attention_types=[[["global", "local"], 1]],
     ),
     # A block with a window and its own base, then one of the full context with scaling.
-    "gemma3": Gemma3TextConfig(
+    "gemma3_text": Gemma3TextConfig(
         **SHARED, sliding_window=5, query_pre_attn_scalar=8, layer_types=["sliding_attention", "full_attention"],
         rope_parameters={
             "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
