@@ -70,8 +70,8 @@ pub(super) fn read(fields: &ConfigFields, sizes: &Sizes) -> (Rotary, f64) {
     let whole = Value::from(1.0);
     let mut is_whole = fields.require("partial_rotary_factor", &whole);
     fields.require("rope_interleaved", &Value::from(false));
-    let mut rotary = Rotary::default();
-    rotary.base = fields.number("rope_theta").unwrap_or(sizes.base);
+    let base = fields.number("rope_theta").unwrap_or(sizes.base);
+    let mut rotary = Rotary { base, ..Rotary::default() };
     let original = fields.optional_size("original_max_position_embeddings").or(sizes.original);
     let (newer, older) = (fields.table("rope_parameters"), fields.table("rope_scaling"));
     let newer = match sizes.kind {
