@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::json::{self, Problem, kind, names};
+use base::brief;
 
 /// The places of a template that a message fills.
 pub(super) const CONTENT: &str = "{content}";
@@ -68,26 +69,50 @@ fn messages<'a>(record: &'a Value, field: Option<&str>) -> Result<Vec<Message<'a
     Err((message.to_owned(), format!("set jsonl to the field with the list of messages; {}", names(record))))
 }
 
-/// A message as OpenAI's format has it (`role`, `content`), or ShareGPT's (`from`, `value`).
+/// A message as OpenAI's format has it (`role`, `content`), or ShareGPT's (`from`, `value`). A content may be a list of
+/// parts.
 fn message<'a>(found: &'a Value, path: &str) -> Result<Message<'a>, Problem> {
     let of = |names: [&'static str; 2]| {
         names.into_iter().find_map(|name| found.get(name).map(|value| (name, value)))
     };
-    let text = |[first, other]: [&'static str; 2]| match of([first, other]) {
-        Some((_, Value::String(text))) => Ok(text.as_str()),
-        Some((name, value)) => Err((
-            format!("its `{path}.{name}` is {}, not text", kind(value)),
-            "each message must have text".to_owned(),
-        )),
+    let field = |[first, other]: [&'static str; 2]| match of([first, other]) {
+        Some((name, value)) => Ok((format!("{path}.{name}"), value)),
         None => Err((
             format!("its `{path}` has no `{first}`"),
             "a message has `role` and `content`, or `from` and `value`".to_owned(),
         )),
     };
-    let role = match text(["role", "from"])? {
+    let (path, role) = field(["role", "from"])?;
+    let role = match text(&path, role)? {
         "human" => "user",
         "gpt" | "model" | "bot" => ANSWER,
         other => other,
     };
-    Ok((role, text(["content", "value"])?.to_owned()))
+    let (path, content) = field(["content", "value"])?;
+    let content = match content {
+        Value::Array(parts) => {
+            let parts = parts.iter().enumerate();
+            parts.map(|(index, found)| part(&format!("{path}.{index}"), found)).collect::<Result<_, _>>()?
+        }
+        content => text(&path, content)?.to_owned(),
+    };
+    Ok((role, content))
+}
+
+/// The text of a part of a content: `{ "type": "text", "text": .. }`.
+fn part<'a>(path: &str, found: &'a Value) -> Result<&'a str, Problem> {
+    match found.get("text") {
+        Some(found) => text(&format!("{path}.text"), found),
+        None => {
+            let kind = found.get("type").and_then(Value::as_str).unwrap_or("of no type");
+            let message = format!("its `{path}` has no `text`: it is {}", brief::line(kind));
+            Err((message, "each part of a content must be text".to_owned()))
+        }
+    }
+}
+
+fn text<'a>(path: &str, found: &'a Value) -> Result<&'a str, Problem> {
+    found.as_str().ok_or_else(|| {
+        (format!("its `{path}` is {}, not text", kind(found)), "each message must have text".to_owned())
+    })
 }

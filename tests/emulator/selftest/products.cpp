@@ -84,7 +84,9 @@ void multiplies(void* handle, const Case& test) {
     description.transpose_a = test.transpose_a;
     description.transpose_b = test.transpose_b;
     description.epilogue = test.epilogue;
-    description.bias = bias.pointer();
+    const bool adds_bias = (test.epilogue & 4) != 0;
+    const bool sums = test.epilogue == CUBLASLT_EPILOGUE_BGRADA || test.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+    if (adds_bias || sums) description.bias = bias.pointer();
     description.auxiliary = before.pointer();
     description.auxiliary_leading_dimension = before.layout.leading_dimension;
     const Preference preference;
@@ -114,7 +116,6 @@ void multiplies(void* handle, const Case& test) {
     };
     const auto left = [&](uint64_t m, uint64_t k) { return test.transpose_a ? a.at(k, m) : a.at(m, k); };
     const auto right = [&](uint64_t k, uint64_t n) { return test.transpose_b ? b.at(n, k) : b.at(k, n); };
-    const bool adds_bias = (test.epilogue & 4) != 0;
     for (uint64_t m = 0; m < M; m++) {
         for (uint64_t n = 0; n < N; n++) {
             double sum = 0;
@@ -139,6 +140,49 @@ void multiplies(void* handle, const Case& test) {
         double sum = 0;
         for (uint64_t k = 0; k < K; k++) sum += right(k, n);
         EXPECT(near(bias.at(n, 0), sum));
+    }
+}
+
+// As on an H100: 2^-8 + 2^-17 rounds to 2^-8 in bf16, and does so before an addition in memory. A pointer to a bias that
+// the epilogue does not use is refused.
+void behaves_as_a_card(void* handle) {
+    Gpu gpu;
+    const Layout one{CUDA_R_16BF, 0, 1, 1, 1}, row{CUDA_R_16BF, 0, 1, 2, 1}, column{CUDA_R_16BF, 0, 2, 1, 2};
+    const CUdeviceptr memory = gpu.allocate(4096);
+    // 2^-8 and 2^-17, times 1 each, plus -2^-8.
+    const uint16_t left[] = {0x3b80, 0x3700}, right[] = {0x3f80, 0x3f80}, added = 0xbb80;
+    const auto at = [&](size_t offset) { return reinterpret_cast<void*>(memory + offset); };
+    const auto difference = [&](int pointer_mode) {
+        REQUIRE(cuMemcpyHtoD_v2(memory, left, sizeof left));
+        REQUIRE(cuMemcpyHtoD_v2(memory + 256, right, sizeof right));
+        REQUIRE(cuMemcpyHtoD_v2(memory + 512, &added, sizeof added));
+        Description description{CUBLAS_COMPUTE_32F, CUDA_R_32F};
+        description.pointer_mode = pointer_mode;
+        const float scale = 1;
+        EXPECT_EQUAL(cublasLtMatmul(handle, &description, &scale, at(0), &row, at(256), &column, &scale, at(512),
+                                    &one, at(512), &one, nullptr, nullptr, 0, gpu.compute),
+                     CUBLAS_STATUS_SUCCESS);
+        REQUIRE(cuCtxSynchronize());
+        uint16_t found = 0;
+        REQUIRE(cuMemcpyDtoH_v2(&found, memory + 512, sizeof found));
+        return found;
+    };
+    EXPECT_EQUAL(difference(CUBLASLT_POINTER_MODE_HOST), 0);
+    EXPECT_EQUAL(difference(CUBLASLT_POINTER_MODE_DEVICE), 0x3700);
+
+    Description description{CUBLAS_COMPUTE_32F, CUDA_R_32F};
+    description.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    description.auxiliary = at(1024);
+    description.auxiliary_leading_dimension = 8;
+    const Layout wide{CUDA_R_16BF, 0, 8, 8, 8};
+    const auto slope = [&] {
+        const float scale = 1, none = 0;
+        return cublasLtMatmul(handle, &description, &scale, at(0), &wide, at(256), &wide, &none, at(512), &wide,
+                              at(512), &wide, nullptr, nullptr, 0, gpu.compute);
+    };
+    if (slope() == CUBLAS_STATUS_SUCCESS) {
+        description.bias = at(2048);
+        EXPECT_EQUAL(slope(), CUBLAS_STATUS_INVALID_VALUE);
     }
 }
 
@@ -266,6 +310,7 @@ int main() {
         }
     }
     refuses(handle);
+    behaves_as_a_card(handle);
     rounds_to_tf32(handle);
     EXPECT_EQUAL(cublasLtDestroy(handle), CUBLAS_STATUS_SUCCESS);
     return finish("products");

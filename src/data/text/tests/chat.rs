@@ -80,8 +80,13 @@ fn conversations_are_joined_and_prompts_masked() {
     let masked = text
         .replace("<|system|>s<e>\n<|user|>ask<e>\n<|assistant|>", &"_".repeat(43))
         .replace("yes<e>\n", "yes<e>_");
+    let parts = messages.replace(
+        r#""content": "ask""#,
+        r#""content": [{"type": "text", "text": "a"}, {"type": "text", "text": "sk"}]"#,
+    );
     for (file, field) in [
         (messages.to_owned(), None),
+        (parts, None),
         (sharegpt.to_owned(), None),
         (messages.replace("messages", "dialog"), Some("dialog")),
         (format!("[{sharegpt}]"), Some("conversations")),
@@ -103,6 +108,10 @@ fn conversations_are_joined_and_prompts_masked() {
         (
             r#"{"messages": [{"role": "user", "content": null}]}"#,
             "line 1 of FILE: its `messages.0.content` is null, not text; ",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]}"#,
+            "line 1 of FILE: its `messages.0.content.0` has no `text`: it is image_url; ",
         ),
         (r#"{"prompt": ["a"], "completion": "b"}"#, "line 1 of FILE: its `prompt` is a list, not text; "),
     ] {

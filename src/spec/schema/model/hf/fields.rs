@@ -251,6 +251,11 @@ impl<'a> ConfigFields<'a> {
         self.requested.borrow_mut().extend(fields.iter().map(|field| (*field).to_owned()));
     }
 
+    /// Whether the file has a field that was read.
+    pub(super) fn is_read(&self, field: &str) -> bool {
+        self.map.contains_key(field) && self.requested.borrow().contains(field)
+    }
+
     /// Reports the fields that were not read: those that change the computation are errors, other unknown fields are
     /// listed.
     pub(super) fn check_unread(&self, family: &str) {

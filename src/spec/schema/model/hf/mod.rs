@@ -308,6 +308,10 @@ fn describe(map: &Map<String, Value>, hf: &Hf) -> Result<Described, Vec<ConfigEr
     let quantized = if is_ignored(quantization::FIELD) { None } else { quantization::read(&fields) };
     fields.ignore(&[quantization::FIELD]);
     fields.check_unread(family.keyword());
+    for field in hf.ignore.iter().filter(|field| *field != quantization::FIELD && fields.is_read(field)) {
+        let message = format!("`ignore` lists `{field}`, which runner reads");
+        fields.error(field, message, "`ignore` is for unknown fields: remove it there".to_owned());
+    }
     let Findings { errors, unknown } = findings;
     let errors = errors.into_inner();
     if !errors.is_empty() {
