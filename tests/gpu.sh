@@ -73,7 +73,7 @@ for line in sys.stdin:
     rm -r "$packed/kernels"
     # Linked dynamically: a static program could not load the driver.
     local glibc
-    glibc=$(readelf --version-info "$packed"/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2)
+    glibc=$(readelf --version-info "$runner" "$packed"/test-* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2)
     echo "$glibc" >"$packed/glibc"
     ls -l "$packed"
     echo "these programs need $(uname -m) and glibc $glibc or newer"
@@ -92,7 +92,7 @@ first() {
     train once 60 --filter "$(IFS=, && echo "${repeated[*]}")"
     profile
     table
-    compare_pairs 60 --rounds 1 --eager-only
+    compare_pairs 60 "$work" --rounds 1 --eager-only
     train rest "$(($(left) - 20))"
     table
 }
@@ -124,13 +124,18 @@ engine() {
 # each FOLDER BINARY PROCESSES FILTER...: runs the tests of a packed binary, each in a process of its own: an error that
 # ends a CUDA context fails one test.
 each() {
-    local binary=$PWD/$packed/$2
-    "$binary" --list --format terse "${@:4}" | sed -n 's/: test$//p' |
-        (cd "$1" && xargs -P "$3" -I{} bash -c '
+    local binary=$PWD/$packed/$2 tests
+    tests=$("$binary" --list --format terse "${@:4}" | sed -n 's/: test$//p')
+    if [[ -z $tests ]]; then
+        echo "FAILED: no test matches ${*:4}"
+        return 1
+    fi
+    echo "$(wc -l <<<"$tests") tests"
+    (cd "$1" && xargs -P "$3" -I{} bash -c '
             output=$("$0" --include-ignored --exact "$1" 2>&1) && echo "ok $1" && exit
             echo "FAILED $1"
             tail -n 25 <<<"$output"
-            exit 1' "$binary" {})
+            exit 1' "$binary" {} <<<"$tests")
 }
 
 sweep() {
@@ -158,14 +163,15 @@ table() {
 
 pairs() {
     rm -f "$out"/pytorch-pairs.*
-    compare_pairs "$(left)" --each 150
+    compare_pairs "$(left)" "$out" --each 150
 }
 
+# compare_pairs SECONDS FOLDER OPTION...
 compare_pairs() {
     local chosen=() strategy
     for strategy in "${strategies[@]}"; do chosen+=(--strategy "$strategy"); done
     step pairs "$1" "$python" tests/reference/card_pairs.py "$experiment" "${chosen[@]}" --device "$device" \
-        --peer-device "$peer_device" --runner "$runner" --python "$python" --out "$out" --seconds "$1" "${@:2}"
+        --peer-device "$peer_device" --runner "$runner" --python "$python" --out "$2" --seconds "$1" "${@:3}"
 }
 
 # The process that records the GPU's state.
@@ -194,7 +200,10 @@ step() {
     esac
     echo "$name: $ended after $((SECONDS - began)) s" | tee -a "$work/steps.txt"
     if [[ $code != 0 ]]; then
-        echo "$name $ended: $(grep . "$work/$name.log" | tail -n 1)" >>"$work/failures.txt"
+        {
+            echo "$name $ended: $(grep . "$work/$name.log" | tail -n 1)"
+            grep '^FAILED' "$work/$name.log" | head -n 10
+        } | tee -a "$work/failures.txt" | sed 's/^/    /'
         tail -n 15 "$work/$name.log" | sed 's/^/    /'
     fi
     # Steps that run together are followed by one `leave`.
@@ -229,7 +238,7 @@ summary() {
     echo '```'
     echo
     case $command in
-        first) cat "$work/table.log" "$work/pytorch-memory.log" "$out/pytorch-pairs.md" ;;
+        first) cat "$work/table.log" "$work/pytorch-memory.log" "$work/pytorch-pairs.md" ;;
         sweep) cat "$work/table.log" ;;
         pairs) cat "$out/pytorch-pairs.md" ;;
     esac 2>/dev/null

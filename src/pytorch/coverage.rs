@@ -2,7 +2,7 @@
 
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
-    KeywordEnum, KeywordSet, Leak, Model, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
+    KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
     RunConfig, StorageDtype, TorchCheckpoint, TorchOptions, Transformer, Update,
 };
 
@@ -253,13 +253,6 @@ fn optimizer(config: &RunConfig) -> Covered {
 
 /// Checks the operations of a run's graph.
 pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), NotCovered> {
-    let Model::Transformer(model) = &config.model;
-    if model.rotary.window_base.is_some() || model.rotary.skip_every.is_some() {
-        return not_covered("rotations that differ between blocks");
-    }
-    if model.residual_scale.is_some() || model.logit_scale.is_some() {
-        return not_covered("scaled residual branches or logits");
-    }
     for node in &graph.nodes {
         if let Some(attending) = attending(&node.op) {
             check_attention(config, attending, &graph.values[node.inputs[0]].ty)?;
@@ -274,6 +267,7 @@ pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), 
             | Op::Rotary(_)
             | Op::Gated(_)
             | Op::Add(_)
+            | Op::Scale(_)
             | Op::Dropout(_)
             | Op::CrossEntropy(_) => {}
             op => return Err(NotCovered(format!("the operation `{}`", op.name()))),

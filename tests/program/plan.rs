@@ -360,6 +360,25 @@ fn several_targets_are_side_by_side() {
     );
     let twice = runner(&["plan", "a.toml", "--target", "l4", "--target", "L4-24gb"]);
     assert!(String::from_utf8_lossy(&twice.stderr).contains("repeats the target l4-24gb"));
+    let link = runner(&["plan", "a.toml", "--target", "l4", "--target", "t4", "--link", "5GB/s"]);
+    assert!(String::from_utf8_lossy(&link.stderr).contains("--link has no effect: no times are estimated"));
+}
+
+/// Rows are told apart by the device's name.
+#[test]
+fn rows_of_one_device_are_refused() {
+    let dir = test_folder();
+    let card = succeeds(&["devices", "--target", "l4"]);
+    dir.write("measured.toml", card);
+    let plan = |more: &[&str]| {
+        let targets = ["plan", "a.toml", "--target", "l4", "--target", "measured.toml"];
+        dir.program(&[&targets[..], more].concat()).output().expect("it starts")
+    };
+    assert!(plan(&[]).status.success());
+    let refused = plan(&["--format", "csv"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("the targets l4-24gb and measured could not be told apart"), "{said}");
 }
 
 /// With many targets, a narrow terminal shows several blocks, each of at most its width.

@@ -14,7 +14,7 @@ pub(super) fn text(width: usize) -> String {
     lines.extend(KNOWN_CARDS.iter().map(cells));
     format!(
         "{}
-Nothing here was measured with this program. Memory is what drivers are said to let programs have; \
+Nothing here was measured with this program. Memory is what drivers report; \
          GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, fp16 as bf16. \
          cc is the compute capability, link the peak rate to the host in GB/s per direction. Assumed are \
          a context of {ASSUMED_CONTEXT}, {host}, and for {assumed} the memory of {source}. Cards without a tf32 rate: \

@@ -55,18 +55,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     report::absent(&inputs, args.table.is_for_programs());
     // All experiments share one machine, whatever their limits.
     let target = inputs.plans.first().map(|plan| &plan.target);
-    if args.link.is_some() && target.is_some_and(|target| target.kind == DeviceKind::Cpu) {
-        return Err(Failure::input(
-            "--link has no effect: a CPU's device and host pools are one memory\n = help: remove it, or plan for a card \
-             with `--target`",
-        ));
-    }
     let pytorch = framework::pytorch(&inputs.plans)?;
-    if args.link.is_some() && pytorch.is_some() {
-        return Err(Failure::input(
-            "--link has no effect: no times are estimated of PyTorch's programs\n = help: remove it, or add `--as runner`",
-        ));
-    }
+    check_link(&args, &inputs, pytorch.is_some())?;
     let (rows, rates) = args.rows(&inputs, pytorch.is_some());
     let basis = rates.map(|rates| estimates::Basis::of(&inputs.plans, &rates, &rows, &args.out));
     let cautions = target.and_then(|target| target.figures.caution()).into_iter();
@@ -106,6 +96,21 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         }
     }
     Ok(ExitStatus::Complete)
+}
+
+/// Checks that `--link` has an effect on the estimates for a machine.
+fn check_link(args: &Args, inputs: &Inputs, of_pytorch: bool) -> Result<(), Failure> {
+    let is_cpu = inputs.plans.first().is_some_and(|plan| plan.target.kind == DeviceKind::Cpu);
+    match args.link {
+        Some(_) if is_cpu => Err(Failure::input(
+            "--link has no effect: a CPU's device and host pools are one memory\n = help: remove it, or plan for a card \
+             with `--target`",
+        )),
+        Some(_) if of_pytorch => Err(Failure::input(
+            "--link has no effect: no times are estimated of PyTorch's programs\n = help: remove it, or add `--as runner`",
+        )),
+        _ => Ok(()),
+    }
 }
 
 impl Args {

@@ -27,9 +27,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         let notes = inputs.notes.iter().map(|note| format!("{name}: {note}"));
         notes.for_each(|note| output::mention(&note));
     }
+    if args.table.is_for_programs() {
+        check_devices_differ(&names, &inputs)?;
+    }
     inputs.first().into_iter().for_each(|inputs| report::absent(inputs, args.table.is_for_programs()));
     let all = || inputs.iter().flat_map(|inputs| &inputs.plans);
     let pytorch = framework::pytorch(&all().cloned().collect::<Vec<Plan>>())?;
+    inputs.iter().try_for_each(|inputs| super::check_link(&args, inputs, pytorch.is_some()))?;
     let machines: Vec<(String, Vec<Row>)> = names
         .into_iter()
         .zip(&inputs)
@@ -43,8 +47,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let sizes: Vec<String> = machines.iter().zip(&inputs).filter_map(memory).collect();
     let say = if args.table.is_for_programs() { output::mention } else { output::say };
     say(&format!("targets: {}", sizes.join(", ")));
-    let caution = all().find_map(|plan| plan.target.figures.caution()).map(str::to_owned);
-    let options = Options { caution, pytorch, ..args.table.options(None) };
+    cautions(&machines, &inputs).iter().for_each(|caution| say(caution));
+    let options = Options { pytorch, ..args.table.options(None) };
     let tables =
         compare::render_side_by_side(&machines, &options, args.table.format).map_err(Failure::input)?;
     if !args.table.is_for_programs() {
@@ -66,4 +70,35 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         }
     }
     Ok(ExitStatus::Complete)
+}
+
+/// The cautions about the targets' figures, each with the names of its targets.
+fn cautions(machines: &[(String, Vec<Row>)], inputs: &[Inputs]) -> Vec<String> {
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    for ((name, _), inputs) in machines.iter().zip(inputs) {
+        let caution = inputs.plans.iter().find_map(|plan| plan.target.figures.caution());
+        let Some(caution) = caution else { continue };
+        match found.iter_mut().find(|(known, _)| *known == caution) {
+            Some((_, names)) => names.push(name),
+            None => found.push((caution, vec![name])),
+        }
+    }
+    found.into_iter().map(|(caution, names)| format!("{}: {caution}", names.join(", "))).collect()
+}
+
+/// Rows are told apart by their device alone.
+fn check_devices_differ(names: &[String], inputs: &[Inputs]) -> Result<(), Failure> {
+    let device = |inputs: &Inputs| inputs.plans.first().map(|plan| plan.target.name.clone());
+    let devices: Vec<Option<String>> = inputs.iter().map(device).collect();
+    for (at, device) in devices.iter().enumerate() {
+        if let (Some(device), Some(first)) = (device, devices[..at].iter().position(|other| other == device))
+        {
+            return Err(Failure::input(format!(
+                "the rows of the targets {} and {} could not be told apart: both are of {device}\n = help: plan for them \
+                 one at a time, or print a table",
+                names[first], names[at]
+            )));
+        }
+    }
+    Ok(())
 }

@@ -237,6 +237,8 @@ impl Group {
                 )
             }
             (_, 0) => format!("{name}: no run is predicted."),
+            (0, 1) => format!("{name}: the run does not fit."),
+            (1, 1) => format!("{name}: the run fits."),
             (0, _) => format!("{name}: none of {predicted} runs fits."),
             (all, _) if all == predicted => format!("{name}: all {predicted} runs fit."),
             _ => format!("{name}: {fits} of {predicted} runs fit."),

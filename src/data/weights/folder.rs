@@ -8,6 +8,9 @@ const NAMES: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
 /// Files of PyTorch that hold a whole model or list its parts, as the library wrote them.
 const OF_PYTORCH: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
+/// What the names of files begin with that hold other parts of a training.
+const OTHERS: [&str; 5] = ["adapter_", "optimizer", "rng_state", "scheduler", "training_args"];
+
 /// Endings of files of PyTorch.
 const ENDINGS: [&str; 4] = ["bin", "pt", "pth", "ckpt"];
 
@@ -21,7 +24,11 @@ pub fn weights_in(folder: &Path) -> Option<PathBuf> {
         return Some(known);
     }
     let entries = std::fs::read_dir(folder).ok()?.take(MOST).filter_map(Result::ok);
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|file| file.is_file()).collect();
+    let is_of_model = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        file.is_file() && !OTHERS.iter().any(|other| name.starts_with(other))
+    };
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_of_model).collect();
     files.sort();
     let ends = |file: &&PathBuf, endings: &[&str]| {
         file.extension().and_then(|ending| ending.to_str()).is_some_and(|ending| endings.contains(&ending))
@@ -43,9 +50,11 @@ pub(super) fn index_of_shard(path: &Path) -> Option<(PathBuf, usize)> {
 /// The format of a file that is not a safetensors file but another checkpoint, by its first bytes.
 pub(super) fn other_format(path: &Path, begin: &[u8]) -> Option<&'static str> {
     let zipped = begin.starts_with(b"PK\x03\x04");
-    // The protocols of pickle, before an opcode that begins a number, a module or a dictionary.
-    let pickled =
+    // A safetensors file begins with the length of its header, at most 100 MB, whose bytes may look like pickle's protocol.
+    let length = begin.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let has_protocol =
         begin.starts_with(&[0x80]) && begin.get(1).is_some_and(|protocol| (2..=5).contains(protocol));
+    let pickled = has_protocol && length > 100_000_000;
     match begin {
         _ if zipped && path.extension().is_some_and(|ending| ending == "npz") => Some("a NumPy archive"),
         _ if zipped => Some("a checkpoint of PyTorch (zip)"),

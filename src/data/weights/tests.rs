@@ -370,6 +370,11 @@ fn other_formats_are_named_with_their_conversion() {
         assert!(help.contains("torch.load(") && help.contains(name) && help.contains("save_file("), "{help}");
     }
     assert!(refused("a.gguf", b"GGUF").0.contains("is a GGUF file"));
+    // The length of a header, 640 bytes, begins as a pickle does.
+    let length: [u8; 8] = 640_u64.to_le_bytes();
+    assert!(length.starts_with(&[0x80, 2]));
+    let (message, _) = refused("model.safetensors", &length);
+    assert!(message.contains("its header declares 640 bytes, but the file has 72"), "{message}");
     // In a model's folder, the library converts it.
     fs::write(folder.path().join("config.json"), "{}").unwrap();
     let (_, help) = refused("pytorch_model.bin", zip);
@@ -409,6 +414,8 @@ fn folder_s_weights_are_found() {
     assert_eq!(found(), None);
     for name in [
         "config.json",
+        "training_args.bin",
+        "adapter_model.safetensors",
         "model.ckpt",
         "a.safetensors",
         "pytorch_model.bin",
@@ -416,7 +423,8 @@ fn folder_s_weights_are_found() {
         "model.safetensors",
     ] {
         fs::write(folder.path().join(name), "").unwrap();
-        let expected = (name != "config.json").then(|| name.to_owned());
+        let is_other = ["config", "training_args", "adapter"].iter().any(|other| name.starts_with(other));
+        let expected = (!is_other).then(|| name.to_owned());
         assert_eq!(found(), expected, "{name}");
     }
 }

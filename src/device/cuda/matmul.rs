@@ -106,9 +106,9 @@ pub(super) struct MatmulShape {
 }
 
 impl Matmul {
-    /// Whether the scales, both 1, are read from the card. On an H100, cuBLASLt 13.1 otherwise adds in memory if the
-    /// output is the addend, and rounds the matmul and its epilogue before: other bits than out of place, and in 16 bits
-    /// less accurate. It cannot if it does not know the scales.
+    /// Whether the scales, both 1, are read from card memory. With scales in host memory, cuBLASLt 13.1 on an H100 rounds
+    /// the matmul and its epilogue before it adds them to an output in place, so that results differ from those out of
+    /// place. Scales in card memory, unknown to the library at the call, prevent this.
     fn reads_scales_from_the_card(&self) -> bool {
         let has_two_roundings = has_two_roundings(self.output.dtype, self.epilogue != Epilogue::None);
         has_two_roundings && self.scale == 1.0 && self.added.is_some_and(|added| added.scale == 1.0)

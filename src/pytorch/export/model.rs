@@ -62,25 +62,30 @@ impl Script<'_> {
         if !self.is_rotary() {
             return;
         }
-        let frequencies = self.model.rotary.frequencies();
-        let inverse = match frequencies {
-            Frequencies { base, scaling: None, ref divisors } if divisors.is_empty() => {
-                format!("1.0 / {base:?} ** (torch.arange(0, HEAD, 2).float() / HEAD)")
-            }
-            _ => format!("torch.tensor({:?})", frequencies.of_head(self.model.head_dim)),
-        };
-        let _ = write!(
-            self.text,
-            "\n\ndef cos_sin():\n    \
-             frequencies = {inverse}\n    \
-             angles = torch.outer(torch.arange(CONTEXT).float(), frequencies)\n    \
-             angles = torch.cat((angles, angles), -1)\n    \
-             return angles.cos(), angles.sin()\n\n\n\
-             def rotate_half(x):\n    \
+        let rotations: Vec<_> = self.rotations().collect();
+        for (index, (_, _, frequencies)) in rotations.iter().enumerate() {
+            let inverse = match frequencies {
+                Frequencies { base, scaling: None, divisors } if divisors.is_empty() => {
+                    format!("1.0 / {base:?} ** (torch.arange(0, HEAD, 2).float() / HEAD)")
+                }
+                _ => format!("torch.tensor({:?})", frequencies.of_head(self.model.head_dim)),
+            };
+            let other = if index == 0 { "" } else { "other_" };
+            let _ = write!(
+                self.text,
+                "\n\ndef {other}cos_sin():\n    \
+                 frequencies = {inverse}\n    \
+                 angles = torch.outer(torch.arange(CONTEXT).float(), frequencies)\n    \
+                 angles = torch.cat((angles, angles), -1)\n    \
+                 return angles.cos(), angles.sin()\n"
+            );
+        }
+        self.text.push_str(
+            "\n\ndef rotate_half(x):\n    \
              first, second = x[..., : HEAD // 2], x[..., HEAD // 2 :]\n    \
              return torch.cat((-second, first), -1)\n\n\n\
              def rotate(x, cos, sin):\n    \
-             return x * cos + rotate_half(x) * sin\n"
+             return x * cos + rotate_half(x) * sin\n",
         );
     }
 
@@ -114,32 +119,30 @@ impl Script<'_> {
         if self.model.norm_placement == NormPlacement::Post { "x" } else { "self.norm(x)" }
     }
 
-    /// The end of a sub-layer: its last linear layer, norms, dropout and the residual connection.
+    /// The end of a sub-layer: its last linear layer, norms, factor, dropout and the residual connection.
     fn residual(&mut self) {
-        let dropout = self.model.dropout.residual;
-        match (self.model.norm_placement, dropout > 0.0) {
-            (NormPlacement::Pre, false) => self.line("        return x + self.out(y)"),
-            (NormPlacement::Post, false) => {
-                self.lines(&["        y = x + self.out(y)", "        return self.norm(y)"]);
-            }
-            (NormPlacement::Sandwich, false) => {
-                self.lines(&[
-                    "        y = self.out(y)",
-                    "        y = self.out_norm(y)",
-                    "        return x + y",
-                ]);
-            }
-            (placement, true) => {
+        let (dropout, placement) = (self.model.dropout.residual, self.model.norm_placement);
+        let is_sandwich = placement == NormPlacement::Sandwich;
+        let scale = self.model.residual_scale;
+        // What follows the last linear layer has a statement of its own, which releases the value before.
+        let y = match dropout > 0.0 || scale.is_some() || is_sandwich {
+            true => {
                 self.line("        y = self.out(y)");
-                self.line_if(placement == NormPlacement::Sandwich, "        y = self.out_norm(y)");
-                let sum = format!("x + F.dropout(y, {dropout:?}, self.training)");
-                match placement {
-                    NormPlacement::Post => {
-                        self.lines(&[&format!("        y = {sum}"), "        return self.norm(y)"]);
-                    }
-                    _ => self.line(&format!("        return {sum}")),
-                }
+                self.line_if(is_sandwich, "        y = self.out_norm(y)");
+                scale.iter().for_each(|scale| self.line(&format!("        y = y * {scale:?}")));
+                "y"
             }
+            false => "self.out(y)",
+        };
+        let sum = match dropout > 0.0 {
+            true => format!("x + F.dropout({y}, {dropout:?}, self.training)"),
+            false => format!("x + {y}"),
+        };
+        match placement {
+            NormPlacement::Post => {
+                self.lines(&[&format!("        y = {sum}"), "        return self.norm(y)"]);
+            }
+            NormPlacement::Pre | NormPlacement::Sandwich => self.line(&format!("        return {sum}")),
         }
     }
 
@@ -150,10 +153,11 @@ impl Script<'_> {
             "",
             "",
             "class Attention(nn.Module):",
-            &format!("    def __init__(self{}):", self.is_windowed()),
+            &format!("    def __init__(self{}):", self.differences()),
             "        super().__init__()",
         ]);
         self.line_if(self.mixes_windows(), "        self.is_windowed = is_windowed");
+        self.line_if(self.mixes_rotations(), "        self.rotation = rotation");
         self.norms();
         if self.is_fused() {
             self.line(&format!("        self.qkv = nn.Linear(CHANNELS, 3 * HEADS * HEAD, bias={qkv_bias})"));
@@ -191,7 +195,20 @@ impl Script<'_> {
                 ));
             }
         }
-        self.line_if(self.is_rotary(), "        q, k = rotate(q, cos, sin), rotate(k, cos, sin)");
+        match self.mixes_rotations() {
+            true => {
+                let tables: Vec<String> =
+                    self.rotations().map(|(cos, sin, _)| format!("({cos}, {sin})")).collect();
+                self.lines(&[
+                    "        if self.rotation is not None:",
+                    &format!("            cos, sin = [{}][self.rotation]", tables.join(", ")),
+                    "            q, k = rotate(q, cos, sin), rotate(k, cos, sin)",
+                ]);
+            }
+            false => {
+                self.line_if(self.is_rotary(), "        q, k = rotate(q, cos, sin), rotate(k, cos, sin)")
+            }
+        }
         let dropout = self.model.dropout.attention;
         let scale = self.model.attention_scale;
         if self.config.strategy.attention == Attention::Materialized {
@@ -292,9 +309,32 @@ impl Script<'_> {
         window.is_some() && has_full
     }
 
-    /// A block's argument, if blocks differ.
-    fn is_windowed(&self) -> &'static str {
-        if self.mixes_windows() { ", is_windowed" } else { "" }
+    /// The rotations of the blocks, in order, with the names of their cosines and sines.
+    pub(super) fn rotations(&self) -> impl Iterator<Item = (&'static str, &'static str, Frequencies)> {
+        let mut kinds: Vec<Frequencies> = Vec::new();
+        for frequencies in (0..self.model.layers).filter_map(|block| self.model.rotation_of(block)) {
+            if !kinds.contains(&frequencies) {
+                kinds.push(frequencies);
+            }
+        }
+        [("cos", "sin"), ("other_cos", "other_sin")]
+            .into_iter()
+            .zip(kinds)
+            .map(|((cos, sin), kind)| (cos, sin, kind))
+    }
+
+    /// Whether blocks rotate differently.
+    pub(super) fn mixes_rotations(&self) -> bool {
+        let mut blocks = (0..self.model.layers).map(|block| self.model.rotation_of(block));
+        let first = blocks.next();
+        blocks.any(|other| Some(other) != first)
+    }
+
+    /// The arguments of blocks that differ.
+    fn differences(&self) -> String {
+        let [windows, rotations] = [self.mixes_windows(), self.mixes_rotations()];
+        let names = [(windows, ", is_windowed"), (rotations, ", rotation")];
+        names.into_iter().filter(|(differs, _)| *differs).map(|(_, name)| name).collect()
     }
 
     /// The masks that attention needs: names and definitions. Attention written out fills where they are true; the fused
@@ -317,21 +357,21 @@ impl Script<'_> {
 
     /// Arguments of a block beside the residual stream.
     pub(super) fn block_arguments(&self) -> String {
-        let rotary: &[&str] = if self.is_rotary() { &["cos", "sin"] } else { &[] };
         let masks = self.masks();
-        let names = rotary.iter().copied().chain(masks.iter().map(|(name, _)| *name));
+        let rotary = self.rotations().flat_map(|(cos, sin, _)| [cos, sin]);
+        let names = rotary.chain(masks.iter().map(|(name, _)| *name));
         names.map(|name| format!(", {name}")).collect()
     }
 
     fn block(&mut self) {
-        let (arguments, is_windowed) = (self.block_arguments(), self.is_windowed());
+        let (arguments, differences) = (self.block_arguments(), self.differences());
         self.lines(&[
             "",
             "",
             "class Block(nn.Module):",
-            &format!("    def __init__(self{is_windowed}):"),
+            &format!("    def __init__(self{differences}):"),
             "        super().__init__()",
-            &format!("        self.attention = Attention({})", is_windowed.trim_start_matches(", ")),
+            &format!("        self.attention = Attention({})", differences.trim_start_matches(", ")),
             "        self.mlp = MLP()",
             "",
             &format!("    def forward(self, x{arguments}):"),

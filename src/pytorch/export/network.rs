@@ -18,22 +18,26 @@ impl Script<'_> {
             "        self.embedding = nn.Embedding(VOCABULARY, CHANNELS)",
         ]);
         self.line_if(learned, "        self.positions = nn.Embedding(CONTEXT, CHANNELS)");
-        let blocks = match self.model.global_every.filter(|_| self.mixes_windows()) {
-            Some(every) => {
-                let first = self.model.global_first.unwrap_or(every);
-                format!("Block((index + 1) % {every} != {}) for index in range(LAYERS)", first % every)
-            }
-            None => "Block() for _ in range(LAYERS)".to_owned(),
-        };
+        let mut differences = Vec::new();
+        if let Some(every) = self.model.global_every.filter(|_| self.mixes_windows()) {
+            let first = self.model.global_first.unwrap_or(every);
+            differences.push(format!("(index + 1) % {every} != {}", first % every));
+        }
+        if self.mixes_rotations() {
+            differences.push(format!("{}[index]", self.rotations_by_block()));
+        }
+        let index = if differences.is_empty() { "_" } else { "index" };
+        let blocks = format!("Block({}) for {index} in range(LAYERS)", differences.join(", "));
         self.line(&format!("        self.blocks = nn.ModuleList({blocks})"));
         self.line_if(ends_with_norm, &format!("        self.norm = {norm}"));
         self.line("        self.head = nn.Linear(CHANNELS, VOCABULARY, bias=False)");
         self.line_if(self.model.tied, "        self.head.weight = self.embedding.weight");
-        if self.is_rotary() {
+        let rotations: Vec<_> = self.rotations().collect();
+        for (cos, sin, _) in rotations {
             self.lines(&[
-                "        cos, sin = cos_sin()",
-                "        self.register_buffer(\"cos\", cos, persistent=False)",
-                "        self.register_buffer(\"sin\", sin, persistent=False)",
+                &format!("        {cos}, {sin} = {cos}_sin()"),
+                &format!("        self.register_buffer(\"{cos}\", {cos}, persistent=False)"),
+                &format!("        self.register_buffer(\"{sin}\", {sin}, persistent=False)"),
             ]);
         }
         for (name, mask) in self.masks() {
@@ -82,6 +86,7 @@ impl Script<'_> {
         let buffers: String = self.block_arguments().split(", ").skip(1).map(argument).collect();
         self.blocks(&buffers);
         let x = if ends_with_norm { "self.norm(x)" } else { "x" };
+        let x = self.model.logit_scale.map_or(x.to_owned(), |scale| format!("{x} * {scale:?}"));
         let cap = self.model.logit_softcap;
         let capped = cap.map(|cap| format!("        logits = torch.tanh(logits / {cap:?}) * {cap:?}"));
         let chunks = self.config.strategy.loss_chunks;
@@ -112,6 +117,16 @@ impl Script<'_> {
         ]);
         capped.iter().for_each(|line| self.line(line));
         self.line(&format!("        return F.cross_entropy(logits, targets, reduction=\"sum\"{ignored})"));
+    }
+
+    /// The index of each block's rotation, or None.
+    fn rotations_by_block(&self) -> String {
+        let kinds: Vec<_> = self.rotations().map(|(_, _, kind)| kind).collect();
+        let index = |block| match self.model.rotation_of(block) {
+            Some(own) => kinds.iter().position(|kind| *kind == own).unwrap_or(0).to_string(),
+            None => "None".to_owned(),
+        };
+        format!("[{}]", (0..self.model.layers).map(index).collect::<Vec<_>>().join(", "))
     }
 
     pub(super) fn reentrant(&self) -> &'static str {

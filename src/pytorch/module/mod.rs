@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use self::calls::{Call, calls};
 pub(crate) use self::structure::attending;
-use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotary_shape, separate_parts};
+use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotations, separate_parts};
 use crate::checkpoint::{Checkpointed, Function, checkpoint};
 use crate::coverage::{self, NotCovered};
 use crate::functions;
@@ -18,7 +18,7 @@ use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind};
-use ops::{Op, OpKind, Shape};
+use ops::{Frequencies, Op, OpKind, Shape};
 use spec::{Attention, KeywordSet, Model, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
@@ -65,8 +65,8 @@ pub(crate) struct Module {
     parameters: Vec<Vec<Tensor>>,
     /// Parameters in the order of the modules: value and part.
     order: Vec<(usize, usize)>,
-    /// Cosines and sines [T, D] of rotary positions.
-    rotary: Option<[Tensor; 2]>,
+    /// Cosines and sines [T, D] of each kind of rotation.
+    rotations: Vec<(Frequencies, [Tensor; 2])>,
     /// Masks bool[T, T] of attention: of the full context, and of the window.
     masks: [Option<Tensor>; 2],
     /// Whether attention is written out, here or in PyTorch.
@@ -101,7 +101,9 @@ impl Module {
             let is_trained = matches!(kind, ValueKind::Parameter { trainable: true, .. });
             parameters[value].push(if is_trained { tensor.leaf() } else { tensor });
         }
-        let rotary = rotary_shape(&graph).map(|dims| [(); 2].map(|()| torch.empty(&dims, dtype)));
+        let tables = |dims: [usize; 2]| [(); 2].map(|()| torch.empty(&dims, dtype));
+        let rotations = rotations(&graph).into_iter();
+        let rotations = rotations.map(|(frequencies, dims)| (frequencies.clone(), tables(dims))).collect();
         let masks = [false, true]
             .map(|windowed| mask_shape(&graph, windowed).map(|dims| torch.empty(&dims, DType::Bool)));
         let input = |name: &str| {
@@ -119,7 +121,7 @@ impl Module {
             graph,
             parameters,
             order,
-            rotary,
+            rotations,
             masks,
             is_written_out: config.strategy.attention == Attention::Materialized || is_unfused,
             calls,
@@ -141,7 +143,7 @@ impl Module {
             graph,
             parameters: self.parameters.clone(),
             order: self.order.clone(),
-            rotary: self.rotary.clone(),
+            rotations: self.rotations.clone(),
             masks: self.masks.clone(),
             calls: Rc::clone(&self.calls),
             last_uses: self.last_uses.clone(),

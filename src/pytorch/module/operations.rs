@@ -6,7 +6,7 @@ use crate::functions::{self, Heads};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Node;
-use ops::{AttentionConfig, Linear, Op, Shape};
+use ops::{AttentionConfig, Frequencies, Linear, Op, Shape};
 
 impl Module {
     /// Drops the values that a node uses last.
@@ -77,10 +77,12 @@ impl Module {
                 };
                 return Value::Parts((0..3).map(part).collect());
             }
-            Op::Rotary(_) => {
+            Op::Rotary(rotary) => {
                 let [q, k, v] = parts(values.parts(node.inputs[0]));
                 let tokens = self.batch_shape().dims()[1];
-                let [cos, sin] = self.rotary.as_ref().expect("a model with rotary positions").each_ref().map(
+                let is_own = |(frequencies, _): &&(Frequencies, _)| *frequencies == rotary.frequencies;
+                let (_, tables) = self.rotations.iter().find(is_own).expect("tables of each rotation");
+                let [cos, sin] = tables.each_ref().map(
                     // `self.cos[: tokens.shape[1]]`
                     |table| table.view(table.shape().with_first(tokens)),
                 );
@@ -122,6 +124,7 @@ impl Module {
                     None => sum,
                 }
             }
+            Op::Scale(_) => functions::scale(torch, &values.one(node.inputs[0])),
             Op::Dropout(dropout) => {
                 let y = if trains {
                     functions::dropout(torch, &values.one(node.inputs[0]))
@@ -164,10 +167,7 @@ impl Module {
             let part = |part: usize| {
                 let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
                 // Rotated queries and keys are contiguous, so their gradient has no view's layout.
-                let copies_gradient = match is_written_out {
-                    true => part != 1 || is_changed || heads.keys != heads.queries,
-                    false => is_changed && part < 2,
-                };
+                let copies_gradient = is_written_out || is_changed && part < 2;
                 self.project(torch, node, part, &x, shape, copies_gradient)
             };
             return Value::Parts((0..weights.len()).map(part).collect());

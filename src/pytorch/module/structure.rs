@@ -1,7 +1,7 @@
 //! What a module derives from its graph: parameters, buffers, and when values are used last.
 
 use graph::{Graph, Node, ValueKind};
-use ops::{AttentionConfig, Op, Shape};
+use ops::{AttentionConfig, Frequencies, Op, Rotary, Shape};
 
 /// The configuration of an attention operation, fused or written out.
 pub(crate) fn attending(op: &Op) -> Option<&AttentionConfig> {
@@ -13,14 +13,16 @@ pub(crate) fn attending(op: &Op) -> Option<&AttentionConfig> {
 }
 
 /// By value: the rows of the matrices that a stacked parameter is split into, if PyTorch's modules keep them apart.
-/// Queries, keys and values are one matrix, as in GPT-2, if attention reads them unchanged; gate and up never are.
+/// Queries, keys and values are one matrix, as in GPT-2, if attention reads them unchanged in all blocks; gate and up never
+/// are.
 pub(super) fn separate_parts(graph: &Graph) -> Vec<Vec<usize>> {
+    let rotates = graph.nodes.iter().any(|node| matches!(node.op, Op::Rotary(_)));
     let mut separate = vec![Vec::new(); graph.values.len()];
     for node in &graph.nodes {
         let Op::Linear(linear) = &node.op else { continue };
         let reader = graph.nodes.iter().find(|reader| reader.inputs.first() == Some(&node.outputs[0]));
         let is_fused = reader.is_none_or(|reader| match (attending(&reader.op), &reader.op) {
-            (Some(attending), _) => attending.heads == attending.kv_heads,
+            (Some(attending), _) => attending.heads == attending.kv_heads && !rotates,
             (None, Op::QkNorm(_) | Op::Rotary(_) | Op::Gated(_)) => false,
             (None, _) => true,
         });
@@ -78,12 +80,16 @@ pub(super) fn mask_shape(graph: &Graph, windowed: bool) -> Option<[usize; 2]> {
     })
 }
 
-/// [T, D] of the cosines and sines.
-pub(super) fn rotary_shape(graph: &Graph) -> Option<[usize; 2]> {
-    graph.nodes.iter().find_map(|node| match &node.op {
-        Op::Rotary(rotary) => Some([graph.values[node.inputs[0]].ty.shape.dims()[1], rotary.head]),
-        _ => None,
-    })
+/// The frequencies of rotations, in the order of the blocks, and [T, D] of their cosines and sines.
+pub(super) fn rotations(graph: &Graph) -> Vec<(&Frequencies, [usize; 2])> {
+    let mut found: Vec<(&Frequencies, [usize; 2])> = Vec::new();
+    for node in &graph.nodes {
+        let Op::Rotary(Rotary { frequencies, head, .. }) = &node.op else { continue };
+        if found.iter().all(|(known, _)| *known != frequencies) {
+            found.push((frequencies, [graph.values[node.inputs[0]].ty.shape.dims()[1], *head]));
+        }
+    }
+    found
 }
 
 /// By node: the activations that it reads last.

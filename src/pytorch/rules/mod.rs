@@ -43,7 +43,7 @@ impl Rules {
             false => Err(NotCovered(format!(
                 "compute capability {major}.{minor}, for which PyTorch {} has no code{}",
                 self.version.keyword(),
-                if card.capability < self.oldest_capability { OLDER } else { "" }
+                if (OLDEST..self.oldest_capability).contains(&card.capability) { OLDER } else { "" }
             ))),
             true => Ok(()),
         }
@@ -58,7 +58,8 @@ impl Rules {
     }
 }
 
-/// The version with code for the oldest cards.
+/// The oldest cards that a version has code for, and that version.
+const OLDEST: (u32, u32) = (5, 0);
 const OLDER: &str = "; torch_version = \"2.6\" in [plan] has";
 
 /// How long workspaces of matrix products live.

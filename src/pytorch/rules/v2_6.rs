@@ -7,7 +7,7 @@ use spec::TorchVersion;
 pub(super) const RULES: Rules = Rules {
     version: TorchVersion::V2_6,
     workspaces: Workspaces::CublasKept,
-    oldest_capability: (5, 0),
+    oldest_capability: super::OLDEST,
     newest_capability: (9, 0),
     expandable_segments: false,
     flash_state_on_card: false,

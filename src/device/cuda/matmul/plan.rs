@@ -82,6 +82,8 @@ impl MatmulPlan {
         shape: &MatmulShape,
         algorithm: &Algorithm,
     ) -> Result<bool, CallError> {
+        // A call may have left another mode.
+        self.descriptor.set_pointer_mode(shape.may_read_scales_from_the_card())?;
         let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
         // SAFETY: all descriptors are live; the algorithm is only read; the result has the library's type.
         let status = check("cublasLtMatmulAlgoCheck", unsafe {
@@ -115,7 +117,7 @@ impl MatmulPlan {
     ) -> Result<(), CallError> {
         self.descriptor.set_pointers(matmul.epilogue)?;
         let is_on_card = matmul.reads_scales_from_the_card();
-        self.descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, pointer_mode(is_on_card))?;
+        self.descriptor.set_pointer_mode(is_on_card)?;
         let number = |number: &f32| match is_on_card {
             true => one as *const c_void,
             false => std::ptr::from_ref(number).cast(),
@@ -199,9 +201,8 @@ impl Descriptor {
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.right.1))?;
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.left.1))?;
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
-        // Algorithms that read scales from the card read them from the host, too.
-        let may_be_on_card = shape.may_read_scales_from_the_card();
-        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, pointer_mode(may_be_on_card))?;
+        // Assumed: an algorithm that reads scales from the card also reads them from the host.
+        descriptor.set_pointer_mode(shape.may_read_scales_from_the_card())?;
         // Epilogue vectors and matrices have the output's type. That is the library's default too, but the default for
         // an f32 output of 16-bit operands is undocumented, so it is set. Until a call sets the pointers, they hold a
         // placeholder address of the same alignment, because the library may read it when it recommends or checks an
@@ -219,6 +220,12 @@ impl Descriptor {
             descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
         }
         Ok(descriptor)
+    }
+
+    /// Sets whether the scales are in card memory or in host memory.
+    fn set_pointer_mode(&self, is_on_card: bool) -> Result<(), CallError> {
+        // The library's `cublasLtPointerMode_t`.
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, i32::from(is_on_card))
     }
 
     /// Sets the pointers of a call's epilogue operands.
@@ -263,11 +270,6 @@ fn has_vector(epilogue: LtEpilogue) -> bool {
 fn has_matrix(epilogue: LtEpilogue) -> bool {
     use LtEpilogue::{CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS};
     matches!(epilogue, CUBLASLT_EPILOGUE_DGELU | CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
-}
-
-/// The library's `cublasLtPointerMode_t` values: scales in host or in card memory.
-fn pointer_mode(is_on_card: bool) -> i32 {
-    i32::from(is_on_card)
 }
 
 /// The library's `cublasOperation_t` values, which cudarc binds only with cuBLAS.

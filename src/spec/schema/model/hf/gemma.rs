@@ -57,9 +57,9 @@ pub(super) fn gemma2(fields: &ConfigFields, hf: &Hf) -> Transformer {
 
 /// The text model of Gemma 3.
 pub(super) fn gemma3(fields: &ConfigFields, hf: &Hf) -> Transformer {
-    let every = ["sliding_window_pattern", "_sliding_window_pattern"]
-        .map(|field| fields.integer(field, UsizeRange(1..=usize::MAX)));
-    let every = every.into_iter().flatten().next().unwrap_or(6);
+    let every = fields.integer("sliding_window_pattern", UsizeRange(1..=usize::MAX)).unwrap_or(6);
+    // Written beside `layer_types`, and not read.
+    fields.ignore(&["_sliding_window_pattern"]);
     let mut model = sandwich(fields, hf, &GEMMA3, every, [None; 2]);
     let local = fields.table("rope_parameters").and_then(|table| table.table("sliding_attention"));
     if let Some(local) = &local {

@@ -243,7 +243,10 @@ fn windows_of(fields: &ConfigFields, family: ModelFamily, layers: usize) -> Wind
         ModelFamily::Llama | ModelFamily::Granite => return Windows::default(),
         ModelFamily::Smollm3 => {
             fields.require("use_sliding_window", &Value::from(false));
-            fields.ignore(&["sliding_window", "layer_types", "max_window_layers"]);
+            fields.ignore(&["sliding_window", "max_window_layers"]);
+            if windows::listed(fields, layers).is_some_and(|slides| slides.contains(&true)) {
+                fields.unsupported("layer_types", "\"full_attention\" in all layers of this family");
+            }
             return Windows::default();
         }
         ModelFamily::Qwen2 | ModelFamily::Qwen3 => {

@@ -258,7 +258,7 @@ impl Source {
                 "`{name}` is a built-in configuration, and a folder beside this file"
             ))
             .help(format!(
-                "write ./{name} for the folder, or {name}/config.json for its configuration alone"
+                "write ./{name} for the folder; rename the folder to use the built-in configuration"
             ))),
             (Some(config), None) => Source::parse(Path::new(name), config),
             (None, Some(folder)) => Source::at(folder),

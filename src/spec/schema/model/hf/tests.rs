@@ -368,7 +368,9 @@ fn gemma_3_has_a_base_for_each_kind_of_attention() {
     // Version 4's fields, and version 5's.
     let older = json!({ "rope_theta": 2e6, "rope_local_base_freq": 2e4, "sliding_window_pattern": 3,
         "rope_scaling": { "rope_type": "linear", "factor": 8.0 } });
-    let newer = json!({ "_sliding_window_pattern": 3, "rope_parameters": {
+    let layer = |number: usize| if number.is_multiple_of(3) { "full_attention" } else { "sliding_attention" };
+    let newer = json!({ "_sliding_window_pattern": 6, "layer_types": (1..=26).map(layer).collect::<Vec<_>>(),
+        "rope_parameters": {
         "full_attention": { "rope_type": "linear", "factor": 8.0, "rope_theta": 2e6 },
         "sliding_attention": { "rope_type": "default", "rope_theta": 2e4 } } });
     let (older, newer) = (config(older), config(newer));
@@ -387,6 +389,8 @@ fn smollm_3_skips_rotations() {
     assert_eq!(skipped(json!({ "no_rope_layer_interval": 3 })), Some(3));
     assert_eq!(skipped(json!({ "no_rope_layer_interval": 5 })), None);
     assert_eq!(skipped(json!({ "no_rope_layers": [1, 0, 1, 0] })), Some(2));
+    let sliding = config(json!({ "layer_types": vec!["sliding_attention"; 4] })).unwrap_err();
+    assert!(sliding.starts_with("`layer_types` is"), "{sliding}");
     for irregular in [json!([1, 0, 0, 1]), json!([0, 0, 0, 0])] {
         let error = config(json!({ "no_rope_layers": irregular })).unwrap_err();
         assert!(error.starts_with("`no_rope_layers` is"), "{error}");

@@ -177,7 +177,8 @@ fn layer_types(model: &Transformer, [window, full]: [&'static str; 2]) -> impl I
     (0..model.layers).map(move |block| if model.window_of(block).is_some() { window } else { full })
 }
 
-/// The scaling of rotations. Divisors are LongRoPE's, whose attention factor scales queries and keys.
+/// The scaling of rotations. Equal divisors are linear scaling's, others LongRoPE's, whose attention factor scales queries
+/// and keys.
 fn scaling(model: &Transformer) -> Value {
     if let Some(&RotaryScaling { factor, low, high, original }) = model.rotary.scaling.as_ref() {
         return json!({
@@ -188,8 +189,9 @@ fn scaling(model: &Transformer) -> Value {
             "original_max_position_embeddings": original,
         });
     }
-    if model.rotary.divisors.is_empty() {
-        return Value::Null;
+    let Some(&first) = model.rotary.divisors.first() else { return Value::Null };
+    if model.rotary.divisors.iter().all(|divisor| *divisor == first) {
+        return json!({ "rope_type": "linear", "factor": first });
     }
     let scale = model.attention_scale.map_or(1.0, |scale| scale * (model.head_dim as f64).sqrt());
     json!({
@@ -222,7 +224,10 @@ mod tests {
             }
             ModelFamily::Llama => llama(),
             ModelFamily::Gemma | ModelFamily::Gemma2 => gemma2(),
-            ModelFamily::Gemma3 => json!({ "num_hidden_layers": 6 }),
+            ModelFamily::Gemma3 => json!({
+                "num_hidden_layers": 6,
+                "rope_scaling": { "rope_type": "linear", "factor": 8.0 },
+            }),
             ModelFamily::Smollm3 => json!({ "num_hidden_layers": 8 }),
             ModelFamily::Granite => json!({
                 "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0,
