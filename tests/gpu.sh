@@ -125,7 +125,11 @@ engine() {
 # ends a CUDA context fails one test.
 each() {
     local binary=$PWD/$packed/$2 tests
-    tests=$("$binary" --list --format terse "${@:4}" | sed -n 's/: test$//p')
+    if ! tests=$("$binary" --list --format terse "${@:4}"); then
+        echo "FAILED: $2 does not start"
+        return 1
+    fi
+    tests=$(sed -n 's/: test$//p' <<<"$tests")
     if [[ -z $tests ]]; then
         echo "FAILED: no test matches ${*:4}"
         return 1

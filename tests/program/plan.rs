@@ -348,6 +348,7 @@ fn several_targets_are_side_by_side() {
     let rows = with(&["--format", "csv"]);
     assert_eq!(rows.lines().count(), 1 + 3 * 4, "a row per run and target: {rows}");
     assert_eq!(rows.matches(",ok,1,NVIDIA GeForce RTX 4070,").count(), 4, "{rows}");
+    assert!(rows.contains("each from its data sheet, not measured with this program"), "{rows}");
     let own = with(&["--columns", "memory,fits"]);
     assert!(own.contains("  strategy       MiB    fits     MiB    fits    MiB   fits\n"), "{own}");
     let markdown = with(&["--format", "markdown"]);

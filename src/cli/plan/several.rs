@@ -33,7 +33,12 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     inputs.first().into_iter().for_each(|inputs| report::absent(inputs, args.table.is_for_programs()));
     let all = || inputs.iter().flat_map(|inputs| &inputs.plans);
     let pytorch = framework::pytorch(&all().cloned().collect::<Vec<Plan>>())?;
-    inputs.iter().try_for_each(|inputs| super::check_link(&args, inputs, pytorch.is_some()))?;
+    // It has an effect on one of the targets at least.
+    let links: Vec<Result<(), Failure>> =
+        inputs.iter().map(|inputs| super::check_link(&args, inputs, pytorch.is_some())).collect();
+    if links.iter().all(Result::is_err) {
+        links.into_iter().collect::<Result<(), Failure>>()?;
+    }
     let machines: Vec<(String, Vec<Row>)> = names
         .into_iter()
         .zip(&inputs)
@@ -47,8 +52,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let sizes: Vec<String> = machines.iter().zip(&inputs).filter_map(memory).collect();
     let say = if args.table.is_for_programs() { output::mention } else { output::say };
     say(&format!("targets: {}", sizes.join(", ")));
-    cautions(&machines, &inputs).iter().for_each(|caution| say(caution));
-    let options = Options { pytorch, ..args.table.options(None) };
+    let cautions = cautions(&machines, &inputs);
+    if !args.table.is_for_programs() {
+        cautions.iter().for_each(|caution| say(caution));
+    }
+    // Rows for programs have all of them, since the caution is of the table.
+    let caution = Some(cautions.join("; ")).filter(|text| args.table.is_for_programs() && !text.is_empty());
+    let options = Options { caution, pytorch, ..args.table.options(None) };
     let tables =
         compare::render_side_by_side(&machines, &options, args.table.format).map_err(Failure::input)?;
     if !args.table.is_for_programs() {
@@ -83,7 +93,11 @@ fn cautions(machines: &[(String, Vec<Row>)], inputs: &[Inputs]) -> Vec<String> {
             None => found.push((caution, vec![name])),
         }
     }
-    found.into_iter().map(|(caution, names)| format!("{}: {caution}", names.join(", "))).collect()
+    let each = |names: &[&str]| if names.len() > 1 { "each " } else { "" };
+    found
+        .into_iter()
+        .map(|(caution, names)| format!("{}: {}{caution}", names.join(", "), each(&names)))
+        .collect()
 }
 
 /// Rows are told apart by their device alone.

@@ -24,7 +24,7 @@ pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::sum_to;
 pub(crate) use rotary::rotate;
-pub(crate) use views::{chunk_rows, heads, split};
+pub(crate) use views::{Layout, chunk_rows, heads, split};
 
 use crate::tensor::DType;
 use crate::torch::Torch;

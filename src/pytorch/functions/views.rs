@@ -4,11 +4,26 @@ use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Shape;
 
-/// `x.view(..).transpose(1, 2)`: [B, T, heads*D] as [B, heads, T, D]. The gradient is a view too; if it is contiguous
-/// as [B, heads, T, D], it is a copy, except of a single head.
-pub(crate) fn heads(torch: &Torch, x: &Tensor, dims: &[usize], is_contiguous: bool) -> Tensor {
+/// The layout of a gradient of [B, heads, T, D].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// That of [B, T, heads, D].
+    Tokens,
+    /// Contiguous.
+    Heads,
+    /// That of [B, heads, D, T].
+    Channels,
+}
+
+/// `x.view(..).transpose(1, 2)`: [B, T, heads*D] as [B, heads, T, D]. The gradient is a view if its
+/// layout has [B*T, heads*D] as a matrix, else a copy.
+pub(crate) fn heads(torch: &Torch, x: &Tensor, dims: &[usize], gradient: Layout) -> Tensor {
     let before = x.shape();
-    let copies_gradient = is_contiguous && dims[1] > 1;
+    let copies_gradient = match gradient {
+        Layout::Tokens => false,
+        Layout::Heads => dims[1] > 1,
+        Layout::Channels => dims[0] > 1,
+    };
     torch.output((Shape::new(dims), x.dtype()), Some(x), &[x], &[], move |torch, backward| {
         let gradient = backward.gradient();
         let gradient = match copies_gradient {

@@ -2,7 +2,7 @@
 
 use super::structure::{attending, is_windowed};
 use super::{Module, Value, Values};
-use crate::functions::{self, Heads};
+use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Node;
@@ -62,18 +62,19 @@ impl Module {
                 let zero_centered = norm.offset != 0.0;
                 let linear = self.writer_of(node.inputs[0]);
                 let (heads, _) = self.reader_of(node.inputs[0]).expect("attention");
-                let is_written_out = self.is_written_out;
+                let (_, rotates) = self.reader_of(node.outputs[0]).expect("attention");
                 let part = |part: usize| {
                     let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
+                    let layout = self.layout(part, heads, rotates);
                     let Some(norm) = (part < 2).then(|| &self.parameter(node, 1 + part)[0]) else {
-                        return self.project(torch, linear, part, &x, shape, is_written_out);
+                        return self.project(torch, linear, part, &x, shape, layout);
                     };
                     // self.q_norm(self.q(x).unflatten(-1, (-1, HEAD))).transpose(1, 2)
                     let normed = {
-                        let y = self.project(torch, linear, part, &x, shape, true);
+                        let y = self.project(torch, linear, part, &x, shape, layout);
                         functions::rms_norm(torch, &y, norm, zero_centered)
                     };
-                    functions::heads(torch, &normed, shape.dims(), false)
+                    functions::heads(torch, &normed, shape.dims(), Layout::Tokens)
                 };
                 return Value::Parts((0..3).map(part).collect());
             }
@@ -162,13 +163,10 @@ impl Module {
                 // The reader computes the products itself, one after the other.
                 return Value::One(x);
             }
-            let (heads, is_changed) = self.reader_of(node.outputs[0]).expect("attention");
-            let is_written_out = self.is_written_out;
+            let (heads, rotates) = self.reader_of(node.outputs[0]).expect("attention");
             let part = |part: usize| {
                 let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
-                // Rotated queries and keys are contiguous, so their gradient has no view's layout.
-                let copies_gradient = is_written_out || is_changed && part < 2;
-                self.project(torch, node, part, &x, shape, copies_gradient)
+                self.project(torch, node, part, &x, shape, self.layout(part, heads, rotates))
             };
             return Value::Parts((0..weights.len()).map(part).collect());
         }
@@ -192,9 +190,22 @@ impl Module {
         let by_head = |(part, x): (usize, Tensor)| {
             let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
             // The gradient of the keys has the layout of the view already.
-            functions::heads(torch, &x, shape.dims(), part != 1)
+            let layout = if part == 1 { Layout::Tokens } else { Layout::Heads };
+            functions::heads(torch, &x, shape.dims(), layout)
         };
         parts.map(by_head).collect()
+    }
+
+    /// The layout of the gradient of queries, keys or values.
+    fn layout(&self, part: usize, heads: Heads, rotates: bool) -> Layout {
+        match (part, self.is_written_out) {
+            // Rotated queries and keys are contiguous.
+            (0 | 1, _) if rotates => Layout::Heads,
+            // The gradient of `k.transpose(-2, -1)`, unless that of repeated heads is summed.
+            (1, true) if heads.keys == heads.queries => Layout::Channels,
+            (_, true) => Layout::Heads,
+            (_, false) => Layout::Tokens,
+        }
     }
 
     /// Queries, keys or values of x, by head: `self.q(x).unflatten(-1, (-1, HEAD)).transpose(1, 2)`.
@@ -205,11 +216,11 @@ impl Module {
         part: usize,
         x: &Tensor,
         shape: Shape,
-        copies_gradient: bool,
+        gradient: Layout,
     ) -> Tensor {
         let (weights, biases) = self.weights(linear);
         let y = functions::linear(torch, x, &weights[part], biases.get(part));
-        functions::heads(torch, &y, shape.dims(), copies_gradient)
+        functions::heads(torch, &y, shape.dims(), gradient)
     }
 
     /// The node that computes a value.
@@ -276,7 +287,7 @@ impl Module {
         );
         let channels = heads.queries * heads.head;
         // `transpose(1, 2).reshape(B, T, C)` of a result that is laid out as [B, T, H, D].
-        functions::heads(torch, &y, &[heads.batch, heads.sequence, channels], false)
+        functions::heads(torch, &y, &[heads.batch, heads.sequence, channels], Layout::Tokens)
     }
 }
 
