@@ -365,6 +365,24 @@ fn several_targets_are_side_by_side() {
     assert!(String::from_utf8_lossy(&link.stderr).contains("--link has no effect: no times are estimated"));
 }
 
+/// A link has an effect on the card beside a CPU.
+#[test]
+fn link_may_be_without_effect_on_some_targets() {
+    let dir = test_folder();
+    dir.write("cpu.toml", "name = \"mine\"\nkind = \"cpu\"\nmemory = \"8 GiB\"\nthreads = 2\n");
+    let plan = |targets: &[&str]| {
+        let targets: Vec<&str> = targets.iter().flat_map(|target| ["--target", target]).collect();
+        let line = [&["plan", "a.toml", "--as", "runner", "--link", "5GB/s"][..], &targets].concat();
+        let output = dir.program(&line).output().expect("it starts");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (succeeds, said) = plan(&["l4", "cpu.toml"]);
+    assert!(succeeds, "{said}");
+    std::fs::copy(dir.path("cpu.toml"), dir.path("other.toml")).expect("a copy");
+    let (succeeds, said) = plan(&["cpu.toml", "other.toml"]);
+    assert!(!succeeds && said.contains("--link has no effect: a CPU's device"), "{said}");
+}
+
 /// Rows are told apart by the device's name.
 #[test]
 fn rows_of_one_device_are_refused() {

@@ -1,6 +1,6 @@
 //! `plan` with several targets: side by side.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::Args;
@@ -33,12 +33,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     inputs.first().into_iter().for_each(|inputs| report::absent(inputs, args.table.is_for_programs()));
     let all = || inputs.iter().flat_map(|inputs| &inputs.plans);
     let pytorch = framework::pytorch(&all().cloned().collect::<Vec<Plan>>())?;
-    // It has an effect on one of the targets at least.
-    let links: Vec<Result<(), Failure>> =
-        inputs.iter().map(|inputs| super::check_link(&args, inputs, pytorch.is_some())).collect();
-    if links.iter().all(Result::is_err) {
-        links.into_iter().collect::<Result<(), Failure>>()?;
-    }
+    // A link must have an effect on one of the targets at least.
+    let checks = inputs.iter().map(|inputs| super::check_link(&args, inputs, pytorch.is_some()));
+    checks.reduce(Result::or).unwrap_or(Ok(()))?;
     let machines: Vec<(String, Vec<Row>)> = names
         .into_iter()
         .zip(&inputs)
@@ -102,15 +99,13 @@ fn cautions(machines: &[(String, Vec<Row>)], inputs: &[Inputs]) -> Vec<String> {
 
 /// Rows are told apart by their device alone.
 fn check_devices_differ(names: &[String], inputs: &[Inputs]) -> Result<(), Failure> {
-    let device = |inputs: &Inputs| inputs.plans.first().map(|plan| plan.target.name.clone());
-    let devices: Vec<Option<String>> = inputs.iter().map(device).collect();
-    for (at, device) in devices.iter().enumerate() {
-        if let (Some(device), Some(first)) = (device, devices[..at].iter().position(|other| other == device))
-        {
+    let devices = inputs.iter().filter_map(|inputs| inputs.plans.first().map(|plan| &plan.target.name));
+    let mut known: HashMap<&String, &String> = HashMap::new();
+    for (name, device) in names.iter().zip(devices) {
+        if let Some(first) = known.insert(device, name) {
             return Err(Failure::input(format!(
-                "the rows of the targets {} and {} could not be told apart: both are of {device}\n = help: plan for them \
-                 one at a time, or print a table",
-                names[first], names[at]
+                "the rows of the targets {first} and {name} could not be told apart: both are of {device}\n = help: plan \
+                 for them one at a time, or print a table"
             )));
         }
     }
