@@ -99,9 +99,10 @@ fn cautions(machines: &[(String, Vec<Row>)], inputs: &[Inputs]) -> Vec<String> {
 
 /// Rows are told apart by their device alone.
 fn check_devices_differ(names: &[String], inputs: &[Inputs]) -> Result<(), Failure> {
-    let devices = inputs.iter().filter_map(|inputs| inputs.plans.first().map(|plan| &plan.target.name));
     let mut known: HashMap<&String, &String> = HashMap::new();
-    for (name, device) in names.iter().zip(devices) {
+    let targets = names.iter().zip(inputs);
+    for (name, plan) in targets.filter_map(|(name, inputs)| Some((name, inputs.plans.first()?))) {
+        let device = &plan.target.name;
         if let Some(first) = known.insert(device, name) {
             return Err(Failure::input(format!(
                 "the rows of the targets {first} and {name} could not be told apart: both are of {device}\n = help: plan \
