@@ -105,8 +105,8 @@ fn check_devices_differ(names: &[String], inputs: &[Inputs]) -> Result<(), Failu
         let device = &plan.target.name;
         if let Some(first) = known.insert(device, name) {
             return Err(Failure::input(format!(
-                "the rows of the targets {first} and {name} could not be told apart: both are of {device}\n = help: plan \
-                 for them one at a time, or print a table"
+                "the rows of the targets {first} and {name} could not be told apart: both are of {device}\n = help: \
+                 plan for them one at a time, or print a table"
             )));
         }
     }
