@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks that need a GPU, in four commands of at most eight minutes each, and a build step for a machine with Rust:
+# All checks that need a GPU, in five commands of at most eight minutes each, and a build step for a machine with Rust:
 #
 #     bash tests/gpu.sh pack      on a machine with Rust: builds the programs of the other commands and compiles the
 #                                 kernels for ARCHITECTURE (9.0), into target/gpu
@@ -8,6 +8,7 @@
 #                                 most telling of the checks below, and PyTorch's memory beside the predicted one
 #     bash tests/gpu.sh pairs     runner and PyTorch (eager and compiled), alternating
 #     bash tests/gpu.sh tests     kernels against the CPU's; strategies, prediction and external reading on `cuda`
+#     bash tests/gpu.sh inspect   invalid accesses and races of the kernels, and their hardware counters
 #     bash tests/gpu.sh sweep     every strategy of GPT-2 124M, six repeats of the rows that matter, and a profile
 #
 # The commands are independent and run in any order. They need a driver, NVRTC, cuBLASLt and python3 3.11; `first` and
@@ -93,14 +94,44 @@ first() {
     profile
     table
     compare_pairs 60 "$work" --rounds 1 --eager-only
+    inspect
     train rest "$(($(left) - 20))"
     table
 }
 
 tests() {
     device
-    kernels 150
-    engine "$(left)"
+    kernels 150 &
+    engine "$(left)" &
+    wait $(jobs -p | grep -vx "${recorder:-none}")
+    leave
+}
+
+inspect() {
+    # A kernel is looked up in several modules: a failed lookup is no error.
+    sanitize memcheck 40 "--report-api-errors no"
+    sanitize racecheck 100 ""
+    counters 100
+}
+
+# sanitize TOOL SECONDS OPTIONS: the tests of the kernels with shared memory or computed addresses, under compute-sanitizer. No
+# matmuls: the library's kernels are not ours.
+sanitize() {
+    step "$1" "$2" env UNDER="compute-sanitizer --tool $1 --error-exitcode 1 $3" bash tests/gpu.sh each . test-cuda 12 \
+        kernels::attention kernels::layer_norm kernels::rms_norm kernels::head_norm kernels::cross_entropy \
+        kernels::embedding kernels::optimizer::elementwise kernels::optimizer::global_norm kernels::storage
+}
+
+# Hardware counters of the program's own kernels, in a short run. Clocks are left as they are.
+counters() {
+    # The first 40 launches belong to the small model that measures the context.
+    local names='^(attention|layer_norm|rms_norm|cross_entropy|adam|cast|activation|gate|rotary|norm_partials)'
+    step counters "$1" ncu --clock-control none --target-processes all --kernel-name-base function \
+        --kernel-name "regex:$names" --launch-skip 40 --launch-count 120 --csv --page raw --log-file "$work/counters.csv" \
+        --section SpeedOfLight --section Occupancy --section LaunchStats --section WarpStateStats \
+        "$runner" sweep "$experiment" --device "$device" --out "$work/counted" --filter "${strategies[0]}" \
+        --set measure.steps=1 --set measure.warmup_steps=1 --set evaluation=off --timeout 120s &&
+        step counters-table 10 python3 tests/reference/card_counters.py "$work/counters.csv"
 }
 
 # Memory, queues and error states. Alone: they read the GPU's free memory.
@@ -122,7 +153,7 @@ engine() {
 }
 
 # each FOLDER BINARY PROCESSES FILTER...: runs the tests of a packed binary, each in a process of its own: an error that
-# ends a CUDA context fails one test.
+# ends a CUDA context fails one test. UNDER is a command that runs each.
 each() {
     local binary=$PWD/$packed/$2 tests
     if ! tests=$("$binary" --list --format terse "${@:4}"); then
@@ -136,7 +167,7 @@ each() {
     fi
     echo "$(wc -l <<<"$tests") tests"
     (cd "$1" && xargs -P "$3" -I{} bash -c '
-            output=$("$0" --include-ignored --exact "$1" 2>&1) && echo "ok $1" && exit
+            output=$($UNDER "$0" --include-ignored --exact "$1" 2>&1) && echo "ok $1" && exit
             echo "FAILED $1"
             tail -n 25 <<<"$output"
             exit 1' "$binary" {} <<<"$tests")
@@ -255,6 +286,10 @@ summary() {
         echo '```'
         echo
     fi
+    if [[ -e $work/counters-table.log ]]; then
+        cat "$work/counters-table.log"
+        echo
+    fi
     if [[ ! -s $work/failures.txt ]]; then
         echo "No step failed, in $SECONDS s."
     else
@@ -324,7 +359,7 @@ run() {
 
 case ${1:-} in
     pack) pack ;;
-    first | pairs | tests | sweep) run "$1" ;;
+    first | pairs | tests | inspect | sweep) run "$1" ;;
     each) each "${@:2}" ;;
     *)
         sed -n "2,/^set /{/^set /d;s/^# \\{0,1\\}//;p}" "$0" >&2

@@ -222,7 +222,7 @@ fn assert_equal_as_declared(choices: impl Iterator<Item = (Choice, Updates, f64)
         // The number of threads does not change results. Two threads are slow with small operations, hence only some
         // runs.
         let threads = if number % 4 == 0 || testing::full() { 2 } else { 1 };
-        let key = (choice.reference(optimizer), optimizer, dropout > 0.0);
+        let key = (choice.reference(), optimizer, dropout > 0.0);
         let expected = references
             .entry(key)
             .or_insert_with_key(|(reference, ..)| (dropout, trace_of(reference, optimizer, dropout, 2)));
