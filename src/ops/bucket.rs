@@ -35,6 +35,20 @@ impl StackedRows {
         stacked.0[..rows.len()].copy_from_slice(rows);
         stacked
     }
+
+    /// The row ranges of the matrices in a parameter of `rows` rows.
+    pub fn ranges(self, rows: usize) -> impl Iterator<Item = Range<usize>> {
+        let StackedRows(counts) = match self {
+            StackedRows([0, ..]) => StackedRows::new(&[rows]),
+            stacked => stacked,
+        };
+        debug_assert_eq!(counts.iter().sum::<usize>(), rows, "stacked matrices must cover all rows");
+        let mut end = 0;
+        counts.into_iter().filter(|&count| count > 0).map(move |count| {
+            end += count;
+            end - count..end
+        })
+    }
 }
 
 /// The tensors of a bucket, in order.
@@ -54,20 +68,7 @@ impl Member {
 
     /// The row ranges of its stacked matrices.
     pub fn matrices(&self) -> impl Iterator<Item = Range<usize>> {
-        let StackedRows(rows) = match self.stacked {
-            StackedRows([0, ..]) => StackedRows::new(&[self.shape.rows()]),
-            stacked => stacked,
-        };
-        debug_assert_eq!(
-            rows.iter().sum::<usize>(),
-            self.shape.rows(),
-            "stacked matrices must cover all rows"
-        );
-        let mut end = 0;
-        rows.into_iter().filter(|&rows| rows > 0).map(move |rows| {
-            end += rows;
-            end - rows..end
-        })
+        self.stacked.ranges(self.shape.rows())
     }
 }
 

@@ -51,6 +51,8 @@ impl DropoutMask {
 pub struct Dropout {
     pub dropped: DropoutMask,
     pub residual: bool,
+    /// Whether x is the residual stream, or its gradient.
+    pub stream: bool,
     /// The dtype of y, without a residual.
     pub to: Option<DType>,
 }
@@ -76,7 +78,9 @@ impl Operation for Dropout {
     /// The addend of a residual keeps its dtype.
     fn operand(&self, input: usize) -> Operand {
         match (input, self.residual) {
-            (0, false) | (2, _) => Operand::Accumulator,
+            (0, false) if self.stream => Operand::Accumulator,
+            (0, false) => Operand::Matrix,
+            (2, _) => Operand::Accumulator,
             _ => Operand::Any,
         }
     }

@@ -15,6 +15,7 @@ mod attention;
 mod bucket;
 mod cast;
 mod cast_ids;
+mod columns;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
@@ -41,6 +42,7 @@ pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
 pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
+pub use columns::{AddColumns, ColumnPlace, TakeColumns};
 pub use cross_entropy::CrossEntropy;
 pub use dropout::{Dropout, DropoutMask};
 pub use elementwise::{Add, Scale};
@@ -384,6 +386,7 @@ macro_rules! operations {
 operations! {
     ActivationBackward,
     Add,
+    AddColumns,
     Attention,
     AttentionBackward,
     Cast,
@@ -412,6 +415,7 @@ operations! {
     RmsNormBackward,
     Rotary,
     Scale,
+    TakeColumns,
     LoadParameter,
     GatherTokens,
     OptimizerStep,

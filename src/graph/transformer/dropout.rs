@@ -53,7 +53,7 @@ pub(super) fn without_residual(
     x: usize,
     seeds: usize,
 ) -> usize {
-    let op = Op::Dropout(Dropout { dropped, residual: false, to: None });
+    let op = Op::Dropout(Dropout { dropped, residual: false, stream: true, to: None });
     let [x] = graph.node(op, scope, vec![x, seeds], ["x"]);
     x
 }
@@ -65,7 +65,7 @@ pub(super) fn with_residual(
     dropped: DropoutMask,
     [y, seeds, x]: [usize; 3],
 ) -> usize {
-    let op = Op::Dropout(Dropout { dropped, residual: true, to: None });
+    let op = Op::Dropout(Dropout { dropped, residual: true, stream: false, to: None });
     let [x] = graph.node(op, scope, vec![y, seeds, x], ["x"]);
     x
 }

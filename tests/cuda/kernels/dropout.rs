@@ -23,7 +23,7 @@ fn dropout_matches_the_cpu_for_all_types() {
         let operand = |dtype, seed| Data::random(dtype, &[batch, rows, columns], 2.0, seed);
         for (rate, site) in [(0.1, 0), (0.75, 7)] {
             let dropped = DropoutMask::at_rate(rate, site).unwrap();
-            let plain = Dropout { dropped, residual: false, to: None };
+            let plain = Dropout { dropped, residual: false, stream: false, to: None };
             for (x, y) in NUMBERS.into_iter().flat_map(|x| NUMBERS.map(|y| (x, y))) {
                 let mut inputs = vec![operand(x, 1), seeds(batch)];
                 let op = Dropout { to: (x != y).then_some(y), ..plain };

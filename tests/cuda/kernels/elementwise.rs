@@ -1,8 +1,8 @@
 //! Elementwise operations and initialisation.
 
 use ops::{
-    Activation, ActivationBackward, Add, DType, Deviation, Fill, Frequencies, Gated, GatedBackward, Normal,
-    Op, Rotary, Scale, Scaling, TensorType,
+    Activation, ActivationBackward, Add, AddColumns, ColumnPlace, DType, Deviation, Fill, Frequencies, Gated,
+    GatedBackward, Normal, Op, Rotary, Scale, Scaling, TakeColumns, TensorType,
 };
 
 use super::harness::Devices;
@@ -29,6 +29,27 @@ fn additions_and_activations_match_the_cpu() {
             }
             let scale = Op::Scale(Scale { factor: 1.5 });
             devices.check(&scale, &scale, &[operand(dtype, 1.0, 1)]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn ranges_of_columns_match_the_cpu() {
+    let mut devices = Devices::new();
+    // Rows, width, number of columns, and their place: with and without vectors.
+    for ([rows, width, columns], place) in [
+        ([1, 1, 1], ColumnPlace::Start),
+        ([3, 40, 16], ColumnPlace::FromEnd(2)),
+        ([5, 4101, 2100], ColumnPlace::FromEnd(1)),
+        ([17, 96, 90], ColumnPlace::Start),
+    ] {
+        for dtype in NUMBERS {
+            let [x, part] = [width, columns].map(|columns| Data::random(dtype, &[rows, columns], 1.0, 1));
+            let take = Op::TakeColumns(TakeColumns { place, columns });
+            devices.check(&take, &take, std::slice::from_ref(&x));
+            let add = Op::AddColumns(AddColumns { place });
+            devices.check(&add, &add, &[x, part]);
         }
     }
 }

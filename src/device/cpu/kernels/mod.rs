@@ -9,6 +9,7 @@ mod attention;
 mod bucket_chunks;
 mod cast;
 mod cast_ids;
+mod columns;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
@@ -86,6 +87,7 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => activation::backward::<T>(op, &mut operands, workers));
         }
         Op::Add(op) => with_float!(dtype(0), T => elementwise::add::<T>(op, &mut operands, workers)),
+        Op::AddColumns(op) => with_float!(dtype(0), T => columns::add::<T>(op, &mut operands, workers)),
         Op::Attention(op) => {
             with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
@@ -164,6 +166,7 @@ pub(super) unsafe fn run(
         }
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
+        Op::TakeColumns(op) => with_float!(dtype(0), T => columns::take::<T>(op, &mut operands, workers)),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors, not the device"),
         Op::GatherTokens(op) => stretch::run(op, &mut operands),
         Op::OptimizerStep(op) => optimizer::update(op, &mut operands, scratch, workers),

@@ -6,6 +6,7 @@ mod activation;
 mod adafactor;
 mod attention;
 mod column_sums;
+mod columns;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
@@ -43,6 +44,7 @@ pub(super) fn run(
     match op {
         Op::ActivationBackward(op) => activation::backward(op.activation, inputs, outputs, launcher),
         Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
+        Op::AddColumns(op) => columns::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
@@ -73,6 +75,7 @@ pub(super) fn run(
         Op::RmsNormBackward(op) => rms_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
+        Op::TakeColumns(op) => columns::take(op, inputs, outputs, launcher),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors"),
         Op::GatherTokens(op) => stretch::run(op, inputs, outputs, launcher),
         Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),

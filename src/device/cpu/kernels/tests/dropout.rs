@@ -23,7 +23,8 @@ fn dropout_matches_the_reference() {
         let [samples, rows, channels] = dims;
         let inputs = [Data::random(&dims, 1).stored_as(from), Data::seeds(samples)];
         let y = reference::dropout(dropped(), &inputs[0].to_f64(), rows, channels);
-        let op = Dropout { dropped: dropped(), residual: false, to: (from != to).then_some(to) };
+        let op =
+            Dropout { dropped: dropped(), residual: false, stream: false, to: (from != to).then_some(to) };
         check_variants(variants, Op::Dropout(op), &inputs, std::slice::from_ref(&y));
         let residual = Data::random(&dims, 2).stored_as(to);
         let expected = added(&y, &residual.to_f64());
@@ -51,7 +52,7 @@ fn fraction_of_dropped_elements_matches_the_rate() {
     let (samples, rows, channels) = (4, 50, 100);
     let ones = Data::random(&[samples, rows, channels], 1).map(|_| 1.0);
     let run = |dropped: DropoutMask| {
-        let op = Op::Dropout(Dropout { dropped, residual: false, to: None });
+        let op = Op::Dropout(Dropout { dropped, residual: false, stream: true, to: None });
         let options = LaunchOptions { threads: 2, level: Level::best(), alias: false };
         launch(&op, &[ones.clone(), Data::seeds(samples)], options).swap_remove(0)
     };

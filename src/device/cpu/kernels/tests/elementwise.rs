@@ -2,8 +2,8 @@
 
 use crate::cpu::kernels::simd::Level;
 use ops::{
-    Activation, ActivationBackward, Add, Cast, DType, Deviation, Fill, Frequencies, Gated, GatedBackward,
-    Normal, Op, Rotary, Scale, TensorType,
+    Activation, ActivationBackward, Add, AddColumns, Cast, ColumnPlace, DType, Deviation, Fill, Frequencies,
+    Gated, GatedBackward, Normal, Op, Rotary, Scale, TakeColumns, TensorType,
 };
 
 use super::harness::{
@@ -58,6 +58,32 @@ fn elementwise_operations_match_the_reference() {
                 check_variants(variants, Op::Scale(Scale { factor: 1.5 }), &[wide], &[scaled]);
             }
         }
+    }
+}
+
+/// Rows, width, number of columns, and their place with its first column.
+const RANGES: [([usize; 3], ColumnPlace, usize); 4] = [
+    ([1, 1, 1], ColumnPlace::Start, 0),
+    ([3, 40, 16], ColumnPlace::FromEnd(2), 8),
+    ([67, 1201, 601], ColumnPlace::FromEnd(1), 600),
+    ([17, 96, 90], ColumnPlace::Start, 0),
+];
+
+#[test]
+fn ranges_of_columns_match_the_reference() {
+    for ([size, dtype], variants) in cases(3, [RANGES.len(), FLOATS.len()]) {
+        let ([rows, width, columns], place, first) = RANGES[size];
+        let dtype = FLOATS[dtype];
+        let random = |columns, seed| Data::random(&[rows, columns], seed).stored_as(dtype);
+        let (x, part) = (random(width, 1), random(columns, 2));
+        let (mut sum, added) = (x.to_f64(), part.to_f64());
+        let taken = sum.chunks(width).flat_map(|row| &row[first..first + columns]).copied().collect();
+        for (row, added) in sum.chunks_mut(width).zip(added.chunks(columns)) {
+            row[first..].iter_mut().zip(added).for_each(|(x, added)| *x += added);
+        }
+        let take = Op::TakeColumns(TakeColumns { place, columns });
+        check_variants(variants, take, std::slice::from_ref(&x), &[taken]);
+        check_variants(variants, Op::AddColumns(AddColumns { place }), &[x, part], &[sum]);
     }
 }
 
