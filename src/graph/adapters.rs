@@ -1,37 +1,114 @@
 //! Low-rank adaptation (LoRA, Hu et al. 2022): the model is frozen, and selected linear layers get two trainable
-//! factors of a weight update. `y = x W^T + b` becomes `y = x W^T + b + alpha/rank (x A^T) B^T`.
+//! factors of a weight update. `y = x W^T + b` becomes `y = x W^T + b + factor (dropout(x) A^T) B^T`.
 //!
 //! K and M input and output features of a layer, R rank. A is random, B is zero, so that the adapted model initially
-//! equals the base model.
+//! equals the base model. A part of a stacked layer, such as the queries of `qkv`, can have factors of its own.
 
-use super::{Graph, Initial, LayerMatches, Node, Scope, ScopeId, ValueKind, named};
-use ops::{Add, Linear, Op, Scale};
-use spec::{Lora, StorageDtype};
+use std::collections::{HashMap, HashSet};
 
-/// A linear layer of a block, which can have an adapter.
+use super::{Graph, GraphValue, Initial, LayerMatches, Node, Scope, ScopeId, ValueKind, named, transformer};
+use data::{Part, TensorNaming};
+use ops::{Add, AddColumns, ColumnPlace, Dropout, DropoutMask, Linear, Op, Scale};
+use spec::{Lora, Model, StorageDtype};
+
+/// The parts of stacked weights, in row order.
+const STACKED: [(&str, &[&str]); 2] = [("qkv", &["q", "k", "v"]), ("gate_up", &["gate", "up"])];
+
+/// Names of the factors.
+const FACTORS: [&str; 2] = ["lora_A", "lora_B"];
+
+/// The first dropout site of adapters, above those of any model.
+const FIRST_SITE: u32 = 1 << 24;
+
+/// The target that selects all linear layers of the blocks, as in PEFT.
+const ALL_LINEAR: &str = "all-linear";
+
+/// A linear layer of a block, or a part of a stacked one, which can have an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptableLinear {
     /// The index of its node.
     node: usize,
-    /// Its path in the block: `attention.qkv`.
+    /// The full name of the weight: `blocks.0.attention.qkv.weight`.
+    weight: String,
+    /// Its path in the block: `attention.qkv`, or `attention.q` for a part.
     pub path: String,
     pub in_features: usize,
     pub out_features: usize,
+    /// Of a part of a stacked layer.
+    part: Option<StackedPart>,
 }
 
-/// The linear layers of a graph's blocks, in the order of execution.
+/// A part of a stacked layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct StackedPart {
+    /// Its number, of this many parts.
+    number: usize,
+    count: usize,
+    /// Of the whole weight.
+    rows: usize,
+}
+
+impl StackedPart {
+    /// Its columns of the output. The parts behind the first one have equal widths.
+    fn place(self) -> ColumnPlace {
+        if self.number == 0 { ColumnPlace::Start } else { ColumnPlace::FromEnd(self.count - self.number) }
+    }
+}
+
+impl AdaptableLinear {
+    /// Whether both adapt the same rows of a weight.
+    pub fn overlaps(&self, other: &AdaptableLinear) -> bool {
+        self.node == other.node && self.part.is_some() != other.part.is_some()
+    }
+
+    /// Its modules in the libraries' classes, such as `self_attn.q_proj`, by naming scheme. Schemes that store its weight
+    /// in another number of tensors are omitted.
+    fn modules(&self, model: &Model) -> impl Iterator<Item = (TensorNaming, String)> {
+        let Model::Transformer(model) = model;
+        let (part, rows) = self.part.map_or((0, self.out_features), |part| (part.number, part.rows));
+        let is_part = self.part.is_some();
+        let tensors = transformer::checkpoint_tensors(model, &self.weight, rows).into_iter();
+        tensors.filter(move |(_, tensors)| (tensors.len() > 1) == is_part).filter_map(
+            move |(naming, tensors)| {
+                // `layers.0.self_attn.q_proj.weight`
+                let path = tensors[part].tensor.strip_suffix(".weight")?.splitn(3, '.').nth(2)?;
+                Some((naming, path.to_owned()))
+            },
+        )
+    }
+}
+
+/// The linear layers of a graph's blocks, in the order of execution; a stacked one is followed by its parts.
 pub fn adaptable(graph: &Graph) -> Vec<AdaptableLinear> {
-    let layer = |(node, Node { op, scope, inputs, .. }): (usize, &Node)| {
-        let scope = &graph.scopes[scope.index()];
-        let weight = &graph.values[*inputs.get(1)?];
-        let is_weight = matches!((op, weight.kind), (Op::Linear(_), ValueKind::Parameter { .. }));
-        let &[out_features, in_features] = weight.ty.shape.dims() else { return None };
-        let block = &graph.scopes[scope.layer.index()].path;
-        let path = format!("{}.{}", scope.path, weight_prefix(weight.name));
-        let path = path.strip_prefix(&format!("{block}."))?.to_owned();
-        (scope.block && is_weight).then_some(AdaptableLinear { node, path, in_features, out_features })
+    graph.nodes.iter().enumerate().flat_map(|(node, of)| adaptable_in(graph, node, of)).collect()
+}
+
+fn adaptable_in(graph: &Graph, node: usize, Node { op, scope, inputs, .. }: &Node) -> Vec<AdaptableLinear> {
+    let scope = &graph.scopes[scope.index()];
+    let Some(weight) = inputs.get(1).map(|&weight| &graph.values[weight]) else { return Vec::new() };
+    let is_weight = matches!((op, weight.kind), (Op::Linear(_), ValueKind::Parameter { .. }));
+    let &[out_features, in_features] = weight.ty.shape.dims() else { return Vec::new() };
+    if !scope.block || !is_weight {
+        return Vec::new();
+    }
+    let block = graph.scopes[scope.layer.index()].path.len() + 1;
+    let sub_layer = &scope.path[block..];
+    let layer = |name: &str, out_features, part| AdaptableLinear {
+        node,
+        weight: graph.full_name(weight),
+        path: format!("{sub_layer}.{name}"),
+        in_features,
+        out_features,
+        part,
     };
-    graph.nodes.iter().enumerate().filter_map(layer).collect()
+    let name = weight_prefix(weight.name);
+    let parts = STACKED.iter().find(|(stacked, _)| *stacked == name).map_or(&[][..], |(_, parts)| parts);
+    let count = parts.len();
+    let parts = parts.iter().zip(weight.stacked.ranges(out_features)).enumerate();
+    let parts = parts.map(|(number, (name, rows))| {
+        layer(name, rows.len(), Some(StackedPart { number, count, rows: out_features }))
+    });
+    std::iter::once(layer(name, out_features, None)).chain(parts).collect()
 }
 
 /// `qkv` of `qkv.weight`.
@@ -39,77 +116,225 @@ fn weight_prefix(weight: &str) -> &str {
     weight.split('.').next().unwrap_or(weight)
 }
 
-/// Matches target names with linear layers; `by_scope` has one entry per layer.
-pub fn targeted(layers: &[AdaptableLinear], targets: &[String]) -> LayerMatches {
-    let scope = |layer: &AdaptableLinear| Scope {
-        path: layer.path.clone(),
+/// The stacked layer of a part, and the part's number: `blocks.0.attention.qkv` and 0 for `blocks.0.attention.q`.
+pub fn stacked_layer(path: &str) -> Option<(String, usize)> {
+    let (sub_layer, name) = path.rsplit_once('.')?;
+    STACKED.iter().find_map(|(stacked, parts)| {
+        let part = parts.iter().position(|part| *part == name)?;
+        Some((format!("{sub_layer}.{stacked}"), part))
+    })
+}
+
+/// Whether a parameter is a factor of an adapter, by its name.
+pub fn is_factor(name: &str) -> bool {
+    FACTORS.contains(&name)
+}
+
+/// The layers that targets select, by index, and the targets that select none.
+pub struct TargetMatches {
+    pub layers: Vec<usize>,
+    pub unknown: Vec<usize>,
+}
+
+/// Matches targets with layers. A target is the path of a layer in its block, a prefix or pattern of paths, or the name
+/// of a module in the library (`q_proj`).
+///
+/// Prefixes and patterns select the layers that the library's class of this model has: stacked ones if it stacks them,
+/// else their parts. They select the other form only if they match no layer of this form.
+///
+/// `naming`: of the model's class in the library, if it has one.
+pub fn targeted(
+    model: &Model,
+    layers: &[AdaptableLinear],
+    targets: &[String],
+    naming: impl FnOnce() -> Option<TensorNaming>,
+) -> TargetMatches {
+    let at = |path: &str| (0..layers.len()).filter(|&layer| layers[layer].path == path).collect::<Vec<_>>();
+    let mut selected: Vec<Vec<usize>> = targets.iter().map(|target| at(target)).collect();
+    if selected.iter().any(Vec::is_empty) {
+        let forms = forms(model, layers, naming());
+        for (target, found) in targets.iter().zip(&mut selected).filter(|(_, found)| found.is_empty()) {
+            let by_path = forms.iter().map(|form| by_path(layers, form, target));
+            let by_module = std::iter::once_with(|| by_module(model, layers, target));
+            *found = by_path.chain(by_module).find(|found| !found.is_empty()).unwrap_or_default();
+        }
+    }
+    let unknown = (0..targets.len()).filter(|&target| selected[target].is_empty()).collect();
+    let mut layers = selected.concat();
+    layers.sort_unstable();
+    layers.dedup();
+    TargetMatches { layers, unknown }
+}
+
+/// The layers as the library's class of the model has them, and those of the other form.
+fn forms(model: &Model, layers: &[AdaptableLinear], naming: Option<TensorNaming>) -> [Vec<usize>; 2] {
+    let is_stacked = |node: usize| layers.iter().any(|layer| layer.node == node && layer.part.is_some());
+    let is_own = |&layer: &usize| {
+        let layer = &layers[layer];
+        let has_module = || layer.modules(model).any(|(of, _)| Some(of) == naming);
+        !is_stacked(layer.node) || (if naming.is_some() { has_module() } else { layer.part.is_some() })
+    };
+    let (own, other) = (0..layers.len()).partition(is_own);
+    [own, other]
+}
+
+fn by_path(layers: &[AdaptableLinear], form: &[usize], target: &str) -> Vec<usize> {
+    let scope = |&layer: &usize| Scope {
+        path: layers[layer].path.clone(),
         parent: None,
         layer: ScopeId(0),
         block: true,
     };
-    let scopes: Vec<Scope> = layers.iter().map(scope).collect();
-    named(&scopes, targets.iter().map(String::as_str))
+    let scopes: Vec<Scope> = form.iter().map(scope).collect();
+    let target = if target == ALL_LINEAR { "*" } else { target };
+    let LayerMatches { by_scope, .. } = named(&scopes, [target]);
+    form.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(&layer, _)| layer).collect()
+}
+
+/// As in PEFT: a module's path ends with the name.
+fn by_module(model: &Model, layers: &[AdaptableLinear], target: &str) -> Vec<usize> {
+    let ends_with =
+        |path: &str| path.strip_suffix(target).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let has_name = |layer: &AdaptableLinear| layer.modules(model).any(|(_, path)| ends_with(&path));
+    (0..layers.len()).filter(|&layer| has_name(&layers[layer])).collect()
 }
 
 impl Graph {
-    /// Freezes all parameters, stores the weights of the blocks' linear layers in the format of the LoRA base, and adds
-    /// factors to the targeted layers.
-    pub fn adapt(&mut self, lora: &Lora, params: StorageDtype) {
+    /// Freezes all parameters but those of the trained layers, stores the frozen weights of the blocks' linear layers and
+    /// the tables in their formats, and adds factors to the targeted layers.
+    pub fn adapt(&mut self, model: &Model, lora: &Lora, params: StorageDtype) {
         let layers = adaptable(self);
-        for value in &mut self.values {
-            if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
-                *trainable = false;
+        let trained = named(&self.scopes, lora.trained.iter().map(String::as_str)).by_scope;
+        let adaptable: HashSet<usize> = layers.iter().map(|layer| self.nodes[layer.node].inputs[1]).collect();
+        for (index, value) in self.values.iter_mut().enumerate() {
+            let Scope { block, .. } = self.scopes[value.scope.index()];
+            let ValueKind::Parameter { trainable, storage, .. } = &mut value.kind else { continue };
+            *trainable = trained[value.scope.index()].is_some();
+            if *trainable {
+                continue;
             }
-        }
-        for layer in &layers {
-            let weight = self.nodes[layer.node].inputs[1];
-            if let ValueKind::Parameter { storage, .. } = &mut self.values[weight].kind {
+            if adaptable.contains(&index) {
                 *storage = lora.storage(params);
+            } else if !block && value.ty.shape.dims().len() == 2 {
+                *storage = lora.table_storage(params);
             }
         }
-        let targeted = targeted(&layers, &lora.targets).by_scope;
-        let mut layers =
-            layers.iter().zip(targeted).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer);
-        let mut next = layers.next();
-        for (index, node) in std::mem::take(&mut self.nodes).into_iter().enumerate() {
-            match next {
-                Some(layer) if layer.node == index => {
-                    self.add_factors(node, layer, lora);
-                    next = layers.next();
-                }
-                _ => self.nodes.push(node),
+        let seeds = (lora.dropout > 0.0).then(|| self.seeds());
+        let mut adapters = Adapters { graph: self, lora, seeds, next_site: FIRST_SITE };
+        let mut selected: HashMap<usize, Vec<&AdaptableLinear>> = HashMap::new();
+        for layer in targeted(model, &layers, &lora.targets, || model.naming()).layers {
+            selected.entry(layers[layer].node).or_default().push(&layers[layer]);
+        }
+        for (index, node) in std::mem::take(&mut adapters.graph.nodes).into_iter().enumerate() {
+            match selected.get(&index).map(Vec::as_slice) {
+                None => adapters.graph.nodes.push(node),
+                Some([layer]) if layer.part.is_none() => adapters.add(node, layer),
+                Some(parts) => adapters.add_parts(node, parts),
             }
         }
     }
 
+    /// The seeds of the batch's samples. A model without dropout has no such input.
+    fn seeds(&mut self) -> usize {
+        let part = Part::seeds();
+        let inputs: Vec<usize> = self.inputs().collect();
+        let present = inputs.iter().find(|&&input| self.values[input].name == part.name);
+        let GraphValue { scope, ty, .. } = self.values[inputs[0]];
+        present.copied().unwrap_or_else(|| self.input(scope, &part, ty.shape.dims()[0]))
+    }
+}
+
+/// Adds factors to the layers of a graph.
+struct Adapters<'a> {
+    graph: &'a mut Graph,
+    lora: &'a Lora,
+    /// The seeds of the batch's samples, with dropout.
+    seeds: Option<usize>,
+    /// The next dropout site.
+    next_site: u32,
+}
+
+impl Adapters<'_> {
     /// Appends a linear layer with its factors. The sum of both writes the layer's original outputs.
-    fn add_factors(&mut self, node: Node, layer: &AdaptableLinear, lora: &Lora) {
+    fn add(&mut self, node: Node, layer: &AdaptableLinear) {
         let Op::Linear(linear) = node.op else { unreachable!("only linear layers are adapted") };
         let Node { scope, inputs, outputs, .. } = node;
-        let adapter = self.child_scope(scope, weight_prefix(self.values[inputs[1]].name));
-        let a = self.parameter("lora_A", adapter, &[lora.rank, layer.in_features], Initial::FanIn);
-        let b = self.parameter("lora_B", adapter, &[layer.out_features, lora.rank], Initial::Constant(0.0));
-        // B has the rows of the weight.
-        self.values[b].stacked = self.values[inputs[1]].stacked;
         let product = Linear { bias: false, activation: None, residual: false, ..linear };
-        let [low] = self.node(Op::Linear(product), adapter, vec![inputs[0], a], ["low"]);
-        let factor = (lora.alpha / lora.rank as f64) as f32;
-        let [scaled] = self.node(Op::Scale(Scale { factor }), adapter, vec![low], ["scaled"]);
+        let (adapter, [scaled, b]) = self.factors(product, scope, inputs[0], layer);
+        let graph = &mut *self.graph;
+        // B has the rows of the weight.
+        graph.values[b].stacked = graph.values[inputs[1]].stacked;
         let base = Op::Linear(Linear { activation: None, ..linear });
-        let [base] = self.node(base, scope, inputs, ["base"]);
+        let [base] = graph.node(base, scope, inputs, ["base"]);
         match linear.activation {
             // The last matmul adds to the base output in place.
             None if linear.residual => {
                 let op = Op::Linear(Linear { residual: true, ..product });
-                self.nodes.push(Node { op, scope: adapter, inputs: vec![scaled, b, base], outputs });
+                graph.nodes.push(Node { op, scope: adapter, inputs: vec![scaled, b, base], outputs });
             }
             activation => {
                 assert!(!linear.residual, "a linear layer with a residual has no activation");
-                let [change] = self.node(Op::Linear(product), adapter, vec![scaled, b], ["change"]);
+                let [change] = graph.node(Op::Linear(product), adapter, vec![scaled, b], ["change"]);
                 let op = Op::Add(Add { activation, stream: false });
-                self.nodes.push(Node { op, scope, inputs: vec![base, change], outputs });
+                graph.nodes.push(Node { op, scope, inputs: vec![base, change], outputs });
             }
         }
+    }
+
+    /// Appends a stacked linear layer with the factors of some of its parts. The last sum writes the layer's original
+    /// output.
+    fn add_parts(&mut self, node: Node, parts: &[&AdaptableLinear]) {
+        let Op::Linear(linear) = node.op else { unreachable!("only linear layers are adapted") };
+        assert!(linear.activation.is_none() && !linear.residual, "stacked layers have one plain output");
+        let Node { scope, inputs, outputs, .. } = node;
+        let (x, product) = (inputs[0], Linear { bias: false, ..linear });
+        let [mut sum] = self.graph.node(Op::Linear(linear), scope, inputs, ["base"]);
+        for (index, layer) in parts.iter().enumerate() {
+            let place = layer.part.expect("parts of stacked layers").place();
+            let (adapter, [scaled, b]) = self.factors(product, scope, x, layer);
+            let [change] = self.graph.node(Op::Linear(product), adapter, vec![scaled, b], ["change"]);
+            let op = Op::AddColumns(AddColumns { place });
+            if index + 1 < parts.len() {
+                [sum] = self.graph.node(op, scope, vec![sum, change], ["sum"]);
+            } else {
+                let outputs = outputs.clone();
+                self.graph.nodes.push(Node { op, scope, inputs: vec![sum, change], outputs });
+            }
+        }
+    }
+
+    /// Adds the factors of a layer with input x, in a scope of their own. Returns that scope and the operands of the last
+    /// matmul: `factor (dropout(x) A^T)` and B.
+    fn factors(
+        &mut self,
+        product: Linear,
+        scope: ScopeId,
+        x: usize,
+        layer: &AdaptableLinear,
+    ) -> (ScopeId, [usize; 2]) {
+        let Adapters { graph, lora, .. } = self;
+        let name = layer.path.rsplit('.').next().unwrap_or(&layer.path);
+        let adapter = graph.child_scope(scope, name);
+        let [a, b] = FACTORS;
+        let a = graph.parameter(a, adapter, &[lora.rank, layer.in_features], Initial::FanIn);
+        let b = graph.parameter(b, adapter, &[layer.out_features, lora.rank], Initial::Constant(0.0));
+        let factor = lora.factor();
+        let x = self.dropout(adapter, x);
+        let [low] = self.graph.node(Op::Linear(product), adapter, vec![x, a], ["low"]);
+        let [scaled] = self.graph.node(Op::Scale(Scale { factor }), adapter, vec![low], ["scaled"]);
+        (adapter, [scaled, b])
+    }
+
+    /// Dropout of x, at a site that does not depend on the rate.
+    fn dropout(&mut self, scope: ScopeId, x: usize) -> usize {
+        let site = self.next_site;
+        self.next_site += 1;
+        let Some((dropped, seeds)) = DropoutMask::at_rate(self.lora.dropout, site).zip(self.seeds) else {
+            return x;
+        };
+        let op = Op::Dropout(Dropout { dropped, residual: false, stream: false, to: None });
+        let [x] = self.graph.node(op, scope, vec![x, seeds], ["dropped"]);
+        x
     }
 }
 
@@ -117,7 +342,6 @@ impl Graph {
 mod tests {
     use super::*;
     use crate as graph;
-    use spec::LoraBase;
 
     fn paths(graph: &Graph) -> Vec<String> {
         adaptable(graph).into_iter().map(|layer| layer.path).collect()
@@ -128,11 +352,11 @@ mod tests {
     fn adapter_factors_follow_the_base_parameters() {
         let model = testing::small().model;
         let plain = graph::build(&model, 2);
-        assert_eq!(paths(&plain), ["attention.qkv", "attention.out", "mlp.up", "mlp.out"].repeat(2));
+        let attention = ["attention.qkv", "attention.q", "attention.k", "attention.v", "attention.out"];
+        assert_eq!(paths(&plain), [&attention[..], &["mlp.up", "mlp.out"]].concat().repeat(2));
         let targets = ["mlp".to_owned(), "*.qkv".to_owned()].to_vec();
-        let lora = Lora { rank: 5, alpha: 10.0, targets, base: LoraBase::Nf4, double_quantization: true };
         let mut adapted = plain.clone();
-        adapted.adapt(&lora, StorageDtype::Fp32);
+        adapted.adapt(&model, &Lora::new(5, 10.0, targets), StorageDtype::Fp32);
         let (base, added) = adapted.values.split_at(plain.values.len());
         assert!(
             base.iter().zip(&plain.values).all(|(a, b)| (a.name, a.scope, a.ty) == (b.name, b.scope, b.ty))

@@ -7,7 +7,7 @@ mod micro_batches;
 mod transformer;
 mod values;
 
-pub use adapters::{AdaptableLinear, adaptable, targeted};
+pub use adapters::{AdaptableLinear, TargetMatches, adaptable, is_factor, stacked_layer, targeted};
 pub use layers::{LayerMatches, named};
 pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass};
 pub use values::goes_by;

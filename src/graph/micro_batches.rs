@@ -2,7 +2,7 @@
 //! evaluation.
 
 use super::{Graph, build_on};
-use spec::{Attention, Model, RunConfig};
+use spec::{Attention, RunConfig};
 
 /// A micro-batch of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,20 +40,20 @@ pub struct Graphs {
 impl Graphs {
     /// The passes of a run.
     pub fn of(config: &RunConfig) -> Graphs {
-        let evaluated = config.model.draws().then(|| config.model.evaluated());
-        let build_graphs = |model: &Model| Graphs::new(config, |samples| forward(config, model, samples));
+        let evaluated = config.draws().then(|| config.evaluated());
+        let build_graphs = |config: &RunConfig| Graphs::new(config, |samples| forward(config, samples));
         let own_batch = |samples: usize| {
-            let model = evaluated.as_ref().unwrap_or(&config.model);
-            Graphs { full: forward(config, model, samples), tail: None, evaluated: None }
+            let config = evaluated.as_ref().unwrap_or(config);
+            Graphs { full: forward(config, samples), tail: None, evaluated: None }
         };
         let own_batch = config.evaluation_batch().map(own_batch);
         let graphs = match &evaluated {
-            None => build_graphs(&config.model),
+            None => build_graphs(config),
             Some(evaluated) if !config.trains() => build_graphs(evaluated),
             Some(evaluated) => {
                 let needs = config.evaluation.is_some() && own_batch.is_none();
                 let evaluated = needs.then(|| Box::new(build_graphs(evaluated)));
-                Graphs { evaluated, ..build_graphs(&config.model) }
+                Graphs { evaluated, ..build_graphs(config) }
             }
         };
         Graphs { evaluated: own_batch.map(Box::new).or(graphs.evaluated), ..graphs }
@@ -89,25 +89,25 @@ impl Graphs {
     }
 }
 
-/// The forward pass of `model` over `samples` samples, with the run's strategy applied. Inference freezes everything.
-fn forward(config: &RunConfig, model: &Model, samples: usize) -> Graph {
-    let mut graph = forward_pass(config, model, samples);
+/// The forward pass over `samples` samples, with the run's strategy applied. Inference freezes everything.
+fn forward(config: &RunConfig, samples: usize) -> Graph {
+    let mut graph = forward_pass(config, samples);
     if !config.trains() {
         graph.freeze_all();
     }
     graph
 }
 
-/// The forward pass of `model` over `samples` samples, with the run's strategy applied. If lengths vary, the samples have
-/// the length of the longest.
-pub fn forward_pass(config: &RunConfig, model: &Model, samples: usize) -> Graph {
-    let mut graph = build_on(model, config.documents(), samples, config.longest());
+/// The forward pass over `samples` samples, with the run's strategy applied. If lengths vary, the samples have the length
+/// of the longest.
+pub fn forward_pass(config: &RunConfig, samples: usize) -> Graph {
+    let mut graph = build_on(&config.model, config.documents(), samples, config.longest());
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();
     }
     graph.freeze(&config.strategy.freeze);
     if let Some(lora) = &config.strategy.lora {
-        graph.adapt(lora, config.strategy.params);
+        graph.adapt(&config.model, lora, config.strategy.params);
     }
     graph
 }

@@ -43,7 +43,7 @@ fn distinct_ends(names: &[String], parts: usize) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spec::{Attention, Lora, LoraBase, Strategy};
+    use spec::{Attention, Lora, Strategy};
 
     fn keep(names: &[&str]) -> Result<Vec<String>, String> {
         keep_with(|_| (), names)
@@ -76,8 +76,7 @@ mod tests {
         assert!(keep(&["scores"]).is_err());
 
         let adapted = |strategy: &mut Strategy| {
-            let (targets, base) = (vec!["mlp.up".to_owned()], LoraBase::Params);
-            strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization: false });
+            strategy.lora = Some(Lora::new(4, 8.0, vec!["mlp.up".to_owned()]));
         };
         assert_eq!(
             keep_with(adapted, &["up.scaled"]).unwrap(),

@@ -4,9 +4,13 @@
 use std::collections::HashSet;
 use std::ptr;
 
-use graph::{AdaptableLinear, Graph, GraphValue, Graphs, LayerMatches, Scope, ScopeId, ValueKind, named};
+use data::{TensorNaming, Weights};
+use graph::{
+    AdaptableLinear, Graph, GraphValue, Graphs, LayerMatches, Scope, ScopeId, TargetMatches, ValueKind, named,
+};
 use spec::{
-    Group, LayerDevice, LayerPlacement, Lora, Problem, RunConfig, Strategy, Table, attach_span, group_of,
+    Group, LayerDevice, LayerPlacement, Lora, Model, Problem, RunConfig, StorageDtype, Strategy, Table,
+    attach_span, group_of,
 };
 
 /// Keys, as named in errors.
@@ -14,6 +18,7 @@ const FREEZE: &str = "strategy.freeze";
 const PLACE: &str = "strategy.place";
 const RANK: &str = "strategy.lora.rank";
 const TARGETS: &str = "strategy.lora.targets";
+const TRAINED: &str = "strategy.lora.trained";
 
 /// Replaces names by layer paths. Fails if a name matches no layer or the choice is impossible.
 pub(super) fn resolve(config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
@@ -30,18 +35,14 @@ fn with_layer_paths(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Ve
     }
     let graph = graph::build(&config.model, 1);
     freeze.sort_unstable();
-    let targets = lora.as_ref().map_or(Ok(Vec::new()), |lora| lora_targets(&graph, lora, tree));
-    match (frozen_layers(&graph, freeze, trains, tree), placed_layers(&graph, place, tree), targets) {
-        (Ok(frozen), Ok(placed), Ok(targets)) => {
-            (*freeze, *place) = (frozen, placed);
-            if let Some(lora) = lora {
-                lora.targets = targets;
-                lora.base = lora.base.beside(*params);
-            }
+    let adapters = lora.as_ref().map(|lora| adapters(&config.model, &graph, lora, *params, tree)).transpose();
+    match (frozen_layers(&graph, freeze, trains, tree), placed_layers(&graph, place, tree), adapters) {
+        (Ok(frozen), Ok(placed), Ok(adapters)) => {
+            (*freeze, *place, *lora) = (frozen, placed, adapters);
             Ok(config)
         }
-        (frozen, placed, targets) => {
-            Err([frozen.err(), placed.err(), targets.err()].into_iter().flatten().collect())
+        (frozen, placed, adapters) => {
+            Err([frozen.err(), placed.err(), adapters.err()].into_iter().flatten().collect())
         }
     }
 }
@@ -83,45 +84,135 @@ fn check_parameter_groups(config: &RunConfig, tree: &Table) -> Result<(), Proble
     Err(attach_span(message, &[&key], tree, suggest_names(&names, pattern)))
 }
 
-/// The linear layers of a block that LoRA adapts.
-fn lora_targets(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Problem> {
+/// Resolves the layers of `lora`, and gives equal choices of storage one name.
+fn adapters(
+    model: &Model,
+    graph: &Graph,
+    lora: &Lora,
+    params: StorageDtype,
+    tree: &Table,
+) -> Result<Lora, Problem> {
     let mut layers = graph::adaptable(graph);
     // All blocks have the same layers.
     let mut seen = HashSet::new();
     layers.retain(|layer| seen.insert(layer.path.clone()));
+    let targeted = lora_targets(model, &layers, lora, tree)?;
+    let trained = trained_layers(graph, lora, &targeted, tree)?;
+    let targets = targeted.iter().map(|layer| layer.path.clone()).collect();
+    let tables = lora.tables.filter(|tables| *tables != params);
+    Ok(Lora { targets, trained, tables, base: lora.base.beside(params), ..lora.clone() })
+}
+
+/// The linear layers of a block that LoRA adapts.
+fn lora_targets<'l>(
+    model: &Model,
+    layers: &'l [AdaptableLinear],
+    lora: &Lora,
+    tree: &Table,
+) -> Result<Vec<&'l AdaptableLinear>, Problem> {
     let paths: Vec<&str> = layers.iter().map(|layer| layer.path.as_str()).collect();
     if lora.targets.is_empty() {
         let message = "lora has no targets: nothing would be trained";
         return Err(attach_span(message.to_owned(), &[TARGETS], tree, suggest_names(&paths, "")));
     }
-    let mut targets = lora.targets.clone();
-    targets.sort_unstable();
-    let LayerMatches { by_scope, unknown, .. } = graph::targeted(&layers, &targets);
+    let TargetMatches { layers: selected, unknown } =
+        graph::targeted(model, layers, &lora.targets, || naming(model));
     if let Some(&unknown) = unknown.first() {
-        let name = &targets[unknown];
+        let name = &lora.targets[unknown];
         let message = format!("lora: unknown target `{name}`: not a linear layer of this model's blocks");
-        let help = match spec::other_target(name) {
-            Some(target) => format!("did you mean `{target}`?"),
-            None => suggest_names(&paths, name),
+        let help = if ["head", "lm_head", "embed_out"].contains(&name.as_str()) {
+            "adapters are in blocks; to train the head in full, use trained = [\"head\"]".to_owned()
+        } else {
+            suggest_names(&paths, name)
         };
         return Err(attach_span(message, &[TARGETS], tree, help));
     }
-    let targeted: Vec<&AdaptableLinear> =
-        layers.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer).collect();
+    let targeted: Vec<&AdaptableLinear> = selected.into_iter().map(|layer| &layers[layer]).collect();
+    for (index, layer) in targeted.iter().enumerate() {
+        if let Some(part) = targeted[index..].iter().find(|other| layer.overlaps(other)) {
+            let (whole, part) = (&layer.path, &part.path);
+            return Err(attach_span(
+                format!("lora targets `{whole}` and its part `{part}`"),
+                &[TARGETS],
+                tree,
+                format!("use `{whole}` for one pair of factors, or its parts for a pair each"),
+            ));
+        }
+    }
     let most = |layer: &AdaptableLinear| layer.in_features.min(layer.out_features);
     if let Some(layer) = targeted.iter().find(|layer| most(layer) < lora.rank) {
-        let AdaptableLinear { path, in_features, out_features, .. } = layer;
+        let AdaptableLinear { path, in_features, .. } = layer;
         return Err(attach_span(
             format!(
-                "lora.rank = {} is too large for `{path}`, whose weight is {out_features} by {in_features}",
-                lora.rank
+                "lora.rank = {} is too large for `{path}`, whose weight is {} by {in_features}",
+                lora.rank, layer.out_features
             ),
             &[RANK],
             tree,
             format!("use 1 to {}", targeted.iter().map(|layer| most(layer)).min().unwrap_or(1)),
         ));
     }
-    Ok(targeted.iter().map(|layer| layer.path.clone()).collect())
+    Ok(targeted)
+}
+
+/// How the library's class of a model names its tensors: as the model's checkpoint, if that can be read, since several
+/// classes have one architecture (Llama, Phi-3).
+fn naming(model: &Model) -> Option<TensorNaming> {
+    let stored =
+        model.weights().and_then(|file| Weights::open(file).ok()?.matched(&graph::needed(model)).ok());
+    stored.and_then(|stored| stored.naming()).or_else(|| model.naming())
+}
+
+/// The outermost of the layers that are trained in full beside the factors.
+fn trained_layers(
+    graph: &Graph,
+    lora: &Lora,
+    targeted: &[&AdaptableLinear],
+    tree: &Table,
+) -> Result<Vec<String>, Problem> {
+    let mut names = lora.trained.clone();
+    names.sort_unstable();
+    let LayerMatches { by_scope, .. } = resolve_names(graph, TRAINED, &names, tree)?;
+    let is_trained = |scope: ScopeId| by_scope[scope.index()].is_some();
+    for node in graph.nodes.iter().filter(|node| is_trained(node.scope)) {
+        let mut parameters = node.inputs.iter().filter(|&&input| is_parameter(graph, input));
+        let frozen = parameters.find(|&&input| !is_trained(graph.values[input].scope));
+        if let Some(value) = frozen.map(|&input| &graph.values[input]) {
+            let (layer, owner) = (path(graph, node.scope), path(graph, value.scope));
+            return Err(attach_span(
+                format!("`{layer}` cannot be trained by itself: it is tied to `{owner}.{}`", value.name),
+                &[TRAINED],
+                tree,
+                format!(
+                    "use trained = [\"{owner}\", \"{layer}\"]: a tied parameter is trained wherever it is used"
+                ),
+            ));
+        }
+    }
+    let adapted = |scope: &Scope| {
+        let inner = scope.path.strip_prefix(path(graph, scope.layer))?.trim_start_matches('.');
+        let is_within = |layer: &&&AdaptableLinear| {
+            inner.is_empty() || layer.path.strip_prefix(inner).is_some_and(|rest| rest.starts_with('.'))
+        };
+        targeted.iter().find(is_within).filter(|_| scope.block)
+    };
+    let scopes = graph.scopes.iter().zip((0..).map(ScopeId)).filter(|(_, id)| is_trained(*id));
+    if let Some((scope, layer)) = scopes.clone().find_map(|(scope, _)| Some((scope, adapted(scope)?))) {
+        return Err(attach_span(
+            format!("lora trains `{}` in full and has factors in it: `{}`", scope.path, layer.path),
+            &[TRAINED],
+            tree,
+            "a layer is trained in full or by factors: remove it from trained or from targets".to_owned(),
+        ));
+    }
+    Ok(outermost(scopes))
+}
+
+/// The paths of selected scopes that lie in no other one.
+fn outermost<'g>(scopes: impl Iterator<Item = (&'g Scope, ScopeId)> + Clone) -> Vec<String> {
+    let selected: HashSet<ScopeId> = scopes.clone().map(|(_, id)| id).collect();
+    let is_outermost = |scope: &Scope| scope.parent.is_none_or(|parent| !selected.contains(&parent));
+    scopes.filter(|(scope, _)| is_outermost(scope)).map(|(scope, _)| scope.path.clone()).collect()
 }
 
 /// The outermost of the frozen layers.
@@ -159,10 +250,8 @@ fn frozen_layers(
             ));
         }
     }
-    let outermost = |scope: &&Scope| scope.parent.is_none_or(|parent| !frozen(parent));
     let scopes = graph.scopes.iter().zip((0..).map(ScopeId)).filter(|(_, id)| frozen(*id));
-    let scopes = scopes.map(|(scope, _)| scope).filter(outermost);
-    Ok(scopes.map(|scope| scope.path.clone()).collect())
+    Ok(outermost(scopes))
 }
 
 /// The outermost layers that are placed on another device than their parents.
@@ -231,8 +320,9 @@ pub(super) fn suggest_names(paths: &[&str], name: &str) -> String {
     if (1..=100).contains(&name.len()) {
         paths.sort_by_cached_key(|path| strsim::damerau_levenshtein(path, name));
     }
-    let others = paths.len().saturating_sub(MOST);
-    let shown: Vec<String> = paths.iter().take(MOST).map(|path| format!("`{path}`")).collect();
+    let shown = if paths.len() == MOST + 1 { MOST + 1 } else { MOST };
+    let others = paths.len().saturating_sub(shown);
+    let shown: Vec<String> = paths.iter().take(shown).map(|path| format!("`{path}`")).collect();
     match (others, shown.split_last()) {
         (0, Some((last, []))) => format!("use {last}"),
         (0, Some((last, first))) => format!("use {} or {last}", first.join(", ")),
@@ -243,8 +333,6 @@ pub(super) fn suggest_names(paths: &[&str], name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spec::LoraBase;
-
     fn place(places: &[(&str, LayerDevice)]) -> Result<LayerPlacement, String> {
         let mut config = testing::small();
         config.strategy.place = places.iter().map(|(name, home)| ((*name).to_owned(), *home)).collect();
@@ -273,19 +361,32 @@ mod tests {
     fn lora_targets_are_resolved_to_layer_paths() {
         let targets = |names: &[&str]| {
             let targets = names.iter().map(|name| (*name).to_owned()).collect();
-            let (base, double_quantization) = (LoraBase::Params, false);
             let mut config = testing::small();
-            config.strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization });
+            config.strategy.lora = Some(Lora::new(4, 8.0, targets));
             let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
             resolved.map(|config| config.strategy.lora.unwrap().targets)
         };
         let three = ["attention.qkv", "mlp.up", "mlp.out"];
         assert_eq!(targets(&["mlp", "*.qkv", "attention.qkv"]).unwrap(), three);
-        assert_eq!(targets(&["*"]).unwrap().len(), 4);
+        // As GPT-2's class has them.
+        let all = ["attention.qkv", "attention.out", "mlp.up", "mlp.out"];
+        for names in [
+            &["*"][..],
+            &["all-linear"],
+            &["c_attn", "c_proj", "c_fc"],
+            &["attn.c_attn", "attention.out", "mlp"],
+        ] {
+            assert_eq!(targets(names).unwrap(), all);
+        }
+        // Parts by name only.
+        assert_eq!(targets(&["v_proj", "attention.q"]).unwrap(), ["attention.q", "attention.v"]);
         assert_eq!(
-            targets(&["attention.v"]).unwrap_err(),
-            "lora: unknown target `attention.v`: not a linear layer of this model's blocks; use `attention.qkv`, \
-             `attention.out`, `mlp.out` or `mlp.up`"
+            targets(&["attention.w"]).unwrap_err(),
+            "lora: unknown target `attention.w`: not a linear layer of this model's blocks; use `attention.q`, \
+             `attention.k`, `attention.v`, `attention.qkv`, `attention.out`, `mlp.out` or `mlp.up`"
+        );
+        assert!(
+            targets(&["*.qkv", "attention.q"]).unwrap_err().contains("targets `attention.qkv` and its part")
         );
     }
 

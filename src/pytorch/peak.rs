@@ -42,7 +42,7 @@ impl LivePeak {
 
 /// Elements of the logits of a full micro-batch: the input of the loss.
 pub(crate) fn logits(config: &RunConfig) -> Option<u64> {
-    let graph = forward_pass(config, &config.model, config.micro_batch());
+    let graph = forward_pass(config, config.micro_batch());
     let loss = graph.nodes.iter().find(|node| matches!(node.op, Op::CrossEntropy(_)))?;
     Some(graph.values[loss.inputs[0]].ty.shape.elements() as u64)
 }

@@ -52,7 +52,7 @@ pub fn sequence(
 /// # Errors
 /// The graph has an operation that is not covered.
 pub(crate) fn check_graph(config: &RunConfig) -> Result<(), NotCovered> {
-    coverage::check_operations(config, &forward_pass(config, &config.model, config.micro_batch()))
+    coverage::check_operations(config, &forward_pass(config, config.micro_batch()))
 }
 
 /// The samples of a batch and, if lengths vary, their length.
@@ -293,7 +293,7 @@ impl<'a> Modules<'a> {
     fn new(torch: &Torch, config: &'a RunConfig) -> Result<Modules<'a>, NotCovered> {
         // Buffers have the length of the context, whatever the lengths of samples.
         let at_context = RunConfig { lengths: None, ..config.clone() };
-        let graph = |samples| forward_pass(&at_context, &config.model, samples);
+        let graph = |samples| forward_pass(&at_context, samples);
         let full = Module::new(torch, config, graph(config.micro_batch()))?;
         let tail = config.tail().map(|samples| full.resized(graph(samples)));
         Ok(Modules { config, full, tail, others: RefCell::default() })
@@ -316,7 +316,7 @@ impl<'a> Modules<'a> {
         let module = others.entry((samples, length)).or_insert_with(|| {
             let of_length = length.map(|length| self.config.at_length(length));
             let config = of_length.as_ref().unwrap_or(self.config);
-            self.full.resized(forward_pass(config, &config.model, samples))
+            self.full.resized(forward_pass(config, samples))
         });
         Rc::clone(module)
     }

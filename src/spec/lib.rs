@@ -23,7 +23,6 @@ pub use reader::source::{Sources, Span};
 pub use reader::tree::Table;
 pub use schema::collect::{Collect, CollectedIn, CollectedOutput};
 pub use schema::data::*;
-pub use schema::hints::other_target;
 pub use schema::memory::{MemoryKey, ProgramKey};
 pub use schema::model::*;
 pub use schema::optimizer::*;

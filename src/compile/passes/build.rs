@@ -291,19 +291,17 @@ fn results(loss: ValueId) -> Results {
 
 /// One instruction per parameter that writes its initial value.
 fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
-    let (weights, lora) = (config.model.weights().is_some(), config.strategy.lora.is_some());
-    // LoRA factors, the only trained parameters then, are never in checkpoint files.
-    let stored = |parameter: &Parameter| weights && !(lora && program.buckets[parameter.bucket].trainable);
+    let has_weights = config.model.weights().is_some();
     let launch = |parameter: &Parameter| {
         let value = program.value(parameter.value);
+        // Checkpoints have no factors of adapters.
+        let is_stored = has_weights && !graph::is_factor(value.name);
         let normal = |deviation| {
             let (seed, site) = (config.train.seed, parameter.site);
             Op::Normal(Normal { output: value.ty, deviation, seed, site })
         };
         let op = match parameter.initial {
-            _ if stored(parameter) => {
-                Op::LoadParameter(LoadParameter { output: value.ty, site: parameter.site })
-            }
+            _ if is_stored => Op::LoadParameter(LoadParameter { output: value.ty, site: parameter.site }),
             graph::Initial::Constant(constant) => Op::Fill(Fill { output: value.ty, value: constant }),
             graph::Initial::Normal(deviation) => normal(Deviation::Fixed(deviation)),
             graph::Initial::FanIn => normal(Deviation::FanIn),

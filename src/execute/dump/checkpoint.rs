@@ -10,7 +10,7 @@ use super::tensor_file::{TensorFile, TensorHeader};
 use crate::engine::Engine;
 use crate::error::{Stop, cannot_write};
 use crate::prepare::Prepared;
-use compile::Program;
+use compile::{Parameter, Program};
 use data::{CheckpointTensor, Form, StoredParameters, TensorNaming};
 use ops::ValueId;
 use spec::{HfConfiguration, Lora, Model, RunConfig};
@@ -19,6 +19,8 @@ const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
 const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
 const ADAPTER_FILE: &str = "adapter_model.safetensors";
+/// The prefix of PEFT's tensors.
+const BASE: &str = "base_model.model.";
 
 /// The files of a run's checkpoint: the configuration, then the tensors.
 pub(super) fn files(config: &RunConfig) -> [&'static str; 2] {
@@ -57,23 +59,17 @@ pub(super) fn write(folder: &Path, run: &Prepared, engine: &mut Engine) -> Resul
         let required = needed.iter().find(|required| required.name == parameter);
         required.and_then(|required| required.tensors(naming)).unwrap_or_default()
     };
-    let names = program.parameters.iter().map(|parameter| program.full_name(parameter.value));
-    let layer = |name: &str| match name.rsplit_once(".lora_") {
-        Some((layer, _)) => format!("{layer}.weight"),
-        None => name.to_owned(),
+    let saved = match &config.strategy.lora {
+        None => parameters(program, naming, |_| true, tensors_of),
+        Some(_) => trained(program, naming, tensors_of),
     };
-    let unnamed = names.map(|name| layer(&name)).find(|name| tensors_of(name).is_empty());
-    let (fields, tensors) = match &config.strategy.lora {
-        None => (configuration.fields, parameters(program, naming, tensors_of)),
-        Some(lora) => {
-            let tensors = factors(program, naming, tensors_of);
-            (adapter(lora, naming, config.model.weights(), &tensors), tensors)
-        }
+    let unnamed =
+        |name| cannot_write(folder, std::io::Error::other(format!("the library has no name for {name}")));
+    let tensors = saved.map_err(unnamed)?;
+    let fields = match &config.strategy.lora {
+        None => configuration.fields,
+        Some(lora) => adapter(lora, naming, config.model.weights(), &tensors),
     };
-    if let Some(name) = unnamed {
-        let problem = format!("the library has no name for {name}");
-        return Err(cannot_write(folder, std::io::Error::other(problem)).into());
-    }
     let [config_file, tensor_file] = files(config);
     let path = folder.join(config_file);
     let text = serde_json::to_vec_pretty(&fields).map_err(std::io::Error::other);
@@ -81,47 +77,66 @@ pub(super) fn write(folder: &Path, run: &Prepared, engine: &mut Engine) -> Resul
     write_tensors(&folder.join(tensor_file), program, engine, &tensors)
 }
 
-/// All parameters under the library's names.
+/// Selected parameters under the library's names. Fails with the name of a parameter that the library does not have.
 fn parameters<'a>(
     program: &Program,
     naming: TensorNaming,
+    is_selected: impl Fn(&Parameter) -> bool,
     tensors_of: impl Fn(&str) -> &'a [CheckpointTensor],
-) -> Vec<SavedTensor> {
-    let of_parameter = |id: ValueId| {
-        let tensors = with_rows(tensors_of(&program.full_name(id)));
-        tensors.map(move |(tensor, rows)| SavedTensor {
+) -> Result<Vec<SavedTensor>, String> {
+    let mut saved = Vec::new();
+    for &Parameter { value, .. } in program.parameters.iter().filter(|parameter| is_selected(parameter)) {
+        let name = program.full_name(value);
+        let tensors = tensors_of(&name);
+        if tensors.is_empty() {
+            return Err(name);
+        }
+        saved.extend(with_rows(tensors).map(|(tensor, rows)| SavedTensor {
             name: naming.with_prefix(&tensor.tensor),
-            parameter: id,
+            parameter: value,
             rows,
             form: tensor.form,
-        })
-    };
-    program.parameters.iter().flat_map(|parameter| of_parameter(parameter.value)).collect()
+        }));
+    }
+    Ok(saved)
 }
 
-/// The factors of LoRA under PEFT's names. Layers that the library splits share the factor A here: each part gets it, and
-/// its own rows of B.
-fn factors<'a>(
+/// The factors of LoRA and the layers trained in full under PEFT's names. Layers that the library splits, but that have
+/// one factor A here: each part gets it, and its own rows of B.
+fn trained<'a>(
     program: &Program,
     naming: TensorNaming,
     tensors_of: impl Fn(&str) -> &'a [CheckpointTensor],
-) -> Vec<SavedTensor> {
-    let mut saved = Vec::new();
-    for parameter in &program.parameters {
+) -> Result<Vec<SavedTensor>, String> {
+    let is_factor = |parameter: &Parameter| graph::is_factor(program.value(parameter.value).name);
+    let in_full =
+        |parameter: &Parameter| program.buckets[parameter.bucket].trainable && !is_factor(parameter);
+    let mut saved = parameters(program, naming, in_full, &tensors_of)?;
+    saved.iter_mut().for_each(|tensor| tensor.name.insert_str(0, BASE));
+    for parameter in program.parameters.iter().filter(|parameter| is_factor(parameter)) {
         let name = program.full_name(parameter.value);
         let all_rows = program.ty(parameter.value).shape.dims()[0];
-        let Some((layer, factor)) = name.rsplit_once(".lora_") else { continue };
-        for (tensor, rows) in with_rows(tensors_of(&format!("{layer}.weight"))) {
+        let (layer, factor) = name.rsplit_once('.').unwrap_or_default();
+        let mut tensors: Vec<_> = with_rows(tensors_of(&format!("{layer}.weight"))).collect();
+        if let Some((stacked, part)) = graph::stacked_layer(layer).filter(|_| tensors.is_empty()) {
+            let parts = tensors_of(&format!("{stacked}.weight"));
+            // The factor has the rows of its part.
+            tensors.extend(parts.get(part).filter(|_| parts.len() > 1).map(|tensor| (tensor, 0..all_rows)));
+        }
+        if tensors.is_empty() {
+            return Err(name);
+        }
+        for (tensor, rows) in tensors {
             let module = naming.with_prefix(tensor.tensor.trim_end_matches(".weight"));
             saved.push(SavedTensor {
-                name: format!("base_model.model.{module}.lora_{factor}.weight"),
+                name: format!("{BASE}{module}.{factor}.weight"),
                 parameter: parameter.value,
-                rows: if factor == "A" { 0..all_rows } else { rows },
+                rows: if factor == "lora_A" { 0..all_rows } else { rows },
                 form: Form::Plain,
             });
         }
     }
-    saved
+    Ok(saved)
 }
 
 /// Tensors with their rows of the parameter.
@@ -137,12 +152,19 @@ fn with_rows(tensors: &[CheckpointTensor]) -> impl Iterator<Item = (&CheckpointT
 fn adapter(lora: &Lora, naming: TensorNaming, base: Option<&Path>, tensors: &[SavedTensor]) -> Value {
     // `attn.c_proj` of `base_model.model.transformer.h.0.attn.c_proj.lora_A.weight`: in GPT-2, `c_proj` is ambiguous.
     let module = |tensor: &SavedTensor| {
-        let parts: Vec<&str> = tensor.name.split('.').rev().skip(2).take(2).collect();
-        parts.into_iter().rev().collect::<Vec<_>>().join(".")
+        let (path, _) = tensor.name.rsplit_once(".lora_A")?;
+        Some(path.rsplitn(3, '.').take(2).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("."))
     };
-    let mut modules: Vec<String> = tensors.iter().map(module).collect();
+    let mut modules: Vec<String> = tensors.iter().filter_map(module).collect();
     modules.sort_unstable();
     modules.dedup();
+    // The whole path: in the library, every module whose path ends with the name is trained.
+    let in_full = |tensor: &SavedTensor| {
+        let (path, _) = tensor.name.strip_prefix(BASE)?.rsplit_once('.')?;
+        (!path.contains(".lora_")).then(|| path.to_owned())
+    };
+    let mut in_full: Vec<String> = tensors.iter().filter_map(in_full).collect();
+    in_full.dedup();
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -150,7 +172,9 @@ fn adapter(lora: &Lora, naming: TensorNaming, base: Option<&Path>, tensors: &[Sa
         "base_model_name_or_path": base.and_then(Path::parent).map(Path::to_string_lossy),
         "r": lora.rank,
         "lora_alpha": lora.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
+        "use_rslora": lora.rslora,
+        "modules_to_save": if in_full.is_empty() { Value::Null } else { in_full.into() },
         "bias": "none",
         // GPT-2 stores the weights of linear layers transposed.
         "fan_in_fan_out": naming == TensorNaming::Gpt2,

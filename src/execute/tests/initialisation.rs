@@ -182,7 +182,7 @@ fn lora_starts_from_stored_weights() {
         [(Init::Device, LoraBase::Params), (Init::Host, LoraBase::Int8), (Init::Lazy, LoraBase::Nf4)]
     {
         let targets = vec!["attention.qkv".to_owned()];
-        let lora = Lora { rank: 2, alpha: 4.0, targets, base, double_quantization: true };
+        let lora = Lora { base, double_quantization: true, ..Lora::new(2, 4.0, targets) };
         let mut config = from_file(&testing::small(), &file);
         (config.strategy.init, config.strategy.lora) = (init, Some(lora));
         let found = losses(&config, Some(&weights));

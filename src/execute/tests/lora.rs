@@ -32,7 +32,7 @@ const BASES: [(LoraBase, bool); 6] = [
 
 fn adapted(targets: &[&str], (base, double_quantization): (LoraBase, bool)) -> RunConfig {
     let targets = targets.iter().map(|target| (*target).to_owned()).collect();
-    let lora = Lora { rank: R as usize, alpha: 12.0, targets, base, double_quantization };
+    let lora = Lora { base, double_quantization, ..Lora::new(R as usize, 12.0, targets) };
     with(|strategy| strategy.lora = Some(lora))
 }
 
@@ -105,15 +105,20 @@ fn numbers(program: &Program, engine: &mut Engine) -> HashMap<String, Vec<f64>> 
     all
 }
 
-/// Replaces W by `W + alpha/rank B A`. Returns the number of adapted layers.
+/// Replaces W, or rows of a stacked W, by `W + alpha/rank B A`. Returns the number of adapted layers.
 fn merge(parameters: &mut HashMap<String, Vec<f64>>, factor: f64) -> usize {
     let adapted: Vec<String> =
         parameters.keys().filter_map(|name| name.strip_suffix(".lora_A")).map(str::to_owned).collect();
     for layer in &adapted {
         let [a, b] = ["A", "B"].map(|name| parameters.remove(&format!("{layer}.lora_{name}")).unwrap());
         let inner = a.len() / R as usize;
-        let weight = parameters.get_mut(&format!("{layer}.weight")).unwrap();
-        for (row, weight) in weight.chunks_mut(inner).enumerate() {
+        let (stacked, part) = match parameters.contains_key(&format!("{layer}.weight")) {
+            true => (layer.clone(), 0),
+            false => graph::stacked_layer(layer).unwrap(),
+        };
+        let weight = parameters.get_mut(&format!("{stacked}.weight")).unwrap();
+        let rows = b.len() / R as usize;
+        for (row, weight) in weight.chunks_mut(inner).skip(part * rows).take(rows).enumerate() {
             for (r, b) in b[row * R as usize..(row + 1) * R as usize].iter().enumerate() {
                 let a = &a[r * inner..(r + 1) * inner];
                 weight.iter_mut().zip(a).for_each(|(weight, a)| *weight += factor * b * a);
@@ -123,11 +128,12 @@ fn merge(parameters: &mut HashMap<String, Vec<f64>>, factor: f64) -> usize {
     adapted.len()
 }
 
-/// For every storage of the base.
+/// For every storage of the base, and for whole stacked layers and their parts.
 #[test]
 fn factors_can_be_merged_into_the_base() {
-    for base in BASES {
-        let config = adapted(&["*"], base);
+    let parts = (&["attention.q", "attention.k", "attention.v"][..], BASES[0], 3);
+    for (targets, base, count) in BASES.map(|base| (&["*"][..], base, 4)).into_iter().chain([parts]) {
+        let config = adapted(targets, base);
         let adapted = program(&config);
         let mut device = testing::device(testing::target());
         let mut engine = Engine::new(&adapted, device.as_mut(), true).unwrap();
@@ -141,7 +147,7 @@ fn factors_can_be_merged_into_the_base() {
         assert!(expected < 0.999 * before, "{base:?} has learnt: {before} and {expected}");
         let mut parameters = numbers(&adapted, &mut engine);
         engine.close().unwrap();
-        assert_eq!(merge(&mut parameters, 12.0 / R as f64), 4 * L as usize);
+        assert_eq!(merge(&mut parameters, 12.0 / R as f64), count * L as usize);
 
         let plain = program(&testing::small());
         let mut engine = Engine::new(&plain, device.as_mut(), true).unwrap();
@@ -199,6 +205,55 @@ fn base_takes_the_bytes_of_its_format_and_no_gradients() {
         assert_eq!(program.parameter_count(|bucket| bucket.trainable), trained);
         assert_eq!(program.parameter_count(|_| true), numbers + trained);
     }
+}
+
+/// Factors of parts, tables in bf16, and an embedding that is trained in full.
+#[test]
+fn adapters_of_parts_take_their_bytes() {
+    let mut config = adapted(&["attention.q", "attention.v"], BASES[0]);
+    let factors = L * bucket(&[4 * R * C, 4 * C * R].repeat(2));
+    let live = |config: &RunConfig, kind, role| live_in(&program(config), Pool::Device, kind, role, |_| true);
+    assert_eq!(live(&config, SectionKind::First, Role::Gradient), factors);
+    assert_eq!(program(&config).parameter_count(|bucket| bucket.trainable), L * 2 * 2 * R * C);
+    let parameters = live(&config, SectionKind::Update, Role::Parameter);
+    config.strategy.lora.as_mut().unwrap().tables = Some(StorageDtype::Bf16);
+    let tables = [bucket(&[4 * V * C, 4 * T * C]), bucket(&[2 * V * C, 2 * T * C])];
+    assert_eq!(live(&config, SectionKind::Update, Role::Parameter), parameters - tables[0] + tables[1]);
+    config.strategy.lora.as_mut().unwrap().trained = vec!["embedding".to_owned()];
+    assert_eq!(live(&config, SectionKind::Update, Role::Parameter), parameters);
+    assert_eq!(live(&config, SectionKind::First, Role::Gradient), factors + tables[0]);
+    assert!(trace(&config).losses.iter().all(|loss| loss.is_finite()));
+}
+
+/// Each adapter drops elements of its own in training: backward keeps its input after dropout in place of the shared one.
+#[test]
+fn dropout_of_adapters_keeps_an_input_for_each() {
+    let mut config = adapted(&["attention.q", "attention.v", "mlp.up"], BASES[0]);
+    let kept = |config: &RunConfig| {
+        let program = program(config);
+        live_in(
+            &program,
+            Pool::Device,
+            SectionKind::First,
+            Role::Activation,
+            launches("cross-entropy-with-gradient"),
+        )
+    };
+    let (plain, without) = (kept(&config), trace(&config));
+    config.strategy.lora.as_mut().unwrap().dropout = 0.5;
+    assert_eq!(kept(&config), plain + L * 4 * N * C);
+    let with = trace(&config);
+    // B is zero at first.
+    assert_eq!(with.losses[0], without.losses[0]);
+    assert_ne!(with.losses[1], without.losses[1]);
+    config.strategy.recompute = Recompute::Block;
+    assert_eq!(trace(&config), with);
+}
+
+#[test]
+fn rslora_scales_by_the_root_of_the_rank() {
+    let lora = Lora::new(16, 8.0, Vec::new());
+    assert_eq!((lora.factor(), Lora { rslora: true, ..lora }.factor()), (0.5, 2.0));
 }
 
 /// Peak live bytes of casts in a section.

@@ -83,7 +83,7 @@ fn recompute_keeps_the_expected_bytes() {
 fn recompute_is_bitwise_equal() {
     let nf4 = || {
         let targets = vec!["mlp".to_owned()];
-        Lora { rank: 2, alpha: 4.0, targets, base: LoraBase::Nf4, double_quantization: true }
+        Lora { base: LoraBase::Nf4, double_quantization: true, ..Lora::new(2, 4.0, targets) }
     };
     let fused = |recompute| recomputing(Attention::Fused, recompute);
     let changes: [fn(&mut Strategy); 4] = [

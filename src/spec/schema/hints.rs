@@ -4,9 +4,7 @@ use super::data::Data;
 use super::key::{Key, is_experiment_key};
 use super::model::Model;
 use super::optimizer::Optimizer;
-use super::other_names::{
-    MEANINGS, Meaning, OTHER_NAMES, OTHER_TARGETS, OTHER_VALUES, PARALLEL, PARALLEL_PREFIXES, Write,
-};
+use super::other_names::{MEANINGS, Meaning, OTHER_NAMES, OTHER_VALUES, PARALLEL, PARALLEL_PREFIXES, Write};
 use super::plan::PLAN_KEYS;
 use super::resolved::{Evaluation, Measure, Train};
 use super::schedule::Schedule;
@@ -76,13 +74,6 @@ fn for_value(key: &str, value: &Value) -> Option<&'static str> {
     let (_, _, advice) =
         OTHER_VALUES.iter().find(|(of, values, _)| *of == key && values.contains(&plain(text).as_str()))?;
     Some(advice)
-}
-
-/// The target of `lora` that a layer's name in the transformers library means.
-pub fn other_target(name: &str) -> Option<&'static str> {
-    let last = |of: &str| name == of || name.ends_with(&format!(".{of}"));
-    let (target, _) = OTHER_TARGETS.iter().find(|(_, names)| names.iter().copied().any(last))?;
-    Some(target)
 }
 
 /// What a key of another tool means, and what to write here.

@@ -90,10 +90,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     strategy(&["adapters", "adapter", "peft", "peft_config", "peft_type", "use_peft", "use_lora", "lora_config"], "it trains low-rank factors beside a frozen base", "lora = { rank = 8, alpha = 16, targets = [\"*\"] }"),
     strategy(&["all_linear", "lora_target_linear", "target_all_linear"], "it adds factors to every linear layer of the blocks", "lora = { rank = 8, alpha = 16, targets = [\"*\"] }"),
     strategy(&["apply_lora_to_mlp"], "it adds factors to the feed-forward layers too", "lora = { rank = 8, alpha = 16, targets = [\"attention\", \"mlp\"] }"),
-    nothing(&["dropout", "lora_dropout"], "adapters have no dropout in this version; `dropout` in [model.transformer] is the dropout of the model itself").within("lora"),
-    nothing(&["lora_dropout"], "adapters have no dropout in this version"),
-    nothing(&["use_rslora", "rslora"], "it scales by alpha / sqrt(rank), here by alpha / rank: use a larger `alpha`"),
-    nothing(&["use_dora", "dora", "modules_to_save", "lora_modules_to_save", "apply_lora_to_output", "layers_to_transform", "init_lora_weights", "loftq_config"], "adapters are plain LoRA in the linear layers of all blocks; this option is not supported"),
+    nothing(&["use_dora", "dora", "apply_lora_to_output", "layers_to_transform", "init_lora_weights", "loftq_config"], "adapters are plain LoRA in the linear layers of all blocks; this option is not supported"),
     nothing(&["task_type", "bias", "fan_in_fan_out", "inference_mode"], "it has no counterpart in `lora`").within("lora"),
     strategy(&["unfrozen_parameters", "trainable_layers"], "layers are trained unless they are frozen", "freeze = [\"embedding\", \"blocks.0\"]"),
     strategy(&["freeze_layers", "frozen_layers", "freeze_base", "freeze_backbone", "freeze_embeddings", "requires_grad"], "it lists the layers that are not trained", "freeze = [\"embedding\"]"),
@@ -309,6 +306,9 @@ pub(super) const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("rank", &["lora_r", "lora_rank", "r"]),
     ("alpha", &["lora_alpha"]),
     ("targets", &["lora_attn_modules", "lora_target_modules", "target_modules"]),
+    ("dropout", &["lora_dropout"]),
+    ("rslora", &["use_rslora"]),
+    ("trained", &["lora_modules_to_save", "modules_to_save"]),
     ("double_quantization", &["bnb_4bit_use_double_quant", "double_quant", "use_double_quant"]),
     ("adjust = \"match_rms_adamw\"", &["adjust_lr_fn", "match_rms_adamw"]),
     ("beta2_decay = -0.8", &["decay_rate"]),
@@ -448,21 +448,11 @@ pub(super) const OTHER_VALUES: &[(&str, &[&str], &str)] = &[
     ),
     ("optimizer_state", &["fp8", "float8", "4bit", "int4", "fp4"], "the smallest is \"8bit\""),
     ("recompute", &["selective", "sac"], "did you mean `recompute = { save = [\"linear\"] }`?"),
-    ("targets", &["all_linear", "all"], "did you mean `targets = [\"*\"]`?"),
+    ("targets", &["all_linear", "all"], "did you mean `targets = [\"all-linear\"]`?"),
     (
         "attention",
         &["flash", "flash_attention", "flash_attention_2", "flash_attention_3", "sdpa", "xformers"],
         "did you mean \"fused\"?",
     ),
     ("attention", &["eager", "math", "naive", "vanilla"], "did you mean \"materialized\"?"),
-];
-
-/// Linear layers of blocks, and their names in the transformers library.
-pub(super) const OTHER_TARGETS: &[(&str, &[&str])] = &[
-    ("attention.qkv", &["q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn", "query_key_value", "Wqkv"]),
-    ("attention.out", &["o_proj", "out_proj", "attn.c_proj", "dense"]),
-    ("mlp.*up", &["gate_proj", "up_proj", "gate_up_proj", "c_fc", "fc1", "w1", "w3", "dense_h_to_4h"]),
-    ("mlp.out", &["down_proj", "fc2", "w2", "mlp.c_proj", "dense_4h_to_h"]),
-    ("*.out", &["c_proj"]),
-    ("*", &["all-linear", "all_linear", "all"]),
 ];

@@ -260,7 +260,21 @@ impl RunConfig {
 
     /// Whether samples carry random seeds.
     fn has_random_seeds(&self) -> bool {
-        self.trains() && self.model.draws()
+        self.trains() && self.draws()
+    }
+
+    /// Whether training draws random numbers: with dropout.
+    pub fn draws(&self) -> bool {
+        self.model.draws() || self.strategy.lora.as_ref().is_some_and(|lora| lora.dropout > 0.0)
+    }
+
+    /// The run without dropout.
+    pub fn evaluated(&self) -> RunConfig {
+        let mut evaluated = RunConfig { model: self.model.evaluated(), ..self.clone() };
+        if let Some(lora) = &mut evaluated.strategy.lora {
+            lora.dropout = 0.0;
+        }
+        evaluated
     }
 
     /// Optimizer steps of the whole run, timed or not.

@@ -130,7 +130,7 @@ fn batches(file: &Tensors, config: &RunConfig) -> Vec<Batch> {
         for filled in batch.parts_mut() {
             filled.bytes.copy_from_slice(bytes(filled.part.name));
         }
-        match config.model.draws() {
+        match config.draws() {
             true => batch.with("seeds", bytes("seeds").as_chunks::<4>().0.iter().copied()),
             false => batch,
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand};
+pub(super) use transformer::RATE;
 pub use transformer::{
     Dropout, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer,
 };
@@ -14,7 +15,7 @@ pub use transformer::{
 use crate::reader::declare::choice;
 use crate::reader::error::Problem;
 use crate::reader::tree::Table;
-use data::{KeyedCount, Sample};
+use data::{KeyedCount, Sample, TensorNaming};
 
 choice! {
     pub enum Model("model"): Architecture {
@@ -66,6 +67,12 @@ impl Model {
     /// The parts of each sample that it reads, for samples of this number of tokens; `None`: of its context.
     pub(crate) fn sample_of(&self, tokens: Option<usize>) -> Sample {
         self.each().sample(tokens)
+    }
+
+    /// How the library's class of this architecture names its tensors, if there is one.
+    pub fn naming(&self) -> Option<TensorNaming> {
+        let Model::Transformer(model) = self;
+        model.hf_configuration().map(|configuration| configuration.naming())
     }
 
     /// Whether it draws random numbers in training.

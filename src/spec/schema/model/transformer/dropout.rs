@@ -21,7 +21,7 @@ key_table! {
     }
 }
 
-pub(in crate::schema::model) const RATE: FloatRange =
+pub(in crate::schema) const RATE: FloatRange =
     FloatRange { holds: |rate| (0.0..=0.9999).contains(&rate), expected: "a probability from 0 to 0.9999" };
 
 const TABLE: InlineTable<Dropout> =

@@ -14,7 +14,7 @@ pub use activation::MlpActivation;
 pub use choices::{Norm, NormPlacement, Positions};
 pub use dropout::Dropout;
 use dropout::DropoutCodec;
-pub(super) use dropout::RATE;
+pub(in crate::schema) use dropout::RATE;
 pub use rotary::{Rotary, RotaryScaling};
 
 use super::{Architecture, Model};
