@@ -8,7 +8,7 @@ use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{chance, files, output, report, sample_lengths};
 use base::brief;
-use data::Contents;
+use data::Note;
 use device::DeviceChoice;
 use plan::{Experiment, Label, ParetoFronts, Point};
 use spec::{Repeats, UntilPrecise};
@@ -72,16 +72,11 @@ fn skip_infeasible(experiment: &mut Experiment, data: &DataSets) -> Result<(), F
 
 /// A line for each note about the data of an experiment.
 fn notes(experiment: &Experiment, data: &DataSets) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for config in experiment.points.iter().filter_map(|point| point.config.as_ref().ok()) {
-        for note in data.contents(config).map_or(&[][..], Contents::notes) {
-            let line = format!("  note: {}\n", brief::line(note));
-            if !lines.contains(&line) {
-                lines.push(line);
-            }
-        }
-    }
-    lines.concat()
+    let line = |note: &Note| {
+        let kind = if note.is_warning { "warning" } else { "note" };
+        format!("  {kind}: {}\n", brief::line(&note.text))
+    };
+    data.notes([experiment]).into_iter().map(line).collect()
 }
 
 /// A line per skipped run, with the reason.

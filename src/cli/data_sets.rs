@@ -7,8 +7,8 @@ use super::output;
 use base::brief;
 use base::units::Bytes;
 use data::{
-    Contents, DataError, DataSet, DigestCache, ErrorKey, Inspected, Weights, WeightsError, Work, check_order,
-    digest_of_both,
+    Contents, DataError, DataSet, DigestCache, ErrorKey, Inspected, Note, Weights, WeightsError, Work,
+    check_order, digest_of_both,
 };
 use plan::Experiment;
 use spec::{Data, RunConfig};
@@ -151,6 +151,20 @@ impl DataSets {
     pub(super) fn contents(&self, config: &RunConfig) -> Option<&dyn Contents> {
         let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
         Some(&**contents.as_ref().ok()?)
+    }
+
+    /// The notes about the data of experiments, each once.
+    pub(super) fn notes<'a>(&self, experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<&Note> {
+        let points = experiments.into_iter().flat_map(|experiment| &experiment.points);
+        let mut notes: Vec<&Note> = Vec::new();
+        for config in points.filter_map(|point| point.config.as_ref().ok()) {
+            for note in self.contents(config).map_or(&[][..], Contents::notes) {
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
+        }
+        notes
     }
 
     /// The digest of checked data and of the checkpoint, if any; `None` if a file is missing.

@@ -144,6 +144,7 @@ impl InputArgs {
             Purpose::Predict => data.check_what_is_here(experiment),
         }))?;
         let absent: Vec<String> = absent.into_iter().flatten().collect();
+        report::data_warnings(&data.notes(&experiments));
         // Once for all experiments: measuring a card's context takes another process.
         let machines = match described.is_empty() {
             true => vec![Machine::Found(device::find(self.device).map_err(Failure::input)?)],

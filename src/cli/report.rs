@@ -4,6 +4,7 @@ use super::inputs::Inputs;
 use super::output::{mention, note, say};
 use base::brief;
 use base::units::Bytes;
+use data::Note;
 use device::{DeviceKind, Target};
 use plan::{Experiment, Point};
 
@@ -29,6 +30,12 @@ pub(super) fn absent(inputs: &Inputs, for_programs: bool) {
 /// Warnings about inputs that were not read completely.
 pub(super) fn unread(experiment: &Experiment, is_wanted: impl Fn(&Point) -> bool) {
     experiment.warnings(is_wanted).iter().for_each(|warning| note(&format!("warning: {warning}")));
+}
+
+/// Warnings about data files.
+pub(super) fn data_warnings(notes: &[&Note]) {
+    let warnings = notes.iter().filter(|warning| warning.is_warning);
+    warnings.for_each(|warning| note(&format!("warning: {}", brief::line(&warning.text))));
 }
 
 /// `device: a processor (cpu, 2 threads), 8.00 GiB`

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::row::{WEIGHTS, weights};
 use super::slices::ReadTokens;
 use super::{
-    Batch, Contents, DataError, FilledPart, KeyedCount, Part, Sample, SampleLengths, Source, Split,
+    Batch, Contents, DataError, FilledPart, KeyedCount, Note, Part, Sample, SampleLengths, Source, Split,
     TrainingStep,
 };
 use ops::TensorType;
@@ -69,7 +69,7 @@ pub(super) struct DocumentSet {
     pub(super) masked: Vec<Range<u64>>,
     /// Number of documents in the training split, which comes first.
     pub(super) training: usize,
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Note>,
 }
 
 /// Documents arranged in samples of `context` tokens.
@@ -115,6 +115,19 @@ impl DocumentSet {
             self.masked[first..].iter().take_while(move |range| (range.start as usize) < tokens.end);
         overlapping
             .map(move |range| (range.start as usize).max(tokens.start)..(range.end as usize).min(tokens.end))
+    }
+
+    /// Counts the documents without a sample: those of one token, and those of which all targets are masked.
+    pub(super) fn left_out(&self) -> (usize, usize) {
+        let (mut short, mut masked) = (0, 0);
+        for document in self.ranges(0..self.ends.len()) {
+            let targets = document.len() - 1;
+            let hidden: usize =
+                self.masked_within(document.start + 1..document.end).map(|range| range.len()).sum();
+            short += usize::from(targets == 0);
+            masked += usize::from(targets > 0 && hidden == targets);
+        }
+        (short, masked)
     }
 
     fn arrange(&self, documents: Range<usize>, context: usize) -> SampleLayout {
@@ -204,7 +217,7 @@ impl Contents for DocumentSet {
         &self.digest
     }
 
-    fn notes(&self) -> &[String] {
+    fn notes(&self) -> &[Note] {
         &self.notes
     }
 

@@ -31,6 +31,16 @@ pub enum DataError {
     Unreadable { path: PathBuf, error: io::Error },
     #[error("the {} found {} empty", count(*files as u64, "file"), if *files == 1 { "is" } else { "are" })]
     Empty { files: usize },
+    #[error(
+        "the {} found {} {}",
+        count(*files as u64, "file"),
+        if *files == 1 { "has" } else { "have" },
+        match documents {
+            0 => "no records".to_owned(),
+            documents => format!("{}, all without tokens", count(*documents as u64, "document")),
+        }
+    )]
+    NoTokens { files: usize, documents: usize },
     #[error("{} has {} of tokens, not a multiple of the size of {format}", path.display(), count(*bytes, "byte"))]
     OddLength { path: PathBuf, bytes: u64, format: &'static str },
     /// Contents that the data set cannot be made of.
@@ -169,6 +179,9 @@ impl DataError {
             DataError::Folder { path } => format!("to read all files in it, write `{}/**/*`", path.display()),
             DataError::Unreadable { .. } => "check that the file exists and is readable".into(),
             DataError::Empty { .. } => "list at least one file that is not empty".into(),
+            DataError::NoTokens { .. } => {
+                "list at least one file with text; with jsonl or template, its records must have some".into()
+            }
             DataError::OddLength { .. } => {
                 "use another format, or set header to the number of bytes before the tokens".into()
             }
@@ -289,7 +302,8 @@ impl DataError {
             | DataError::Line { .. }
             | DataError::TooLong { .. }
             | DataError::NotEncoded { .. }
-            | DataError::Empty { .. } => ErrorKey::Data("paths"),
+            | DataError::Empty { .. }
+            | DataError::NoTokens { .. } => ErrorKey::Data("paths"),
         }
     }
 }

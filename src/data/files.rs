@@ -1,10 +1,11 @@
 //! Resolves paths and globs to a list of files.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::DataError;
 use super::digest::{self, FileDigest};
 use super::slices::Splits;
+use super::{DataError, Note};
 use base::globs::{self, GlobError};
 
 /// The files of paths and globs, sorted, without duplicates. An existing path is taken literally; all others are globs.
@@ -124,7 +125,7 @@ impl<T> SplitFiles<T> {
     }
 
     /// Notes about the files of each split, if they are declared apart.
-    pub(super) fn notes(&self, path: impl Fn(&T) -> &Path) -> Vec<String> {
+    pub(super) fn notes(&self, path: impl Fn(&T) -> &Path, digest: impl Fn(&T) -> &FileDigest) -> Vec<Note> {
         let Some(evaluation) = &self.evaluation else { return Vec::new() };
         let list = |files: &[T]| match files {
             [] => "no file".to_owned(),
@@ -132,10 +133,32 @@ impl<T> SplitFiles<T> {
             [first, others @ ..] => format!("{} and {} more", path(first).display(), others.len()),
         };
         let files = format!("training reads {}; evaluation reads {}", list(&self.training), list(evaluation));
-        let is_trained_on = |file: &&T| self.training.iter().any(|other| path(other) == path(file));
-        let shared = evaluation.iter().find(is_trained_on);
-        let shared = shared.map(|file| format!("{} is both trained and evaluated on", path(file).display()));
-        [Some(files), shared].into_iter().flatten().collect()
+        let trained: HashMap<&str, &T> =
+            self.training.iter().map(|file| (digest(file).sha256.as_str(), file)).collect();
+        let mut copies = evaluation.iter().filter(|file| digest(file).bytes > 0).filter_map(|file| {
+            let [copy, original] = [path(file), path(trained.get(digest(file).sha256.as_str())?)];
+            let same = |how: &str| {
+                format!("{}, for evaluation, {how} {}, for training", copy.display(), original.display())
+            };
+            Some(match () {
+                () if self.training.iter().any(|other| path(other) == copy) => {
+                    format!("{} is both trained and evaluated on", copy.display())
+                }
+                () if copy
+                    .canonicalize()
+                    .ok()
+                    .is_some_and(|file| original.canonicalize().ok() == Some(file)) =>
+                {
+                    same("is the same file as")
+                }
+                () => same("has the same bytes as"),
+            })
+        });
+        let shared = copies.next().map(|first| match copies.count() {
+            0 => first,
+            more => format!("{first}; {more} more of the files for evaluation are trained on"),
+        });
+        std::iter::once(Note::new(files)).chain(shared.map(Note::warning)).collect()
     }
 }
 

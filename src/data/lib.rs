@@ -30,7 +30,7 @@ pub use formats::file_format;
 pub use lengths::{BatchSequence, Batching, PaddedLengths};
 pub use order::{Order, TrainingStep};
 pub use row::TokenRow;
-pub use source::{Contents, DataSet, Inspected, SampleLengths, Source, check_order};
+pub use source::{Contents, DataSet, Inspected, Note, SampleLengths, Source, check_order};
 pub use synthetic::SyntheticSet;
 pub use text::{EncoderFailure, Encoding, RecordFormat, TextSet, TokenizerFile, encode_documents};
 pub use token_width::TokenWidth;

@@ -8,7 +8,8 @@ use std::ops::Range;
 use super::ids::Ids;
 use super::row::{PARTS, WEIGHTS};
 use super::{
-    Batch, Contents, DataError, KeyedCount, Order, Part, Sample, Source, Split, TokenRow, TrainingStep, row,
+    Batch, Contents, DataError, KeyedCount, Note, Order, Part, Sample, Source, Split, TokenRow, TrainingStep,
+    row,
 };
 use ops::{DType, TensorType};
 
@@ -35,7 +36,7 @@ pub(super) struct RowSummary {
     pub(super) splits: Splits,
     /// All tokens are below this count.
     pub(super) below: KeyedCount,
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Note>,
 }
 
 /// The sizes of the training split, which comes first, and the evaluation split, in tokens.
@@ -112,7 +113,7 @@ impl Contents for RowSummary {
         &self.digest
     }
 
-    fn notes(&self) -> &[String] {
+    fn notes(&self) -> &[Note] {
         &self.notes
     }
 

@@ -121,13 +121,31 @@ pub struct SampleLengths {
     pub evaluation: Vec<u32>,
 }
 
+/// A property of a data set's files that a user may not expect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    pub text: String,
+    /// Whether it is probably a mistake, which plans and sweeps report as well.
+    pub is_warning: bool,
+}
+
+impl Note {
+    pub(super) fn new(text: String) -> Note {
+        Note { text, is_warning: false }
+    }
+
+    pub(super) fn warning(text: String) -> Note {
+        Note { text, is_warning: true }
+    }
+}
+
 /// The properties of a data set, without its samples.
 pub trait Contents: Debug + Send + Sync {
     /// The digest of the data, independent of its location.
     fn digest(&self) -> &str;
 
     /// Properties of the files that a user may not expect.
-    fn notes(&self) -> &[String] {
+    fn notes(&self) -> &[Note] {
         &[]
     }
 

@@ -27,7 +27,8 @@ use super::row::PARTS;
 use super::slices::{RowSlices, RowSummary, Splits};
 use super::token_files::TokenFiles;
 use super::{
-    Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Sample, Source, TokenWidth, digest,
+    Contents, DataError, DataSet, DigestCache, Documents, KeyedCount, Note, Sample, Source, TokenWidth,
+    digest,
 };
 use base::units::Bytes;
 use base::user_cache;
@@ -60,7 +61,7 @@ struct CachedText {
     digest: String,
     /// The bound of its tokens.
     below: KeyedCount,
-    notes: Vec<String>,
+    notes: Vec<Note>,
 }
 
 impl TextSet {
@@ -132,7 +133,13 @@ impl TextSet {
             };
             let found = Encoded::open(folder, &digest, &text, cache)?;
             digests.push(digest);
-            if found.tokens == 0 { Err(DataError::Empty { files: files.len() }) } else { Ok(found) }
+            match found.tokens {
+                0 if files.iter().any(|file| file.text.bytes > 0) => {
+                    Err(DataError::NoTokens { files: files.len(), documents: found.empty })
+                }
+                0 => Err(DataError::Empty { files: files.len() }),
+                _ => Ok(found),
+            }
         };
         let training = vec![open(&files.training)?];
         let evaluation = files.evaluation.as_ref().map(|files| open(files).map(|found| vec![found]));
@@ -168,7 +175,10 @@ impl TextSet {
         let documents = ["document", "documents"];
         let Splits { training, .. } = encoded.splits(|encoded| encoded.documents, self.split, documents)?;
         let (digest, below, notes) = (digest.clone(), *below, notes.clone());
-        Ok(DocumentSet { digest, below, documents: self.documents, ends, masked, training, notes })
+        let mut set = DocumentSet { digest, below, documents: self.documents, ends, masked, training, notes };
+        let empty = encoded.all().map(|encoded| encoded.empty).sum();
+        set.notes.push(notes::of_documents(self, &set, empty));
+        Ok(set)
     }
 
     fn digest_tokenizer(&self, cache: &mut DigestCache) -> Result<Option<FileDigest>, DataError> {

@@ -52,7 +52,7 @@ impl TokenSet {
         let largest = files.all().map(|file| file.largest).max().unwrap_or_default();
         let below = KeyedCount { key: "data.tokens.paths", count: largest as usize + 1 };
         let digest = files.digest(|file| file.digest.clone());
-        Ok(RowSummary { digest, splits, below, notes: files.notes(|file| &file.path) })
+        Ok(RowSummary { digest, splits, below, notes: files.notes(|file| &file.path, |file| &file.digest) })
     }
 
     fn digest_file(&self, path: &Path, cache: &mut DigestCache) -> Result<Examined, DataError> {

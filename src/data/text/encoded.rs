@@ -17,10 +17,10 @@ use crate::{DataError, DigestCache, TokenWidth};
 use base::{regular, temporary};
 
 /// The end of every such file. Change its number with the file format or with the tokens of the same text.
-const MARK: &[u8; 16] = b"runner tokens 3\n";
+const MARK: &[u8; 16] = b"runner tokens 4\n";
 
-/// Number of tokens, documents and masked ranges, and the largest token (u64 each); the digest of the source, in hexadecimal digits.
-const COUNTS: usize = 4 * 8;
+/// Number of tokens, documents, masked ranges and documents without tokens, and the largest token (u64 each); the digest of the source, in hexadecimal digits.
+const COUNTS: usize = 5 * 8;
 const SOURCE: usize = 64;
 
 /// The digest of all that precedes it, in hexadecimal digits, and the mark.
@@ -54,6 +54,8 @@ pub(super) struct Encoded {
     pub(super) version: Version,
     pub(super) tokens: usize,
     pub(super) documents: usize,
+    /// Number of documents without tokens, which are not among the others.
+    pub(super) empty: usize,
     masked: usize,
     /// The largest token; 0 without tokens.
     pub(super) largest: u32,
@@ -66,6 +68,7 @@ struct Totals {
     ends: Vec<u64>,
     /// Tokens that are no targets.
     masked: Vec<Range<u64>>,
+    empty: u64,
     largest: u32,
 }
 
@@ -162,6 +165,7 @@ impl Encoded {
             version,
             tokens: totals.tokens as usize,
             documents: totals.ends.len(),
+            empty: totals.empty as usize,
             masked: totals.masked.len(),
             largest: totals.largest,
         })
@@ -180,8 +184,8 @@ impl Encoded {
         let (stored_source, seal) = tail.split_at(SOURCE);
         let (stored_digest, mark) = seal.split_at(SEAL - MARK.len());
         let (numbers, _) = numbers.as_chunks();
-        let [tokens, documents, masked, largest] =
-            [0, 1, 2, 3].map(|index| u64::from_le_bytes(numbers[index]));
+        let [tokens, documents, masked, empty, largest] =
+            [0, 1, 2, 3, 4].map(|index| u64::from_le_bytes(numbers[index]));
         let expected = tokens
             .checked_mul(4)?
             .checked_add(documents.checked_mul(8)?)?
@@ -199,6 +203,7 @@ impl Encoded {
             version,
             tokens: usize::try_from(tokens).ok()?,
             documents: usize::try_from(documents).ok()?,
+            empty: usize::try_from(empty).ok()?,
             masked: usize::try_from(masked).ok()?,
             largest: u32::try_from(largest).ok()?,
         })
@@ -337,13 +342,14 @@ impl Writer<'_> {
         documents.iter().try_for_each(&mut document).map_err(Failure::File)
     }
 
-    /// Appends a document, whose targets are ranges of its tokens; ignores documents without tokens.
+    /// Appends a document, whose targets are ranges of its tokens; only counts documents without tokens.
     fn document(
         &mut self,
         tokens: impl ExactSizeIterator<Item = u32>,
         targets: Option<&[Range<usize>]>,
     ) -> io::Result<()> {
         if tokens.len() == 0 {
+            self.totals.empty += 1;
             return Ok(());
         }
         if let Some(targets) = targets {
@@ -382,7 +388,7 @@ impl Writer<'_> {
     fn finish(mut self, source: &str) -> io::Result<Totals> {
         let totals = std::mem::take(&mut self.totals);
         let [ends, masked] = [totals.ends.len(), totals.masked.len()].map(|count| count as u64);
-        let counts = [totals.tokens, ends, masked, u64::from(totals.largest)];
+        let counts = [totals.tokens, ends, masked, totals.empty, u64::from(totals.largest)];
         let bounds = totals.masked.iter().flat_map(|range| [&range.start, &range.end]);
         let numbers: Vec<&u64> = totals.ends.iter().chain(bounds).chain(&counts).collect();
         numbers.into_iter().try_for_each(|number| self.write(&number.to_le_bytes()))?;

@@ -1,11 +1,13 @@
 //! Notes about text files that a user may not expect, for `check`.
 
 use super::examine::TextFile;
-use super::{Encoding, TextSet};
+use super::{Encoding, RecordFormat, TextSet};
+use crate::Note;
+use crate::documents::DocumentSet;
 use crate::files::SplitFiles;
 
 /// Notes about the files of a set.
-pub(super) fn of(set: &TextSet, files: &SplitFiles<TextFile>) -> Vec<String> {
+pub(super) fn of(set: &TextSet, files: &SplitFiles<TextFile>) -> Vec<Note> {
     let sees = match set.encoding {
         Encoding::Bytes | Encoding::Ids => "CR and LF are two tokens",
         Encoding::Tokenizer(_) => "the tokenizer reads CR and LF",
@@ -27,8 +29,29 @@ pub(super) fn of(set: &TextSet, files: &SplitFiles<TextFile>) -> Vec<String> {
     ]
     .into_iter()
     .flatten()
-    .chain(files.notes(|file| &file.path))
+    .map(Note::new)
+    .chain(files.notes(|file| &file.path, |file| &file.digest))
     .collect()
+}
+
+/// How many documents are used and left out; `empty` is the number of documents without tokens.
+pub(super) fn of_documents(set: &TextSet, documents: &DocumentSet, empty: usize) -> Note {
+    let (short, masked) = documents.left_out();
+    let hidden = match set.records {
+        Some(RecordFormat::Chat { .. }) => "without an answer",
+        _ => "whose targets are all masked",
+    };
+    let used = documents.ends.len() - short - masked;
+    let reasons = [(empty, "without tokens"), (short, "of one token"), (masked, hidden)];
+    let reasons: Vec<String> =
+        reasons.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!("{count} {why}")).collect();
+    match reasons.is_empty() {
+        true => Note::new(format!("documents: {used} used")),
+        false => {
+            let left_out = empty + short + masked;
+            Note::warning(format!("documents: {used} used, {left_out} left out ({})", reasons.join(", ")))
+        }
+    }
 }
 
 /// "a.txt and 2 more are ..." about the files for which it holds.

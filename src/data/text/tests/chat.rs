@@ -212,6 +212,29 @@ fn masked_targets_are_neither_weighed_nor_padding() {
     assert_eq!(error, expected);
 }
 
+#[test]
+fn documents_without_targets_are_counted_by_reason() {
+    let answers = ["yes", "", "no", ""].map(|answer| {
+        format!(r#"{{"messages": [{{"role": "user", "content": "a"}}, {{"role": "assistant", "content": "{answer}"}}]}}"#)
+    });
+    let question = r#"{"messages": [{"role": "user", "content": "ask"}]}"#;
+    let silent = r#"{"messages": []}"#;
+    let one = r#"{"messages": [{"role": "assistant", "content": "a"}]}"#;
+    let file = [&answers.join("\n"), question, silent, one].join("\n");
+    let mut folder = TestFolder::with(&[("a.jsonl", file.as_bytes())]);
+    let mut noted = |masks_prompt| {
+        let records = RecordFormat::Chat { field: None, template: "{content}".to_owned(), masks_prompt };
+        let set = set(&folder, Encoding::Bytes, records);
+        let cached = folder.encoded(&set, encoder::in_thread).unwrap();
+        set.separated(&cached).unwrap().notes.pop().unwrap()
+    };
+    // Counted by hand. Of the two documents with an empty answer, the question is one token.
+    let masked = "documents: 2 used, 5 left out (1 without tokens, 3 of one token, 1 without an answer)";
+    assert_eq!(noted(true), Note::warning(masked.to_owned()));
+    let unmasked = "documents: 3 used, 4 left out (1 without tokens, 3 of one token)";
+    assert_eq!(noted(false), Note::warning(unmasked.to_owned()));
+}
+
 /// With a tokenizer, tokens that stand for a part of an answer are targets, and the end token behind one is.
 #[test]
 fn tokens_of_answers_are_targets() {

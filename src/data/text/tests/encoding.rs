@@ -98,9 +98,20 @@ fn invalid_json_lines_are_reported() {
             (ErrorKey::Data("paths"), Some(folder.text("a.jsonl").as_path()))
         );
     }
-    let mut folder = TestFolder::with(&[("a.jsonl", b"\n{\"text\": \"\"}\n")]);
-    assert!(matches!(
-        folder.row(&folder.set(Encoding::Bytes, Some("text"))),
-        Err(DataError::Empty { files: 1 })
-    ));
+}
+
+#[test]
+fn files_without_text_are_told_apart() {
+    for (file, problem) in [
+        ("", "the 1 file found is empty"),
+        (" \n\n", "the 1 file found has no records"),
+        ("[]", "the 1 file found has no records"),
+        ("{\"text\": \"\"}\n", "the 1 file found has 1 document, all without tokens"),
+        ("{\"text\": \"\"}\n{\"text\": \"\"}", "the 1 file found has 2 documents, all without tokens"),
+    ] {
+        let mut folder = TestFolder::with(&[("a.jsonl", file.as_bytes())]);
+        let error = folder.row(&folder.set(Encoding::Bytes, Some("text"))).unwrap_err();
+        assert_eq!(error.to_string(), problem, "{file:?}");
+        assert_eq!(error.blame(), ErrorKey::Data("paths"));
+    }
 }

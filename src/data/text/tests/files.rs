@@ -99,10 +99,8 @@ fn compressed_text_is_read_whole() {
         let row = folder.row(&set).unwrap();
         assert!(row.iter().copied().eq(text.bytes().map(i32::from)), "{name}");
         let contents = folder.inspect(&set).unwrap();
-        assert_eq!(
-            contents.notes(),
-            [format!("{} is decompressed while reading", folder.text(name).display())]
-        );
+        let note = format!("{} is decompressed while reading", folder.text(name).display());
+        assert_eq!(contents.notes(), [Note::new(note)]);
     }
     let lines = gzip(b"{\"text\": \"one\"}\r\n{\"text\": \"two\"}\r\n");
     let mut folder = TestFolder::with(&[("a.jsonl.gz", &lines)]);
@@ -215,7 +213,7 @@ fn byte_order_mark_is_skipped_and_line_ends_are_noted() {
     let file = folder.text("a.txt").display().to_string();
     let marked = format!("{file} is read behind a UTF-8 byte order mark, which is skipped");
     let ends = format!("{file} is read with CRLF line ends: CR and LF are two tokens");
-    assert_eq!(data.contents.notes, [marked.clone(), ends]);
+    assert_eq!(data.contents.notes, [marked.clone(), ends].map(Note::new));
     let padded = TextSet { documents: Documents::Padded, ..set };
     assert_eq!(folder.row(&padded).unwrap().len(), text.len());
 
@@ -224,7 +222,7 @@ fn byte_order_mark_is_skipped_and_line_ends_are_noted() {
     assert_eq!(folder.row(&lines).unwrap().len(), 3);
     let plain = folder.set(Encoding::Bytes, None);
     let notes = folder.inspect(&plain).unwrap().notes().to_vec();
-    assert!(notes[2].ends_with("JSON syntax included; for its texts only, set jsonl"), "{notes:?}");
+    assert!(notes[2].text.ends_with("JSON syntax included; for its texts only, set jsonl"), "{notes:?}");
 }
 
 /// Plain, encoded, and separate documents.
@@ -237,11 +235,11 @@ fn evaluation_files_are_a_split_of_their_own() {
     let data = opened(&set);
     assert_eq!((data.contents.splits.training, data.contents.splits.evaluation), (12, 11));
     let file = |name| folder.text(name).display().to_string();
-    let notes = [format!("training reads {} and 1 more; evaluation reads {}", file("a.txt"), file("v.val"))];
-    assert_eq!(data.contents.notes, notes);
+    let note = format!("training reads {} and 1 more; evaluation reads {}", file("a.txt"), file("v.val"));
+    assert_eq!(data.contents.notes, [Note::new(note)]);
     let shared = TextSet { evaluate: vec![folder.text("b.txt")], ..plain(&paths, 1.0) };
     let note = format!("{} is both trained and evaluated on", file("b.txt"));
-    assert_eq!(folder.inspect(&shared).unwrap().notes()[1], note);
+    assert_eq!(folder.inspect(&shared).unwrap().notes()[1], Note::warning(note));
 
     let documents = TextSet { documents: Documents::Packed, ..set };
     let cached = folder.encoded(&documents, encoder::in_thread).unwrap();
@@ -253,4 +251,29 @@ fn evaluation_files_are_a_split_of_their_own() {
     // Each split has its own file in the cache.
     assert_eq!(folder.cached(), 2);
     assert_ne!(documents.digest, folder.inspect(&plain(&paths, 1.0)).unwrap().digest());
+}
+
+#[test]
+fn evaluation_files_that_copy_training_files_are_warned_of() {
+    let mut folder =
+        TestFolder::with(&[("a.txt", b"one"), ("b.txt", b"two"), ("c.txt", b""), ("v.val", b"")]);
+    fs::write(folder.text("copy.val"), b"one").unwrap();
+    std::os::unix::fs::symlink(folder.text("b.txt"), folder.text("link.val")).unwrap();
+    let warned = |folder: &mut TestFolder, evaluate: &[&str]| {
+        let evaluate = evaluate.iter().map(|name| folder.text(name)).collect();
+        let set = TextSet { evaluate, ..plain(&[folder.text("*.txt")], 1.0) };
+        let parent = format!("{}/", folder.folder.path().join("texts").display());
+        let contents = folder.inspect(&set).unwrap();
+        let warnings = contents.notes().iter().filter(|note| note.is_warning);
+        warnings.map(|note| note.text.replace(&parent, "")).collect::<Vec<_>>()
+    };
+    let copy = "copy.val, for evaluation, has the same bytes as a.txt, for training";
+    assert_eq!(warned(&mut folder, &["copy.val"]), [copy]);
+    let link = "link.val, for evaluation, is the same file as b.txt, for training";
+    // Empty files are no copies.
+    assert_eq!(warned(&mut folder, &["link.val", "v.val"]), [link]);
+    let all = format!("{copy}; 1 more of the files for evaluation are trained on");
+    assert_eq!(warned(&mut folder, &["link.val", "copy.val"]), [all]);
+    fs::write(folder.text("v.val"), b"three").unwrap();
+    assert!(warned(&mut folder, &["v.val"]).is_empty());
 }
