@@ -11,8 +11,10 @@ use sha2::{Digest, Sha256};
 
 use crate::DataError;
 use crate::digest::{self, FileDigest};
+use crate::error::count;
 use crate::formats::{self, Compression};
 use base::regular;
+use base::units::Bytes;
 
 /// The byte order mark of UTF-8.
 pub(super) const MARK: &[u8] = b"\xef\xbb\xbf";
@@ -90,13 +92,39 @@ impl TextReader {
         if !self.is_compressed() || error.raw_os_error().is_some() {
             return DataError::Unreadable { path, error };
         }
-        let reason = match error.kind() {
-            io::ErrorKind::UnexpectedEof => "its end is missing".to_owned(),
-            _ => error.to_string(),
+        let (format, program) = self.format();
+        let file = format!("{:?}", path.display().to_string());
+        let own = error.get_ref().and_then(|error| error.downcast_ref());
+        let (problem, help) = match own {
+            Some(Undecoded::Window(bytes)) => (
+                format!(
+                    "is a {format} with a window of {}; the maximum is {}",
+                    Bytes(*bytes),
+                    LARGEST_WINDOW
+                ),
+                format!("decompress it: zstd -d --long=31 {file}"),
+            ),
+            Some(Undecoded::Dictionary) => (
+                format!("is a {format} that was compressed with a dictionary, which runner does not read"),
+                format!("decompress it: zstd -d -D DICTIONARY {file}"),
+            ),
+            own => {
+                let message = error.to_string();
+                // The decoders have no codes for these errors.
+                let reason = match () {
+                    () if error.kind() == io::ErrorKind::UnexpectedEof => "its end is missing",
+                    () if own.is_some() || message.contains("checksum") => "its checksum does not match",
+                    () if message.contains("header") => "it has an invalid header",
+                    () => "its data is invalid",
+                };
+                let after = count(self.decoded, "byte");
+                (
+                    format!("is a damaged {format}: {reason}, after {after} of text"),
+                    format!("copy or download it again, and test it: {program} -t {file}"),
+                )
+            }
         };
-        let problem =
-            format!("is a damaged {}: {reason}, after {} bytes of text", self.format(), self.decoded);
-        DataError::Unfit { path, problem, help: "make it again, or decompress what is intact".to_owned() }
+        DataError::Unfit { path, problem, help }
     }
 
     /// The digest of the file as stored, read to its end.
@@ -110,11 +138,12 @@ impl TextReader {
         Ok(FileDigest { bytes: *bytes, sha256: digest::hex(&hash.clone().finalize()) })
     }
 
-    fn format(&self) -> &'static str {
+    /// The format, and the program that decompresses it.
+    fn format(&self) -> (&'static str, &'static str) {
         match self.decoder {
-            Decoder::Plain(_) => "text file",
-            Decoder::Gzip(_) => "gzip file",
-            Decoder::Zstandard(_) => "Zstandard file",
+            Decoder::Plain(_) => ("text file", "cat"),
+            Decoder::Gzip(_) => ("gzip file", "gzip"),
+            Decoder::Zstandard(_) => ("Zstandard file", "zstd"),
         }
     }
 
@@ -167,6 +196,18 @@ impl Read for HashedFile {
     }
 }
 
+/// Why a frame cannot be decoded, if it is not malformed.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{self:?}")]
+enum Undecoded {
+    Window(u64),
+    Dictionary,
+    Checksum,
+}
+
+/// The decoder's limit.
+const LARGEST_WINDOW: Bytes = Bytes(100 << 20);
+
 /// Decodes the frames of a Zstandard file one after the other.
 struct ZstandardDecoder<R> {
     from: R,
@@ -187,7 +228,7 @@ impl<R: BufRead> ZstandardDecoder<R> {
 
     /// Begins the next frame; false at the end of the file.
     fn begin_frame(&mut self) -> io::Result<bool> {
-        use FrameDecoderError::{ReadFrameHeaderError as Header, WindowSizeTooBig};
+        use FrameDecoderError::{DictNotProvided, ReadFrameHeaderError as Header, WindowSizeTooBig};
         while !self.from.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.from) {
                 Ok(()) => return Ok(true),
@@ -198,10 +239,9 @@ impl<R: BufRead> ZstandardDecoder<R> {
                     }
                 }
                 Err(WindowSizeTooBig { requested }) => {
-                    let message =
-                        format!("its window of {requested} bytes is too large: decompress it first");
-                    return Err(io::Error::other(message));
+                    return Err(io::Error::other(Undecoded::Window(requested)));
                 }
+                Err(DictNotProvided { .. }) => return Err(io::Error::other(Undecoded::Dictionary)),
                 Err(error) => return Err(io::Error::other(error.to_string())),
             }
         }
@@ -212,7 +252,7 @@ impl<R: BufRead> ZstandardDecoder<R> {
         self.is_in_frame = false;
         match self.decoder.get_checksum_from_data() {
             Some(stored) if self.decoder.get_calculated_checksum() != Some(stored) => {
-                Err(io::Error::other("its checksum does not match"))
+                Err(io::Error::other(Undecoded::Checksum))
             }
             _ => Ok(()),
         }

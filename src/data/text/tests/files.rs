@@ -74,7 +74,7 @@ fn empty_files_are_an_error() {
     assert!(matches!(&error[..], [DataError::Empty { files: 1 }]));
 }
 
-fn gzip(text: &[u8]) -> Vec<u8> {
+pub(super) fn gzip(text: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(text).unwrap();
     encoder.finish().unwrap()
@@ -121,10 +121,13 @@ fn damaged_compressed_files_are_errors() {
         (long[..long.len() / 2].to_vec(), "is a damaged gzip file: its end is missing, after"),
         (
             changed(&one, one.len() - 6),
-            "is a damaged gzip file: corrupt gzip stream does not have a matching checksum",
+            "is a damaged gzip file: its checksum does not match, after 10 bytes of text",
         ),
-        (changed(&long, long.len() / 2), "is a damaged gzip file: "),
-        ([one.as_slice(), b"rest"].concat(), "is a damaged gzip file: "),
+        (changed(&long, long.len() / 2), "is a damaged gzip file: its "),
+        (
+            [one.as_slice(), b"rest of ten"].concat(),
+            "is a damaged gzip file: it has an invalid header, after 10 bytes of text",
+        ),
         (
             zstandard[..zstandard.len() - 9].to_vec(),
             "is a damaged Zstandard file: its end is missing, after 10 bytes",
@@ -140,7 +143,16 @@ fn damaged_compressed_files_are_errors() {
         // A window of 128 GiB.
         (
             b"\x28\xb5\x2f\xfd\0\xd8\x01\0\0".to_vec(),
-            "is a damaged Zstandard file: its window of 137438953472 bytes",
+            "is a Zstandard file with a window of 128 GiB; the maximum is 100 MiB",
+        ),
+        // A block of the reserved type, and a frame with a dictionary.
+        (
+            b"\x28\xb5\x2f\xfd\x24\x0aW\0\0one sheep\n".to_vec(),
+            "is a damaged Zstandard file: its data is invalid, after 0 bytes of text",
+        ),
+        (
+            b"\x28\xb5\x2f\xfd\x21\x07\x0aQ\0\0one sheep\n".to_vec(),
+            "is a Zstandard file that was compressed with a dictionary, which runner does not read",
         ),
         (gzip(&[&[b'a'; 257][..], b"ustar", &[b'a'; 250]].concat()), "contains a tar archive"),
     ] {
