@@ -132,12 +132,10 @@ impl InputArgs {
         let experiments = files::expand_all(&self.files, &self.set, &is_wanted)?;
         let unread = experiments.iter().map(|experiment| match purpose {
             Purpose::Train => experiment.check_unread(&is_wanted).map_err(Failure::input),
-            Purpose::Predict => {
-                report::unread(experiment, &is_wanted);
-                Ok(())
-            }
+            Purpose::Predict => Ok(()),
         });
         Failure::collect(unread)?;
+        experiments.iter().for_each(|experiment| report::unread(experiment, &is_wanted));
         let mut data = DataSets::new(out);
         let absent = Failure::collect(experiments.iter().map(|experiment| match purpose {
             Purpose::Train => data.check(experiment).map(|()| None),

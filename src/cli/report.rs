@@ -27,7 +27,7 @@ pub(super) fn absent(inputs: &Inputs, for_programs: bool) {
     inputs.absent.iter().for_each(|line| say(line));
 }
 
-/// Warnings about inputs that were not read completely.
+/// Warnings about inputs that were not read completely, and settings without effect.
 pub(super) fn unread(experiment: &Experiment, is_wanted: impl Fn(&Point) -> bool) {
     experiment.warnings(is_wanted).iter().for_each(|warning| note(&format!("warning: {warning}")));
 }

@@ -69,9 +69,11 @@ impl Experiment {
         if problems.is_empty() { Ok(()) } else { Err(self.sources.error(&problems)) }
     }
 
-    /// The same problems, each as a text.
+    /// The same problems, and settings without effect, each as a text.
     pub fn warnings(&self, is_wanted: impl Fn(&Point) -> bool) -> Vec<String> {
-        self.sources.texts(&self.unread(is_wanted))
+        let wanted = self.points.iter().filter(|point| is_wanted(point));
+        let problems = wanted.flat_map(|point| point.unread.iter().chain(&point.unneeded));
+        self.sources.texts(&problems.cloned().collect::<Vec<_>>())
     }
 
     fn unread(&self, is_wanted: impl Fn(&Point) -> bool) -> Vec<Problem> {
@@ -92,6 +94,8 @@ pub struct Point {
     pub without: Vec<(String, RunConfig)>,
     /// Problems of inputs that were not read completely.
     pub(super) unread: Vec<Problem>,
+    /// Problems of settings without effect.
+    pub(super) unneeded: Vec<Problem>,
     pub(super) source: StrategySource,
 }
 
@@ -201,10 +205,10 @@ fn point(
         Err(_) => Vec::new(),
     };
     validity.is_valid |= resolved.is_ok();
-    let (mut recompute, mut unread) = (None, Vec::new());
+    let (mut recompute, mut unread, mut unneeded) = (None, Vec::new(), Vec::new());
     let config = resolved.map(|resolved| {
         recompute = resolved.tree.find("strategy.recompute").map(|entry| entry.span());
-        unread = resolved.unread;
+        (unread, unneeded) = (resolved.unread, resolved.unneeded);
         resolved.config
     });
     let config = config.map_err(|problems| {
@@ -216,7 +220,7 @@ fn point(
     });
     let axes = sweep_point.values.iter().chain(&variant.values).map(|value| named(value)).collect();
     let source = StrategySource { strategy: variant.strategy.name.clone(), recompute };
-    Point { strategy: variant.label.clone(), axes, config, without, unread, source }
+    Point { strategy: variant.label.clone(), axes, config, without, unread, unneeded, source }
 }
 
 /// Resolves the run with these settings, including the names of layers and values.
@@ -224,9 +228,9 @@ fn resolve<'s>(
     document: &Document<'_>,
     settings: impl IntoIterator<Item = &'s Setting>,
 ) -> Result<Resolved, Vec<Problem>> {
-    let Resolved { config, tree, unread } = document.resolve(settings)?;
+    let Resolved { config, tree, unread, unneeded } = document.resolve(settings)?;
     let config = kept::resolve(layers::resolve(config, &tree)?, &tree)?;
-    Ok(Resolved { config, tree, unread })
+    Ok(Resolved { config, tree, unread, unneeded })
 }
 
 /// A key and its value, as written in TOML.

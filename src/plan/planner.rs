@@ -97,7 +97,7 @@ fn plan_point(
     data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
     forecasts: &Forecasts<'_>,
 ) -> Result<PlannedRun, PlanError> {
-    let Point { strategy, axes, config, without, unread: _, source: _ } = point;
+    let Point { strategy, axes, config, without, unread: _, unneeded: _, source: _ } = point;
     let with_strategy = |violation| PlanError::Violation { strategy: strategy.clone(), violation };
     let skipped = |reason: String, id: String, configuration: String| PlannedRun {
         id,

@@ -89,5 +89,13 @@ fn unknown_fields_of_configurations_stop_training_only() {
     assert_eq!(code, Some(2));
     assert!(stderr.starts_with("error: ") && stderr.contains(message), "{stderr}");
     assert!(stderr.contains("ignore = [\"unsloth_version\"] in [model.hf]"), "{stderr}");
-    assert_eq!(run(&["sweep", "b.toml", "--device", "cpu", "--quiet"]).0, Some(0));
+    assert_eq!(run(&["sweep", "b.toml", "--device", "cpu", "--quiet"]), (Some(0), String::new()));
+    write("c.toml", &experiment.replace("context", "ignore = ['unsloth_version', 'unsloth_fixed']\ncontext"));
+    let message = "config.json has no unknown field of that name";
+    for arguments in [&["check", "c.toml"][..], &["sweep", "c.toml", "--device", "cpu", "--quiet"]] {
+        let (code, stderr) = run(arguments);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(stderr.starts_with("warning: `ignore` lists `unsloth_fixed`"), "{stderr}");
+        assert!(stderr.contains(message) && stderr.contains("c.toml:3:"), "{stderr}");
+    }
 }

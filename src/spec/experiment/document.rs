@@ -49,6 +49,8 @@ pub struct Resolved {
     pub tree: Table,
     /// Inputs that were not read: a run with them cannot train.
     pub unread: Vec<Problem>,
+    /// Settings without effect.
+    pub unneeded: Vec<Problem>,
 }
 
 impl<'a> Document<'a> {
@@ -147,15 +149,16 @@ impl<'a> Document<'a> {
         let config = reader.finish(config)?;
         rules::check(&config, &tree)?;
         let has_quantized_base = config.strategy.lora.as_ref().is_some_and(|lora| lora.base.is_quantized());
-        let (mut unread, mut problems) = (Vec::new(), Vec::new());
+        let (mut unread, mut unneeded, mut problems) = (Vec::new(), Vec::new(), Vec::new());
         for remark in remarks {
             match remark {
                 Remark::Unread(problem) => unread.push(problem),
+                Remark::Unneeded(problem) => unneeded.push(problem),
                 Remark::Quantized(_) if has_quantized_base => {}
                 Remark::Quantized(problem) => problems.push(problem),
             }
         }
-        if problems.is_empty() { Ok(Resolved { config, tree, unread }) } else { Err(problems) }
+        if problems.is_empty() { Ok(Resolved { config, tree, unread, unneeded }) } else { Err(problems) }
     }
 
     /// The keys that the command line sets in every run.

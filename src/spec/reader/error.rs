@@ -61,6 +61,8 @@ impl Problem {
 pub(crate) enum Remark {
     /// A part of an input was not read: a warning in predictions, an error of runs that train.
     Unread(Problem),
+    /// A setting without effect: a warning.
+    Unneeded(Problem),
     /// Stored weights are quantized: an error of runs without a quantized base.
     Quantized(Problem),
 }

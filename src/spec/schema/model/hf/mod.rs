@@ -157,6 +157,8 @@ struct Described {
     model: Transformer,
     /// Unknown fields, by full name.
     unknown: Vec<String>,
+    /// Fields to ignore that are no unknown fields.
+    unneeded: Vec<String>,
     /// The problem of a run without a quantized base, if the weights are quantized.
     quantized: Option<ConfigError>,
 }
@@ -212,9 +214,17 @@ impl Hf {
             at(Problem::new(format!("{place}: {message}")).help(help))
         };
         match describe(&map, &hf) {
-            Ok(Described { model, unknown, quantized }) => {
+            Ok(Described { model, unknown, unneeded, quantized }) => {
                 if let Some(error) = unknown_fields(&unknown) {
                     keys.reader().remark(Remark::Unread(problem(error)));
+                }
+                let ignore = keys.entry("ignore").map(|entry| entry.node.span);
+                for field in &unneeded {
+                    let (field, file) = (brief::line(field), file.display());
+                    let message =
+                        format!("`ignore` lists `{field}`, but {file} has no unknown field of that name");
+                    let problem = Problem::new(message).help("remove it there");
+                    keys.reader().remark(Remark::Unneeded(ignore.into_iter().fold(problem, Problem::at)));
                 }
                 if let Some(error) = quantized {
                     keys.reader().remark(Remark::Quantized(problem(error)));
@@ -312,13 +322,20 @@ fn describe(map: &Map<String, Value>, hf: &Hf) -> Result<Described, Vec<ConfigEr
         let message = format!("`ignore` lists `{field}`, which runner reads");
         fields.error(field, message, "`ignore` is for unknown fields: remove it there".to_owned());
     }
+    let is_quantized = fields.has(quantization::FIELD);
     let Findings { errors, unknown } = findings;
     let errors = errors.into_inner();
     if !errors.is_empty() {
         return Err(errors);
     }
-    let unknown = unknown.into_inner().into_iter().filter(|field| !is_ignored(field)).collect();
-    Ok(Described { model, unknown, quantized })
+    let (ignored, unknown): (Vec<String>, _) =
+        unknown.into_inner().into_iter().partition(|field| is_ignored(field));
+    let is_unneeded = |field: &&String| match field.as_str() {
+        quantization::FIELD => !is_quantized,
+        _ => !ignored.contains(field),
+    };
+    let unneeded = hf.ignore.iter().filter(is_unneeded).cloned().collect();
+    Ok(Described { model, unknown, unneeded, quantized })
 }
 
 /// The family: by `model_type`, which early versions of the library did not write, else by the class of the model or by

@@ -206,6 +206,11 @@ fn fields_of_other_programs_are_unknown_unless_they_are_ignored() {
     assert_eq!(unknown(&config, &hf()), ["rope_scaling.x", "is_llama_config", "sliding_window"]);
     let ignoring = Hf { ignore: ["sliding_window", "rope_scaling.x"].map(str::to_owned).to_vec(), ..hf() };
     assert_eq!(unknown(&config, &ignoring), ["is_llama_config"]);
+    let unneeded = |hf: &Hf| described(&config, hf).unwrap().unneeded;
+    assert_eq!(unneeded(&ignoring), Vec::<String>::new());
+    let more = ["sliding_window", "unsloth_version", "quantization_config"].map(str::to_owned);
+    let more = Hf { ignore: more.to_vec(), ..hf() };
+    assert_eq!(unneeded(&more), ["unsloth_version", "quantization_config"]);
     let known = Hf { ignore: vec!["rope_theta".to_owned()], ..hf() };
     assert_eq!(read(&llama(), &known).unwrap_err(), "`ignore` lists `rope_theta`, which runner reads");
     let experts = Hf { ignore: vec!["num_experts".to_owned()], ..hf() };
