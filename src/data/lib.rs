@@ -32,7 +32,9 @@ pub use order::{Order, TrainingStep};
 pub use row::TokenRow;
 pub use source::{Contents, DataSet, Inspected, Note, SampleLengths, Source, check_order};
 pub use synthetic::SyntheticSet;
-pub use text::{EncoderFailure, Encoding, RecordFormat, TextSet, TokenizerFile, encode_documents};
+pub use text::{
+    ChatTemplate, EncoderFailure, Encoding, RecordFormat, TextSet, TokenizerFile, encode_documents,
+};
 pub use token_width::TokenWidth;
 pub use tokens::TokenSet;
 pub use weights::{

@@ -13,6 +13,7 @@ mod reader;
 
 use std::path::{Path, PathBuf};
 
+pub use chat::ChatTemplate;
 pub use documents::RecordFormat;
 use encoded::{Encoded, EncodedText};
 use encoder::Launch;

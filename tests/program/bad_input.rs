@@ -524,6 +524,22 @@ bad! {
     template_of_ids: check(&text_data("tokens = \"ids\"\njsonl = \"input_ids\"\ntemplate = \"plain\""));
     template_without_content: check(&text_data("template = \"{role}: \""));
     template_unknown: check(&text_data("template = \"chatlm\""));
+    template_role_unknown: check(&text_data("template = { asistant = \"{content}\" }"));
+    template_role_without_content: check(&text_data("template = { user = \"[INST]\" }"));
+    template_without_roles: check(&text_data("template = { begin = \"<s>\" }"));
+    template_includes_missing_system: check(&text_data("template = { user = \"{system}{content}\" }"));
+    template_includes_system_in_answers: check(&text_data(
+        "template = { system = \"{content}\", assistant = \"{system}{content}\" }"));
+    template_without_answers: check(&text_data(
+        "template = { user = \"{content}\" }\nmask = \"prompt\"\ndocuments = \"packed\""));
+    template_lacks_a_role_of_the_data: check_files(
+        &[
+            ("a.toml", &text_data("template = { user = \"{content}\", assistant = \"{content}\" }")),
+            ("a.txt", "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}"),
+        ],
+        &["a.toml"]);
+    records_without_text: check_files(
+        &[("a.toml", &text_data("jsonl = \"text\"")), ("a.txt", "{\"text\": \"\"}")], &["a.toml"]);
     mask_without_template: check(&text_data("mask = \"prompt\"\ndocuments = \"padded\""));
     mask_of_joined_documents: check(&text_data("mask = \"prompt\"\ntemplate = \"chatml\""));
     conversation_without_messages: check_files(

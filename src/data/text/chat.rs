@@ -7,12 +7,48 @@ use serde_json::Value;
 use super::json::{self, Problem, kind, names};
 use base::brief;
 
-/// The places of a template that a message fills.
+/// The places of a template that a message fills, and the place for the system messages before it.
 pub(super) const CONTENT: &str = "{content}";
 const ROLE: &str = "{role}";
+const SYSTEM_MESSAGES: &str = "{system}";
 
-/// The role whose messages are answers.
+/// The role whose messages are answers, and the role whose messages another may include.
 const ANSWER: &str = "assistant";
+const SYSTEM: &str = "system";
+
+/// The text of a conversation's messages, and around them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChatTemplate {
+    /// The text before the first message.
+    pub begin: String,
+    /// By role, the text of a message, with its content once; `None`: of any role.
+    pub messages: Vec<(Option<&'static str>, String)>,
+    /// The text behind the last message.
+    pub end: String,
+}
+
+impl ChatTemplate {
+    /// The text before and behind the content of a message.
+    fn of(&self, role: &str) -> Result<(&str, &str), Problem> {
+        let is_for = |known: Option<&str>| known.is_none_or(|known| known == role);
+        if let Some((_, text)) = self.messages.iter().find(|(known, _)| is_for(*known)) {
+            return Ok(text.split_once(CONTENT).unwrap_or((text, "")));
+        }
+        let role = brief::line(role);
+        let known: Vec<&str> = self.messages.iter().filter_map(|(role, _)| *role).collect();
+        let message = format!("it has a message with the role `{role}`, for which template has no text");
+        let help = format!(
+            "template has texts for `{}`: add one for `{role}`, rename the role in the data, or use one text with \
+             {{role}} for all",
+            known.join("`, `")
+        );
+        Err((message, help))
+    }
+
+    fn includes_system(&self) -> bool {
+        self.messages.iter().any(|(_, text)| text.contains(SYSTEM_MESSAGES))
+    }
+}
 
 /// A text and, if prompts are masked, the byte ranges that are learnt.
 pub(super) struct Conversation {
@@ -24,23 +60,55 @@ pub(super) struct Conversation {
 type Message<'a> = (&'a str, String);
 
 /// Joins the messages of a record. `field` is the list of messages; without it, the record has one of the usual shapes.
-pub(super) fn join(record: &Value, field: Option<&str>, template: &str) -> Result<Conversation, Problem> {
+pub(super) fn join(
+    record: &Value,
+    field: Option<&str>,
+    template: &ChatTemplate,
+) -> Result<Conversation, Problem> {
+    let messages = messages(record, field)?;
     let mut joined = Conversation { text: String::new(), answers: Vec::new() };
-    // A template has its content exactly once.
-    let (before, after) = template.split_once(CONTENT).unwrap_or((template, ""));
-    for (role, content) in messages(record, field)? {
-        joined.text += &before.replace(ROLE, role);
+    let Some((last, _)) = messages.last() else { return Ok(joined) };
+    let ends_with_answer = *last == ANSWER;
+    joined.text += &template.begin;
+    // System messages that the next message of the user includes.
+    let mut system: Option<String> = None;
+    for (role, content) in messages {
+        let (before, after) = template.of(role)?;
+        if role == SYSTEM && template.includes_system() {
+            let [before, after] = [before, after].map(|text| text.replace(ROLE, role));
+            *system.get_or_insert_default() += &[before, content, after].concat();
+            continue;
+        }
+        let has_place = before.contains(SYSTEM_MESSAGES) || after.contains(SYSTEM_MESSAGES);
+        let included = if has_place { system.take() } else { None }.unwrap_or_default();
+        let [before, after] =
+            [before, after].map(|text| text.replace(ROLE, role).replace(SYSTEM_MESSAGES, &included));
+        joined.text += &before;
         let begin = joined.text.len();
         joined.text += &content;
-        let after = after.replace(ROLE, role);
         joined.text += &after;
         if role == ANSWER {
-            // White space between messages is not part of an answer.
-            let space = after.len() - after.trim_end().len();
-            joined.answers.push(begin..joined.text.len() - space);
+            joined.answers.push(begin..joined.text.len() - trailing_space(&after));
         }
     }
+    if system.is_some() {
+        let message = "it has a system message without a message of the user behind it, which includes it";
+        let help = "add a message of the user, or remove {system} from template.user";
+        return Err((message.to_owned(), help.to_owned()));
+    }
+    joined.text += &template.end;
+    if let Some(answer) = joined.answers.last_mut()
+        && ends_with_answer
+        && !template.end.trim_end().is_empty()
+    {
+        answer.end = joined.text.len() - trailing_space(&template.end);
+    }
     Ok(joined)
+}
+
+/// Bytes of white space at the end, which is not part of an answer.
+fn trailing_space(text: &str) -> usize {
+    text.len() - text.trim_end().len()
 }
 
 fn messages<'a>(record: &'a Value, field: Option<&str>) -> Result<Vec<Message<'a>>, Problem> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::chat;
+use super::chat::{self, ChatTemplate};
 use super::examine::TextFile;
 use super::json::{self, Problem, RecordError, Records};
 use super::reader::TextReader;
@@ -27,7 +27,7 @@ pub enum RecordFormat {
     Chat {
         /// The field with the messages; `None`: recognised.
         field: Option<String>,
-        template: String,
+        template: ChatTemplate,
         /// Whether only answers are targets.
         masks_prompt: bool,
     },

@@ -7,7 +7,12 @@ use ops::TensorType;
 const CHATML: &str = "<|{role}|>{content}<e>\n";
 
 fn chat(field: Option<&str>, masks_prompt: bool) -> RecordFormat {
-    RecordFormat::Chat { field: field.map(str::to_owned), template: CHATML.to_owned(), masks_prompt }
+    RecordFormat::Chat { field: field.map(str::to_owned), template: for_all(CHATML), masks_prompt }
+}
+
+/// The same text for messages of all roles.
+fn for_all(text: &str) -> ChatTemplate {
+    ChatTemplate { messages: vec![(None, text.to_owned())], ..ChatTemplate::default() }
 }
 
 /// A set of documents in a JSON file.
@@ -95,7 +100,7 @@ fn conversations_are_joined_and_prompts_masked() {
         assert_eq!(documents(&file, chat(field, true)), Ok(vec![masked.clone()]));
     }
     let plain =
-        |masks_prompt| RecordFormat::Chat { field: None, template: "{content}".to_owned(), masks_prompt };
+        |masks_prompt| RecordFormat::Chat { field: None, template: for_all("{content}"), masks_prompt };
     let pair = r#"{"prompt": "2+2=", "completion": " 4"}"#;
     assert_eq!(documents(pair, plain(false)), Ok(vec!["2+2= 4".to_owned()]));
     assert_eq!(documents(pair, plain(true)), Ok(vec!["____ 4".to_owned()]));
@@ -212,6 +217,77 @@ fn masked_targets_are_neither_weighed_nor_padding() {
     assert_eq!(error, expected);
 }
 
+/// The forms of Llama 2, of Mistral, whose documents end with a text, and of Gemma, without system messages.
+#[test]
+fn templates_by_role_give_the_forms_of_models() {
+    let template = |begin: &str, messages: &[(&'static str, &str)], end: &str| ChatTemplate {
+        begin: begin.to_owned(),
+        messages: messages.iter().map(|(role, text)| (Some(*role), (*text).to_owned())).collect(),
+        end: end.to_owned(),
+    };
+    let llama2 = template(
+        "",
+        &[
+            ("system", "<<SYS>>\n{content}\n<</SYS>>\n\n"),
+            ("user", "<s>[INST] {system}{content} [/INST]"),
+            ("assistant", " {content} </s>"),
+        ],
+        "",
+    );
+    let mistral =
+        template("<s>", &[("user", "[INST] {content} [/INST]"), ("assistant", "{content}")], "</s>\n");
+    let turn = "<start_of_turn>model\n{content}<end_of_turn>\n";
+    let user = turn.replace("model", "user");
+    let gemma = template("<bos>", &[("user", &user), ("assistant", turn)], "");
+    let talk = |roles: &[(&str, &str)]| {
+        let message =
+            |(role, content): &(&str, &str)| serde_json::json!({ "role": role, "content": content });
+        serde_json::json!({ "messages": roles.iter().map(message).collect::<Vec<_>>() }).to_string()
+    };
+    let turns = [("user", "a {system}"), ("assistant", "b"), ("user", "c"), ("model", "d")];
+    let with_system = [&[("system", "s {content}")], &turns[..]].concat();
+    let found = |file: &str, template: &ChatTemplate, masks_prompt| {
+        documents(file, RecordFormat::Chat { field: None, template: template.clone(), masks_prompt })
+    };
+    for (template, talk, text) in [
+        (
+            &llama2,
+            talk(&with_system),
+            "<s>[INST] <<SYS>>\ns {content}\n<</SYS>>\n\na {system} [/INST] b </s><s>[INST] c [/INST] d </s>",
+        ),
+        (&llama2, talk(&turns[2..]), "<s>[INST] c [/INST] d </s>"),
+        (&mistral, talk(&turns), "<s>[INST] a {system} [/INST]b[INST] c [/INST]d</s>\n"),
+        (
+            &gemma,
+            talk(&turns[2..]),
+            "<bos><start_of_turn>user\nc<end_of_turn>\n<start_of_turn>model\nd<end_of_turn>\n",
+        ),
+        (&mistral, talk(&turns[..1]), "<s>[INST] a {system} [/INST]</s>\n"),
+    ] {
+        assert_eq!(found(&talk, template, false), Ok(vec![text.to_owned()]));
+    }
+    let masked = |prompt: usize, answer: &str| Ok(vec!["_".repeat(prompt) + answer]);
+    assert_eq!(found(&talk(&turns[2..]), &llama2, true), masked(20, "d </s>"));
+    // The text behind the last answer belongs to it, without white space at its end.
+    assert_eq!(found(&talk(&turns[2..]), &mistral, true), masked(19, "d</s>_"));
+    for (template, talk, problem) in [
+        (
+            &mistral,
+            talk(&with_system),
+            "line 1 of FILE: it has a message with the role `system`, for which template has no text; template has \
+             texts for `user`, `assistant`: add one for `system`, rename the role",
+        ),
+        (
+            &llama2,
+            talk(&with_system[..1]),
+            "line 1 of FILE: it has a system message without a message of the",
+        ),
+    ] {
+        let error = found(&talk, template, true).unwrap_err();
+        assert!(error.starts_with(problem), "{error} should begin with {problem}");
+    }
+}
+
 #[test]
 fn documents_without_targets_are_counted_by_reason() {
     let answers = ["yes", "", "no", ""].map(|answer| {
@@ -223,7 +299,7 @@ fn documents_without_targets_are_counted_by_reason() {
     let file = [&answers.join("\n"), question, silent, one].join("\n");
     let mut folder = TestFolder::with(&[("a.jsonl", file.as_bytes())]);
     let mut noted = |masks_prompt| {
-        let records = RecordFormat::Chat { field: None, template: "{content}".to_owned(), masks_prompt };
+        let records = RecordFormat::Chat { field: None, template: for_all("{content}"), masks_prompt };
         let set = set(&folder, Encoding::Bytes, records);
         let cached = folder.encoded(&set, encoder::in_thread).unwrap();
         set.separated(&cached).unwrap().notes.pop().unwrap()
@@ -240,7 +316,7 @@ fn documents_without_targets_are_counted_by_reason() {
 fn tokens_of_answers_are_targets() {
     let lines = r#"{"prompt": "one sheep", "completion": " two sheep"}"#;
     let mut folder = TestFolder::with(&[("a.jsonl", lines.as_bytes())]);
-    let records = RecordFormat::Chat { field: None, template: "{content}".to_owned(), masks_prompt: true };
+    let records = RecordFormat::Chat { field: None, template: for_all("{content}"), masks_prompt: true };
     let learnt = |folder: &mut TestFolder, end: Option<&str>| {
         let set = set(folder, Reference::tokenizer(false, end), records.clone());
         let cached = folder.encoded(&set, encoder::in_thread).unwrap();

@@ -2,6 +2,7 @@
 
 mod cache;
 mod chat;
+mod combinations;
 mod encoding;
 mod files;
 mod samples;

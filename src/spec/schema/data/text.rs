@@ -14,7 +14,7 @@ use crate::reader::paths::{EVALUATION_PATHS, PATHS, PathCodec, file_in_folder};
 use crate::reader::tree::{Node, Table, Value, quoted};
 use crate::reader::write::TableWriter;
 use crate::schema::rules::attach_span;
-use data::{DataSet, Documents, Encoding, RecordFormat, TextSet, TokenizerFile};
+use data::{ChatTemplate, DataSet, Documents, Encoding, RecordFormat, TextSet, TokenizerFile};
 
 key_table! {
     /// Text files, in the order of their sorted paths.
@@ -27,8 +27,9 @@ key_table! {
         /// of such objects: its name, or a path such as `data.text` or `choices.0.text`.
         pub jsonl: Option<String> = Optional(NonEmptyText), default None;
         /// How the messages of a conversation become a text, for JSON files with `messages`, `conversations`, `prompt` and
-        /// `completion`, or `instruction` and `output`: for each message this text, with its `{role}` and `{content}`.
-        pub template: Option<String> = Optional(TemplateText), default None;
+        /// `completion`, or `instruction` and `output`: for each message this text, with its `{role}` and `{content}`, or
+        /// the text of its role.
+        pub template: Option<Template> = Optional(TemplateCodec), default None;
         /// The tokens that are no targets. Only with `template` and separate documents.
         pub mask: Mask = keyword(), default Mask::None;
         /// How documents become samples.
@@ -98,7 +99,7 @@ impl ValueParser for TemplateText {
     }
 
     fn expected(&self) -> String {
-        "\"chatml\", \"llama3\", \"plain\" or a text with \"{content}\" once".to_owned()
+        "\"chatml\", \"llama3\", \"plain\", a text with \"{content}\" once, or { user = \"...\", assistant = \"...\" }".to_owned()
     }
 
     fn keywords(&self) -> Vec<&'static str> {
@@ -106,9 +107,105 @@ impl ValueParser for TemplateText {
     }
 }
 
-impl Writable for TemplateText {
+/// The texts of messages.
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
+pub enum Template {
+    /// A known template, or the text of every message.
+    Text(String),
+    Roles(RoleTemplates),
+}
+
+key_table! {
+    /// The texts of a conversation by role, each with `{content}` once.
+    pub struct RoleTemplates {
+        /// The text at the beginning of each conversation.
+        pub begin: Option<String> = Optional(NonEmptyText), default None;
+        /// A message of the system. With `{system}` in `user`, it is a part of the next message of the user.
+        pub system: Option<String> = Optional(MessageText), default None;
+        /// A message of the user; `{system}` stands for the system messages before it, if there are any.
+        pub user: Option<String> = Optional(MessageText), default None;
+        /// A message of the assistant: an answer.
+        pub assistant: Option<String> = Optional(MessageText), default None;
+        /// A result of a tool.
+        pub tool: Option<String> = Optional(MessageText), default None;
+        /// The text at the end of each conversation.
+        pub end: Option<String> = Optional(NonEmptyText), default None;
+    }
+}
+
+/// A text with the place of a message's content.
+struct MessageText;
+
+impl ValueParser for MessageText {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        (text.matches("{content}").count() == 1).then(|| text.clone())
+    }
+
+    fn expected(&self) -> String {
+        "a text with \"{content}\" once".to_owned()
+    }
+}
+
+impl Writable for MessageText {
     fn text(&self, value: &String) -> String {
         quoted(value)
+    }
+}
+
+/// A text or a table.
+struct TemplateCodec;
+
+const ROLES: InlineTable<RoleTemplates> = inline_table(
+    "data.text.template",
+    "`template`",
+    "user = \"[INST] {content} [/INST]\", assistant = \"{content}</s>\"",
+);
+
+impl KeyCodec for TemplateCodec {
+    type Output = Template;
+
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Template> {
+        match node.table() {
+            Some(_) => ROLES.read(keys, key, node).map(Template::Roles),
+            None => keys.parse(key, node, &TemplateText).map(Template::Text),
+        }
+    }
+
+    fn write(&self, key: &str, value: &Template, lines: &mut TableWriter) {
+        match value {
+            Template::Text(text) => lines.line(key, &quoted(text)),
+            Template::Roles(roles) => ROLES.write(key, roles, lines),
+        }
+    }
+
+    fn example(&self, key: &str) -> String {
+        ROLES.example(key)
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::table::<RoleTemplates>().or(&TemplateText.expected())
+    }
+}
+
+impl Template {
+    /// The data set's template.
+    fn resolve(self) -> ChatTemplate {
+        match self {
+            Template::Text(text) => {
+                let known = TEMPLATES.iter().find(|(name, _)| *name == text);
+                let text = known.map_or(text.clone(), |(_, known)| (*known).to_owned());
+                ChatTemplate { messages: vec![(None, text)], ..ChatTemplate::default() }
+            }
+            Template::Roles(RoleTemplates { begin, system, user, assistant, tool, end }) => {
+                let roles = [("system", system), ("user", user), ("assistant", assistant), ("tool", tool)];
+                let messages = roles.into_iter().filter_map(|(role, text)| Some((Some(role), text?)));
+                let [begin, end] = [begin, end].map(Option::unwrap_or_default);
+                ChatTemplate { begin, messages: messages.collect(), end }
+            }
+        }
     }
 }
 
@@ -245,6 +342,44 @@ impl Text {
     }
 }
 
+impl Text {
+    /// Rules between the texts of roles.
+    fn roles_have_texts(&self, tree: &Table) -> Result<(), Problem> {
+        let Some(Template::Roles(roles)) = &self.template else { return Ok(()) };
+        let RoleTemplates { begin: _, system, user, assistant, tool, end: _ } = roles;
+        let key = |key: &str| format!("data.text.template{key}");
+        let problem = |message: &str, keys: [String; 2], help: &str| {
+            Err(attach_span(message.to_owned(), &keys.each_ref().map(String::as_str), tree, help))
+        };
+        if [system, user, assistant, tool].into_iter().all(Option::is_none) {
+            let message = "template has no text for messages";
+            let help = "add user = \"[INST] {content} [/INST]\" and assistant = \"{content}</s>\"";
+            return problem(message, [key(""), key("")], help);
+        }
+        let includes_system =
+            |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains("{system}"));
+        for (name, text) in [(".system", system), (".assistant", assistant), (".tool", tool)] {
+            if includes_system(text) {
+                let message = "{system}, the place of system messages, belongs in template.user only";
+                return problem(message, [key(name), key(".user")], "remove {system} there");
+            }
+        }
+        if includes_system(user) && system.is_none() {
+            let message =
+                "template.user has {system}, the place of system messages, but template.system is not set";
+            let help = "add system = \"{content}\", or remove {system}";
+            return problem(message, [key(".user"), key(".system")], help);
+        }
+        if self.mask == Mask::Prompt && assistant.is_none() {
+            let message =
+                "mask = \"prompt\" leaves answers as targets, but template has no text for `assistant`";
+            let help = "add assistant = \"{content}\" to template, or remove mask";
+            return problem(message, ["data.text.mask".to_owned(), key("")], help);
+        }
+        Ok(())
+    }
+}
+
 impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
         let documents = self.documents();
@@ -269,9 +404,8 @@ impl DataSource for Text {
         };
         let records = match (template, jsonl) {
             (Some(template), field) => {
-                let known = TEMPLATES.iter().find(|(name, _)| *name == template);
-                let template = known.map_or(template.clone(), |(_, text)| (*text).to_owned());
-                Some(RecordFormat::Chat { field, template, masks_prompt: mask == Mask::Prompt })
+                let (template, masks_prompt) = (template.resolve(), mask == Mask::Prompt);
+                Some(RecordFormat::Chat { field, template, masks_prompt })
             }
             (None, Some(field)) if encoding == Encoding::Ids => Some(RecordFormat::Ids(field)),
             (None, field) => field.map(RecordFormat::Text),
@@ -303,6 +437,7 @@ impl DataSource for Text {
             tree,
         )?;
         self.records_have_documents(tree)?;
+        self.roles_have_texts(tree)?;
         if self.pad_to == PadTo::Batch && self.documents != DocumentArrangement::Padded {
             let message = format!(
                 "pad_to = \"batch\" pads documents, one per sample; documents = \"{}\" does not pad to a length",
