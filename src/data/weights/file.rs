@@ -41,7 +41,7 @@ pub(super) struct StoredType {
 impl StoredType {
     /// Whether it has a floating-point type, which parameters need.
     pub(super) fn is_float(&self) -> bool {
-        number::width(self.dtype).is_some()
+        number::is_float(self.dtype)
     }
 }
 
@@ -105,7 +105,25 @@ impl TensorFile {
         StoredType { dtype: info.dtype, dims: info.shape.clone() }
     }
 
-    /// Reads elements of a floating-point tensor, from index `first` on, as f32.
+    /// The size of an existing tensor in bytes.
+    pub(super) fn bytes(&self, name: &str) -> usize {
+        let (begin, end) = self.tensors.info(name).expect("the tensor exists").data_offsets;
+        end - begin
+    }
+
+    /// Reads bytes of a tensor as they are stored, from offset `first` on.
+    ///
+    /// # Errors
+    /// The file has become unreadable or shorter.
+    pub(super) fn read_bytes(&self, name: &str, first: usize, bytes: &mut [u8]) -> Result<(), WeightsError> {
+        let info = self.tensors.info(name).expect("the tensor exists");
+        let opened = if self.file.is_none() { Some(self.reopen()?) } else { None };
+        let file = self.file.as_ref().or(opened.as_ref()).expect("it is open, or was opened");
+        let begin = self.begin + (info.data_offsets.0 + first) as u64;
+        file.read_exact_at(bytes, begin).map_err(|error| self.unreadable(error))
+    }
+
+    /// Reads elements of a tensor of floating-point numbers or i8, from index `first` on, as f32.
     ///
     /// # Errors
     /// The file has become unreadable or shorter.

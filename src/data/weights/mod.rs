@@ -6,6 +6,7 @@ mod folder;
 mod index;
 mod naming;
 mod number;
+mod quantized;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use super::digest::hex;
 use base::{brief, regular};
 use file::TensorFile;
 use ops::TensorType;
+use quantized::{Quantized, Tensors};
 
 /// A checkpoint whose headers have been read.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub struct Weights {
     path: PathBuf,
     files: Vec<TensorFile>,
     /// By name without prefix: the index of the tensor's file, and its full name.
-    tensors: BTreeMap<String, (usize, String)>,
+    tensors: Tensors,
     naming: TensorNaming,
 }
 
@@ -50,6 +52,7 @@ struct RowBlock {
     columns: usize,
     rows: usize,
     is_transposed: bool,
+    quantized: Option<Quantized>,
 }
 
 /// An unreadable checkpoint, or one that does not match the model.
@@ -71,6 +74,10 @@ pub enum WeightsError {
     Missing { path: PathBuf, tensor: String, needed: TensorType },
     #[error("{} has `{tensor}` as {found}; the model needs it as {needed}", path.display())]
     Other { path: PathBuf, tensor: String, found: String, needed: String },
+    #[error("{} has `{tensor}`, quantized by {format}, which runner does not read", path.display())]
+    Packed { path: PathBuf, tensor: String, format: &'static str },
+    #[error("{} has `{tensor}`, quantized, but {problem}", path.display())]
+    Quantized { path: PathBuf, tensor: String, problem: String },
     #[error("{} has {}, which the model does not", path.display(), first_names(tensors))]
     Unknown { path: PathBuf, tensors: Vec<String> },
 }
@@ -121,6 +128,10 @@ impl WeightsError {
                 "use a file of `sweep --dump`, such as final.safetensors, or a model's model.safetensors"
             }
             WeightsError::Changed { .. } => "sweep again, and do not change the file during a run",
+            WeightsError::Packed { .. } => {
+                "use the model's 16-bit weights, which lora = { base = \"nf4\" } quantizes, or weights that bitsandbytes quantized"
+            }
+            WeightsError::Quantized { .. } => "download the files again, or save the quantized model again",
             WeightsError::NotIndex { .. } => {
                 "use a model's model.safetensors.index.json, with its files in the same folder"
             }
@@ -201,9 +212,10 @@ impl Weights {
         for needed in needed {
             let mut blocks = Vec::new();
             for stored in needed.stored(self.naming) {
-                let (block, name) = self.match_tensor(needed, &stored)?;
+                let block = self.match_tensor(needed, &stored)?;
+                used.extend(block.quantized.iter().flat_map(|quantized| quantized.beside.clone()));
+                used.insert(stored.tensor);
                 blocks.push(block);
-                used.insert(name);
             }
             parameters.insert(needed.name.clone(), blocks);
         }
@@ -220,36 +232,42 @@ impl Weights {
         Ok(parameters)
     }
 
-    /// The rows of a parameter that a tensor provides, and the tensor's name without prefix.
+    /// The rows of a parameter that a tensor provides.
     fn match_tensor(
         &self,
         needed: &RequiredParameter,
         stored: &CheckpointTensor,
-    ) -> Result<(RowBlock, String), WeightsError> {
+    ) -> Result<RowBlock, WeightsError> {
         let (path, tensor) = (self.path.clone(), stored.tensor.clone());
         let (rows, rest) = (stored.rows, &needed.shape.dims()[1..]);
         let columns = rest.iter().product();
         let mut dims = [&[rows], rest].concat();
-        if stored.form == Form::Transposed {
+        let quantized = Quantized::of(&tensor, &self.tensors, &self.files, &path)?;
+        let is_untransposed = quantized.as_ref().is_some_and(|quantized| quantized.is_untransposed);
+        let is_transposed = stored.form == Form::Transposed && !is_untransposed;
+        if is_transposed {
             dims.reverse();
         }
         let Some((file, name)) = self.tensors.get(&tensor) else {
             return Err(WeightsError::Missing { path, tensor, needed: TensorType::f32(&dims) });
         };
         let found = self.files[*file].tensor(name);
+        let (found_dims, is_number, found) = match &quantized {
+            Some(quantized) => (quantized.dims.clone(), true, quantized.to_string()),
+            None => (found.dims.clone(), found.is_float(), found.to_string()),
+        };
         let has_shape = match stored.form {
-            Form::Plain | Form::Transposed => found.dims == dims,
+            Form::Plain | Form::Transposed => found_dims == dims,
             Form::FirstRows => {
-                found.dims.first().is_some_and(|first| *first >= rows) && found.dims[1..] == dims[1..]
+                found_dims.first().is_some_and(|first| *first >= rows) && found_dims[1..] == dims[1..]
             }
         };
-        if !has_shape || !found.is_float() {
+        if !has_shape || !is_number {
             let or_more = if stored.form == Form::FirstRows { " or with more rows" } else { "" };
             let needed = format!("{}{or_more}", TensorType::f32(&dims));
-            return Err(WeightsError::Other { path, tensor: name.clone(), found: found.to_string(), needed });
+            return Err(WeightsError::Other { path, tensor: name.clone(), found, needed });
         }
-        let is_transposed = stored.form == Form::Transposed;
-        Ok((RowBlock { file: *file, tensor: name.clone(), columns, rows, is_transposed }, tensor))
+        Ok(RowBlock { file: *file, tensor: name.clone(), columns, rows, is_transposed, quantized })
     }
 }
 
@@ -281,18 +299,22 @@ impl StoredParameters {
         first: usize,
         numbers: &mut [[u8; 4]],
     ) -> Result<(), WeightsError> {
-        let file = &self.weights.files[block.file];
+        let files = &self.weights.files;
+        let read = |first, numbers: &mut [[u8; 4]]| match &block.quantized {
+            Some(quantized) => quantized.read(files, first, numbers),
+            None => files[block.file].read(&block.tensor, first, numbers),
+        };
         if numbers.is_empty() {
             return Ok(());
         }
         if !block.is_transposed {
-            return file.read(&block.tensor, first, numbers);
+            return read(first, numbers);
         }
         // Transpose: a slice of each of the tensor's rows, which are the parameter's columns.
         let rows = first / block.columns..(first + numbers.len()).div_ceil(block.columns);
         let mut slice = vec![[0; 4]; rows.len()];
         for column in 0..block.columns {
-            file.read(&block.tensor, column * block.rows + rows.start, &mut slice)?;
+            read(column * block.rows + rows.start, &mut slice)?;
             for (row, number) in rows.clone().zip(&slice) {
                 let index = (row * block.columns + column).checked_sub(first);
                 if let Some(element) = index.and_then(|index| numbers.get_mut(index)) {
