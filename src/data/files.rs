@@ -136,27 +136,24 @@ impl<T> SplitFiles<T> {
         let trained: HashMap<&str, &T> =
             self.training.iter().map(|file| (digest(file).sha256.as_str(), file)).collect();
         let mut copies = evaluation.iter().filter(|file| digest(file).bytes > 0).filter_map(|file| {
-            let [copy, original] = [path(file), path(trained.get(digest(file).sha256.as_str())?)];
-            let same = |how: &str| {
-                format!("{}, for evaluation, {how} {}, for training", copy.display(), original.display())
-            };
-            Some(match () {
-                () if self.training.iter().any(|other| path(other) == copy) => {
-                    format!("{} is both trained and evaluated on", copy.display())
-                }
-                () if copy
-                    .canonicalize()
-                    .ok()
-                    .is_some_and(|file| original.canonicalize().ok() == Some(file)) =>
-                {
-                    same("is the same file as")
-                }
-                () => same("has the same bytes as"),
-            })
+            let original = trained.get(digest(file).sha256.as_str())?;
+            Some((path(file), path(original)))
         });
-        let shared = copies.next().map(|first| match copies.count() {
-            0 => first,
-            more => format!("{first}; {more} more of the files for evaluation are trained on"),
+        let shared = copies.next().map(|(copy, original)| {
+            let [resolved, resolved_original] = [copy, original].map(|path| path.canonicalize().ok());
+            let how = match resolved.is_some() && resolved == resolved_original {
+                true => "is the same file as",
+                false => "has the same bytes as",
+            };
+            let [shown, original] = [copy, original].map(Path::display);
+            let first = match self.training.iter().any(|file| path(file) == copy) {
+                true => format!("{shown} is both trained and evaluated on"),
+                false => format!("{shown}, for evaluation, {how} {original}, for training"),
+            };
+            match copies.count() {
+                0 => first,
+                more => format!("{first}; {} files for evaluation are trained on", more + 1),
+            }
         });
         std::iter::once(Note::new(files)).chain(shared.map(Note::warning)).collect()
     }

@@ -284,7 +284,7 @@ fn evaluation_files_that_copy_training_files_are_warned_of() {
     let link = "link.val, for evaluation, is the same file as b.txt, for training";
     // Empty files are no copies.
     assert_eq!(warned(&mut folder, &["link.val", "v.val"]), [link]);
-    let all = format!("{copy}; 1 more of the files for evaluation are trained on");
+    let all = format!("{copy}; 2 files for evaluation are trained on");
     assert_eq!(warned(&mut folder, &["link.val", "copy.val"]), [all]);
     fs::write(folder.text("v.val"), b"three").unwrap();
     assert!(warned(&mut folder, &["v.val"]).is_empty());
