@@ -530,6 +530,7 @@ bad! {
     template_includes_missing_system: check(&text_data("template = { user = \"{system}{content}\" }"));
     template_includes_system_in_answers: check(&text_data(
         "template = { system = \"{content}\", assistant = \"{system}{content}\" }"));
+    template_includes_system_for_all: check(&text_data("template = \"{system}{content}\""));
     template_without_answers: check(&text_data(
         "template = { user = \"{content}\" }\nmask = \"prompt\"\ndocuments = \"packed\""));
     template_lacks_a_role_of_the_data: check_files(

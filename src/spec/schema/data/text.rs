@@ -112,7 +112,7 @@ impl ValueParser for TemplateText {
 pub enum Template {
     /// A known template, or the text of every message.
     Text(String),
-    Roles(RoleTemplates),
+    Roles(Box<RoleTemplates>),
 }
 
 key_table! {
@@ -169,7 +169,7 @@ impl KeyCodec for TemplateCodec {
 
     fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Template> {
         match node.table() {
-            Some(_) => ROLES.read(keys, key, node).map(Template::Roles),
+            Some(_) => ROLES.read(keys, key, node).map(Box::new).map(Template::Roles),
             None => keys.parse(key, node, &TemplateText).map(Template::Text),
         }
     }
@@ -199,7 +199,8 @@ impl Template {
                 let text = known.map_or(text.clone(), |(_, known)| (*known).to_owned());
                 ChatTemplate { messages: vec![(None, text)], ..ChatTemplate::default() }
             }
-            Template::Roles(RoleTemplates { begin, system, user, assistant, tool, end }) => {
+            Template::Roles(roles) => {
+                let RoleTemplates { begin, system, user, assistant, tool, end } = *roles;
                 let roles = [("system", system), ("user", user), ("assistant", assistant), ("tool", tool)];
                 let messages = roles.into_iter().filter_map(|(role, text)| Some((Some(role), text?)));
                 let [begin, end] = [begin, end].map(Option::unwrap_or_default);
@@ -345,8 +346,18 @@ impl Text {
 impl Text {
     /// Rules between the texts of roles.
     fn roles_have_texts(&self, tree: &Table) -> Result<(), Problem> {
-        let Some(Template::Roles(roles)) = &self.template else { return Ok(()) };
-        let RoleTemplates { begin: _, system, user, assistant, tool, end: _ } = roles;
+        let roles = match &self.template {
+            Some(Template::Roles(roles)) => roles,
+            Some(Template::Text(text)) if text.contains("{system}") => {
+                let message =
+                    "{system}, the place of system messages, belongs in template.user only".to_owned();
+                let help =
+                    "use texts for each role: { system = \"...\", user = \"...\", assistant = \"...\" }";
+                return Err(attach_span(message, &["data.text.template"], tree, help));
+            }
+            _ => return Ok(()),
+        };
+        let RoleTemplates { begin: _, system, user, assistant, tool, end: _ } = &**roles;
         let key = |key: &str| format!("data.text.template{key}");
         let problem = |message: &str, keys: [String; 2], help: &str| {
             Err(attach_span(message.to_owned(), &keys.each_ref().map(String::as_str), tree, help))
