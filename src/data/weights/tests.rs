@@ -547,3 +547,25 @@ fn unsuitable_quantized_tensors_are_reported() {
         assert!(message.starts_with(expected) && message.is_empty() == expected.is_empty(), "{message}");
     }
 }
+
+#[test]
+fn scales_may_be_in_another_file_than_their_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let numbers: Tensor = ("model.a.weight", Dtype::F8_E4M3, &[1, 2], &[0x38, 0xC0]);
+    let scale = 3f32.to_le_bytes();
+    let scale: Tensor = ("model.a.weight_scale", Dtype::F32, &[1], &scale);
+    let tokens: Tensor = ("model.embed_tokens.weight", Dtype::F32, &[1, 1], &[0; 4]);
+    for (name, tensors) in [("1", &[numbers, tokens][..]), ("2", &[scale])] {
+        fs::rename(written(folder.path(), tensors), folder.path().join(name)).unwrap();
+    }
+    let map = serde_json::json!({
+        "model.a.weight": "1", "model.embed_tokens.weight": "1", "model.a.weight_scale": "2",
+    });
+    let index = folder.path().join("model.safetensors.index.json");
+    fs::write(&index, serde_json::json!({ "weight_map": map }).to_string()).unwrap();
+    let needed = needed(&[("a.weight", &[1, 2]), ("embed_tokens.weight", &[1, 1])]);
+    let weights = Weights::open(&index).unwrap().matched(&needed).unwrap();
+    let mut found = [[0; 4]; 2];
+    weights.read("a.weight", 0, &mut found).unwrap();
+    assert_eq!(found.map(f32::from_ne_bytes), [3.0, -6.0]);
+}
