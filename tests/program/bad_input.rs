@@ -650,8 +650,16 @@ bad! {
         "precision = \"fp8\"\n[strategies.b]\nprecision = \"bf16-mixed\"\n[strategies.c]\nprecision = 16\n[strategies.d]\n\
          params = \"nf4\"\n[strategies.e]\nprecision = \"bf16-true\"\n[strategies.f]\noptimizer_state = \"fp8\"\n[strategies.g]\n\
          attention = \"eager\"\n[strategies.h]\nlora = { rank = 8, alpha = 16, targets = \"all-linear\", base = \"fp4\" }"));
+    lora_target_and_its_part: check(&with("recompute = \"block\"",
+        "lora = { rank = 8, alpha = 16, targets = [\"c_attn\", \"q_proj\"] }"));
     lora_targets_of_other_tools: check(&with("recompute = \"block\"",
-        "lora = { rank = 8, alpha = 16, targets = [\"q_proj\"] }"));
+        "lora = { rank = 8, alpha = 16, targets = [\"lm_head\"] }"));
+    lora_trains_layers_with_factors: check(&with("recompute = \"block\"",
+        "lora = { rank = 8, alpha = 16, targets = [\"mlp\"], trained = [\"blocks.0\"] }"));
+    lora_trains_a_tied_head: check(&with("recompute = \"block\"",
+        "lora = { rank = 8, alpha = 16, targets = [\"mlp\"], trained = [\"head\"] }"));
+    lora_trains_unknown_layers: check(&with("recompute = \"block\"",
+        "lora = { rank = 8, alpha = 16, targets = [\"mlp\"], trained = [\"embed_tokens\"], tables = \"int8\", dropout = 1.0 }"));
     names_of_other_tools_in_a_model: check(&with("layers = 2", "n_layer = 2\nnum_hidden_layers = 2").replace(
         "d_model = 64", "n_embd = 64\nhidden_size = 64").replace("context = 32", "block_size = 32\nVocab-Size = 256"));
     type_of_a_model: check(&with("[model.transformer]", "[model]\ntype = \"transformer\""));

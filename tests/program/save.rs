@@ -60,20 +60,43 @@ fn saved_checkpoint_holds_the_final_parameters() {
     }
 }
 
-/// PEFT has factors for queries, keys and values each; here they share the factor A.
-#[test]
-fn saved_adapter_holds_the_factors() {
-    let lora =
-        "[strategies.lora]\nlora = { rank = 2, alpha = 6, targets = [\"attention.qkv\", \"mlp.out\"] }\n";
+/// The folder of a run that trains these adapters beside a stored base, dumps and saves them, and the saved
+/// configuration.
+fn saved_adapter(lora: &str) -> (TestFolder, Value) {
     let dir = folder(LLAMA, "[strategies.plain]\n");
     sweep(&dir, "tiny.toml", &["--dump", "base"]);
     fs::copy(only(&dir, "base/*/final.safetensors"), dir.path("start.safetensors")).unwrap();
     let text = fs::read_to_string(dir.path("tiny.toml")).unwrap();
     let text = text.replace("context = 16\n", "context = 16\nweights = \"start.safetensors\"\n");
-    dir.write("tiny.toml", text.replace("[strategies.plain]\n", lora));
+    dir.write(
+        "tiny.toml",
+        text.replace("[strategies.plain]\n", &format!("[strategies.lora]\nlora = {lora}\n")),
+    );
     sweep(&dir, "tiny.toml", &["--dump", "dumps", "--save", "saved"]);
-    let config: Value =
-        serde_json::from_slice(&fs::read(only(&dir, "saved/*/adapter_config.json")).unwrap()).unwrap();
+    let config = fs::read(only(&dir, "saved/*/adapter_config.json")).unwrap();
+    (dir, serde_json::from_slice(&config).unwrap())
+}
+
+#[test]
+fn saved_adapter_holds_factors_of_parts_and_trained_layers() {
+    let (dir, config) = saved_adapter(
+        "{ rank = 2, alpha = 6, targets = [\"v_proj\"], rslora = true, dropout = 0.1, trained = [\"embedding\"] }",
+    );
+    assert_eq!(config["target_modules"], json!(["self_attn.v_proj"]));
+    assert_eq!(config["modules_to_save"], json!(["model.embed_tokens"]));
+    assert_eq!([&config["use_rslora"], &config["lora_dropout"]], [&json!(true), &json!(0.1)]);
+    let last = tensors(&only(&dir, "dumps/*/final.safetensors"));
+    let saved = tensors(&only(&dir, "saved/*/adapter_model.safetensors"));
+    assert_eq!(saved.len(), 2 * 2 + 1);
+    assert_eq!(saved["base_model.model.model.embed_tokens.weight"], last["embedding.table"]);
+    let factor = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight";
+    assert_eq!(saved[factor], last["blocks.1.attention.v.lora_B"]);
+}
+
+/// PEFT has factors for queries, keys and values each; here they share the factor A.
+#[test]
+fn saved_adapter_holds_the_factors_of_stacked_layers() {
+    let (dir, config) = saved_adapter("{ rank = 2, alpha = 6, targets = [\"attention.qkv\", \"mlp.out\"] }");
     let modules = ["mlp.down_proj", "self_attn.k_proj", "self_attn.q_proj", "self_attn.v_proj"];
     assert_eq!(config["target_modules"], json!(modules));
     assert_eq!(
