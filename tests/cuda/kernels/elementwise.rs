@@ -58,7 +58,7 @@ fn ranges_of_columns_match_the_cpu() {
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn gates_match_the_cpu() {
     let mut devices = Devices::new();
-    for [rows, width] in [[1, 1], [3, 40], [2, 1030], [67, 513]] {
+    for [rows, width] in [[1, 1], [3, 40], [2, 1030], [67, 513], [17, 520]] {
         for (dtype, activation) in NUMBERS.into_iter().flat_map(|dtype| Activation::ALL.map(|a| (dtype, a))) {
             let both = Data::random(dtype, &[rows, 2 * width], 6.0, 1);
             let gated = Op::Gated(Gated { activation });
@@ -76,7 +76,8 @@ fn rotary_matches_the_cpu() {
     let mut devices = Devices::new();
     let scaling = Some(Scaling { factor: 8.0, low: 1.0, high: 4.0, original: 64 });
     // B, T, rotated heads, D, and channels after them.
-    for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 41], [2, 300, 3, 256, 64]]
+    for [batch, sequence, rotated, head, rest] in
+        [[1, 1, 1, 2, 0], [3, 37, 4, 20, 41], [2, 300, 3, 256, 64], [1, 3, 90, 48, 16]]
     {
         for (dtype, inverse) in NUMBERS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
             let scaling = scaling.filter(|_| inverse);

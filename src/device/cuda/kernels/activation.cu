@@ -5,10 +5,17 @@
 // before[i] = a[i] + b[i]; y[i] = f(before[i]). `before` may be `a`, and `y` may be `b`.
 template <class F, class T>
 __device__ __forceinline__ void add_and_activate(T* y, T* before, const T* a, const T* b, uint64_t count) {
-    each(count, [&](uint64_t i) {
-        const float sum = to_float(a[i]) + to_float(b[i]);
-        before[i] = from_float<T>(sum);
-        y[i] = from_float<T>(F::value(sum));
+    each_run<T>(count, [&](auto run, uint64_t at) {
+        float sums[run.size], others[run.size];
+        load_values(sums, a + at);
+        load_values(others, b + at);
+#pragma unroll
+        for (int i = 0; i < run.size; ++i) {
+            sums[i] += others[i];
+            others[i] = F::value(sums[i]);
+        }
+        store_values(before + at, sums);
+        store_values(y + at, others);
     });
 }
 
@@ -18,45 +25,61 @@ __device__ __forceinline__ void activation_backward(T* dx, const T* dy, const T*
     map2(dx, dy, x, count, [](float dy, float x) { return dy * F::slope(x); });
 }
 
-// Calls `work` for the columns of this block, which processes 4 * BLOCK columns of one row.
-template <class Work>
-__device__ __forceinline__ void each_column(uint32_t columns, Work work) {
-    const uint32_t end = min(columns, (blockIdx.y + 1) * 4 * BLOCK);
-    for (uint32_t c = blockIdx.y * 4 * BLOCK + threadIdx.x; c < end; c += BLOCK) work(c);
-}
-
 // before[r, c] += bias[c]; y[r, c] = f(before[r, c]) + residual[r, c]. `bias` and `residual` may be null, and
 // `residual` may be `y`.
 template <class F, class T, class Y>
-__device__ __forceinline__ void finish(Y* y, T* before, const Y* bias, const Y* residual, uint32_t columns) {
-    const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
-    each_column(columns, [&](uint32_t c) {
-        const float x = to_float(before[start + c]) + (bias == nullptr ? 0.0f : to_float(bias[c]));
-        before[start + c] = from_float<T>(x);
-        y[start + c] = from_float<Y>(F::value(x) + (residual == nullptr ? 0.0f : to_float(residual[start + c])));
+__device__ __forceinline__ void finish(Y* y, T* before, const Y* bias, const Y* residual, uint32_t rows,
+                                       uint32_t columns) {
+    // Null pointers are aligned.
+    const bool aligned = is_vector_aligned(y) && is_vector_aligned(before) && is_vector_aligned(bias) &&
+                         is_vector_aligned(residual);
+    each_run_of_rows<Vector<T>::size>(rows, columns, aligned, [&](auto run, uint32_t row, uint32_t c) {
+        const uint64_t at = static_cast<uint64_t>(row) * columns + c;
+        float sums[run.size], biases[run.size] = {}, results[run.size] = {};
+        load_values(sums, before + at);
+        if (bias != nullptr) load_values(biases, bias + c);
+        if (residual != nullptr) load_values(results, residual + at);
+#pragma unroll
+        for (int i = 0; i < run.size; ++i) {
+            sums[i] += biases[i];
+            results[i] = F::value(sums[i]) + results[i];
+        }
+        store_values(before + at, sums);
+        store_values(y + at, results);
     });
 }
 
 // y[r, c] = f(gate[r, c]) * up[r, c]. Rows of `both` hold the gate, then `up`.
 template <class F, class T>
-__device__ __forceinline__ void gate(T* y, const T* both, uint32_t columns) {
-    y += static_cast<uint64_t>(blockIdx.x) * columns;
-    both += static_cast<uint64_t>(blockIdx.x) * 2 * columns;
-    each_column(columns, [&](uint32_t c) {
-        y[c] = from_float<T>(F::value(to_float(both[c])) * to_float(both[columns + c]));
+__device__ __forceinline__ void gate(T* y, const T* both, uint32_t rows, uint32_t columns) {
+    each_run_of_rows<Vector<T>::size>(rows, columns, true, [&](auto run, uint32_t row, uint32_t c) {
+        const T* source = both + static_cast<uint64_t>(row) * 2 * columns + c;
+        float gates[run.size], ups[run.size];
+        load_values(gates, source);
+        load_values(ups, source + columns);
+#pragma unroll
+        for (int i = 0; i < run.size; ++i) ups[i] = F::value(gates[i]) * ups[i];
+        store_values(y + static_cast<uint64_t>(row) * columns + c, ups);
     });
 }
 
 // The gradients of the gate and of `up`. `dboth` may be `both`.
 template <class F, class T>
-__device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* both, uint32_t columns) {
-    dboth += static_cast<uint64_t>(blockIdx.x) * 2 * columns;
-    both += static_cast<uint64_t>(blockIdx.x) * 2 * columns;
-    dy += static_cast<uint64_t>(blockIdx.x) * columns;
-    each_column(columns, [&](uint32_t c) {
-        const float gate = to_float(both[c]), up = to_float(both[columns + c]), d = to_float(dy[c]);
-        dboth[c] = from_float<T>(d * up * F::slope(gate));
-        dboth[columns + c] = from_float<T>(d * F::value(gate));
+__device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* both, uint32_t rows, uint32_t columns) {
+    each_run_of_rows<Vector<T>::size>(rows, columns, true, [&](auto run, uint32_t row, uint32_t c) {
+        const uint64_t at = static_cast<uint64_t>(row) * 2 * columns + c;
+        float gates[run.size], ups[run.size], slopes[run.size];
+        load_values(gates, both + at);
+        load_values(ups, both + at + columns);
+        load_values(slopes, dy + static_cast<uint64_t>(row) * columns + c);
+#pragma unroll
+        for (int i = 0; i < run.size; ++i) {
+            const float gate = gates[i], d = slopes[i];
+            gates[i] = d * ups[i] * F::slope(gate);
+            ups[i] = d * F::value(gate);
+        }
+        store_values(dboth + at, gates);
+        store_values(dboth + at + columns, ups);
     });
 }
 
@@ -72,20 +95,20 @@ __device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* bo
     }                                                                                                                \
     REGISTER(name##_backward_##suffix)                                                                               \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        name##_gate_##suffix(T* __restrict__ y, const T* __restrict__ both, uint32_t columns) {                      \
-        gate<F>(y, both, columns);                                                                                   \
+        name##_gate_##suffix(T* __restrict__ y, const T* __restrict__ both, uint32_t rows, uint32_t columns) {       \
+        gate<F>(y, both, rows, columns);                                                                             \
     }                                                                                                                \
     REGISTER(name##_gate_##suffix)                                                                                   \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        name##_gate_backward_##suffix(T* dboth, const T* dy, const T* both, uint32_t columns) {                      \
-        gate_backward<F>(dboth, dy, both, columns);                                                                  \
+        name##_gate_backward_##suffix(T* dboth, const T* dy, const T* both, uint32_t rows, uint32_t columns) {       \
+        gate_backward<F>(dboth, dy, both, rows, columns);                                                            \
     }                                                                                                                \
     REGISTER(name##_gate_backward_##suffix)
 
 #define FINISH(F, kernel, T, Y)                                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        kernel(Y* y, T* before, const Y* bias, const Y* residual, uint32_t columns) {                                \
-        finish<F>(y, before, bias, residual, columns);                                                               \
+        kernel(Y* y, T* before, const Y* bias, const Y* residual, uint32_t rows, uint32_t columns) {                 \
+        finish<F>(y, before, bias, residual, rows, columns);                                                         \
     }                                                                                                                \
     REGISTER(kernel)
 

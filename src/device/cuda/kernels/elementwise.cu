@@ -14,10 +14,21 @@ ADD(bf16, bf16)
 ADD(f16, f16)
 
 // y[i] = factor * x[i]. `y` may be `x`.
+template <class T>
+__device__ __forceinline__ void scale(T* y, const T* x, float factor, uint64_t count) {
+    each_run<T>(count, [&](auto run, uint64_t i) {
+        float values[run.size];
+        load_values(values, x + i);
+#pragma unroll
+        for (float& value : values) value *= factor;
+        store_values(y + i, values);
+    });
+}
+
 #define SCALE(T, suffix)                                                                                             \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
         scale_##suffix(T* y, const T* x, float factor, uint64_t count) {                                             \
-        each(count, [&](uint64_t i) { y[i] = from_float<T>(factor * to_float(x[i])); });                             \
+        scale(y, x, factor, count);                                                                                  \
     }                                                                                                                \
     REGISTER(scale_##suffix)
 
@@ -25,22 +36,26 @@ SCALE(float, f32)
 SCALE(bf16, bf16)
 SCALE(f16, f16)
 
-// Epilogue of a matmul for which cuBLASLt has no fused one. A block processes 4 * BLOCK columns of one row.
-
-// y[r, c] += bias[c]
+// y[r, c] += bias[c]: epilogue of a matmul for which cuBLASLt has no fused one.
 template <class T>
-__device__ __forceinline__ void add_bias(T* y, const T* bias, uint32_t columns) {
-    y += static_cast<uint64_t>(blockIdx.x) * columns;
-    const uint32_t end = min(columns, (blockIdx.y + 1) * 4 * BLOCK);
-    for (uint32_t c = blockIdx.y * 4 * BLOCK + threadIdx.x; c < end; c += BLOCK) {
-        y[c] = from_float<T>(to_float(y[c]) + to_float(bias[c]));
-    }
+__device__ __forceinline__ void add_bias(T* y, const T* bias, uint32_t rows, uint32_t columns) {
+    constexpr int WIDTH = Vector<T>::size;
+    const bool aligned = is_vector_aligned(y) && is_vector_aligned(bias);
+    each_run_of_rows<WIDTH>(rows, columns, aligned, [&](auto run, uint32_t row, uint32_t c) {
+        const uint64_t at = static_cast<uint64_t>(row) * columns + c;
+        float values[run.size], biases[run.size];
+        load_values(values, y + at);
+        load_values(biases, bias + c);
+#pragma unroll
+        for (int i = 0; i < run.size; ++i) values[i] += biases[i];
+        store_values(y + at, values);
+    });
 }
 
 #define ADD_BIAS(T, suffix)                                                                                          \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        add_bias_##suffix(T* __restrict__ y, const T* __restrict__ bias, uint32_t columns) {                         \
-        add_bias(y, bias, columns);                                                                                  \
+        add_bias_##suffix(T* __restrict__ y, const T* __restrict__ bias, uint32_t rows, uint32_t columns) {          \
+        add_bias(y, bias, rows, columns);                                                                            \
     }                                                                                                                \
     REGISTER(add_bias_##suffix)
 

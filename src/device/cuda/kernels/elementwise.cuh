@@ -41,15 +41,52 @@ __device__ __forceinline__ void map2(T* out, const T* a, const T* b, uint64_t co
     }
 }
 
-// Elements per thread in kernels that are not worth vectorizing.
-constexpr int SINGLES = 8;
+// A number of consecutive elements, as an argument of generic lambdas.
+template <int Width>
+struct Run {
+    static constexpr int size = Width;
+};
 
-// Calls `work` with the index of each element of the block.
-template <class Work>
-__device__ __forceinline__ void each(uint64_t count, Work work) {
-    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * SINGLES + threadIdx.x;
+// Elements per thread of `each_run`.
+constexpr int RUN_ELEMENTS = 8;
+
+// Calls `work` with a run of elements and the index of its first: runs of 16 bytes of T, then single elements. Operands
+// are aligned to 16 bytes. A block processes BLOCK * RUN_ELEMENTS elements.
+template <class T, class Work>
+__device__ __forceinline__ void each_run(uint64_t count, Work work) {
+    constexpr int WIDTH = Vector<T>::size;
+    const uint64_t whole = count / WIDTH * WIDTH;
+    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * RUN_ELEMENTS + threadIdx.x * WIDTH;
 #pragma unroll
-    for (int i = 0; i < SINGLES; ++i) {
-        if (first + i * BLOCK < count) work(first + i * BLOCK);
+    for (int i = 0; i < RUN_ELEMENTS; i += WIDTH) {
+        if (first + i * BLOCK < whole) work(Run<WIDTH>{}, first + i * BLOCK);
+    }
+    const uint64_t single = whole + static_cast<uint64_t>(blockIdx.x) * BLOCK + threadIdx.x;
+    for (uint64_t i = single; i < count; i += static_cast<uint64_t>(gridDim.x) * BLOCK) work(Run<1>{}, i);
+}
+
+// Columns of a row that a warp processes, and rows per block.
+constexpr uint32_t WARP_COLUMNS = 256;
+constexpr uint32_t BLOCK_ROWS = BLOCK / 32;
+
+template <int Width, class Work>
+__device__ __forceinline__ void each_run_of_tile(uint32_t rows, uint32_t columns, Work work) {
+    const uint32_t end = min(columns, (blockIdx.x + 1) * WARP_COLUMNS);
+    const uint32_t first = blockIdx.x * WARP_COLUMNS + threadIdx.x % 32 * Width;
+    // The grid has fewer rows of tiles than a tall matrix.
+    for (uint32_t row = blockIdx.y * BLOCK_ROWS + threadIdx.x / 32; row < rows; row += gridDim.y * BLOCK_ROWS) {
+#pragma unroll 1
+        for (uint32_t column = first; column < end; column += 32 * Width) work(Run<Width>{}, row, column);
+    }
+}
+
+// Calls `work` with runs of elements of a matrix, and the row and column of the first: runs of `Width` if the operands
+// are `aligned` and rows consist of whole runs, otherwise single elements. Grid: tiles of columns, tiles of rows.
+template <int Width, class Work>
+__device__ __forceinline__ void each_run_of_rows(uint32_t rows, uint32_t columns, bool aligned, Work work) {
+    if (aligned && columns % Width == 0) {
+        each_run_of_tile<Width>(rows, columns, work);
+    } else {
+        each_run_of_tile<1>(rows, columns, work);
     }
 }

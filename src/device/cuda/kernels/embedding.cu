@@ -14,21 +14,12 @@ struct Channels {
 
     template <class T>
     __device__ __forceinline__ void load(const T* source) {
-        if constexpr (Width == 4) {
-            const float4 quad = load_quad(source);
-            values[0] = quad.x, values[1] = quad.y, values[2] = quad.z, values[3] = quad.w;
-        } else {
-            values[0] = to_float(*source);
-        }
+        load_values(values, source);
     }
 
     template <class T>
     __device__ __forceinline__ void store(T* sink) const {
-        if constexpr (Width == 4) {
-            store_quad(sink, make_float4(values[0], values[1], values[2], values[3]));
-        } else {
-            *sink = from_float<T>(values[0]);
-        }
+        store_values(sink, values);
     }
 
     __device__ __forceinline__ void fill(float value) {

@@ -1,5 +1,5 @@
 // Rotary position embedding of queries and keys.
-#include "compat.cuh"
+#include "vectors.cuh"
 
 constexpr int BLOCK = 256;
 constexpr int PAIRS = 128;
@@ -8,6 +8,32 @@ constexpr int PAIRS = 128;
 struct Frequencies {
     float of[PAIRS];
 };
+
+// Rotates runs of `Width` pairs. `turns` [head / 2] holds the cosine and sine of each pair.
+template <int Width, class T>
+__device__ __forceinline__ void rotate(T* rotated, const T* qkv, const float2* turns, uint32_t heads, uint32_t head) {
+    const uint32_t half = head / 2, runs = half / Width;
+    uint32_t which = threadIdx.x / runs, run = threadIdx.x % runs;
+    while (which < heads) {
+        const uint32_t pair = run * Width, first = which * head + pair;
+        float x[Width], y[Width];
+        load_values(x, qkv + first);
+        load_values(y, qkv + first + half);
+#pragma unroll
+        for (int i = 0; i < Width; ++i) {
+            const float cosine = turns[pair + i].x, sine = turns[pair + i].y;
+            const float before = x[i];
+            x[i] = before * cosine - y[i] * sine;
+            y[i] = y[i] * cosine + before * sine;
+        }
+        store_values(rotated + first, x);
+        store_values(rotated + first + half, y);
+        // BLOCK runs further, without a division.
+        which += BLOCK / runs;
+        run += BLOCK % runs;
+        if (run >= runs) run -= runs, ++which;
+    }
+}
 
 // One block per row: the first `heads` heads are rotated, the others are copied. `rotated` may be `qkv`.
 template <class T>
@@ -25,14 +51,22 @@ __device__ __forceinline__ void rotary(T* rotated, const T* qkv, const Frequenci
         turns[threadIdx.x] = make_float2(cosine, inverse != 0 ? -sine : sine);
     }
     __syncthreads();
-    for (uint32_t item = threadIdx.x; item < heads * half; item += BLOCK) {
-        const uint32_t pair = item % half, first = item / half * head + pair;
-        const float cosine = turns[pair].x, sine = turns[pair].y;
-        const float x = to_float(qkv[first]), y = to_float(qkv[first + half]);
-        rotated[first] = from_float<T>(x * cosine - y * sine);
-        rotated[first + half] = from_float<T>(y * cosine + x * sine);
+    constexpr uint32_t WIDTH = Vector<T>::size;
+    const bool whole = half % WIDTH == 0 && width % WIDTH == 0;
+    if (whole) {
+        rotate<WIDTH>(rotated, qkv, turns, heads, head);
+    } else {
+        rotate<1>(rotated, qkv, turns, heads, head);
     }
-    for (uint32_t c = heads * head + threadIdx.x; c < width; c += BLOCK) rotated[c] = qkv[c];
+    if (rotated == qkv) return;
+    const uint32_t rest = heads * head;
+    if (whole) {
+        for (uint32_t c = rest + threadIdx.x * WIDTH; c < width; c += BLOCK * WIDTH) {
+            store_vector(rotated + c, load_vector(qkv + c));
+        }
+    } else {
+        for (uint32_t c = rest + threadIdx.x; c < width; c += BLOCK) rotated[c] = qkv[c];
+    }
 }
 
 #define ROTARY(T, suffix)                                                                                            \

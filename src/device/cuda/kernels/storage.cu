@@ -1,17 +1,12 @@
 // Quantization and dequantization of weights. Two 4-bit codes share a byte, the first in its lower half.
 #include "dynamic_map.cuh"
+#include "elementwise.cuh"
 #include "reductions.cuh"
-#include "vectors.cuh"
 
-constexpr int BLOCK = 256;
 constexpr int WARPS = BLOCK / 32;
 // Numbers that share a scale, and scales that share a scale of their own (double quantization).
 constexpr uint32_t NF4_BLOCK = 64;
 constexpr uint32_t QUANTIZED = 256;
-// Pairs of numbers that a thread dequantizes.
-constexpr int PAIRS = 4;
-// Elements of a row that a block dequantizes.
-constexpr uint32_t COLUMNS = 1024;
 
 // NormalFloat4 (Dettmers et al. 2023).
 constexpr float NF4[16] = {-1.0f,         -0.6961928f,  -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f,
@@ -97,18 +92,42 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 }
 REGISTER(quantize_scales)
 
-// Each block processes COLUMNS columns of one row.
-template <class T>
-__device__ __forceinline__ void dequantize_rows(T* output, const uint8_t* codes, const float* steps, uint32_t columns) {
-    const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
-    const float step = steps[blockIdx.x];
-    const uint32_t end = min(columns, (blockIdx.y + 1) * COLUMNS);
-    for (uint32_t c = blockIdx.y * COLUMNS + threadIdx.x; c < end; c += BLOCK) {
-        output[start + c] = from_float<T>((static_cast<int>(codes[start + c]) - 128) * step);
+// Byte `i` of words loaded at once.
+template <int Bytes>
+struct CodeRun {
+    uint32_t words[(Bytes + 3) / 4];
+
+    __device__ __forceinline__ explicit CodeRun(const uint8_t* source) {
+        if constexpr (Bytes == 8) {
+            const uint2 both = *reinterpret_cast<const uint2*>(source);
+            words[0] = both.x, words[1] = both.y;
+        } else if constexpr (Bytes == 4) {
+            words[0] = *reinterpret_cast<const uint32_t*>(source);
+        } else if constexpr (Bytes == 2) {
+            words[0] = *reinterpret_cast<const uint16_t*>(source);
+        } else {
+            words[0] = *source;
+        }
     }
+
+    __device__ __forceinline__ uint32_t byte(int i) const { return words[i / 4] >> (8 * (i % 4)) & 255u; }
+};
+
+template <class T>
+__device__ __forceinline__ void dequantize_rows(T* output, const uint8_t* codes, const float* steps, uint32_t rows,
+                                                uint32_t columns) {
+    each_run_of_rows<Vector<T>::size>(rows, columns, true, [&](auto run, uint32_t row, uint32_t c) {
+        const uint64_t at = static_cast<uint64_t>(row) * columns + c;
+        const CodeRun<run.size> bytes(codes + at);
+        const float step = steps[row];
+        float values[run.size];
+#pragma unroll
+        for (int i = 0; i < run.size; ++i) values[i] = (static_cast<int>(bytes.byte(i)) - 128) * step;
+        store_values(output + at, values);
+    });
 }
 
-// Dequantizes pairs of numbers; `scale_of` returns the scale of a quantization block.
+// `scale_of` returns the scale of a quantization block.
 template <class T, class Scale>
 __device__ __forceinline__ void dequantize_blocks(T* output, const uint8_t* codes, uint64_t count, Scale scale_of) {
     __shared__ float shares[16];
@@ -117,23 +136,26 @@ __device__ __forceinline__ void dequantize_blocks(T* output, const uint8_t* code
         if (threadIdx.x == i) shares[i] = NF4[i];
     }
     __syncthreads();
-    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * PAIRS + threadIdx.x;
+    const float* numbers = shares;
+    each_run<T>(count, [&](auto run, uint64_t at) {
+        const CodeRun<(run.size + 1) / 2> bytes(codes + at / 2);
+        const float scale = scale_of(at / NF4_BLOCK);
+        float values[run.size];
 #pragma unroll
-    for (int i = 0; i < PAIRS; ++i) {
-        const uint64_t pair = first + i * BLOCK;
-        if (2 * pair >= count) return;
-        const float scale = scale_of(2 * pair / NF4_BLOCK);
-        const uint32_t byte = codes[pair];
-        output[2 * pair] = from_float<T>(shares[byte & 15u] * scale);
-        if (2 * pair + 1 < count) output[2 * pair + 1] = from_float<T>(shares[byte >> 4] * scale);
-    }
+        for (int i = 0; i < run.size; ++i) {
+            // A single number may be the second of its byte.
+            const bool is_second = run.size == 1 ? at % 2 : i % 2;
+            values[i] = numbers[bytes.byte(i / 2) >> (is_second ? 4 : 0) & 15u] * scale;
+        }
+        store_values(output + at, values);
+    });
 }
 
 #define DEQUANTIZE(T, suffix)                                                                                        \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
         dequantize_rows_##suffix(T* __restrict__ output, const uint8_t* __restrict__ codes,                          \
-                                 const float* __restrict__ steps, uint32_t columns) {                                \
-        dequantize_rows(output, codes, steps, columns);                                                              \
+                                 const float* __restrict__ steps, uint32_t rows, uint32_t columns) {                 \
+        dequantize_rows(output, codes, steps, rows, columns);                                                        \
     }                                                                                                                \
     REGISTER(dequantize_rows_##suffix)                                                                               \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \

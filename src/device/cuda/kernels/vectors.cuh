@@ -103,3 +103,27 @@ __device__ __forceinline__ void store_eight(T* sink, const float (&values)[8]) {
         store_floats(sink, values);
     }
 }
+
+// `Width` consecutive values, 1, 4 or 8. Several values of T start at a multiple of their size, of at most 16 bytes.
+template <int Width, class T>
+__device__ __forceinline__ void load_values(float (&values)[Width], const T* source) {
+    if constexpr (Width == 8) {
+        load_eight(values, source);
+    } else if constexpr (Width == 4) {
+        const float4 quad = load_quad(source);
+        values[0] = quad.x, values[1] = quad.y, values[2] = quad.z, values[3] = quad.w;
+    } else {
+        values[0] = to_float(*source);
+    }
+}
+
+template <int Width, class T>
+__device__ __forceinline__ void store_values(T* sink, const float (&values)[Width]) {
+    if constexpr (Width == 8) {
+        store_eight(sink, values);
+    } else if constexpr (Width == 4) {
+        store_quad(sink, make_float4(values[0], values[1], values[2], values[3]));
+    } else {
+        *sink = from_float<T>(values[0]);
+    }
+}

@@ -4,11 +4,8 @@ use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
 use ops::{Activation, DType, Gated, GatedBackward, TensorType};
 
-use super::elementwise::{FINISH_COLUMNS, SINGLES, binary};
-use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size, size_argument};
-
-/// Columns per block of gate kernels.
-const GATE_COLUMNS: usize = 1024;
+use super::elementwise::{RUN_ELEMENTS, binary, row_grid};
+use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size_argument};
 
 /// Suffixes of kernel names by type.
 const TYPES: [&str; 3] = ["f32", "bf16", "f16"];
@@ -29,7 +26,7 @@ pub(super) fn add_and_activate(
     let elements = outputs[0].ty.elements();
     let operands = [&outputs[0], &outputs[1], &inputs[0], &inputs[1]].map(pointer);
     let arguments: Vec<Argument> = operands.into_iter().chain([count(elements)]).collect();
-    let blocks = blocks(elements, BLOCK as usize * SINGLES)?;
+    let blocks = blocks(elements, BLOCK as usize * RUN_ELEMENTS)?;
     launcher.kernel(&name, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
@@ -56,14 +53,12 @@ pub(super) fn finish(
         DType::F32 => ["f32", "bf16_residual", "f16_residual"],
         _ => TYPES,
     };
-    let columns = y.ty.shape.last();
-    launcher.kernel(
-        &name(activation, "finish", by_dtype(before.ty.dtype, types)?),
-        [size(y.ty.shape.rows())?, blocks(columns, FINISH_COLUMNS)?, 1],
-        BLOCK,
-        0,
-        &[pointer(y), pointer(before), optional(bias), optional(residual), size_argument(columns)?],
-    )
+    let (rows, columns) = (y.ty.shape.rows(), y.ty.shape.last());
+    let operands = [pointer(y), pointer(before), optional(bias), optional(residual)];
+    let arguments: Vec<Argument> =
+        operands.into_iter().chain([size_argument(rows)?, size_argument(columns)?]).collect();
+    let name = name(activation, "finish", by_dtype(before.ty.dtype, types)?);
+    launcher.kernel(&name, row_grid(rows, columns)?, BLOCK, 0, &arguments)
 }
 
 pub(super) fn gated(
@@ -93,9 +88,8 @@ fn gate(
     operands: &[&Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let columns = narrow.shape.last();
+    let (rows, columns) = (narrow.shape.rows(), narrow.shape.last());
     let mut arguments: Vec<Argument> = operands.iter().map(|operand| pointer(operand)).collect();
-    arguments.push(size_argument(columns)?);
-    let grid = [size(narrow.shape.rows())?, blocks(columns, GATE_COLUMNS)?, 1];
-    launcher.kernel(name, grid, BLOCK, 0, &arguments)
+    arguments.extend([size_argument(rows)?, size_argument(columns)?]);
+    launcher.kernel(name, row_grid(rows, columns)?, BLOCK, 0, &arguments)
 }

@@ -5,18 +5,28 @@ use crate::cuda::launcher::{Argument, Launcher, Operand};
 use ops::{Add, Cast, DType, Scale};
 
 use super::activation::add_and_activate;
-use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size, size_argument, vector_len};
+use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size_argument, vector_len};
 use super::tables::{TableEntry, each_table};
 
 /// Vectors per thread of vectorised kernels.
 const VECTORS: usize = 4;
 /// Elements per block of the cast kernels.
 const CAST_ELEMENTS: usize = 8192;
-/// Columns per block of the epilogue kernels.
-pub(super) const FINISH_COLUMNS: usize = 1024;
+/// Elements per thread of the kernels that process one run of elements.
+pub(super) const RUN_ELEMENTS: usize = 8;
 
-/// Elements per thread of scalar kernels.
-pub(super) const SINGLES: usize = 8;
+/// Columns and rows per block of the kernels that process rows.
+const TILE: [usize; 2] = [256, 8];
+/// The limit on the second dimension of a grid. The kernels process further rows in a loop.
+const MOST_ROW_TILES: u32 = 65_535;
+
+/// The grid of a kernel that processes the rows of a matrix.
+///
+/// # Errors
+/// Sizes beyond a grid's limits.
+pub(super) fn row_grid(rows: usize, columns: usize) -> Result<[u32; 3], DeviceError> {
+    Ok([blocks(columns, TILE[0])?, blocks(rows, TILE[1])?.min(MOST_ROW_TILES), 1])
+}
 
 const ADD: [&str; 3] = ["add_f32", "add_bf16", "add_f16"];
 const SCALE: [&str; 3] = ["scale_f32", "scale_bf16", "scale_f16"];
@@ -42,7 +52,7 @@ pub(super) fn scale(
 ) -> Result<(), DeviceError> {
     let elements = outputs[0].ty.elements();
     let arguments = [pointer(&outputs[0]), pointer(&inputs[0]), Argument::F32(op.factor), count(elements)];
-    let blocks = blocks(elements, BLOCK as usize * SINGLES)?;
+    let blocks = blocks(elements, BLOCK as usize * RUN_ELEMENTS)?;
     launcher.kernel(by_dtype(outputs[0].ty.dtype, SCALE)?, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
@@ -65,13 +75,13 @@ pub(super) fn binary(
 
 /// Adds a bias of y's type to each row of y.
 pub(super) fn add_bias(y: &Operand, bias: u64, launcher: &mut Launcher) -> Result<(), DeviceError> {
-    let columns = y.ty.shape.last();
+    let (rows, columns) = (y.ty.shape.rows(), y.ty.shape.last());
     launcher.kernel(
         by_dtype(y.ty.dtype, ["add_bias_f32", "add_bias_bf16", "add_bias_f16"])?,
-        [size(y.ty.shape.rows())?, blocks(columns, FINISH_COLUMNS)?, 1],
+        row_grid(rows, columns)?,
         BLOCK,
         0,
-        &[pointer(y), Argument::Pointer(bias), size_argument(columns)?],
+        &[pointer(y), Argument::Pointer(bias), size_argument(rows)?, size_argument(columns)?],
     )
 }
 

@@ -4,14 +4,11 @@ use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
 use ops::{CodeFormat, Dequantize, NF4_BLOCK, QUANTIZED_BLOCK, Quantize};
 
+use super::elementwise::{RUN_ELEMENTS, row_grid};
 use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size, size_argument};
 
 /// Numbers per block of the quantization kernels: one NF4 block per warp.
 const QUANTIZED: usize = NF4_BLOCK * BLOCK as usize / 32;
-/// Numbers per block of the dequantization kernels: four pairs per thread.
-const DEQUANTIZED: usize = 2 * 4 * BLOCK as usize;
-/// Columns per block of row-wise dequantization.
-const COLUMNS: usize = 1024;
 
 const DEQUANTIZE_ROWS: [&str; 3] = ["dequantize_rows_f32", "dequantize_rows_bf16", "dequantize_rows_f16"];
 const DEQUANTIZE_BLOCKS: [&str; 3] =
@@ -61,16 +58,18 @@ pub(super) fn dequantize(
 ) -> Result<(), DeviceError> {
     let shape = outputs[0].ty.shape;
     let operands = std::iter::once(&outputs[0]).chain(inputs).map(pointer);
-    let (names, grid, extent) = match op.format {
+    let (names, grid, extents) = match op.format {
         CodeFormat::Int8 => {
-            let grid = [size(shape.rows())?, blocks(shape.last(), COLUMNS)?, 1];
-            (DEQUANTIZE_ROWS, grid, size_argument(shape.last())?)
+            let [rows, columns] = [shape.rows(), shape.last()];
+            let extents = vec![size_argument(rows)?, size_argument(columns)?];
+            (DEQUANTIZE_ROWS, row_grid(rows, columns)?, extents)
         }
         CodeFormat::Nf4 { double } => {
             let names = if double { DEQUANTIZE_TWICE } else { DEQUANTIZE_BLOCKS };
-            (names, [blocks(shape.elements(), DEQUANTIZED)?, 1, 1], count(shape.elements()))
+            let blocks = blocks(shape.elements(), BLOCK as usize * RUN_ELEMENTS)?;
+            (names, [blocks, 1, 1], vec![count(shape.elements())])
         }
     };
-    let arguments: Vec<Argument> = operands.chain([extent]).collect();
+    let arguments: Vec<Argument> = operands.chain(extents).collect();
     launcher.kernel(by_dtype(op.to, names)?, grid, BLOCK, 0, &arguments)
 }

@@ -1,10 +1,12 @@
 //! Casts u8 and u16 ids to i32.
 
-use super::elementwise::SINGLES;
 use super::sizes::{BLOCK, blocks, count, flag, pointer};
 use crate::DeviceError;
 use crate::cuda::launcher::{Launcher, Operand};
 use ops::{CastIds, DType};
+
+/// Elements per thread.
+const SINGLES: usize = 8;
 
 pub(super) fn run(
     op: &CastIds,
