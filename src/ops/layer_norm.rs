@@ -1,7 +1,7 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
 use super::{
-    Arithmetic, DType, Op, OpKind, Operand, Operation, OutputRole, Tape, TensorType, TypeError,
+    Arithmetic, DType, Op, OpKind, Operand, Operation, OutputRole, Processor, Tape, TensorType, TypeError,
     expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
@@ -33,8 +33,18 @@ pub struct LayerNormBackward {
 }
 
 impl LayerNormBackward {
-    /// Rows per partial sum of dweight and dbias: fixed, so that the result does not depend on the number of threads.
+    /// The largest number of rows per partial sum of dweight and dbias, and the number on a CPU: fixed, so that the
+    /// result does not depend on the number of threads.
     pub const ROWS_PER_PARTIAL: usize = 64;
+
+    /// Rows per partial sum: on a GPU, where a block computes one, a multiple of four that gives at most 256 blocks, or
+    /// `ROWS_PER_PARTIAL`.
+    pub fn rows_per_partial(rows: usize, processor: Processor) -> usize {
+        match processor {
+            Processor::Cpu => Self::ROWS_PER_PARTIAL,
+            Processor::Cuda => rows.div_ceil(256).next_multiple_of(4).clamp(4, Self::ROWS_PER_PARTIAL),
+        }
+    }
 }
 
 impl Operation for LayerNorm {
@@ -111,15 +121,15 @@ impl Operation for LayerNormBackward {
         Ok(outputs)
     }
 
-    /// Partial sums of dweight and dbias: two rows of C per `ROWS_PER_PARTIAL` rows.
+    /// Partial sums of dweight and dbias: two rows of C per `rows_per_partial` rows.
     fn workspace(
         &self,
         inputs: &[TensorType],
         _outputs: &[TensorType],
-        _limits: &super::WorkspaceLimits,
+        limits: &super::WorkspaceLimits,
     ) -> u64 {
         let x = inputs[1].shape;
-        let partials = x.rows().div_ceil(Self::ROWS_PER_PARTIAL);
+        let partials = x.rows().div_ceil(Self::rows_per_partial(x.rows(), limits.processor));
         (partials * 2 * x.last() * size_of::<f32>()) as u64
     }
 

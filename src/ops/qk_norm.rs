@@ -1,8 +1,8 @@
 //! QK-norm: RMS normalisation of queries and keys before attention (Henry et al. 2020).
 
 use super::{
-    DType, Op, OpKind, Operand, Operation, OutputRole, RmsNormBackward, Sizes, Tape, TensorType, TypeError,
-    WorkspaceLimits, expect_float, expect_inputs, expect_type,
+    DType, LayerNormBackward, Op, OpKind, Operand, Operation, OutputRole, RmsNormBackward, Sizes, Tape,
+    TensorType, TypeError, WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
 /// For each query and key head `y = x * rrms * (weight + offset)`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)` per
@@ -71,7 +71,7 @@ impl QkNormHeads {
 }
 
 impl QkNormBackward {
-    /// Rows of qkv per partial sum of the weights' gradients.
+    /// Rows of qkv per partial sum of the weights' gradients on a CPU.
     pub const ROWS_PER_PARTIAL: usize = RmsNormBackward::ROWS_PER_PARTIAL;
 }
 
@@ -142,9 +142,10 @@ impl Operation for QkNormBackward {
         Ok(vec![qkv, gradient, gradient])
     }
 
-    /// Partial sums of both weights' gradients: two rows of D per `ROWS_PER_PARTIAL` rows.
-    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
-        let partials = inputs[1].shape.rows().div_ceil(Self::ROWS_PER_PARTIAL);
+    /// Partial sums of both weights' gradients: two rows of D per `LayerNormBackward::rows_per_partial` rows.
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let rows = inputs[1].shape.rows();
+        let partials = rows.div_ceil(LayerNormBackward::rows_per_partial(rows, limits.processor));
         (partials * 2 * inputs[2].shape.last() * size_of::<f32>()) as u64
     }
 

@@ -37,7 +37,7 @@ pub struct RmsNormBackward {
 }
 
 impl RmsNormBackward {
-    /// Rows per partial sum of dweight.
+    /// Rows per partial sum of dweight on a CPU.
     pub const ROWS_PER_PARTIAL: usize = LayerNormBackward::ROWS_PER_PARTIAL;
 }
 
@@ -109,15 +109,16 @@ impl Operation for RmsNormBackward {
         Ok(outputs)
     }
 
-    /// Partial sums of dweight: one row of C per `ROWS_PER_PARTIAL` rows.
+    /// Partial sums of dweight: one row of C per `LayerNormBackward::rows_per_partial` rows.
     fn workspace(
         &self,
         inputs: &[TensorType],
         _outputs: &[TensorType],
-        _limits: &super::WorkspaceLimits,
+        limits: &super::WorkspaceLimits,
     ) -> u64 {
         let x = inputs[1].shape;
-        (x.rows().div_ceil(Self::ROWS_PER_PARTIAL) * x.last() * size_of::<f32>()) as u64
+        let partials = x.rows().div_ceil(LayerNormBackward::rows_per_partial(x.rows(), limits.processor));
+        (partials * x.last() * size_of::<f32>()) as u64
     }
 
     fn casts(&self, _outputs: usize) -> usize {

@@ -8,8 +8,15 @@ use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
 
 /// B, T, D, H and G: fewer and more channels than a warp has lanes, fewer and more rows than a partial sum covers.
-const SHAPES: [[usize; 5]; 5] =
-    [[1, 1, 4, 1, 1], [2, 70, 20, 6, 2], [1, 33, 64, 2, 2], [1, 130, 128, 3, 1], [1, 9, 256, 2, 1]];
+const SHAPES: [[usize; 5]; 7] = [
+    [1, 1, 4, 1, 1],
+    [2, 70, 20, 6, 2],
+    [1, 33, 64, 2, 2],
+    [1, 130, 128, 3, 1],
+    [1, 9, 256, 2, 1],
+    [1, 5, 80, 2, 1],
+    [1, 1030, 8, 1, 1],
+];
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]

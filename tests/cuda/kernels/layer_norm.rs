@@ -1,13 +1,24 @@
 //! Layer normalisation over rows.
 
-use ops::{Cast, DType, LayerNorm, LayerNormBackward, Op};
+use ops::{Cast, DType, LayerNorm, LayerNormBackward, Op, Processor};
 
 use super::harness::Devices;
 use super::numbers::Data;
 
-/// Rows and channels: rows held by one to eight warps, and rows too long or odd for registers.
-const SHAPES: [[usize; 2]; 9] =
-    [[1, 8], [67, 40], [130, 768], [9, 772], [65, 1600], [3, 6144], [1, 37], [200, 257], [5, 6200]];
+/// Rows and channels: rows held by one to eight warps, several of them per warp and partial sum, and rows too long or
+/// odd for registers.
+const SHAPES: [[usize; 2]; 10] = [
+    [1, 8],
+    [67, 40],
+    [2060, 8],
+    [130, 768],
+    [9, 772],
+    [65, 1600],
+    [3, 6144],
+    [1, 37],
+    [200, 257],
+    [5, 6200],
+];
 
 /// Types of y, x and the parameters' gradients.
 pub(crate) const TYPES: [(DType, DType, DType); 11] = {
@@ -36,6 +47,13 @@ pub(crate) fn backward_flags(elements: usize, devices: &Devices) -> impl Iterato
 /// Whether this is the first entry with these types of y and x: the forward pass has no gradient type.
 pub(crate) fn is_first_of_forward_types(dtype: DType, x_dtype: DType, gradients: DType) -> bool {
     TYPES.iter().find(|types| (types.0, types.1) == (dtype, x_dtype)) == Some(&(dtype, x_dtype, gradients))
+}
+
+#[test]
+fn a_card_has_up_to_256_partial_sums() {
+    let rows = |rows| LayerNormBackward::rows_per_partial(rows, Processor::Cuda);
+    assert_eq!([1, 1024, 1025, 4096, 16_384, 1 << 20].map(rows), [4, 4, 8, 16, 64, 64]);
+    assert_eq!(LayerNormBackward::rows_per_partial(1, Processor::Cpu), 64);
 }
 
 #[test]

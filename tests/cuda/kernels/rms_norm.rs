@@ -6,10 +6,20 @@ use super::harness::Devices;
 use super::layer_norm::{TYPES, backward_flags, is_first_of_forward_types};
 use super::numbers::Data;
 
-/// Rows and channels: fewer and more channels than a block's threads, than four per thread, and than its registers
-/// hold.
-const SHAPES: [[usize; 2]; 8] =
-    [[1, 8], [67, 40], [130, 768], [1, 37], [70, 257], [66, 1028], [2, 6144], [2, 6148]];
+/// Rows and channels: rows of 1, 2, 4 and 8 warps, several of them per warp and partial sum, and rows that registers do
+/// not hold.
+const SHAPES: [[usize; 2]; 10] = [
+    [1, 8],
+    [67, 40],
+    [2060, 8],
+    [130, 768],
+    [1, 37],
+    [70, 257],
+    [66, 1028],
+    [6, 1540],
+    [5, 6144],
+    [2, 6148],
+];
 
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]

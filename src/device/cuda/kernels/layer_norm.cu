@@ -4,9 +4,6 @@
 // do not start at multiples of four elements, use kernels that read them several times (`layer_norm_any`).
 #include "held_rows.cuh"
 
-// Rows per partial sum of dweight and dbias; one block computes one partial sum.
-constexpr uint32_t ROWS_PER_PARTIAL = 64;
-
 // (x - mean) * rstd
 __device__ __forceinline__ float4 normalised(float4 x, float mean, float rstd) {
     return make_float4((x.x - mean) * rstd, (x.y - mean) * rstd, (x.z - mean) * rstd, (x.w - mean) * rstd);
@@ -80,12 +77,13 @@ __device__ __forceinline__ void forward_any(T* y, float* mean, float* rstd, cons
     }
 }
 
-// A block processes the rows of one partial sum; its GROUPS groups of warps take them in turn. `so_far` may be null, or
+// A block processes the rows of one partial sum, a multiple of four; its GROUPS groups of warps take them in turn.
+// `so_far` may be null, or
 // `dx` itself; `cast`, which receives dx rounded to T, may be null, or `dy` itself.
 template <class T, int Warps, class X>
 __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, const X* x, const float* weight,
                                          const float* mean, const float* rstd, const X* so_far, T* cast,
-                                         uint32_t rows, uint32_t channels) {
+                                         uint32_t rows, uint32_t channels, uint32_t rows_per_partial) {
     constexpr uint32_t GROUPS = BLOCK_WARPS / Warps;
     constexpr uint32_t STEP = 32 * Warps * 4;
     DYN_SHARED(float, group_partials);
@@ -97,8 +95,8 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
     float4 dweight[QUADS] = {};
     float4 dbias[QUADS] = {};
 
-    for (uint32_t i = group; i < ROWS_PER_PARTIAL; i += GROUPS) {
-        const uint32_t row = blockIdx.x * ROWS_PER_PARTIAL + i;
+    for (uint32_t i = group; i < rows_per_partial; i += GROUPS) {
+        const uint32_t row = blockIdx.x * rows_per_partial + i;
         // Groups of several warps do not leave early: they share barriers.
         if (Warps == 1 && row >= rows) break;
         const uint32_t end = row < rows ? channels : 0;
@@ -193,12 +191,13 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
 template <class T, class X>
 __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy, const X* x,
                                              const float* weight, const float* mean, const float* rstd,
-                                             const X* so_far, T* cast, uint32_t rows, uint32_t channels) {
+                                             const X* so_far, T* cast, uint32_t rows, uint32_t channels,
+                                             uint32_t rows_per_partial) {
     float* dweight = partials + static_cast<uint64_t>(blockIdx.x) * 2 * channels;
     float* dbias = dweight + channels;
     for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) dweight[c] = dbias[c] = 0.0f;
-    const uint32_t first = blockIdx.x * ROWS_PER_PARTIAL;
-    for (uint32_t row = first; row < min(rows, first + ROWS_PER_PARTIAL); ++row) {
+    const uint32_t first = blockIdx.x * rows_per_partial;
+    for (uint32_t row = first; row < min(rows, first + rows_per_partial); ++row) {
         const uint64_t start = static_cast<uint64_t>(row) * channels;
         float through = 0.0f;
         float along = 0.0f;
@@ -234,8 +233,8 @@ __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy
     extern "C" __global__ void __launch_bounds__(BLOCK, 2) layer_norm_backward_##suffix##_##Warps(                   \
         X* dx, float* __restrict__ partials, const T* dy, const X* __restrict__ x,                                   \
         const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
-        const X* so_far, T* cast, uint32_t rows, uint32_t channels) {                                                \
-        backward<T, Warps>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels);                   \
+        const X* so_far, T* cast, uint32_t rows, uint32_t channels, uint32_t rows_per_partial) {                     \
+        backward<T, Warps>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels, rows_per_partial); \
     }                                                                                                                \
     REGISTER(layer_norm_backward_##suffix##_##Warps)
 
@@ -254,8 +253,8 @@ __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy
     extern "C" __global__ void __launch_bounds__(BLOCK, 4) layer_norm_backward_##suffix##_any(                       \
         X* dx, float* __restrict__ partials, const T* dy, const X* __restrict__ x,                                   \
         const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
-        const X* so_far, T* cast, uint32_t rows, uint32_t channels) {                                                \
-        backward_any<T>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels);                      \
+        const X* so_far, T* cast, uint32_t rows, uint32_t channels, uint32_t rows_per_partial) {                     \
+        backward_any<T>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels, rows_per_partial);    \
     }                                                                                                                \
     REGISTER(layer_norm_backward_##suffix##_any)
 

@@ -1,13 +1,8 @@
 // Root-mean-square normalisation over rows of C channels, and its gradient.
 //
-// A block holds a row in registers and reads it once. Rows that are too wide, or that do not start at multiples of four
-// elements, use kernels that read them twice (`rms_norm_any`).
+// A group of 1, 2, 4 or 8 warps, the smallest that suffices, holds a row in registers. Rows that are too wide, or that
+// do not start at multiples of four elements, use kernels that read them twice (`rms_norm_any`).
 #include "held_rows.cuh"
-
-// Rows per partial sum of dweight; one block computes one partial sum.
-constexpr uint32_t ROWS_PER_PARTIAL = 64;
-// Distance in channels between the groups of four that a thread holds.
-constexpr uint32_t STEP = 4 * BLOCK;
 
 __device__ __forceinline__ float4 scaled(float4 v, float factor) {
     return make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
@@ -23,30 +18,33 @@ __device__ __forceinline__ float4 load_weight(const float* weight, float offset)
     return make_float4(w.x + offset, w.y + offset, w.z + offset, w.w + offset);
 }
 
-// One block per row.
-template <class T, class X>
-__device__ __forceinline__ void forward(T* y, float* rrms, const X* x, const float* weight, uint32_t channels,
-                                        float offset, float epsilon) {
-    const uint64_t start = static_cast<uint64_t>(blockIdx.x) * channels;
-    const uint32_t first = 4 * threadIdx.x;
+template <class T, int Warps, class X>
+__device__ __forceinline__ void forward(T* y, float* rrms, const X* x, const float* weight, uint32_t rows,
+                                        uint32_t channels, float offset, float epsilon) {
+    constexpr uint32_t STEP = 32 * Warps * 4;
+    const uint32_t row = blockIdx.x * (BLOCK_WARPS / Warps) + threadIdx.x / (32 * Warps);
+    const uint32_t first = threadIdx.x % (32 * Warps) * 4;
+    // A group without a row loads nothing, but must reach the barriers.
+    const uint32_t end = row < rows ? channels : 0;
+    const uint64_t start = static_cast<uint64_t>(row) * channels;
     float4 values[QUADS];
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) {
         const uint32_t c = first + i * STEP;
-        values[i] = c < channels ? load_quad(x + start + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        values[i] = c < end ? load_quad(x + start + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) squares += inner_product(values[i], values[i]);
-    const float scale = 1.0f / sqrtf(block_sum(squares) / channels + epsilon);
+    const float scale = 1.0f / sqrtf(group_sums<Warps>(squares, 0.0f).x / channels + epsilon);
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) {
         const uint32_t c = first + i * STEP;
-        if (c < channels) {
+        if (c < end) {
             store_quad(y + start + c, product(scaled(values[i], scale), load_weight(weight + c, offset)));
         }
     }
-    if (threadIdx.x == 0) rrms[blockIdx.x] = scale;
+    if (row < rows && first == 0) rrms[row] = scale;
 }
 
 // One block per row, which it reads twice.
@@ -64,49 +62,55 @@ __device__ __forceinline__ void forward_any(T* y, float* rrms, const X* x, const
     if (threadIdx.x == 0) rrms[blockIdx.x] = scale;
 }
 
-// One block processes the rows of one partial sum in order. Each thread always processes the same channels and holds
-// their sums. `so_far` may be null, or `dx` itself; `cast`, which receives dx rounded to T, may be null, or `dy`
-// itself.
-template <class T, class X>
+// A block processes the rows of one partial sum of dweight, a multiple of four; its GROUPS groups of warps take them in
+// turn. `so_far` may be null, or `dx` itself; `cast`, which receives dx rounded to T, may be null, or `dy` itself.
+template <class T, int Warps, class X>
 __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, const X* x, const float* weight,
                                          const float* rrms, const X* so_far, T* cast, uint32_t rows,
-                                         uint32_t channels, float offset) {
-    const uint32_t begin = 4 * threadIdx.x;
-    const uint32_t first = blockIdx.x * ROWS_PER_PARTIAL;
+                                         uint32_t channels, float offset, uint32_t rows_per_partial) {
+    constexpr uint32_t GROUPS = BLOCK_WARPS / Warps;
+    constexpr uint32_t STEP = 32 * Warps * 4;
+    DYN_SHARED(float, group_partials);
+    const uint32_t group = threadIdx.x / (32 * Warps);
+    const uint32_t begin = threadIdx.x % (32 * Warps) * 4;
     float4 dweight[QUADS] = {};
-    for (uint32_t row = first; row < min(rows, first + ROWS_PER_PARTIAL); ++row) {
+    for (uint32_t i = group; i < rows_per_partial; i += GROUPS) {
+        const uint32_t row = blockIdx.x * rows_per_partial + i;
+        // Groups of several warps do not leave early: they share barriers.
+        if (Warps == 1 && row >= rows) break;
+        const uint32_t end = row < rows ? channels : 0;
         const uint64_t start = static_cast<uint64_t>(row) * channels;
-        const float scale = rrms[row];
+        const float scale = row < rows ? rrms[row] : 0.0f;
         float4 normals[QUADS];
         float4 slopes[QUADS];
         float along = 0.0f;
 #pragma unroll
-        for (int i = 0; i < QUADS; ++i) {
-            const uint32_t c = begin + i * STEP;
+        for (int q = 0; q < QUADS; ++q) {
+            const uint32_t c = begin + q * STEP;
             const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            normals[i] = c < channels ? load_quad(x + start + c) : zero;
-            slopes[i] = c < channels ? load_quad(dy + start + c) : zero;
+            normals[q] = c < end ? load_quad(x + start + c) : zero;
+            slopes[q] = c < end ? load_quad(dy + start + c) : zero;
         }
 #pragma unroll
-        for (int i = 0; i < QUADS; ++i) {
-            const uint32_t c = begin + i * STEP;
-            if (c < channels) {
-                normals[i] = scaled(normals[i], scale);
-                const float4 added = product(slopes[i], normals[i]);
-                dweight[i].x += added.x;
-                dweight[i].y += added.y;
-                dweight[i].z += added.z;
-                dweight[i].w += added.w;
-                slopes[i] = product(slopes[i], load_weight(weight + c, offset));
-                along += inner_product(slopes[i], normals[i]);
+        for (int q = 0; q < QUADS; ++q) {
+            const uint32_t c = begin + q * STEP;
+            if (c < end) {
+                normals[q] = scaled(normals[q], scale);
+                const float4 added = product(slopes[q], normals[q]);
+                dweight[q].x += added.x;
+                dweight[q].y += added.y;
+                dweight[q].z += added.z;
+                dweight[q].w += added.w;
+                slopes[q] = product(slopes[q], load_weight(weight + c, offset));
+                along += inner_product(slopes[q], normals[q]);
             }
         }
-        along = block_sum(along) / channels;
+        along = group_sums<Warps>(along, 0.0f).x / channels;
 #pragma unroll
-        for (int i = 0; i < QUADS; ++i) {
-            const uint32_t c = begin + i * STEP;
-            if (c < channels) {
-                const float4 n = normals[i], s = slopes[i];
+        for (int q = 0; q < QUADS; ++q) {
+            const uint32_t c = begin + q * STEP;
+            if (c < end) {
+                const float4 n = normals[q], s = slopes[q];
                 float4 d = make_float4(scale * (s.x - n.x * along), scale * (s.y - n.y * along),
                                        scale * (s.z - n.z * along), scale * (s.w - n.w * along));
                 if (so_far != nullptr) {
@@ -119,9 +123,17 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
         }
     }
 #pragma unroll
-    for (int i = 0; i < QUADS; ++i) {
-        const uint32_t c = begin + i * STEP;
-        if (c < channels) store_quad(partials + static_cast<uint64_t>(blockIdx.x) * channels + c, dweight[i]);
+    for (int q = 0; q < QUADS; ++q) {
+        const uint32_t c = begin + q * STEP;
+        if (c < channels) store_quad(group_partials + group * channels + c, dweight[q]);
+    }
+    __syncthreads();
+    partials += static_cast<uint64_t>(blockIdx.x) * channels;
+    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t other = 0; other < GROUPS; ++other) sum += group_partials[other * channels + c];
+        partials[c] = sum;
     }
 }
 
@@ -129,11 +141,11 @@ __device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, co
 template <class T, class X>
 __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy, const X* x, const float* weight,
                                              const float* rrms, const X* so_far, T* cast, uint32_t rows,
-                                             uint32_t channels, float offset) {
+                                             uint32_t channels, float offset, uint32_t rows_per_partial) {
     float* dweight = partials + static_cast<uint64_t>(blockIdx.x) * channels;
     for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) dweight[c] = 0.0f;
-    const uint32_t first = blockIdx.x * ROWS_PER_PARTIAL;
-    for (uint32_t row = first; row < min(rows, first + ROWS_PER_PARTIAL); ++row) {
+    const uint32_t first = blockIdx.x * rows_per_partial;
+    for (uint32_t row = first; row < min(rows, first + rows_per_partial); ++row) {
         const uint64_t start = static_cast<uint64_t>(row) * channels;
         float along = 0.0f;
         for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
@@ -153,25 +165,41 @@ __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy
     }
 }
 
-// `HOW` is empty or _any. At eight blocks per multiprocessor, the gradient would spill registers on sm_100; at six, the
-// gradient of a held row would with one version of NVRTC.
-#define RMS_NORM_HOW(T, X, suffix, HOW, BLOCKS)                                                                      \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 4) rms_norm_##suffix##HOW(                                   \
+#define RMS_NORM_HELD(T, X, suffix, Warps)                                                                           \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4) rms_norm_##suffix##_##Warps(                              \
+        T* __restrict__ y, float* __restrict__ rrms, const X* __restrict__ x, const float* __restrict__ weight,      \
+        uint32_t rows, uint32_t channels, float offset, float epsilon) {                                             \
+        forward<T, Warps>(y, rrms, x, weight, rows, channels, offset, epsilon);                                      \
+    }                                                                                                                \
+    REGISTER(rms_norm_##suffix##_##Warps)                                                                            \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 2) rms_norm_backward_##suffix##_##Warps(                     \
+        X* dx, float* __restrict__ partials, const T* dy, const X* __restrict__ x, const float* __restrict__ weight, \
+        const float* __restrict__ rrms, const X* so_far, T* cast, uint32_t rows, uint32_t channels, float offset,    \
+        uint32_t rows_per_partial) {                                                                                 \
+        backward<T, Warps>(dx, partials, dy, x, weight, rrms, so_far, cast, rows, channels, offset,                  \
+                           rows_per_partial);                                                                        \
+    }                                                                                                                \
+    REGISTER(rms_norm_backward_##suffix##_##Warps)
+
+// At eight blocks per multiprocessor, the last kernel would spill registers on sm_100.
+#define RMS_NORM(T, X, suffix)                                                                                       \
+    RMS_NORM_HELD(T, X, suffix, 1)                                                                                   \
+    RMS_NORM_HELD(T, X, suffix, 2)                                                                                   \
+    RMS_NORM_HELD(T, X, suffix, 4)                                                                                   \
+    RMS_NORM_HELD(T, X, suffix, 8)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4) rms_norm_##suffix##_any(                                  \
         T* __restrict__ y, float* __restrict__ rrms, const X* __restrict__ x, const float* __restrict__ weight,      \
         uint32_t channels, float offset, float epsilon) {                                                            \
-        forward##HOW(y, rrms, x, weight, channels, offset, epsilon);                                                 \
+        forward_any(y, rrms, x, weight, channels, offset, epsilon);                                                  \
     }                                                                                                                \
-    REGISTER(rms_norm_##suffix##HOW)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) rms_norm_backward_##suffix##HOW(                     \
+    REGISTER(rms_norm_##suffix##_any)                                                                                \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4) rms_norm_backward_##suffix##_any(                         \
         X* dx, float* __restrict__ partials, const T* dy, const X* __restrict__ x, const float* __restrict__ weight, \
-        const float* __restrict__ rrms, const X* so_far, T* cast, uint32_t rows, uint32_t channels, float offset) {  \
-        backward##HOW(dx, partials, dy, x, weight, rrms, so_far, cast, rows, channels, offset);                      \
+        const float* __restrict__ rrms, const X* so_far, T* cast, uint32_t rows, uint32_t channels, float offset,    \
+        uint32_t rows_per_partial) {                                                                                 \
+        backward_any(dx, partials, dy, x, weight, rrms, so_far, cast, rows, channels, offset, rows_per_partial);     \
     }                                                                                                                \
-    REGISTER(rms_norm_backward_##suffix##HOW)
-
-#define RMS_NORM(T, X, suffix)             \
-    RMS_NORM_HOW(T, X, suffix, , 2)        \
-    RMS_NORM_HOW(T, X, suffix, _any, 4)
+    REGISTER(rms_norm_backward_##suffix##_any)
 
 RMS_NORM(float, float, f32)
 RMS_NORM(bf16, float, bf16)

@@ -2,15 +2,18 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use ops::{Operation, QkNorm, QkNormBackward, QkNormHeads, TypeError};
+use ops::{LayerNormBackward, Operation, Processor, QkNorm, QkNormBackward, QkNormHeads, TypeError};
 
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size, size_argument};
 
-/// Heads per block: one per warp.
-const WARPS: usize = BLOCK as usize / 32;
 /// Maximum channels per head.
 const CHANNELS: usize = 256;
+
+/// Lanes per head: each holds eight channels, if heads consist of whole runs of eight.
+fn lanes(channels: usize) -> usize {
+    if channels.is_multiple_of(8) { (channels / 8).next_power_of_two() } else { 32 }
+}
 
 /// The kernels' struct `Heads`.
 ///
@@ -27,7 +30,6 @@ fn sizes(operation: &'static str, heads: QkNormHeads, channels: usize) -> Result
     Ok(Argument::Words(words.collect()))
 }
 
-/// One warp per head.
 pub(super) fn forward(
     op: &QkNorm,
     inputs: &[Operand],
@@ -38,10 +40,10 @@ pub(super) fn forward(
     let items = qkv.ty.elements() / channels;
     let mut arguments: Vec<Argument> = outputs.iter().chain(inputs).map(pointer).collect();
     arguments.push(sizes(op.name(), op.heads, channels)?);
-    arguments.push(size_argument(items)?);
+    arguments.extend([size_argument(items)?, size_argument(lanes(channels))?]);
     arguments.extend([op.offset, op.epsilon].map(Argument::F32));
     let name = by_dtype(qkv.ty.dtype, ["head_norm_f32", "head_norm_bf16", "head_norm_f16"])?;
-    launcher.kernel(name, [blocks(items, WARPS)?, 1, 1], BLOCK, 0, &arguments)
+    launcher.kernel(name, [blocks(items, BLOCK as usize / lanes(channels))?, 1, 1], BLOCK, 0, &arguments)
 }
 
 /// One block per partial sum.
@@ -54,10 +56,13 @@ pub(super) fn backward(
 ) -> Result<(), DeviceError> {
     let (qkv, channels) = (&inputs[1], inputs[2].ty.shape.last());
     let rows = qkv.ty.shape.rows();
-    let count = rows.div_ceil(QkNormBackward::ROWS_PER_PARTIAL);
+    let rows_per_partial = LayerNormBackward::rows_per_partial(rows, Processor::Cuda);
+    let count = rows.div_ceil(rows_per_partial);
     let mut arguments = vec![pointer(&outputs[0]), Argument::Pointer(partials)];
     arguments.extend(inputs[..5].iter().map(pointer));
-    arguments.extend([sizes(op.name(), op.heads, channels)?, size_argument(rows)?, Argument::F32(op.offset)]);
+    arguments.extend([sizes(op.name(), op.heads, channels)?, size_argument(rows)?]);
+    arguments.extend([size_argument(lanes(channels))?, Argument::F32(op.offset)]);
+    arguments.push(size_argument(rows_per_partial)?);
     let names = ["head_norm_backward_f32", "head_norm_backward_bf16", "head_norm_backward_f16"];
     launcher.kernel(by_dtype(qkv.ty.dtype, names)?, [blocks(count, 1)?, 1, 1], BLOCK, 0, &arguments)?;
     let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, outputs[2].address] };

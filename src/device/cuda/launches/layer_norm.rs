@@ -2,18 +2,18 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use ops::{DType, LayerNorm, LayerNormBackward};
+use ops::{DType, LayerNorm, LayerNormBackward, Processor};
 
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size_argument};
 
 /// Warps per block.
-const BLOCK_WARPS: usize = 8;
+pub(super) const BLOCK_WARPS: usize = 8;
 /// Channels that a warp holds in registers.
 const WARP_CHANNELS: usize = 768;
 
 /// The number of warps that hold a row in registers; `None` if the row is too long or not a multiple of four channels.
-fn warps_per_row(channels: usize) -> Option<usize> {
+pub(super) fn warps_per_row(channels: usize) -> Option<usize> {
     let warps = channels.div_ceil(WARP_CHANNELS).next_power_of_two();
     (channels.is_multiple_of(4) && warps <= BLOCK_WARPS).then_some(warps)
 }
@@ -73,7 +73,8 @@ pub(super) fn backward(
     let (rows, channels) = (x.ty.shape.rows(), x.ty.shape.last());
     let warps = warps_per_row(channels);
     let [_, backward] = kernels(warps, dy.ty.dtype, x.ty.dtype)?;
-    let count = rows.div_ceil(LayerNormBackward::ROWS_PER_PARTIAL);
+    let rows_per_partial = LayerNormBackward::rows_per_partial(rows, Processor::Cuda);
+    let count = rows.div_ceil(rows_per_partial);
     // Shared memory for each warp group's partial sums of dweight and dbias.
     let sums = warps.map_or(0, |warps| BLOCK_WARPS / warps * 2 * channels);
     launcher.kernel(
@@ -93,6 +94,7 @@ pub(super) fn backward(
             optional(op.cast.then(|| outputs[3].address)),
             size_argument(rows)?,
             size_argument(channels)?,
+            size_argument(rows_per_partial)?,
         ],
     )?;
     let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, outputs[2].address] };
