@@ -27,8 +27,9 @@ pub enum RunError {
     Device(DeviceError),
     /// The system refused memory that is within the limit. A retry may succeed.
     #[error(
-        "refused by the system: {bytes} more for the {} pool, although within the limit; other programs, a control \
-         group or `ulimit` leave less memory",
+        "refused by the system: {} for the {} pool, although within the limit; other programs, a control group or \
+         `ulimit` leave less memory",
+        if bytes.0 == 0 { "memory".to_owned() } else { format!("{bytes} more") },
         pool.name()
     )]
     Refused { pool: Pool, bytes: Bytes },

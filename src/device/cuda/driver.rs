@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use super::calls::Status;
 use super::calls::driver::{self as sys, CUdevice_attribute_enum as Attribute};
-use super::errors::CallError;
+use super::errors::{CallError, Effect};
 use super::libraries::{self, Library};
 use super::unavailable::{Unavailable, Version};
 
@@ -20,7 +20,7 @@ const BUSY: [u32; 2] = [46, 101];
 /// An error if the call failed.
 pub(super) fn check(call: &'static str, status: Status) -> Result<(), CallError> {
     CallError::check(call, status, error_name)
-        .map_err(|failed| CallError { lost: is_final(failed.code), ..failed })
+        .map_err(|failed| CallError { effect: effect(failed.code), ..failed })
 }
 
 fn error_name(code: Status) -> String {
@@ -34,15 +34,14 @@ fn error_name(code: Status) -> String {
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
-/// Codes after which every later call in the context fails: memory errors, illegal accesses and instructions, a
-/// destroyed context.
-fn is_final(code: u32) -> bool {
-    matches!(code, 214 | 220 | 700 | 702 | 709 | 710..=721)
-}
-
-impl CallError {
-    pub(super) fn is_out_of_memory(&self) -> bool {
-        self.code == OUT_OF_MEMORY
+fn effect(code: u32) -> Effect {
+    match code {
+        OUT_OF_MEMORY => Effect::OutOfMemory,
+        // Memory errors, illegal accesses and instructions, a destroyed context. Not 712 and 713, host memory that is
+        // registered twice or not at all, nor 720, a cooperative launch that is too large: they leave the context as it
+        // is.
+        214 | 220 | 700 | 702 | 709 | 710 | 711 | 714..=719 | 721 => Effect::Lost,
+        _ => Effect::None,
     }
 }
 
@@ -174,5 +173,21 @@ impl Context {
         // SAFETY: the context is current on this thread.
         check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok((free as u64, total as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_that_corrupt_the_context_lose_the_device() {
+        assert!(
+            [214, 220, 700, 702, 709, 710, 714, 719, 721]
+                .into_iter()
+                .all(|code| effect(code) == Effect::Lost)
+        );
+        assert!([1, 304, 712, 713, 720, 722].into_iter().all(|code| effect(code) == Effect::None));
+        assert_eq!(effect(2), Effect::OutOfMemory);
     }
 }

@@ -1,7 +1,7 @@
 //! Failed calls into the card's libraries.
 
 use super::calls::{NO_SUCH_FUNCTION, Status};
-use crate::DeviceError;
+use crate::{DeviceError, Pool};
 
 /// A failed library call.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,8 +10,17 @@ pub(super) struct CallError {
     /// The library's name for the code.
     pub(super) name: String,
     pub(super) code: u32,
-    /// Whether the device is lost: every later call fails too.
-    pub(super) lost: bool,
+    pub(super) effect: Effect,
+}
+
+/// The effect of a failed call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Effect {
+    None,
+    /// The call needed card memory that is not free; later calls may succeed.
+    OutOfMemory,
+    /// The device is lost: every later call fails too.
+    Lost,
 }
 
 impl CallError {
@@ -24,29 +33,34 @@ impl CallError {
         match status {
             0 => Ok(()),
             NO_SUCH_FUNCTION => Err(CallError::missing_function(call)),
-            code => Err(CallError { call: call.to_owned(), name: name(code), code, lost: false }),
+            code => Err(CallError { call: call.to_owned(), name: name(code), code, effect: Effect::None }),
         }
     }
 
     /// The loaded library has no function of that name.
     pub(super) fn missing_function(call: &'static str) -> CallError {
         let name = "this version of the library does not have the function".to_owned();
-        CallError { call: call.to_owned(), name, code: NO_SUCH_FUNCTION, lost: false }
+        CallError { call: call.to_owned(), name, code: NO_SUCH_FUNCTION, effect: Effect::None }
     }
 
     /// Adds the kernel's name to the call.
     pub(super) fn with_kernel(self, kernel: &str) -> CallError {
         CallError { call: format!("{} of {kernel}", self.call), ..self }
     }
+
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        self.effect == Effect::OutOfMemory
+    }
 }
 
 impl From<CallError> for DeviceError {
     fn from(failed: CallError) -> DeviceError {
-        let CallError { call, name, code, lost } = failed;
-        if lost {
-            DeviceError::Lost(format!("{call} failed: {name} ({code})"))
-        } else {
-            DeviceError::Call { call, name, code }
+        let CallError { call, name, code, effect } = failed;
+        match effect {
+            Effect::None => DeviceError::Call { call, name, code },
+            // The libraries do not report the size of the request.
+            Effect::OutOfMemory => DeviceError::OutOfMemory { pool: Pool::Device, bytes: 0 },
+            Effect::Lost => DeviceError::Lost(format!("{call} failed: {name} ({code})")),
         }
     }
 }

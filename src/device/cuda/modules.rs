@@ -5,7 +5,7 @@ use std::ffi::CString;
 
 use super::calls::driver::{self as sys, CUfunction_attribute_enum as Attribute};
 use super::driver::check;
-use super::errors::CallError;
+use super::errors::{CallError, Effect};
 use crate::DeviceError;
 
 /// The driver's status for a kernel name that a module does not contain.
@@ -65,7 +65,7 @@ impl Modules {
             call: "cuModuleGetFunction".to_owned(),
             name: "CUDA_ERROR_NOT_FOUND".to_owned(),
             code: NOT_FOUND,
-            lost: false,
+            effect: Effect::None,
         };
         for module in &self.modules {
             let mut function = std::ptr::null_mut();

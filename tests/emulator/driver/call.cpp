@@ -34,9 +34,10 @@ CUresult planned_failure(const char* function) {
     const unsigned long call = ++calls[function];
     for (const PlannedFailure& failure : failures) {
         if (failure.function != function || failure.call != call) continue;
-        // These errors make a context unusable on a GPU.
+        // These errors make a context unusable on a GPU. Not 712 and 713, about registered host memory, nor 720.
         const bool lasting = failure.code >= CUDA_ERROR_ILLEGAL_ADDRESS &&
-                             failure.code <= CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+                             failure.code < CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE && failure.code != 712 &&
+                             failure.code != 713;
         if (lasting && current_context() != nullptr) current_context()->error = failure.code;
         return failure.code;
     }

@@ -17,9 +17,10 @@ use crate::cuda::calls::cublaslt::{
     cudaDataType_t as DataType,
 };
 use crate::cuda::calls::driver::CUstream;
-use crate::cuda::errors::CallError;
+use crate::cuda::errors::{CallError, Effect};
 use ops::{DType, TypeError};
 
+const ALLOC_FAILED: Status = 3;
 const INVALID_VALUE: Status = 7;
 const ARCH_MISMATCH: Status = 8;
 const NOT_SUPPORTED: Status = 15;
@@ -125,8 +126,8 @@ impl MatmulPlan {
         let added = matmul.added.unwrap_or(Added { address: matmul.output.address, scale: 0.0 });
         let (workspace, bytes) = matmul.workspace;
         // SAFETY: descriptor and layouts match the algorithm; the scalars are on the card as long as the context, or in
-        // host memory and read before the call returns; the operands have the sizes of the layouts, because the device has checked the operation's
-        // types and regions.
+        // host memory and read before the call returns; the operands have the sizes of the layouts, because the device
+        // has checked the operation's types and regions.
         let status = unsafe {
             sys::cublasLtMatmul(
                 handle,
@@ -160,18 +161,21 @@ pub(super) fn unsupported(shape: &MatmulShape) -> CallError {
         call: format!("cublasLtMatmul of {shape:?}"),
         name: "CUBLAS_STATUS_NOT_SUPPORTED".to_owned(),
         code: NOT_SUPPORTED,
-        lost: false,
+        effect: Effect::None,
     }
 }
 
 pub(super) fn check(call: &'static str, status: Status) -> Result<(), CallError> {
-    CallError::check(call, status, |code| name(code).to_owned())
+    CallError::check(call, status, |code| name(code).to_owned()).map_err(|failed| match failed.code {
+        ALLOC_FAILED => CallError { effect: Effect::OutOfMemory, ..failed },
+        _ => failed,
+    })
 }
 
 fn name(code: Status) -> &'static str {
     match code {
         1 => "CUBLAS_STATUS_NOT_INITIALIZED",
-        3 => "CUBLAS_STATUS_ALLOC_FAILED",
+        ALLOC_FAILED => "CUBLAS_STATUS_ALLOC_FAILED",
         INVALID_VALUE => "CUBLAS_STATUS_INVALID_VALUE",
         8 => "CUBLAS_STATUS_ARCH_MISMATCH",
         11 => "CUBLAS_STATUS_MAPPING_ERROR",
