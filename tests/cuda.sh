@@ -146,7 +146,7 @@ emulator() {
 device() {
     bash tests/emulator/build.sh "$out"
     for delay in none compute copy all random:1 random:2; do
-        EMULATED_DELAY=$delay run_tests 9 cuda device::
+        EMULATED_DELAY=$delay run_tests 10 cuda device::
     done
     for step in 2097152 33554432; do
         EMULATED_POOL_STEP=$step run_tests 1 cuda device::driver_reading_matches_the_peak
@@ -160,7 +160,7 @@ device() {
 kernels() {
     local stack=$out/sanitized preload
     preload=$(bash tests/emulator/build.sh "$stack" --sanitize | tail -n 1)
-    run_tests 51 cuda kernels::
+    run_tests 52 cuda kernels::
 }
 
 # Combinations of strategies, prediction against the ledger, out of memory, each missing event, PyTorch's reference
@@ -178,7 +178,7 @@ engine() {
 # End-to-end tests of the program, and autotuning.
 sweep() {
     bash tests/emulator/build.sh "$out"
-    run_alone 13 cuda '^(sweep|choices)::'
+    run_alone 15 cuda '^(sweep|choices)::'
 }
 
 # The digest of the CUDA device and its reference: kernels, launches, the CPU's kernels, operations, emulator, tests,

@@ -154,7 +154,7 @@ pub enum DeviceError {
     /// Returned by the allocator that enforces the target's limit. Devices do not enforce it.
     #[error("{bytes} more bytes in the {pool} pool exceed the memory limit", pool = pool.name())]
     BeyondLimit { pool: Pool, bytes: u64 },
-    /// Returned by the operating system or the driver.
+    /// Returned by the operating system, the driver or one of its libraries; 0 bytes if the size is unknown.
     #[error("the system refused {bytes} more bytes for the {pool} pool", pool = pool.name())]
     OutOfMemory { pool: Pool, bytes: u64 },
     #[error("buffer {} is not allocated", buffer.0)]
@@ -209,6 +209,11 @@ pub trait Device {
 
     /// Requests memory from the system. Its contents are unspecified.
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
+
+    /// The same for memory that an allocator divides: a device whose driver has a pool of its own bypasses it.
+    fn allocate_segment(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
+        self.allocate(pool, bytes)
+    }
 
     /// Frees a buffer once the queued work is done.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;

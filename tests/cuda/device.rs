@@ -223,6 +223,29 @@ fn all_pools_can_be_poisoned() {
     }
 }
 
+/// Segments are outside the driver's pool, which does not affect the reading of their peak.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn driver_reading_includes_segments() {
+    let mut device = device();
+    device.begin_external_reading().unwrap();
+    let start = device.external_reading().unwrap().unwrap();
+    for (seed, bytes) in [(1, 64 << 20), (2, (64 << 20) + 1)] {
+        let [kept, freed] = [0, 1].map(|_| device.allocate_segment(Pool::Device, bytes).unwrap());
+        device.write(whole(kept), &pattern(seed)).unwrap();
+        device.copy(Queue::Copy, whole(kept), whole(freed)).unwrap();
+        assert!(read(&mut device, whole(freed)) == pattern(seed));
+        device.free(freed).unwrap();
+        device.free(kept).unwrap();
+    }
+    let reading = device.external_reading().unwrap().unwrap();
+    assert_eq!(reading.step, 2 << 20);
+    // Not an upper limit: other tests use the card at the same time.
+    assert!(reading.peak - start.peak >= 2 * (64 << 20), "{reading:?} after {start:?}");
+    let oversized = DeviceError::OutOfMemory { pool: Pool::Device, bytes: 1 << 40 };
+    assert_eq!(device.allocate_segment(Pool::Device, 1 << 40), Err(oversized));
+}
+
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn driver_reading_matches_the_peak() {

@@ -37,6 +37,8 @@ accumulate = 2
 recompute = "block"
 [strategies.direct]
 allocator = "direct"
+[strategies.caching]
+allocator = "caching"
 [strategies.offload]
 offload = { parameters = true, activations = true }
 [strategies.pageable]
@@ -123,17 +125,67 @@ fn every_strategy_trains_on_cuda_as_on_the_cpu() {
     assert_eq!(graph, ("graph", ""));
 }
 
-/// The driver's reservation granularity is measured, and stored in the row.
+/// The driver's reservation granularity is measured, and stored in the row. Only `direct` uses the driver's pool.
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn row_contains_the_driver_s_reservation_granularity() {
     for step in ["2097152", "33554432"] {
         let place = place();
-        let output = place.sweep("cuda", &["--filter", "plain"], &[("EMULATED_POOL_STEP", step)]);
+        let output = place.sweep("cuda", &["--filter", "[pd][li]*"], &[("EMULATED_POOL_STEP", step)]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        let row = &place.rows_on("cuda")["plain"];
-        assert_eq!(row.external_step_bytes.map(|bytes| bytes.to_string()), Some(step.to_owned()));
-        assert_eq!(row.external_peak_bytes.unwrap() % row.external_step_bytes.unwrap(), 0);
+        for (strategy, step) in [("plain", "2097152"), ("direct", step)] {
+            let row = &place.rows_on("cuda")[strategy];
+            assert_eq!(
+                row.external_step_bytes.map(|bytes| bytes.to_string()),
+                Some(step.to_owned()),
+                "{strategy}"
+            );
+            assert_eq!(row.external_peak_bytes.unwrap() % row.external_step_bytes.unwrap(), 0, "{strategy}");
+        }
+    }
+}
+
+/// A driver's pool may reserve much more than its allocations use: an arena and cached segments are outside of it.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn only_direct_allocations_depend_on_the_driver_s_pool() {
+    let place = place();
+    // The first request of the arena, and of the cache, fails; it is repeated without the pool's free memory.
+    let variables = [
+        ("EMULATED_POOL_PACKS", "0"),
+        ("EMULATED_POOL_STEP", "2097152"),
+        ("EMULATED_FAIL", "cuMemAlloc_v2:2:2"),
+    ];
+    let output = place.sweep("cuda", &["--filter", "[pdc][lia]*"], &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let rows = place.rows_on("cuda");
+    assert_eq!(rows.len(), 4);
+    for (strategy, row) in rows {
+        let (reserved, external) = (row.reserved_peak_bytes.unwrap(), row.external_peak_bytes.unwrap());
+        let is_packed = external <= reserved + 2 * row.external_step_bytes.unwrap();
+        assert_eq!(is_packed, strategy != "direct", "{strategy}: {external} instead of {reserved} bytes");
+    }
+}
+
+/// Memory that the driver or a library needs in addition is refused like an allocation. Error 720 does not lose the
+/// card.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn calls_that_are_out_of_memory_are_refused_requests() {
+    const REFUSED: &str = "refused by the system: memory for the device pool";
+    for (strategy, fails, message) in [
+        ("bf16", "cuLaunchKernel:250:2", REFUSED),
+        ("bf16-graph", "cuGraphInstantiateWithFlags:1:2", REFUSED),
+        ("bf16-graph", "cuGraphLaunch:1:2", REFUSED),
+        ("bf16", "cublasLtMatmul:150:3", REFUSED),
+        ("bf16", "cuLaunchKernel:250:720", "the device failed: cuLaunchKernel of "),
+    ] {
+        let place = place();
+        let output = place.sweep("cuda", &["--filter", strategy], &[("EMULATED_FAIL", fails)]);
+        assert_eq!(output.status.code(), Some(1), "{fails}: {}", said(&output));
+        let row = &place.rows_on("cuda")[strategy];
+        assert_eq!(row.status, Status::Failed, "{fails}: {}", row.message);
+        assert!(row.message.contains(message), "{fails}: {}", row.message);
     }
 }
 

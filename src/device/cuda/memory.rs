@@ -1,4 +1,5 @@
-//! Card memory from a private stream-ordered pool, pinned and pageable host memory, and the driver's memory counters.
+//! Card memory from the driver and from a private stream-ordered pool, pinned and pageable host memory, and the
+//! driver's memory counters.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -9,7 +10,7 @@ use super::driver::{Context, check};
 use super::errors::CallError;
 use super::queue_order::SequenceNumber;
 use super::queues::Queues;
-use super::reservation::Reservation;
+use super::reservation::{PAGE, Reservation};
 use crate::cpu::Mapping;
 use crate::{Buffer, DeviceError, DriverReading, HostSlice, Pool, Queue, Region};
 
@@ -21,6 +22,8 @@ struct Allocation {
     /// which the driver's copies accept.
     address: u64,
     bytes: u64,
+    /// Whether it is card memory outside the pool.
+    is_segment: bool,
     /// Position in the compute queue at the allocation.
     allocated_at: SequenceNumber,
     /// Position in the copy queue of the last use.
@@ -84,22 +87,61 @@ impl DeviceMemory {
             if failed.is_out_of_memory() { DeviceError::OutOfMemory { pool, bytes } } else { failed.into() }
         })?;
         let allocated_at = if pool == Pool::Device { queues.order.advance(Queue::Compute) } else { 0 };
-        Ok(self.add(Allocation { pool, address, bytes, allocated_at, last_copy: 0 }))
+        Ok(self.add(Allocation { pool, address, bytes, is_segment: false, allocated_at, last_copy: 0 }))
+    }
+
+    /// Allocates card memory outside the pool, as PyTorch's allocator does: pools round reservations up and may leave
+    /// gaps between them.
+    pub(super) fn allocate_segment(
+        &mut self,
+        bytes: u64,
+        queues: &mut Queues,
+    ) -> Result<Buffer, DeviceError> {
+        let mut address = 0;
+        // SAFETY: a context is current.
+        let mut request =
+            || check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1) as usize) });
+        let mut allocated = request();
+        if allocated.as_ref().is_err_and(CallError::is_out_of_memory) {
+            // The pool keeps the memory of freed buffers.
+            queues.synchronize()?;
+            self.trim()?;
+            allocated = request();
+        }
+        allocated.map_err(|failed| match failed.is_out_of_memory() {
+            true => DeviceError::OutOfMemory { pool: Pool::Device, bytes },
+            false => failed.into(),
+        })?;
+        let pool = Pool::Device;
+        Ok(self.add(Allocation { pool, address, bytes, is_segment: true, allocated_at: 0, last_copy: 0 }))
     }
 
     fn allocate_pageable(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
         let mapping = Mapping::new(Pool::Host, bytes)?;
         let address = mapping.address(0) as u64;
         self.pageable.insert(address, mapping);
-        Ok(self.add(Allocation { pool: Pool::Host, address, bytes, allocated_at: 0, last_copy: 0 }))
+        Ok(self.add(Allocation {
+            pool: Pool::Host,
+            address,
+            bytes,
+            is_segment: false,
+            allocated_at: 0,
+            last_copy: 0,
+        }))
     }
 
     /// Reserves card addresses in the current context.
     pub(super) fn reserve(&mut self, bytes: u64, context: &Context) -> Result<Buffer, DeviceError> {
         let reservation = Reservation::new(context, bytes)?;
         let address = reservation.address();
-        let buffer =
-            self.add(Allocation { pool: Pool::Device, address, bytes, allocated_at: 0, last_copy: 0 });
+        let buffer = self.add(Allocation {
+            pool: Pool::Device,
+            address,
+            bytes,
+            is_segment: false,
+            allocated_at: 0,
+            last_copy: 0,
+        });
         self.reservations.insert(buffer, reservation);
         Ok(buffer)
     }
@@ -139,6 +181,11 @@ impl DeviceMemory {
         match allocation.pool {
             Pool::Device if self.reservations.remove(&buffer).is_some() => {}
             Pool::Host | Pool::Pinned => self.retired.push(allocation.address),
+            Pool::Device if allocation.is_segment => {
+                queues.synchronize()?;
+                // SAFETY: allocated once, freed once; no queue uses it.
+                check("cuMemFree", unsafe { sys::cuMemFree_v2(allocation.address) })?;
+            }
             Pool::Device => {
                 queues.follow(Queue::Compute, allocation.last_copy)?;
                 let stream = queues.stream(Queue::Compute);
@@ -249,6 +296,7 @@ impl DeviceMemory {
         let Some(ExternalCounter { step, outside_pool, .. }) = self.reading else { return Ok(None) };
         let (free, total) = context.free_and_total()?;
         let reserved = pool_attribute(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
+        let step = if reserved == 0 { PAGE } else { step };
         Ok(Some(DriverReading { taken: total - free, peak: reserved + outside_pool, step }))
     }
 }

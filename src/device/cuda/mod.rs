@@ -195,6 +195,16 @@ impl Device for CudaDevice {
         self.memory.allocate(pool, bytes, &mut self.queues)
     }
 
+    fn allocate_segment(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
+        if pool != Pool::Device {
+            return self.allocate(pool, bytes);
+        }
+        let buffer = self.memory.allocate_segment(bytes, &mut self.queues)?;
+        // The driver's pools keep no high-water mark of this memory.
+        self.memory.sample(&self.context)?;
+        Ok(buffer)
+    }
+
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.memory.free(buffer, &mut self.queues)
     }

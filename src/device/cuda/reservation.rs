@@ -8,7 +8,7 @@ use super::driver::{Context, check};
 use super::errors::CallError;
 
 /// Page size: the driver's allocation granularity.
-const PAGE: u64 = 2 << 20;
+pub(super) const PAGE: u64 = 2 << 20;
 
 /// A range of addresses. Dropping it frees its committed pages.
 pub(super) struct Reservation {

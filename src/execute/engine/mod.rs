@@ -79,7 +79,7 @@ impl<'a> Engine<'a> {
         poison: bool,
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
-        let manager = MemoryManager::new(program, &target, DeviceBacking { device, requests: 0 })?;
+        let manager = MemoryManager::new(program, &target, DeviceBacking::new(program, device))?;
         Ok(Engine::with_manager(program, manager, poison))
     }
 
@@ -91,7 +91,7 @@ impl<'a> Engine<'a> {
         allocator: Box<dyn Allocator<'a> + 'a>,
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
-        let backing = DeviceBacking { device, requests: 0 };
+        let backing = DeviceBacking::new(program, device);
         let manager = MemoryManager::with_allocator(program, &target, backing, allocator)?;
         Ok(Engine::with_manager(program, manager, true))
     }

@@ -112,7 +112,7 @@ CUDA_API cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, unsigned lon
         if (next != context.allocations.end() && next->first < address + bytes) return CUDA_ERROR_INVALID_VALUE;
         if (is_device_memory(context, address, 1)) return CUDA_ERROR_INVALID_VALUE;
         memory->second.mapped = true;
-        context.allocations[address] = {bytes, 0, nullptr, handle, false};
+        context.allocations[address] = {bytes, 0, 0, nullptr, handle, false};
         return CUDA_SUCCESS;
     });
 }

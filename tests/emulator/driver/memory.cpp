@@ -43,11 +43,12 @@ void release_memory(void* memory, size_t bytes) {
 #endif
 }
 
-CUresult add_allocation(Context& context, CUdeviceptr* address, size_t bytes, size_t counted, Pool* pool) {
+CUresult add_allocation(Context& context, CUdeviceptr* address, size_t bytes, size_t counted, size_t spanned,
+                        Pool* pool) {
     void* memory = new_memory(bytes);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = reinterpret_cast<CUdeviceptr>(memory);
-    context.allocations[*address] = {bytes, counted, pool};
+    context.allocations[*address] = {bytes, counted, spanned, pool};
     return CUDA_SUCCESS;
 }
 
@@ -55,6 +56,7 @@ CUresult add_allocation(Context& context, CUdeviceptr* address, size_t bytes, si
 void remove_from_counters(Context& context, const Allocation& allocation) {
     if (allocation.pool != nullptr) {
         allocation.pool->used -= allocation.counted;
+        allocation.pool->spanned -= allocation.spanned;
     } else {
         context.direct -= allocation.counted;
     }
@@ -63,12 +65,15 @@ void remove_from_counters(Context& context, const Allocation& allocation) {
 CUresult allocate_from(Pool& pool, Context& context, CUdeviceptr* address, size_t bytes) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const size_t counted = round_up(bytes, POOL_GRANULE);
-    const size_t reserved = std::max(pool.reserved, round_up(pool.used + counted, Settings::get().pool_step));
+    const size_t step = Settings::get().pool_step;
+    const size_t spanned = Settings::get().pool_packs != 0 ? counted : round_up(counted, step);
+    const size_t reserved = std::max(pool.reserved, round_up(pool.spanned + spanned, step));
     if (taken(device_of(context)) - pool.reserved + reserved > Settings::get().memory)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = add_allocation(context, address, bytes, counted, &pool);
+    const CUresult result = add_allocation(context, address, bytes, counted, spanned, &pool);
     if (result != CUDA_SUCCESS) return result;
     pool.used += counted;
+    pool.spanned += spanned;
     pool.reserved = reserved;
     pool.used_high = std::max(pool.used_high, pool.used);
     pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
@@ -76,7 +81,7 @@ CUresult allocate_from(Pool& pool, Context& context, CUdeviceptr* address, size_
 }
 
 void trim(Pool& pool, size_t keep) {
-    pool.reserved = std::max(round_up(pool.used, Settings::get().pool_step), std::min(pool.reserved, keep));
+    pool.reserved = std::max(round_up(pool.spanned, Settings::get().pool_step), std::min(pool.reserved, keep));
 }
 
 template <class Body>
@@ -177,7 +182,7 @@ CUDA_API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
         const size_t after = round_up(context.direct + bytes, RESERVE_GRANULE);
         if (taken(device_of(context)) - before + after > Settings::get().memory)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        const CUresult result = add_allocation(context, address, bytes, bytes, nullptr);
+        const CUresult result = add_allocation(context, address, bytes, bytes, 0, nullptr);
         if (result == CUDA_SUCCESS) context.direct += bytes;
         return result;
     });

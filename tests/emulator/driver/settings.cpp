@@ -29,6 +29,7 @@ void read_number(const char* name, T& value) {
 Settings::Settings() {
     read_number("EMULATED_MEMORY", memory);
     read_number("EMULATED_POOL_STEP", pool_step);
+    read_number("EMULATED_POOL_PACKS", pool_packs);
     if (pool_step == 0) refuse("EMULATED_POOL_STEP", text("EMULATED_POOL_STEP"));
     read_number("EMULATED_DEVICES", devices);
     read_number("EMULATED_DRIVER", driver);

@@ -19,6 +19,7 @@ struct Settings {
 
     size_t memory = size_t{4} << 30;
     size_t pool_step = size_t{32} << 20;
+    size_t pool_packs = 1;
     int major = 9, minor = 0;
     int devices = 1;
     int driver = 13000;

@@ -81,6 +81,7 @@ struct Capture {
 
 struct Pool {
     size_t used = 0, used_high = 0;
+    size_t spanned = 0;  // what the allocations need of `reserved`: `used`, or more if the pool does not pack them
     size_t reserved = 0, reserved_high = 0;
     uint64_t release_threshold = 0;
     int reuse[4] = {1, 1, 1, 1};  // indexed by CU_MEMPOOL_ATTR_REUSE_*, stored but without effect
@@ -89,6 +90,7 @@ struct Pool {
 struct Allocation {
     size_t bytes;
     size_t counted;  // as counted by its pool or device
+    size_t spanned;  // the same for `Pool::spanned`
     Pool* pool;      // null: from cuMemAlloc, or mapped
     unsigned long long memory = 0;  // handle of the mapped memory, or 0
     bool is_accessible = true;
