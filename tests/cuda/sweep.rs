@@ -80,7 +80,7 @@ fn every_strategy_trains_on_cuda_as_on_the_cpu() {
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     }
     let (cpu, cuda) = (place.rows_on("cpu"), place.rows_on("cuda"));
-    assert_eq!((cpu.len(), cuda.len()), (12, 12));
+    assert_eq!((cpu.len(), cuda.len()), (13, 13));
     for (strategy, row) in &cuda {
         let on_cpu = &cpu[strategy];
         assert_eq!(row.status, Status::Ok, "{strategy}: {}", row.message);
