@@ -2,8 +2,8 @@
 
 use super::{Op, Operand, Operation, Tape, TensorType, TypeError, expect_float, expect_inputs};
 
-/// Rotates each query and key of position t: channels i and i + D/2 are the coordinates of a point, rotated by the
-/// angle `t f_i`, or by `-t f_i` for the `inverse`. Values are copied.
+/// Rotates each query and key of position t: of its first R channels, i and i + R/2 are the coordinates of a point,
+/// rotated by the angle `t f_i`, or by `-t f_i` for the `inverse`. Other channels and values are copied.
 ///
 /// Input: qkv num[B,T,(H+2G)D], the query, key and value heads side by side. Output: the same shape, with H+G heads
 /// rotated. Angles are f32 products, as in PyTorch; everything is computed in f32.
@@ -11,8 +11,10 @@ use super::{Op, Operand, Operation, Tape, TensorType, TypeError, expect_float, e
 pub struct Rotary {
     /// The number of rotated heads, queries and keys: H+G.
     pub rotated: usize,
-    /// Channels per head: D, an even number.
+    /// Channels per head: D.
     pub head: usize,
+    /// Rotated channels per head: R, an even number of at most D.
+    pub channels: usize,
     pub frequencies: Frequencies,
     pub inverse: bool,
 }
@@ -20,7 +22,7 @@ pub struct Rotary {
 /// Rotation frequencies of the channel pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
-    /// Pair i rotates by `base^(-2i/D)` radians per position.
+    /// Pair i rotates by `base^(-2i/R)` radians per position.
     pub base: f64,
     pub scaling: Option<Scaling>,
     /// Divisor of each pair's frequency, after the scaling; empty: no divisors.
@@ -38,14 +40,14 @@ pub struct Scaling {
 }
 
 impl Frequencies {
-    /// Radians per position of each channel pair in a head of `head` channels.
-    pub fn of_head(&self, head: usize) -> Vec<f32> {
+    /// Radians per position of each pair of `channels` rotated channels.
+    pub fn of_channels(&self, channels: usize) -> Vec<f32> {
         let pair = |i: usize| {
-            let frequency = self.base.powf(-2.0 * i as f64 / head as f64);
+            let frequency = self.base.powf(-2.0 * i as f64 / channels as f64);
             let scaled = self.scaling.map_or(frequency, |scaling| scaling.scaled(frequency));
             (scaled / self.divisors.get(i).unwrap_or(&1.0)) as f32
         };
-        (0..head / 2).map(pair).collect()
+        (0..channels / 2).map(pair).collect()
     }
 }
 
@@ -66,10 +68,11 @@ impl Operation for Rotary {
         expect_inputs(self.name(), inputs, 1)?;
         expect_float(self.name(), "qkv", &inputs[0])?;
         let dims = inputs[0].shape.dims();
-        if dims.len() != 3 || dims[2] < self.rotated * self.head || !self.head.is_multiple_of(2) {
-            let Rotary { rotated, head, .. } = self;
+        let Rotary { rotated, head, channels, .. } = *self;
+        if dims.len() != 3 || dims[2] < rotated * head || channels > head || !channels.is_multiple_of(2) {
             let problem = format!(
-                "qkv is {}, expected [B, T, C] with at least {rotated} heads of {head} channels",
+                "qkv is {}, expected [B, T, C] with at least {rotated} heads of {head} channels, {channels} of them \
+                 rotated in pairs",
                 inputs[0]
             );
             return Err(TypeError { operation: self.name(), problem });
@@ -102,9 +105,9 @@ mod tests {
     #[test]
     fn frequencies_fall_from_pair_to_pair() {
         let frequencies = Frequencies { base: 10_000.0, scaling: None, divisors: Vec::new() };
-        assert_eq!(frequencies.of_head(8), [1.0, 0.1, 0.01, 0.001]);
+        assert_eq!(frequencies.of_channels(8), [1.0, 0.1, 0.01, 0.001]);
         let divided = Frequencies { divisors: vec![1.0, 2.0, 4.0, 8.0], ..frequencies };
-        assert_eq!(divided.of_head(8), [1.0, 0.05, 0.0025, 0.000_125]);
+        assert_eq!(divided.of_channels(8), [1.0, 0.05, 0.0025, 0.000_125]);
     }
 
     /// In 8192 positions a pair with 2 pi / 8192 radians per position makes one turn, a pair with four times that makes

@@ -2,8 +2,9 @@
 
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
-    KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
-    RunConfig, StorageDtype, TorchCheckpoint, TorchOptions, Transformer, Update,
+    KeywordEnum, KeywordSet, Leak, NormPlacement, Optimizer, OptimizerState, Precision, QkNormOver,
+    Recompute, Release, Rounding, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions,
+    Transformer, Update,
 };
 
 use crate::card::Card;
@@ -27,6 +28,7 @@ fn not_covered(reason: &str) -> Covered {
 
 /// Checks that the prediction covers a run on this card.
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
+    model(config)?;
     dtypes(config, card)?;
     optimizer(config)?;
     let strategy = &config.strategy;
@@ -90,6 +92,30 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     }
     if strategy.loader.source == DataResidence::Device {
         return not_covered("a data set on the device");
+    }
+    Ok(())
+}
+
+/// Checks the keys of the model whose operations have no recorded requests.
+fn model(config: &RunConfig) -> Covered {
+    let Some(model) = config.model.transformer() else { return Ok(()) };
+    if model.qk_norm_over == QkNormOver::AllHeads {
+        return not_covered("norms over all heads of queries and keys (qk_norm_over)");
+    }
+    if model.norm_placement == NormPlacement::Output {
+        return not_covered("norms of the outputs of a block's parts alone (norm_placement = \"output\")");
+    }
+    if model.window_attention_scale.is_some() {
+        return not_covered("scores of another factor in windows (window_attention_scale)");
+    }
+    if model.sub_layers != SubLayers::Sequential {
+        return not_covered("attention beside the feed-forward layer (sub_layers)");
+    }
+    if model.rotated_channels() != model.head_dim {
+        return not_covered("rotation of a part of the channels (rotary.channels)");
+    }
+    if model.head_bias {
+        return not_covered("a bias of the head (head_bias)");
     }
     Ok(())
 }

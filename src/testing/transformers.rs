@@ -4,8 +4,8 @@ use proptest::prelude::{Strategy as Any, any};
 use proptest::sample::select;
 
 use spec::{
-    Dropout, KeywordEnum, Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling,
-    Transformer,
+    Dropout, KeywordEnum, Lora, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary,
+    RotaryScaling, SubLayers, Transformer,
 };
 
 /// Any transformer with two to four layers. Sizes are small, so that different dimensions are often equal: a context as
@@ -14,14 +14,15 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
     let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
     let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));
-    let norms = (select(Norm::ALL), select(NormPlacement::ALL));
+    let norms =
+        (select(Norm::ALL), select(NormPlacement::ALL), select(SubLayers::ALL), select(QkNormOver::ALL));
     let rate = || select(&[0.0, 0.0, 0.1, 0.5]);
     let dropout = (rate(), rate(), rate());
     let dropout =
         dropout.prop_map(|(embedding, attention, residual)| Dropout { embedding, attention, residual });
     let rest = (norms, select(Positions::ALL), any::<[bool; 7]>(), dropout);
     (sizes, attention, mlp, rest).prop_map(|(sizes, attention, mlp, rest)| {
-        let ((norm, norm_placement), positions, flags, dropout) = rest;
+        let ((norm, norm_placement, sub_layers, qk_norm_over), positions, flags, dropout) = rest;
         let [is_wide, bias, tied, scaled, qkv_bias, scales, caps] = flags;
         let (layers, heads, per_head, context, vocabulary) = sizes;
         let gpt2 = Transformer::new(layers, heads * per_head, heads, context);
@@ -34,6 +35,7 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
             base: 100.0,
             scaling: scaled.then_some(scaling),
             window_base: window.filter(|_| qk_norm).map(|_| 20.0),
+            channels: is_wide.then_some(2),
             skip_every: has_own_width.then_some(2),
             ..Rotary::default()
         };
@@ -48,19 +50,27 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
             global_every: window.map(|_| every),
             global_first: window.filter(|_| caps).map(|_| 1),
             attention_scale: is_capped.then_some(0.5),
+            window_attention_scale: window.filter(|_| caps).map(|_| 0.3),
             attention_softcap: is_capped.then_some(2.0),
             qk_norm,
+            qk_norm_over: if qk_norm { qk_norm_over } else { QkNormOver::Head },
             d_ff,
             activation,
             norm,
             norm_epsilon: 1e-4,
             residual_scale: is_wide.then_some(0.5),
-            norm_placement,
+            norm_placement: if sub_layers == SubLayers::Sequential {
+                norm_placement
+            } else {
+                NormPlacement::Pre
+            },
+            sub_layers,
             positions,
             rotary,
             bias,
             qkv_bias,
             tied,
+            head_bias: scales,
             logit_scale: is_capped.then_some(2.0),
             logit_softcap: caps.then_some(5.0),
             dropout,
@@ -88,7 +98,7 @@ fn with_even_rotary_heads(model: Transformer) -> Transformer {
 /// Divides the frequencies of a rotary model, if `divides`.
 fn with_divisors(mut model: Transformer, divides: bool) -> Transformer {
     if model.positions == Positions::Rotary && divides {
-        model.rotary.divisors = (0..model.head_dim / 2).map(|pair| 1.0 + pair as f64).collect();
+        model.rotary.divisors = (0..model.rotated_channels() / 2).map(|pair| 1.0 + pair as f64).collect();
     }
     model
 }

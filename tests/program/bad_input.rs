@@ -248,6 +248,12 @@ bad! {
     rotary_table_without_rotary_positions: check(&with("heads = 2", "heads = 2\nrotary = { base = 500000.0 }"));
     rotary_window_base_without_window: check(&with("heads = 2",
         "heads = 2\npositions = \"rotary\"\nrotary = { window_base = 1e4 }"));
+    rotary_of_an_odd_number_of_channels: check(&with("heads = 2",
+        "heads = 2\npositions = \"rotary\"\nrotary = { channels = 5 }"));
+    window_attention_scale_without_window: check(&with("heads = 2", "heads = 2\nwindow_attention_scale = 0.1"));
+    qk_norm_over_without_qk_norm: check(&with("heads = 2", "heads = 2\nqk_norm_over = \"all_heads\""));
+    parallel_parts_with_post_norms: check(&with("heads = 2",
+        "heads = 2\nnorm_placement = \"post\"\nsub_layers = \"parallel\""));
     rotary_that_skips_every_block: check(&with("heads = 2",
         "heads = 2\npositions = \"rotary\"\nrotary = { skip_every = 1 }"));
     rotary_base_of_0: check(&with("heads = 2", "heads = 2\npositions = \"rotary\"\nrotary = { base = 0 }"));

@@ -25,8 +25,9 @@ BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "w
 BLOCK_KEYS |= {"global_first": "off"}
 BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
 BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off", "dropout": 0.0}
-BLOCK_KEYS |= {"residual_scale": "off", "logit_scale": "off"}
-IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
+BLOCK_KEYS |= {"residual_scale": "off", "logit_scale": "off", "window_attention_scale": "off"}
+BLOCK_KEYS |= {"qk_norm_over": "head", "sub_layers": "sequential"}
+IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied", "head_bias"}
 
 # The places of dropout.
 DROPOUT = {"embedding", "attention", "residual"}
@@ -75,11 +76,15 @@ class Run:
         self.window, self.global_every = unless_off(block["window"]), unless_off(block["global_every"])
         self.global_first = unless_off(block["global_first"])
         self.qk_norm, self.norm_placement = block["qk_norm"], block["norm_placement"]
-        expect_word("norm_placement", self.norm_placement, {"pre", "post", "sandwich"})
+        expect_word("norm_placement", self.norm_placement, {"pre", "post", "sandwich", "output"})
+        self.qk_norm_over, self.sub_layers = block["qk_norm_over"], block["sub_layers"]
+        expect_word("qk_norm_over", self.qk_norm_over, {"head", "all_heads"})
+        expect_word("sub_layers", self.sub_layers, {"sequential", "parallel", "parallel_shared_norm"})
         self.embedding_scale, self.logit_softcap, self.residual_scale, self.logit_scale = (
             unless_off(block[key]) for key in ("embedding_scale", "logit_softcap", "residual_scale", "logit_scale")
         )
         self.attention_scale = unless_off(block["attention_scale"])
+        self.window_attention_scale = unless_off(block["window_attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
         # One rate for all places, or one for each.
         rates = block["dropout"]
@@ -88,7 +93,7 @@ class Run:
         expect_word("activation", self.activation, ACTIVATIONS.keys() | GATES.keys())
         expect_word("norm", self.norm, NORMS)
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
-        expect_keys("rotary", self.rotary, {"base", "scaling", "divisors", "window_base", "skip_every"})
+        expect_keys("rotary", self.rotary, {"base", "channels", "scaling", "divisors", "window_base", "skip_every"})
 
         train = config["train"]
         keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}

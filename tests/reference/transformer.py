@@ -64,7 +64,7 @@ def forward(run, parameters, tokens, targets, seeds=None):
         x = norm(run, parameters, "head.norm", x)
     if run.logit_scale:
         x = run.logit_scale * x
-    logits = F.linear(x, parameters.get("head.weight", table))
+    logits = F.linear(x, parameters.get("head.weight", table), parameters.get("head.bias"))
     # Softmax and loss in fp32, whatever the precision of matmuls.
     logits = logits.float()
     if run.logit_softcap:
@@ -77,9 +77,13 @@ def block(run, parameters, layer, x, seeds=None):
     name, window = f"blocks.{layer}.attention", window_of(run, layer)
     # Dropout sites of a block: its attention weights, and the residual branches of attention and MLP.
     weights, *sites = (chance(run, place, 1 + 3 * layer + site, seeds) for site, place in enumerate(PLACES))
-    x = beside(run, parameters, name, x, sites[0], lambda x: attention(run, parameters, layer, window, weights, x))
+    attending = lambda x: attention(run, parameters, layer, window, weights, x)
+    # The feed-forward layer reads what attention added to, or the block's input, through its own norm or attention's.
+    y = beside(run, parameters, name, [x, x], sites[0], attending)
+    source = y if run.sub_layers == "sequential" else x
+    norms = name if run.sub_layers == "parallel_shared_norm" else f"blocks.{layer}.mlp"
     name = f"blocks.{layer}.mlp"
-    return beside(run, parameters, name, x, sites[1], lambda x: mlp(run, parameters, name, x))
+    return beside(run, parameters, norms, [source, y], sites[1], lambda x: mlp(run, parameters, name, x))
 
 
 PLACES = "attention", "residual", "residual"
@@ -91,14 +95,15 @@ def chance(run, place, site, seeds):
     return (lambda x: drop(x, rate, site, seeds)) if seeds is not None and rate else None
 
 
-def beside(run, parameters, name, x, dropped, part):
-    """One residual branch of a block, with its norms, added to the residual stream."""
+def beside(run, parameters, name, streams, dropped, part):
+    """One residual branch of a block, with its norms, from the first stream, added to the second."""
+    source, x = streams
     dropout = dropped or (lambda y: y)
     dropped = lambda y: dropout(y if run.residual_scale is None else run.residual_scale * y)
     if run.norm_placement == "post":
-        return norm(run, parameters, f"{name}.norm", x + dropped(part(x)))
-    y = part(norm(run, parameters, f"{name}.norm", x))
-    if run.norm_placement == "sandwich":
+        return norm(run, parameters, f"{name}.norm", x + dropped(part(source)))
+    y = part(source if run.norm_placement == "output" else norm(run, parameters, f"{name}.norm", source))
+    if run.norm_placement in ("sandwich", "output"):
         # In the residual stream's dtype.
         y = norm(run, parameters, f"{name}.out_norm", y.to(x.dtype))
     return x + dropped(y)
@@ -116,11 +121,18 @@ def attention(run, parameters, layer, window, dropped, x):
     # q, k and v lie side by side, each with its heads side by side: [B, H, T, D] each.
     heads = qkv.unflatten(-1, (run.heads + 2 * run.kv_heads, -1)).transpose(1, 2)
     q, k, v = heads.split([run.heads, run.kv_heads, run.kv_heads], dim=1)
-    if run.qk_norm:
+    if run.qk_norm and run.qk_norm_over == "all_heads":
+        q, k = (
+            norm_heads(run, parameters, f"{name}.{part}", x.transpose(1, 2).flatten(2)).unflatten(2, x.shape[1::2]).transpose(1, 2)
+            for part, x in (("q_norm", q), ("k_norm", k))
+        )
+    elif run.qk_norm:
         q, k = (norm_heads(run, parameters, f"{name}.{part}", x) for part, x in (("q_norm", q), ("k_norm", k)))
     if rotary := rotary_of(run, layer, window):
-        turns = turns_of(json.dumps(rotary), q.shape[-2], q.shape[-1], q.device)
-        q, k = rotate(q, *turns), rotate(k, *turns)
+        channels = rotary.get("channels", "off")
+        channels = q.shape[-1] if channels == "off" else channels
+        turns = turns_of(json.dumps(rotary), q.shape[-2], channels, q.device)
+        q, k = (torch.cat([rotate(x[..., :channels], *turns), x[..., channels:]], dim=-1) for x in (q, k))
     seen = attend(run, window, dropped, q, k, v)
     return linear(run, parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
 
@@ -131,20 +143,20 @@ def rotary_of(run, layer, window):
     every, base = (run.rotary.get(key, "off") for key in ("skip_every", "window_base"))
     if run.positions != "rotary" or every != "off" and (layer + 1) % every == 0:
         return None
-    return {"base": base, "scaling": "off"} if window is not None and base != "off" else run.rotary
+    return run.rotary | {"base": base, "scaling": "off", "divisors": []} if window is not None and base != "off" else run.rotary
 
 
 def attend(run, window, dropped, q, k, v):
     """Attention of queries [B, H, T, D] over keys and values [B, G, T, D]: [B, H, T, D]."""
     shared = run.kv_heads != run.heads
+    scale = run.attention_scale if window is None else run.window_attention_scale or run.attention_scale
     if window is None and run.attention_softcap is None and dropped is None:
         return F.scaled_dot_product_attention(
-            q, k, v, is_causal=run.causal, scale=run.attention_scale, enable_gqa=shared
+            q, k, v, is_causal=run.causal, scale=scale, enable_gqa=shared
         )
     if shared:
         k, v = (part.repeat_interleave(run.heads // run.kv_heads, dim=1) for part in (k, v))
-    scale = run.attention_scale or q.shape[-1] ** -0.5
-    scores = (q @ k.transpose(-2, -1)).float() * scale
+    scores = (q @ k.transpose(-2, -1)).float() * (scale or q.shape[-1] ** -0.5)
     if run.attention_softcap:
         scores = run.attention_softcap * torch.tanh(scores / run.attention_softcap)
     weights = scores.masked_fill(~mask(run, window, q.shape[-2], q.device), -math.inf).softmax(-1)

@@ -56,6 +56,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("storage.cu"),
     source!("stretch.cu"),
     source!("token_order.cu"),
+    source!("wide_head_norm.cu"),
     source!("widen.cu"),
 ];
 

@@ -155,6 +155,48 @@ fn costs() -> Vec<(&'static str, Cost)> {
             },
         ),
         (
+            "norms over all heads of queries and keys",
+            Cost {
+                parameters: parameters + L * 2 * C,
+                // The norm's input, and a statistic for all queries and one for all keys.
+                block: block + wide(3 * C) + SIZES.f32(N * 2),
+                ..plain(|model| (model.qk_norm, model.qk_norm_over) = (true, QkNormOver::AllHeads))
+            },
+        ),
+        (
+            "rotations of a part of the channels",
+            Cost {
+                parameters: parameters - T * C,
+                ..plain(|model| {
+                    (model.positions, model.rotary.channels) = (Positions::Rotary, Some(4));
+                })
+            },
+        ),
+        ("scores of another factor in windows", {
+            let change: fn(&mut Transformer) =
+                |model| (model.window, model.window_attention_scale) = (Some(1000), Some(0.1));
+            plain(change)
+        }),
+        ("a bias of the head", Cost { parameters: parameters + V, ..plain(|model| model.head_bias = true) }),
+        (
+            "norms of outputs alone",
+            // The input of a part is the residual stream; the input and statistics of its output's norm are kept.
+            Cost { parameters, ..plain(|model| model.norm_placement = NormPlacement::Output) },
+        ),
+        (
+            "parallel parts",
+            // Nothing reads the sum after attention in backward.
+            Cost { block: block - SIZES.stream(), ..plain(|model| model.sub_layers = SubLayers::Parallel) },
+        ),
+        (
+            "parallel parts with one norm",
+            Cost {
+                parameters: parameters - L * 2 * C,
+                block: block - SIZES.stream() - SIZES.norm(),
+                ..plain(|model| model.sub_layers = SubLayers::ParallelSharedNorm)
+            },
+        ),
+        (
             "post-norm",
             // The output of each part's norm is the residual stream of the next part; the norm's input is kept, too.
             Cost {

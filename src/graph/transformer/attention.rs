@@ -31,7 +31,8 @@ pub(super) fn build(
         qkv = norm::build_qk_norm(graph, model, scope, qkv);
     }
     if let Some(frequencies) = model.rotation_of(number) {
-        let rotary = Rotary { rotated: heads + kv_heads, head: head_dim, frequencies, inverse: false };
+        let (rotated, channels) = (heads + kv_heads, model.rotated_channels());
+        let rotary = Rotary { rotated, head: head_dim, channels, frequencies, inverse: false };
         [qkv] = graph.node(Op::Rotary(rotary), scope, vec![qkv], ["rotated"]);
     }
     let dropout = DropoutSite::Attention(number).dropout(model, batch.seeds);
@@ -41,7 +42,7 @@ pub(super) fn build(
         causal: model.causal,
         window: model.window_of(number),
         cap: model.attention_softcap.map(|cap| cap as f32),
-        scale: model.attention_scale.map(|scale| scale as f32),
+        scale: model.attention_scale_of(number).map(|scale| scale as f32),
         documents: batch.starts.is_some(),
         dropped: dropout.map(|(dropped, _)| dropped),
     };

@@ -7,7 +7,7 @@ use super::sub_layer::SubLayer;
 use super::{attention, mlp};
 use crate::{Graph, ScopeId};
 use ops::{Add, Op, Scale};
-use spec::{NormPlacement, Transformer};
+use spec::{NormPlacement, SubLayers, Transformer};
 
 /// Builds block `number`; returns the residual stream x num[B,T,C] after it.
 pub(super) fn build(
@@ -20,11 +20,18 @@ pub(super) fn build(
     let block = graph.layer(format!("blocks.{number}"), true);
     let scope = graph.child_scope(block, "attention");
     let branch = ResidualBranch { model, scope, batch, site: DropoutSite::AfterAttention(number) };
-    let x =
-        branch.build(graph, x, |graph, sub_layer| attention::build(graph, model, number, &sub_layer, batch));
+    let normed = branch.input(graph, x);
+    let y = branch.build(graph, [normed, x], |graph, sub_layer| {
+        attention::build(graph, model, number, &sub_layer, batch)
+    });
     let scope = graph.child_scope(block, "mlp");
     let branch = ResidualBranch { model, scope, batch, site: DropoutSite::AfterMlp(number) };
-    branch.build(graph, x, |graph, sub_layer| mlp::build(graph, model, &sub_layer))
+    let input = match model.sub_layers {
+        SubLayers::Sequential => branch.input(graph, y),
+        SubLayers::Parallel => branch.input(graph, x),
+        SubLayers::ParallelSharedNorm => normed,
+    };
+    branch.build(graph, [input, y], |graph, sub_layer| mlp::build(graph, model, &sub_layer))
 }
 
 /// The residual branch around a sub-layer: norms, dropout and the addition to the stream.
@@ -36,26 +43,31 @@ struct ResidualBranch<'a> {
 }
 
 impl ResidualBranch<'_> {
+    /// The sub-layer's input: the residual stream x, normalised if the norm is before the sub-layer.
+    fn input(&self, graph: &mut Graph, x: usize) -> usize {
+        match self.model.norm_placement {
+            NormPlacement::Post | NormPlacement::Output => x,
+            NormPlacement::Pre | NormPlacement::Sandwich => {
+                norm::build(graph, self.model, self.scope, NormPosition::Before, x)
+            }
+        }
+    }
+
+    /// The residual stream x with the sub-layer of an input added.
     fn build(
         &self,
         graph: &mut Graph,
-        x: usize,
+        [input, x]: [usize; 2],
         sub_layer: impl FnOnce(&mut Graph, SubLayer) -> usize,
     ) -> usize {
         let ResidualBranch { model, scope, .. } = *self;
         let placement = model.norm_placement;
-        let input = match placement {
-            NormPlacement::Post => x,
-            NormPlacement::Pre | NormPlacement::Sandwich => {
-                norm::build(graph, model, scope, NormPosition::Before, x)
-            }
-        };
+        let ends_with_norm = matches!(placement, NormPlacement::Sandwich | NormPlacement::Output);
         let dropout = self.site.dropout(model, self.batch.seeds);
         // Without dropout, output norm and factor, the last matmul of the sub-layer adds to the stream.
-        let matmul_adds =
-            dropout.is_none() && placement != NormPlacement::Sandwich && model.residual_scale.is_none();
+        let matmul_adds = dropout.is_none() && !ends_with_norm && model.residual_scale.is_none();
         let mut y = sub_layer(graph, SubLayer { scope, input, residual: matmul_adds.then_some(x) });
-        if placement == NormPlacement::Sandwich {
+        if ends_with_norm {
             y = norm::build(graph, model, scope, NormPosition::After, y);
         }
         if let Some(scale) = model.residual_scale {
@@ -68,7 +80,7 @@ impl ResidualBranch<'_> {
         };
         match placement {
             NormPlacement::Post => norm::build(graph, model, scope, NormPosition::Stream, x),
-            NormPlacement::Pre | NormPlacement::Sandwich => x,
+            NormPlacement::Pre | NormPlacement::Sandwich | NormPlacement::Output => x,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Graph, Initial, ScopeId};
 use ops::{DType, LayerNorm, Op, QkNorm, QkNormHeads, RmsNorm};
-use spec::{Norm, Transformer};
+use spec::{Norm, QkNormOver, Transformer};
 
 /// The position of a norm in a block.
 #[derive(Clone, Copy)]
@@ -51,9 +51,17 @@ pub(super) fn build(
 /// Normalises the query and key heads of a qkv num[B,T,(H+2G)D].
 pub(super) fn build_qk_norm(graph: &mut Graph, model: &Transformer, scope: ScopeId, qkv: usize) -> usize {
     let offset = offset(model.norm);
-    let weights = ["q_norm.weight", "k_norm.weight"]
-        .map(|name| graph.parameter(name, scope, &[model.head_dim], Initial::Constant(1.0 - offset)));
-    let heads = QkNormHeads { queries: model.heads, keys: model.kv_heads };
+    let heads = [model.heads, model.kv_heads];
+    // All heads together are one head.
+    let groups = match model.qk_norm_over {
+        QkNormOver::Head => heads,
+        QkNormOver::AllHeads => [1, 1],
+    };
+    let weights = [("q_norm.weight", 0), ("k_norm.weight", 1)].map(|(name, index)| {
+        let channels = heads[index] / groups[index] * model.head_dim;
+        graph.parameter(name, scope, &[channels], Initial::Constant(1.0 - offset))
+    });
+    let heads = QkNormHeads { queries: groups[0], keys: groups[1] };
     let op = Op::QkNorm(QkNorm { heads, epsilon: model.norm_epsilon as f32, offset });
     let [normed, _rrms] =
         graph.node(op, scope, [vec![qkv], weights.to_vec()].concat(), ["normed_qkv", "qk_rrms"]);

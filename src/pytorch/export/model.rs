@@ -68,7 +68,7 @@ impl Script<'_> {
                 Frequencies { base, scaling: None, divisors } if divisors.is_empty() => {
                     format!("1.0 / {base:?} ** (torch.arange(0, HEAD, 2).float() / HEAD)")
                 }
-                _ => format!("torch.tensor({:?})", frequencies.of_head(self.model.head_dim)),
+                _ => format!("torch.tensor({:?})", frequencies.of_channels(self.model.head_dim)),
             };
             let other = if index == 0 { "" } else { "other_" };
             let _ = write!(
@@ -100,7 +100,7 @@ impl Script<'_> {
         let norm = self.norm_module();
         match self.model.norm_placement {
             NormPlacement::Pre | NormPlacement::Sandwich => self.line(&format!("        self.norm = {norm}")),
-            NormPlacement::Post => {}
+            NormPlacement::Post | NormPlacement::Output => {}
         }
     }
 
@@ -110,25 +110,30 @@ impl Script<'_> {
         match self.model.norm_placement {
             NormPlacement::Pre => {}
             NormPlacement::Post => self.line(&format!("        self.norm = {norm}")),
-            NormPlacement::Sandwich => self.line(&format!("        self.out_norm = {norm}")),
+            NormPlacement::Sandwich | NormPlacement::Output => {
+                self.line(&format!("        self.out_norm = {norm}"));
+            }
         }
     }
 
     /// The input of a sub-layer.
     fn normed(&self) -> &'static str {
-        if self.model.norm_placement == NormPlacement::Post { "x" } else { "self.norm(x)" }
+        match self.model.norm_placement {
+            NormPlacement::Post | NormPlacement::Output => "x",
+            NormPlacement::Pre | NormPlacement::Sandwich => "self.norm(x)",
+        }
     }
 
     /// The end of a sub-layer: its last linear layer, norms, factor, dropout and the residual connection.
     fn residual(&mut self) {
         let (dropout, placement) = (self.model.dropout.residual, self.model.norm_placement);
-        let is_sandwich = placement == NormPlacement::Sandwich;
+        let ends_with_norm = matches!(placement, NormPlacement::Sandwich | NormPlacement::Output);
         let scale = self.model.residual_scale;
         // What follows the last linear layer has a statement of its own, which releases the value before.
-        let y = match dropout > 0.0 || scale.is_some() || is_sandwich {
+        let y = match dropout > 0.0 || scale.is_some() || ends_with_norm {
             true => {
                 self.line("        y = self.out(y)");
-                self.line_if(is_sandwich, "        y = self.out_norm(y)");
+                self.line_if(ends_with_norm, "        y = self.out_norm(y)");
                 scale.iter().for_each(|scale| self.line(&format!("        y = y * {scale:?}")));
                 "y"
             }
@@ -142,7 +147,9 @@ impl Script<'_> {
             NormPlacement::Post => {
                 self.lines(&[&format!("        y = {sum}"), "        return self.norm(y)"]);
             }
-            NormPlacement::Pre | NormPlacement::Sandwich => self.line(&format!("        return {sum}")),
+            NormPlacement::Pre | NormPlacement::Sandwich | NormPlacement::Output => {
+                self.line(&format!("        return {sum}"));
+            }
         }
     }
 

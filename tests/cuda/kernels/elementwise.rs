@@ -75,14 +75,19 @@ fn gates_match_the_cpu() {
 fn rotary_matches_the_cpu() {
     let mut devices = Devices::new();
     let scaling = Some(Scaling { factor: 8.0, low: 1.0, high: 4.0, original: 64 });
-    // B, T, rotated heads, D, and channels after them.
-    for [batch, sequence, rotated, head, rest] in
-        [[1, 1, 1, 2, 0], [3, 37, 4, 20, 41], [2, 300, 3, 256, 64], [1, 3, 90, 48, 16]]
-    {
+    // B, T, rotated heads, D, rotated channels, and channels after the rotated heads.
+    for [batch, sequence, rotated, head, channels, rest] in [
+        [1, 1, 1, 2, 2, 0],
+        [3, 37, 4, 20, 20, 41],
+        [2, 300, 3, 256, 256, 64],
+        [1, 3, 90, 48, 48, 16],
+        [2, 9, 3, 21, 6, 42],
+        [2, 9, 3, 80, 32, 160],
+    ] {
         for (dtype, inverse) in NUMBERS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
             let scaling = scaling.filter(|_| inverse);
             let frequencies = Frequencies { base: 1e4, scaling, divisors: Vec::new() };
-            let op = Op::Rotary(Rotary { rotated, head, frequencies, inverse });
+            let op = Op::Rotary(Rotary { rotated, head, channels, frequencies, inverse });
             let qkv = Data::random(dtype, &[batch, sequence, rotated * head + rest], 1.0, 1);
             devices.check(&op, &op, &[qkv]);
         }

@@ -12,12 +12,12 @@ pub(super) fn run<T: Float>(op: &Rotary, operands: &mut Operands, workers: &Work
     let (sequence, row) = (ty.shape.dims()[1], ty.shape.last());
     let source = operands.input_unless_aliased::<T>(0, 0);
     let (output, level) = (SharedSlice::new(operands.output::<T>(0)), workers.level());
-    let frequencies = op.frequencies.of_head(op.head);
-    let half = op.head / 2;
+    let frequencies = op.frequencies.of_channels(op.channels);
+    let half = op.channels / 2;
     // A task handles all rows of one position, whose angles are the same.
     workers.for_each_chunk(sequence, 1, |positions| {
-        let mut rotation = vec![0.0; op.head];
-        let mut wide = vec![0.0; op.head];
+        let mut rotation = vec![0.0; op.channels];
+        let mut wide = vec![0.0; op.channels];
         for position in positions {
             let (cosines, sines) = rotation.split_at_mut(half);
             for (i, frequency) in frequencies.iter().enumerate() {
@@ -33,6 +33,7 @@ pub(super) fn run<T: Float>(op: &Rotary, operands: &mut Operands, workers: &Work
                     values.copy_from_slice(&source[elements]);
                 }
                 for head in values[..op.rotated * op.head].chunks_exact_mut(op.head) {
+                    let head = &mut head[..op.channels];
                     match T::as_f32_mut(head) {
                         Some(head) => rotate(level, head, cosines, sines),
                         None => {

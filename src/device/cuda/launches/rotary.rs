@@ -10,7 +10,7 @@ use super::sizes::{BLOCK, by_dtype, flag, pointer, size, size_argument};
 const PAIRS: usize = 128;
 
 /// # Errors
-/// Heads are wider than the kernel supports.
+/// More channels are rotated than the kernel supports.
 pub(super) fn run(
     op: &Rotary,
     inputs: &[Operand],
@@ -18,10 +18,10 @@ pub(super) fn run(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let (qkv, rotated) = (&inputs[0], &outputs[0]);
-    let mut frequencies = op.frequencies.of_head(op.head);
+    let mut frequencies = op.frequencies.of_channels(op.channels);
     if frequencies.len() > PAIRS {
         let problem =
-            format!("CUDA devices support heads of at most {} channels, not {}", 2 * PAIRS, op.head);
+            format!("CUDA devices rotate at most {} channels of a head, not {}", 2 * PAIRS, op.channels);
         return Err(TypeError { operation: op.name(), problem }.into());
     }
     frequencies.resize(PAIRS, 0.0);
@@ -40,6 +40,7 @@ pub(super) fn run(
             size_argument(qkv.ty.shape.last())?,
             size_argument(op.rotated)?,
             size_argument(op.head)?,
+            size_argument(op.channels)?,
             flag(op.inverse),
         ],
     )

@@ -125,12 +125,14 @@ fn gated_reference_matches_numeric_gradient() {
 
 #[test]
 fn rotary_matches_the_reference() {
-    // Batch, sequence, rotated heads, head size, and channels after the rotated heads.
-    for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 40], [2, 300, 3, 64, 64]] {
+    // Batch, sequence, rotated heads, head size, rotated channels, and channels after the rotated heads.
+    for [batch, sequence, rotated, head, channels, rest] in
+        [[1, 1, 1, 2, 2, 0], [3, 37, 4, 20, 20, 40], [2, 300, 3, 64, 64, 64], [2, 40, 3, 21, 6, 42]]
+    {
         let qkv = Data::random(&[batch, sequence, rotated * head + rest], 1);
         for (dtype, inverse) in FLOATS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
             let frequencies = Frequencies { base: 1e4, scaling: None, divisors: Vec::new() };
-            let op = Rotary { rotated, head, frequencies, inverse };
+            let op = Rotary { rotated, head, channels, frequencies, inverse };
             let qkv = qkv.clone().stored_as(dtype);
             let expected = reference::rotary(&op, &qkv.to_f64(), sequence, rotated * head + rest);
             // Angles of hundreds of radians, computed in f32, have larger errors.
@@ -150,7 +152,7 @@ fn rotary_matches_the_reference() {
 #[test]
 fn rotary_dot_products_depend_on_distance_only() {
     let frequencies = Frequencies { base: 1e4, scaling: None, divisors: Vec::new() };
-    let op = Op::Rotary(Rotary { rotated: 2, head: 8, frequencies, inverse: false });
+    let op = Op::Rotary(Rotary { rotated: 2, head: 8, channels: 8, frequencies, inverse: false });
     let Data::F32(_, row) = Data::random(&[16], 1) else { unreachable!("random data is f32") };
     let qkv = Data::F32(TensorType::f32(&[1, 20, 16]), row.repeat(20));
     let options = LaunchOptions { threads: 1, level: Level::best(), alias: false };

@@ -60,30 +60,41 @@ fn rms_norm_reference_matches_numeric_gradient() {
 #[test]
 fn qk_norm_matches_the_reference() {
     const EPSILON: f32 = 1e-5;
-    let shapes = [([1, 1, 4], 1, 1), ([2, 35, 8], 4, 2), ([1, 70, 33], 3, 1), ([1, 3, 300], 2, 2)];
+    // B, T, channels of queries and of keys, heads of both. One head each stands for all heads together.
+    let shapes = [
+        [1, 1, 4, 4, 1, 1],
+        [2, 35, 8, 8, 4, 2],
+        [1, 70, 33, 33, 3, 1],
+        [1, 3, 300, 300, 2, 2],
+        [2, 33, 48, 24, 1, 1],
+        [1, 66, 40, 24, 1, 1],
+    ];
     for ([shape, dtype, narrow, accumulate], variants) in cases(3, [shapes.len(), FLOATS.len(), 2, 2]) {
-        let (([batch, sequence, channels], queries, keys), dtype) = (shapes[shape], FLOATS[dtype]);
+        let ([batch, sequence, p, q, queries, keys], dtype) = (shapes[shape], FLOATS[dtype]);
         let gradients = if narrow > 0 { dtype } else { DType::F32 };
         let (all, normed) = (queries + 2 * keys, queries + keys);
-        let (rows, dims) = (batch * sequence, [batch, sequence, all * channels]);
+        let (rows, dims) = (batch * sequence, [batch, sequence, queries * p + 2 * keys * q]);
         let heads = QkNormHeads { queries, keys };
         let qkv = Data::random(&dims, 1).map(|x| 2.0 * x + 0.3).stored_as(dtype);
         let dy = Data::random(&dims, 2).stored_as(dtype);
-        let weights = [3, 4].map(|seed| Data::random(&[channels], seed));
+        let weights = [(p, 3), (q, 4)].map(|(channels, seed)| Data::random(&[channels], seed));
         // An offset of 0 or 1.
         let offset = (rows % 2) as f32;
         let [mut y, mut rrms, mut dqkv] = [const { Vec::new() }; 3];
-        let mut dweights = [const { Vec::new() }; 2].map(|_: Vec<f64>| vec![0.0; channels]);
+        let mut dweights = [p, q].map(|channels| vec![0.0; channels]);
         let (x, dy64) = (qkv.to_f64(), dy.to_f64());
         for head in 0..rows * all {
-            let range = head * channels..(head + 1) * channels;
-            let (x, dy) = (&x[range.clone()], &dy64[range]);
-            if head % all >= normed {
+            let (row, head) = (head / all, head % all);
+            let (channels, start) =
+                if head < queries { (p, head * p) } else { (q, queries * p + (head - queries) * q) };
+            let start = row * dims[2] + start;
+            let (x, dy) = (&x[start..start + channels], &dy64[start..start + channels]);
+            if head >= normed {
                 y.extend(x);
                 dqkv.extend(dy);
                 continue;
             }
-            let which = usize::from(head % all >= queries);
+            let which = usize::from(head >= queries);
             let weight: Vec<f64> =
                 weights[which].to_f64().iter().map(|weight| weight + f64::from(offset)).collect();
             let [normalized, reciprocal] = reference::rms_norm(x, &weight, EPSILON.into());

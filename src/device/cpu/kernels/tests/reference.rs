@@ -31,11 +31,11 @@ pub(super) fn gated_backward(function: Activation, dy: &[f64], both: &[f64], wid
 
 /// The rows of qkv rotated by their positions, as complex numbers.
 pub(super) fn rotary(op: &Rotary, qkv: &[f64], sequence: usize, row: usize) -> Vec<f64> {
-    let (half, mut rotated) = (op.head / 2, qkv.to_vec());
+    let (half, mut rotated) = (op.channels / 2, qkv.to_vec());
     for (index, row) in rotated.chunks_mut(row).enumerate() {
         for head in row[..op.rotated * op.head].chunks_mut(op.head) {
             for i in 0..half {
-                let frequency = op.frequencies.base.powf(-((2 * i) as f64) / op.head as f64);
+                let frequency = op.frequencies.base.powf(-((2 * i) as f64) / op.channels as f64);
                 let angle = frequency * (index % sequence) as f64 * if op.inverse { -1.0 } else { 1.0 };
                 let (x, y) = (head[i], head[i + half]);
                 head[i] = x * angle.cos() - y * angle.sin();

@@ -24,6 +24,30 @@ keywords! {
         Post = "post",
         /// `x + norm(part(norm(x)))`, and a norm before the head.
         Sandwich = "sandwich",
+        /// `x + norm(part(x))`, and a norm before the head (OLMo 2).
+        Output = "output",
+    }
+}
+
+keywords! {
+    /// What the parts of a block read.
+    pub enum SubLayers {
+        /// The feed-forward layer reads what attention added to: `y + mlp(norm(y))`, `y = x + attention(norm(x))`.
+        Sequential = "sequential",
+        /// Both read the block's input: `x + attention(norm(x)) + mlp(norm(x))`, with a norm each.
+        Parallel = "parallel",
+        /// Both read the block's input through one norm.
+        ParallelSharedNorm = "parallel_shared_norm",
+    }
+}
+
+keywords! {
+    /// The channels that a norm of queries and keys covers.
+    pub enum QkNormOver {
+        /// Those of each head.
+        Head = "head",
+        /// Those of all heads together.
+        AllHeads = "all_heads",
     }
 }
 
@@ -53,10 +77,15 @@ impl Transformer {
             NormPlacement::Pre => {}
             NormPlacement::Post => add(true, "post-norm"),
             NormPlacement::Sandwich => add(true, "sandwich-norm"),
+            NormPlacement::Output => add(true, "output-norm"),
         }
+        add(self.sub_layers != SubLayers::Sequential, "parallel");
         match self.positions {
             Positions::Learned => {}
-            Positions::Rotary => add(true, self.positions.keyword()),
+            Positions::Rotary => {
+                add(true, self.positions.keyword());
+                self.rotary.channels.iter().for_each(|channels| add(true, &format!("of {channels}")));
+            }
             Positions::None => add(true, "no positions"),
         }
         add(!self.causal, "not causal");

@@ -27,8 +27,8 @@ impl Transformer {
         let [layers, channels, heads, head_dim, context, vocabulary, width] =
             [layers, d_model, heads, head_dim, context, vocabulary, d_ff].map(wide);
         let of_heads = heads * head_dim;
-        let block = channels * (4 * of_heads + 3 * width + 8) + 3 * of_heads + 2 * width;
-        let parameters = channels * (2 * vocabulary + context + 2) + layers * block;
+        let block = channels * (4 * of_heads + 3 * width + 8) + 5 * of_heads + 2 * width;
+        let parameters = channels * (2 * vocabulary + context + 2) + vocabulary + layers * block;
         if parameters > 1 << 40 {
             return Err(attach_span(
                 format!("the model would have up to {parameters} parameters"),

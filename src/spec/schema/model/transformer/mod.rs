@@ -11,7 +11,7 @@ mod rules;
 use std::path::{Path, PathBuf};
 
 pub use activation::MlpActivation;
-pub use choices::{Norm, NormPlacement, Positions};
+pub use choices::{Norm, NormPlacement, Positions, QkNormOver, SubLayers};
 pub use dropout::Dropout;
 use dropout::DropoutCodec;
 pub(in crate::schema) use dropout::RATE;
@@ -68,10 +68,15 @@ key_table! {
         pub global_first: Option<usize> = Optional(LAYERS), default None;
         /// Factor of the attention scores; by default one over the square root of `head_dim`.
         pub attention_scale: Option<f64> = Optional(POSITIVE), default None;
+        /// Factor of the attention scores of blocks with a window; by default `attention_scale`. Needs `window`.
+        pub window_attention_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Soft cap of attention scores: `cap * tanh(score / cap)` (Gemma 2).
         pub attention_softcap: Option<f64> = Optional(POSITIVE), default None;
         /// Whether each query and key head is normalized by RMS norm (Qwen 3).
         pub qk_norm: bool = Boolean, default false;
+        /// The channels that a norm of queries and keys covers: each head's, or those of all heads together (OLMo 2). Needs
+        /// `qk_norm = true`.
+        pub qk_norm_over: QkNormOver = keyword(), default QkNormOver::Head;
         /// Width of the feed-forward layer.
         pub d_ff: usize = DIMENSION, default four_times(d_model);
         /// Activation of the feed-forward layer, elementwise or as a gated linear unit.
@@ -84,16 +89,21 @@ key_table! {
         pub residual_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Norms before each part of a block, after it, or both.
         pub norm_placement: NormPlacement = keyword(), default NormPlacement::Pre;
+        /// Whether the feed-forward layer of a block reads the output of attention, or both read the block's input (GPT-J,
+        /// GPT-NeoX, Falcon). Parallel ones need `norm_placement = "pre"`.
+        pub sub_layers: SubLayers = keyword(), default SubLayers::Sequential;
         /// Position encoding.
         pub positions: Positions = keyword(), default Positions::Learned;
         /// Rotary position embedding. Only with `positions = "rotary"`.
         pub rotary: Rotary = rotary::ROTARY, default Rotary::default();
-        /// Whether linear layers have biases. The head has none.
+        /// Whether the linear layers of blocks have biases.
         pub bias: bool = Boolean, default true;
         /// Whether the linear layer that computes queries, keys and values has a bias; by default as `bias`.
         pub qkv_bias: bool = Boolean, default same_flag(bias);
         /// Whether the head shares its weight with the token embedding (weight tying).
         pub tied: bool = Boolean, default true;
+        /// Whether the head has a bias.
+        pub head_bias: bool = Boolean, default false;
         /// Factor of the logits (Granite's is one over `logits_scaling`).
         pub logit_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Soft cap of logits: `cap * tanh(logit / cap)` (Gemma 2).
@@ -145,19 +155,23 @@ impl Transformer {
             global_every: None,
             global_first: None,
             attention_scale: None,
+            window_attention_scale: None,
             attention_softcap: None,
             qk_norm: false,
+            qk_norm_over: QkNormOver::Head,
             d_ff: four_times(d_model),
             activation: MlpActivation::Plain(Activation::GeluTanh),
             norm: Norm::Layer,
             norm_epsilon: NORM_EPSILON,
             residual_scale: None,
             norm_placement: NormPlacement::Pre,
+            sub_layers: SubLayers::Sequential,
             positions: Positions::Learned,
             rotary: Rotary::default(),
             bias: true,
             qkv_bias: true,
             tied: true,
+            head_bias: false,
             logit_scale: None,
             logit_softcap: None,
             dropout: Dropout::default(),
@@ -174,6 +188,16 @@ impl Transformer {
             None => number.is_multiple_of(every),
         });
         self.window.filter(|_| !is_global)
+    }
+
+    /// The factor of a block's attention scores; `None`: one over the square root of a head's channels.
+    pub fn attention_scale_of(&self, block: usize) -> Option<f64> {
+        self.window_attention_scale.filter(|_| self.window_of(block).is_some()).or(self.attention_scale)
+    }
+
+    /// The rotated channels of a head.
+    pub fn rotated_channels(&self) -> usize {
+        self.rotary.channels.unwrap_or(self.head_dim)
     }
 
     /// The frequencies of a block's rotation; `None` if it does not rotate.

@@ -30,8 +30,11 @@ const DIVISORS: List<FloatRange> = List {
 key_table! {
     /// The angle by which each pair of channels is rotated from one position to the next.
     pub struct Rotary: Default {
-        /// Base of the frequencies (`rope_theta`): pair i of D / 2 is rotated by `base^(-2i/D)` per position.
+        /// Base of the frequencies (`rope_theta`): pair i of D / 2 is rotated by `base^(-2i/D)` per position, with D the rotated
+        /// channels of a head.
         pub base: f64 = POSITIVE, default 10_000.0;
+        /// Number of rotated channels per head, from the first on: an even number (GPT-NeoX, Phi). By default all.
+        pub channels: Option<usize> = Optional(DIMENSION), default None;
         /// Lower frequencies, for a longer context than the model was trained on (`rope_scaling`).
         pub scaling: Option<RotaryScaling> = Optional(SCALING), default None;
         /// Divisor of each pair's frequency, from the highest frequency to the lowest: linear, YaRN and LongRoPE scaling.

@@ -1,6 +1,7 @@
 //! Rules between the keys of a transformer.
 
-use super::{Positions, Rotary, Transformer};
+use super::{NormPlacement, Positions, QkNormOver, Rotary, SubLayers, Transformer};
+use crate::reader::declare::KeywordEnum;
 use crate::reader::error::Problem;
 use crate::reader::tree::Table;
 use crate::schema::rules::{attach_span, divisors};
@@ -16,6 +17,12 @@ const GLOBAL_FIRST: &str = "model.transformer.global_first";
 const POSITIONS: &str = "model.transformer.positions";
 const ROTARY: &str = "model.transformer.rotary";
 const DIVISORS: &str = "model.transformer.rotary.divisors";
+const CHANNELS: &str = "model.transformer.rotary.channels";
+const WINDOW_SCALE: &str = "model.transformer.window_attention_scale";
+const QK_NORM: &str = "model.transformer.qk_norm";
+const QK_NORM_OVER: &str = "model.transformer.qk_norm_over";
+const SUB_LAYERS: &str = "model.transformer.sub_layers";
+const NORM_PLACEMENT: &str = "model.transformer.norm_placement";
 const WINDOW_BASE: &str = "model.transformer.rotary.window_base";
 const LOW: &str = "model.transformer.rotary.scaling.low";
 const HIGH: &str = "model.transformer.rotary.scaling.high";
@@ -27,8 +34,12 @@ impl Transformer {
         self.window_needs_causal_attention(tree)?;
         self.global_every_needs_window(tree)?;
         self.global_first_needs_global_every(tree)?;
+        self.window_scale_needs_window(tree)?;
+        self.qk_norm_over_needs_qk_norm(tree)?;
+        self.parallel_parts_need_pre_norms(tree)?;
         self.rotary_needs_even_head_dim(tree)?;
         self.rotary_needs_rotary_positions(tree)?;
+        self.rotated_channels_are_pairs_of_a_head(tree)?;
         self.each_pair_has_a_divisor(tree)?;
         self.window_base_needs_window(tree)?;
         self.scaling_low_is_below_high(tree)
@@ -91,9 +102,72 @@ impl Transformer {
         Err(attach_span(message, &[GLOBAL_FIRST, GLOBAL_EVERY], tree, remedy))
     }
 
+    fn window_scale_needs_window(&self, tree: &Table) -> Result<(), Problem> {
+        if self.window.is_some() || self.window_attention_scale.is_none() {
+            return Ok(());
+        }
+        let message = "window_attention_scale is for the blocks with a window, and window is not set";
+        Err(attach_span(
+            message.to_owned(),
+            &[WINDOW_SCALE, WINDOW],
+            tree,
+            "add a window, such as window = 1024, or use attention_scale",
+        ))
+    }
+
+    fn qk_norm_over_needs_qk_norm(&self, tree: &Table) -> Result<(), Problem> {
+        if self.qk_norm || self.qk_norm_over == QkNormOver::Head {
+            return Ok(());
+        }
+        let message = "qk_norm_over has no effect: qk_norm is false";
+        Err(attach_span(
+            message.to_owned(),
+            &[QK_NORM_OVER, QK_NORM],
+            tree,
+            "use qk_norm = true, or remove qk_norm_over",
+        ))
+    }
+
+    fn parallel_parts_need_pre_norms(&self, tree: &Table) -> Result<(), Problem> {
+        let Transformer { sub_layers, norm_placement, .. } = self;
+        if *sub_layers == SubLayers::Sequential || *norm_placement == NormPlacement::Pre {
+            return Ok(());
+        }
+        let message = format!(
+            "sub_layers = \"{}\" needs norms before the parts of a block, and norm_placement is \"{}\"",
+            sub_layers.keyword(),
+            norm_placement.keyword()
+        );
+        Err(attach_span(
+            message,
+            &[SUB_LAYERS, NORM_PLACEMENT],
+            tree,
+            "use norm_placement = \"pre\" or sub_layers = \"sequential\"",
+        ))
+    }
+
+    fn rotated_channels_are_pairs_of_a_head(&self, tree: &Table) -> Result<(), Problem> {
+        let Some(channels) = self.rotary.channels else { return Ok(()) };
+        if channels.is_multiple_of(2) && channels <= self.head_dim {
+            return Ok(());
+        }
+        let message = format!(
+            "rotary.channels = {channels}, and heads of {} channels rotate in pairs of channels",
+            self.head_dim
+        );
+        let most = self.head_dim / 2 * 2;
+        let remedy = if most > 0 {
+            format!("use an even number of at most {most}")
+        } else {
+            "use a larger head_dim".to_owned()
+        };
+        Err(attach_span(message, &[CHANNELS, HEAD_DIM], tree, remedy))
+    }
+
     fn rotary_needs_even_head_dim(&self, tree: &Table) -> Result<(), Problem> {
         let Transformer { heads, d_model, head_dim, .. } = *self;
-        if self.positions != Positions::Rotary || head_dim.is_multiple_of(2) {
+        let is_whole = self.rotary.channels.is_none();
+        if self.positions != Positions::Rotary || !is_whole || head_dim.is_multiple_of(2) {
             return Ok(());
         }
         let message = format!(
@@ -123,13 +197,13 @@ impl Transformer {
     }
 
     fn each_pair_has_a_divisor(&self, tree: &Table) -> Result<(), Problem> {
-        let (found, pairs) = (self.rotary.divisors.len(), self.head_dim / 2);
+        let (found, pairs) = (self.rotary.divisors.len(), self.rotated_channels() / 2);
         if [0, pairs].contains(&found) {
             return Ok(());
         }
         let message =
-            format!("rotary.divisors has {found} numbers, and heads have {pairs} pairs of channels");
-        Err(attach_span(message, &[DIVISORS, HEAD_DIM], tree, format!("write {pairs} numbers")))
+            format!("rotary.divisors has {found} numbers, and heads have {pairs} rotated pairs of channels");
+        Err(attach_span(message, &[DIVISORS, CHANNELS, HEAD_DIM], tree, format!("write {pairs} numbers")))
     }
 
     fn window_base_needs_window(&self, tree: &Table) -> Result<(), Problem> {
