@@ -23,6 +23,8 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::GptNeo),
     hugging_face(ModelFamily::Smollm3),
     hugging_face(ModelFamily::Granite),
+    hugging_face(ModelFamily::Olmo2),
+    hugging_face(ModelFamily::Olmo3),
 ];
 
 /// A committed configuration.
@@ -54,6 +56,8 @@ const fn hugging_face(family: ModelFamily) -> &'static str {
         ModelFamily::GptNeo => config!("gpt_neo"),
         ModelFamily::Smollm3 => config!("smollm3"),
         ModelFamily::Granite => config!("granite"),
+        ModelFamily::Olmo2 => config!("olmo2"),
+        ModelFamily::Olmo3 => config!("olmo3"),
     }
 }
 

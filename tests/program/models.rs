@@ -7,7 +7,7 @@ use crate::test_folder::TestFolder;
 use spec::RunConfig;
 
 /// Parameters of the library's models of the same configurations (transformers 5.24.0, on PyTorch's meta device).
-const PARAMETERS: [(&str, u64); 22] = [
+const PARAMETERS: [(&str, u64); 25] = [
     ("gpt2", 124_439_808),
     ("gpt2-medium", 354_823_168),
     ("gpt2-large", 774_030_080),
@@ -30,6 +30,9 @@ const PARAMETERS: [(&str, u64); 22] = [
     ("gemma-2-9b", 9_241_705_984),
     ("gemma-3-1b", 999_885_952),
     ("smollm3-3b", 3_075_098_624),
+    ("olmo-2-1b", 1_484_916_736),
+    ("olmo-2-7b", 7_298_617_344),
+    ("olmo-3-7b", 7_298_011_136),
 ];
 
 const CHECKPOINTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/vectors/hugging_face");

@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM, GPT2Config, GPTNeoConfig, Gemma2Config, Gemma3TextConfig, GemmaConfig, GraniteConfig, LlamaConfig,
-    MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config,
+    MistralConfig, Olmo2Config, Olmo3Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config,
 )
 
 SHARED = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24}
 SHARED |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32, "head_dim": 6}
+WITHOUT_HEAD_DIM = {key: value for key, value in SHARED.items() if key != "head_dim"}
 ROTARY = {"rope_type": "default", "rope_theta": 100.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 16}
@@ -29,7 +30,7 @@ CONFIGS = {
     "llama": LlamaConfig(**SHARED, rms_norm_eps=1e-5, rope_parameters=LLAMA3 | {"rope_theta": 100.0}),
     "mistral": MistralConfig(**SHARED, sliding_window=5, rope_parameters=ROTARY),
     "qwen2": Qwen2Config(
-        **{key: value for key, value in SHARED.items() if key != "head_dim"},
+        **WITHOUT_HEAD_DIM,
         tie_word_embeddings=True, use_sliding_window=True, sliding_window=7, max_window_layers=0, rope_parameters=ROTARY,
     ),
     "qwen3": Qwen3Config(**SHARED, rope_parameters=ROTARY),
@@ -45,7 +46,7 @@ CONFIGS = {
         rope_parameters=LONGROPE,
     ),
     "starcoder2": Starcoder2Config(
-        **{key: value for key, value in SHARED.items() if key != "head_dim"}, sliding_window=5, rope_parameters=YARN,
+        **WITHOUT_HEAD_DIM, sliding_window=5, rope_parameters=YARN,
     ),
     "gpt_neo": GPTNeoConfig(
         vocab_size=256, max_position_embeddings=32, hidden_size=16, num_layers=2, num_heads=2, window_size=5,
@@ -60,13 +61,22 @@ CONFIGS = {
         },
     ),
     "smollm3": SmolLM3Config(
-        **{key: value for key, value in SHARED.items() if key != "head_dim"}, no_rope_layer_interval=2,
+        **WITHOUT_HEAD_DIM, no_rope_layer_interval=2,
         pad_token_id=0, bos_token_id=1, eos_token_id=2,
         rope_parameters=ROTARY,
     ),
     "granite": GraniteConfig(
-        **{key: value for key, value in SHARED.items() if key != "head_dim"}, rope_parameters=ROTARY,
+        **WITHOUT_HEAD_DIM, rope_parameters=ROTARY,
         embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.7, logits_scaling=2.5,
+    ),
+    "olmo2": Olmo2Config(**WITHOUT_HEAD_DIM, eos_token_id=2, rope_parameters=ROTARY),
+    # A block with a window and its own base, then one of the full context with scaling and its factor of scores.
+    "olmo3": Olmo3Config(
+        **WITHOUT_HEAD_DIM, eos_token_id=2, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            "full_attention": YARN,
+        },
     ),
 }
 # Stored dtype if not fp32, and largest shard if sharded.

@@ -46,7 +46,11 @@ GPT_NEO = GPT2 | {
     "attention.qkv": ["attn.attention.q_proj", "attn.attention.k_proj", "attn.attention.v_proj"],
     "attention.out": ["attn.attention.out_proj"],
 }
-NAMES = {"gpt2": GPT2, "gemma2": GEMMA2, "gemma3_text": GEMMA2, "phi3": PHI3, "starcoder2": STARCODER2, "gpt_neo": GPT_NEO}
+OLMO2 = LLAMA | {
+    "attention.out_norm": ["post_attention_layernorm"],
+    "mlp.out_norm": ["post_feedforward_layernorm"],
+}
+NAMES = {"olmo2": OLMO2, "olmo3": OLMO2, "gpt2": GPT2, "gemma2": GEMMA2, "gemma3_text": GEMMA2, "phi3": PHI3, "starcoder2": STARCODER2, "gpt_neo": GPT_NEO}
 
 
 class HuggingFace:

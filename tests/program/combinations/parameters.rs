@@ -39,7 +39,17 @@ fn models_have_published_parameter_counts() {
         "model_type": "granite", "vocab_size": 49_155, "hidden_size": 2048, "intermediate_size": 8192,
         "num_hidden_layers": 40, "num_key_value_heads": 8, "tie_word_embeddings": true, "residual_multiplier": 0.22,
     });
+    let olmo2 = json!({
+        "model_type": "olmo2", "vocab_size": 100_352, "hidden_size": 5120, "intermediate_size": 13_824,
+        "num_hidden_layers": 40, "num_attention_heads": 40,
+    });
+    let olmo3 = json!({
+        "model_type": "olmo3", "vocab_size": 100_278, "hidden_size": 5120, "intermediate_size": 27_648,
+        "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8,
+    });
     let cases = [
+        ("OLMo 2 13B", olmo2, 13_716_198_400),
+        ("OLMo 3 32B", olmo3, 32_233_522_176),
         ("Gemma 3 1B", gemma3, 999_885_952),
         ("SmolLM3 3B", json!({ "model_type": "smollm3" }), 3_075_098_624),
         ("Granite 3.1 2B", granite, 2_533_531_648),

@@ -24,7 +24,7 @@ pub(super) struct FamilyDefaults {
     pub(super) kind: Option<&'static str>,
 }
 
-const LLAMA: FamilyDefaults = FamilyDefaults {
+pub(super) const LLAMA: FamilyDefaults = FamilyDefaults {
     vocabulary: 32_000,
     d_model: 4096,
     d_ff: 11_008,

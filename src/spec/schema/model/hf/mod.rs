@@ -7,6 +7,7 @@ mod gpt2;
 mod json;
 mod known;
 mod llama;
+mod olmo;
 mod published;
 mod quantization;
 mod rotary;
@@ -55,6 +56,8 @@ keywords! {
         GptNeo = "gpt_neo",
         Smollm3 = "smollm3",
         Granite = "granite",
+        Olmo2 = "olmo2",
+        Olmo3 = "olmo3",
     }
 }
 
@@ -75,6 +78,8 @@ impl ModelFamily {
             ModelFamily::GptNeo => "GPTNeoForCausalLM",
             ModelFamily::Smollm3 => "SmolLM3ForCausalLM",
             ModelFamily::Granite => "GraniteForCausalLM",
+            ModelFamily::Olmo2 => "Olmo2ForCausalLM",
+            ModelFamily::Olmo3 => "Olmo3ForCausalLM",
         }
     }
 
@@ -93,6 +98,8 @@ impl ModelFamily {
             | ModelFamily::Qwen3
             | ModelFamily::Smollm3
             | ModelFamily::Granite => llama::read(fields, hf, self),
+            ModelFamily::Olmo2 => olmo::olmo2(fields, hf),
+            ModelFamily::Olmo3 => olmo::olmo3(fields, hf),
             ModelFamily::Phi3 => llama::phi3(fields, hf),
             ModelFamily::Starcoder2 => llama::starcoder2(fields, hf),
             ModelFamily::Gemma => gemma::gemma(fields, hf),

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::configurations::{gemma2, gpt2, llama, with};
 use super::*;
-use crate::schema::model::{Dropout, MlpActivation, Norm, NormPlacement, Rotary};
+use crate::schema::model::{Dropout, MlpActivation, Norm, NormPlacement, QkNormOver, Rotary};
 use ops::Activation;
 
 fn hf() -> Hf {
@@ -414,6 +414,40 @@ fn granite_has_multipliers() {
     let plain = read(&json!({ "model_type": "granite" }), &hf()).unwrap();
     assert_eq!([plain.embedding_scale, plain.residual_scale, plain.logit_scale], [None; 3]);
     assert_eq!(plain.attention_scale, Some(1.0), "not one over the square root of a head's channels");
+}
+
+#[test]
+fn olmo_norms_outputs_and_all_heads() {
+    let model = read(&json!({ "model_type": "olmo2" }), &hf()).unwrap();
+    assert_eq!((model.norm, model.norm_placement), (Norm::Rms, NormPlacement::Output));
+    assert_eq!((model.qk_norm, model.qk_norm_over), (true, QkNormOver::AllHeads));
+    assert_eq!((model.norm_epsilon, model.rotary.base, model.tied, model.window), (1e-5, 10_000.0, false, None));
+    let refused = read(&json!({ "model_type": "olmo2", "attention_bias": true }), &hf()).unwrap_err();
+    assert!(refused.starts_with("`attention_bias` is true"), "{refused}");
+}
+
+/// Blocks with a window rotate without scaling, and have scores without its factor.
+#[test]
+fn olmo_3_scales_rotations_of_the_full_context_alone() {
+    let plain = read(&json!({ "model_type": "olmo3" }), &hf()).unwrap();
+    assert_eq!((plain.window, plain.global_every), (Some(4096), Some(4)));
+    assert_eq!((plain.rotary.base, plain.rotary.window_base), (5e5, Some(5e5)));
+    assert_eq!([plain.attention_scale, plain.window_attention_scale], [None; 2]);
+    let yarn = json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192,
+        "attention_factor": 1.2 });
+    let older = json!({ "model_type": "olmo3", "rope_theta": 500_000, "rope_scaling": yarn });
+    let scaled = read(&older, &hf()).unwrap();
+    let scale = 128_f64.sqrt().recip();
+    assert_eq!(scaled.window_attention_scale, Some(scale));
+    assert!((scaled.attention_scale.unwrap() / scale - 1.44).abs() < 1e-9);
+    assert_eq!((scaled.rotary.divisors.len(), scaled.rotary.window_base), (64, Some(5e5)));
+    let tables = json!({ "model_type": "olmo3", "rope_parameters": {
+        "full_attention": with(&yarn, &json!({ "rope_theta": 1e6 })),
+        "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 } } });
+    let newer = read(&tables, &hf()).unwrap();
+    assert_eq!((newer.rotary.base, newer.rotary.window_base), (1e6, Some(1e4)));
+    let other = read(&json!({ "model_type": "olmo3", "rope_theta": 1e4 }), &hf()).unwrap_err();
+    assert!(other.starts_with("`rope_theta` is 1"), "{other}");
 }
 
 #[test]

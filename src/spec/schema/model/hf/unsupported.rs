@@ -264,7 +264,6 @@ const LACKING: &[(&str, &[&str])] = &[
     ("two rotary bases", &["gemma3n_text", "gemma4_text"]),
     ("blocks without position encoding", &["exaone4"]),
     ("norms without weights", &["olmo"]),
-    ("norms of sub-layer outputs alone", &["olmo2", "olmo3"]),
     ("a position table with an offset", &["biogpt", "opt"]),
     ("sinusoidal or relative positions", &["ctrl", "transfo-xl", "xglm", "xlnet"]),
     ("two attention maps per head", &["diffllama"]),

@@ -28,7 +28,9 @@ impl HfConfiguration {
             | ModelFamily::Gemma2
             | ModelFamily::Gemma3
             | ModelFamily::Smollm3
-            | ModelFamily::Granite => TensorNaming::Llama,
+            | ModelFamily::Granite
+            | ModelFamily::Olmo2
+            | ModelFamily::Olmo3 => TensorNaming::Llama,
             ModelFamily::Phi3 => TensorNaming::Phi3,
             ModelFamily::Starcoder2 => TensorNaming::Starcoder2,
             ModelFamily::GptNeo => TensorNaming::GptNeo,
@@ -101,6 +103,8 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
         | ModelFamily::Gemma3
         | ModelFamily::Smollm3
         | ModelFamily::Granite
+        | ModelFamily::Olmo2
+        | ModelFamily::Olmo3
         | ModelFamily::Phi3
         | ModelFamily::Starcoder2 => {
             let mut fields = json!({
@@ -153,6 +157,16 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
                     "residual_multiplier": model.residual_scale.unwrap_or(1.0),
                     "logits_scaling": model.logit_scale.unwrap_or(1.0).recip(),
                 }),
+                ModelFamily::Olmo3 => json!({
+                    "rope_scaling": null,
+                    "rope_parameters": {
+                        "sliding_attention": { "rope_type": "default", "rope_theta": model.rotary.window_base },
+                        "full_attention": scaling_with_base(model),
+                    },
+                    // The library needs one even if no block slides.
+                    "sliding_window": model.window.unwrap_or(model.context),
+                    "layer_types": sliding(),
+                }),
                 ModelFamily::Gemma2 | ModelFamily::Gemma3 => json!({
                     "rope_local_base_freq": model.rotary.window_base,
                     "hidden_activation": activation,
@@ -203,6 +217,16 @@ fn scaling(model: &Transformer) -> Value {
     })
 }
 
+/// The scaling with the base of the rotation.
+fn scaling_with_base(model: &Transformer) -> Value {
+    let mut table = scaling(model);
+    if table.is_null() {
+        table = json!({ "rope_type": "default" });
+    }
+    table["rope_theta"] = model.rotary.base.into();
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::configurations::{gemma2, gpt2, llama, with};
@@ -231,6 +255,10 @@ mod tests {
             ModelFamily::Smollm3 => json!({ "num_hidden_layers": 8 }),
             ModelFamily::Granite => json!({
                 "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+            }),
+            ModelFamily::Olmo2 => json!({ "num_key_value_heads": 8 }),
+            ModelFamily::Olmo3 => json!({
+                "rope_scaling": { "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512 },
             }),
             ModelFamily::Mistral => with(&plain(), &json!({ "sliding_window": 64 })),
             ModelFamily::Qwen2 | ModelFamily::Qwen3 => with(
