@@ -2,9 +2,8 @@
 
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
-    KeywordEnum, KeywordSet, Leak, NormPlacement, Optimizer, OptimizerState, Precision, QkNormOver,
-    Recompute, Release, Rounding, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions,
-    Transformer, Update,
+    KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
+    RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, Transformer, Update,
 };
 
 use crate::card::Card;
@@ -99,14 +98,10 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
 /// Checks the keys of the model whose operations have no recorded requests.
 fn model(config: &RunConfig) -> Covered {
     let Some(model) = config.model.transformer() else { return Ok(()) };
-    if model.qk_norm_over == QkNormOver::AllHeads {
-        return not_covered("norms over all heads of queries and keys (qk_norm_over)");
-    }
-    if model.norm_placement == NormPlacement::Output {
-        return not_covered("norms of the outputs of a block's parts alone (norm_placement = \"output\")");
-    }
-    if model.window_attention_scale.is_some() {
-        return not_covered("scores of another factor in windows (window_attention_scale)");
+    // Blocks of the script differ by their masks.
+    let has_windows = model.window.is_some_and(|window| window < model.context);
+    if model.window_attention_scale.is_some() && !has_windows {
+        return not_covered("window_attention_scale with windows of the whole context");
     }
     if model.sub_layers != SubLayers::Sequential {
         return not_covered("attention beside the feed-forward layer (sub_layers)");

@@ -6,7 +6,8 @@ use super::{Script, python_bool};
 use crate::coverage;
 use ops::{Activation, Frequencies, OpKind};
 use spec::{
-    Attention, BlockPart, KeywordSet, MlpActivation, Norm, NormPlacement, Positions, Recompute, Transformer,
+    Attention, BlockPart, KeywordSet, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Recompute,
+    Transformer,
 };
 
 impl Script<'_> {
@@ -175,8 +176,11 @@ impl Script<'_> {
                 ));
             }
         }
-        self.line_if(qk_norm, "        self.q_norm = RMSNorm(HEAD)");
-        self.line_if(qk_norm, "        self.k_norm = RMSNorm(HEAD)");
+        let is_joint = self.model.qk_norm_over == QkNormOver::AllHeads;
+        for (name, heads) in [("q", "HEADS"), ("k", "KV_HEADS")] {
+            let width = if is_joint { format!("{heads} * HEAD") } else { "HEAD".to_owned() };
+            self.line_if(qk_norm, &format!("        self.{name}_norm = RMSNorm({width})"));
+        }
         self.line(&format!("        self.out = nn.Linear(HEADS * HEAD, CHANNELS, bias={bias})"));
         self.norms_after();
         let arguments = self.block_arguments();
@@ -197,9 +201,15 @@ impl Script<'_> {
         } else {
             for name in ["q", "k", "v"] {
                 let norm = if qk_norm && name != "v" { format!("self.{name}_norm") } else { String::new() };
-                self.line(&format!(
-                    "        {name} = {norm}(self.{name}(x).unflatten(-1, (-1, HEAD))).transpose(1, 2)"
-                ));
+                self.line(&if is_joint {
+                    format!(
+                        "        {name} = {norm}(self.{name}(x)).unflatten(-1, (-1, HEAD)).transpose(1, 2)"
+                    )
+                } else {
+                    format!(
+                        "        {name} = {norm}(self.{name}(x).unflatten(-1, (-1, HEAD))).transpose(1, 2)"
+                    )
+                });
             }
         }
         match self.mixes_rotations() {
@@ -217,13 +227,13 @@ impl Script<'_> {
             }
         }
         let dropout = self.model.dropout.attention;
-        let scale = self.model.attention_scale;
+        let scale = self.attention_scale();
         if self.config.strategy.attention == Attention::Materialized {
             self.line_if(
                 self.model.heads != self.model.kv_heads,
                 "        k, v = (part[:, :, None].expand(-1, -1, HEADS // KV_HEADS, -1, -1).flatten(1, 2) for part in (k, v))",
             );
-            let scale = scale.map_or("HEAD**-0.5".to_owned(), |scale| format!("{scale:?}"));
+            let scale = scale.map_or("HEAD**-0.5".to_owned(), |scale| scale.replace("None", "HEAD**-0.5"));
             self.line(&format!("        scores = q @ k.transpose(-2, -1) * {scale}"));
             let cap = self.model.attention_softcap;
             cap.iter().for_each(|cap| {
@@ -256,7 +266,7 @@ impl Script<'_> {
                 let _ = write!(options, ", dropout_p={dropout:?} if self.training else 0.0");
             }
             if let Some(scale) = scale {
-                let _ = write!(options, ", scale={scale:?}");
+                let _ = write!(options, ", scale={scale}");
             }
             if self.model.heads != self.model.kv_heads {
                 options += ", enable_gqa=True";
@@ -314,6 +324,21 @@ impl Script<'_> {
     pub(super) fn mixes_windows(&self) -> bool {
         let (window, has_full) = self.windows();
         window.is_some() && has_full
+    }
+
+    /// The factor of scores, if one is not one over the square root of a head's channels.
+    fn attention_scale(&self) -> Option<String> {
+        let of = |block| self.model.attention_scale_of(block);
+        let word = |scale: Option<f64>| scale.map_or("None".to_owned(), |scale| format!("{scale:?}"));
+        let first = of(0);
+        match (0..self.model.layers).find(|&block| of(block) != first) {
+            None => first.map(|scale| format!("{scale:?}")),
+            Some(other) => {
+                let is_windowed = |block: usize| self.model.window_of(block).is_some();
+                let [windowed, full] = if is_windowed(0) { [first, of(other)] } else { [of(other), first] };
+                Some(format!("({} if self.is_windowed else {})", word(windowed), word(full)))
+            }
+        }
     }
 
     /// The rotations of the blocks, in order, with the names of their cosines and sines.

@@ -63,12 +63,23 @@ impl Module {
                 let linear = self.writer_of(node.inputs[0]);
                 let (heads, _) = self.reader_of(node.inputs[0]).expect("attention");
                 let (_, rotates) = self.reader_of(node.outputs[0]).expect("attention");
+                // Of all heads together.
+                let is_joint = norm.heads.queries != heads.queries || norm.heads.keys != heads.keys;
                 let part = |part: usize| {
                     let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
                     let layout = self.layout(part, heads, rotates);
                     let Some(norm) = (part < 2).then(|| &self.parameter(node, 1 + part)[0]) else {
                         return self.project(torch, linear, part, &x, shape, layout);
                     };
+                    if is_joint {
+                        // self.q_norm(self.q(x)).unflatten(-1, (-1, HEAD)).transpose(1, 2)
+                        let normed = {
+                            let (weights, biases) = self.weights(linear);
+                            let y = functions::linear(torch, &x, &weights[part], biases.get(part));
+                            functions::rms_norm(torch, &y, norm, zero_centered)
+                        };
+                        return functions::heads(torch, &normed, shape.dims(), layout);
+                    }
                     // self.q_norm(self.q(x).unflatten(-1, (-1, HEAD))).transpose(1, 2)
                     let normed = {
                         let y = self.project(torch, linear, part, &x, shape, layout);
