@@ -65,16 +65,17 @@ impl AdaptableLinear {
     /// in another number of tensors are omitted.
     fn modules(&self, model: &Model) -> impl Iterator<Item = (TensorNaming, String)> {
         let Model::Transformer(model) = model;
-        let (part, rows) = self.part.map_or((0, self.out_features), |part| (part.number, part.rows));
-        let is_part = self.part.is_some();
+        let (part, count, rows) =
+            self.part.map_or((0, 1, self.out_features), |part| (part.number, part.count, part.rows));
         let tensors = transformer::checkpoint_tensors(model, &self.weight, rows).into_iter();
-        tensors.filter(move |(_, tensors)| (tensors.len() > 1) == is_part).filter_map(
-            move |(naming, tensors)| {
-                // `layers.0.self_attn.q_proj.weight`
-                let path = tensors[part].tensor.strip_suffix(".weight")?.splitn(3, '.').nth(2)?;
-                Some((naming, path.to_owned()))
-            },
-        )
+        tensors.filter_map(move |(naming, tensors)| {
+            let mut names: Vec<String> = tensors.into_iter().map(|tensor| tensor.tensor).collect();
+            // Slices of one tensor.
+            names.dedup();
+            // `layers.0.self_attn.q_proj.weight`
+            let path = names.get(part).filter(|_| names.len() == count)?.strip_suffix(".weight")?;
+            Some((naming, path.splitn(3, '.').nth(2)?.to_owned()))
+        })
     }
 }
 

@@ -25,6 +25,9 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::Granite),
     hugging_face(ModelFamily::Olmo2),
     hugging_face(ModelFamily::Olmo3),
+    hugging_face(ModelFamily::GptNeox),
+    hugging_face(ModelFamily::Phi),
+    hugging_face(ModelFamily::Falcon),
 ];
 
 /// A committed configuration.
@@ -58,6 +61,9 @@ const fn hugging_face(family: ModelFamily) -> &'static str {
         ModelFamily::Granite => config!("granite"),
         ModelFamily::Olmo2 => config!("olmo2"),
         ModelFamily::Olmo3 => config!("olmo3"),
+        ModelFamily::GptNeox => config!("gpt_neox"),
+        ModelFamily::Phi => config!("phi"),
+        ModelFamily::Falcon => config!("falcon"),
     }
 }
 

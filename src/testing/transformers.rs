@@ -70,7 +70,7 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
             bias,
             qkv_bias,
             tied,
-            head_bias: scales,
+            head_bias: scales && !tied,
             logit_scale: is_capped.then_some(2.0),
             logit_softcap: caps.then_some(5.0),
             dropout,

@@ -248,6 +248,7 @@ bad! {
     rotary_table_without_rotary_positions: check(&with("heads = 2", "heads = 2\nrotary = { base = 500000.0 }"));
     rotary_window_base_without_window: check(&with("heads = 2",
         "heads = 2\npositions = \"rotary\"\nrotary = { window_base = 1e4 }"));
+    head_bias_of_a_tied_head: check(&with("heads = 2", "heads = 2\nhead_bias = true"));
     rotary_of_an_odd_number_of_channels: check(&with("heads = 2",
         "heads = 2\npositions = \"rotary\"\nrotary = { channels = 5 }"));
     window_attention_scale_without_window: check(&with("heads = 2", "heads = 2\nwindow_attention_scale = 0.1"));

@@ -7,7 +7,7 @@ use crate::test_folder::TestFolder;
 use spec::RunConfig;
 
 /// Parameters of the library's models of the same configurations (transformers 5.24.0, on PyTorch's meta device).
-const PARAMETERS: [(&str, u64); 25] = [
+const PARAMETERS: [(&str, u64); 31] = [
     ("gpt2", 124_439_808),
     ("gpt2-medium", 354_823_168),
     ("gpt2-large", 774_030_080),
@@ -33,6 +33,12 @@ const PARAMETERS: [(&str, u64); 25] = [
     ("olmo-2-1b", 1_484_916_736),
     ("olmo-2-7b", 7_298_617_344),
     ("olmo-3-7b", 7_298_011_136),
+    ("pythia-160m", 162_322_944),
+    ("pythia-1.4b", 1_414_647_808),
+    ("pythia-6.9b", 6_857_302_016),
+    ("phi-2", 2_779_683_840),
+    ("falcon-7b", 6_921_720_704),
+    ("falcon-40b", 41_303_293_952),
 ];
 
 const CHECKPOINTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/vectors/hugging_face");

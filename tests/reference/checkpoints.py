@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 from transformers import (
-    AutoModelForCausalLM, GPT2Config, GPTNeoConfig, Gemma2Config, Gemma3TextConfig, GemmaConfig, GraniteConfig, LlamaConfig,
-    MistralConfig, Olmo2Config, Olmo3Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config,
+    AutoModelForCausalLM, FalconConfig, GPT2Config, GPTNeoConfig, GPTNeoXConfig, Gemma2Config, Gemma3TextConfig, GemmaConfig, GraniteConfig, LlamaConfig,
+    MistralConfig, Olmo2Config, Olmo3Config, Phi3Config, PhiConfig, Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config,
 )
 
 SHARED = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24}
@@ -77,6 +77,20 @@ CONFIGS = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
             "full_attention": YARN,
         },
+    ),
+    "gpt_neox": GPTNeoXConfig(
+        vocab_size=256, max_position_embeddings=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, rotary_pct=0.5, rotary_emb_base=100,
+    ),
+    "phi": PhiConfig(**WITHOUT_HEAD_DIM | {"hidden_size": 40}, partial_rotary_factor=0.4, rope_theta=100.0),
+    # Queries that share a key, and a norm each; then all queries share a key, and both parts a norm.
+    "falcon": FalconConfig(
+        vocab_size=256, max_position_embeddings=32, hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_kv_heads=2, new_decoder_architecture=True, rope_theta=100.0,
+    ),
+    "falcon_7b": FalconConfig(
+        vocab_size=256, max_position_embeddings=32, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, bias=True,
+        rope_theta=100.0,
     ),
 }
 # Stored dtype if not fp32, and largest shard if sharded.

@@ -50,7 +50,34 @@ OLMO2 = LLAMA | {
     "attention.out_norm": ["post_attention_layernorm"],
     "mlp.out_norm": ["post_feedforward_layernorm"],
 }
-NAMES = {"olmo2": OLMO2, "olmo3": OLMO2, "gpt2": GPT2, "gemma2": GEMMA2, "gemma3_text": GEMMA2, "phi3": PHI3, "starcoder2": STARCODER2, "gpt_neo": GPT_NEO}
+GPT_NEOX = {
+    "embedding.table": ["gpt_neox.embed_in.weight"],
+    "head.norm": ["gpt_neox.final_layer_norm"],
+    "head.weight": ["lm_head.weight"],
+    "block": "gpt_neox.layers",
+    "attention.norm": ["input_layernorm"],
+    "attention.qkv": ["attention.query_key_value"],
+    "attention.out": ["attention.dense"],
+    "mlp.norm": ["post_attention_layernorm"],
+    "mlp.up": ["mlp.dense_h_to_4h"],
+    "mlp.out": ["mlp.dense_4h_to_h"],
+}
+PHI = LLAMA | {
+    "head.norm": ["model.final_layernorm"],
+    "head.bias": ["lm_head.bias"],
+    "attention.out": ["self_attn.dense"],
+    "mlp.up": ["mlp.fc1"],
+    "mlp.out": ["mlp.fc2"],
+}
+FALCON = GPT_NEOX | {
+    "embedding.table": ["transformer.word_embeddings.weight"],
+    "head.norm": ["transformer.ln_f"],
+    "block": "transformer.h",
+    "attention.qkv": ["self_attention.query_key_value"],
+    "attention.out": ["self_attention.dense"],
+}
+FALCON_NEW = FALCON | {"attention.norm": ["ln_attn"], "mlp.norm": ["ln_mlp"]}
+NAMES = {"gpt_neox": GPT_NEOX, "phi": PHI, "falcon": FALCON, "olmo2": OLMO2, "olmo3": OLMO2, "gpt2": GPT2, "gemma2": GEMMA2, "gemma3_text": GEMMA2, "phi3": PHI3, "starcoder2": STARCODER2, "gpt_neo": GPT_NEO}
 
 
 class HuggingFace:
@@ -58,10 +85,17 @@ class HuggingFace:
         self.model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
         ).eval()
-        self.names = NAMES.get(self.model.config.model_type, LLAMA)
+        config = self.model.config
+        self.names = NAMES.get(config.model_type, LLAMA)
+        if getattr(config, "new_decoder_architecture", False):
+            self.names = FALCON_NEW
         self.tensors = dict(self.model.named_parameters())
         # GPT-2's linear weights are [in, out].
-        self.is_transposed = self.model.config.model_type == "gpt2"
+        self.is_transposed = config.model_type == "gpt2"
+        # The rows of the library's queries, keys and values, in order of those of a dump.
+        self.order = None
+        if config.model_type in ("gpt_neox", "falcon"):
+            self.order = separated(config)
 
     def initial(self, dumped):
         """The initial parameters by their names in a dump, which may have fewer positions."""
@@ -69,7 +103,13 @@ class HuggingFace:
 
     def joined(self, name):
         tensors = [self.turned(name, self.tensors[theirs].detach()) for theirs in self.theirs(name)]
-        return torch.cat(tensors)
+        return self.ordered(name, torch.cat(tensors))
+
+    def ordered(self, name, tensor, back=False):
+        """Rows of fused queries, keys and values in the order of a dump, or back in the library's."""
+        if self.order is None or ".qkv." not in name:
+            return tensor
+        return tensor[self.order.argsort() if back else self.order]
 
     def theirs(self, name):
         if name in self.names:
@@ -91,7 +131,18 @@ class HuggingFace:
         for name, tensor in parameters.items():
             names = self.theirs(name)
             rows = [len(self.turned(name, self.tensors[part])) for part in names]
+            tensor = self.ordered(name, tensor, back=True)
             for part, own in zip(names, tensor.split(rows) if len(rows) > 1 else [tensor]):
                 theirs[part] = self.turned(name, own)
         logits = torch.func.functional_call(self.model, theirs, (tokens,)).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def separated(config):
+    """The rows of queries, of keys and of values in a matrix with, for each key, its queries, the key and the value."""
+    heads, head = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    groups = heads
+    if config.model_type == "falcon":
+        groups = 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
+    rows = torch.arange((heads + 2 * groups) * head).view(groups, -1, head)
+    return torch.cat([part.flatten() for part in (rows[:, :-2], rows[:, -2], rows[:, -1])])

@@ -48,6 +48,8 @@ pub struct StoredParameters {
 struct RowBlock {
     file: usize,
     tensor: String,
+    /// Its first row in the tensor.
+    first: usize,
     /// Elements per row.
     columns: usize,
     rows: usize,
@@ -241,7 +243,11 @@ impl Weights {
         let (path, tensor) = (self.path.clone(), stored.tensor.clone());
         let (rows, rest) = (stored.rows, &needed.shape.dims()[1..]);
         let columns = rest.iter().product();
-        let mut dims = [&[rows], rest].concat();
+        let (first, of) = match stored.form {
+            Form::Slice { first, of } => (first, of),
+            Form::Plain | Form::Transposed | Form::FirstRows => (0, rows),
+        };
+        let mut dims = [&[of], rest].concat();
         let quantized = Quantized::of(&tensor, &self.tensors, &self.files, &path)?;
         let is_untransposed = quantized.as_ref().is_some_and(|quantized| quantized.is_untransposed);
         let is_transposed = stored.form == Form::Transposed && !is_untransposed;
@@ -257,7 +263,7 @@ impl Weights {
             None => (found.dims.clone(), found.is_float(), found.to_string()),
         };
         let has_shape = match stored.form {
-            Form::Plain | Form::Transposed => found_dims == dims,
+            Form::Plain | Form::Transposed | Form::Slice { .. } => found_dims == dims,
             Form::FirstRows => {
                 found_dims.first().is_some_and(|first| *first >= rows) && found_dims[1..] == dims[1..]
             }
@@ -267,7 +273,9 @@ impl Weights {
             let needed = format!("{}{or_more}", TensorType::f32(&dims));
             return Err(WeightsError::Other { path, tensor: name.clone(), found, needed });
         }
-        Ok(RowBlock { file: *file, tensor: name.clone(), columns, rows, is_transposed, quantized })
+        let block =
+            RowBlock { file: *file, tensor: name.clone(), first, columns, rows, is_transposed, quantized };
+        Ok((block, tensor))
     }
 }
 
@@ -308,7 +316,7 @@ impl StoredParameters {
             return Ok(());
         }
         if !block.is_transposed {
-            return read(first, numbers);
+            return read(block.first * block.columns + first, numbers);
         }
         // Transpose: a slice of each of the tensor's rows, which are the parameter's columns.
         let rows = first / block.columns..(first + numbers.len()).div_ceil(block.columns);

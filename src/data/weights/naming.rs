@@ -17,6 +17,12 @@ pub enum TensorNaming {
     Phi3,
     /// Those of StarCoder2: Llama's, with GPT-2's in feed-forward layers.
     Starcoder2,
+    /// Those of Phi-1 and Phi-2: Llama's, with others of output and feed-forward matrices.
+    Phi,
+    /// Hugging Face's names for GPT-NeoX.
+    GptNeox,
+    /// Hugging Face's names for Falcon.
+    Falcon,
 }
 
 /// A parameter that a model needs.
@@ -46,6 +52,11 @@ pub enum Form {
     Transposed,
     /// The tensor may have further rows, which are ignored.
     FirstRows,
+    /// The parameter's rows are the tensor's from row `first` on; the tensor has `of` rows.
+    Slice {
+        first: usize,
+        of: usize,
+    },
 }
 
 impl TensorNaming {
@@ -61,6 +72,11 @@ impl TensorNaming {
             "layers.0.self_attn.qkv_proj.weight" | "model.layers.0.self_attn.qkv_proj.weight" => {
                 Some(TensorNaming::Phi3)
             }
+            "layers.0.self_attn.dense.weight" | "model.layers.0.self_attn.dense.weight" => {
+                Some(TensorNaming::Phi)
+            }
+            "embed_in.weight" | "gpt_neox.embed_in.weight" => Some(TensorNaming::GptNeox),
+            "word_embeddings.weight" | "transformer.word_embeddings.weight" => Some(TensorNaming::Falcon),
             "layers.0.mlp.c_fc.weight" | "model.layers.0.mlp.c_fc.weight" => Some(TensorNaming::Starcoder2),
             _ => None,
         };
@@ -72,8 +88,11 @@ impl TensorNaming {
     pub(super) fn strip(self, name: &str) -> &str {
         let prefix = match self {
             TensorNaming::Own => None,
-            TensorNaming::Gpt2 | TensorNaming::GptNeo => name.strip_prefix("transformer."),
-            TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 => {
+            TensorNaming::Gpt2 | TensorNaming::GptNeo | TensorNaming::Falcon => {
+                name.strip_prefix("transformer.")
+            }
+            TensorNaming::GptNeox => name.strip_prefix("gpt_neox."),
+            TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 | TensorNaming::Phi => {
                 name.strip_prefix("model.")
             }
         };
@@ -83,9 +102,14 @@ impl TensorNaming {
     /// The name of a tensor in the library's own files, with the prefix of the model in its class with a head.
     pub fn with_prefix(self, tensor: &str) -> String {
         match (self, tensor) {
-            (TensorNaming::Own, _) | (_, "lm_head.weight") => tensor.to_owned(),
-            (TensorNaming::Gpt2 | TensorNaming::GptNeo, _) => format!("transformer.{tensor}"),
-            (TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2, _) => {
+            (TensorNaming::Own, _) | (_, "lm_head.weight" | "lm_head.bias" | "embed_out.weight") => {
+                tensor.to_owned()
+            }
+            (TensorNaming::Gpt2 | TensorNaming::GptNeo | TensorNaming::Falcon, _) => {
+                format!("transformer.{tensor}")
+            }
+            (TensorNaming::GptNeox, _) => format!("gpt_neox.{tensor}"),
+            (TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 | TensorNaming::Phi, _) => {
                 format!("model.{tensor}")
             }
         }
@@ -102,9 +126,17 @@ impl TensorNaming {
                     || name.ends_with(".attn.attention.bias")
                     || name.ends_with(".attn.attention.masked_bias")
             }
-            TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 => {
-                name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq")
+            TensorNaming::GptNeox => {
+                name == "embed_out.weight"
+                    || name.ends_with(".attention.bias")
+                    || name.ends_with(".attention.masked_bias")
+                    || name.ends_with("rotary_emb.inv_freq")
             }
+            TensorNaming::Llama
+            | TensorNaming::Phi3
+            | TensorNaming::Starcoder2
+            | TensorNaming::Phi
+            | TensorNaming::Falcon => name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq"),
         }
     }
 }

@@ -214,7 +214,7 @@ fn parameters_are_assembled_from_foreign_tensors() {
     let table = f32s(&[0.0]);
     let (f32, dims) = (Dtype::F32, &[1][..]);
     type Case<'a> = (TensorNaming, &'a [(&'a str, usize, Form)], Vec<Tensor<'a>>, [f32; 6]);
-    let cases: [Case; 3] = [
+    let cases: [Case; 4] = [
         (
             TensorNaming::Llama,
             &[("q", 1, Form::Plain), ("k", 2, Form::Plain)],
@@ -236,6 +236,13 @@ fn parameters_are_assembled_from_foreign_tensors() {
                 ("h.0.attn.bias", f32, dims, &table),
             ],
             turned,
+        ),
+        // The last row of the tensor first.
+        (
+            TensorNaming::Llama,
+            &[("c", 1, Form::Slice { first: 2, of: 3 }), ("c", 2, Form::Slice { first: 0, of: 3 })],
+            vec![("model.embed_tokens.weight", f32, dims, &table), ("model.c", f32, &[3, 2], &six)],
+            [5.0, 6.0, 1.0, 2.0, 3.0, 4.0],
         ),
         (
             TensorNaming::Gpt2,

@@ -40,7 +40,8 @@ pub(super) fn configuration(config: &RunConfig) -> Option<HfConfiguration> {
 struct SavedTensor {
     name: String,
     parameter: ValueId,
-    rows: Range<usize>,
+    /// In the tensor's order.
+    rows: Vec<Range<usize>>,
     form: Form,
 }
 
@@ -87,11 +88,11 @@ fn parameters<'a>(
     let mut saved = Vec::new();
     for &Parameter { value, .. } in program.parameters.iter().filter(|parameter| is_selected(parameter)) {
         let name = program.full_name(value);
-        let tensors = tensors_of(&name);
+        let tensors = joined(tensors_of(&name));
         if tensors.is_empty() {
             return Err(name);
         }
-        saved.extend(with_rows(tensors).map(|(tensor, rows)| SavedTensor {
+        saved.extend(tensors.into_iter().map(|(tensor, rows)| SavedTensor {
             name: naming.with_prefix(&tensor.tensor),
             parameter: value,
             rows,
@@ -117,11 +118,12 @@ fn trained<'a>(
         let name = program.full_name(parameter.value);
         let all_rows = program.ty(parameter.value).shape.dims()[0];
         let (layer, factor) = name.rsplit_once('.').unwrap_or_default();
-        let mut tensors: Vec<_> = with_rows(tensors_of(&format!("{layer}.weight"))).collect();
+        let mut tensors = joined(tensors_of(&format!("{layer}.weight")));
         if let Some((stacked, part)) = graph::stacked_layer(layer).filter(|_| tensors.is_empty()) {
             let parts = tensors_of(&format!("{stacked}.weight"));
-            // The factor has the rows of its part.
-            tensors.extend(parts.get(part).filter(|_| parts.len() > 1).map(|tensor| (tensor, 0..all_rows)));
+            // The factor has the rows of its part. Slices of one tensor have no factors of their own.
+            let is_split = joined(parts).len() == parts.len() && parts.len() > 1;
+            tensors.extend(parts.get(part).filter(|_| is_split).map(|tensor| (tensor, vec![0..all_rows])));
         }
         if tensors.is_empty() {
             return Err(name);
@@ -131,7 +133,7 @@ fn trained<'a>(
             saved.push(SavedTensor {
                 name: format!("{BASE}{module}.{factor}.weight"),
                 parameter: parameter.value,
-                rows: if factor == "lora_A" { 0..all_rows } else { rows },
+                rows: if factor == "lora_A" { std::iter::once(0..all_rows).collect() } else { rows },
                 form: Form::Plain,
             });
         }
@@ -146,6 +148,25 @@ fn with_rows(tensors: &[CheckpointTensor]) -> impl Iterator<Item = (&CheckpointT
         *end += tensor.rows;
         Some((tensor, start..*end))
     })
+}
+
+/// Tensors with their rows of the parameter, in the tensor's order: slices of one tensor are joined.
+fn joined(tensors: &[CheckpointTensor]) -> Vec<(&CheckpointTensor, Vec<Range<usize>>)> {
+    let mut slices: Vec<(&CheckpointTensor, usize, Range<usize>)> = with_rows(tensors)
+        .map(|(tensor, rows)| match tensor.form {
+            Form::Slice { first, .. } => (tensor, first, rows),
+            Form::Plain | Form::Transposed | Form::FirstRows => (tensor, 0, rows),
+        })
+        .collect();
+    slices.sort_by_key(|(tensor, first, _)| (&tensor.tensor, *first));
+    let mut joined: Vec<(&CheckpointTensor, Vec<Range<usize>>)> = Vec::new();
+    for (tensor, _, rows) in slices {
+        match joined.last_mut() {
+            Some((last, all)) if last.tensor == tensor.tensor => all.push(rows),
+            _ => joined.push((tensor, vec![rows])),
+        }
+    }
+    joined
 }
 
 /// PEFT's configuration of an adapter with these tensors.
@@ -191,7 +212,8 @@ fn write_tensors(
 ) -> Result<(), Stop> {
     let header = |tensor: &SavedTensor| {
         let ty = program.ty(tensor.parameter);
-        let mut dims = [&[tensor.rows.len()], &ty.shape.dims()[1..]].concat();
+        let rows = tensor.rows.iter().map(ExactSizeIterator::len).sum();
+        let mut dims = [&[rows], &ty.shape.dims()[1..]].concat();
         if tensor.form == Form::Transposed {
             dims.reverse();
         }
@@ -203,12 +225,14 @@ fn write_tensors(
     for tensor in tensors {
         let ty = program.ty(tensor.parameter);
         let columns = ty.elements() / ty.shape.dims()[0];
-        let (first, count) = (tensor.rows.start * columns, tensor.rows.len() * columns);
-        let mut bytes = engine.read_elements(tensor.parameter, first, count)?;
-        if tensor.form == Form::Transposed {
-            bytes = transposed(&bytes, columns, ty.dtype.bytes_of(1) as usize);
+        for rows in &tensor.rows {
+            let (first, count) = (rows.start * columns, rows.len() * columns);
+            let mut bytes = engine.read_elements(tensor.parameter, first, count)?;
+            if tensor.form == Form::Transposed {
+                bytes = transposed(&bytes, columns, ty.dtype.bytes_of(1) as usize);
+            }
+            written(file.write(&bytes))?;
         }
-        written(file.write(&bytes))?;
     }
     Ok(written(file.finish())?)
 }

@@ -177,7 +177,13 @@ fn costs() -> Vec<(&'static str, Cost)> {
                 |model| (model.window, model.window_attention_scale) = (Some(1000), Some(0.1));
             plain(change)
         }),
-        ("a bias of the head", Cost { parameters: parameters + V, ..plain(|model| model.head_bias = true) }),
+        (
+            "a bias of the head",
+            Cost {
+                parameters: parameters + V * C + V,
+                ..plain(|model| (model.tied, model.head_bias) = (false, true))
+            },
+        ),
         (
             "norms of outputs alone",
             // The input of a part is the residual stream; the input and statistics of its output's norm are kept.

@@ -1,7 +1,7 @@
 //! Names and layouts of a decoder's parameters in Hugging Face checkpoints.
 
 use data::{CheckpointTensor, Form, TensorNaming};
-use spec::{NormPlacement, Transformer};
+use spec::{NormPlacement, SubLayers, Transformer};
 
 /// The checkpoint tensors that make up a parameter with `rows` rows, in row order, for each naming scheme that contains
 /// it.
@@ -11,14 +11,13 @@ pub(crate) fn checkpoint_tensors(
     rows: usize,
 ) -> Vec<(TensorNaming, Vec<CheckpointTensor>)> {
     let gpt2 = gpt2(parameter, rows).map(|tensor| (TensorNaming::Gpt2, vec![tensor]));
-    let llamas = [TensorNaming::Llama, TensorNaming::Phi3, TensorNaming::Starcoder2].into_iter().filter_map(
-        |naming| {
-            let tensors = llama(model, naming, parameter, rows)?;
-            Some((naming, tensors))
-        },
-    );
+    let llamas = [TensorNaming::Llama, TensorNaming::Phi3, TensorNaming::Starcoder2, TensorNaming::Phi]
+        .into_iter()
+        .filter_map(|naming| Some((naming, llama(model, naming, parameter, rows)?)));
     let gpt_neo = gpt_neo(model, parameter, rows).map(|tensors| (TensorNaming::GptNeo, tensors));
-    gpt2.into_iter().chain(llamas).chain(gpt_neo).collect()
+    let gpt_neox = gpt_neox(model, parameter, rows).map(|tensors| (TensorNaming::GptNeox, tensors));
+    let falcon = falcon(model, parameter, rows).map(|tensors| (TensorNaming::Falcon, tensors));
+    gpt2.into_iter().chain(llamas).chain(gpt_neo).chain(gpt_neox).chain(falcon).collect()
 }
 
 /// Splits a block parameter's name into block number, name in the block, and `weight` or `bias`.
@@ -86,9 +85,12 @@ fn llama(
     let Some((number, name, kind)) = in_block(parameter) else {
         let tensor = match parameter {
             "embedding.table" => "embed_tokens.weight",
+            "head.norm.weight" if naming == TensorNaming::Phi => "final_layernorm.weight",
+            "head.norm.bias" if naming == TensorNaming::Phi => "final_layernorm.bias",
             "head.norm.weight" => "norm.weight",
             "head.norm.bias" => "norm.bias",
             "head.weight" => "lm_head.weight",
+            "head.bias" => "lm_head.bias",
             _ => return None,
         };
         return Some(vec![plain(tensor.to_owned(), rows)]);
@@ -106,11 +108,14 @@ fn llama(
         }
         ("attention.q_norm", _) => &[("self_attn.q_norm", rows)],
         ("attention.k_norm", _) => &[("self_attn.k_norm", rows)],
+        ("attention.out", _) if naming == TensorNaming::Phi => &[("self_attn.dense", rows)],
         ("attention.out", _) => &[("self_attn.o_proj", rows)],
         ("mlp.gate_up", _) if naming == TensorNaming::Phi3 => &[("mlp.gate_up_proj", rows)],
         ("mlp.gate_up", _) => &[("mlp.gate_proj", rows / 2), ("mlp.up_proj", rows / 2)],
         ("mlp.up", _) if naming == TensorNaming::Starcoder2 => &[("mlp.c_fc", rows)],
         ("mlp.out", _) if naming == TensorNaming::Starcoder2 => &[("mlp.c_proj", rows)],
+        ("mlp.up", _) if naming == TensorNaming::Phi => &[("mlp.fc1", rows)],
+        ("mlp.out", _) if naming == TensorNaming::Phi => &[("mlp.fc2", rows)],
         ("mlp.up", _) => &[("mlp.up_proj", rows)],
         ("mlp.out", _) => &[("mlp.down_proj", rows)],
         _ => return None,
@@ -121,4 +126,74 @@ fn llama(
             .map(|&(tensor, rows)| plain(format!("layers.{number}.{tensor}.{kind}"), rows))
             .collect(),
     )
+}
+
+/// GPT-NeoX stores each head's queries, keys and values together.
+fn gpt_neox(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<CheckpointTensor>> {
+    let plain = |tensor: String| vec![CheckpointTensor { tensor, rows, form: Form::Plain }];
+    let Some((number, name, kind)) = in_block(parameter) else {
+        let tensor = match parameter {
+            "embedding.table" => "embed_in.weight",
+            "head.norm.weight" => "final_layer_norm.weight",
+            "head.norm.bias" => "final_layer_norm.bias",
+            "head.weight" => "embed_out.weight",
+            _ => return None,
+        };
+        return Some(plain(tensor.to_owned()));
+    };
+    let tensor = match name {
+        "attention.norm" => "input_layernorm",
+        "mlp.norm" => "post_attention_layernorm",
+        "attention.qkv" => "attention.query_key_value",
+        "attention.out" => "attention.dense",
+        "mlp.up" => "mlp.dense_h_to_4h",
+        "mlp.out" => "mlp.dense_4h_to_h",
+        _ => return None,
+    };
+    let tensor = format!("layers.{number}.{tensor}.{kind}");
+    Some(if name == "attention.qkv" { interleaved(model, &tensor) } else { plain(tensor) })
+}
+
+/// Falcon stores the queries that share a key together with their key and value.
+fn falcon(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<CheckpointTensor>> {
+    let plain = |tensor: String| vec![CheckpointTensor { tensor, rows, form: Form::Plain }];
+    let Some((number, name, kind)) = in_block(parameter) else {
+        let tensor = match parameter {
+            "embedding.table" => "word_embeddings.weight",
+            "head.norm.weight" => "ln_f.weight",
+            "head.norm.bias" => "ln_f.bias",
+            "head.weight" => "lm_head.weight",
+            _ => return None,
+        };
+        return Some(plain(tensor.to_owned()));
+    };
+    let tensor = match (name, model.sub_layers) {
+        ("attention.norm", SubLayers::Parallel) => "ln_attn",
+        ("attention.norm", SubLayers::Sequential | SubLayers::ParallelSharedNorm) => "input_layernorm",
+        ("mlp.norm", SubLayers::Parallel) => "ln_mlp",
+        ("mlp.norm", SubLayers::Sequential) => "post_attention_layernorm",
+        ("attention.qkv", _) => "self_attention.query_key_value",
+        ("attention.out", _) => "self_attention.dense",
+        ("mlp.up", _) => "mlp.dense_h_to_4h",
+        ("mlp.out", _) => "mlp.dense_4h_to_h",
+        _ => return None,
+    };
+    let tensor = format!("h.{number}.{tensor}.{kind}");
+    Some(if name == "attention.qkv" { interleaved(model, &tensor) } else { plain(tensor) })
+}
+
+/// Queries, keys and values from a tensor with, for each key head, its query heads, the key and the value.
+fn interleaved(model: &Transformer, tensor: &str) -> Vec<CheckpointTensor> {
+    let Transformer { heads, kv_heads, head_dim, .. } = *model;
+    let queries = heads / kv_heads * head_dim;
+    let group = queries + 2 * head_dim;
+    // The first row within a group, and the number of rows.
+    let parts = [(0, queries), (queries, head_dim), (queries + head_dim, head_dim)];
+    let slices = parts.into_iter().flat_map(|(start, rows)| {
+        (0..kv_heads).map(move |head| {
+            let form = Form::Slice { first: head * group + start, of: kv_heads * group };
+            CheckpointTensor { tensor: tensor.to_owned(), rows, form }
+        })
+    });
+    slices.collect()
 }

@@ -47,7 +47,21 @@ fn models_have_published_parameter_counts() {
         "model_type": "olmo3", "vocab_size": 100_278, "hidden_size": 5120, "intermediate_size": 27_648,
         "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8,
     });
+    let falcon_40b = json!({
+        "model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+        "num_kv_heads": 8, "new_decoder_architecture": true,
+    });
+    let falcon_11b = json!({
+        "model_type": "falcon", "hidden_size": 4096, "ffn_hidden_size": 16_384, "num_hidden_layers": 60,
+        "num_attention_heads": 32, "num_kv_heads": 8, "num_ln_in_parallel_attn": 1, "new_decoder_architecture": true,
+        "tie_word_embeddings": false,
+    });
     let cases = [
+        ("GPT-NeoX 20B", json!({ "model_type": "gpt_neox" }), 20_554_567_680),
+        ("Phi-1.5", json!({ "model_type": "phi" }), 1_418_270_720),
+        ("Falcon 7B", json!({ "model_type": "falcon" }), 6_921_720_704),
+        ("Falcon 40B", falcon_40b, 41_303_293_952),
+        ("Falcon 2 11B", falcon_11b, 11_102_822_400),
         ("OLMo 2 13B", olmo2, 13_716_198_400),
         ("OLMo 3 32B", olmo3, 32_233_522_176),
         ("Gemma 3 1B", gemma3, 999_885_952),

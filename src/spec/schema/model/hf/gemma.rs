@@ -18,6 +18,7 @@ const GEMMA: llama::FamilyDefaults = llama::FamilyDefaults {
     positions: 8192,
     base: 10_000.0,
     kind: None,
+    partial: None,
 };
 
 const GEMMA2: llama::FamilyDefaults =

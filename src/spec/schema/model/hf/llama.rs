@@ -22,6 +22,7 @@ pub(super) struct FamilyDefaults {
     pub(super) base: f64,
     /// As in [`rotary::Sizes`].
     pub(super) kind: Option<&'static str>,
+    pub(super) partial: Option<f64>,
 }
 
 pub(super) const LLAMA: FamilyDefaults = FamilyDefaults {
@@ -35,6 +36,7 @@ pub(super) const LLAMA: FamilyDefaults = FamilyDefaults {
     positions: 2048,
     base: 10_000.0,
     kind: None,
+    partial: None,
 };
 const MISTRAL: FamilyDefaults =
     FamilyDefaults { d_ff: 14_336, kv_heads: Some(8), positions: 131_072, ..LLAMA };
@@ -211,7 +213,15 @@ pub(super) fn shared(
     let head_dim = fields.size_or("head_dim", model.head_dim, absent.head_dim.unwrap_or(model.head_dim));
     let (rotary, score_factor) = rotary::read(
         fields,
-        &rotary::Sizes { head_dim, positions, context, original, base: absent.base, kind: absent.kind },
+        &rotary::Sizes {
+            head_dim,
+            positions,
+            context,
+            original,
+            base: absent.base,
+            kind: absent.kind,
+            partial: absent.partial,
+        },
     );
     let dropout =
         Dropout { attention: fields.dropout_rate("attention_dropout", 0.0, hf), ..Dropout::default() };

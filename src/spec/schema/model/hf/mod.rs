@@ -8,6 +8,7 @@ mod json;
 mod known;
 mod llama;
 mod olmo;
+mod parallel;
 mod published;
 mod quantization;
 mod rotary;
@@ -58,6 +59,9 @@ keywords! {
         Granite = "granite",
         Olmo2 = "olmo2",
         Olmo3 = "olmo3",
+        GptNeox = "gpt_neox",
+        Phi = "phi",
+        Falcon = "falcon",
     }
 }
 
@@ -80,6 +84,9 @@ impl ModelFamily {
             ModelFamily::Granite => "GraniteForCausalLM",
             ModelFamily::Olmo2 => "Olmo2ForCausalLM",
             ModelFamily::Olmo3 => "Olmo3ForCausalLM",
+            ModelFamily::GptNeox => "GPTNeoXForCausalLM",
+            ModelFamily::Phi => "PhiForCausalLM",
+            ModelFamily::Falcon => "FalconForCausalLM",
         }
     }
 
@@ -100,6 +107,9 @@ impl ModelFamily {
             | ModelFamily::Granite => llama::read(fields, hf, self),
             ModelFamily::Olmo2 => olmo::olmo2(fields, hf),
             ModelFamily::Olmo3 => olmo::olmo3(fields, hf),
+            ModelFamily::GptNeox => parallel::gpt_neox(fields, hf),
+            ModelFamily::Phi => parallel::phi(fields, hf),
+            ModelFamily::Falcon => parallel::falcon(fields, hf),
             ModelFamily::Phi3 => llama::phi3(fields, hf),
             ModelFamily::Starcoder2 => llama::starcoder2(fields, hf),
             ModelFamily::Gemma => gemma::gemma(fields, hf),

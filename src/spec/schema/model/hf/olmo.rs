@@ -36,7 +36,8 @@ pub(super) fn olmo3(fields: &ConfigFields, hf: &Hf) -> Transformer {
     if model.window.is_some() {
         // Version 4 of the library uses it in blocks with a window, too; version 5 the default.
         if base.is_none() && fields.number("rope_theta").is_some_and(|theta| theta != OLMO3_BASE) {
-            fields.unsupported("rope_theta", "500000, or `rope_parameters` with a base for each kind of layer");
+            fields
+                .unsupported("rope_theta", "500000, or `rope_parameters` with a base for each kind of layer");
         }
         model.rotary.window_base = Some(base.unwrap_or(OLMO3_BASE));
         model.window_attention_scale = model.attention_scale.map(|_| (model.head_dim as f64).sqrt().recip());

@@ -9,7 +9,7 @@ use crate::schema::model::{Rotary, RotaryScaling};
 
 /// The sizes that scaling depends on.
 pub(super) struct Sizes {
-    /// Channels per head.
+    /// Channels per head; below, the rotated ones.
     pub(super) head_dim: usize,
     /// `max_position_embeddings`.
     pub(super) positions: usize,
@@ -21,6 +21,8 @@ pub(super) struct Sizes {
     pub(super) base: f64,
     /// The table within `rope_parameters`, if it has one for each kind of layer.
     pub(super) kind: Option<&'static str>,
+    /// The family's default of the share of rotated channels; `None`: it rotates all.
+    pub(super) partial: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -68,7 +70,7 @@ const OF_OTHER_KINDS: &[&str] = &[
 /// keys.
 pub(super) fn read(fields: &ConfigFields, sizes: &Sizes) -> (Rotary, f64) {
     let whole = Value::from(1.0);
-    let mut is_whole = fields.require("partial_rotary_factor", &whole);
+    let mut is_whole = sizes.partial.is_some() || fields.require("partial_rotary_factor", &whole);
     fields.require("rope_interleaved", &Value::from(false));
     let base = fields.number("rope_theta").unwrap_or(sizes.base);
     let mut rotary = Rotary { base, ..Rotary::default() };
@@ -78,8 +80,18 @@ pub(super) fn read(fields: &ConfigFields, sizes: &Sizes) -> (Rotary, f64) {
         Some(kind) => newer.and_then(|table| table.table(kind)),
         None => newer,
     };
-    let Some(table) = older.or(newer) else { return (rotary, 1.0) };
-    is_whole &= table.require("partial_rotary_factor", &whole);
+    let table = older.or(newer);
+    let rotated;
+    let sizes = match sizes.partial {
+        None => sizes,
+        Some(share) => {
+            rotated = rotated_channels(fields, table.as_ref(), sizes, share);
+            rotary.channels = Some(rotated.head_dim).filter(|channels| *channels != sizes.head_dim);
+            &rotated
+        }
+    };
+    let Some(table) = table else { return (rotary, 1.0) };
+    is_whole &= sizes.partial.is_some() || table.require("partial_rotary_factor", &whole);
     // Scaling of a part of the channels has other numbers.
     if !is_whole {
         return (rotary, 1.0);
@@ -99,9 +111,29 @@ pub(super) fn read(fields: &ConfigFields, sizes: &Sizes) -> (Rotary, f64) {
         Kind::LongRope => (rotary.divisors, score_factor) = scaling.longrope(),
         Kind::Llama3 => rotary.scaling = Some(scaling.llama3()),
     }
+    if score_factor != 1.0 && rotary.channels.is_some() {
+        // Only the rotated channels are scaled.
+        table.unsupported(field, "scaling without an attention factor, if a part of the channels is rotated");
+    }
     table.ignore(OF_OTHER_KINDS);
     table.check_unread("rotary scaling");
     (rotary, score_factor)
+}
+
+/// The sizes with the number of rotated channels, for a family that rotates a part of each head. `share`: its default.
+fn rotated_channels(fields: &ConfigFields, table: Option<&ConfigFields>, sizes: &Sizes, share: f64) -> Sizes {
+    const FIELD: &str = "partial_rotary_factor";
+    let written = fields.number(FIELD);
+    let share = table.and_then(|table| table.number(FIELD)).or(written).unwrap_or(share);
+    let channels = (sizes.head_dim as f64 * share) as usize;
+    // 0 channels per head are reported elsewhere.
+    let fits = channels.is_multiple_of(2) && (1..=sizes.head_dim).contains(&channels) || sizes.head_dim == 0;
+    if !fits {
+        let message =
+            format!("{share} of {} channels per head is {channels}, not a number of pairs", sizes.head_dim);
+        fields.error(FIELD, message, "use a share of an even number of channels, of at most all".to_owned());
+    }
+    Sizes { head_dim: if fits { channels } else { sizes.head_dim }, ..*sizes }
 }
 
 struct Scaling<'a> {

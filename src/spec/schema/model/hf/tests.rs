@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::configurations::{gemma2, gpt2, llama, with};
 use super::*;
-use crate::schema::model::{Dropout, MlpActivation, Norm, NormPlacement, QkNormOver, Rotary};
+use crate::schema::model::{Dropout, MlpActivation, Norm, NormPlacement, QkNormOver, Rotary, SubLayers};
 use ops::Activation;
 
 fn hf() -> Hf {
@@ -256,7 +256,7 @@ fn scaled_rotations_equal_the_library() {
         let length = case["length"].as_u64().unwrap() as usize;
         let config = &case["config"];
         let model = read(config, &Hf { context: Some(length), ..hf() }).unwrap();
-        let found = model.rotary.frequencies().of_head(model.head_dim);
+        let found = model.rotary.frequencies().of_channels(model.rotated_channels());
         let expected: Vec<f64> =
             case["inverse_frequencies"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
         assert_eq!(found.len(), expected.len(), "{config}");
@@ -421,7 +421,10 @@ fn olmo_norms_outputs_and_all_heads() {
     let model = read(&json!({ "model_type": "olmo2" }), &hf()).unwrap();
     assert_eq!((model.norm, model.norm_placement), (Norm::Rms, NormPlacement::Output));
     assert_eq!((model.qk_norm, model.qk_norm_over), (true, QkNormOver::AllHeads));
-    assert_eq!((model.norm_epsilon, model.rotary.base, model.tied, model.window), (1e-5, 10_000.0, false, None));
+    assert_eq!(
+        (model.norm_epsilon, model.rotary.base, model.tied, model.window),
+        (1e-5, 10_000.0, false, None)
+    );
     let refused = read(&json!({ "model_type": "olmo2", "attention_bias": true }), &hf()).unwrap_err();
     assert!(refused.starts_with("`attention_bias` is true"), "{refused}");
 }
@@ -448,6 +451,85 @@ fn olmo_3_scales_rotations_of_the_full_context_alone() {
     assert_eq!((newer.rotary.base, newer.rotary.window_base), (1e6, Some(1e4)));
     let other = read(&json!({ "model_type": "olmo3", "rope_theta": 1e4 }), &hf()).unwrap_err();
     assert!(other.starts_with("`rope_theta` is 1"), "{other}");
+}
+
+#[test]
+fn gpt_neox_rotates_a_part_and_has_parallel_parts() {
+    let of = |changes: Value| read(&with(&json!({ "model_type": "gpt_neox" }), &changes), &hf());
+    let model = of(json!({})).unwrap();
+    assert_eq!(
+        (model.sub_layers, model.head_dim, model.rotary.channels),
+        (SubLayers::Parallel, 96, Some(24))
+    );
+    assert_eq!((model.rotary.base, model.tied, model.head_bias), (10_000.0, false, false));
+    let older =
+        of(json!({ "rotary_pct": 1.0, "rotary_emb_base": 500, "use_parallel_residual": false })).unwrap();
+    assert_eq!((older.sub_layers, older.rotary.channels), (SubLayers::Sequential, None));
+    assert_eq!(older.rotary.base, 500.0);
+    let table =
+        json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 300.0, "partial_rotary_factor": 0.5 });
+    let newer = of(json!({ "rope_parameters": table })).unwrap();
+    assert_eq!(
+        (newer.rotary.base, newer.rotary.channels, newer.rotary.divisors.len()),
+        (300.0, Some(48), 24)
+    );
+    let dropping = Hf { dropout: true, ..hf() };
+    let rates = json!({ "model_type": "gpt_neox", "hidden_dropout": 0.1, "attention_dropout": 0.2 });
+    let expected = Dropout { embedding: 0.1, attention: 0.2, residual: 0.1 };
+    assert_eq!(read(&rates, &dropping).unwrap().dropout, expected);
+    for (changes, expected) in [
+        (json!({ "attention_bias": false }), "`attention_bias` is false"),
+        (json!({ "rope_theta": 500.0 }), "`rope_theta` is 500.0"),
+        (json!({ "rotary_pct": 0.04 }), "0.04 of 96 channels per head is 3"),
+        (json!({ "rope_scaling": { "type": "yarn", "factor": 4.0 } }), "`rope_scaling.type` is \"yarn\""),
+    ] {
+        let found = of(changes).unwrap_err();
+        assert!(found.starts_with(expected), "{found}");
+    }
+}
+
+#[test]
+fn phi_shares_a_norm_and_has_a_bias_of_the_head() {
+    let of = |changes: Value| read(&with(&json!({ "model_type": "phi" }), &changes), &hf());
+    let model = of(json!({})).unwrap();
+    assert_eq!((model.sub_layers, model.head_bias), (SubLayers::ParallelSharedNorm, true));
+    assert_eq!((model.norm, model.bias, model.qkv_bias, model.tied), (Norm::Layer, true, true, false));
+    assert_eq!((model.head_dim, model.rotary.channels, model.kv_heads), (64, Some(32), 32));
+    let phi2 = of(json!({ "hidden_size": 2560, "partial_rotary_factor": 0.4 })).unwrap();
+    assert_eq!((phi2.head_dim, phi2.rotary.channels), (80, Some(32)));
+    let refused = of(json!({ "qk_layernorm": true })).unwrap_err();
+    assert!(refused.starts_with("`qk_layernorm` is true"), "{refused}");
+}
+
+#[test]
+fn falcon_has_its_kinds_of_blocks() {
+    let of = |changes: Value| read(&with(&json!({ "model_type": "falcon" }), &changes), &hf());
+    let parts = |changes: Value| of(changes).map(|model| (model.sub_layers, model.kv_heads));
+    assert_eq!(parts(json!({})), Ok((SubLayers::ParallelSharedNorm, 1)));
+    let new = |changes: Value| {
+        let new = json!({ "new_decoder_architecture": true, "hidden_size": 64, "num_attention_heads": 8,
+            "num_kv_heads": 2 });
+        parts(with(&new, &changes))
+    };
+    assert_eq!(new(json!({})), Ok((SubLayers::Parallel, 2)));
+    assert_eq!(new(json!({ "num_ln_in_parallel_attn": 1 })), Ok((SubLayers::ParallelSharedNorm, 2)));
+    let sequential = json!({ "parallel_attn": false, "multi_query": false });
+    assert_eq!(parts(sequential), Ok((SubLayers::Sequential, 71)));
+    let model = of(json!({})).unwrap();
+    assert_eq!((model.head_dim, model.d_ff, model.bias, model.tied), (64, 4 * 4544, false, true));
+    let dropping = Hf { dropout: true, ..hf() };
+    let dropped = json!({ "model_type": "falcon", "attention_dropout": 0.1 });
+    assert!(read(&dropped, &dropping).is_ok(), "the library does not use it");
+    for (config, expected) in [
+        (json!({ "alibi": true }), "`alibi` is true: ALiBi position biases are not supported"),
+        (json!({ "num_ln_in_parallel_attn": 2 }), "`num_ln_in_parallel_attn` is 2"),
+        (json!({ "new_decoder_architecture": true, "parallel_attn": false }), "`parallel_attn` is false"),
+        (json!({ "multi_query": false, "num_kv_heads": 1 }), "`num_kv_heads` is 1"),
+        (json!({ "hidden_dropout": 0.1 }), "`hidden_dropout` is 0.1"),
+    ] {
+        let found = read(&with(&json!({ "model_type": "falcon" }), &config), &dropping).unwrap_err();
+        assert!(found.starts_with(expected), "{found}");
+    }
 }
 
 #[test]

@@ -242,47 +242,47 @@ const LACKING: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "attention beside the feed-forward layer",
-        &[
-            "codegen",
-            "cohere",
-            "cohere2",
-            "falcon",
-            "gpt_neox",
-            "gpt_neox_japanese",
-            "gptj",
-            "phi",
-            "phi-msft",
-        ],
+        "interleaved rotation",
+        &["chatglm", "codegen", "cohere", "cohere2", "ernie4_5", "glm", "glm4", "gptj", "helium"],
     ),
-    (
-        "rotation of a part of the channels",
-        &["chatglm", "glm", "glm4", "nemotron", "persimmon", "stablelm", "stablelm_epoch"],
-    ),
+    ("layer norms with weights around zero", &["nemotron"]),
+    ("layer norms of queries and keys", &["persimmon"]),
+    ("a bias in its last block alone", &["gpt_neox_japanese"]),
     ("muP's multipliers", &["minicpm"]),
     ("block-sparse attention", &["phi3small", "reformer"]),
-    ("two rotary bases", &["gemma3n_text", "gemma4_text"]),
-    ("blocks without position encoding", &["exaone4"]),
+    ("embeddings of each layer", &["gemma3n_text", "gemma4_text"]),
     ("norms without weights", &["olmo"]),
     ("a position table with an offset", &["biogpt", "opt"]),
     ("sinusoidal or relative positions", &["ctrl", "transfo-xl", "xglm", "xlnet"]),
     ("two attention maps per head", &["diffllama"]),
     ("an activation with trained parameters", &["apertus"]),
-    ("interleaved rotation", &["ernie4_5", "helium"]),
 ];
 
 /// Families whose blocks `[model.transformer]` describes.
 const DESCRIBABLE: &[&str] = &[
     "arcee",
     "exaone",
+    "exaone4",
     "gpt_bigcode",
     "internlm",
     "internlm2",
     "openai-gpt",
+    "phi-msft",
     "qwen",
     "seed_oss",
+    "stablelm",
+    "stablelm_epoch",
     "yi",
     "Yi",
+];
+
+/// Parts of [`known::changed_part`] that `[model.transformer]` has.
+const DESCRIBABLE_PARTS: &[&str] = &[
+    "Granite's multipliers",
+    "attention beside the feed-forward layer",
+    "blocks without position encoding",
+    "norms of queries and keys",
+    "rotation of a part of the channels",
 ];
 
 /// What the model of an unknown family needs; `None` if nothing is known about it.
@@ -311,5 +311,6 @@ fn from_fields(map: &Map<String, Value>) -> Option<&'static str> {
     let changes = |(field, value): &(&String, &Value)| {
         !known::changes_nothing(field) && !known::is_neutral(field, value)
     };
-    map.iter().filter(changes).find_map(|(field, _)| known::changed_part(field))
+    let part = |(field, _): (&String, &Value)| known::changed_part(field);
+    map.iter().filter(changes).filter_map(part).find(|part| !DESCRIBABLE_PARTS.contains(part))
 }

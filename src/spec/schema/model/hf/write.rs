@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Hf, ModelFamily, describe};
 use crate::reader::declare::KeywordEnum;
-use crate::schema::model::{MlpActivation, RotaryScaling, Transformer};
+use crate::schema::model::{MlpActivation, RotaryScaling, SubLayers, Transformer};
 use data::TensorNaming;
 
 /// A model as the library names it.
@@ -31,6 +31,9 @@ impl HfConfiguration {
             | ModelFamily::Granite
             | ModelFamily::Olmo2
             | ModelFamily::Olmo3 => TensorNaming::Llama,
+            ModelFamily::GptNeox => TensorNaming::GptNeox,
+            ModelFamily::Phi => TensorNaming::Phi,
+            ModelFamily::Falcon => TensorNaming::Falcon,
             ModelFamily::Phi3 => TensorNaming::Phi3,
             ModelFamily::Starcoder2 => TensorNaming::Starcoder2,
             ModelFamily::GptNeo => TensorNaming::GptNeo,
@@ -94,6 +97,48 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
             "window_size": model.window.unwrap_or(model.context),
             "attention_types": layer_types(model, ["local", "global"]).map(|word| json!([[word], 1])).collect::<Value>(),
         }),
+        ModelFamily::GptNeox => json!({
+            "num_hidden_layers": model.layers,
+            "hidden_size": model.d_model,
+            "num_attention_heads": model.heads,
+            "max_position_embeddings": model.context,
+            "intermediate_size": model.d_ff,
+            "vocab_size": model.vocabulary,
+            "hidden_act": activation,
+            "layer_norm_eps": model.norm_epsilon,
+            "use_parallel_residual": model.sub_layers == SubLayers::Parallel,
+            "rotary_pct": rotated_share(model),
+            "rotary_emb_base": model.rotary.base,
+            "rope_scaling": scaling(model),
+            "tie_word_embeddings": model.tied,
+            "attention_dropout": model.dropout.attention,
+            "hidden_dropout": model.dropout.residual,
+        }),
+        ModelFamily::Falcon => {
+            let is_new =
+                model.sub_layers == SubLayers::Parallel || ![1, model.heads].contains(&model.kv_heads);
+            json!({
+                "num_hidden_layers": model.layers,
+                "hidden_size": model.d_model,
+                "num_attention_heads": model.heads,
+                "num_kv_heads": if is_new { model.kv_heads } else { model.heads },
+                "max_position_embeddings": model.context,
+                "ffn_hidden_size": model.d_ff,
+                "vocab_size": model.vocabulary,
+                "activation": activation,
+                "layer_norm_epsilon": model.norm_epsilon,
+                "new_decoder_architecture": is_new,
+                "multi_query": model.kv_heads == 1,
+                "parallel_attn": model.sub_layers != SubLayers::Sequential,
+                "num_ln_in_parallel_attn": is_new.then_some(if model.sub_layers == SubLayers::Parallel { 2 } else { 1 }),
+                "bias": model.bias,
+                "rope_theta": model.rotary.base,
+                "rope_scaling": scaling(model),
+                "tie_word_embeddings": model.tied,
+                "attention_dropout": 0.0,
+                "hidden_dropout": 0.0,
+            })
+        }
         ModelFamily::Llama
         | ModelFamily::Mistral
         | ModelFamily::Qwen2
@@ -105,6 +150,7 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
         | ModelFamily::Granite
         | ModelFamily::Olmo2
         | ModelFamily::Olmo3
+        | ModelFamily::Phi
         | ModelFamily::Phi3
         | ModelFamily::Starcoder2 => {
             let mut fields = json!({
@@ -137,6 +183,12 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
                     "use_bias": model.bias,
                     "embedding_dropout": model.dropout.embedding,
                     "residual_dropout": model.dropout.residual,
+                }),
+                ModelFamily::Phi => json!({
+                    "layer_norm_eps": model.norm_epsilon,
+                    "partial_rotary_factor": rotated_share(model),
+                    "embd_pdrop": model.dropout.embedding,
+                    "resid_pdrop": model.dropout.residual,
                 }),
                 ModelFamily::Gemma => json!({ "hidden_activation": activation }),
                 ModelFamily::Qwen2 | ModelFamily::Qwen3 if model.window.is_some() => json!({
@@ -217,6 +269,13 @@ fn scaling(model: &Transformer) -> Value {
     })
 }
 
+/// The share of a head's rotated channels: the library rounds its product with the channels down.
+fn rotated_share(model: &Transformer) -> f64 {
+    let [rotated, channels] = [model.rotated_channels(), model.head_dim].map(|channels| channels as f64);
+    let share = rotated / channels;
+    if share * channels < rotated { (rotated + 0.5) / channels } else { share }
+}
+
 /// The scaling with the base of the rotation.
 fn scaling_with_base(model: &Transformer) -> Value {
     let mut table = scaling(model);
@@ -256,6 +315,13 @@ mod tests {
             ModelFamily::Granite => json!({
                 "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0,
             }),
+            ModelFamily::GptNeox => json!({ "num_hidden_layers": 4, "rotary_pct": 0.5 }),
+            ModelFamily::Phi => {
+                json!({ "hidden_size": 2560, "partial_rotary_factor": 0.4, "num_key_value_heads": 8 })
+            }
+            ModelFamily::Falcon => {
+                json!({ "new_decoder_architecture": true, "hidden_size": 64, "num_attention_heads": 4, "num_kv_heads": 2 })
+            }
             ModelFamily::Olmo2 => json!({ "num_key_value_heads": 8 }),
             ModelFamily::Olmo3 => json!({
                 "rope_scaling": { "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512 },

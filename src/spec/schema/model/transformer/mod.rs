@@ -102,7 +102,7 @@ key_table! {
         pub qkv_bias: bool = Boolean, default same_flag(bias);
         /// Whether the head shares its weight with the token embedding (weight tying).
         pub tied: bool = Boolean, default true;
-        /// Whether the head has a bias.
+        /// Whether the head has a bias, which `logit_scale` does not scale. Needs `tied = false`.
         pub head_bias: bool = Boolean, default false;
         /// Factor of the logits (Granite's is one over `logits_scaling`).
         pub logit_scale: Option<f64> = Optional(POSITIVE), default None;

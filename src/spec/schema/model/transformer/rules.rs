@@ -22,6 +22,8 @@ const WINDOW_SCALE: &str = "model.transformer.window_attention_scale";
 const QK_NORM: &str = "model.transformer.qk_norm";
 const QK_NORM_OVER: &str = "model.transformer.qk_norm_over";
 const SUB_LAYERS: &str = "model.transformer.sub_layers";
+const HEAD_BIAS: &str = "model.transformer.head_bias";
+const TIED: &str = "model.transformer.tied";
 const NORM_PLACEMENT: &str = "model.transformer.norm_placement";
 const WINDOW_BASE: &str = "model.transformer.rotary.window_base";
 const LOW: &str = "model.transformer.rotary.scaling.low";
@@ -37,6 +39,7 @@ impl Transformer {
         self.window_scale_needs_window(tree)?;
         self.qk_norm_over_needs_qk_norm(tree)?;
         self.parallel_parts_need_pre_norms(tree)?;
+        self.head_bias_needs_own_weight(tree)?;
         self.rotary_needs_even_head_dim(tree)?;
         self.rotary_needs_rotary_positions(tree)?;
         self.rotated_channels_are_pairs_of_a_head(tree)?;
@@ -143,6 +146,20 @@ impl Transformer {
             &[SUB_LAYERS, NORM_PLACEMENT],
             tree,
             "use norm_placement = \"pre\" or sub_layers = \"sequential\"",
+        ))
+    }
+
+    /// A layer is trained or frozen as a whole, and a tied weight is the embedding's.
+    fn head_bias_needs_own_weight(&self, tree: &Table) -> Result<(), Problem> {
+        if !self.head_bias || !self.tied {
+            return Ok(());
+        }
+        let message = "head_bias is for a head with its own weight, and tied = true shares the embedding's";
+        Err(attach_span(
+            message.to_owned(),
+            &[HEAD_BIAS, TIED],
+            tree,
+            "use tied = false or head_bias = false",
         ))
     }
 
