@@ -77,7 +77,10 @@ FALCON = GPT_NEOX | {
     "attention.out": ["self_attention.dense"],
 }
 FALCON_NEW = FALCON | {"attention.norm": ["ln_attn"], "mlp.norm": ["ln_mlp"]}
-NAMES = {"gpt_neox": GPT_NEOX, "phi": PHI, "falcon": FALCON, "olmo2": OLMO2, "olmo3": OLMO2, "gpt2": GPT2, "gemma2": GEMMA2, "gemma3_text": GEMMA2, "phi3": PHI3, "starcoder2": STARCODER2, "gpt_neo": GPT_NEO}
+NAMES = {
+    "gpt_neox": GPT_NEOX, "phi": PHI, "falcon": FALCON, "olmo2": OLMO2, "olmo3": OLMO2, "gpt2": GPT2, "gemma2": GEMMA2,
+    "gemma3_text": GEMMA2, "phi3": PHI3, "starcoder2": STARCODER2, "gpt_neo": GPT_NEO,
+}
 
 
 class HuggingFace:

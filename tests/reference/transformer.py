@@ -122,10 +122,7 @@ def attention(run, parameters, layer, window, dropped, x):
     heads = qkv.unflatten(-1, (run.heads + 2 * run.kv_heads, -1)).transpose(1, 2)
     q, k, v = heads.split([run.heads, run.kv_heads, run.kv_heads], dim=1)
     if run.qk_norm and run.qk_norm_over == "all_heads":
-        q, k = (
-            norm_heads(run, parameters, f"{name}.{part}", x.transpose(1, 2).flatten(2)).unflatten(2, x.shape[1::2]).transpose(1, 2)
-            for part, x in (("q_norm", q), ("k_norm", k))
-        )
+        q, k = (norm_all_heads(run, parameters, f"{name}.{part}", x) for part, x in (("q_norm", q), ("k_norm", k)))
     elif run.qk_norm:
         q, k = (norm_heads(run, parameters, f"{name}.{part}", x) for part, x in (("q_norm", q), ("k_norm", k)))
     if rotary := rotary_of(run, layer, window):
@@ -143,7 +140,9 @@ def rotary_of(run, layer, window):
     every, base = (run.rotary.get(key, "off") for key in ("skip_every", "window_base"))
     if run.positions != "rotary" or every != "off" and (layer + 1) % every == 0:
         return None
-    return run.rotary | {"base": base, "scaling": "off", "divisors": []} if window is not None and base != "off" else run.rotary
+    if window is None or base == "off":
+        return run.rotary
+    return run.rotary | {"base": base, "scaling": "off", "divisors": []}
 
 
 def attend(run, window, dropped, q, k, v):
@@ -226,6 +225,12 @@ def norm_heads(run, parameters, name, x):
     if run.norm == "rms_zero_centered":
         weight = 1 + weight
     return F.rms_norm(x.float(), weight.shape, weight, run.norm_epsilon).to(x.dtype)
+
+
+def norm_all_heads(run, parameters, name, x):
+    """Heads [B, H, T, D] normalized together."""
+    row = norm_heads(run, parameters, name, x.transpose(1, 2).flatten(2))
+    return row.unflatten(2, x.shape[1::2]).transpose(1, 2)
 
 
 def linear(run, parameters, name, x):

@@ -273,9 +273,7 @@ impl Weights {
             let needed = format!("{}{or_more}", TensorType::f32(&dims));
             return Err(WeightsError::Other { path, tensor: name.clone(), found, needed });
         }
-        let block =
-            RowBlock { file: *file, tensor: name.clone(), first, columns, rows, is_transposed, quantized };
-        Ok((block, tensor))
+        Ok(RowBlock { file: *file, tensor: name.clone(), first, columns, rows, is_transposed, quantized })
     }
 }
 
