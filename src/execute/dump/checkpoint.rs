@@ -116,14 +116,14 @@ fn trained<'a>(
     saved.iter_mut().for_each(|tensor| tensor.name.insert_str(0, BASE));
     for parameter in program.parameters.iter().filter(|parameter| is_factor(parameter)) {
         let name = program.full_name(parameter.value);
-        let all_rows = program.ty(parameter.value).shape.dims()[0];
+        let all_rows = || std::iter::once(0..program.ty(parameter.value).shape.dims()[0]).collect();
         let (layer, factor) = name.rsplit_once('.').unwrap_or_default();
         let mut tensors = joined(tensors_of(&format!("{layer}.weight")));
         if let Some((stacked, part)) = graph::stacked_layer(layer).filter(|_| tensors.is_empty()) {
             let parts = tensors_of(&format!("{stacked}.weight"));
             // The factor has the rows of its part. Slices of one tensor have no factors of their own.
             let is_split = joined(parts).len() == parts.len() && parts.len() > 1;
-            tensors.extend(parts.get(part).filter(|_| is_split).map(|tensor| (tensor, vec![0..all_rows])));
+            tensors.extend(parts.get(part).filter(|_| is_split).map(|tensor| (tensor, all_rows())));
         }
         if tensors.is_empty() {
             return Err(name);
@@ -133,7 +133,7 @@ fn trained<'a>(
             saved.push(SavedTensor {
                 name: format!("{BASE}{module}.{factor}.weight"),
                 parameter: parameter.value,
-                rows: if factor == "lora_A" { std::iter::once(0..all_rows).collect() } else { rows },
+                rows: if factor == "lora_A" { all_rows() } else { rows },
                 form: Form::Plain,
             });
         }
