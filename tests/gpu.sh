@@ -110,8 +110,8 @@ tests() {
 inspect() {
     # A kernel is looked up in several modules: a failed lookup is no error.
     sanitize memcheck 40 "--report-api-errors no"
+    counters 90
     sanitize racecheck 100 ""
-    counters 100
 }
 
 # sanitize TOOL SECONDS OPTIONS: the tests of the kernels with shared memory or computed addresses, under compute-sanitizer. No
@@ -128,7 +128,7 @@ counters() {
     local names='^(attention|layer_norm|rms_norm|cross_entropy|adam|cast|activation|gate|rotary|norm_partials)'
     step counters "$1" ncu --clock-control none --target-processes all --kernel-name-base function \
         --kernel-name "regex:$names" --launch-skip 40 --launch-count 120 --csv --page raw --log-file "$work/counters.csv" \
-        --section SpeedOfLight --section Occupancy --section LaunchStats --section WarpStateStats \
+        --section SpeedOfLight --section LaunchStats --section WarpStateStats \
         "$runner" sweep "$experiment" --device "$device" --out "$work/counted" --filter "${strategies[0]}" \
         --set measure.steps=1 --set measure.warmup_steps=1 --set evaluation=off --timeout 120s &&
         step counters-table 10 python3 tests/reference/card_counters.py "$work/counters.csv"

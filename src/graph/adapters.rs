@@ -34,17 +34,17 @@ pub struct AdaptableLinear {
     pub path: String,
     pub in_features: usize,
     pub out_features: usize,
-    /// Of a part of a stacked layer.
+    /// The part, if it is one of a stacked layer.
     part: Option<StackedPart>,
 }
 
 /// A part of a stacked layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct StackedPart {
-    /// Its number, of this many parts.
+    /// The index among the `count` parts.
     number: usize,
     count: usize,
-    /// Of the whole weight.
+    /// The rows of the stacked weight.
     rows: usize,
 }
 
@@ -143,7 +143,7 @@ pub struct TargetMatches {
 /// Prefixes and patterns select the layers that the library's class of this model has: stacked ones if it stacks them,
 /// else their parts. They select the other form only if they match no layer of this form.
 ///
-/// `naming`: of the model's class in the library, if it has one.
+/// `naming`: the tensor names of the model's class in the library, if it has one.
 pub fn targeted(
     model: &Model,
     layers: &[AdaptableLinear],
@@ -153,10 +153,11 @@ pub fn targeted(
     let at = |path: &str| (0..layers.len()).filter(|&layer| layers[layer].path == path).collect::<Vec<_>>();
     let mut selected: Vec<Vec<usize>> = targets.iter().map(|target| at(target)).collect();
     if selected.iter().any(Vec::is_empty) {
-        let forms = forms(model, layers, naming());
+        let naming = naming();
+        let forms = forms(model, layers, naming);
         for (target, found) in targets.iter().zip(&mut selected).filter(|(_, found)| found.is_empty()) {
             let by_path = forms.iter().map(|form| by_path(layers, form, target));
-            let by_module = std::iter::once_with(|| by_module(model, layers, target));
+            let by_module = std::iter::once_with(|| by_module(model, layers, naming, target));
             *found = by_path.chain(by_module).find(|found| !found.is_empty()).unwrap_or_default();
         }
     }
@@ -192,11 +193,18 @@ fn by_path(layers: &[AdaptableLinear], form: &[usize], target: &str) -> Vec<usiz
     form.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(&layer, _)| layer).collect()
 }
 
-/// As in PEFT: a module's path ends with the name.
-fn by_module(model: &Model, layers: &[AdaptableLinear], target: &str) -> Vec<usize> {
+/// As in PEFT: a module's path ends with the name. Modules of any class, if that of the model is unknown.
+fn by_module(
+    model: &Model,
+    layers: &[AdaptableLinear],
+    naming: Option<TensorNaming>,
+    target: &str,
+) -> Vec<usize> {
     let ends_with =
         |path: &str| path.strip_suffix(target).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-    let has_name = |layer: &AdaptableLinear| layer.modules(model).any(|(_, path)| ends_with(&path));
+    let has_name = |layer: &AdaptableLinear| {
+        layer.modules(model).any(|(of, path)| naming.is_none_or(|naming| of == naming) && ends_with(&path))
+    };
     (0..layers.len()).filter(|&layer| has_name(&layers[layer])).collect()
 }
 

@@ -168,3 +168,15 @@ impl Operation for LayerNormBackward {
         &[1, 2]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_has_up_to_256_partial_sums() {
+        let rows = |rows| LayerNormBackward::rows_per_partial(rows, Processor::Cuda);
+        assert_eq!([1, 1024, 1025, 4096, 16_384, 1 << 20].map(rows), [4, 4, 8, 16, 64, 64]);
+        assert_eq!(LayerNormBackward::rows_per_partial(1, Processor::Cpu), 64);
+    }
+}

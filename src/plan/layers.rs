@@ -100,7 +100,8 @@ fn adapters(
     let trained = trained_layers(graph, lora, &targeted, tree)?;
     let targets = targeted.iter().map(|layer| layer.path.clone()).collect();
     let tables = lora.tables.filter(|tables| *tables != params);
-    Ok(Lora { targets, trained, tables, base: lora.base.beside(params), ..lora.clone() })
+    let rslora = lora.rslora && lora.rank > 1;
+    Ok(Lora { targets, trained, tables, rslora, base: lora.base.beside(params), ..lora.clone() })
 }
 
 /// The linear layers of a block that LoRA adapts.
@@ -120,10 +121,12 @@ fn lora_targets<'l>(
     if let Some(&unknown) = unknown.first() {
         let name = &lora.targets[unknown];
         let message = format!("lora: unknown target `{name}`: not a linear layer of this model's blocks");
-        let help = if ["head", "lm_head", "embed_out"].contains(&name.as_str()) {
-            "adapters are in blocks; to train the head in full, use trained = [\"head\"]".to_owned()
-        } else {
-            suggest_names(&paths, name)
+        let help = match name.as_str() {
+            "head" | "lm_head" | "embed_out" => {
+                "adapters are in blocks; to train the head in full, use trained = [\"head\"]".to_owned()
+            }
+            "all" | "all_linear" => "did you mean `all-linear`?".to_owned(),
+            _ => suggest_names(&paths, name),
         };
         return Err(attach_span(message, &[TARGETS], tree, help));
     }
@@ -378,8 +381,9 @@ mod tests {
         ] {
             assert_eq!(targets(names).unwrap(), all);
         }
-        // Parts by name only.
-        assert_eq!(targets(&["v_proj", "attention.q"]).unwrap(), ["attention.q", "attention.v"]);
+        // Parts by this program's names only: the class has no such modules.
+        assert_eq!(targets(&["attention.v", "attention.q"]).unwrap(), ["attention.q", "attention.v"]);
+        assert!(targets(&["q_proj"]).is_err());
         assert_eq!(
             targets(&["attention.w"]).unwrap_err(),
             "lora: unknown target `attention.w`: not a linear layer of this model's blocks; use `attention.q`, \

@@ -63,8 +63,13 @@ lora = { rank = 2, alpha = 6, targets = ["attention.out", "{projection}"], train
 """
 
 
-# Model types that have one module for queries, keys and values.
-STACKED = ("gpt2", "phi3")
+# The module of queries, keys and values, of model types that have one.
+STACKED = {
+    "gpt2": "c_attn",
+    "phi3": "qkv_proj",
+    "gpt_neox": "query_key_value",
+    "falcon": "query_key_value",
+}
 
 
 def swept(work, name, folder, steps, option):
@@ -75,7 +80,7 @@ def swept(work, name, folder, steps, option):
     text = EXPERIMENT.format(folder=folder, weights=weights, text=Path(__file__).resolve(), steps=steps, rate=RATE)
     configuration = json.loads((folder / "config.json").read_text())
     if not configuration["tie_word_embeddings"]:
-        projection = "qkv_proj" if configuration["model_type"] == "phi3" else "v_proj"
+        projection = STACKED.get(configuration["model_type"], "v_proj")
         text += UNTIED.replace("{projection}", projection)
     experiment.write_text(text)
     command = [RUNNER, "sweep", experiment, "--device", "cpu", "--out", work / "results", option, work / name]

@@ -348,10 +348,13 @@ impl Finder<'_> {
             [] | [1] | [1, 1] => ([rows, columns], 1),
             [count] if count == rows => ([1, columns], 1),
             [count, 1] if count == rows => ([1, columns], 1),
-            _ if found.dims == blocks && scales.ends_with("_inv") => ([SCALED_BLOCK; 2], blocks[1]),
+            _ if found.dims == blocks => ([SCALED_BLOCK; 2], blocks[1]),
             _ => {
                 let name = brief::line(name);
-                return Err(format!("its `{name}` is {found}; it needs one scale, {rows} or {blocks:?}"));
+                let [high, wide] = blocks;
+                return Err(format!(
+                    "its `{name}` is {found}; it needs one scale, {rows} (one per row) or {high} x {wide} (one per block)"
+                ));
             }
         };
         let count = found.dims.iter().product();

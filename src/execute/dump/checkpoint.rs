@@ -13,7 +13,7 @@ use crate::prepare::Prepared;
 use compile::{Parameter, Program};
 use data::{CheckpointTensor, Form, StoredParameters, TensorNaming};
 use ops::ValueId;
-use spec::{HfConfiguration, Lora, Model, RunConfig};
+use spec::{HfConfiguration, Lora, Model, Positions, RunConfig};
 
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
@@ -34,6 +34,19 @@ pub(super) fn files(config: &RunConfig) -> [&'static str; 2] {
 pub(super) fn configuration(config: &RunConfig) -> Option<HfConfiguration> {
     let Model::Transformer(model) = &config.model;
     model.hf_configuration()
+}
+
+/// Why an adapter would be another one in the library.
+pub(super) fn untransferable(config: &RunConfig) -> Option<&'static str> {
+    let (Model::Transformer(model), lora) = (&config.model, config.strategy.lora.as_ref()?);
+    let trains_table = lora.trained.iter().any(|layer| layer == "embedding");
+    if trains_table && model.tied {
+        Some("with a tied head, PEFT trains a copy of the embedding that the head does not use")
+    } else if trains_table && model.positions == Positions::Learned {
+        Some("PEFT's copy of the position table has all rows of the base, not those of this context")
+    } else {
+        None
+    }
 }
 
 /// A tensor of the file: rows of a parameter.
@@ -102,8 +115,8 @@ fn parameters<'a>(
     Ok(saved)
 }
 
-/// The factors of LoRA and the layers trained in full under PEFT's names. Layers that the library splits, but that have
-/// one factor A here: each part gets it, and its own rows of B.
+/// The factors of LoRA and the layers trained in full under PEFT's names. If the library splits a layer that has one A
+/// here, each part stores a copy of A and its rows of B.
 fn trained<'a>(
     program: &Program,
     naming: TensorNaming,

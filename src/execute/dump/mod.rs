@@ -66,7 +66,7 @@ impl DumpContents {
         }
     }
 
-    /// Why a run has nothing to write.
+    /// Why a run cannot be written.
     pub fn missing(self, config: &RunConfig) -> Option<&'static str> {
         if self == DumpContents::Tensors {
             None
@@ -77,7 +77,7 @@ impl DumpContents {
         } else if config.strategy.lora.is_some() && config.model.weights().is_none() {
             Some("its base is randomly initialized; factors need the `weights` that they belong to")
         } else {
-            None
+            checkpoint::untransferable(config)
         }
     }
 }

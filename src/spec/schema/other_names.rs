@@ -90,6 +90,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     strategy(&["adapters", "adapter", "peft", "peft_config", "peft_type", "use_peft", "use_lora", "lora_config"], "it trains low-rank factors beside a frozen base", "lora = { rank = 8, alpha = 16, targets = [\"*\"] }"),
     strategy(&["all_linear", "lora_target_linear", "target_all_linear"], "it adds factors to every linear layer of the blocks", "lora = { rank = 8, alpha = 16, targets = [\"*\"] }"),
     strategy(&["apply_lora_to_mlp"], "it adds factors to the feed-forward layers too", "lora = { rank = 8, alpha = 16, targets = [\"attention\", \"mlp\"] }"),
+    strategy(&["lora_dropout"], "it drops elements of the factors' inputs", "lora = { rank = 8, alpha = 16, targets = [\"all-linear\"], dropout = 0.1 }"),
     nothing(&["use_dora", "dora", "apply_lora_to_output", "layers_to_transform", "init_lora_weights", "loftq_config"], "adapters are plain LoRA in the linear layers of all blocks; this option is not supported"),
     nothing(&["task_type", "bias", "fan_in_fan_out", "inference_mode"], "it has no counterpart in `lora`").within("lora"),
     strategy(&["unfrozen_parameters", "trainable_layers"], "layers are trained unless they are frozen", "freeze = [\"embedding\", \"blocks.0\"]"),

@@ -20,7 +20,17 @@ const SHAPES: [[usize; 4]; 7] = [
 use DType::{BF16, F16, F32};
 
 /// Types of tables and of x.
-const TYPES: [(DType, DType); 5] = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16)];
+const TYPES: [(DType, DType); 9] = [
+    (F32, F32),
+    (F32, BF16),
+    (F32, F16),
+    (BF16, F32),
+    (BF16, BF16),
+    (BF16, F16),
+    (F16, F32),
+    (F16, BF16),
+    (F16, F16),
+];
 
 /// Types of the tables' gradients and of dx.
 const GRADIENTS: [(DType, DType); 7] =

@@ -1,6 +1,6 @@
 //! Layer normalisation over rows.
 
-use ops::{Cast, DType, LayerNorm, LayerNormBackward, Op, Processor};
+use ops::{Cast, DType, LayerNorm, LayerNormBackward, Op};
 
 use super::harness::Devices;
 use super::numbers::Data;
@@ -47,13 +47,6 @@ pub(crate) fn backward_flags(elements: usize, devices: &Devices) -> impl Iterato
 /// Whether this is the first entry with these types of y and x: the forward pass has no gradient type.
 pub(crate) fn is_first_of_forward_types(dtype: DType, x_dtype: DType, gradients: DType) -> bool {
     TYPES.iter().find(|types| (types.0, types.1) == (dtype, x_dtype)) == Some(&(dtype, x_dtype, gradients))
-}
-
-#[test]
-fn a_card_has_up_to_256_partial_sums() {
-    let rows = |rows| LayerNormBackward::rows_per_partial(rows, Processor::Cuda);
-    assert_eq!([1, 1024, 1025, 4096, 16_384, 1 << 20].map(rows), [4, 4, 8, 16, 64, 64]);
-    assert_eq!(LayerNormBackward::rows_per_partial(1, Processor::Cpu), 64);
 }
 
 #[test]

@@ -89,9 +89,13 @@ __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* tabl
     REGISTER(embedding_##suffix)
 
 EMBEDDING(float, float, f32_f32)
+EMBEDDING(float, bf16, f32_bf16)
+EMBEDDING(float, f16, f32_f16)
 EMBEDDING(bf16, float, bf16_f32)
 EMBEDDING(bf16, bf16, bf16_bf16)
+EMBEDDING(bf16, f16, bf16_f16)
 EMBEDDING(f16, float, f16_f32)
+EMBEDDING(f16, bf16, f16_bf16)
 EMBEDDING(f16, f16, f16_f16)
 
 template <int Width, class X, class G>

@@ -26,9 +26,13 @@ type Kernels = &'static [(DType, DType, &'static str)];
 /// By the types of the tables and of x.
 const EMBEDDING: Kernels = &[
     (DType::F32, DType::F32, "embedding_f32_f32"),
+    (DType::F32, DType::BF16, "embedding_f32_bf16"),
+    (DType::F32, DType::F16, "embedding_f32_f16"),
     (DType::BF16, DType::F32, "embedding_bf16_f32"),
     (DType::BF16, DType::BF16, "embedding_bf16_bf16"),
+    (DType::BF16, DType::F16, "embedding_bf16_f16"),
     (DType::F16, DType::F32, "embedding_f16_f32"),
+    (DType::F16, DType::BF16, "embedding_f16_bf16"),
     (DType::F16, DType::F16, "embedding_f16_f16"),
 ];
 

@@ -357,7 +357,7 @@ impl Text {
             }
             _ => return Ok(()),
         };
-        let RoleTemplates { begin: _, system, user, assistant, tool, end: _ } = &**roles;
+        let RoleTemplates { begin, system, user, assistant, tool, end } = &**roles;
         let key = |key: &str| format!("data.text.template{key}");
         let problem = |message: &str, keys: [String; 2], help: &str| {
             Err(attach_span(message.to_owned(), &keys.each_ref().map(String::as_str), tree, help))
@@ -366,6 +366,14 @@ impl Text {
             let message = "template has no text for messages";
             let help = "add user = \"[INST] {content} [/INST]\" and assistant = \"{content}</s>\"";
             return problem(message, [key(""), key("")], help);
+        }
+        for (name, text) in [(".begin", begin), (".end", end)] {
+            let has = |place: &&str| text.as_ref().is_some_and(|text| text.contains(*place));
+            if ["{content}", "{role}", "{system}"].iter().any(has) {
+                let message =
+                    "template.begin and template.end stand once per document: they have no placeholders";
+                return problem(message, [key(name), key("")], "move the placeholder to the text of a role");
+            }
         }
         let includes_system =
             |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains("{system}"));

@@ -158,7 +158,7 @@ pub const CONFLICTS: &[Conflict] = &[
         check: |run| {
             (run.strategy.lora.is_some() && !run.strategy.freeze.is_empty()).then(|| {
                 message(
-                    "lora already freezes the whole model; freeze has no effect",
+                    "lora freezes all layers except lora.trained; freeze has no effect",
                     "use freeze = [] or lora = \"off\"",
                 )
             })

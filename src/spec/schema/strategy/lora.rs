@@ -38,11 +38,12 @@ key_table! {
         /// Whether the product is scaled by `alpha / sqrt(rank)` (rank-stabilized LoRA; PEFT: `use_rslora`).
         pub rslora: bool = Boolean, default false;
         /// Layers trained in full beside the factors, such as the embedding, by name or pattern (PEFT:
-        /// `modules_to_save`). A planned run lists every matching scope.
+        /// `modules_to_save`). A planned run lists the outermost matching layers.
         pub trained: Vec<String> = LAYERS, default Vec::new();
         /// Storage format of the frozen linear layers of blocks; "params": as `params`.
         pub base: LoraBase = keyword(), default LoraBase::Params;
-        /// Storage dtype of the frozen embedding tables and of the head's weight; "off": as `params`.
+        /// Storage dtype of the frozen embedding tables and of the head's weight; "off": as `params`. A head in fewer bits
+        /// than `precision` is cast for its matmul.
         pub tables: Option<StorageDtype> = Optional(keyword()), default None;
         /// Whether the scales of nf4 are quantized as well, as QLoRA does (default with `base = "nf4"`; no other base
         /// supports it).
