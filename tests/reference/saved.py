@@ -79,7 +79,8 @@ def swept(work, name, folder, steps, option):
     experiment = work / f"{name}.toml"
     text = EXPERIMENT.format(folder=folder, weights=weights, text=Path(__file__).resolve(), steps=steps, rate=RATE)
     configuration = json.loads((folder / "config.json").read_text())
-    if not configuration["tie_word_embeddings"]:
+    # Versions of the library name the head of GPT-NeoX differently.
+    if not configuration["tie_word_embeddings"] and configuration["model_type"] != "gpt_neox":
         projection = STACKED.get(configuration["model_type"], "v_proj")
         text += UNTIED.replace("{projection}", projection)
     experiment.write_text(text)

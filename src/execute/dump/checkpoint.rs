@@ -39,11 +39,14 @@ pub(super) fn configuration(config: &RunConfig) -> Option<HfConfiguration> {
 /// Why an adapter would be another one in the library.
 pub(super) fn untransferable(config: &RunConfig) -> Option<&'static str> {
     let (Model::Transformer(model), lora) = (&config.model, config.strategy.lora.as_ref()?);
-    let trains_table = lora.trained.iter().any(|layer| layer == "embedding");
+    let trains = |layer: &str| lora.trained.iter().any(|trained| trained == layer);
+    let trains_table = trains("embedding");
     if trains_table && model.tied {
         Some("with a tied head, PEFT trains a copy of the embedding that the head does not use")
     } else if trains_table && model.positions == Positions::Learned {
         Some("PEFT's copy of the position table has all rows of the base, not those of this context")
+    } else if trains("head") && configuration(config)?.naming() == TensorNaming::GptNeox {
+        Some("the library's versions name the head of GPT-NeoX differently")
     } else {
         None
     }
