@@ -103,7 +103,7 @@ const ADAPTED: &[&str] = &[
     r#"{ rank = 2, alpha = 4, targets = ["mlp.*up"], base = "nf4" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
     r#"{ rank = 2, alpha = 4, targets = ["attention.q", "attention.v", "mlp"], dropout = 0.1, rslora = true }"#,
-    r#"{ rank = 1, alpha = 4, targets = ["v_proj"], trained = ["embedding", "head"], base = "int8" }"#,
+    r#"{ rank = 1, alpha = 4, targets = ["attention.v"], trained = ["embedding", "head"], base = "int8" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["all-linear"], dropout = 0.1, base = "nf4", tables = "bf16" }"#,
 ];
 

@@ -531,7 +531,7 @@ fn unsuitable_quantized_tensors_are_reported() {
         ),
         (
             &[f8, ("a.weight_scale_inv", Dtype::F32, &[3, 1], &[0; 12])],
-            "`a.weight`, quantized, but its `a.weight_scale_inv` is f32[3, 1]; it needs one scale, 2 or [1, 1]",
+            "`a.weight`, quantized, but its `a.weight_scale_inv` is f32[3, 1]; it needs one scale, 2 (one per row) or 1 x 1 (one per block)",
         ),
         (
             &[
