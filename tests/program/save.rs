@@ -63,7 +63,7 @@ fn saved_checkpoint_holds_the_final_parameters() {
 /// The folder of a run that trains these adapters beside a stored base, dumps and saves them, and the saved
 /// configuration.
 fn saved_adapter(lora: &str) -> (TestFolder, Value) {
-    let dir = folder(LLAMA, "[strategies.plain]\n");
+    let dir = folder(&format!("{LLAMA}tied = false\n"), "[strategies.plain]\n");
     sweep(&dir, "tiny.toml", &["--dump", "base"]);
     fs::copy(only(&dir, "base/*/final.safetensors"), dir.path("start.safetensors")).unwrap();
     let text = fs::read_to_string(dir.path("tiny.toml")).unwrap();
