@@ -356,6 +356,34 @@ mod tests {
         adaptable(graph).into_iter().map(|layer| layer.path).collect()
     }
 
+    /// PEFT's count of rank 32 on all linear layers of Mistral 7B, and that of one pair of factors per stacked layer.
+    #[test]
+    fn mistral_7b_has_the_trained_parameters_of_peft() {
+        let model = spec::Transformer {
+            vocabulary: 32_000,
+            kv_heads: 8,
+            d_ff: 14_336,
+            activation: spec::MlpActivation::Gate(ops::Activation::Silu),
+            norm: spec::Norm::Rms,
+            positions: spec::Positions::Rotary,
+            bias: false,
+            qkv_bias: false,
+            tied: false,
+            ..spec::Transformer::new(32, 4096, 32, 2048)
+        };
+        let model = Model::Transformer(model);
+        let trained = |targets: &[&str]| {
+            let targets = targets.iter().map(|target| (*target).to_owned()).collect();
+            let mut graph = graph::build(&model, 1);
+            graph.adapt(&model, &Lora::new(32, 64.0, targets), StorageDtype::Fp32);
+            let factors = graph.values.iter().filter(|value| is_factor(value.name));
+            factors.map(|value| value.ty.elements()).sum::<usize>()
+        };
+        assert_eq!(trained(&["all-linear"]), 83_886_080);
+        assert_eq!(trained(&["*.qkv", "*.gate_up", "*.out"]), 71_303_168);
+        assert_eq!(trained(&["q_proj", "down_proj"]), 32 * 32 * (2 * 4096 + 4096 + 14_336));
+    }
+
     /// The model's own values keep their indices, and with them their random sites.
     #[test]
     fn adapter_factors_follow_the_base_parameters() {

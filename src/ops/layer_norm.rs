@@ -38,11 +38,23 @@ impl LayerNormBackward {
     pub const ROWS_PER_PARTIAL: usize = 64;
 
     /// Rows per partial sum: on a GPU, where a block computes one, a multiple of four that gives at most 256 blocks, or
-    /// `ROWS_PER_PARTIAL`.
+    /// `ROWS_PER_PARTIAL`. Up to 256 rows, where launches take longer than sums, those of a CPU: results stay close to it.
     pub fn rows_per_partial(rows: usize, processor: Processor) -> usize {
         match processor {
-            Processor::Cpu => Self::ROWS_PER_PARTIAL,
-            Processor::Cuda => rows.div_ceil(256).next_multiple_of(4).clamp(4, Self::ROWS_PER_PARTIAL),
+            Processor::Cuda if rows > 256 => {
+                rows.div_ceil(256).next_multiple_of(4).clamp(4, Self::ROWS_PER_PARTIAL)
+            }
+            _ => Self::ROWS_PER_PARTIAL,
+        }
+    }
+
+    /// An upper bound of the number of partial sums. Unlike the number itself, it never falls when the rows rise: a shorter
+    /// micro-batch must not need more memory.
+    pub(super) fn most_partials(rows: usize, processor: Processor) -> usize {
+        let fewest = rows.div_ceil(Self::ROWS_PER_PARTIAL);
+        match processor {
+            Processor::Cpu => fewest,
+            Processor::Cuda => rows.div_ceil(4).min(256).max(fewest),
         }
     }
 }
@@ -121,7 +133,7 @@ impl Operation for LayerNormBackward {
         Ok(outputs)
     }
 
-    /// Partial sums of dweight and dbias: two rows of C per `rows_per_partial` rows.
+    /// Partial sums of dweight and dbias: two rows of C each.
     fn workspace(
         &self,
         inputs: &[TensorType],
@@ -129,7 +141,7 @@ impl Operation for LayerNormBackward {
         limits: &super::WorkspaceLimits,
     ) -> u64 {
         let x = inputs[1].shape;
-        let partials = x.rows().div_ceil(Self::rows_per_partial(x.rows(), limits.processor));
+        let partials = Self::most_partials(x.rows(), limits.processor);
         (partials * 2 * x.last() * size_of::<f32>()) as u64
     }
 
@@ -176,7 +188,23 @@ mod tests {
     #[test]
     fn a_card_has_up_to_256_partial_sums() {
         let rows = |rows| LayerNormBackward::rows_per_partial(rows, Processor::Cuda);
-        assert_eq!([1, 1024, 1025, 4096, 16_384, 1 << 20].map(rows), [4, 4, 8, 16, 64, 64]);
+        assert_eq!([1, 256, 257, 1024, 1025, 4096, 16_384, 1 << 20].map(rows), [64, 64, 4, 4, 8, 16, 64, 64]);
         assert_eq!(LayerNormBackward::rows_per_partial(1, Processor::Cpu), 64);
+    }
+
+    #[test]
+    fn bound_of_partial_sums_never_falls() {
+        for processor in [Processor::Cpu, Processor::Cuda] {
+            let mut last = 0;
+            for rows in 1..40_000 {
+                let most = LayerNormBackward::most_partials(rows, processor);
+                assert!(
+                    rows.div_ceil(LayerNormBackward::rows_per_partial(rows, processor)) <= most,
+                    "{rows}"
+                );
+                assert!(last <= most, "{rows}");
+                last = most;
+            }
+        }
     }
 }

@@ -158,10 +158,9 @@ impl Operation for QkNormBackward {
         Ok(vec![qkv, gradients[0], gradients[1]])
     }
 
-    /// Partial sums of both weights' gradients: P + Q per `LayerNormBackward::rows_per_partial` rows.
+    /// Partial sums of both weights' gradients: P + Q each.
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let rows = inputs[1].shape.rows();
-        let partials = rows.div_ceil(LayerNormBackward::rows_per_partial(rows, limits.processor));
+        let partials = LayerNormBackward::most_partials(inputs[1].shape.rows(), limits.processor);
         (partials * (inputs[2].shape.last() + inputs[3].shape.last()) * size_of::<f32>()) as u64
     }
 

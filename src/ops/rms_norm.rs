@@ -109,7 +109,7 @@ impl Operation for RmsNormBackward {
         Ok(outputs)
     }
 
-    /// Partial sums of dweight: one row of C per `LayerNormBackward::rows_per_partial` rows.
+    /// Partial sums of dweight: one row of C each.
     fn workspace(
         &self,
         inputs: &[TensorType],
@@ -117,7 +117,7 @@ impl Operation for RmsNormBackward {
         limits: &super::WorkspaceLimits,
     ) -> u64 {
         let x = inputs[1].shape;
-        let partials = x.rows().div_ceil(LayerNormBackward::rows_per_partial(x.rows(), limits.processor));
+        let partials = LayerNormBackward::most_partials(x.rows(), limits.processor);
         (partials * x.last() * size_of::<f32>()) as u64
     }
 

@@ -26,7 +26,10 @@ pub(super) fn olmo3(fields: &ConfigFields, hf: &Hf) -> Transformer {
     if let Some(local) = &local {
         local.require("rope_type", &Value::from("default"));
     }
-    let base = local.and_then(|table| table.number("rope_theta"));
+    let base = local.as_ref().and_then(|table| table.number("rope_theta"));
+    if let Some(local) = &local {
+        local.check_unread("OLMo 3");
+    }
     let slides = windows::listed(fields, model.layers)
         .unwrap_or_else(|| (1..=model.layers).map(|number| !number.is_multiple_of(FULL_EVERY)).collect());
     let window = fields.optional_size("sliding_window");

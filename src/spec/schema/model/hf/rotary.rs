@@ -80,6 +80,9 @@ pub(super) fn read(fields: &ConfigFields, sizes: &Sizes) -> (Rotary, f64) {
         Some(kind) => newer.and_then(|table| table.table(kind)),
         None => newer,
     };
+    if sizes.kind.is_some() && newer.is_some() && older.is_some() {
+        fields.unsupported("rope_scaling", "one of `rope_scaling` and `rope_parameters`");
+    }
     let table = older.or(newer);
     let rotated;
     let sizes = match sizes.partial {
