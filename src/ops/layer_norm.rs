@@ -38,7 +38,7 @@ impl LayerNormBackward {
     pub const ROWS_PER_PARTIAL: usize = 64;
 
     /// Rows per partial sum: on a GPU, where a block computes one, a multiple of four that gives at most 256 blocks, or
-    /// `ROWS_PER_PARTIAL`. Up to 256 rows, where launches take longer than sums, those of a CPU: results stay close to it.
+    /// `ROWS_PER_PARTIAL`. Up to 256 rows, the number on a CPU, so that the results of small runs stay close to it.
     pub fn rows_per_partial(rows: usize, processor: Processor) -> usize {
         match processor {
             Processor::Cuda if rows > 256 => {
