@@ -94,7 +94,8 @@ fn with_buffers(
     let done = allocated.and_then(|()| work(device, &buffers));
     let freed = buffers.into_iter().try_for_each(|buffer| device.free(buffer));
     match done {
-        Err(DeviceError::OutOfMemory { .. }) => freed,
+        // Only of an allocation: a launch that is out of memory has no bytes.
+        Err(DeviceError::OutOfMemory { bytes: 1.., .. }) => freed,
         done => done.and(freed),
     }
 }
