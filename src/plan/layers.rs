@@ -365,9 +365,12 @@ mod tests {
         let targets = |names: &[&str]| {
             let targets = names.iter().map(|name| (*name).to_owned()).collect();
             let mut config = testing::small();
-            config.strategy.lora = Some(Lora::new(4, 8.0, targets));
+            // At rank 1 it scales as plain LoRA does.
+            config.strategy.lora = Some(Lora { rslora: true, ..Lora::new(1, 8.0, targets) });
             let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
-            resolved.map(|config| config.strategy.lora.unwrap().targets)
+            let lora = resolved.map(|config| config.strategy.lora.unwrap());
+            assert!(lora.as_ref().map_or(true, |lora| !lora.rslora));
+            lora.map(|lora| lora.targets)
         };
         let three = ["attention.qkv", "mlp.up", "mlp.out"];
         assert_eq!(targets(&["mlp", "*.qkv", "attention.qkv"]).unwrap(), three);

@@ -533,6 +533,8 @@ bad! {
     template_unknown: check(&text_data("template = \"chatlm\""));
     template_role_unknown: check(&text_data("template = { asistant = \"{content}\" }"));
     template_role_without_content: check(&text_data("template = { user = \"[INST]\" }"));
+    template_begins_with_a_placeholder: check(&text_data(
+        "template = { begin = \"{system}\", user = \"{content}\" }"));
     template_without_roles: check(&text_data("template = { begin = \"<s>\" }"));
     template_includes_missing_system: check(&text_data("template = { user = \"{system}{content}\" }"));
     template_includes_system_in_answers: check(&text_data(

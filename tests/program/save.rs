@@ -93,6 +93,27 @@ fn saved_adapter_holds_factors_of_parts_and_trained_layers() {
     assert_eq!(saved[factor], last["blocks.1.attention.v.lora_B"]);
 }
 
+/// Before anything is trained.
+#[test]
+fn adapters_that_the_library_would_read_otherwise_are_refused() {
+    let dir = folder("", "[strategies.plain]\n");
+    sweep(&dir, "tiny.toml", &["--dump", "base"]);
+    fs::copy(only(&dir, "base/*/final.safetensors"), dir.path("start.safetensors")).unwrap();
+    let text = fs::read_to_string(dir.path("tiny.toml")).unwrap();
+    let text = text.replace("context = 16\n", "context = 16\nweights = \"start.safetensors\"\n");
+    for (lora, reason) in [
+        ("targets = [\"mlp\"], trained = [\"embedding\", \"head\"]", "PEFT trains a copy of the embedding"),
+        ("targets = [\"attention.q\"]", "the library stacks the parts that have factors"),
+    ] {
+        let lora = format!("[strategies.lora]\nlora = {{ rank = 2, alpha = 6, {lora} }}\n");
+        dir.write("tiny.toml", text.replace("[strategies.plain]\n", &lora));
+        let output =
+            dir.program(&["sweep", "--device", "cpu", "tiny.toml", "--save", "saved"]).output().unwrap();
+        assert!(output.status.code() == Some(2) && said(&output).contains(reason), "{}", said(&output));
+        assert!(dir.find("saved/*").is_empty());
+    }
+}
+
 /// PEFT has factors for queries, keys and values each; here they share the factor A.
 #[test]
 fn saved_adapter_holds_the_factors_of_stacked_layers() {

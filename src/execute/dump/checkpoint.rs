@@ -47,9 +47,22 @@ pub(super) fn untransferable(config: &RunConfig) -> Option<&'static str> {
         Some("PEFT's copy of the position table has all rows of the base, not those of this context")
     } else if trains("head") && configuration(config)?.naming() == TensorNaming::GptNeox {
         Some("the library's versions name the head of GPT-NeoX differently")
+    } else if lora.targets.iter().any(|target| is_part_of_one_tensor(config, target).unwrap_or(false)) {
+        Some(
+            "the library stacks the parts that have factors in one layer; use `attention.qkv` or `mlp.gate_up`",
+        )
     } else {
         None
     }
+}
+
+/// Whether a target is a part of a layer that the library's class of the model does not split.
+fn is_part_of_one_tensor(config: &RunConfig, target: &str) -> Option<bool> {
+    let needed = graph::needed(&config.model);
+    let of = |layer: &str| needed.iter().find(|required| required.name == format!("blocks.0.{layer}.weight"));
+    let (stacked, _) = graph::stacked_layer(target).filter(|_| of(target).is_none())?;
+    let tensors = of(&stacked)?.tensors(configuration(config)?.naming())?;
+    Some(joined(tensors).len() == 1)
 }
 
 /// A tensor of the file: rows of a parameter.

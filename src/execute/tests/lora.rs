@@ -239,9 +239,20 @@ fn dropout_of_adapters_keeps_an_input_for_each() {
             launches("cross-entropy-with-gradient"),
         )
     };
+    let dropouts = |config: &RunConfig, kind| {
+        let program = program(config);
+        let sections = program.sections.iter().filter(|section| section.kind == kind);
+        sections
+            .flat_map(|section| &section.code)
+            .filter(|instruction| launches("dropout")(instruction))
+            .count()
+    };
     let (plain, without) = (kept(&config), trace(&config));
     config.strategy.lora.as_mut().unwrap().dropout = 0.5;
     assert_eq!(kept(&config), plain + L * 4 * N * C);
+    // Forward and backward, except the gradient of the first block's input, which nothing needs.
+    assert_eq!(dropouts(&config, SectionKind::First), 3 * L as usize + 3 * L as usize - 2);
+    assert_eq!(dropouts(&config, SectionKind::Evaluation), 0);
     let with = trace(&config);
     // B is zero at first.
     assert_eq!(with.losses[0], without.losses[0]);

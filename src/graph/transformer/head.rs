@@ -18,7 +18,7 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usi
         // The last block ends with a norm.
         NormPlacement::Post => x,
     };
-    // Scaling the input scales the logits, of which there are more; not a bias, which no library has beside a factor.
+    // Scaling the input scales the logits, of which there are more. A bias is not scaled.
     let x = match model.logit_scale {
         Some(scale) => graph.node(Op::Scale(Scale { factor: scale as f32 }), scope, vec![x], ["scaled"])[0],
         None => x,

@@ -30,7 +30,7 @@ keywords! {
 }
 
 keywords! {
-    /// What the parts of a block read.
+    /// The inputs of a block's attention and feed-forward layer.
     pub enum SubLayers {
         /// The feed-forward layer reads what attention added to: `y + mlp(norm(y))`, `y = x + attention(norm(x))`.
         Sequential = "sequential",

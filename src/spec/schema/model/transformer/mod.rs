@@ -89,8 +89,8 @@ key_table! {
         pub residual_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Norms before each part of a block, after it, or both.
         pub norm_placement: NormPlacement = keyword(), default NormPlacement::Pre;
-        /// Whether the feed-forward layer of a block reads the output of attention, or both read the block's input (GPT-J,
-        /// GPT-NeoX, Falcon). Parallel ones need `norm_placement = "pre"`.
+        /// Whether the feed-forward layer of a block reads the output of attention, or both read the block's input
+        /// (GPT-NeoX, Falcon). Parallel ones need `norm_placement = "pre"`.
         pub sub_layers: SubLayers = keyword(), default SubLayers::Sequential;
         /// Position encoding.
         pub positions: Positions = keyword(), default Positions::Learned;
