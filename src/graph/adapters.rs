@@ -79,7 +79,8 @@ impl AdaptableLinear {
     }
 }
 
-/// The linear layers of a graph's blocks, in the order of execution; a stacked one is followed by its parts.
+/// The linear layers of a graph's blocks, in the order of execution; a stacked one is followed by its parts. Routers and
+/// experts cannot have adapters: in the library, they are no linear layers.
 pub fn adaptable(graph: &Graph) -> Vec<AdaptableLinear> {
     graph.nodes.iter().enumerate().flat_map(|(node, of)| adaptable_in(graph, node, of)).collect()
 }
@@ -88,8 +89,9 @@ fn adaptable_in(graph: &Graph, node: usize, Node { op, scope, inputs, .. }: &Nod
     let scope = &graph.scopes[scope.index()];
     let Some(weight) = inputs.get(1).map(|&weight| &graph.values[weight]) else { return Vec::new() };
     let is_weight = matches!((op, weight.kind), (Op::Linear(_), ValueKind::Parameter { .. }));
+    let is_router = weight.name == transformer::ROUTER;
     let &[out_features, in_features] = weight.ty.shape.dims() else { return Vec::new() };
-    if !scope.block || !is_weight {
+    if !scope.block || !is_weight || is_router {
         return Vec::new();
     }
     let block = graph.scopes[scope.layer.index()].path.len() + 1;
@@ -210,11 +212,13 @@ fn by_module(
 
 impl Graph {
     /// Freezes all parameters but those of the trained layers, stores the frozen weights of the blocks' linear layers and
-    /// the tables in their formats, and adds factors to the targeted layers.
+    /// experts and the tables in their formats, and adds factors to the targeted layers.
     pub fn adapt(&mut self, model: &Model, lora: &Lora, params: StorageDtype) {
         let layers = adaptable(self);
         let trained = named(&self.scopes, lora.trained.iter().map(String::as_str)).by_scope;
-        let adaptable: HashSet<usize> = layers.iter().map(|layer| self.nodes[layer.node].inputs[1]).collect();
+        let of_experts = self.nodes.iter().filter(|node| matches!(node.op, Op::ExpertLinear(_)));
+        let adaptable = layers.iter().map(|layer| &self.nodes[layer.node]);
+        let stored: HashSet<usize> = adaptable.chain(of_experts).map(|node| node.inputs[1]).collect();
         for (index, value) in self.values.iter_mut().enumerate() {
             let Scope { block, .. } = self.scopes[value.scope.index()];
             let ValueKind::Parameter { trainable, storage, .. } = &mut value.kind else { continue };
@@ -222,7 +226,7 @@ impl Graph {
             if *trainable {
                 continue;
             }
-            if adaptable.contains(&index) {
+            if stored.contains(&index) {
                 *storage = lora.storage(params);
             } else if !block && value.ty.shape.dims().len() == 2 {
                 *storage = lora.table_storage(params);

@@ -24,7 +24,11 @@ pub struct Member {
 /// Row counts of the matrices stacked in one parameter, such as queries, keys and values. The default is a single
 /// matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StackedRows([usize; StackedRows::MOST]);
+pub struct StackedRows {
+    counts: [usize; StackedRows::MOST],
+    /// Further groups of matrices with the same row counts, one for each expert but the first.
+    repeats: usize,
+}
 
 impl StackedRows {
     const MOST: usize = 3;
@@ -32,21 +36,29 @@ impl StackedRows {
     /// Panics on more than `MOST` matrices.
     pub fn new(rows: &[usize]) -> StackedRows {
         let mut stacked = StackedRows::default();
-        stacked.0[..rows.len()].copy_from_slice(rows);
+        stacked.counts[..rows.len()].copy_from_slice(rows);
         stacked
+    }
+
+    /// The same matrices for each expert.
+    pub fn of_experts(self, experts: usize) -> StackedRows {
+        StackedRows { repeats: experts - 1, ..self }
     }
 
     /// The row ranges of the matrices in a parameter of `rows` rows.
     pub fn ranges(self, rows: usize) -> impl Iterator<Item = Range<usize>> {
-        let StackedRows(counts) = match self {
-            StackedRows([0, ..]) => StackedRows::new(&[rows]),
-            stacked => stacked,
-        };
-        debug_assert_eq!(counts.iter().sum::<usize>(), rows, "stacked matrices must cover all rows");
-        let mut end = 0;
-        counts.into_iter().filter(|&count| count > 0).map(move |count| {
-            end += count;
-            end - count..end
+        let StackedRows { mut counts, repeats } = self;
+        if counts[0] == 0 {
+            counts[0] = rows / (1 + repeats);
+        }
+        let group: usize = counts.iter().sum();
+        debug_assert_eq!(group * (1 + repeats), rows, "stacked matrices must cover all rows");
+        (0..=repeats).flat_map(move |index| {
+            let mut end = index * group;
+            counts.into_iter().filter(|&count| count > 0).map(move |count| {
+                end += count;
+                end - count..end
+            })
         })
     }
 }

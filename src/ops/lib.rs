@@ -4,7 +4,7 @@
 //! This crate contains neither models nor strategies.
 //!
 //! Shapes: B batch, T sequence, N = B*T rows, C channels, H query heads, G key and value heads, D channels per head, V
-//! vocabulary, F width of a feed-forward layer, K and M input and output features of a linear layer. All tensors are
+//! vocabulary, F width of a feed-forward layer, K and M input and output features of a linear layer, E experts. All tensors are
 //! row-major.
 //!
 //! Matmuls run in f32, bf16 or f16. `num` in a description stands for one of these types, the same one for all operands
@@ -17,9 +17,11 @@ mod cast;
 mod cast_ids;
 mod columns;
 mod cross_entropy;
+mod dispatch;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod expert_linear;
 mod gather_tokens;
 mod global_norm;
 mod initialise;
@@ -32,6 +34,7 @@ mod qk_norm;
 mod quantize;
 mod rms_norm;
 mod rotary;
+mod route;
 mod storage;
 mod types;
 mod update;
@@ -44,9 +47,11 @@ pub use cast::Cast;
 pub use cast_ids::CastIds;
 pub use columns::{AddColumns, ColumnPlace, TakeColumns};
 pub use cross_entropy::CrossEntropy;
+pub use dispatch::{Combine, CombineBackward, Dispatch, DispatchBackward};
 pub use dropout::{Dropout, DropoutMask};
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
+pub use expert_linear::{ExpertLinear, ExpertLinearInputGradient, ExpertLinearWeightGradient};
 pub use gather_tokens::GatherTokens;
 pub use global_norm::GlobalNorm;
 pub use initialise::{Deviation, Fill, LoadParameter, Normal};
@@ -59,6 +64,7 @@ pub use qk_norm::{QkNorm, QkNormBackward, QkNormHeads};
 pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
+pub use route::{MOST_PAIRS, Route, RouteBackward};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use types::{DType, RowSlice, Shape, TensorType};
 pub use update::{
@@ -390,11 +396,18 @@ operations! {
     Attention,
     AttentionBackward,
     Cast,
+    Combine,
+    CombineBackward,
     CrossEntropy,
     Dequantize,
+    Dispatch,
+    DispatchBackward,
     Dropout,
     Embedding,
     EmbeddingBackward,
+    ExpertLinear,
+    ExpertLinearInputGradient,
+    ExpertLinearWeightGradient,
     Fill,
     Gated,
     GatedBackward,
@@ -414,6 +427,8 @@ operations! {
     RmsNorm,
     RmsNormBackward,
     Rotary,
+    Route,
+    RouteBackward,
     Scale,
     TakeColumns,
     LoadParameter,

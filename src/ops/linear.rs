@@ -61,11 +61,11 @@ impl LinearWeightGradient {
 const WORKSPACE_ALIGNMENT: u64 = 256;
 
 /// Packing space for one matmul.
-fn product_workspace(limits: &WorkspaceLimits) -> u64 {
+pub(super) fn product_workspace(limits: &WorkspaceLimits) -> u64 {
     limits.threads as u64 * limits.product_bytes_per_thread
 }
 
-fn product_flops(rows: usize, inner: usize, columns: usize) -> u64 {
+pub(super) fn product_flops(rows: usize, inner: usize, columns: usize) -> u64 {
     2 * rows as u64 * inner as u64 * columns as u64
 }
 

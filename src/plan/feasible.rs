@@ -1,4 +1,4 @@
-//! Recompute budgets that no plan meets: such runs are skipped.
+//! Runs that cannot be trained on a target: such runs are skipped.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::budget::{InfeasibleBudget, ParetoFronts};
 use super::error::PlanError;
 use super::expand::{Experiment, Point};
 use compile::rank_graphs;
-use device::Target;
+use device::{DeviceKind, Target};
 use ops::RowSlice;
 use spec::{Budget, DataResidence, Problem, Recompute, RunConfig};
 
@@ -57,6 +57,23 @@ pub fn skip_infeasible<E: From<PlanError>>(
     }
     reasons.into_iter().for_each(|(index, reason)| experiment.points[index].config = Err(reason));
     Ok(())
+}
+
+/// Skips the runs whose model the target's devices cannot train.
+pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target) {
+    for point in &mut experiment.points {
+        if let Some(reason) = point.config.as_ref().ok().and_then(|config| unsupported(config, target)) {
+            point.config = Err(reason);
+        }
+    }
+}
+
+/// Why the target's devices cannot train the model, although its memory can be planned.
+pub(super) fn unsupported(config: &RunConfig, target: &Target) -> Option<String> {
+    let has_experts = config.model.transformer().is_some_and(|model| model.experts.is_some());
+    (has_experts && target.kind == DeviceKind::Cuda).then(|| {
+        "this version trains mixtures of experts on the CPU only; `plan` predicts their memory on a card".to_owned()
+    })
 }
 
 /// Whether the run has a recompute budget other than the memory limit, beyond which it is out of memory.

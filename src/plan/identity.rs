@@ -215,6 +215,7 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.qk_norm_over = \"head\"",
         "model.transformer.d_ff = 256",
         "model.transformer.activation = \"gelu_tanh\"",
+        "model.transformer.experts = \"off\"",
         "model.transformer.norm = \"layer\"",
         "model.transformer.norm_epsilon = 1e-5",
         "model.transformer.residual_scale = \"off\"",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ParetoFronts;
 use super::error::PlanError;
 use super::expand::{Experiment, Point};
-use super::feasible::skip_infeasible;
+use super::feasible::{skip_infeasible, skip_unsupported};
 use super::forecast::{Forecast, ForecastRequest, Forecasts};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
@@ -41,6 +41,9 @@ pub fn plan(
         };
         format!("the experiment requires {kind}, the target is {}", target.name)
     });
+    if purpose == Purpose::Train {
+        skip_unsupported(&mut experiment, target);
+    }
     let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
     let pareto_fronts = Arc::new(ParetoFronts::default());
     if skip.is_none() {

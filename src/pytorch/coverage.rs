@@ -103,6 +103,9 @@ fn model(config: &RunConfig) -> Covered {
     if model.window_attention_scale.is_some() && !has_windows {
         return not_covered("window_attention_scale with windows of the whole context");
     }
+    if model.experts.is_some() {
+        return not_covered("mixtures of experts, whose memory depends on the routing");
+    }
     if model.sub_layers != SubLayers::Sequential {
         return not_covered("attention beside the feed-forward layer (sub_layers)");
     }

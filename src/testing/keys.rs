@@ -5,7 +5,7 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::models::MODELS;
+use crate::models::{DENSE, MODELS};
 use crate::on_cuda;
 
 /// A key in experiment syntax.
@@ -97,15 +97,18 @@ const IN_BACKWARD: &[&str] = &[r#""in_backward""#];
 const ADAPTED: &[&str] = &[
     r#""off""#,
     r#"{ rank = 3, alpha = 4.5, targets = ["*"] }"#,
+    r#"{ rank = 2, alpha = 4, targets = ["*.out"], base = "int8" }"#,
     r#"{ rank = 1, alpha = 2, targets = ["attention.qkv", "mlp"], base = "bf16" }"#,
     r#"{ rank = 2, alpha = 8, targets = ["mlp.out"], base = "fp32" }"#,
-    r#"{ rank = 2, alpha = 4, targets = ["*.out"], base = "int8" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["mlp.*up"], base = "nf4" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
     r#"{ rank = 2, alpha = 4, targets = ["attention.q", "attention.v", "mlp"], dropout = 0.1, rslora = true }"#,
     r#"{ rank = 1, alpha = 4, targets = ["attention.v"], trained = ["embedding", "head"], base = "int8" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["all-linear"], dropout = 0.1, base = "nf4", tables = "bf16" }"#,
 ];
+
+/// Those of feed-forward layers, which experts cannot have.
+const ADAPTED_MLP: &[&str] = ADAPTED.split_at(3).1.split_at(5).0;
 
 /// Nothing, and every kind of collected outputs.
 const COLLECTED: &[&str] = &[
@@ -208,7 +211,10 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "lora",
         values: ADAPTED,
-        needs: &[Need { of: ADAPTED.split_at(1).1, key: "freeze", one_of: &["[]"] }],
+        needs: &[
+            Need { of: ADAPTED.split_at(1).1, key: "freeze", one_of: &["[]"] },
+            Need { of: ADAPTED_MLP, key: MODEL, one_of: DENSE },
+        ],
         same: Same::Start,
     },
     Key {
@@ -379,6 +385,11 @@ impl Choice {
         self.set_keys().map(line).collect()
     }
 
+    /// Whether the device that tests run on supports the model: a GPU supports no experts.
+    pub fn trains(&self) -> bool {
+        !on_cuda() || DENSE.contains(&self.value(MODEL))
+    }
+
     /// The value of a key in experiment syntax.
     pub fn value(&self, name: &str) -> &'static str {
         let key = position(KEYS, name);
@@ -446,6 +457,9 @@ pub fn any_choice() -> impl Strategy<Value = Choice> {
                     values[other] = position_of(KEYS[other].values, need.one_of[0]);
                 }
             }
+        }
+        if !Choice(values.clone()).trains() {
+            values[position(KEYS, MODEL)] = 0;
         }
         while let Some(key) = (0..KEYS.len()).find(|&key| !meets_needs(KEYS, &values, key)) {
             values[key] = 0;

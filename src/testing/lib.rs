@@ -188,7 +188,7 @@ pub fn choice(values: &[(usize, usize)]) -> Choice {
 
 /// Combinations that cover every pair of values of different keys.
 pub fn pairwise() -> Vec<Choice> {
-    pairwise::pairwise(KEYS)
+    pairwise::pairwise(KEYS).into_iter().filter(Choice::trains).collect()
 }
 
 /// Random combinations, reproducible by seed.

@@ -28,7 +28,13 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::GptNeox),
     hugging_face(ModelFamily::Phi),
     hugging_face(ModelFamily::Falcon),
+    hugging_face(ModelFamily::Mixtral),
+    hugging_face(ModelFamily::Qwen3Moe),
+    hugging_face(ModelFamily::Olmoe),
 ];
+
+/// Those without experts, whose feed-forward layers can have adapters.
+pub(crate) const DENSE: &[&str] = MODELS.split_at(MODELS.len() - 3).0;
 
 /// A committed configuration.
 macro_rules! config {
@@ -64,6 +70,9 @@ const fn hugging_face(family: ModelFamily) -> &'static str {
         ModelFamily::GptNeox => config!("gpt_neox"),
         ModelFamily::Phi => config!("phi"),
         ModelFamily::Falcon => config!("falcon"),
+        ModelFamily::Mixtral => config!("mixtral"),
+        ModelFamily::Qwen3Moe => config!("qwen3_moe"),
+        ModelFamily::Olmoe => config!("olmoe"),
     }
 }
 

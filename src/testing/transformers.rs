@@ -3,8 +3,9 @@
 use proptest::prelude::{Strategy as Any, any};
 use proptest::sample::select;
 
+use crate::on_cuda;
 use spec::{
-    Dropout, KeywordEnum, Lora, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary,
+    Dropout, Experts, KeywordEnum, Lora, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary,
     RotaryScaling, SubLayers, Transformer,
 };
 
@@ -21,7 +22,12 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
     let dropout =
         dropout.prop_map(|(embedding, attention, residual)| Dropout { embedding, attention, residual });
     let rest = (norms, select(Positions::ALL), any::<[bool; 7]>(), dropout);
-    (sizes, attention, mlp, rest).prop_map(|(sizes, attention, mlp, rest)| {
+    // On a GPU, experts are not supported.
+    let experts = (0..4usize, 2..=5usize, 1..=5usize, any::<bool>()).prop_map(|(has, count, most, normalize)| {
+        let experts = Experts { count, per_token: count.min(most), normalize };
+        (has == 0 && !on_cuda()).then_some(experts)
+    });
+    (sizes, attention, mlp, rest, experts).prop_map(|(sizes, attention, mlp, rest, experts)| {
         let ((norm, norm_placement, sub_layers, qk_norm_over), positions, flags, dropout) = rest;
         let [is_wide, bias, tied, scaled, qkv_bias, scales, caps] = flags;
         let (layers, heads, per_head, context, vocabulary) = sizes;
@@ -76,7 +82,7 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
             dropout,
             ..gpt2
         };
-        with_divisors(with_even_rotary_heads(model), scales)
+        with_experts(with_divisors(with_even_rotary_heads(model), scales), experts)
     })
 }
 
@@ -103,8 +109,22 @@ fn with_divisors(mut model: Transformer, divides: bool) -> Transformer {
     model
 }
 
+/// Replaces the feed-forward layers by experts, which have a gate and no biases.
+fn with_experts(model: Transformer, experts: Option<Experts>) -> Transformer {
+    if experts.is_none() {
+        return model;
+    }
+    let (MlpActivation::Plain(function) | MlpActivation::Gate(function)) = model.activation;
+    Transformer { experts, bias: false, activation: MlpActivation::Gate(function), ..model }
+}
+
 /// Renames adapter targets to the layer names of this model.
 pub(super) fn adapt(lora: &mut Lora, model: &Transformer) {
+    if model.experts.is_some() {
+        lora.targets.iter_mut().filter(|target| target.starts_with("mlp")).for_each(|target| {
+            *target = "attention.out".to_owned();
+        });
+    }
     let [plain, gated] = ["mlp.up", "mlp.gate_up"];
     for target in lora.targets.iter_mut().filter(|target| model.activation.is_gate() && *target == plain) {
         *target = gated.to_owned();

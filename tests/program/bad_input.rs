@@ -486,7 +486,7 @@ bad! {
     hf_with_an_unknown_field: check_hf_model(&LLAMA.replace("}", "  , \"num_experts\": 8,\n  \"moe\": true\n}"), "");
     hf_with_quantized_weights: check_hf_model(&LLAMA.replace("}", "  , \"quantization_config\": { \"quant_method\": \"fp8\" }\n}"), "");
     hf_with_several_errors: check_hf_model(&LLAMA.replace("8,", "NaN,").replace("16,", "1.5,"), "");
-    hf_of_an_undescribable_family: check_hf_model("{\n  \"model_type\": \"mixtral\"\n}", "");
+    hf_of_an_undescribable_family: check_hf_model("{\n  \"model_type\": \"qwen2_moe\"\n}", "");
     divisors_of_another_head: check(&with("heads = 2", "heads = 2\npositions = \"rotary\"\nrotary.divisors = [1.0, 1.0]"));
     global_first_above_global_every: check(&with("heads = 2", "heads = 2\nwindow = 4\nglobal_every = 2\nglobal_first = 3"));
     hf_breaks_a_rule: check_hf_model(&LLAMA.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 3"), "");

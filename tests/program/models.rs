@@ -7,7 +7,7 @@ use crate::test_folder::TestFolder;
 use spec::RunConfig;
 
 /// Parameters of the library's models of the same configurations (transformers 5.24.0, on PyTorch's meta device).
-const PARAMETERS: [(&str, u64); 31] = [
+const PARAMETERS: [(&str, u64); 39] = [
     ("gpt2", 124_439_808),
     ("gpt2-medium", 354_823_168),
     ("gpt2-large", 774_030_080),
@@ -39,6 +39,14 @@ const PARAMETERS: [(&str, u64); 31] = [
     ("phi-2", 2_779_683_840),
     ("falcon-7b", 6_921_720_704),
     ("falcon-40b", 41_303_293_952),
+    ("gemma-2b", 2_506_172_416),
+    ("granite-3.3-2b", 2_533_539_840),
+    ("phi-3-mini-4k", 3_821_079_552),
+    ("starcoder2-3b", 3_030_371_328),
+    ("gpt-neo-1.3b", 1_315_575_808),
+    ("mixtral-8x7b", 46_702_792_704),
+    ("qwen3-30b-a3b", 30_532_122_624),
+    ("olmoe-1b-7b", 6_919_161_856),
 ];
 
 const CHECKPOINTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/vectors/hugging_face");

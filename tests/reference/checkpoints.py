@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM, FalconConfig, GPT2Config, GPTNeoConfig, GPTNeoXConfig, Gemma2Config, Gemma3TextConfig, GemmaConfig, GraniteConfig, LlamaConfig,
-    MistralConfig, Olmo2Config, Olmo3Config, Phi3Config, PhiConfig, Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config,
+    MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, PhiConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig,
+    SmolLM3Config, Starcoder2Config,
 )
 
 SHARED = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24}
@@ -91,6 +92,15 @@ CONFIGS = {
     "falcon_7b": FalconConfig(
         vocab_size=256, max_position_embeddings=32, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, bias=True,
         rope_theta=100.0,
+    ),
+    "mixtral": MixtralConfig(**SHARED, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, rope_parameters=ROTARY),
+    # Weights that are divided by their sum, and weights that are not.
+    "qwen3_moe": Qwen3MoeConfig(
+        **SHARED, moe_intermediate_size=12, num_experts=8, num_experts_per_tok=3, norm_topk_prob=True,
+        rope_parameters=ROTARY,
+    ),
+    "olmoe": OlmoeConfig(
+        **WITHOUT_HEAD_DIM, num_experts=6, num_experts_per_tok=2, pad_token_id=0, eos_token_id=2, rope_parameters=ROTARY,
     ),
 }
 # Stored dtype if not fp32, and largest shard if sharded.

@@ -33,6 +33,9 @@ LLAMA = {
     "mlp.norm": ["post_attention_layernorm"],
     "mlp.gate_up": ["mlp.gate_proj", "mlp.up_proj"],
     "mlp.out": ["mlp.down_proj"],
+    "mlp.router": ["mlp.gate"],
+    "mlp.experts.gate_up": ["mlp.experts.gate_up_proj"],
+    "mlp.experts.out": ["mlp.experts.down_proj"],
 }
 # A block with four norms has `post_attention_layernorm` after attention instead of before the MLP.
 GEMMA2 = LLAMA | {
@@ -122,9 +125,13 @@ class HuggingFace:
         if layer.startswith("blocks."):
             _, number, layer = layer.split(".", 2)
             prefix = f"{self.names['block']}.{number}."
-        return [f"{prefix}{module}.{kind}" for module in self.names[layer]]
+        # The weights of all experts are one parameter [experts, out, in].
+        suffix = "" if layer.startswith("mlp.experts.") else f".{kind}"
+        return [f"{prefix}{module}{suffix}" for module in self.names[layer]]
 
     def turned(self, name, tensor):
+        if tensor.dim() == 3:
+            return tensor.flatten(0, 1)
         is_linear = name.startswith("blocks.") and name.endswith(".weight") and tensor.dim() == 2
         return tensor.T if self.is_transposed and is_linear else tensor
 
@@ -136,7 +143,7 @@ class HuggingFace:
             rows = [len(self.turned(name, self.tensors[part])) for part in names]
             tensor = self.ordered(name, tensor, back=True)
             for part, own in zip(names, tensor.split(rows) if len(rows) > 1 else [tensor]):
-                theirs[part] = self.turned(name, own)
+                theirs[part] = self.turned(name, own).view(self.tensors[part].shape)
         logits = torch.func.functional_call(self.model, theirs, (tokens,)).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 

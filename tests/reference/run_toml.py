@@ -26,7 +26,7 @@ BLOCK_KEYS |= {"global_first": "off"}
 BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
 BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off", "dropout": 0.0}
 BLOCK_KEYS |= {"residual_scale": "off", "logit_scale": "off", "window_attention_scale": "off"}
-BLOCK_KEYS |= {"qk_norm_over": "head", "sub_layers": "sequential"}
+BLOCK_KEYS |= {"qk_norm_over": "head", "sub_layers": "sequential", "experts": "off"}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied", "head_bias"}
 
 # The places of dropout.
@@ -80,6 +80,9 @@ class Run:
         self.qk_norm_over, self.sub_layers = block["qk_norm_over"], block["sub_layers"]
         expect_word("qk_norm_over", self.qk_norm_over, {"head", "all_heads"})
         expect_word("sub_layers", self.sub_layers, {"sequential", "parallel", "parallel_shared_norm"})
+        self.experts = unless_off(block["experts"])
+        if self.experts:
+            expect_keys("experts", self.experts, {"count", "per_token", "normalize"})
         self.embedding_scale, self.logit_softcap, self.residual_scale, self.logit_scale = (
             unless_off(block[key]) for key in ("embedding_scale", "logit_softcap", "residual_scale", "logit_scale")
         )

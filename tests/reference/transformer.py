@@ -206,12 +206,31 @@ def rotate(x, cosines, sines):
 
 
 def mlp(run, parameters, name, x):
+    if run.experts:
+        return mixture(run, parameters, name, x.flatten(0, -2)).view_as(x)
     if run.activation in GATES:
         gate, up = linear(run, parameters, f"{name}.gate_up", x).chunk(2, dim=-1)
         hidden = ACTIVATIONS[GATES[run.activation]](gate) * up
     else:
         hidden = ACTIVATIONS[run.activation](linear(run, parameters, f"{name}.up", x))
     return linear(run, parameters, f"{name}.out", hidden)
+
+
+def mixture(run, parameters, name, x):
+    """Experts: each row of x [N, C] goes through those with the largest probabilities."""
+    count, per_token = run.experts["count"], run.experts["per_token"]
+    weights = F.linear(x, parameters[f"{name}.router.weight"]).float().softmax(-1)
+    weights, chosen = weights.topk(per_token)
+    if run.experts["normalize"]:
+        weights = weights / weights.sum(-1, keepdim=True)
+    first, last = (parameters[f"{name}.experts.{part}.weight"].chunk(count) for part in ("gate_up", "out"))
+    y = torch.zeros_like(x)
+    for expert in range(count):
+        rows, place = (chosen == expert).nonzero(as_tuple=True)
+        gate, up = F.linear(x[rows], first[expert]).chunk(2, dim=-1)
+        of_expert = F.linear(ACTIVATIONS[GATES[run.activation]](gate) * up, last[expert])
+        y = y.index_add(0, rows, (of_expert * weights[rows, place, None]).to(y.dtype))
+    return y
 
 
 def norm(run, parameters, name, x):

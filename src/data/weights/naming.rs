@@ -19,6 +19,8 @@ pub enum TensorNaming {
     Starcoder2,
     /// Those of Phi-1 and Phi-2: Llama's, with others of output and feed-forward matrices.
     Phi,
+    /// Those of Mixtral: Llama's, with others of experts.
+    Mixtral,
     /// Hugging Face's names for GPT-NeoX.
     GptNeox,
     /// Hugging Face's names for Falcon.
@@ -75,6 +77,9 @@ impl TensorNaming {
             "layers.0.self_attn.dense.weight" | "model.layers.0.self_attn.dense.weight" => {
                 Some(TensorNaming::Phi)
             }
+            "layers.0.block_sparse_moe.gate.weight" | "model.layers.0.block_sparse_moe.gate.weight" => {
+                Some(TensorNaming::Mixtral)
+            }
             "embed_in.weight" | "gpt_neox.embed_in.weight" => Some(TensorNaming::GptNeox),
             "word_embeddings.weight" | "transformer.word_embeddings.weight" => Some(TensorNaming::Falcon),
             "layers.0.mlp.c_fc.weight" | "model.layers.0.mlp.c_fc.weight" => Some(TensorNaming::Starcoder2),
@@ -92,9 +97,11 @@ impl TensorNaming {
                 name.strip_prefix("transformer.")
             }
             TensorNaming::GptNeox => name.strip_prefix("gpt_neox."),
-            TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 | TensorNaming::Phi => {
-                name.strip_prefix("model.")
-            }
+            TensorNaming::Llama
+            | TensorNaming::Phi3
+            | TensorNaming::Starcoder2
+            | TensorNaming::Phi
+            | TensorNaming::Mixtral => name.strip_prefix("model."),
         };
         prefix.unwrap_or(name)
     }
@@ -109,9 +116,14 @@ impl TensorNaming {
                 format!("transformer.{tensor}")
             }
             (TensorNaming::GptNeox, _) => format!("gpt_neox.{tensor}"),
-            (TensorNaming::Llama | TensorNaming::Phi3 | TensorNaming::Starcoder2 | TensorNaming::Phi, _) => {
-                format!("model.{tensor}")
-            }
+            (
+                TensorNaming::Llama
+                | TensorNaming::Phi3
+                | TensorNaming::Starcoder2
+                | TensorNaming::Phi
+                | TensorNaming::Mixtral,
+                _,
+            ) => format!("model.{tensor}"),
         }
     }
 
@@ -136,6 +148,7 @@ impl TensorNaming {
             | TensorNaming::Phi3
             | TensorNaming::Starcoder2
             | TensorNaming::Phi
+            | TensorNaming::Mixtral
             | TensorNaming::Falcon => name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq"),
         }
     }

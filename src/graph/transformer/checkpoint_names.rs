@@ -11,9 +11,15 @@ pub(crate) fn checkpoint_tensors(
     rows: usize,
 ) -> Vec<(TensorNaming, Vec<CheckpointTensor>)> {
     let gpt2 = gpt2(parameter, rows).map(|tensor| (TensorNaming::Gpt2, vec![tensor]));
-    let llamas = [TensorNaming::Llama, TensorNaming::Phi3, TensorNaming::Starcoder2, TensorNaming::Phi]
-        .into_iter()
-        .filter_map(|naming| Some((naming, llama(model, naming, parameter, rows)?)));
+    let llamas = [
+        TensorNaming::Llama,
+        TensorNaming::Phi3,
+        TensorNaming::Starcoder2,
+        TensorNaming::Phi,
+        TensorNaming::Mixtral,
+    ];
+    let llamas =
+        llamas.into_iter().filter_map(|naming| Some((naming, llama(model, naming, parameter, rows)?)));
     let gpt_neo = gpt_neo(model, parameter, rows).map(|tensors| (TensorNaming::GptNeo, tensors));
     let gpt_neox = gpt_neox(model, parameter, rows).map(|tensors| (TensorNaming::GptNeox, tensors));
     let falcon = falcon(model, parameter, rows).map(|tensors| (TensorNaming::Falcon, tensors));
@@ -95,6 +101,12 @@ fn llama(
         };
         return Some(vec![plain(tensor.to_owned(), rows)]);
     };
+    if let Some(experts) = &model.experts
+        && let Some(tensors) = of_experts(experts.count, naming, name, rows)
+    {
+        let full = |(tensor, rows)| plain(format!("layers.{number}.{tensor}.{kind}"), rows);
+        return Some(tensors.into_iter().map(full).collect());
+    }
     let queries = model.heads * model.head_dim;
     let keys = model.kv_heads * model.head_dim;
     let tensors: &[(&str, usize)] = match (name, model.norm_placement) {
@@ -126,6 +138,28 @@ fn llama(
             .map(|&(tensor, rows)| plain(format!("layers.{number}.{tensor}.{kind}"), rows))
             .collect(),
     )
+}
+
+/// The tensors of a router or of `count` experts, with their rows: each expert has its own.
+fn of_experts(
+    count: usize,
+    naming: TensorNaming,
+    parameter: &str,
+    rows: usize,
+) -> Option<Vec<(String, usize)>> {
+    let (layer, [gate, up, out]) = match naming {
+        TensorNaming::Mixtral => ("block_sparse_moe", ["w1", "w3", "w2"]),
+        _ => ("mlp", ["gate_proj", "up_proj", "down_proj"]),
+    };
+    let parts = match parameter {
+        "mlp.router" => return Some(vec![(format!("{layer}.gate"), rows)]),
+        "mlp.experts.gate_up" => &[gate, up][..],
+        "mlp.experts.out" => &[out],
+        _ => return None,
+    };
+    let each = rows / count / parts.len();
+    let of_expert = |expert| parts.iter().map(move |part| (format!("{layer}.experts.{expert}.{part}"), each));
+    Some((0..count).flat_map(of_expert).collect())
 }
 
 /// GPT-NeoX stores each head's queries, keys and values together.

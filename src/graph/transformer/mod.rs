@@ -19,6 +19,7 @@ use data::Documents;
 use spec::Transformer;
 
 pub(super) use checkpoint_names::checkpoint_tensors;
+pub(crate) use mlp::ROUTER;
 
 /// The samples of a micro-batch.
 #[derive(Clone, Copy, Debug)]

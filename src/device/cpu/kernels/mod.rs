@@ -11,9 +11,11 @@ mod cast;
 mod cast_ids;
 mod columns;
 mod cross_entropy;
+mod dispatch;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod expert_linear;
 mod float;
 mod global_norm;
 mod initialise;
@@ -29,6 +31,7 @@ mod qk_norm;
 mod quantize;
 mod rms_norm;
 mod rotary;
+mod route;
 mod simd;
 mod states;
 mod storage;
@@ -95,11 +98,19 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => attention::backward::<T>(op, &mut operands, scratch, workers));
         }
         Op::Cast(op) => with_float!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
+        Op::Combine(_) => with_float!(dtype(0), T => dispatch::combine::<T>(&mut operands, workers)),
+        Op::CombineBackward(_) => {
+            with_float!(dtype(0), T => dispatch::combine_backward::<T>(&mut operands, workers));
+        }
         Op::CrossEntropy(op) => {
             with_float!(dtype(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
         }
         Op::Dequantize(op) => {
             with_float!(op.to, T => storage::dequantize::<T>(op, &mut operands, workers));
+        }
+        Op::Dispatch(_) => with_float!(dtype(0), T => dispatch::forward::<T>(&mut operands, workers)),
+        Op::DispatchBackward(op) => {
+            with_float!(dtype(0), T => dispatch::backward::<T>(op, &mut operands, workers));
         }
         Op::Dropout(op) => with_float!(dtype(0), X => with_float!(outputs[0].ty.dtype, Y => {
             dropout::run::<X, Y>(op, &mut operands, workers);
@@ -112,6 +123,17 @@ pub(super) unsafe fn run(
                 embedding::backward::<X, G>(op, &mut operands, scratch, workers);
             });
         }),
+        Op::ExpertLinear(_) => {
+            with_float!(dtype(0), T => expert_linear::forward::<T>(&mut operands, scratch, workers));
+        }
+        Op::ExpertLinearInputGradient(_) => {
+            with_float!(dtype(0), T => expert_linear::input_gradient::<T>(&mut operands, scratch, workers));
+        }
+        Op::ExpertLinearWeightGradient(op) => {
+            with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
+                expert_linear::weight_gradient::<T, G>(op, &mut operands, scratch, workers);
+            }));
+        }
         Op::Fill(op) => initialise::fill(op, &mut operands, workers),
         Op::Gated(op) => with_float!(dtype(0), T => activation::gated::<T>(op, &mut operands, workers)),
         Op::GatedBackward(op) => {
@@ -165,6 +187,8 @@ pub(super) unsafe fn run(
             })));
         }
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
+        Op::Route(op) => with_float!(dtype(0), T => route::forward::<T>(op, &mut operands, workers)),
+        Op::RouteBackward(op) => with_float!(dtype(0), T => route::backward::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::TakeColumns(op) => with_float!(dtype(0), T => columns::take::<T>(op, &mut operands, workers)),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors, not the device"),

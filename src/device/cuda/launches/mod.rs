@@ -28,7 +28,7 @@ mod widen;
 
 use super::launcher::{Launcher, Operand};
 use crate::DeviceError;
-use ops::Op;
+use ops::{Op, TypeError};
 
 /// Enqueues an operation with checked operands. The workspace is (address, bytes); (0, 0) if there is none.
 ///
@@ -48,6 +48,18 @@ pub(super) fn run(
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
+        Op::Combine(_)
+        | Op::CombineBackward(_)
+        | Op::Dispatch(_)
+        | Op::DispatchBackward(_)
+        | Op::ExpertLinear(_)
+        | Op::ExpertLinearInputGradient(_)
+        | Op::ExpertLinearWeightGradient(_)
+        | Op::Route(_)
+        | Op::RouteBackward(_) => {
+            let problem = "CUDA devices do not support experts in this version".to_owned();
+            Err(TypeError { operation: op.name(), problem }.into())
+        }
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Dequantize(op) => storage::dequantize(op, inputs, outputs, launcher),
         Op::Dropout(op) => dropout::run(op, inputs, outputs, launcher),

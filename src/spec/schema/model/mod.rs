@@ -9,7 +9,7 @@ pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand};
 pub(super) use transformer::RATE;
 pub use transformer::{
-    Dropout, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary, RotaryScaling, SubLayers,
+    Dropout, Experts, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary, RotaryScaling, SubLayers,
     Transformer,
 };
 

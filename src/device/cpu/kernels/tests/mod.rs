@@ -8,6 +8,7 @@ mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod experts;
 mod harness;
 mod linear;
 mod muon;

@@ -1,6 +1,7 @@
 //! `[model.hf]`: a transformer described by a Hugging Face `config.json`, resolved to `[model.transformer]`.
 
 mod activation;
+mod experts;
 mod fields;
 mod gemma;
 mod gpt2;
@@ -62,6 +63,9 @@ keywords! {
         GptNeox = "gpt_neox",
         Phi = "phi",
         Falcon = "falcon",
+        Mixtral = "mixtral",
+        Qwen3Moe = "qwen3_moe",
+        Olmoe = "olmoe",
     }
 }
 
@@ -87,6 +91,9 @@ impl ModelFamily {
             ModelFamily::GptNeox => "GPTNeoXForCausalLM",
             ModelFamily::Phi => "PhiForCausalLM",
             ModelFamily::Falcon => "FalconForCausalLM",
+            ModelFamily::Mixtral => "MixtralForCausalLM",
+            ModelFamily::Qwen3Moe => "Qwen3MoeForCausalLM",
+            ModelFamily::Olmoe => "OlmoeForCausalLM",
         }
     }
 
@@ -110,6 +117,9 @@ impl ModelFamily {
             ModelFamily::GptNeox => parallel::gpt_neox(fields, hf),
             ModelFamily::Phi => parallel::phi(fields, hf),
             ModelFamily::Falcon => parallel::falcon(fields, hf),
+            ModelFamily::Mixtral => experts::mixtral(fields, hf),
+            ModelFamily::Qwen3Moe => experts::qwen3(fields, hf),
+            ModelFamily::Olmoe => experts::olmoe(fields, hf),
             ModelFamily::Phi3 => llama::phi3(fields, hf),
             ModelFamily::Starcoder2 => llama::starcoder2(fields, hf),
             ModelFamily::Gemma => gemma::gemma(fields, hf),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::configurations::{gemma2, gpt2, llama, with};
 use super::*;
-use crate::schema::model::{Dropout, MlpActivation, Norm, NormPlacement, QkNormOver, Rotary, SubLayers};
+use crate::schema::model::{Dropout, Experts, MlpActivation, Norm, NormPlacement, QkNormOver, Rotary, SubLayers};
 use ops::Activation;
 
 fn hf() -> Hf {
@@ -281,7 +281,7 @@ fn unsupported_families_are_refused_with_the_missing_part() {
     let cases = [
         (json!({ "model_type": "bloom" }), "ALiBi position biases"),
         (json!({ "model_type": "deepseek_v3" }), "multi-head latent attention"),
-        (json!({ "model_type": "mixtral" }), "mixture-of-experts layers"),
+        (json!({ "model_type": "qwen2_moe" }), "shared experts"),
         (json!({ "model_type": "jamba" }), "state-space, recurrent or linear-attention layers"),
         (json!({ "model_type": "t5" }), "an encoder with cross-attention"),
         (json!({ "model_type": "bert" }), "bidirectional encoder layers"),

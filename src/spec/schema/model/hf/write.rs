@@ -30,7 +30,10 @@ impl HfConfiguration {
             | ModelFamily::Smollm3
             | ModelFamily::Granite
             | ModelFamily::Olmo2
-            | ModelFamily::Olmo3 => TensorNaming::Llama,
+            | ModelFamily::Olmo3
+            | ModelFamily::Qwen3Moe
+            | ModelFamily::Olmoe => TensorNaming::Llama,
+            ModelFamily::Mixtral => TensorNaming::Mixtral,
             ModelFamily::GptNeox => TensorNaming::GptNeox,
             ModelFamily::Phi => TensorNaming::Phi,
             ModelFamily::Falcon => TensorNaming::Falcon,
@@ -152,7 +155,10 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
         | ModelFamily::Olmo3
         | ModelFamily::Phi
         | ModelFamily::Phi3
-        | ModelFamily::Starcoder2 => {
+        | ModelFamily::Starcoder2
+        | ModelFamily::Mixtral
+        | ModelFamily::Qwen3Moe
+        | ModelFamily::Olmoe => {
             let mut fields = json!({
                 "num_hidden_layers": model.layers,
                 "hidden_size": model.d_model,
@@ -173,6 +179,17 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
             let more = match family {
                 ModelFamily::Llama => json!({ "attention_bias": model.bias, "mlp_bias": model.bias }),
                 ModelFamily::Mistral => json!({ "sliding_window": model.window }),
+                ModelFamily::Mixtral => json!({
+                    "sliding_window": model.window,
+                    "num_local_experts": model.experts.as_ref()?.count,
+                    "num_experts_per_tok": model.experts.as_ref()?.per_token,
+                }),
+                ModelFamily::Qwen3Moe | ModelFamily::Olmoe => json!({
+                    "moe_intermediate_size": (family == ModelFamily::Qwen3Moe).then_some(model.d_ff),
+                    "num_experts": model.experts.as_ref()?.count,
+                    "num_experts_per_tok": model.experts.as_ref()?.per_token,
+                    "norm_topk_prob": model.experts.as_ref()?.normalize,
+                }),
                 ModelFamily::Phi3 => json!({
                     "sliding_window": model.window,
                     "resid_pdrop": model.dropout.residual,
@@ -331,7 +348,7 @@ mod tests {
                 &plain(),
                 &json!({ "sliding_window": 64, "use_sliding_window": true, "max_window_layers": 0 }),
             ),
-            ModelFamily::Phi3 => plain(),
+            ModelFamily::Mixtral | ModelFamily::Qwen3Moe | ModelFamily::Olmoe | ModelFamily::Phi3 => plain(),
             ModelFamily::Starcoder2 => with(&plain(), &json!({ "hidden_act": "gelu_pytorch_tanh" })),
         };
         for family in ModelFamily::ALL {

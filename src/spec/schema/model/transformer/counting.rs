@@ -1,11 +1,12 @@
 //! Size limits: bytes and operations of a step are counted in 64 bits.
 
-use super::Transformer;
+use super::{Experts, Transformer};
 use crate::reader::error::Problem;
 use crate::reader::tree::Table;
 use crate::schema::rules::attach_span;
+use ops::MOST_PAIRS;
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "model.transformer.d_model",
     "model.transformer.layers",
     "model.transformer.heads",
@@ -13,6 +14,7 @@ const KEYS: [&str; 7] = [
     "model.transformer.context",
     "model.transformer.vocabulary",
     "model.transformer.d_ff",
+    "model.transformer.experts.count",
 ];
 
 impl Transformer {
@@ -27,7 +29,14 @@ impl Transformer {
         let [layers, channels, heads, head_dim, context, vocabulary, width] =
             [layers, d_model, heads, head_dim, context, vocabulary, d_ff].map(wide);
         let of_heads = heads * head_dim;
-        let block = channels * (4 * of_heads + 3 * width + 8) + 5 * of_heads + 2 * width;
+        // Without experts, there is one feed-forward layer and no router.
+        let [experts, per_token, router] = match self.experts {
+            Some(Experts { count, per_token, .. }) => [count, per_token, count],
+            None => [1, 1, 0],
+        }
+        .map(wide);
+        let of_experts = experts * 3 * width + router;
+        let block = channels * (4 * of_heads + of_experts + 8) + 5 * of_heads + 2 * width;
         let parameters = channels * (2 * vocabulary + context + 2) + vocabulary + layers * block;
         if parameters > 1 << 40 {
             return Err(attach_span(
@@ -38,7 +47,9 @@ impl Transformer {
             ));
         }
         let tokens = wide(batch_size) * context;
-        let of_block = 24 * channels + 16 * of_heads + 8 * width + 4 * heads * context;
+        let routed = if router > 0 { per_token * 4 * channels + 4 * router } else { 0 };
+        let of_block =
+            24 * channels + 16 * of_heads + per_token * 8 * width + routed + 4 * heads * context;
         let activations = tokens * (layers * of_block + 4 * vocabulary);
         let work = 16 * tokens * (parameters + layers * context * of_heads);
         if activations > 1 << 57 || work > 1 << 62 {
@@ -47,6 +58,16 @@ impl Transformer {
                 &[batch_key, "model.transformer.context"],
                 tree,
                 "use smaller batches, shorter sequences or a smaller model",
+            ));
+        }
+        // The routing has an i32 for each pair of a token and one of its experts.
+        let pairs = tokens * per_token;
+        if router > 0 && pairs > wide(MOST_PAIRS) {
+            return Err(attach_span(
+                format!("one batch of {tokens} tokens with {per_token} experts each has {pairs} rows of experts"),
+                &[batch_key, "model.transformer.context", "model.transformer.experts.per_token"],
+                tree,
+                format!("use at most {MOST_PAIRS} tokens times experts"),
             ));
         }
         Ok(())

@@ -5,6 +5,7 @@ mod activation;
 mod choices;
 mod counting;
 mod dropout;
+mod experts;
 mod rotary;
 mod rules;
 
@@ -15,6 +16,7 @@ pub use choices::{Norm, NormPlacement, Positions, QkNormOver, SubLayers};
 pub use dropout::Dropout;
 use dropout::DropoutCodec;
 pub(in crate::schema) use dropout::RATE;
+pub use experts::Experts;
 pub use rotary::{Rotary, RotaryScaling};
 
 use super::{Architecture, Model};
@@ -77,10 +79,12 @@ key_table! {
         /// The channels that a norm of queries and keys covers: each head's, or those of all heads together (OLMo 2). Needs
         /// `qk_norm = true`.
         pub qk_norm_over: QkNormOver = keyword(), default QkNormOver::Head;
-        /// Width of the feed-forward layer.
+        /// Width of the feed-forward layer, or of each expert.
         pub d_ff: usize = DIMENSION, default four_times(d_model);
         /// Activation of the feed-forward layer, elementwise or as a gated linear unit.
         pub activation: MlpActivation = keyword(), default MlpActivation::Plain(Activation::GeluTanh);
+        /// Experts in place of the feed-forward layer: a mixture of experts. They need a gated `activation` and `bias = false`.
+        pub experts: Option<Experts> = Optional(experts::EXPERTS), default None;
         /// Normalization: layer norm or RMS norm.
         pub norm: Norm = keyword(), default Norm::Layer;
         /// Added to the variance, or to the mean square, before its square root (`eps`).
@@ -161,6 +165,7 @@ impl Transformer {
             qk_norm_over: QkNormOver::Head,
             d_ff: four_times(d_model),
             activation: MlpActivation::Plain(Activation::GeluTanh),
+            experts: None,
             norm: Norm::Layer,
             norm_epsilon: NORM_EPSILON,
             residual_scale: None,

@@ -1,6 +1,6 @@
 //! Rules between the keys of a transformer.
 
-use super::{NormPlacement, Positions, QkNormOver, Rotary, SubLayers, Transformer};
+use super::{MlpActivation, NormPlacement, Positions, QkNormOver, Rotary, SubLayers, Transformer};
 use crate::reader::declare::KeywordEnum;
 use crate::reader::error::Problem;
 use crate::reader::tree::Table;
@@ -16,6 +16,11 @@ const GLOBAL_EVERY: &str = "model.transformer.global_every";
 const GLOBAL_FIRST: &str = "model.transformer.global_first";
 const POSITIONS: &str = "model.transformer.positions";
 const ROTARY: &str = "model.transformer.rotary";
+const EXPERTS: &str = "model.transformer.experts";
+const EXPERT_COUNT: &str = "model.transformer.experts.count";
+const PER_TOKEN: &str = "model.transformer.experts.per_token";
+const ACTIVATION: &str = "model.transformer.activation";
+const BIAS: &str = "model.transformer.bias";
 const DIVISORS: &str = "model.transformer.rotary.divisors";
 const CHANNELS: &str = "model.transformer.rotary.channels";
 const WINDOW_SCALE: &str = "model.transformer.window_attention_scale";
@@ -40,6 +45,8 @@ impl Transformer {
         self.qk_norm_over_needs_qk_norm(tree)?;
         self.parallel_parts_need_pre_norms(tree)?;
         self.head_bias_needs_own_weight(tree)?;
+        self.tokens_choose_among_experts(tree)?;
+        self.experts_are_gated_without_biases(tree)?;
         self.rotary_needs_even_head_dim(tree)?;
         self.rotary_needs_rotary_positions(tree)?;
         self.rotated_channels_are_pairs_of_a_head(tree)?;
@@ -161,6 +168,37 @@ impl Transformer {
             tree,
             "use tied = false or head_bias = false",
         ))
+    }
+
+    fn tokens_choose_among_experts(&self, tree: &Table) -> Result<(), Problem> {
+        match &self.experts {
+            Some(experts) if experts.per_token > experts.count => {
+                let message = format!(
+                    "experts.per_token = {} is above experts.count = {}",
+                    experts.per_token, experts.count
+                );
+                let remedy = format!("use 1 to {}", experts.count);
+                Err(attach_span(message, &[PER_TOKEN, EXPERT_COUNT], tree, remedy))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn experts_are_gated_without_biases(&self, tree: &Table) -> Result<(), Problem> {
+        if self.experts.is_none() {
+            return Ok(());
+        }
+        if let MlpActivation::Plain(_) = self.activation {
+            let message = format!("experts need a gate, and activation is \"{}\"", self.activation.keyword());
+            let remedy = "use a gated activation, such as activation = \"swiglu\"";
+            return Err(attach_span(message, &[EXPERTS, ACTIVATION], tree, remedy));
+        }
+        if self.bias {
+            let message = "experts have no biases, and bias = true adds them to the linear layers of blocks";
+            let remedy = "use bias = false; qkv_bias = true adds those of queries, keys and values";
+            return Err(attach_span(message.to_owned(), &[EXPERTS, BIAS], tree, remedy));
+        }
+        Ok(())
     }
 
     fn rotated_channels_are_pairs_of_a_head(&self, tree: &Table) -> Result<(), Problem> {

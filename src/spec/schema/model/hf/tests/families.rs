@@ -200,3 +200,34 @@ fn falcon_has_its_kinds_of_blocks() {
         assert!(found.starts_with(expected), "{found}");
     }
 }
+
+#[test]
+fn mixtures_of_experts_are_read() {
+    let of = |family: &str, changes| read(&with(&json!({ "model_type": family }), &changes), &hf());
+    let experts = |family: &str| {
+        let model = of(family, json!({})).unwrap();
+        let Experts { count, per_token, normalize } = model.experts.unwrap();
+        (count, per_token, normalize, model.d_ff, model.qk_norm)
+    };
+    assert_eq!(experts("mixtral"), (8, 2, true, 14_336, false));
+    assert_eq!(experts("qwen3_moe"), (128, 8, false, 768, true));
+    assert_eq!(experts("olmoe"), (64, 8, false, 2048, true));
+    assert_eq!(of("olmoe", json!({})).unwrap().qk_norm_over, QkNormOver::AllHeads);
+    // Versions of the library differ in the name.
+    let named = |field: &str| of("qwen3_moe", json!({ field: 16 })).unwrap().experts.unwrap().count;
+    assert_eq!(["num_experts", "num_local_experts"].map(named), [16; 2]);
+    let windows = |changes| of("qwen3_moe", changes).unwrap().window;
+    assert_eq!(windows(json!({ "sliding_window": 64, "use_sliding_window": false })), None);
+    assert_eq!(windows(json!({ "sliding_window": 64, "use_sliding_window": true })), Some(64));
+    for (family, field, value) in [
+        ("mixtral", "output_router_logits", json!(true)),
+        ("mixtral", "router_jitter_noise", json!(0.1)),
+        ("mixtral", "num_experts_per_tok", json!(9)),
+        ("qwen3_moe", "decoder_sparse_step", json!(2)),
+        ("qwen3_moe", "mlp_only_layers", json!([0])),
+        ("olmoe", "clip_qkv", json!(8.0)),
+    ] {
+        let refused = of(family, json!({ field: value })).unwrap_err();
+        assert!(refused.starts_with(&format!("`{field}` is {value}, which runner does not")), "{refused}");
+    }
+}
