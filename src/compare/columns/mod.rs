@@ -103,13 +103,15 @@ pub(super) fn table(comparison: &Comparison) -> Table {
         Some(more) if in_columns => axes::label_without(&entry.row, |_| true) + more,
         _ => entry.label.clone(),
     };
-    let line = |group: &TableGroup, entry: &TableEntry| TableLine {
-        mark: mark(entry),
-        name: one_line(&name(entry)),
-        note: one_line(&note::note(entry, group)),
+    let of_group = |group: &TableGroup| {
+        let dtypes = note::group_dtypes(group);
+        let line = |entry: &TableEntry| TableLine {
+            mark: mark(entry),
+            name: one_line(&name(entry)),
+            note: one_line(&note::note(entry, group, &dtypes)),
+        };
+        group.entries.iter().map(line).collect::<Vec<_>>()
     };
-    let of_group =
-        |group: &TableGroup| group.entries.iter().map(|entry| line(group, entry)).collect::<Vec<_>>();
     Table {
         name: if comparison.by.is_some() { "point" } else { "strategy" }.into(),
         note: "effects".into(),

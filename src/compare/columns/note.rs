@@ -1,5 +1,7 @@
 //! The mark before a row's name, and the effects after its numbers.
 
+use std::collections::BTreeSet;
+
 use crate::entry::TableEntry;
 use crate::group::TableGroup;
 use crate::numbers::{percent, size};
@@ -24,7 +26,7 @@ pub(crate) fn mark(entry: &TableEntry) -> String {
 }
 
 /// Status, warnings and effects of a run, most important first.
-pub(super) fn note(entry: &TableEntry, group: &TableGroup) -> String {
+pub(super) fn note(entry: &TableEntry, group: &TableGroup, dtypes: &BTreeSet<Dtypes>) -> String {
     let row = &entry.row;
     let mut parts: Vec<String> = Vec::new();
     let with_message =
@@ -65,27 +67,40 @@ pub(super) fn note(entry: &TableEntry, group: &TableGroup) -> String {
     if let Some(steps) = row.steps_until_oom.filter(|_| entry.status != Status::Oom) {
         parts.push(format!("room for {}", self::steps(steps)));
     }
-    parts.extend(dtypes(entry, group));
+    parts.extend(differing_dtypes(entry, group, dtypes));
     if !row.effects.is_empty() && entry.relative.same_as.is_none() {
         parts.push(row.effects.clone());
     }
     parts.join("; ")
 }
 
+/// The dtypes of the residual stream and of embedding tables; empty if unknown.
+type Dtypes<'a> = [&'a str; 2];
+
+fn dtypes(entry: &TableEntry) -> Dtypes<'_> {
+    [&entry.row.stream_dtype, &entry.row.table_dtype]
+}
+
+/// The distinct dtypes of a group's entries, as far as both are known.
+pub(super) fn group_dtypes(group: &TableGroup) -> BTreeSet<Dtypes<'_>> {
+    group.entries.iter().map(dtypes).filter(|dtypes| !dtypes.contains(&"")).collect()
+}
+
 /// The dtypes of residual stream and embedding tables, as far as strategies of the group differ in them:
 /// `bf16 stream, fp32 tables`. Shown for the baseline, rows that differ from it, and rows that train a part, whose
 /// frozen base may be stored otherwise.
-fn dtypes(entry: &TableEntry, group: &TableGroup) -> Option<String> {
-    let known = |entry: &TableEntry| [entry.row.stream_dtype.clone(), entry.row.table_dtype.clone()];
-    let own = known(entry);
-    let others: Vec<_> =
-        group.entries.iter().map(known).filter(|dtypes| !dtypes.iter().any(String::is_empty)).collect();
-    let as_baseline = group.base().is_some_and(|base| known(base) == own);
+fn differing_dtypes(
+    entry: &TableEntry,
+    group: &TableGroup,
+    of_group: &BTreeSet<Dtypes>,
+) -> Option<String> {
+    let own = dtypes(entry);
+    let as_baseline = group.base().is_some_and(|base| dtypes(base) == own);
     let trains_all = entry.row.trainable_parameters == entry.row.parameters;
     if own[0].is_empty() || (as_baseline && trains_all && !entry.relative.is_baseline) {
         return None;
     }
-    let differs = [0, 1].map(|at| others.iter().any(|other| other[at] != own[at]));
+    let differs = [0, 1].map(|at| of_group.iter().any(|other| other[at] != own[at]));
     let [stream, tables] = own;
     match differs {
         [true, true] if stream == tables => Some(format!("{stream} stream and tables")),
