@@ -80,7 +80,7 @@ impl AdaptableLinear {
 }
 
 /// The linear layers of a graph's blocks, in the order of execution; a stacked one is followed by its parts. Routers and
-/// experts cannot have adapters: in the library, they are no linear layers.
+/// experts cannot have adapters: the library stores them as parameters, not in `nn.Linear`.
 pub fn adaptable(graph: &Graph) -> Vec<AdaptableLinear> {
     graph.nodes.iter().enumerate().flat_map(|(node, of)| adaptable_in(graph, node, of)).collect()
 }
@@ -375,17 +375,26 @@ mod tests {
             tied: false,
             ..spec::Transformer::new(32, 4096, 32, 2048)
         };
-        let model = Model::Transformer(model);
-        let trained = |targets: &[&str]| {
+        let trained = |model: &spec::Transformer, targets: &[&str]| {
+            let model = Model::Transformer(model.clone());
             let targets = targets.iter().map(|target| (*target).to_owned()).collect();
             let mut graph = graph::build(&model, 1);
             graph.adapt(&model, &Lora::new(32, 64.0, targets), StorageDtype::Fp32);
             let factors = graph.values.iter().filter(|value| is_factor(value.name));
             factors.map(|value| value.ty.elements()).sum::<usize>()
         };
-        assert_eq!(trained(&["all-linear"]), 83_886_080);
-        assert_eq!(trained(&["*.qkv", "*.gate_up", "*.out"]), 71_303_168);
-        assert_eq!(trained(&["q_proj", "down_proj"]), 32 * 32 * (2 * 4096 + 4096 + 14_336));
+        assert_eq!(trained(&model, &["all-linear"]), 83_886_080);
+        let stacked = ["*.qkv", "*.gate_up", "*.out"];
+        assert_eq!(trained(&model, &stacked), 71_303_168);
+        assert_eq!(trained(&model, &["q_proj", "down_proj"]), 32 * 32 * (2 * 4096 + 4096 + 14_336));
+        // Phi-3 has the same architecture, and stacked layers.
+        let phi = spec::Transformer { family: Some(spec::ModelFamily::Phi3), ..model.clone() };
+        assert_eq!(trained(&phi, &["all-linear"]), 71_303_168);
+        // The library's routers and experts are not `nn.Linear`.
+        let experts = spec::Experts { count: 8, per_token: 2, normalize: true };
+        let mixtral = spec::Transformer { experts: Some(experts), ..model };
+        let of_attention = 32 * 32 * (4096 + 4096 + 2 * (4096 + 1024) + 4096 + 4096);
+        assert_eq!(trained(&mixtral, &["all-linear"]), of_attention);
     }
 
     /// The model's own values keep their indices, and with them their random sites.

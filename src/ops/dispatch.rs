@@ -4,8 +4,7 @@
 //! `order` i32[R] each sorted pair's index among all pairs (see [`Route`](super::Route)).
 
 use super::{
-    Op, Operand, Operation, OutputRole, Tape, TensorType, TypeError, expect_float, expect_inputs,
-    expect_type,
+    Op, Operand, Operation, OutputRole, Tape, TensorType, TypeError, expect_float, expect_inputs, expect_type,
 };
 
 /// Copies each row to its K places. Inputs: x num[..,C], order, places. Output: the sorted rows num[R,C].
@@ -43,7 +42,11 @@ fn sorted(operation: &'static str, x: &TensorType, places: &TensorType) -> Resul
 }
 
 /// Checks R sorted rows and their places; returns the type of the N rows num[..,C].
-fn unsorted(operation: &'static str, rows: &TensorType, places: &TensorType) -> Result<TensorType, TypeError> {
+fn unsorted(
+    operation: &'static str,
+    rows: &TensorType,
+    places: &TensorType,
+) -> Result<TensorType, TypeError> {
     let dtype = expect_float(operation, "the sorted rows", rows)?;
     let y = TensorType { dtype, shape: places.shape.with_last(rows.shape.last()) };
     expect_type(operation, "the sorted rows", rows, sorted(operation, &y, places)?)?;
@@ -70,9 +73,6 @@ impl Operation for Dispatch {
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
-        if !tape.wants(0) {
-            return;
-        }
         let mut inputs = vec![tape.output_gradient(0), tape.input(2)];
         let partial = tape.partial(0);
         inputs.extend(partial);
@@ -124,12 +124,8 @@ impl Operation for Combine {
     fn backward(&self, tape: &mut dyn Tape) {
         let mut inputs = vec![tape.output_gradient(0)];
         inputs.extend((0..4).map(|input| tape.input(input)));
-        // The kernel computes both gradients; one that is not required is discarded.
-        let role = |input| match tape.wants(input) {
-            true => OutputRole::Gradient(input),
-            false => OutputRole::Like(1 + input),
-        };
-        let roles = [role(0), role(3)];
+        // Router and experts are trained or frozen together, so that both gradients are required.
+        let roles = [OutputRole::Gradient(0), OutputRole::Gradient(3)];
         tape.emit(Op::CombineBackward(CombineBackward), inputs, &roles);
     }
 }

@@ -41,9 +41,8 @@ fn features(
     match *weights.shape.dims() {
         [rows, inner] if rows.is_multiple_of(ends.elements()) => Ok([rows / ends.elements(), inner]),
         _ => {
-            let problem = format!("weights are {weights}, not one matrix for each of {} experts", {
-                ends.elements()
-            });
+            let problem =
+                format!("weights are {weights}, not one matrix for each of {} experts", { ends.elements() });
             Err(TypeError { operation, problem })
         }
     }
@@ -146,8 +145,7 @@ impl Operation for ExpertLinearWeightGradient {
         let dtype = expect_matrix(self.name(), "x", &x, x.shape.last())?;
         let of_dy = TensorType::new(dtype, &[x.shape.rows(), dy.shape.last()]);
         expect_type(self.name(), "dy", &dy, of_dy)?;
-        let weights =
-            TensorType::new(self.gradients, &[ends.elements() * dy.shape.last(), x.shape.last()]);
+        let weights = TensorType::new(self.gradients, &[ends.elements() * dy.shape.last(), x.shape.last()]);
         features(self.name(), &weights, &ends)?;
         expect_f32_or(dtype, self.name(), "the gradient", &weights)?;
         if self.accumulate {

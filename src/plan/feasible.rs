@@ -69,10 +69,10 @@ pub(super) fn skip_unsupported(experiment: &mut Experiment, target: &Target) {
 }
 
 /// Why the target's devices cannot train the model, although its memory can be planned.
-pub(super) fn unsupported(config: &RunConfig, target: &Target) -> Option<String> {
+fn unsupported(config: &RunConfig, target: &Target) -> Option<String> {
     let has_experts = config.model.transformer().is_some_and(|model| model.experts.is_some());
     (has_experts && target.kind == DeviceKind::Cuda).then(|| {
-        "this version trains mixtures of experts on the CPU only; `plan` predicts their memory on a card".to_owned()
+        "this version trains mixtures of experts on the CPU only: use `--device cpu`; `plan` predicts their memory on a card".to_owned()
     })
 }
 

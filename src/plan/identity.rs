@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use crate::expand;
     use device::DeviceKind;
-    use spec::variants;
+    use spec::{Model, Transformer, variants};
     use testing::keys::{Choice, KEYS, Key, UNSAID, meets_needs, position};
     use testing::{choice, sample, small_with, target};
 
@@ -169,13 +169,27 @@ optimizer.adamw.lr = 1e-3
         assert_ne!(configuration_id(&config, "other data"), id(&config));
     }
 
+    #[test]
+    fn known_template_and_its_text_share_an_id() {
+        let id = |template: &str| {
+            let more = ["jsonl = 'messages'".to_owned(), format!("template = {template}")];
+            id(&read(SHORTEST, &more.map(|line| format!("data.text.{line}"))).unwrap())
+        };
+        assert_eq!(id("'chatml'"), id(r#""<|im_start|>{role}\n{content}<|im_end|>\n""#));
+        assert_ne!(id("'chatml'"), id("'{content}'"));
+    }
+
     /// Every hashed line is necessary: without it, the run is different or invalid.
     #[test]
     fn no_key_at_its_default_is_hashed() {
         let shortest = experiments().into_iter().map(|(_, config)| config);
         let drawn = sample(20).into_iter().chain([Choice::plain()]).map(|choice| small_with(&choice));
-        // The number of tokens found in the data is not a key.
-        let drawn = drawn.map(|config| RunConfig { tokens: None, lengths: None, ..config });
+        // The number of tokens found in the data is not a key, and the family is not hashed.
+        let drawn = drawn.map(|config| {
+            let model = config.model.transformer().expect("a transformer").clone();
+            let model = Model::Transformer(Transformer { family: None, ..model });
+            RunConfig { tokens: None, lengths: None, model, ..config }
+        });
         for config in drawn.chain(shortest) {
             let identity = config.identity();
             let lines: Vec<&str> = identity.lines().collect();
@@ -233,6 +247,7 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.logit_softcap = \"off\"",
         "model.transformer.dropout = 0.0",
         "model.transformer.initial_deviation = 0.02",
+        "model.transformer.family = \"off\"",
         "data.text.tokens = \"bytes\"",
         "data.text.tokens = { file = \"/nowhere\", special = true, end = \"off\" }",
         "data.text.jsonl = \"off\"",
@@ -287,6 +302,7 @@ optimizer.adamw.lr = 1e-3
         "train.optimizer.muon.adjust = \"original\"",
         "train.optimizer.muon.groups = []",
         "train.optimizer.sgd.momentum = 0.0",
+        "model.transformer.family = \"off\"",
         "model.transformer.weights = \"off\"",
         "train.optimizer.sgd.nesterov = false",
         "train.optimizer.sgd.weight_decay = 0.0",

@@ -9,22 +9,35 @@ use graph::{
     AdaptableLinear, Graph, GraphValue, Graphs, LayerMatches, Scope, ScopeId, TargetMatches, ValueKind, named,
 };
 use spec::{
-    Group, LayerDevice, LayerPlacement, Lora, Model, Problem, RunConfig, StorageDtype, Strategy, Table,
-    attach_span, group_of,
+    Group, KeywordEnum as _, LayerDevice, LayerPlacement, Lora, Model, Problem, RunConfig, StorageDtype,
+    Strategy, Table, attach_span, group_of,
 };
 
 /// Keys, as named in errors.
 const FREEZE: &str = "strategy.freeze";
 const PLACE: &str = "strategy.place";
 const RANK: &str = "strategy.lora.rank";
+const FAMILY: &str = "model.transformer.family";
 const TARGETS: &str = "strategy.lora.targets";
 const TRAINED: &str = "strategy.lora.trained";
 
 /// Replaces names by layer paths. Fails if a name matches no layer or the choice is impossible.
 pub(super) fn resolve(config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
+    check_family(&config.model, tree)?;
     let config = with_layer_paths(config, tree)?;
     check_parameter_groups(&config, tree)?;
     Ok(config)
+}
+
+/// Fails if the library's class of the model's family lacks one of its parameters.
+fn check_family(model: &Model, tree: &Table) -> Result<(), Problem> {
+    let Some(family) = model.transformer().and_then(|model| model.family) else { return Ok(()) };
+    let needed = graph::needed(model);
+    let Some(missing) = needed.iter().find(|required| required.tensors(family.naming()).is_none()) else {
+        return Ok(());
+    };
+    let message = format!("{FAMILY} = \"{}\" has no tensor for `{}`", family.keyword(), missing.name);
+    Err(attach_span(message, &[FAMILY], tree, "remove it, or name the family whose blocks these are"))
 }
 
 fn with_layer_paths(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
@@ -158,11 +171,12 @@ fn lora_targets<'l>(
     Ok(targeted)
 }
 
-/// How the library's class of a model names its tensors: as the model's checkpoint, if that can be read, since several
-/// classes have one architecture (Llama, Phi-3).
+/// How the library's class of a model names its tensors. Several classes have one architecture (Llama, Phi-3): without a
+/// family, that of the model's checkpoint, if it can be read.
 fn naming(model: &Model) -> Option<TensorNaming> {
-    let stored =
-        model.weights().and_then(|file| Weights::open(file).ok()?.matched(&graph::needed(model)).ok());
+    let has_family = model.transformer().is_some_and(|model| model.family.is_some());
+    let file = model.weights().filter(|_| !has_family);
+    let stored = file.and_then(|file| Weights::open(file).ok()?.matched(&graph::needed(model)).ok());
     stored.and_then(|stored| stored.naming()).or_else(|| model.naming())
 }
 

@@ -53,7 +53,7 @@ impl Same {
     }
 }
 
-const MODEL: &str = "model";
+pub(crate) const MODEL: &str = "model";
 
 /// The value of a key that is not set.
 pub const UNSAID: &str = "";

@@ -188,7 +188,11 @@ pub fn choice(values: &[(usize, usize)]) -> Choice {
 
 /// Combinations that cover every pair of values of different keys.
 pub fn pairwise() -> Vec<Choice> {
-    pairwise::pairwise(KEYS).into_iter().filter(Choice::trains).collect()
+    let mut keys = KEYS.to_vec();
+    if on_cuda() {
+        keys[keys::position(KEYS, keys::MODEL)].values = models::DENSE;
+    }
+    pairwise::pairwise(&keys)
 }
 
 /// Random combinations, reproducible by seed.

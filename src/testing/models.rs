@@ -33,7 +33,7 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::Olmoe),
 ];
 
-/// Those without experts, whose feed-forward layers can have adapters.
+/// Those without experts, whose feed-forward layers can have adapters, in the same order.
 pub(crate) const DENSE: &[&str] = MODELS.split_at(MODELS.len() - 3).0;
 
 /// A committed configuration.

@@ -23,10 +23,11 @@ pub(super) fn any_transformer() -> impl Any<Value = Transformer> {
         dropout.prop_map(|(embedding, attention, residual)| Dropout { embedding, attention, residual });
     let rest = (norms, select(Positions::ALL), any::<[bool; 7]>(), dropout);
     // On a GPU, experts are not supported.
-    let experts = (0..4usize, 2..=5usize, 1..=5usize, any::<bool>()).prop_map(|(has, count, most, normalize)| {
-        let experts = Experts { count, per_token: count.min(most), normalize };
-        (has == 0 && !on_cuda()).then_some(experts)
-    });
+    let experts =
+        (0..4usize, 2..=5usize, 1..=5usize, any::<bool>()).prop_map(|(has, count, most, normalize)| {
+            let experts = Experts { count, per_token: count.min(most), normalize };
+            (has == 0 && !on_cuda()).then_some(experts)
+        });
     (sizes, attention, mlp, rest, experts).prop_map(|(sizes, attention, mlp, rest, experts)| {
         let ((norm, norm_placement, sub_layers, qk_norm_over), positions, flags, dropout) = rest;
         let [is_wide, bias, tied, scaled, qkv_bias, scales, caps] = flags;

@@ -16,8 +16,8 @@ MEMORY_ONLY |= {"evaluation_pass", "graph", "init", "loader"}
 # Strategy keys that affect only the order of sums.
 ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
 
-# `weights` and `initial_deviation` have no effect here: a dump holds the initial parameters, wherever they came from.
-MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights", "initial_deviation"}
+# `weights`, `initial_deviation` and `family` have no effect here: a dump holds the initial parameters, wherever they came from.
+MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights", "initial_deviation", "family"}
 # The keys of a block, with GPT-2's values, which hold for older runs without the keys. The keys in IN_PARAMETERS follow
 # from the parameters of the dump.
 BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}

@@ -89,18 +89,14 @@ pub(super) fn group_dtypes(group: &TableGroup) -> BTreeSet<Dtypes<'_>> {
 /// The dtypes of residual stream and embedding tables, as far as strategies of the group differ in them:
 /// `bf16 stream, fp32 tables`. Shown for the baseline, rows that differ from it, and rows that train a part, whose
 /// frozen base may be stored otherwise.
-fn differing_dtypes(
-    entry: &TableEntry,
-    group: &TableGroup,
-    of_group: &BTreeSet<Dtypes>,
-) -> Option<String> {
+fn differing_dtypes(entry: &TableEntry, group: &TableGroup, all: &BTreeSet<Dtypes>) -> Option<String> {
     let own = dtypes(entry);
     let as_baseline = group.base().is_some_and(|base| dtypes(base) == own);
     let trains_all = entry.row.trainable_parameters == entry.row.parameters;
     if own[0].is_empty() || (as_baseline && trains_all && !entry.relative.is_baseline) {
         return None;
     }
-    let differs = [0, 1].map(|at| of_group.iter().any(|other| other[at] != own[at]));
+    let differs = [0, 1].map(|at| all.iter().any(|other| other[at] != own[at]));
     let [stream, tables] = own;
     match differs {
         [true, true] if stream == tables => Some(format!("{stream} stream and tables")),

@@ -45,7 +45,11 @@ pub(super) fn untransferable(config: &RunConfig) -> Option<&'static str> {
         Some("with a tied head, PEFT trains a copy of the embedding that the head does not use")
     } else if trains_table && model.positions == Positions::Learned {
         Some("PEFT's copy of the position table has all rows of the base, not those of this context")
-    } else if trains("head") && configuration(config)?.naming() == TensorNaming::GptNeox {
+    } else if model.experts.is_some() && lora.trained.iter().any(|trained| trained.starts_with("blocks")) {
+        Some(
+            "version 5 of the library stores the experts of a block as one parameter, which PEFT names otherwise",
+        )
+    } else if trains("head") && configuration(config)?.family.naming() == TensorNaming::GptNeox {
         Some("the library's versions name the head of GPT-NeoX differently")
     } else if lora.targets.iter().any(|target| is_part_of_one_tensor(config, target).unwrap_or(false)) {
         Some(
@@ -61,7 +65,7 @@ fn is_part_of_one_tensor(config: &RunConfig, target: &str) -> Option<bool> {
     let needed = graph::needed(&config.model);
     let of = |layer: &str| needed.iter().find(|required| required.name == format!("blocks.0.{layer}.weight"));
     let (stacked, _) = graph::stacked_layer(target).filter(|_| of(target).is_none())?;
-    let tensors = of(&stacked)?.tensors(configuration(config)?.naming())?;
+    let tensors = of(&stacked)?.tensors(configuration(config)?.family.naming())?;
     Some(joined(tensors).len() == 1)
 }
 
@@ -82,9 +86,12 @@ pub(super) fn write(folder: &Path, run: &Prepared, engine: &mut Engine) -> Resul
     let Prepared { config, program, weights, .. } = run;
     let unknown = || cannot_write(folder, std::io::Error::other("no model family has this architecture"));
     let configuration = configuration(config).ok_or_else(unknown)?;
-    // An adapter belongs to the classes of its base, which may differ for one architecture (Llama, Phi-3).
-    let base = weights.as_ref().and_then(StoredParameters::naming).filter(|_| config.strategy.lora.is_some());
-    let (naming, needed) = (base.unwrap_or(configuration.naming()), graph::needed(&config.model));
+    // An adapter belongs to the class of its base. Several classes have one architecture (Llama, Phi-3): without a family,
+    // the base's names decide.
+    let has_family = config.model.transformer().is_some_and(|model| model.family.is_some());
+    let base = weights.as_ref().filter(|_| config.strategy.lora.is_some() && !has_family);
+    let naming = base.and_then(StoredParameters::naming).unwrap_or(configuration.family.naming());
+    let needed = graph::needed(&config.model);
     let tensors_of = |parameter: &str| -> &[CheckpointTensor] {
         let required = needed.iter().find(|required| required.name == parameter);
         required.and_then(|required| required.tensors(naming)).unwrap_or_default()

@@ -64,9 +64,9 @@ impl ResidualBranch<'_> {
         let placement = model.norm_placement;
         let ends_with_norm = matches!(placement, NormPlacement::Sandwich | NormPlacement::Output);
         let dropout = self.site.dropout(model, self.batch.seeds);
-        // Without dropout, output norm and factor, the last matmul of the sub-layer adds to the stream.
-        let matmul_adds = dropout.is_none() && !ends_with_norm && model.residual_scale.is_none();
-        let mut y = sub_layer(graph, SubLayer { scope, input, residual: matmul_adds.then_some(x) });
+        // Without dropout, output norm and factor, the sub-layer adds to the stream, in its last matmul if it has one.
+        let adds = dropout.is_none() && !ends_with_norm && model.residual_scale.is_none();
+        let mut y = sub_layer(graph, SubLayer { scope, input, residual: adds.then_some(x) });
         if ends_with_norm {
             y = norm::build(graph, model, scope, NormPosition::After, y);
         }
@@ -74,7 +74,7 @@ impl ResidualBranch<'_> {
             [y] = graph.node(Op::Scale(Scale { factor: scale as f32 }), scope, vec![y], ["scaled"]);
         }
         let x = match dropout {
-            _ if matmul_adds => y,
+            _ if adds => y,
             Some((dropped, seeds)) => dropout::with_residual(graph, scope, dropped, [y, seeds, x]),
             None => graph.node(Op::Add(Add { stream: true, ..Add::PLAIN }), scope, vec![x, y], ["x"])[0],
         };

@@ -58,13 +58,14 @@ fn of_experts(
     let [weights, places, order, ends] = graph.node(route, scope, vec![logits], names);
     let [rows] = graph.node(Op::Dispatch(Dispatch), scope, vec![input, order, places], ["rows"]);
     // The layer of each expert, rows num[R,K] to num[R,M]; `stacked`: the matrices in each expert's weight.
-    let linear = |graph: &mut Graph, x, name, weight, shape: [usize; 2], initial: Initial, stacked: StackedRows| {
-        let weights = graph.parameter(weight, scope, &[count * shape[0], shape[1]], initial);
-        graph.values[weights].stacked = stacked.of_experts(count);
-        let op = Op::ExpertLinear(ExpertLinear { tf32: false });
-        let [y] = graph.node(op, scope, vec![x, weights, ends], [name]);
-        y
-    };
+    let linear =
+        |graph: &mut Graph, x, name, weight, shape: [usize; 2], initial: Initial, stacked: StackedRows| {
+            let weights = graph.parameter(weight, scope, &[count * shape[0], shape[1]], initial);
+            graph.values[weights].stacked = stacked.of_experts(count);
+            let op = Op::ExpertLinear(ExpertLinear { tf32: false });
+            let [y] = graph.node(op, scope, vec![x, weights, ends], [name]);
+            y
+        };
     let gates = StackedRows::new(&[f, f]);
     let both = linear(graph, rows, "gate_up", "experts.gate_up.weight", [2 * f, c], normal(model), gates);
     let [hidden] = graph.node(Op::Gated(Gated { activation }), scope, vec![both], ["hidden"]);

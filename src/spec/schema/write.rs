@@ -1,6 +1,7 @@
 //! Writes a run as an experiment file, and as the identity that its id hashes.
 
 use super::key::STRATEGY;
+use super::model::{Model, Transformer};
 use super::resolved::RunConfig;
 use crate::reader::declare::ChoiceTable;
 use crate::reader::tree::{bare_or_quoted, quoted};
@@ -15,9 +16,12 @@ impl RunConfig {
     }
 
     /// A text that is equal for equal runs and only for these, independent of the paths of their data. Keys at their
-    /// defaults are left out, so that keys added by a later version do not change it.
+    /// defaults are left out, so that keys added by a later version do not change it. So is the model's family: layers
+    /// have this program's names.
     pub fn identity(&self) -> String {
-        self.tables(WriteMode::Identity, STRATEGY)
+        let Model::Transformer(model) = &self.model;
+        let model = Model::Transformer(Transformer { family: None, ..model.clone() });
+        RunConfig { model, ..self.clone() }.tables(WriteMode::Identity, STRATEGY)
     }
 
     fn tables(&self, form: WriteMode, strategy_name: &str) -> String {

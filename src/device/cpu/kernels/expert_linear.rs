@@ -18,7 +18,13 @@ fn ranges(ends: &[i32]) -> impl Iterator<Item = Range<usize>> {
 /// `y = x W^T`
 pub(super) fn forward<T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     let (inner, out) = (operands.input_type(0).shape.last(), operands.output_type(0).shape.last());
-    by_expert::<T>(operands, |matrix| Matrix::new(matrix, inner).transposed(), [inner, out], scratch, workers);
+    by_expert::<T>(
+        operands,
+        |matrix| Matrix::new(matrix, inner).transposed(),
+        [inner, out],
+        scratch,
+        workers,
+    );
 }
 
 /// `dx = dy W`

@@ -71,14 +71,16 @@ fn softmax(row: &mut [f32]) {
     row.iter_mut().for_each(|value| *value /= sum);
 }
 
-/// The largest probabilities, largest first, and their experts. Without an order, as for NaN, the first experts.
+/// The largest probabilities, largest first, and their experts. Ties and NaN select the lowest indices.
 fn choose(probabilities: &[f32], weights: &mut [f32], experts: &mut [i32]) {
     for index in 0..weights.len() {
         let (before, _) = experts.split_at(index);
         let free = (0..probabilities.len()).filter(|&expert| !before.contains(&(expert as i32)));
-        let best = free.reduce(|best, expert| {
-            if probabilities[expert] > probabilities[best] { expert } else { best }
-        });
+        let best = free.reduce(
+            |best, expert| {
+                if probabilities[expert] > probabilities[best] { expert } else { best }
+            },
+        );
         let best = best.expect("a row has at most one weight for each expert");
         (weights[index], experts[index]) = (probabilities[best], best as i32);
     }

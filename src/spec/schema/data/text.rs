@@ -93,9 +93,11 @@ impl ValueParser for TemplateText {
 
     fn parse(&self, value: &Value) -> Option<String> {
         let Value::Text(text) = value else { return None };
-        let is_valid =
-            TEMPLATES.iter().any(|(name, _)| name == text) || text.matches("{content}").count() == 1;
-        is_valid.then(|| text.clone())
+        // A known template has one run id, whether its name or its text is written.
+        match TEMPLATES.iter().find(|(name, known)| name == text || known == text) {
+            Some((name, _)) => Some((*name).to_owned()),
+            None => (text.matches("{content}").count() == 1).then(|| text.clone()),
+        }
     }
 
     fn expected(&self) -> String {

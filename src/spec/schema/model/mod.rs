@@ -9,8 +9,8 @@ pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand};
 pub(super) use transformer::RATE;
 pub use transformer::{
-    Dropout, Experts, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary, RotaryScaling, SubLayers,
-    Transformer,
+    Dropout, Experts, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary, RotaryScaling,
+    SubLayers, Transformer,
 };
 
 use crate::reader::declare::choice;
@@ -70,10 +70,11 @@ impl Model {
         self.each().sample(tokens)
     }
 
-    /// How the library's class of this architecture names its tensors, if there is one.
+    /// How the library's class of the model names its tensors: that of its family, or of this architecture, if there is one.
     pub fn naming(&self) -> Option<TensorNaming> {
         let Model::Transformer(model) = self;
-        model.hf_configuration().map(|configuration| configuration.naming())
+        let family = model.family.or_else(|| Some(model.hf_configuration()?.family));
+        family.map(ModelFamily::naming)
     }
 
     /// Whether it draws random numbers in training.

@@ -4,7 +4,12 @@ use serde_json::{Value, json};
 
 use super::fields::ConfigFields;
 use super::{Hf, activation, llama};
+use crate::schema::model::transformer::{COUNT, PER_TOKEN};
 use crate::schema::model::{Experts, MlpActivation, QkNormOver, Transformer};
+
+/// The names of the number of experts: versions of the library write either.
+const LOCAL: &str = "num_local_experts";
+const GLOBAL: &str = "num_experts";
 
 const MIXTRAL: llama::FamilyDefaults = llama::FamilyDefaults {
     d_ff: 14_336,
@@ -39,7 +44,7 @@ pub(super) fn mixtral(fields: &ConfigFields, hf: &Hf) -> Transformer {
         window: fields.optional_size("sliding_window"),
         norm_epsilon: fields.number("rms_norm_eps").unwrap_or(1e-5),
         // The library always divides by the sum.
-        experts: Some(experts(fields, 8, 2, true)),
+        experts: Some(experts(fields, [LOCAL, GLOBAL], (8, 2), true)),
         ..shared(fields, hf, &MIXTRAL)
     }
 }
@@ -50,15 +55,20 @@ pub(super) fn qwen3(fields: &ConfigFields, hf: &Hf) -> Transformer {
     // Blocks without experts, of width `intermediate_size`, which `shared` reads.
     fields.require("decoder_sparse_step", &json!(1));
     fields.require("mlp_only_layers", &json!([]));
-    fields.ignore(&["max_window_layers"]);
+    let normalize = fields.flag("norm_topk_prob").unwrap_or(false);
     let slides = fields.flag("use_sliding_window").unwrap_or(false);
+    match slides {
+        // Versions of the library differ in whether the first blocks have no window.
+        true => drop(fields.require("max_window_layers", &json!(0))),
+        false => fields.ignore(&["max_window_layers"]),
+    }
     let window = fields.optional_size("sliding_window");
     let window = if fields.is_null("sliding_window") { window } else { window.or(Some(4096)) };
     Transformer {
         window: window.filter(|_| slides),
         qk_norm: true,
         d_ff: fields.size("moe_intermediate_size", 768),
-        experts: Some(experts(fields, 128, 8, fields.flag("norm_topk_prob").unwrap_or(false))),
+        experts: Some(experts(fields, [GLOBAL, LOCAL], (128, 8), normalize)),
         ..model
     }
 }
@@ -67,11 +77,15 @@ pub(super) fn olmoe(fields: &ConfigFields, hf: &Hf) -> Transformer {
     let model = shared(fields, hf, &OLMOE);
     fields.require("attention_bias", &json!(false));
     fields.require("clip_qkv", &Value::Null);
+    if model.head_dim * model.heads != model.d_model {
+        fields.unsupported("head_dim", "`hidden_size` divided by `num_attention_heads`");
+    }
+    let normalize = fields.flag("norm_topk_prob").unwrap_or(false);
     Transformer {
         qk_norm: true,
         qk_norm_over: QkNormOver::AllHeads,
         norm_epsilon: fields.number("rms_norm_eps").unwrap_or(1e-5),
-        experts: Some(experts(fields, 64, 8, fields.flag("norm_topk_prob").unwrap_or(false))),
+        experts: Some(experts(fields, [GLOBAL, LOCAL], (64, 8), normalize)),
         ..model
     }
 }
@@ -85,20 +99,28 @@ fn shared(fields: &ConfigFields, hf: &Hf, absent: &llama::FamilyDefaults) -> Tra
     }
 }
 
-/// The experts of all blocks, with the family's defaults.
-fn experts(fields: &ConfigFields, count: usize, per_token: usize, normalize: bool) -> Experts {
+/// The experts of all blocks, with the family's defaults. `names`: of their number, first the library's own.
+fn experts(
+    fields: &ConfigFields,
+    names: [&str; 2],
+    (count, per_token): (usize, usize),
+    normalize: bool,
+) -> Experts {
     // With it, training adds a loss of the router.
     fields.require("output_router_logits", &json!(false));
     fields.ignore(&["router_aux_loss_coef"]);
-    // The library writes either name.
-    let [local, global] = ["num_local_experts", "num_experts"].map(|field| fields.optional_size(field));
-    let count = local.or(global).unwrap_or(count);
-    let per_token = fields.size("num_experts_per_tok", per_token);
-    if count < 2 {
-        fields.unsupported("num_experts", "2 or more");
+    let [own, other] = names.map(|name| fields.integer(name, COUNT));
+    if let (Some(own), Some(other)) = (own, other)
+        && own != other
+    {
+        let message = format!("`{}` is {own}, but `{}` is {other}", names[0], names[1]);
+        fields.error(names[1], message, "both are the number of experts: remove one".to_owned());
     }
+    let count = own.or(other).unwrap_or(count);
+    let per_token = fields.integer("num_experts_per_tok", PER_TOKEN).unwrap_or(per_token);
     if per_token > count {
-        fields.unsupported("num_experts_per_tok", &format!("1 to {count}, the number of experts"));
+        let message = format!("`num_experts_per_tok` is {per_token}, above the number of experts, {count}");
+        fields.error("num_experts_per_tok", message, format!("use 1 to {count}"));
     }
     Experts { count, per_token, normalize }
 }

@@ -156,6 +156,7 @@ const CHANGE_NOTHING: &[&str] = &[
 /// Fields that change the computation, where no family that is read has them, by parts of their names, with the missing
 /// part.
 const CHANGE_THE_COMPUTATION: &[(&[&str], &str)] = &[
+    (&["shared_expert"], "shared experts"),
     (&["expert", "moe", "router"], "mixture-of-experts layers"),
     (&["kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"], "multi-head latent attention"),
     (&["alibi"], "ALiBi position biases"),

@@ -340,6 +340,7 @@ fn describe(map: &Map<String, Value>, hf: &Hf) -> Result<Described, Vec<ConfigEr
         Some(_) => fields.ignore(&["initializer_range"]),
         None => model.initial_deviation = fields.number("initializer_range").unwrap_or(family.deviation()),
     }
+    model.family = Some(family);
     model.weights.clone_from(&hf.weights);
     let is_ignored = |field: &str| hf.ignore.iter().any(|ignored| ignored == field);
     let quantized = if is_ignored(quantization::FIELD) { None } else { quantization::read(&fields) };

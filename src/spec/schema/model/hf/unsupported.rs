@@ -62,7 +62,7 @@ const LACKING: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "shared experts, or another router or gate of its experts",
+        "shared experts or another kind of router",
         &[
             "afmoe",
             "arctic",
@@ -75,7 +75,6 @@ const LACKING: &[(&str, &[&str])] = &[
             "dots1",
             "ernie4_5_moe",
             "exaone_moe",
-            "flex_olmo",
             "glm4_moe",
             "glm4_moe_lite",
             "gpt_oss",
@@ -259,6 +258,7 @@ const DESCRIBABLE: &[&str] = &[
     "arcee",
     "exaone",
     "exaone4",
+    "flex_olmo",
     "gpt_bigcode",
     "granitemoe",
     "internlm",
@@ -277,6 +277,7 @@ const DESCRIBABLE: &[&str] = &[
 const DESCRIBABLE_PARTS: &[&str] = &[
     "Granite's multipliers",
     "attention beside the feed-forward layer",
+    "mixture-of-experts layers",
     "blocks without position encoding",
     "norms of queries and keys",
     "rotation of a part of the channels",

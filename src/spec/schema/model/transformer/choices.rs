@@ -72,8 +72,9 @@ impl Transformer {
         add(self.head_dim != gpt2.head_dim, &format!("D {}", self.head_dim));
         add(self.d_ff != gpt2.d_ff, &format!("F {}", self.d_ff));
         add(self.activation != gpt2.activation, self.activation.keyword());
-        if let Some(Experts { count, per_token, .. }) = self.experts {
+        if let Some(Experts { count, per_token, normalize }) = self.experts {
             add(true, &format!("{per_token} of {count} experts"));
+            add(!normalize, "unnormalized");
         }
         add(self.norm != gpt2.norm, self.norm.keyword());
         match self.norm_placement {

@@ -48,8 +48,7 @@ impl Transformer {
         }
         let tokens = wide(batch_size) * context;
         let routed = if router > 0 { per_token * 4 * channels + 4 * router } else { 0 };
-        let of_block =
-            24 * channels + 16 * of_heads + per_token * 8 * width + routed + 4 * heads * context;
+        let of_block = 24 * channels + 16 * of_heads + per_token * 8 * width + routed + 4 * heads * context;
         let activations = tokens * (layers * of_block + 4 * vocabulary);
         let work = 16 * tokens * (parameters + layers * context * of_heads);
         if activations > 1 << 57 || work > 1 << 62 {
@@ -64,10 +63,15 @@ impl Transformer {
         let pairs = tokens * per_token;
         if router > 0 && pairs > wide(MOST_PAIRS) {
             return Err(attach_span(
-                format!("one batch of {tokens} tokens with {per_token} experts each has {pairs} rows of experts"),
+                format!(
+                    "one batch of {tokens} tokens with {per_token} experts each has {pairs} rows of experts"
+                ),
                 &[batch_key, "model.transformer.context", "model.transformer.experts.per_token"],
                 tree,
-                format!("use at most {MOST_PAIRS} tokens times experts"),
+                format!(
+                    "use at most {} tokens: smaller batches or shorter sequences",
+                    wide(MOST_PAIRS) / per_token
+                ),
             ));
         }
         Ok(())

@@ -7,9 +7,9 @@ pub(super) const EXPERTS: InlineTable<Experts> =
     inline_table("experts", "`experts`", "count = 8, per_token = 2");
 
 /// With one expert, there is nothing to choose.
-const COUNT: UsizeRange = UsizeRange(2..=1 << 14);
+pub(in crate::schema) const COUNT: UsizeRange = UsizeRange(2..=1 << 14);
 
-const PER_TOKEN: UsizeRange = UsizeRange(1..=1 << 14);
+pub(in crate::schema) const PER_TOKEN: UsizeRange = UsizeRange(1..=1 << 14);
 
 key_table! {
     /// Experts, of which a router selects some for each token.

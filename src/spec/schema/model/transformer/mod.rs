@@ -17,9 +17,10 @@ pub use dropout::Dropout;
 use dropout::DropoutCodec;
 pub(in crate::schema) use dropout::RATE;
 pub use experts::Experts;
+pub(in crate::schema) use experts::{COUNT, PER_TOKEN};
 pub use rotary::{Rotary, RotaryScaling};
 
-use super::{Architecture, Model};
+use super::{Architecture, Model, ModelFamily};
 use crate::reader::declare::{Optional, key_table};
 use crate::reader::error::Problem;
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange, keyword};
@@ -117,6 +118,9 @@ key_table! {
         /// Standard deviation of randomly initialized weights; that of projections into the residual stream is divided by
         /// the square root of their number (`initializer_range`).
         pub initial_deviation: f64 = POSITIVE, default DEVIATION;
+        /// The family of the model in the transformers library, from `model.hf`: it decides the names of layers for `lora`, and
+        /// of saved tensors. By default, the first family with this architecture.
+        pub family: Option<ModelFamily> = Optional(keyword()), default None;
         /// Safetensors file with the initial parameters; a relative path starts at the folder of the file that writes
         /// it.
         pub weights: Option<PathBuf> = Optional(file_path("final.safetensors")), default None;
@@ -181,6 +185,7 @@ impl Transformer {
             logit_softcap: None,
             dropout: Dropout::default(),
             initial_deviation: DEVIATION,
+            family: None,
             weights: None,
         }
     }

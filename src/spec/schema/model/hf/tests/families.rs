@@ -219,6 +219,8 @@ fn mixtures_of_experts_are_read() {
     let windows = |changes| of("qwen3_moe", changes).unwrap().window;
     assert_eq!(windows(json!({ "sliding_window": 64, "use_sliding_window": false })), None);
     assert_eq!(windows(json!({ "sliding_window": 64, "use_sliding_window": true })), Some(64));
+    let some = json!({ "use_sliding_window": true, "max_window_layers": 8 });
+    assert!(of("qwen3_moe", some).unwrap_err().starts_with("`max_window_layers` is 8"));
     for (family, field, value) in [
         ("mixtral", "output_router_logits", json!(true)),
         ("mixtral", "router_jitter_noise", json!(0.1)),
@@ -226,8 +228,11 @@ fn mixtures_of_experts_are_read() {
         ("qwen3_moe", "decoder_sparse_step", json!(2)),
         ("qwen3_moe", "mlp_only_layers", json!([0])),
         ("olmoe", "clip_qkv", json!(8.0)),
+        ("olmoe", "head_dim", json!(64)),
     ] {
         let refused = of(family, json!({ field: value })).unwrap_err();
-        assert!(refused.starts_with(&format!("`{field}` is {value}, which runner does not")), "{refused}");
+        assert!(refused.starts_with(&format!("`{field}` is {value}, ")), "{refused}");
     }
+    let both = of("qwen3_moe", json!({ "num_experts": 16, "num_local_experts": 8 })).unwrap_err();
+    assert_eq!(both, "`num_experts` is 16, but `num_local_experts` is 8");
 }
