@@ -269,6 +269,11 @@ impl Sequence {
         self.purposes[before.count()]
     }
 
+    /// The purpose of the request with this number.
+    pub(crate) fn purpose(&self, request: usize) -> Purpose {
+        self.purposes[request]
+    }
+
     /// The phase of an event.
     pub fn phase_of(&self, event: usize) -> Phase {
         let phase = |event: &Event| match event {

@@ -37,6 +37,7 @@ mod rounds;
 mod rows;
 mod save;
 mod shipped;
+mod snapshot;
 mod speed;
 mod sweep;
 mod sweeps;

@@ -7,6 +7,7 @@ mod peak;
 mod profile;
 mod pytorch;
 mod remedy;
+mod snapshot;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,9 @@ pub(super) struct Args {
     /// Also list the program: every operation, with the live bytes after it
     #[arg(long)]
     operations: bool,
+    /// Compare PyTorch's memory snapshot (torch.cuda.memory._dump_snapshot) with its predicted requests
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shown", "operations"])]
+    snapshot: Option<PathBuf>,
     /// Predict for another machine: a card that `devices --targets` lists, or a target file
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
@@ -51,7 +55,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         Purpose::Predict,
         &args.out,
         args.target.as_deref(),
-        args.framework.framework(),
+        // A snapshot is PyTorch's.
+        args.snapshot.as_ref().map(|_| Framework::Pytorch).or_else(|| args.framework.framework()),
         |point| is_named(which, point),
     )?;
     let NumberedRun { plan, run, index, .. } = choose(&inputs.plans, which)?;
@@ -71,7 +76,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
                 "`--operations` lists this program's operations, not PyTorch's\n = help: add `--as runner`",
             ));
         }
-        output::show(&pytorch::text(plan, run, config, changes)?)?;
+        let text = match &args.snapshot {
+            Some(file) => snapshot::text(plan, run, config, file)?,
+            None => pytorch::text(plan, run, config, changes)?,
+        };
+        output::show(&text)?;
         return Ok(ExitStatus::Complete);
     }
     let program = compile_verified(config, target).map_err(Failure::machine)?;

@@ -308,8 +308,12 @@ fn dropout_agrees_with_pytorch() {
 fn assert_all_agree_with_pytorch(vectors: Vectors, count: usize) {
     let runs = vectors.runs();
     assert_eq!(runs.len(), count);
+    // On a GPU, experts are not supported.
+    let has_experts =
+        |config: &RunConfig| config.model.transformer().is_some_and(|model| model.experts.is_some());
+    let trained = runs.iter().filter(|(_, config)| !(testing::on_cuda() && has_experts(config)));
     let found: Vec<String> =
-        runs.iter().flat_map(|(strategy, config)| differences(vectors, strategy, config)).collect();
+        trained.flat_map(|(strategy, config)| differences(vectors, strategy, config)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
