@@ -9,8 +9,8 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/pytor
 /// The output for a run of `snapshot.toml` and a file.
 fn explained(dir: &TestFolder, run: &str, file: &str) -> String {
     let experiment = format!("{FOLDER}/snapshot.toml");
-    let output =
-        dir.runner(&["explain", &experiment, "--run", run, "--target", "a100-80gb", "--snapshot", file]);
+    let run = ["explain", &experiment, "--run", run, "--target", "a100-80gb", "--snapshot", file];
+    let output = dir.program(&run).output().unwrap();
     said(&output)
 }
 
