@@ -41,7 +41,7 @@ fn other_files_are_refused() {
     let code = b"\x80\x02cos\nsystem\nq\0X\x02\0\0\0idq\x01\x85q\x02Rq\x03.".as_slice();
     for (name, bytes, reason) in [
         ("text", b"hello".as_slice(), "it is not a pickle of protocol 2 or later"),
-        ("code", code, "opcode 0x63 stands for more than data, and is not run"),
+        ("code", code, "opcode 0x63 is not of plain data; only data is read"),
         ("dictionary", b"\x80\x02}.", "`device_traces` is missing"),
         ("cut", b"\x80\x02}(", "it is truncated"),
     ] {

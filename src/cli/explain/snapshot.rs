@@ -12,7 +12,7 @@ use pytorch::{Call, Snapshot, SnapshotComparison, SnapshotDifference};
 use spec::RunConfig;
 
 /// The largest file. Histories of 100,000 calls with stacks take about 100 MB.
-const LARGEST_FILE: Bytes = Bytes(4 << 30);
+const LARGEST_FILE: Bytes = Bytes(512 << 20);
 
 /// The whole text.
 ///
@@ -51,20 +51,30 @@ pub(super) fn text(
         );
     }
     out.push_str(&difference_text(&comparison));
+    if let Some(bytes) = comparison.refused {
+        let _ = writeln!(out, "PyTorch found no memory for a request of {}.", Bytes(bytes));
+    }
     out.push_str(&peaks_text(&comparison));
     Ok(out)
 }
 
 /// `The first 344 requests are as predicted. The next call differs, in backward of step 1:`
 fn difference_text(comparison: &SnapshotComparison) -> String {
-    let equal = comparison.equal;
-    let Some(SnapshotDifference { recorded, places, predicted, purpose, phase, step }) =
-        &comparison.difference
+    let SnapshotComparison { equal, requests, difference, .. } = comparison;
+    let Some(SnapshotDifference { recorded, places, predicted, bytes, purpose, phase, step }) = difference
     else {
-        let all = if comparison.equal == comparison.requests { "All" } else { "The first" };
-        return format!("{all} {equal} requests and their releases are as predicted.\n");
+        return match equal == requests {
+            true => format!("All {equal} requests and their releases are as predicted.\n"),
+            false => format!("The first {equal} requests are as predicted; the prediction ends there.\n"),
+        };
     };
     let by = if places.is_empty() { String::new() } else { format!(", by {}", places.join(", from ")) };
+    let call = |call: &Option<Call>| match call {
+        Some(Call::Request(bytes)) if *bytes < 1024 => format!("requests {bytes} bytes"),
+        Some(Call::Request(bytes)) => format!("requests {bytes} bytes ({})", Bytes(*bytes)),
+        Some(Call::Release(request)) => format!("releases request {request}, of {bytes} bytes"),
+        None => "keeps it".to_owned(),
+    };
     format!(
         "The first {equal} requests are as predicted. The next call differs, in {} of step {step}:\n  \
          snapshot    {}{by}\n  prediction  {}: {}\n",
@@ -75,18 +85,10 @@ fn difference_text(comparison: &SnapshotComparison) -> String {
     )
 }
 
-fn call(call: &Call) -> String {
-    match call {
-        Call::Request(bytes) if *bytes < 1024 => format!("requests {bytes} bytes"),
-        Call::Request(bytes) => format!("requests {bytes} bytes ({})", Bytes(*bytes)),
-        Call::Release(request) => format!("releases request {request}"),
-    }
-}
-
 /// Requested bytes at both peaks.
 fn peaks_text(comparison: &SnapshotComparison) -> String {
     let mut out = format!("\n{:<34}{:>12}{:>12}\n", "requested bytes at the peak", "snapshot", "prediction");
-    let mut all = [comparison.unknown_at_peak, 0];
+    let mut all = [comparison.unknown_at_peak.saturating_add(comparison.before), 0];
     let mut line = |name: &str, [recorded, predicted]: [u64; 2]| {
         let cells = [recorded, predicted].map(|bytes| Bytes(bytes).to_string());
         // Writing to a string cannot fail.
@@ -97,6 +99,9 @@ fn peaks_text(comparison: &SnapshotComparison) -> String {
             line(purpose.name(), *bytes);
         }
         all = [0, 1].map(|at| all[at].saturating_add(bytes[at]));
+    }
+    if comparison.before > 0 {
+        line("before the history", [comparison.before, 0]);
     }
     if comparison.unknown_at_peak > 0 {
         line("from the first difference on", [comparison.unknown_at_peak, 0]);

@@ -2,21 +2,30 @@
 
 mod pickle;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::sequence::{Event, Phase, Purpose, Sequence};
 use pickle::{Pickle, ValueRef};
 
-/// The requests by which a history is aligned with a prediction.
-const ALIGNED: usize = 64;
+/// The least equal requests in a row by which a history is aligned with a prediction.
+const ALIGNED: usize = 16;
 
 /// The allocator's history on one device.
 #[derive(Debug)]
 pub struct Snapshot {
     pickle: Pickle,
     device: usize,
+    history: History,
+}
+
+#[derive(Debug, Default)]
+struct History {
     /// Each with the stack of the program that made it.
     calls: Vec<(Call, Option<ValueRef>)>,
+    /// Bytes that were allocated before the history.
+    before: u64,
+    /// The last request that found no memory.
+    refused: Option<u64>,
 }
 
 /// A call of the allocator.
@@ -44,22 +53,30 @@ pub struct SnapshotComparison {
     pub begins_in: (Phase, usize),
     /// Recorded requests before the first difference.
     pub equal: usize,
-    /// `None` if either of the two ends without one.
+    /// `None` if all calls up to the end of the shorter one are equal.
     pub difference: Option<SnapshotDifference>,
     /// Requested bytes at the recorded peak and at the predicted one, by purpose. Requests from the first difference on have
     /// no known purpose.
     pub at_peak: Vec<(Purpose, [u64; 2])>,
     pub unknown_at_peak: u64,
+    /// Bytes that were allocated before the history.
+    pub before: u64,
+    /// The last request that found no memory.
+    pub refused: Option<u64>,
 }
 
 /// The first call that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotDifference {
-    pub recorded: Call,
+    /// `None`: it does not release what was predicted to be released.
+    pub recorded: Option<Call>,
     /// The operation and the user's line that made the recorded call, as far as the snapshot holds stacks.
     pub places: Vec<String>,
-    pub predicted: Call,
-    /// Of the request that the predicted call makes or releases.
+    /// `None`: no release.
+    pub predicted: Option<Call>,
+    /// Bytes of the request that is made or released.
+    pub bytes: u64,
+    /// Of the predicted request.
     pub purpose: Purpose,
     pub phase: Phase,
     pub step: usize,
@@ -69,26 +86,26 @@ impl Snapshot {
     /// Reads the file's bytes: the history of the first device that has one.
     ///
     /// # Errors
-    /// The file is no pickle of data alone, no snapshot, or has no history.
+    /// The file is not a pickle of plain data, not a snapshot, or has no history.
     pub fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
         let pickle = Pickle::read(bytes).map_err(SnapshotError)?;
         let error = |text: &str| SnapshotError(text.to_owned());
         let traces = pickle.get(pickle.root(), "device_traces").and_then(|traces| pickle.list(traces));
         let traces =
             traces.ok_or_else(|| error("it is not a memory snapshot: `device_traces` is missing"))?;
-        let is_recorded = |trace: &ValueRef| pickle.list(*trace).is_some_and(|trace| !trace.is_empty());
-        let device = traces.iter().position(is_recorded).ok_or_else(|| {
-            error(
-                "it has no history: call torch.cuda.memory._record_memory_history() before the model is made",
-            )
+        let requests = |trace: &ValueRef| {
+            let is_request = |entry: &&ValueRef| {
+                pickle.get(**entry, "action").and_then(|action| pickle.text(action)) == Some("alloc")
+            };
+            pickle.list(*trace).unwrap_or_default().iter().filter(is_request).count()
+        };
+        // The device with most requests, the first of several.
+        let device = (0..traces.len()).rev().max_by_key(|&device| requests(&traces[device]));
+        let device = device.filter(|&device| requests(&traces[device]) > 0).ok_or_else(|| {
+            error("it has no requests: call torch.cuda.memory._record_memory_history() before the model is made")
         })?;
-        let entries = pickle.list(traces[device]).unwrap_or_default();
-        let calls =
-            calls(&pickle, entries).ok_or_else(|| error("its history has an entry of another form"))?;
-        if calls.is_empty() {
-            return Err(error("its history has no requests"));
-        }
-        Ok(Snapshot { device, calls, pickle })
+        let history = history(&pickle, device, pickle.list(traces[device]).unwrap_or_default());
+        Ok(Snapshot { device, history: history.map_err(SnapshotError)?, pickle })
     }
 
     pub fn device(&self) -> usize {
@@ -97,27 +114,34 @@ impl Snapshot {
 
     /// Compares the history with a prediction, from the predicted request on with which it begins.
     pub fn compare(&self, predicted: &Sequence) -> SnapshotComparison {
-        let recorded: Vec<Call> = self.calls.iter().map(|(call, _)| *call).collect();
+        let History { calls, before, refused } = &self.history;
+        let recorded: Vec<Call> = calls.iter().map(|(call, _)| *call).collect();
         let expected = PredictedCalls::of(predicted);
-        let begins = begin(&requests(&recorded), &requests(&expected.calls));
+        let begins = if *before > 0 { begin(&requests(&recorded), &requests(&expected.calls)) } else { 0 };
         let (expected_calls, events) = expected.from(begins);
-        let recorded = sorted_releases(&recorded);
-        let expected_calls = sorted_releases(&expected_calls);
-        let differs = recorded.iter().zip(&expected_calls).position(|((a, _), (b, _))| a != b);
-        let before = differs.unwrap_or_else(|| recorded.len().min(expected_calls.len()));
-        let equal = requests_in(recorded[..before].iter().map(|(call, _)| *call));
+        let (equal, differs) = first_difference(&runs(&recorded), &runs(&expected_calls));
         let purpose = |request: usize| predicted.purpose(begins + request);
-        let difference = differs.map(|at| {
-            let ((recorded, own), (call, theirs)) = (recorded[at], expected_calls[at]);
-            let event = events[theirs];
+        let sizes = [requests(&recorded), requests(&expected_calls)];
+        let difference = differs.map(|Differing { recorded, predicted: call }| {
+            let bytes_of = |call: Call| match call {
+                Call::Request(bytes) => bytes,
+                Call::Release(request) => {
+                    sizes.iter().find_map(|sizes| sizes.get(request)).copied().unwrap_or(0)
+                }
+            };
+            let known = call.or(recorded).map_or(Call::Release(0), |(call, _)| call);
+            // A call that only the history has follows the predicted calls before it.
+            let event = call.and_then(|(_, theirs)| events.get(theirs)).or(events.last());
+            let event = event.copied().unwrap_or_default();
             SnapshotDifference {
-                recorded,
-                places: self.calls[own].1.map(|frames| places(&self.pickle, frames)).unwrap_or_default(),
-                predicted: call,
-                purpose: match call {
-                    Call::Request(_) => {
-                        purpose(requests_in(expected_calls[..at].iter().map(|(call, _)| *call)))
-                    }
+                recorded: recorded.map(|(call, _)| call),
+                places: recorded
+                    .and_then(|(_, own)| calls[own].1)
+                    .map_or_else(Vec::new, |frames| places(&self.pickle, frames)),
+                predicted: call.map(|(call, _)| call),
+                bytes: bytes_of(known),
+                purpose: match known {
+                    Call::Request(_) => purpose(equal),
                     Call::Release(request) => purpose(request),
                 },
                 phase: predicted.phase_of(event),
@@ -126,7 +150,7 @@ impl Snapshot {
         });
         let mut at_peak: Vec<(Purpose, [u64; 2])> = Purpose::ALL.map(|purpose| (purpose, [0; 2])).to_vec();
         let mut unknown_at_peak = 0;
-        for (request, bytes) in live_at_peak(self.calls.iter().map(|(call, _)| *call)) {
+        for (request, bytes) in live_at_peak(recorded.iter().copied()) {
             match request < equal {
                 true => at_peak[purpose(request) as usize].1[0] += bytes,
                 false => unknown_at_peak = u64::saturating_add(unknown_at_peak, bytes),
@@ -137,44 +161,72 @@ impl Snapshot {
         }
         let first = events.first().copied().unwrap_or_default();
         SnapshotComparison {
-            requests: requests_in(self.calls.iter().map(|(call, _)| *call)),
+            requests: sizes[0].len(),
             begins,
             begins_in: (predicted.phase_of(first), predicted.step_of(first)),
             equal,
             difference,
             at_peak,
             unknown_at_peak,
+            before: *before,
+            refused: *refused,
         }
     }
 }
 
-/// The requests and releases of a history. Releases of requests from before it are left out. `None` if an entry has another
-/// form.
-fn calls(pickle: &Pickle, entries: &[ValueRef]) -> Option<Vec<(Call, Option<ValueRef>)>> {
-    let mut calls = Vec::new();
+/// The calls of a device's history.
+///
+/// # Errors
+/// An entry has another form, or the history has gaps.
+fn history(pickle: &Pickle, device: usize, entries: &[ValueRef]) -> Result<History, String> {
+    let mut history = History::default();
     // The live request at each address.
     let mut live: HashMap<i64, usize> = HashMap::new();
     let mut count = 0;
-    for &entry in entries {
+    for (number, &entry) in entries.iter().enumerate() {
         let field = |name| pickle.get(entry, name);
-        let frames = field("frames");
-        let address = field("addr").and_then(|address| pickle.integer(address));
-        match pickle.text(field("action")?)? {
+        let missing = |name: &str| format!("entry {number} of its history has no valid `{name}`");
+        let integer = |name| field(name).and_then(|value| pickle.integer(value)).ok_or_else(|| missing(name));
+        let bytes = || u64::try_from(integer("size")?).map_err(|_| missing("size"));
+        let action =
+            field("action").and_then(|action| pickle.text(action)).ok_or_else(|| missing("action"))?;
+        match action {
             "alloc" => {
-                let bytes = u64::try_from(pickle.integer(field("size")?)?).ok()?;
-                live.insert(address?, count);
+                if live.insert(integer("addr")?, count).is_some() {
+                    return Err(format!(
+                        "entry {number} of its history requests memory in use: record without pauses and skip_actions"
+                    ));
+                }
                 count += 1;
-                calls.push((Call::Request(bytes), frames));
+                history.calls.push((Call::Request(bytes()?), field("frames")));
             }
-            "free_completed" => {
-                let released = live.remove(&address?);
-                calls.extend(released.map(|request| (Call::Release(request), frames)));
-            }
-            // Segments, out of memory, other marks, and requested frees, which precede completed ones.
+            "free_completed" => match live.remove(&integer("addr")?) {
+                Some(request) => history.calls.push((Call::Release(request), field("frames"))),
+                None => history.before = history.before.saturating_add(bytes()?),
+            },
+            "oom" => history.refused = Some(bytes()?),
+            // Segments and other marks; requested frees, which precede completed ones.
             _ => {}
         }
     }
-    Some(calls)
+    history.before = history.before.saturating_add(live_before(pickle, device, &live));
+    Ok(history)
+}
+
+/// Bytes of the device's allocated blocks that no request of the history made.
+fn live_before(pickle: &Pickle, device: usize, live: &HashMap<i64, usize>) -> u64 {
+    let list = |of, name| pickle.get(of, name).and_then(|list| pickle.list(list)).unwrap_or_default();
+    let integer = |of, name| pickle.get(of, name).and_then(|value| pickle.integer(value));
+    let segments = list(pickle.root(), "segments").iter();
+    let own = segments.filter(|segment| integer(**segment, "device") == i64::try_from(device).ok());
+    let blocks = own.flat_map(|segment| list(*segment, "blocks"));
+    let is_before = |block: &&ValueRef| {
+        let state = pickle.get(**block, "state").and_then(|state| pickle.text(state));
+        state == Some("active_allocated")
+            && integer(**block, "address").is_some_and(|address| !live.contains_key(&address))
+    };
+    let bytes = blocks.filter(is_before).filter_map(|block| integer(*block, "requested_size"));
+    bytes.filter_map(|bytes| u64::try_from(bytes).ok()).fold(0, u64::saturating_add)
 }
 
 /// The calls of a prediction, each with the index of its event.
@@ -214,14 +266,13 @@ impl PredictedCalls {
     }
 }
 
-/// The number of the predicted request with which a history begins: that of most equal requests in a row.
+/// The number of the predicted request with which a history begins: that of most equal requests in a row; 0 if they are
+/// few.
 fn begin(recorded: &[u64], predicted: &[u64]) -> usize {
-    let equal = |first: usize| {
-        let pairs = predicted[first..].iter().zip(recorded).take(ALIGNED);
-        pairs.take_while(|(a, b)| a == b).count()
-    };
+    let equal = |first: usize| predicted[first..].iter().zip(recorded).take_while(|(a, b)| a == b).count();
     // The first of several: steps repeat.
-    (0..predicted.len()).rev().max_by_key(|&first| equal(first)).unwrap_or(0)
+    let best = (0..predicted.len()).rev().map(|first| (equal(first), first)).max_by_key(|(equal, _)| *equal);
+    best.filter(|(equal, _)| *equal >= ALIGNED.min(recorded.len())).map_or(0, |(_, first)| first)
 }
 
 fn requests(calls: &[Call]) -> Vec<u64> {
@@ -232,17 +283,66 @@ fn requests(calls: &[Call]) -> Vec<u64> {
     calls.iter().filter_map(bytes).collect()
 }
 
-fn requests_in(calls: impl Iterator<Item = Call>) -> usize {
-    calls.filter(|call| matches!(call, Call::Request(_))).count()
+/// A request, or successive releases, whose order does not matter. Each with the index of its call.
+enum Run {
+    Request(u64, usize),
+    Releases(BTreeMap<usize, usize>),
 }
 
-/// Calls with their indices; successive releases in order of their numbers, since the allocator's state does not depend on
-/// their order.
-fn sorted_releases(calls: &[Call]) -> Vec<(Call, usize)> {
-    let mut sorted: Vec<(Call, usize)> = calls.iter().copied().zip(0..).collect();
-    let is_release = |(call, _): &(Call, usize)| matches!(call, Call::Release(_));
-    sorted.chunk_by_mut(|a, b| is_release(a) && is_release(b)).for_each(<[_]>::sort_unstable);
-    sorted
+fn runs(calls: &[Call]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (index, call) in calls.iter().enumerate() {
+        match (*call, runs.last_mut()) {
+            (Call::Request(bytes), _) => runs.push(Run::Request(bytes, index)),
+            (Call::Release(request), Some(Run::Releases(releases))) => drop(releases.insert(request, index)),
+            (Call::Release(request), _) => runs.push(Run::Releases(BTreeMap::from([(request, index)]))),
+        }
+    }
+    runs
+}
+
+/// The first call that differs, on either side, with its index; `None`: the other side has no such release.
+struct Differing {
+    recorded: Option<(Call, usize)>,
+    predicted: Option<(Call, usize)>,
+}
+
+/// The number of equal requests, and the first difference before either side ends.
+fn first_difference(recorded: &[Run], predicted: &[Run]) -> (usize, Option<Differing>) {
+    let mut equal = 0;
+    let first = |run: &Run| match run {
+        Run::Request(bytes, index) => Some((Call::Request(*bytes), *index)),
+        Run::Releases(releases) => {
+            releases.first_key_value().map(|(request, index)| (Call::Release(*request), *index))
+        }
+    };
+    for (number, pair) in recorded.iter().zip(predicted).enumerate() {
+        let differing = match pair {
+            (Run::Request(a, _), Run::Request(b, _)) if a == b => {
+                equal += 1;
+                continue;
+            }
+            (Run::Releases(own), Run::Releases(theirs)) => {
+                let lacks = |of: &BTreeMap<usize, usize>, other: &BTreeMap<usize, usize>| {
+                    let lacking = other.iter().find(|(request, _)| !of.contains_key(request));
+                    lacking.map(|(request, index)| (Call::Release(*request), *index))
+                };
+                // The side that ends may have more releases to come.
+                let [own_ends, theirs_end] =
+                    [recorded.len(), predicted.len()].map(|length| number + 1 == length);
+                let missing = lacks(own, theirs).filter(|_| !own_ends);
+                let early = lacks(theirs, own).filter(|_| !theirs_end);
+                match (missing, early) {
+                    (None, None) => continue,
+                    (None, early) => Differing { recorded: early, predicted: None },
+                    (missing, _) => Differing { recorded: None, predicted: missing },
+                }
+            }
+            (own, theirs) => Differing { recorded: first(own), predicted: first(theirs) },
+        };
+        return (equal, Some(differing));
+    }
+    (equal, None)
 }
 
 /// The live requests with their bytes at the largest sum.
@@ -278,22 +378,22 @@ fn live_at_peak(calls: impl Iterator<Item = Call> + Clone) -> Vec<(usize, u64)> 
 /// The innermost Python frame of a stack, and the innermost one outside of PyTorch.
 fn places(pickle: &Pickle, frames: ValueRef) -> Vec<String> {
     let frame = |frame: &ValueRef| {
-        let field = |name| pickle.get(*frame, name);
-        let file = pickle.text(field("filename")?)?;
-        let line = pickle.integer(field("line")?)?;
-        let name = pickle.text(field("name")?)?;
-        Some((file.to_owned(), line, name.to_owned())).filter(|(file, ..)| file.ends_with(".py"))
+        let text = |name| pickle.get(*frame, name).and_then(|value| pickle.text(value));
+        let line = pickle.integer(pickle.get(*frame, "line")?)?;
+        Some((text("filename")?, line, text("name")?)).filter(|(file, ..)| file.ends_with(".py"))
     };
-    let frames: Vec<_> = pickle.list(frames).unwrap_or_default().iter().filter_map(frame).collect();
-    let own = frames.iter().position(|(file, ..)| !file.contains("/torch/"));
-    let mut places: Vec<usize> = (!frames.is_empty()).then_some(0).into_iter().chain(own).collect();
-    places.dedup();
-    let text = |place: usize| {
-        let (file, line, name) = &frames[place];
-        let file = file.rsplitn(4, '/').take(3).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
-        format!("{name} ({}:{line})", file.join("/"))
+    let is_own =
+        |file: &str| !["site-packages/torch/", "dist-packages/torch/"].iter().any(|part| file.contains(part));
+    let frames = pickle.list(frames).unwrap_or_default();
+    let innermost = frames.iter().find_map(frame);
+    let own =
+        frames.iter().filter_map(frame).find(|(file, ..)| is_own(file)).filter(|own| Some(*own) != innermost);
+    let text = |(file, line, name): (&str, i64, &str)| {
+        let mut parts: Vec<&str> = file.rsplitn(4, '/').take(3).collect();
+        parts.reverse();
+        format!("{name:.100} ({:.200}:{line})", parts.join("/"))
     };
-    places.into_iter().map(text).collect()
+    innermost.into_iter().chain(own).map(text).collect()
 }
 
 #[cfg(test)]
@@ -315,10 +415,11 @@ mod tests {
         sequence
     }
 
-    fn compared(calls: &[Call]) -> SnapshotComparison {
+    fn compared(before: u64, calls: &[Call]) -> SnapshotComparison {
         let pickle = Pickle::read(b"\x80\x02N.").unwrap();
         let calls = calls.iter().map(|call| (*call, None)).collect();
-        Snapshot { pickle, device: 0, calls }.compare(&predicted())
+        let history = History { calls, before, refused: None };
+        Snapshot { pickle, device: 0, history }.compare(&predicted())
     }
 
     use Call::{Release, Request};
@@ -326,7 +427,7 @@ mod tests {
     #[test]
     fn order_of_successive_releases_is_no_difference() {
         let calls = [Request(100), Request(20), Request(7), Release(2), Release(1), Request(30)];
-        let found = compared(&calls);
+        let found = compared(0, &calls);
         assert_eq!((found.begins, found.equal, &found.difference), (0, 4, &None));
         assert_eq!(found.unknown_at_peak, 0);
         // The second step is not in the history up to its peak.
@@ -337,7 +438,7 @@ mod tests {
 
     #[test]
     fn history_may_begin_in_a_later_step() {
-        let found = compared(&[Request(30), Request(7), Release(0), Release(1)]);
+        let found = compared(100, &[Request(30), Request(7), Release(0), Release(1)]);
         assert_eq!((found.begins, found.begins_in, found.equal), (3, (Phase::Forward, 2), 2));
         assert_eq!(found.difference, None);
     }
@@ -345,10 +446,28 @@ mod tests {
     #[test]
     fn first_difference_is_found_with_its_purpose_and_step() {
         let calls = [Request(100), Request(20), Request(7), Release(1), Release(2), Request(31), Request(7)];
-        let found = compared(&calls);
+        let found = compared(0, &calls);
         let difference = found.difference.unwrap();
-        assert_eq!((difference.recorded, difference.predicted), (Request(31), Request(30)));
+        assert_eq!((difference.recorded, difference.predicted), (Some(Request(31)), Some(Request(30))));
         assert_eq!((difference.purpose, difference.step), (Purpose::Activation, 2));
         assert_eq!((found.equal, found.unknown_at_peak), (3, 38));
+    }
+
+    /// Request 2 outlives its predicted release; a history may end within releases.
+    #[test]
+    fn missing_release_is_named() {
+        let all = [Request(100), Request(20), Request(7), Release(1), Request(30)];
+        let difference = compared(0, &all).difference.unwrap();
+        assert_eq!((difference.recorded, difference.predicted), (None, Some(Release(2))));
+        assert_eq!((difference.bytes, difference.purpose), (7, Purpose::Workspace));
+        assert_eq!(compared(0, &all[..4]).difference, None);
+    }
+
+    /// Without memory from before, the history begins with the program.
+    #[test]
+    fn other_first_request_is_a_difference() {
+        let found = compared(0, &[Request(30), Request(7)]);
+        assert_eq!((found.begins, found.equal), (0, 0));
+        assert_eq!(found.difference.unwrap().predicted, Some(Request(100)));
     }
 }

@@ -6,6 +6,9 @@ use std::collections::HashMap;
 /// The index of a value.
 pub(super) type ValueRef = u32;
 
+/// The one value that stands for all that nothing here reads.
+const OTHER: ValueRef = 0;
+
 /// The most keys of a dictionary that is read.
 const MOST_KEYS: usize = 64;
 
@@ -33,7 +36,7 @@ impl Pickle {
         let mut reader = Reader {
             bytes,
             at: 0,
-            values: Vec::new(),
+            values: vec![Value::Other],
             stack: Vec::new(),
             marks: Vec::new(),
             memo: HashMap::new(),
@@ -99,12 +102,16 @@ impl<'a> Reader<'a> {
             let place = self.at;
             match self.byte()? {
                 b'.' => return self.pop(),
-                0x80 => drop(self.byte()?),
+                0x80 => match self.byte()? {
+                    2..=5 => {}
+                    protocol => return Err(format!("its protocol is {protocol}; 2 to 5 are read")),
+                },
                 0x95 => drop(self.take(8)?),
                 b'(' => self.marks.push(self.stack.len()),
+                b'0' if self.marks.last() == Some(&self.stack.len()) => drop(self.marks.pop()),
                 b'0' => drop(self.pop()?),
                 b'1' => drop(self.above_mark()?),
-                b'N' | 0x88 | 0x89 => self.push(Value::Other)?,
+                b'N' | 0x88 | 0x89 => self.stack.push(OTHER),
                 b'J' => {
                     let number = i32::from_le_bytes(self.array()?);
                     self.push(Value::Integer(number.into()))?;
@@ -127,7 +134,7 @@ impl<'a> Reader<'a> {
                 }
                 b'G' => {
                     self.take(8)?;
-                    self.push(Value::Other)?;
+                    self.stack.push(OTHER);
                 }
                 0x8c => self.string(1)?,
                 b'X' => self.string(4)?,
@@ -187,7 +194,7 @@ impl<'a> Reader<'a> {
                 }
                 opcode => {
                     return Err(format!(
-                        "byte {place}: opcode 0x{opcode:02x} stands for more than data, and is not run"
+                        "byte {place}: opcode 0x{opcode:02x} is not of plain data; only data is read"
                     ));
                 }
             }
@@ -240,7 +247,11 @@ impl<'a> Reader<'a> {
         let mut wide = [sign; 8];
         let fits = bytes.len() <= 8;
         wide[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
-        self.push(if fits { Value::Integer(i64::from_le_bytes(wide)) } else { Value::Other })
+        if fits {
+            return self.push(Value::Integer(i64::from_le_bytes(wide)));
+        }
+        self.stack.push(OTHER);
+        Ok(())
     }
 
     /// A text with a length of this many bytes.
@@ -254,7 +265,8 @@ impl<'a> Reader<'a> {
     fn skip(&mut self, bytes: usize) -> Result<(), String> {
         let length = self.length(bytes)?;
         self.take(length)?;
-        self.push(Value::Other)
+        self.stack.push(OTHER);
+        Ok(())
     }
 
     fn top(&self) -> Result<ValueRef, String> {
@@ -265,7 +277,7 @@ impl<'a> Reader<'a> {
         let top = self.top()?;
         match &mut self.values[top as usize] {
             Value::List(list) => list.extend(elements),
-            _ => return Err("elements of something that is no list".to_owned()),
+            _ => return Err("APPENDS needs a list".to_owned()),
         }
         Ok(())
     }
@@ -274,7 +286,7 @@ impl<'a> Reader<'a> {
         let (top, entries) = (self.top()?, pairs(entries)?);
         match &mut self.values[top as usize] {
             Value::Dictionary(dictionary) => dictionary.extend(entries),
-            _ => return Err("entries of something that is no dictionary".to_owned()),
+            _ => return Err("SETITEMS needs a dictionary".to_owned()),
         }
         Ok(())
     }
@@ -323,7 +335,7 @@ mod tests {
     #[test]
     fn code_and_truncated_files_are_refused() {
         let code = b"\x80\x02cos\nsystem\nq\0X\x02\0\0\0idq\x01\x85q\x02Rq\x03.";
-        assert!(Pickle::read(code).unwrap_err().contains("opcode 0x63 stands for more than data"));
+        assert!(Pickle::read(code).unwrap_err().contains("opcode 0x63 is not of plain data"));
         for end in 0..PROTOCOL_4.len() {
             assert!(Pickle::read(&PROTOCOL_4[..end]).is_err());
         }
@@ -339,6 +351,6 @@ mod tests {
         }
         bytes.push(b'.');
         let pickle = Pickle::read(&bytes).unwrap();
-        assert_eq!(pickle.values.len(), 65);
+        assert_eq!(pickle.values.len(), 66);
     }
 }
