@@ -5,21 +5,17 @@
 
 use super::linear::{product_flops, product_workspace};
 use super::{
-    Arithmetic, DType, Op, OpKind, Operand, Operation, OutputRole, Tape, TensorType, TypeError,
-    WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
+    DType, Op, OpKind, Operand, Operation, OutputRole, Tape, TensorType, TypeError, WorkspaceLimits,
+    expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
 /// `y = x W^T` with each row's own W. Inputs: x num[R,K], weights num[EM,K], ends i32[E]. Output: y num[R,M].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertLinear {
-    pub tf32: bool,
-}
+pub struct ExpertLinear;
 
 /// `dx = dy W` with each row's own W. Inputs: dy num[R,M], weights num[EM,K], ends i32[E]. Output: dx num[R,K].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertLinearInputGradient {
-    pub tf32: bool,
-}
+pub struct ExpertLinearInputGradient;
 
 /// `dW = dy^T x` over each expert's rows; zero without rows. Inputs: x num[R,K], dy num[R,M], ends i32[E]; with
 /// `accumulate` the previous gradient num[EM,K]. Output: the gradient of the weights num[EM,K].
@@ -28,7 +24,6 @@ pub struct ExpertLinearWeightGradient {
     /// The dtype of the gradient.
     pub gradients: DType,
     pub accumulate: bool,
-    pub tf32: bool,
 }
 
 /// Checks ends i32[E] and weights num[EM,K]; returns M and K.
@@ -46,6 +41,21 @@ fn features(
             Err(TypeError { operation, problem })
         }
     }
+}
+
+/// The type of the rows times each one's weight or its transpose. Inputs: rows, weights, ends. `from` and `to`: the number
+/// of columns before and after, 0 for M, 1 for K.
+fn product(
+    operation: &'static str,
+    operand: &str,
+    inputs: &[TensorType],
+    [from, to]: [usize; 2],
+) -> Result<Vec<TensorType>, TypeError> {
+    expect_inputs(operation, inputs, 3)?;
+    let features = features(operation, &inputs[1], &inputs[2])?;
+    let dtype = expect_matrix(operation, operand, &inputs[0], features[from])?;
+    expect_type(operation, "weights", &inputs[1], TensorType { dtype, ..inputs[1] })?;
+    Ok(vec![TensorType::new(dtype, &[inputs[0].shape.rows(), features[to]])])
 }
 
 /// Checks x num[R,K].
@@ -70,11 +80,7 @@ impl Operation for ExpertLinear {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 3)?;
-        let [out, inner] = features(self.name(), &inputs[1], &inputs[2])?;
-        let dtype = expect_matrix(self.name(), "x", &inputs[0], inner)?;
-        expect_type(self.name(), "weights", &inputs[1], TensorType { dtype, ..inputs[1] })?;
-        Ok(vec![TensorType::new(dtype, &[inputs[0].shape.rows(), out])])
+        product(self.name(), "x", inputs, [1, 0])
     }
 
     fn flops(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
@@ -89,24 +95,20 @@ impl Operation for ExpertLinear {
         if input < 2 { Operand::Matrix } else { Operand::Any }
     }
 
-    fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
-        self.tf32 = arithmetic.tf32;
-    }
-
     fn backward(&self, tape: &mut dyn Tape) {
-        let (dy, ends, tf32) = (tape.output_gradient(0), tape.input(2), self.tf32);
+        let (dy, ends) = (tape.output_gradient(0), tape.input(2));
         if tape.wants(1) {
             let mut inputs = vec![tape.input(0), dy, ends];
             let previous = tape.partial(1);
             inputs.extend(previous);
             let gradients = tape.parameter_gradients();
-            let op = ExpertLinearWeightGradient { gradients, accumulate: previous.is_some(), tf32 };
+            let op = ExpertLinearWeightGradient { gradients, accumulate: previous.is_some() };
             tape.emit(Op::ExpertLinearWeightGradient(op), inputs, &[OutputRole::Gradient(1)]);
         }
         if tape.wants(0) {
             assert!(tape.partial(0).is_none(), "the sorted rows have one reader");
             let inputs = vec![dy, tape.input(1), ends];
-            let op = Op::ExpertLinearInputGradient(ExpertLinearInputGradient { tf32 });
+            let op = Op::ExpertLinearInputGradient(ExpertLinearInputGradient);
             tape.emit(op, inputs, &[OutputRole::Gradient(0)]);
         }
     }
@@ -118,11 +120,7 @@ impl Operation for ExpertLinearInputGradient {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 3)?;
-        let [out, inner] = features(self.name(), &inputs[1], &inputs[2])?;
-        let dtype = expect_matrix(self.name(), "dy", &inputs[0], out)?;
-        expect_type(self.name(), "weights", &inputs[1], TensorType { dtype, ..inputs[1] })?;
-        Ok(vec![TensorType::new(dtype, &[inputs[0].shape.rows(), inner])])
+        product(self.name(), "dy", inputs, [0, 1])
     }
 
     fn flops(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {

@@ -62,7 +62,7 @@ fn of_experts(
         |graph: &mut Graph, x, name, weight, shape: [usize; 2], initial: Initial, stacked: StackedRows| {
             let weights = graph.parameter(weight, scope, &[count * shape[0], shape[1]], initial);
             graph.values[weights].stacked = stacked.of_experts(count);
-            let op = Op::ExpertLinear(ExpertLinear { tf32: false });
+            let op = Op::ExpertLinear(ExpertLinear);
             let [y] = graph.node(op, scope, vec![x, weights, ends], [name]);
             y
         };

@@ -4,11 +4,9 @@ use std::ops::Range;
 
 use ops::DispatchBackward;
 
-use super::elementwise::{add_scaled_to, add_to, scale_by};
+use super::elementwise::{add_scaled_to, add_to, dot, scale_by};
 use super::float::{BUFFER, Float, read, update, write};
-use super::math::sum;
 use super::operands::{Addend, Operands};
-use super::simd::simd;
 use super::workers::{SharedSlice, Workers};
 
 /// Rows per task.
@@ -96,7 +94,7 @@ pub(super) fn combine_backward<T: Float>(operands: &mut Operands, workers: &Work
             let (mut wide, mut wide_dy) = ([0.0; BUFFER], [0.0; BUFFER]);
             *dweight = 0.0;
             read(level, dy, &mut wide_dy, |run, dy| {
-                *dweight += inner_product(level, dy, T::widened(level, &sorted[run], &mut wide));
+                *dweight += dot(level, dy, T::widened(level, &sorted[run], &mut wide));
             });
         }
     });
@@ -109,10 +107,4 @@ pub(super) fn combine_backward<T: Float>(operands: &mut Operands, workers: &Work
             scale_by(level, dsorted, weights[pair]);
         });
     });
-}
-
-simd! {
-    fn inner_product(a: &[f32], b: &[f32]) -> f32 {
-        sum(a.len(), |index| a[index] * b[index])
-    }
 }

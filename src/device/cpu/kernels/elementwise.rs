@@ -4,6 +4,7 @@ use ops::{Activation, Add, Scale};
 
 use super::activation::activate;
 use super::float::{BUFFER, Float, update, write};
+use super::math::sum;
 use super::operands::Operands;
 use super::simd::{Level, simd};
 use super::workers::{SharedSlice, Workers};
@@ -100,6 +101,13 @@ simd! {
         for (sum, &b) in sum.iter_mut().zip(b) {
             *sum += b * factor;
         }
+    }
+}
+
+simd! {
+    pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+        let b = &b[..a.len()];
+        sum(a.len(), |i| a[i] * b[i])
     }
 }
 

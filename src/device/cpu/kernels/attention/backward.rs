@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use crate::cpu::kernels::dropout::SeededDropout;
+use crate::cpu::kernels::elementwise::dot;
 use crate::cpu::kernels::float::{BUFFER, Float, read};
-use crate::cpu::kernels::math::{LANES, exp, multiply_add, sum, tanh};
+use crate::cpu::kernels::math::{LANES, exp, multiply_add, tanh};
 use crate::cpu::kernels::matmul::{LeftRows, MicroKernel, Sink, panels};
 use crate::cpu::kernels::operands::Operands;
 use crate::cpu::kernels::simd::{Level, simd};
@@ -228,13 +229,6 @@ impl<T: Float> BackwardHead<'_, T> {
 
 const _: () =
     assert!(KEYS + 12 <= SCORE_ROW, "a row of scores has room for the last group of keys of a tile");
-
-simd! {
-    fn dot(a: &[f32], b: &[f32]) -> f32 {
-        let b = &b[..a.len()];
-        sum(a.len(), |i| a[i] * b[i])
-    }
-}
 
 simd! {
     /// In: scores and the gradient of their softmax. Out: the softmax and the gradient of the scores, zero where

@@ -241,10 +241,9 @@ fn linear_layers_of_experts_match_the_reference() {
             dx.extend(matmul(dy, weight, out));
             dweights.extend(matmul(&transposed(dy, out), x, rows));
         }
-        let tf32 = false;
         let inputs = [x.clone(), weights.clone(), ends.clone()];
-        check_variants(variants, Op::ExpertLinear(ExpertLinear { tf32 }), &inputs, &[y]);
-        let op = Op::ExpertLinearInputGradient(ExpertLinearInputGradient { tf32 });
+        check_variants(variants, Op::ExpertLinear(ExpertLinear), &inputs, &[y]);
+        let op = Op::ExpertLinearInputGradient(ExpertLinearInputGradient);
         check_variants(variants, op, &[dy.clone(), weights, ends.clone()], &[dx]);
         let gradients = if narrow > 0 { dtype } else { DType::F32 };
         let mut inputs = vec![x, dy, ends];
@@ -252,7 +251,7 @@ fn linear_layers_of_experts_match_the_reference() {
             inputs.push(Data::random(&[experts * out, inner], 4).stored_as(gradients));
             dweights = added(&dweights, &inputs[3].to_f64());
         }
-        let op = ExpertLinearWeightGradient { gradients, accumulate: accumulate > 0, tf32 };
+        let op = ExpertLinearWeightGradient { gradients, accumulate: accumulate > 0 };
         check_variants(variants, Op::ExpertLinearWeightGradient(op), &inputs, &[dweights]);
     }
 }

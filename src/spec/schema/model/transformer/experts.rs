@@ -6,7 +6,7 @@ use crate::reader::parsers::{Boolean, UsizeRange};
 pub(super) const EXPERTS: InlineTable<Experts> =
     inline_table("experts", "`experts`", "count = 8, per_token = 2");
 
-/// With one expert, there is nothing to choose.
+/// A router needs at least two experts.
 pub(in crate::schema) const COUNT: UsizeRange = UsizeRange(2..=1 << 14);
 
 pub(in crate::schema) const PER_TOKEN: UsizeRange = UsizeRange(1..=1 << 14);
