@@ -61,7 +61,7 @@ pub(super) fn text(
 /// `The first 344 requests are as predicted. The next call differs, in backward of step 1:`
 fn difference_text(comparison: &SnapshotComparison) -> String {
     let SnapshotComparison { equal, requests, difference, .. } = comparison;
-    let Some(SnapshotDifference { recorded, places, predicted, bytes, purpose, phase, step }) = difference
+    let Some(SnapshotDifference { recorded, places, predicted, released, purpose, phase, step }) = difference
     else {
         return match equal == requests {
             true => format!("All {equal} requests and their releases are as predicted.\n"),
@@ -72,7 +72,7 @@ fn difference_text(comparison: &SnapshotComparison) -> String {
     let call = |call: &Option<Call>| match call {
         Some(Call::Request(bytes)) if *bytes < 1024 => format!("requests {bytes} bytes"),
         Some(Call::Request(bytes)) => format!("requests {bytes} bytes ({})", Bytes(*bytes)),
-        Some(Call::Release(request)) => format!("releases request {request}, of {bytes} bytes"),
+        Some(Call::Release(request)) => format!("releases request {request}, of {released} bytes"),
         None => "keeps it".to_owned(),
     };
     format!(

@@ -1,11 +1,13 @@
 //! PyTorch's memory snapshots (`torch.cuda.memory._dump_snapshot`), beside a predicted sequence of requests.
 
+mod history;
 mod pickle;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::sequence::{Event, Phase, Purpose, Sequence};
-use pickle::{Pickle, ValueRef};
+use history::{History, places};
+use pickle::Pickle;
 
 /// The least equal requests in a row by which a history is aligned with a prediction.
 const ALIGNED: usize = 16;
@@ -16,16 +18,6 @@ pub struct Snapshot {
     pickle: Pickle,
     device: usize,
     history: History,
-}
-
-#[derive(Debug, Default)]
-struct History {
-    /// Each with the stack of the program that made it.
-    calls: Vec<(Call, Option<ValueRef>)>,
-    /// Bytes that were allocated before the history.
-    before: u64,
-    /// The last request that found no memory.
-    refused: Option<u64>,
 }
 
 /// A call of the allocator.
@@ -74,38 +66,23 @@ pub struct SnapshotDifference {
     pub places: Vec<String>,
     /// `None`: no release.
     pub predicted: Option<Call>,
-    /// Bytes of the request that is made or released.
-    pub bytes: u64,
-    /// Of the predicted request.
+    /// Bytes of the released request, if one of the calls is a release. Never both are.
+    pub released: u64,
+    /// Of the request that is predicted or released.
     pub purpose: Purpose,
     pub phase: Phase,
     pub step: usize,
 }
 
 impl Snapshot {
-    /// Reads the file's bytes: the history of the first device that has one.
+    /// Reads the file's bytes: the history of the device with most requests.
     ///
     /// # Errors
     /// The file is not a pickle of plain data, not a snapshot, or has no history.
     pub fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
         let pickle = Pickle::read(bytes).map_err(SnapshotError)?;
-        let error = |text: &str| SnapshotError(text.to_owned());
-        let traces = pickle.get(pickle.root(), "device_traces").and_then(|traces| pickle.list(traces));
-        let traces =
-            traces.ok_or_else(|| error("it is not a memory snapshot: `device_traces` is missing"))?;
-        let requests = |trace: &ValueRef| {
-            let is_request = |entry: &&ValueRef| {
-                pickle.get(**entry, "action").and_then(|action| pickle.text(action)) == Some("alloc")
-            };
-            pickle.list(*trace).unwrap_or_default().iter().filter(is_request).count()
-        };
-        // The device with most requests, the first of several.
-        let device = (0..traces.len()).rev().max_by_key(|&device| requests(&traces[device]));
-        let device = device.filter(|&device| requests(&traces[device]) > 0).ok_or_else(|| {
-            error("it has no requests: call torch.cuda.memory._record_memory_history() before the model is made")
-        })?;
-        let history = history(&pickle, device, pickle.list(traces[device]).unwrap_or_default());
-        Ok(Snapshot { device, history: history.map_err(SnapshotError)?, pickle })
+        let (device, history) = history::of_busiest_device(&pickle).map_err(SnapshotError)?;
+        Ok(Snapshot { device, history, pickle })
     }
 
     pub fn device(&self) -> usize {
@@ -117,18 +94,18 @@ impl Snapshot {
         let History { calls, before, refused } = &self.history;
         let recorded: Vec<Call> = calls.iter().map(|(call, _)| *call).collect();
         let expected = PredictedCalls::of(predicted);
-        let begins = if *before > 0 { begin(&requests(&recorded), &requests(&expected.calls)) } else { 0 };
+        let requests = requested(&recorded);
+        let begins = if *before > 0 { begin(&requests, &requested(&expected.calls)) } else { 0 };
         let (expected_calls, events) = expected.from(begins);
         let (equal, differs) = first_difference(&runs(&recorded), &runs(&expected_calls));
         let purpose = |request: usize| predicted.purpose(begins + request);
-        let sizes = [requests(&recorded), requests(&expected_calls)];
         let difference = differs.map(|Differing { recorded, predicted: call }| {
-            let bytes_of = |call: Call| match call {
-                Call::Request(bytes) => bytes,
-                Call::Release(request) => {
-                    sizes.iter().find_map(|sizes| sizes.get(request)).copied().unwrap_or(0)
-                }
+            let release = |call: Option<(Call, usize)>| match call {
+                Some((Call::Release(request), _)) => Some(request),
+                _ => None,
             };
+            // Either side has made all requests that the other releases.
+            let released = release(recorded).or(release(call)).map_or(0, |request| requests[request]);
             let known = call.or(recorded).map_or(Call::Release(0), |(call, _)| call);
             // A call that only the history has follows the predicted calls before it.
             let event = call.and_then(|(_, theirs)| events.get(theirs)).or(events.last());
@@ -139,7 +116,7 @@ impl Snapshot {
                     .and_then(|(_, own)| calls[own].1)
                     .map_or_else(Vec::new, |frames| places(&self.pickle, frames)),
                 predicted: call.map(|(call, _)| call),
-                bytes: bytes_of(known),
+                released,
                 purpose: match known {
                     Call::Request(_) => purpose(equal),
                     Call::Release(request) => purpose(request),
@@ -161,7 +138,7 @@ impl Snapshot {
         }
         let first = events.first().copied().unwrap_or_default();
         SnapshotComparison {
-            requests: sizes[0].len(),
+            requests: requests.len(),
             begins,
             begins_in: (predicted.phase_of(first), predicted.step_of(first)),
             equal,
@@ -172,61 +149,6 @@ impl Snapshot {
             refused: *refused,
         }
     }
-}
-
-/// The calls of a device's history.
-///
-/// # Errors
-/// An entry has another form, or the history has gaps.
-fn history(pickle: &Pickle, device: usize, entries: &[ValueRef]) -> Result<History, String> {
-    let mut history = History::default();
-    // The live request at each address.
-    let mut live: HashMap<i64, usize> = HashMap::new();
-    let mut count = 0;
-    for (number, &entry) in entries.iter().enumerate() {
-        let field = |name| pickle.get(entry, name);
-        let missing = |name: &str| format!("entry {number} of its history has no valid `{name}`");
-        let integer = |name| field(name).and_then(|value| pickle.integer(value)).ok_or_else(|| missing(name));
-        let bytes = || u64::try_from(integer("size")?).map_err(|_| missing("size"));
-        let action =
-            field("action").and_then(|action| pickle.text(action)).ok_or_else(|| missing("action"))?;
-        match action {
-            "alloc" => {
-                if live.insert(integer("addr")?, count).is_some() {
-                    return Err(format!(
-                        "entry {number} of its history requests memory in use: record without pauses and skip_actions"
-                    ));
-                }
-                count += 1;
-                history.calls.push((Call::Request(bytes()?), field("frames")));
-            }
-            "free_completed" => match live.remove(&integer("addr")?) {
-                Some(request) => history.calls.push((Call::Release(request), field("frames"))),
-                None => history.before = history.before.saturating_add(bytes()?),
-            },
-            "oom" => history.refused = Some(bytes()?),
-            // Segments and other marks; requested frees, which precede completed ones.
-            _ => {}
-        }
-    }
-    history.before = history.before.saturating_add(live_before(pickle, device, &live));
-    Ok(history)
-}
-
-/// Bytes of the device's allocated blocks that no request of the history made.
-fn live_before(pickle: &Pickle, device: usize, live: &HashMap<i64, usize>) -> u64 {
-    let list = |of, name| pickle.get(of, name).and_then(|list| pickle.list(list)).unwrap_or_default();
-    let integer = |of, name| pickle.get(of, name).and_then(|value| pickle.integer(value));
-    let segments = list(pickle.root(), "segments").iter();
-    let own = segments.filter(|segment| integer(**segment, "device") == i64::try_from(device).ok());
-    let blocks = own.flat_map(|segment| list(*segment, "blocks"));
-    let is_before = |block: &&ValueRef| {
-        let state = pickle.get(**block, "state").and_then(|state| pickle.text(state));
-        state == Some("active_allocated")
-            && integer(**block, "address").is_some_and(|address| !live.contains_key(&address))
-    };
-    let bytes = blocks.filter(is_before).filter_map(|block| integer(*block, "requested_size"));
-    bytes.filter_map(|bytes| u64::try_from(bytes).ok()).fold(0, u64::saturating_add)
 }
 
 /// The calls of a prediction, each with the index of its event.
@@ -275,7 +197,8 @@ fn begin(recorded: &[u64], predicted: &[u64]) -> usize {
     best.filter(|(equal, _)| *equal >= ALIGNED.min(recorded.len())).map_or(0, |(_, first)| first)
 }
 
-fn requests(calls: &[Call]) -> Vec<u64> {
+/// The bytes of each request.
+fn requested(calls: &[Call]) -> Vec<u64> {
     let bytes = |call: &Call| match call {
         Call::Request(bytes) => Some(*bytes),
         Call::Release(_) => None,
@@ -375,27 +298,6 @@ fn live_at_peak(calls: impl Iterator<Item = Call> + Clone) -> Vec<(usize, u64)> 
     (0..bytes.len()).filter(|&request| alive[request]).map(|request| (request, bytes[request])).collect()
 }
 
-/// The innermost Python frame of a stack, and the innermost one outside of PyTorch.
-fn places(pickle: &Pickle, frames: ValueRef) -> Vec<String> {
-    let frame = |frame: &ValueRef| {
-        let text = |name| pickle.get(*frame, name).and_then(|value| pickle.text(value));
-        let line = pickle.integer(pickle.get(*frame, "line")?)?;
-        Some((text("filename")?, line, text("name")?)).filter(|(file, ..)| file.ends_with(".py"))
-    };
-    let is_own =
-        |file: &str| !["site-packages/torch/", "dist-packages/torch/"].iter().any(|part| file.contains(part));
-    let frames = pickle.list(frames).unwrap_or_default();
-    let innermost = frames.iter().find_map(frame);
-    let own =
-        frames.iter().filter_map(frame).find(|(file, ..)| is_own(file)).filter(|own| Some(*own) != innermost);
-    let text = |(file, line, name): (&str, i64, &str)| {
-        let mut parts: Vec<&str> = file.rsplitn(4, '/').take(3).collect();
-        parts.reverse();
-        format!("{name:.100} ({:.200}:{line})", parts.join("/"))
-    };
-    innermost.into_iter().chain(own).map(text).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -459,8 +361,15 @@ mod tests {
         let all = [Request(100), Request(20), Request(7), Release(1), Request(30)];
         let difference = compared(0, &all).difference.unwrap();
         assert_eq!((difference.recorded, difference.predicted), (None, Some(Release(2))));
-        assert_eq!((difference.bytes, difference.purpose), (7, Purpose::Workspace));
+        assert_eq!((difference.released, difference.purpose), (7, Purpose::Workspace));
         assert_eq!(compared(0, &all[..4]).difference, None);
+    }
+
+    #[test]
+    fn release_in_place_of_a_request_has_its_own_bytes() {
+        let difference = compared(0, &[Request(100), Release(0), Request(20)]).difference.unwrap();
+        assert_eq!((difference.recorded, difference.predicted), (Some(Release(0)), Some(Request(20))));
+        assert_eq!((difference.released, difference.purpose), (100, Purpose::Activation));
     }
 
     /// Without memory from before, the history begins with the program.
