@@ -34,7 +34,7 @@ pub const MODELS: &[&str] = &[
 ];
 
 /// Those without experts, whose feed-forward layers can have adapters, in the same order.
-pub(crate) const DENSE: &[&str] = MODELS.split_at(MODELS.len() - 3).0;
+pub const DENSE: &[&str] = MODELS.split_at(MODELS.len() - 3).0;
 
 /// A committed configuration.
 macro_rules! config {

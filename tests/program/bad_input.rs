@@ -143,6 +143,11 @@ fn with(good: &str, bad: &str) -> String {
     GOOD.replace(good, bad)
 }
 
+/// The good experiment with experts and an activation.
+fn with_experts(experts: &str, activation: &str) -> String {
+    with("heads = 2", &format!("heads = 2\nbias = false\nactivation = \"{activation}\"\n{experts}"))
+}
+
 /// The good experiment with more text appended.
 fn append(more: &str) -> String {
     format!("{GOOD}\n{more}\n")
@@ -249,6 +254,16 @@ bad! {
     rotary_window_base_without_window: check(&with("heads = 2",
         "heads = 2\npositions = \"rotary\"\nrotary = { window_base = 1e4 }"));
     head_bias_of_a_tied_head: check(&with("heads = 2", "heads = 2\nhead_bias = true"));
+    experts_of_one: check(&with_experts("experts = { count = 1, per_token = 1 }", "swiglu"));
+    experts_above_their_count: check(&with_experts("experts = { count = 2, per_token = 3 }", "swiglu"));
+    experts_without_gate: check(&with_experts("experts = { count = 4, per_token = 2 }", "gelu"));
+    experts_with_biases: check(&with_experts("experts = { count = 4, per_token = 2 }", "swiglu").replace("bias = false", "bias = true"));
+    experts_unknown_key: check(&with_experts("experts = { count = 4, top_k = 2 }", "swiglu"));
+    experts_of_too_many_tokens: check(&with_experts("experts = { count = 4, per_token = 4 }", "swiglu")
+        .replace("batch_size = 8", "batch_size = 16777216"));
+    experts_with_adapters: check(&(with_experts("experts = { count = 4, per_token = 2 }", "swiglu")
+        + "\n[strategies.lora]\nlora = { rank = 2, alpha = 4, targets = [\"mlp.gate_up\"] }\n"));
+    family_of_another_architecture: check(&with("heads = 2", "heads = 2\nactivation = \"swiglu\"\nfamily = \"gpt2\""));
     rotary_of_an_odd_number_of_channels: check(&with("heads = 2",
         "heads = 2\npositions = \"rotary\"\nrotary = { channels = 5 }"));
     window_attention_scale_without_window: check(&with("heads = 2", "heads = 2\nwindow_attention_scale = 0.1"));

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use crate::test_folder::TestFolder;
+use device::{DeviceKind, Target};
+use plan::Purpose;
 use spec::RunConfig;
 
 /// Parameters of the library's models of the same configurations (transformers 5.24.0, on PyTorch's meta device).
@@ -75,6 +77,23 @@ fn built_in_models_have_the_parameters_of_the_library() {
 /// The first run of an experiment with this model.
 fn config(dir: &TestFolder, model: &str) -> RunConfig {
     dir.configs(&format!("{model}{REST}")).remove(0)
+}
+
+/// A card would refuse each launch. Its memory is planned all the same.
+#[test]
+fn experts_are_planned_for_a_card_and_trained_on_a_cpu() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", format!("model.hf = {{ config = \"{CHECKPOINTS}/mixtral\", context = 16 }}\n{REST}"));
+    let reason = |kind, purpose| {
+        let experiment = plan::expand(&dir.path("a.toml"), &[], &|_| None).unwrap();
+        let target = Target { kind, ..testing::target() };
+        let plan = plan::plan(experiment, &target, purpose, &|_| Some("digest".to_owned())).unwrap();
+        plan.runs[0].config.as_ref().err().cloned()
+    };
+    assert_eq!(reason(DeviceKind::Cpu, Purpose::Train), None);
+    assert_eq!(reason(DeviceKind::Cuda, Purpose::Predict), None);
+    let refused = reason(DeviceKind::Cuda, Purpose::Train).unwrap();
+    assert!(refused.starts_with("this version trains mixtures of experts on the CPU only"), "{refused}");
 }
 
 /// The error of an experiment with this model.

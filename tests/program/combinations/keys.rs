@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use spec::{KeywordEnum, ModelFamily, STRATEGY_KEYS, Strategy, variants};
 use testing::keys::{Choice, KEYS, Key, Need, Same, meets_needs, position};
+use testing::models::DENSE;
 use testing::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
 use testing::{RECOMPUTED_WITHOUT_SEARCH, choice, full, small, small_with, with};
 
@@ -32,6 +33,17 @@ fn every_model_is_tried() {
             models.iter().any(|model| model.contains(&folder)),
             "{family:?} is missing in src/testing/models.rs"
         );
+    }
+}
+
+/// A model in the wrong part of the list would have no adapters, or fail on a GPU.
+#[test]
+fn dense_models_are_those_without_experts() {
+    let model = position(KEYS, "model");
+    for (value, written) in KEYS[model].values.iter().enumerate() {
+        let config = small_with(&choice(&[(model, value)]));
+        let has_experts = config.model.transformer().is_some_and(|model| model.experts.is_some());
+        assert_eq!(DENSE.contains(written), !has_experts, "{written}");
     }
 }
 
