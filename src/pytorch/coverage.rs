@@ -3,11 +3,12 @@
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
     KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
-    RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, Transformer, Update,
+    RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, TorchProgram, Transformer, Update,
 };
 
 use crate::card::Card;
 use crate::module::attending;
+use crate::transformers;
 use graph::Graph;
 use ops::{AttentionConfig, Op, OpKind, TensorType};
 
@@ -39,6 +40,9 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         Recompute::Parts(_) => {}
         Recompute::Save(kinds) => selective(config, kinds, options)?,
         Recompute::Budget(_) => return not_covered("recompute.budget"),
+    }
+    if options.program == TorchProgram::Transformers {
+        transformers::check(config)?;
     }
     let updates_in_backward = config.trains() && strategy.update == Update::InBackward;
     if options.checkpoint == TorchCheckpoint::Reentrant && strategy.loss_chunks > 1 && updates_in_backward {

@@ -15,6 +15,7 @@ mod forecast;
 mod functions;
 mod grad_scaler;
 mod module;
+mod network;
 mod optimizer;
 mod outputs;
 mod peak;
@@ -26,6 +27,7 @@ mod snapshot;
 mod tensor;
 mod torch;
 mod trained;
+mod transformers;
 mod workspace;
 
 pub use allocator::{CardMemory, OutOfMemory, Usage};

@@ -9,6 +9,7 @@ use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::{Module, dtype_of};
+use crate::network::Network;
 use crate::optimizer::{Kind, Optimizer};
 use crate::outputs::Outputs;
 use crate::rules;
@@ -16,10 +17,11 @@ use crate::sequence::{Event, Phase, Purpose, Sequence};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use crate::trained::TrainedParameter;
+use crate::transformers::CausalLm;
 use graph::forward_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
-    RunConfig, StorageDtype, TorchOptimizer, TorchOptions, TorchVersion, Update,
+    RunConfig, StorageDtype, TorchOptimizer, TorchOptions, TorchProgram, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -61,10 +63,10 @@ type BatchSizes = (usize, Option<usize>);
 /// A module for full micro-batches, and one for the smaller last one. They share parameters and buffers.
 struct Modules<'a> {
     config: &'a RunConfig,
-    full: Rc<Module>,
-    tail: Option<Rc<Module>>,
+    full: Rc<dyn Network>,
+    tail: Option<Rc<dyn Network>>,
     /// The modules of other batches.
-    others: RefCell<BTreeMap<BatchSizes, Rc<Module>>>,
+    others: RefCell<BTreeMap<BatchSizes, Rc<dyn Network>>>,
 }
 
 struct Program<'a> {
@@ -83,7 +85,7 @@ impl<'a> Program<'a> {
         torch.mark(Event::Phase(Phase::Start));
         let modules = Modules::new(torch, config)?;
         let trained = match config.trains() {
-            true => TrainedParameter::of(torch, config, &modules.full),
+            true => TrainedParameter::of(torch, config, &*modules.full),
             false => Vec::new(),
         };
         let optimizer = optimizer(config, &trained, torch.options.optimizer);
@@ -217,7 +219,12 @@ impl<'a> Program<'a> {
     }
 
     /// Moves a micro-batch to the device and computes its loss.
-    fn loss(&self, module: Rc<Module>, trains: bool, variables: &mut Variables) -> (Tensor, Option<Tensor>) {
+    fn loss(
+        &self,
+        module: Rc<dyn Network>,
+        trains: bool,
+        variables: &mut Variables,
+    ) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
         let parts = if coverage::packs_documents(self.config) { 3 } else { 2 };
         for variable in &mut variables.batch[..parts] {
@@ -294,13 +301,17 @@ impl<'a> Modules<'a> {
         // Buffers have the length of the context, whatever the lengths of samples.
         let at_context = RunConfig { lengths: None, ..config.clone() };
         let graph = |samples| forward_pass(&at_context, samples);
-        let full = Module::new(torch, config, graph(config.micro_batch()))?;
+        let graph_of_full = graph(config.micro_batch());
+        let full: Rc<dyn Network> = match torch.options.program {
+            TorchProgram::Modules => Module::new(torch, config, graph_of_full)?,
+            TorchProgram::Transformers => Rc::new(CausalLm::new(torch, config, &graph_of_full)?),
+        };
         let tail = config.tail().map(|samples| full.resized(graph(samples)));
         Ok(Modules { config, full, tail, others: RefCell::default() })
     }
 
     /// The module of a micro-batch. `length`: of its samples, if lengths vary.
-    fn of(&self, is_last: bool, length: Option<usize>) -> Rc<Module> {
+    fn of(&self, is_last: bool, length: Option<usize>) -> Rc<dyn Network> {
         match length {
             None => Rc::clone(self.tail.as_ref().filter(|_| is_last).unwrap_or(&self.full)),
             Some(_) => {
@@ -311,7 +322,7 @@ impl<'a> Modules<'a> {
     }
 
     /// The module of a batch of this number of samples.
-    fn of_samples(&self, samples: usize, length: Option<usize>) -> Rc<Module> {
+    fn of_samples(&self, samples: usize, length: Option<usize>) -> Rc<dyn Network> {
         let mut others = self.others.borrow_mut();
         let module = others.entry((samples, length)).or_insert_with(|| {
             let of_length = length.map(|length| self.config.at_length(length));

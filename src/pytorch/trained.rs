@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::coverage;
-use crate::module::Module;
+use crate::network::Network;
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Hook, Tensor};
 use crate::torch::Torch;
@@ -15,15 +15,16 @@ pub(crate) struct TrainedParameter {
 }
 
 impl TrainedParameter {
-    /// The trained parameters of a module. Makes their master weights.
-    pub(crate) fn of(torch: &Torch, config: &RunConfig, module: &Module) -> Vec<TrainedParameter> {
+    /// The trained parameters of a model. Makes their master weights.
+    pub(crate) fn of(torch: &Torch, config: &RunConfig, network: &dyn Network) -> Vec<TrainedParameter> {
         let has_masters = coverage::has_master_weights(config);
         let copy = |parameter: &Tensor| torch.tensor(parameter.shape(), DType::F32);
         let trained = |parameter: &Tensor| TrainedParameter {
             parameter: parameter.clone(),
             master: has_masters.then(|| torch.with_purpose(Purpose::MasterWeight, || copy(parameter))),
         };
-        module.parameters().filter(|parameter| parameter.requires_grad()).map(trained).collect()
+        let trains = |parameter: &&Tensor| parameter.requires_grad();
+        network.parameters().iter().filter(trains).map(trained).collect()
     }
 
     /// The tensor that the optimizer updates.

@@ -11,7 +11,10 @@ use plan::Point;
 use pytorch::{Card, Event, NotCovered, ScriptPrediction, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::{AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchVersion};
+use spec::{
+    AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchProgram,
+    TorchVersion,
+};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -53,7 +56,12 @@ impl Vector {
     }
 
     fn options(&self) -> TorchOptions {
-        let default = TorchOptions::default();
+        // As `[plan]` of the experiment has it.
+        let program = match self.experiment.as_str() {
+            "transformers" => TorchProgram::Transformers,
+            _ => TorchProgram::Modules,
+        };
+        let default = TorchOptions { program, ..TorchOptions::default() };
         match self.options.as_str() {
             "fused" => default,
             "foreach" => TorchOptions { optimizer: TorchOptimizer::Foreach, ..default },
@@ -172,7 +180,7 @@ fn vectors() -> Vec<Vector> {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), RunConfig> {
-    ["gpt", "llama", "large", "drawn", "padded"].into_iter().flat_map(expanded).collect()
+    ["gpt", "llama", "large", "drawn", "padded", "transformers"].into_iter().flat_map(expanded).collect()
 }
 
 /// The runs of an experiment, by experiment and strategy.

@@ -17,15 +17,15 @@ pub(crate) type Function = Rc<dyn Fn(&Torch, &Tensor) -> Tensor>;
 /// A function whose saved tensors are recomputed in backward.
 pub(crate) struct Checkpointed {
     pub(crate) function: Function,
-    /// The tensor that the function closes over; others are arguments.
-    pub(crate) closure: Option<Tensor>,
+    /// The tensors that the function closes over; others are arguments.
+    pub(crate) closure: Vec<Tensor>,
     /// The kinds of operations whose results are kept (`create_selective_checkpoint_contexts`).
     pub(crate) keeps: KeywordSet<OpKind>,
 }
 
 impl Checkpointed {
     pub(crate) fn of(function: Function) -> Checkpointed {
-        Checkpointed { function, closure: None, keeps: [].into_iter().collect() }
+        Checkpointed { function, closure: Vec::new(), keeps: [].into_iter().collect() }
     }
 }
 

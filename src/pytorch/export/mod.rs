@@ -1,5 +1,6 @@
 //! The predicted program as a PyTorch script that anyone can run.
 
+mod library;
 mod master_weights;
 mod model;
 mod network;
@@ -53,7 +54,10 @@ struct Script<'a> {
 impl Script<'_> {
     fn write(mut self, prediction: &ScriptPrediction<'_>) -> String {
         self.constants(prediction);
-        self.write_model();
+        match self.is_of_library() {
+            true => self.library_model(),
+            false => self.write_model(),
+        }
         self.master_weight_hooks();
         self.write_training();
         self.text + MAIN
@@ -82,13 +86,19 @@ impl Script<'_> {
         let steps = coverage::simulated_steps(self.config).unwrap_or(STEPS);
         let title = prediction.title.replace('"', "'");
         let set = |(variable, value): &(&str, String)| format!("os.environ[{variable:?}] = {value:?}\n");
+        let (words, library) = match self.is_of_library() {
+            true => {
+                ("with the library's model", "from transformers import AutoConfig, AutoModelForCausalLM\n")
+            }
+            false => ("as plain PyTorch", ""),
+        };
         let settings = prediction.allocator.as_ref().map(set).unwrap_or_default();
         let _ = write!(
             self.text,
-            "\"\"\"{title}, as plain PyTorch.\"\"\"\n\
+            "\"\"\"{title}, {words}.\"\"\"\n\
              import argparse\nimport gc\nimport json\nimport os\n\n{settings}\
              import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
-             from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n\n\
+             from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n{library}\n\
              STEPS = {steps}\n\
              BATCH, MICRO_BATCH, CONTEXT, VOCABULARY = {batch}, {micro_batch}, {context}, {vocabulary}\n\
              LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \

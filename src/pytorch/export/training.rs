@@ -61,12 +61,17 @@ impl Script<'_> {
                 "        self.batches = read_batches(dump){}",
                 if packs { " + [read_starts(dump)]" } else { "" }
             ),
-            "        self.model = Network()",
-            "        load_parameters(self.model, dump)",
         ]);
+        match self.is_of_library() {
+            true => self.library_batches(),
+            false => {
+                self.lines(&["        self.model = Network()", "        load_parameters(self.model, dump)"])
+            }
+        }
         for layer in &strategy.freeze {
             // Modules that the script has outside the graph's layers.
             let names = match layer.as_str() {
+                layer if self.is_of_library() => Self::library_names(layer),
                 "embedding" => "\"embedding\", \"positions\"".to_owned(),
                 "head" => "\"head\", \"norm\"".to_owned(),
                 layer => format!("{layer:?}"),
@@ -78,7 +83,8 @@ impl Script<'_> {
             StorageDtype::Bf16 => "torch.bfloat16",
             StorageDtype::Fp16 => "torch.float16",
         };
-        self.line_if(!dtype.is_empty(), &format!("        self.model.to({dtype})"));
+        let casts = !dtype.is_empty() && !self.is_of_library();
+        self.line_if(casts, &format!("        self.model.to({dtype})"));
         self.line("        self.model.to(device)");
         self.line_if(
             strategy.precision == Precision::Tf32,

@@ -1,7 +1,7 @@
 //! `torch.nn.functional.scaled_dot_product_attention` and attention written out.
 
 use super::elementwise::softmax;
-use super::views::copied;
+use super::views::{copied, full_slices};
 use super::{cast, dropout, matmul_output, scale};
 use crate::autograd::Gradient;
 use crate::checkpoint::results;
@@ -53,6 +53,11 @@ enum Kernel {
     Flash,
     /// Memory-efficient attention.
     Efficient,
+}
+
+/// Whether attention without a mask is FlashAttention.
+pub(crate) fn is_flash(torch: &Torch, dtype: DType) -> bool {
+    Kernel::choose(torch, dtype) == Kernel::Flash
 }
 
 impl Kernel {
@@ -378,20 +383,10 @@ pub(crate) fn manual_attention(
 /// Keys or values of each query head, whose gradients are summed by group.
 fn repeated(torch: &Torch, x: &Tensor, heads: Heads) -> Tensor {
     // x[:, :, None]
-    let x = &match torch.rules.copies_gradients_of_full_slices {
-        true => full_slice(torch, &full_slice(torch, x)),
-        false => x.clone(),
-    };
+    let x = &full_slices(torch, x, 2);
     let base = (heads.keys == 1).then_some(x);
     torch.output((heads.query_shape(), x.dtype()), base, &[x], &[], move |torch, backward| {
         vec![torch.tensor(heads.key_shape(), backward.gradient().dtype()).into()]
-    })
-}
-
-/// `x[:]`, whose gradient is a copy.
-fn full_slice(torch: &Torch, x: &Tensor) -> Tensor {
-    torch.output((x.shape(), x.dtype()), Some(x), &[x], &[], |torch, backward| {
-        vec![torch.like(backward.gradient()).into()]
     })
 }
 

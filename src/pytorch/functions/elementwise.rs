@@ -89,7 +89,7 @@ pub(crate) fn add_number(torch: &Torch, x: &Tensor) -> Tensor {
 }
 
 /// `x.pow(2)`, in fp32 under autocast.
-pub(super) fn square(torch: &Torch, x: &Tensor) -> Tensor {
+pub(crate) fn square(torch: &Torch, x: &Tensor) -> Tensor {
     let x = if torch.autocast().is_some() { super::cast(torch, x, DType::F32) } else { x.clone() };
     torch.output((x.shape(), x.dtype()), None, &[&x], &[&x], |torch, backward| {
         let gradient = backward.gradient();
@@ -100,7 +100,7 @@ pub(super) fn square(torch: &Torch, x: &Tensor) -> Tensor {
 }
 
 /// `x.mean(-1, keepdim=True)`
-pub(super) fn mean_last(torch: &Torch, x: &Tensor) -> Tensor {
+pub(crate) fn mean_last(torch: &Torch, x: &Tensor) -> Tensor {
     let full = x.shape();
     let mut dims = full.dims().to_vec();
     *dims.last_mut().expect("a row") = 1;
@@ -110,7 +110,7 @@ pub(super) fn mean_last(torch: &Torch, x: &Tensor) -> Tensor {
 }
 
 /// `torch.rsqrt(x)`
-pub(super) fn rsqrt(torch: &Torch, x: &Tensor) -> Tensor {
+pub(crate) fn rsqrt(torch: &Torch, x: &Tensor) -> Tensor {
     let output = torch.output((x.shape(), x.dtype()), None, &[x], &[], |torch, backward| {
         let gradient = backward.gradient();
         let _cube = torch.like(gradient);

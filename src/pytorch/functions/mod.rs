@@ -14,17 +14,17 @@ mod reduce;
 mod rotary;
 mod views;
 
-pub(crate) use attention::{Heads, manual_attention, scaled_dot_product_attention};
+pub(crate) use attention::{Heads, is_flash, manual_attention, scaled_dot_product_attention};
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
-pub(crate) use elementwise::{activation, add, add_number, mul, scale, soft_cap};
+pub(crate) use elementwise::{activation, add, add_number, mean_last, mul, rsqrt, scale, soft_cap, square};
 pub(crate) use embedding::embedding;
 pub(crate) use linear::linear;
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::sum_to;
 pub(crate) use rotary::rotate;
-pub(crate) use views::{Layout, chunk_rows, heads, split};
+pub(crate) use views::{Layout, chunk_rows, concatenated, full_slices, heads, split};
 
 use crate::tensor::DType;
 use crate::torch::Torch;

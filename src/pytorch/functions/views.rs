@@ -85,3 +85,22 @@ pub(super) fn copied_both_ways(torch: &Torch, x: &Tensor) -> Tensor {
         vec![torch.like(backward.gradient()).into()]
     })
 }
+
+/// `x[:, :]` with `count` indices `:`. In some versions each is an operation, whose gradient is a copy.
+pub(crate) fn full_slices(torch: &Torch, x: &Tensor, count: usize) -> Tensor {
+    let slice = |x: Tensor, _| {
+        torch.output((x.shape(), x.dtype()), Some(&x), &[&x], &[], |torch, backward| {
+            vec![torch.like(backward.gradient()).into()]
+        })
+    };
+    let count = if torch.rules.copies_gradients_of_full_slices { count } else { 0 };
+    (0..count).fold(x.clone(), slice)
+}
+
+/// `torch.cat([empty, x])`: a copy, whose gradient is a slice of the gradient.
+pub(crate) fn concatenated(torch: &Torch, x: &Tensor) -> Tensor {
+    let shape = x.shape();
+    torch.output((shape, x.dtype()), None, &[x], &[], move |_, backward| {
+        vec![backward.gradient().view(shape).into()]
+    })
+}

@@ -14,6 +14,7 @@ use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotati
 use crate::checkpoint::{Checkpointed, Function, checkpoint};
 use crate::coverage::{self, NotCovered};
 use crate::functions;
+use crate::network::Network;
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -137,53 +138,6 @@ impl Module {
         }))
     }
 
-    /// The same module for batches of another size.
-    pub(crate) fn resized(&self, graph: Graph) -> Rc<Module> {
-        Rc::new(Module {
-            graph,
-            parameters: self.parameters.clone(),
-            order: self.order.clone(),
-            rotations: self.rotations.clone(),
-            masks: self.masks.clone(),
-            calls: Rc::clone(&self.calls),
-            last_uses: self.last_uses.clone(),
-            ..*self
-        })
-    }
-
-    /// The parameters, in the order of the modules.
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        self.order.iter().map(|&(value, part)| &self.parameters[value][part])
-    }
-
-    /// The shapes of a batch's tokens and targets.
-    pub(crate) fn batch_shape(&self) -> Shape {
-        self.graph.values[self.tokens].ty.shape
-    }
-
-    /// `model(tokens, targets)`: the loss, and the logits if they are kept. Dropout has an effect in training
-    /// only.
-    pub(crate) fn loss(
-        self: &Rc<Module>,
-        torch: &Torch,
-        tokens: &Tensor,
-        targets: &Tensor,
-        starts: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Tensor>) {
-        let mut values = Values::new(&self.graph);
-        values.mask = starts.map(|starts| {
-            // `(starts[:, None, :, None] == starts[:, None, None, :]) & self.mask`
-            let [samples, tokens] = [starts.shape().dims()[0], starts.shape().last()];
-            let _same_document = torch.empty(&[samples, 1, tokens, tokens], DType::Bool);
-            torch.empty(&[samples, 1, tokens, tokens], DType::Bool)
-        });
-        values.by_index[self.tokens] = Some(Value::One(tokens.clone()));
-        values.by_index[self.targets] = Some(Value::One(targets.clone()));
-        self.run_calls(torch, &self.calls, &mut values, trains);
-        (values.one(self.graph.nodes.last().expect("a loss").outputs[0]), values.logits)
-    }
-
     fn run_calls(self: &Rc<Module>, torch: &Torch, calls: &[Call], values: &mut Values, trains: bool) {
         for call in calls {
             if call.segment && !trains {
@@ -196,7 +150,7 @@ impl Module {
                 let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
                 // Only attention takes the mask: as an argument or, in segments, in a closure.
                 let mask = values.mask.clone().filter(|_| self.attends(call));
-                let closure = mask.clone().filter(|_| call.segment);
+                let closure = mask.clone().filter(|_| call.segment).into_iter().collect();
                 let function = self.recomputed(call, mask);
                 let y = checkpoint(torch, Checkpointed { function, closure, keeps: self.keeps }, x);
                 values.by_index[call.output] = Some(Value::One(y));
@@ -281,6 +235,50 @@ impl Module {
             });
         }
         functions::scale(torch, &sum.expect("a slice"))
+    }
+}
+
+impl Network for Module {
+    fn resized(&self, graph: Graph) -> Rc<dyn Network> {
+        Rc::new(Module {
+            graph,
+            parameters: self.parameters.clone(),
+            order: self.order.clone(),
+            rotations: self.rotations.clone(),
+            masks: self.masks.clone(),
+            calls: Rc::clone(&self.calls),
+            last_uses: self.last_uses.clone(),
+            ..*self
+        })
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        self.order.iter().map(|&(value, part)| self.parameters[value][part].clone()).collect()
+    }
+
+    fn batch_shape(&self) -> Shape {
+        self.graph.values[self.tokens].ty.shape
+    }
+
+    fn loss(
+        self: Rc<Module>,
+        torch: &Torch,
+        tokens: &Tensor,
+        targets: &Tensor,
+        starts: Option<&Tensor>,
+        trains: bool,
+    ) -> (Tensor, Option<Tensor>) {
+        let mut values = Values::new(&self.graph);
+        values.mask = starts.map(|starts| {
+            // `(starts[:, None, :, None] == starts[:, None, None, :]) & self.mask`
+            let [samples, tokens] = [starts.shape().dims()[0], starts.shape().last()];
+            let _same_document = torch.empty(&[samples, 1, tokens, tokens], DType::Bool);
+            torch.empty(&[samples, 1, tokens, tokens], DType::Bool)
+        });
+        values.by_index[self.tokens] = Some(Value::One(tokens.clone()));
+        values.by_index[self.targets] = Some(Value::One(targets.clone()));
+        self.run_calls(torch, &self.calls, &mut values, trains);
+        (values.one(self.graph.nodes.last().expect("a loss").outputs[0]), values.logits)
     }
 }
 

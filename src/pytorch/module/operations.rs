@@ -3,6 +3,7 @@
 use super::structure::{attending, is_windowed};
 use super::{Module, Value, Values};
 use crate::functions::{self, Heads, Layout};
+use crate::network::Network;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Node;

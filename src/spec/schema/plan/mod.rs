@@ -12,7 +12,7 @@ use crate::reader::parsers::keyword;
 use crate::reader::reference::{Accepts, DeclaredKey};
 
 pub(crate) const PLAN_KEYS: &[&str] =
-    &["as", "torch_version", "torch_optimizer", "torch_checkpoint", "alloc_conf"];
+    &["as", "torch_version", "torch_program", "torch_optimizer", "torch_checkpoint", "alloc_conf"];
 
 keywords! {
     /// The program whose memory is shown.
@@ -21,6 +21,9 @@ keywords! {
         Pytorch = "pytorch",
     }
 }
+
+/// The version of the transformers library whose classes are predicted.
+pub const TRANSFORMERS_VERSION: &str = "5.24";
 
 keywords! {
     /// A version of PyTorch.
@@ -40,6 +43,18 @@ impl TorchVersion {
             TorchVersion::V2_15 | TorchVersion::V2_11 => "PYTORCH_ALLOC_CONF",
             TorchVersion::V2_6 => "PYTORCH_CUDA_ALLOC_CONF",
         }
+    }
+}
+
+keywords! {
+    /// The classes of the predicted model.
+    #[derive(Default)]
+    pub enum TorchProgram {
+        /// `torch.nn` alone: the modules that `export` writes.
+        #[default]
+        Modules = "modules",
+        /// The model's class in the transformers library, with its loss.
+        Transformers = "transformers",
     }
 }
 
@@ -72,6 +87,7 @@ keywords! {
 /// Options of the PyTorch script that are no keys of a strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TorchOptions {
+    pub program: TorchProgram,
     pub optimizer: TorchOptimizer,
     pub checkpoint: TorchCheckpoint,
 }
@@ -101,6 +117,7 @@ impl PlanKeys {
         let Some(mut keys) = keys.table("plan", "plan", "[plan]") else { return Some(PlanKeys::default()) };
         let framework = keys.optional("as", keyword());
         let torch_version = keys.optional("torch_version", keyword());
+        let program = keys.optional("torch_program", keyword());
         let optimizer = keys.optional("torch_optimizer", keyword());
         let checkpoint = keys.optional("torch_checkpoint", keyword());
         let alloc_conf = match keys.entry("alloc_conf") {
@@ -112,6 +129,7 @@ impl PlanKeys {
             framework: framework?.unwrap_or(Framework::Runner),
             torch_version: torch_version?.unwrap_or_default(),
             torch_options: TorchOptions {
+                program: program?.unwrap_or_default(),
                 optimizer: optimizer?.unwrap_or_default(),
                 checkpoint: checkpoint?.unwrap_or_default(),
             },
@@ -121,8 +139,12 @@ impl PlanKeys {
 }
 
 impl PlanKeys {
-    /// The program that is predicted: `PyTorch 2.15 with reentrant checkpoints, expandable_segments:True`.
+    /// The program that is predicted: `PyTorch 2.15 with transformers 5.24, reentrant checkpoints, expandable_segments:True`.
     pub fn torch_program(&self) -> String {
+        let library = match self.torch_options.program {
+            TorchProgram::Modules => None,
+            TorchProgram::Transformers => Some(format!("transformers {TRANSFORMERS_VERSION}")),
+        };
         let optimizer = match self.torch_options.optimizer {
             TorchOptimizer::Fused => None,
             TorchOptimizer::Foreach => Some("a foreach optimizer".to_owned()),
@@ -131,7 +153,8 @@ impl PlanKeys {
         let reentrant = self.torch_options.checkpoint == TorchCheckpoint::Reentrant;
         let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
         let settings = (self.alloc_conf != AllocConf::default()).then(|| self.alloc_conf.to_string());
-        let differences: Vec<String> = [optimizer, checkpoint, settings].into_iter().flatten().collect();
+        let differences: Vec<String> =
+            [library, optimizer, checkpoint, settings].into_iter().flatten().collect();
         let version = self.torch_version.keyword();
         match differences.is_empty() {
             true => format!("PyTorch {version}"),
@@ -146,12 +169,20 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let conf = "Settings of PyTorch's allocator in the prediction of its memory, as in PYTORCH_ALLOC_CONF.";
     let version = "The version of PyTorch whose memory is predicted.";
     let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update.";
+    let program = "The classes of the model in the prediction of PyTorch's memory: plain `torch.nn` modules, or the model's class in transformers.";
+    let programs = keyword::<TorchProgram>();
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
     let (optimizers, checkpoints) = (keyword::<TorchOptimizer>(), keyword::<TorchCheckpoint>());
     let checkpoint = "How `torch.utils.checkpoint` recomputes in the prediction of PyTorch's memory: `use_reentrant=False` or `True`.";
     vec![
         DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
         DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
+        DeclaredKey::new(
+            "torch_program",
+            program,
+            Accepts::value(programs.expected()),
+            Some("`\"modules\"`"),
+        ),
         DeclaredKey::new(
             "torch_optimizer",
             optimizer,

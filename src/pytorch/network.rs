@@ -1,0 +1,31 @@
+//! A model on the device, as the training script calls it.
+
+use std::rc::Rc;
+
+use crate::tensor::Tensor;
+use crate::torch::Torch;
+use graph::Graph;
+use ops::Shape;
+
+/// A model for batches of one size.
+pub(crate) trait Network {
+    /// The parameters, in the order of the modules.
+    fn parameters(&self) -> Vec<Tensor>;
+
+    /// The shapes of a batch's tokens and targets.
+    fn batch_shape(&self) -> Shape;
+
+    /// `model(tokens, targets)`: the loss, and the logits if they are kept. `starts`: where each token's document begins, if
+    /// samples have several. Dropout has an effect in training only.
+    fn loss(
+        self: Rc<Self>,
+        torch: &Torch,
+        tokens: &Tensor,
+        targets: &Tensor,
+        starts: Option<&Tensor>,
+        trains: bool,
+    ) -> (Tensor, Option<Tensor>);
+
+    /// The same model for batches of another size, those of this graph.
+    fn resized(&self, graph: Graph) -> Rc<dyn Network>;
+}

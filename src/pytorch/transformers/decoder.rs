@@ -1,0 +1,279 @@
+//! `LlamaModel`, and the models whose code differs from it by biases or norms of queries and keys alone: Mistral, Qwen 2
+//! and Qwen 3.
+//!
+//! B batch, T sequence, C channels, H query heads, G key and value heads, D channels per head.
+
+use std::rc::Rc;
+
+use super::layers::{Linear, Maker, is_trained, rms_norm, rotary_embedding};
+use crate::checkpoint::{Checkpointed, checkpoint};
+use crate::functions::{self, Heads, Layout};
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::{Activation, Shape};
+use spec::{MlpActivation, Recompute, RunConfig, Transformer};
+
+pub(super) struct Decoder {
+    /// [V, C]
+    pub(super) embedding: Tensor,
+    layers: Vec<Rc<Layer>>,
+    /// [C]
+    norm: Tensor,
+    /// `inv_freq` and its copy, [D/2].
+    _frequencies: [Tensor; 2],
+    head_dim: usize,
+    /// Every n-th layer is checkpointed (`every_n_layers`).
+    checkpointed: Option<usize>,
+}
+
+/// `LlamaDecoderLayer`
+struct Layer {
+    attention: Attention,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+    activation: Activation,
+    input_norm: Tensor,
+    post_attention_norm: Tensor,
+}
+
+/// `LlamaAttention`
+struct Attention {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    /// `q_norm` and `k_norm`, [D].
+    norms: Option<[Tensor; 2]>,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    has_dropout: bool,
+}
+
+/// `DynamicCache`: the keys and values of the layers so far.
+pub(super) struct Cache(Vec<[Tensor; 2]>);
+
+impl Cache {
+    /// Appends the keys and values of a layer: `torch.cat([self.keys, key_states], dim=-2)`.
+    fn update(&mut self, torch: &Torch, states: [Tensor; 2]) -> [Tensor; 2] {
+        let copies = states.each_ref().map(|state| functions::concatenated(torch, state));
+        self.0.push(copies.clone());
+        copies
+    }
+}
+
+impl Decoder {
+    /// The model on the device.
+    pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer, dtype: DType) -> Decoder {
+        let maker = |layer: &str| Maker { torch, dtype, is_trained: is_trained(config, layer) };
+        let embedding = maker("embedding").parameter(&[model.vocabulary, model.d_model]);
+        let layer = |index: usize| Rc::new(Layer::new(maker(&format!("blocks.{index}")), model));
+        let layers = (0..model.layers).map(layer).collect();
+        let norm = maker("head").parameter(&[model.d_model]);
+        let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
+        let checkpointed = match config.strategy.recompute {
+            Recompute::Block => Some(1),
+            Recompute::Every(every) => Some(every),
+            _ => None,
+        };
+        let head_dim = model.head_dim;
+        Decoder { embedding, layers, norm, _frequencies: frequencies, head_dim, checkpointed }
+    }
+
+    pub(super) fn parameters(&self) -> Vec<Tensor> {
+        let layers = self.layers.iter().flat_map(|layer| layer.parameters());
+        [&self.embedding].into_iter().chain(layers).chain([&self.norm]).cloned().collect()
+    }
+
+    /// The last hidden states [B, T, C], and the cache.
+    pub(super) fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
+        let mut embeddings = functions::embedding(torch, &self.embedding, tokens);
+        if self.checkpointed.is_some() && !embeddings.requires_grad() {
+            // enable_input_require_grads()
+            embeddings = embeddings.leaf();
+        }
+        // Checkpointing turns the cache off, where there is a graph.
+        let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
+        let mut cache = checkpointed.is_none().then(|| Cache(Vec::new()));
+        let length = tokens.shape().last();
+        let positions = {
+            // torch.arange(T) + 0
+            let _range = torch.empty(&[length], DType::I64);
+            torch.empty(&[length], DType::I64)
+        };
+        if cache.is_none() {
+            find_packed_sequences(torch, tokens.shape());
+        }
+        let rotation = rotary_embedding(torch, length, self.head_dim, embeddings.dtype());
+        let mut x = embeddings.clone();
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = match checkpointed {
+                Some(every) if index.is_multiple_of(every) => {
+                    checkpoint(torch, layer.checkpointed(&positions, &rotation), &x)
+                }
+                _ => layer.forward(torch, &x, &rotation, cache.as_mut(), trains),
+            };
+        }
+        (rms_norm(torch, &x, &self.norm), cache)
+    }
+}
+
+/// `find_packed_sequence_indices`, which finds none: positions i64[B, T] count up.
+fn find_packed_sequences(torch: &Torch, shape: Shape) {
+    let &[samples, tokens] = shape.dims() else { unreachable!("tokens are a matrix") };
+    let matrix = |columns: usize, dtype| torch.empty(&[samples, columns], dtype);
+    let _first = matrix(1, DType::I64);
+    let _difference = {
+        let _extended = matrix(tokens + 1, DType::I64);
+        matrix(tokens, DType::I64)
+    };
+    let _sequence = {
+        let _differs = matrix(tokens, DType::Bool);
+        let sum = matrix(tokens, DType::I64);
+        // The kernel sums numbers.
+        let _converted = matrix(tokens, DType::I64);
+        sum
+    };
+    let _is_first = matrix(1, DType::Bool);
+    torch.scalar(DType::Bool);
+}
+
+impl Layer {
+    fn new(maker: Maker<'_>, model: &Transformer) -> Layer {
+        let MlpActivation::Gate(activation) = model.activation else { unreachable!("checked: a gate") };
+        let (channels, width) = (model.d_model, model.d_ff);
+        Layer {
+            attention: Attention::new(maker, model),
+            gate: maker.linear(channels, width, model.bias),
+            up: maker.linear(channels, width, model.bias),
+            down: maker.linear(width, channels, model.bias),
+            activation,
+            input_norm: maker.parameter(&[channels]),
+            post_attention_norm: maker.parameter(&[channels]),
+        }
+    }
+
+    fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        let mlp = [&self.gate, &self.up, &self.down].into_iter().flat_map(Linear::parameters);
+        self.attention.parameters().chain(mlp).chain([&self.input_norm, &self.post_attention_norm])
+    }
+
+    /// Its call as a function of x, which holds the other arguments.
+    fn checkpointed(self: &Rc<Layer>, positions: &Tensor, rotation: &[Tensor; 2]) -> Checkpointed {
+        let closure = [positions].into_iter().chain(rotation).cloned().collect();
+        let (layer, positions, rotation) = (Rc::clone(self), positions.clone(), rotation.clone());
+        let function = move |torch: &Torch, x: &Tensor| {
+            let _argument = &positions;
+            layer.forward(torch, x, &rotation, None, true)
+        };
+        Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }
+    }
+
+    /// x [B, T, C]
+    fn forward(
+        &self,
+        torch: &Torch,
+        x: &Tensor,
+        rotation: &[Tensor; 2],
+        cache: Option<&mut Cache>,
+        trains: bool,
+    ) -> Tensor {
+        let x = {
+            let attended = {
+                let normed = rms_norm(torch, x, &self.input_norm);
+                self.attention.forward(torch, &normed, rotation, cache, trains)
+            };
+            functions::add(torch, x, &attended)
+        };
+        let output = {
+            let normed = rms_norm(torch, &x, &self.post_attention_norm);
+            self.mlp(torch, &normed)
+        };
+        functions::add(torch, &x, &output)
+    }
+
+    /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
+    fn mlp(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        let product = {
+            let gate = functions::activation(torch, self.gate.forward(torch, x), self.activation);
+            let up = self.up.forward(torch, x);
+            functions::mul(torch, &gate, &up)
+        };
+        self.down.forward(torch, &product)
+    }
+}
+
+impl Attention {
+    fn new(maker: Maker<'_>, model: &Transformer) -> Attention {
+        let (channels, head_dim) = (model.d_model, model.head_dim);
+        let (queries, keys) = (model.heads * head_dim, model.kv_heads * head_dim);
+        Attention {
+            q: maker.linear(channels, queries, model.qkv_bias),
+            k: maker.linear(channels, keys, model.qkv_bias),
+            v: maker.linear(channels, keys, model.qkv_bias),
+            o: maker.linear(queries, channels, model.bias),
+            norms: model.qk_norm.then(|| [(); 2].map(|()| maker.parameter(&[head_dim]))),
+            heads: model.heads,
+            kv_heads: model.kv_heads,
+            head_dim,
+            has_dropout: model.dropout.attention > 0.0,
+        }
+    }
+
+    fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        let linear = [&self.q, &self.k, &self.v, &self.o].into_iter().flat_map(Linear::parameters);
+        linear.chain(self.norms.iter().flatten())
+    }
+
+    /// x [B, T, C]
+    fn forward(
+        &self,
+        torch: &Torch,
+        x: &Tensor,
+        [cos, sin]: &[Tensor; 2],
+        cache: Option<&mut Cache>,
+        trains: bool,
+    ) -> Tensor {
+        let &[samples, tokens, _] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
+        let heads = Heads {
+            batch: samples,
+            sequence: tokens,
+            queries: self.heads,
+            keys: self.kv_heads,
+            head: self.head_dim,
+        };
+        // linear(x).view(B, T, -1, D).transpose(1, 2)
+        let project = |linear: &Linear, shape: Shape, norm: Option<&Tensor>, gradient: Layout| {
+            let y = functions::heads(torch, &linear.forward(torch, x), shape.dims(), gradient);
+            match norm {
+                None => y,
+                Some(norm) => {
+                    let normed = rms_norm(torch, &y, norm);
+                    drop(y);
+                    functions::heads(torch, &normed, shape.dims(), Layout::Tokens)
+                }
+            }
+        };
+        let norm = |part: usize| self.norms.as_ref().map(|norms| &norms[part]);
+        let q = project(&self.q, heads.query_shape(), norm(0), Layout::Heads);
+        let k = project(&self.k, heads.key_shape(), norm(1), Layout::Heads);
+        // The gradient of cached values has their layout in FlashAttention.
+        let is_copied = cache.is_some() && functions::is_flash(torch, torch.autocast().unwrap_or(x.dtype()));
+        let layout = if is_copied { Layout::Heads } else { Layout::Tokens };
+        let v = project(&self.v, heads.key_shape(), None, layout);
+        let [q, k] = {
+            let (q, k) = (q, k);
+            [functions::rotate(torch, &q, cos, sin), functions::rotate(torch, &k, cos, sin)]
+        };
+        let [k, v] = match cache {
+            None => [k, v],
+            Some(cache) => cache.update(torch, [k, v]),
+        };
+        let has_dropout = trains && self.has_dropout;
+        let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], None, heads, true, has_dropout);
+        let channels = heads.queries * heads.head;
+        let y = functions::heads(torch, &y, &[samples, tokens, channels], Layout::Tokens);
+        self.o.forward(torch, &y)
+    }
+}
