@@ -63,8 +63,8 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
             "more than {MOST_PASSES} forward passes that differ (here {passes}: pad_to = \"batch\", leak, collect)"
         )));
     }
-    if strategy.lora.is_some() {
-        return not_covered("adapters (lora)");
+    if strategy.lora.is_some() && options.program == TorchProgram::Modules {
+        return not_covered("adapters (lora): use torch_program = \"transformers\"");
     }
     if strategy.offload.parameters || strategy.offload.optimizer {
         return not_covered("offloaded parameters or optimizer states");
@@ -204,9 +204,10 @@ pub(crate) fn masks_targets(config: &RunConfig) -> bool {
     config.documents().mask("targets")
 }
 
-/// Whether the optimizer updates fp32 copies of 16-bit parameters.
+/// Whether the optimizer updates fp32 copies of 16-bit parameters. Adapters are fp32 themselves.
 pub(crate) fn has_master_weights(config: &RunConfig) -> bool {
-    config.trains() && config.strategy.has_master_weights()
+    let strategy = &config.strategy;
+    config.trains() && strategy.lora.is_none() && strategy.has_master_weights()
 }
 
 /// Whether gradients of 16-bit parameters are accumulated in fp32.
@@ -218,6 +219,10 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
     let strategy = &config.strategy;
     if card.capability < (8, 0) && strategy.precision == Precision::Bf16 {
         return not_covered("bf16 before compute capability 8.0");
+    }
+    if strategy.lora.is_some() {
+        // Checked by `transformers::check`.
+        return Ok(());
     }
     if strategy.params == StorageDtype::Fp32 {
         return match strategy.gradient_dtype {

@@ -1,21 +1,33 @@
 //! The model of the script as a class of the transformers library.
 
-use super::Script;
+use super::{Script, python_bool};
 use crate::coverage;
-use spec::{Recompute, StorageDtype, TorchProgram};
+use crate::tensor::DType;
+use crate::transformers::{self, peft_module};
+use spec::{Recompute, TorchProgram};
 
 impl Script<'_> {
     pub(super) fn is_of_library(&self) -> bool {
         self.options.program == TorchProgram::Transformers
     }
 
+    pub(super) fn library_imports(&self) -> &'static str {
+        match self.config.strategy.lora {
+            Some(_) => {
+                "from peft import LoraConfig, get_peft_model\n\
+                 from transformers import AutoConfig, AutoModelForCausalLM\n"
+            }
+            None => "from transformers import AutoConfig, AutoModelForCausalLM\n",
+        }
+    }
+
     /// The class that has the library's model, and is called as the script's own.
     pub(super) fn library_model(&mut self) {
         let configuration = self.model.hf_configuration().expect("coverage was checked");
-        let dtype = match self.config.strategy.params {
-            StorageDtype::Fp32 => "torch.float32",
-            StorageDtype::Bf16 => "torch.bfloat16",
-            StorageDtype::Fp16 => "torch.float16",
+        let dtype = match transformers::dtype(self.config) {
+            DType::BF16 => "torch.bfloat16",
+            DType::F16 => "torch.float16",
+            _ => "torch.float32",
         };
         self.lines(&[
             "",
@@ -43,6 +55,7 @@ impl Script<'_> {
                 "        self.model.activation_checkpointing_enable({{\"use_reentrant\": {reentrant}}}{every})"
             ));
         }
+        self.adapters();
         self.lines(&["", "    def forward(self, tokens, labels):"]);
         match coverage::returns_logits(self.config) {
             true => self.lines(&[
@@ -51,6 +64,23 @@ impl Script<'_> {
             ]),
             false => self.line("        return self.model(input_ids=tokens, labels=labels).loss"),
         }
+    }
+
+    fn adapters(&mut self) {
+        let Some(lora) = &self.config.strategy.lora else { return };
+        let modules: Vec<_> = lora.targets.iter().filter_map(|target| peft_module(target)).collect();
+        let own_dtype = match transformers::adapter_dtype(self.config) {
+            DType::F32 => "",
+            _ => ", autocast_adapter_dtype=False",
+        };
+        self.lines(&[
+            "        adapters = LoraConfig(",
+            &format!("            r={}, lora_alpha={:?},", lora.rank, lora.alpha),
+            &format!("            lora_dropout={:?}, use_rslora={},", lora.dropout, python_bool(lora.rslora)),
+            &format!("            target_modules={modules:?}, task_type=\"CAUSAL_LM\","),
+            "        )",
+            &format!("        self.model = get_peft_model(self.model, adapters{own_dtype})"),
+        ]);
     }
 
     /// The library shifts labels itself, and initializes its parameters.

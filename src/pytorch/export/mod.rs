@@ -12,7 +12,7 @@ use crate::allocator::Usage;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::program::{self, STEPS};
-use spec::{Model, RunConfig, TorchOptions, Transformer};
+use spec::{Model, RunConfig, TorchOptions, TorchProgram, Transformer};
 
 /// The functions that do not depend on the run.
 const MAIN: &str = include_str!("main.py");
@@ -38,7 +38,9 @@ pub fn script(
     prediction: &ScriptPrediction<'_>,
 ) -> Result<String, NotCovered> {
     coverage::check(config, &card, options)?;
-    program::check_graph(config)?;
+    if options.program == TorchProgram::Modules {
+        program::check_graph(config)?;
+    }
     let Model::Transformer(model) = &config.model;
     let script = Script { config, model, options, text: String::new() };
     Ok(script.write(prediction))
@@ -87,9 +89,7 @@ impl Script<'_> {
         let title = prediction.title.replace('"', "'");
         let set = |(variable, value): &(&str, String)| format!("os.environ[{variable:?}] = {value:?}\n");
         let (words, library) = match self.is_of_library() {
-            true => {
-                ("with the library's model", "from transformers import AutoConfig, AutoModelForCausalLM\n")
-            }
+            true => ("with the library's model", self.library_imports()),
             false => ("as plain PyTorch", ""),
         };
         let settings = prediction.allocator.as_ref().map(set).unwrap_or_default();

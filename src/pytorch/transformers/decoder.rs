@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use super::layers::{Linear, Maker, is_trained, rms_norm, rotary_embedding};
+use super::layers::{Linear, Maker, rms_norm, rotary_embedding};
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
@@ -65,8 +65,8 @@ impl Cache {
 
 impl Decoder {
     /// The model on the device.
-    pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer, dtype: DType) -> Decoder {
-        let maker = |layer: &str| Maker { torch, dtype, is_trained: is_trained(config, layer) };
+    pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Decoder {
+        let maker = |layer: &str| Maker::new(torch, config, layer);
         let embedding = maker("embedding").parameter(&[model.vocabulary, model.d_model]);
         let layer = |index: usize| Rc::new(Layer::new(maker(&format!("blocks.{index}")), model));
         let layers = (0..model.layers).map(layer).collect();
@@ -145,9 +145,9 @@ impl Layer {
         let (channels, width) = (model.d_model, model.d_ff);
         Layer {
             attention: Attention::new(maker, model),
-            gate: maker.linear(channels, width, model.bias),
-            up: maker.linear(channels, width, model.bias),
-            down: maker.linear(width, channels, model.bias),
+            gate: maker.linear("mlp.gate", channels, width, model.bias),
+            up: maker.linear("mlp.up", channels, width, model.bias),
+            down: maker.linear("mlp.out", width, channels, model.bias),
             activation,
             input_norm: maker.parameter(&[channels]),
             post_attention_norm: maker.parameter(&[channels]),
@@ -188,19 +188,19 @@ impl Layer {
         };
         let output = {
             let normed = rms_norm(torch, &x, &self.post_attention_norm);
-            self.mlp(torch, &normed)
+            self.mlp(torch, &normed, trains)
         };
         functions::add(torch, &x, &output)
     }
 
     /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
-    fn mlp(&self, torch: &Torch, x: &Tensor) -> Tensor {
+    fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
         let product = {
-            let gate = functions::activation(torch, self.gate.forward(torch, x), self.activation);
-            let up = self.up.forward(torch, x);
+            let gate = functions::activation(torch, self.gate.forward(torch, x, trains), self.activation);
+            let up = self.up.forward(torch, x, trains);
             functions::mul(torch, &gate, &up)
         };
-        self.down.forward(torch, &product)
+        self.down.forward(torch, &product, trains)
     }
 }
 
@@ -209,10 +209,10 @@ impl Attention {
         let (channels, head_dim) = (model.d_model, model.head_dim);
         let (queries, keys) = (model.heads * head_dim, model.kv_heads * head_dim);
         Attention {
-            q: maker.linear(channels, queries, model.qkv_bias),
-            k: maker.linear(channels, keys, model.qkv_bias),
-            v: maker.linear(channels, keys, model.qkv_bias),
-            o: maker.linear(queries, channels, model.bias),
+            q: maker.linear("attention.q", channels, queries, model.qkv_bias),
+            k: maker.linear("attention.k", channels, keys, model.qkv_bias),
+            v: maker.linear("attention.v", channels, keys, model.qkv_bias),
+            o: maker.linear("attention.out", queries, channels, model.bias),
             norms: model.qk_norm.then(|| [(); 2].map(|()| maker.parameter(&[head_dim]))),
             heads: model.heads,
             kv_heads: model.kv_heads,
@@ -245,7 +245,7 @@ impl Attention {
         };
         // linear(x).view(B, T, -1, D).transpose(1, 2)
         let project = |linear: &Linear, shape: Shape, norm: Option<&Tensor>, gradient: Layout| {
-            let y = functions::heads(torch, &linear.forward(torch, x), shape.dims(), gradient);
+            let y = functions::heads(torch, &linear.forward(torch, x, trains), shape.dims(), gradient);
             match norm {
                 None => y,
                 Some(norm) => {
@@ -274,6 +274,6 @@ impl Attention {
         let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], None, heads, true, has_dropout);
         let channels = heads.queries * heads.head;
         let y = functions::heads(torch, &y, &[samples, tokens, channels], Layout::Tokens);
-        self.o.forward(torch, &y)
+        self.o.forward(torch, &y, trains)
     }
 }

@@ -5,46 +5,87 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use spec::RunConfig;
 
-/// `nn.Linear`
+/// `nn.Linear`, or PEFT's `lora.Linear` around it.
 #[derive(Clone)]
 pub(super) struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
+    adapter: Option<Adapter>,
 }
 
-/// Makes the parameters of a layer, trained or frozen.
+/// PEFT's factors `lora_A` [R, K] and `lora_B` [M, R] of a layer with K inputs and M outputs.
+#[derive(Clone)]
+struct Adapter {
+    a: Tensor,
+    b: Tensor,
+    has_dropout: bool,
+}
+
+/// Makes the parameters of a layer.
 #[derive(Clone, Copy)]
 pub(super) struct Maker<'a> {
     pub(super) torch: &'a Torch,
-    pub(super) dtype: DType,
+    pub(super) config: &'a RunConfig,
     pub(super) is_trained: bool,
 }
 
-impl Maker<'_> {
+impl<'a> Maker<'a> {
+    /// Of a layer of the model. With adapters, the model is frozen.
+    pub(super) fn new(torch: &'a Torch, config: &'a RunConfig, layer: &str) -> Maker<'a> {
+        let strategy = &config.strategy;
+        let is_frozen = strategy.lora.is_some() || strategy.freeze.iter().any(|frozen| frozen == layer);
+        Maker { torch, config, is_trained: config.trains() && !is_frozen }
+    }
+
     pub(super) fn parameter(self, dims: &[usize]) -> Tensor {
-        let tensor = self.torch.empty(dims, self.dtype);
+        let tensor = self.torch.empty(dims, super::dtype(self.config));
         if self.is_trained { tensor.leaf() } else { tensor }
     }
 
-    pub(super) fn linear(self, inner: usize, outer: usize, bias: bool) -> Linear {
+    /// `path`: the layer's path in its block, as in the targets of adapters.
+    pub(super) fn linear(self, path: &str, inner: usize, outer: usize, bias: bool) -> Linear {
         let weight = self.parameter(&[outer, inner]);
-        Linear { weight, bias: bias.then(|| self.parameter(&[outer])) }
+        let bias = bias.then(|| self.parameter(&[outer]));
+        let lora = self.config.strategy.lora.as_ref();
+        let adapter = lora.filter(|lora| lora.targets.iter().any(|target| target == path)).map(|lora| {
+            let factor = |dims: [usize; 2]| {
+                let tensor = self.torch.empty(&dims, super::adapter_dtype(self.config));
+                if self.config.trains() { tensor.leaf() } else { tensor }
+            };
+            let (a, b) = (factor([lora.rank, inner]), factor([outer, lora.rank]));
+            Adapter { a, b, has_dropout: lora.dropout > 0.0 }
+        });
+        Linear { weight, bias, adapter }
     }
 }
 
 impl Linear {
-    pub(super) fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
-        functions::linear(torch, x, &self.weight, self.bias.as_ref())
+    /// x [.., K]. PEFT computes the factors' product in their dtype.
+    pub(super) fn forward(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
+        let mut result = functions::linear(torch, x, &self.weight, self.bias.as_ref());
+        let Some(Adapter { a, b, has_dropout }) = &self.adapter else { return result };
+        let dtype = result.dtype();
+        let x = functions::cast(torch, x, a.dtype());
+        let update = {
+            let product = {
+                let inner = {
+                    let dropped =
+                        if *has_dropout && trains { functions::dropout(torch, &x) } else { x.clone() };
+                    functions::linear(torch, &dropped, a, None)
+                };
+                functions::linear(torch, &inner, b, None)
+            };
+            functions::scale(torch, &product)
+        };
+        result = functions::add(torch, &result, &update);
+        drop(update);
+        functions::cast(torch, &result, dtype)
     }
 
     pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.weight].into_iter().chain(&self.bias)
+        let factors = self.adapter.iter().flat_map(|adapter| [&adapter.a, &adapter.b]);
+        [&self.weight].into_iter().chain(&self.bias).chain(factors)
     }
-}
-
-/// Whether a run trains a layer of its model.
-pub(super) fn is_trained(config: &RunConfig, layer: &str) -> bool {
-    config.trains() && !config.strategy.freeze.iter().any(|frozen| frozen == layer)
 }
 
 /// `LlamaRMSNorm`: in fp32, and back. x [.., C], weight [C].

@@ -9,8 +9,9 @@ mod layers;
 
 use std::rc::Rc;
 
-pub(crate) use self::coverage::check;
+pub(crate) use self::coverage::{check, peft_module};
 use self::decoder::Decoder;
+use self::layers::Maker;
 use crate::coverage::{NotCovered, returns_logits};
 use crate::functions;
 use crate::module::dtype_of;
@@ -19,7 +20,7 @@ use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Graph;
-use ops::Shape;
+use ops::{Shape, Storage};
 use spec::{Model, RunConfig};
 
 /// `LlamaForCausalLM` and the classes that share its code.
@@ -39,19 +40,30 @@ impl CausalLm {
     /// The graph has no tokens.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, graph: &Graph) -> Result<CausalLm, NotCovered> {
         let Model::Transformer(model) = &config.model;
-        let dtype = dtype_of(config.strategy.params.dtype());
-        let decoder = Decoder::new(torch, config, model, dtype);
+        let decoder = Decoder::new(torch, config, model);
         let head = match model.tied {
             true => decoder.embedding.clone(),
-            false => {
-                let head = torch.empty(&[model.vocabulary, model.d_model], dtype);
-                if layers::is_trained(config, "head") { head.leaf() } else { head }
-            }
+            false => Maker::new(torch, config, "head").parameter(&[model.vocabulary, model.d_model]),
         };
         let batch = batch_of(graph).ok_or_else(|| NotCovered("models without tokens".to_owned()))?;
         let returns_logits = returns_logits(config);
         Ok(CausalLm { decoder: Rc::new(decoder), head, batch, returns_logits })
     }
+}
+
+/// The dtype of the model: that of the frozen base, if it has adapters.
+pub(crate) fn dtype(config: &RunConfig) -> DType {
+    let strategy = &config.strategy;
+    let storage = strategy.lora.as_ref().map(|lora| lora.storage(strategy.params));
+    match storage {
+        Some(Storage::Numbers(base)) => dtype_of(base),
+        _ => dtype_of(strategy.params.dtype()),
+    }
+}
+
+/// The dtype of adapters. PEFT's are fp32, as master weights would be, unless `autocast_adapter_dtype=False`.
+pub(crate) fn adapter_dtype(config: &RunConfig) -> DType {
+    if config.strategy.has_master_weights() { DType::F32 } else { dtype_of(config.strategy.params.dtype()) }
 }
 
 /// The shape of a graph's tokens.
