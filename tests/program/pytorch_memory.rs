@@ -57,9 +57,9 @@ impl Vector {
 
     fn options(&self) -> TorchOptions {
         // As `[plan]` of the experiment has it.
-        let program = match self.experiment.as_str() {
-            "transformers" => TorchProgram::Transformers,
-            _ => TorchProgram::Modules,
+        let program = match self.experiment.starts_with("transformers") {
+            true => TorchProgram::Transformers,
+            false => TorchProgram::Modules,
         };
         let default = TorchOptions { program, ..TorchOptions::default() };
         match self.options.as_str() {
@@ -180,7 +180,10 @@ fn vectors() -> Vec<Vector> {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), RunConfig> {
-    ["gpt", "llama", "large", "drawn", "padded", "transformers"].into_iter().flat_map(expanded).collect()
+    ["gpt", "llama", "large", "drawn", "padded", "transformers", "transformers-gpt"]
+        .into_iter()
+        .flat_map(expanded)
+        .collect()
 }
 
 /// The runs of an experiment, by experiment and strategy.

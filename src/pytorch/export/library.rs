@@ -4,7 +4,7 @@ use super::{Script, python_bool};
 use crate::coverage;
 use crate::tensor::DType;
 use crate::transformers::{self, peft_module};
-use spec::{Recompute, TorchProgram};
+use spec::{ModelFamily, Recompute, TorchProgram};
 
 impl Script<'_> {
     pub(super) fn is_of_library(&self) -> bool {
@@ -93,11 +93,27 @@ impl Script<'_> {
     }
 
     /// The names of a layer's modules.
-    pub(super) fn library_names(layer: &str) -> String {
+    pub(super) fn library_names(&self, layer: &str) -> String {
+        let is_gpt2 = transformers::family(self.model) == Some(ModelFamily::Gpt2);
+        let (embedding, head, blocks) = match is_gpt2 {
+            true => {
+                let transformer = "model.transformer";
+                (
+                    format!("\"{transformer}.wte\", \"{transformer}.wpe\""),
+                    format!("\"model.lm_head\", \"{transformer}.ln_f\""),
+                    format!("{transformer}.h"),
+                )
+            }
+            false => (
+                "\"model.model.embed_tokens\"".to_owned(),
+                "\"model.lm_head\", \"model.model.norm\"".to_owned(),
+                "model.model.layers".to_owned(),
+            ),
+        };
         match layer {
-            "embedding" => "\"model.model.embed_tokens\"".to_owned(),
-            "head" => "\"model.lm_head\", \"model.model.norm\"".to_owned(),
-            block => format!("\"model.model.{}\"", block.replace("blocks", "layers")),
+            "embedding" => embedding,
+            "head" => head,
+            block => format!("\"{}\"", block.replace("blocks", &blocks)),
         }
     }
 }

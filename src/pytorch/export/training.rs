@@ -71,7 +71,7 @@ impl Script<'_> {
         for layer in &strategy.freeze {
             // Modules that the script has outside the graph's layers.
             let names = match layer.as_str() {
-                layer if self.is_of_library() => Self::library_names(layer),
+                layer if self.is_of_library() => self.library_names(layer),
                 "embedding" => "\"embedding\", \"positions\"".to_owned(),
                 "head" => "\"head\", \"norm\"".to_owned(),
                 layer => format!("{layer:?}"),

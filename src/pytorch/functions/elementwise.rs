@@ -88,13 +88,13 @@ pub(crate) fn add_number(torch: &Torch, x: &Tensor) -> Tensor {
     })
 }
 
-/// `x.pow(2)`, in fp32 under autocast.
-pub(crate) fn square(torch: &Torch, x: &Tensor) -> Tensor {
+/// `x.pow(number)`, in fp32 under autocast.
+pub(crate) fn power(torch: &Torch, x: &Tensor) -> Tensor {
     let x = if torch.autocast().is_some() { super::cast(torch, x, DType::F32) } else { x.clone() };
     torch.output((x.shape(), x.dtype()), None, &[&x], &[&x], |torch, backward| {
         let gradient = backward.gradient();
         let _power = torch.like(gradient);
-        let _doubled = torch.like(gradient);
+        let _scaled = torch.like(gradient);
         vec![torch.like(gradient).into()]
     })
 }
@@ -122,7 +122,7 @@ pub(crate) fn rsqrt(torch: &Torch, x: &Tensor) -> Tensor {
 }
 
 /// `torch.tanh(x)`
-fn tanh(torch: &Torch, x: &Tensor) -> Tensor {
+pub(crate) fn tanh(torch: &Torch, x: &Tensor) -> Tensor {
     unary_by_output(torch, x)
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Te
         Activation::ReluSquared => {
             let relu = unary_by_output(torch, &x);
             drop(x);
-            square(torch, &relu)
+            power(torch, &relu)
         }
     }
 }

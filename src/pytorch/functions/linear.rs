@@ -66,6 +66,39 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
     }
 }
 
+/// `torch.addmm(bias, x, weight)` of x as a matrix, by cuBLASLt. x [.., K], weight [K, M], bias [M].
+pub(crate) fn addmm(torch: &Torch, bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
+    let &[inner, outer] = weight.shape().dims() else { unreachable!("a weight is a matrix") };
+    let (rows, mut dims) = (x.shape().rows(), x.shape().dims().to_vec());
+    *dims.last_mut().expect("a matrix") = outer;
+    let x = viewed(torch, x);
+    let [weight, x, bias] = [weight, &x, bias].map(|factor| match torch.autocast() {
+        Some(dtype) => cast(torch, factor, dtype),
+        None => factor.clone(),
+    });
+    let dtype = x.dtype();
+    let saved: Vec<&Tensor> = [(&x, &weight), (&weight, &x)]
+        .into_iter()
+        .filter(|(_, other)| other.requires_grad())
+        .map(|(factor, _)| factor)
+        .collect();
+    let x_shape = x.shape();
+    let node = torch.node(&[&bias, &x, &weight], &saved, move |torch, backward| {
+        let product = |shape: Shape| matmul_output(torch, shape, dtype);
+        let dx = backward.needs(1).then(|| product(x_shape));
+        let dw = backward.needs(2).then(|| product(Shape::new(&[inner, outer])));
+        let db = Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
+        vec![db, dx.into(), dw.into()]
+    });
+    let output = torch.tensor(Shape::new(&dims), dtype);
+    torch.cublaslt_workspace();
+    let output = match node {
+        Some(node) => output.output_of(&node, 0),
+        None => output,
+    };
+    viewed(torch, &output)
+}
+
 /// The result of an operation that has one.
 fn only(mut results: Vec<Tensor>) -> Tensor {
     results.pop().expect("one result")

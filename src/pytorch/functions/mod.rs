@@ -17,9 +17,11 @@ mod views;
 pub(crate) use attention::{Heads, is_flash, manual_attention, scaled_dot_product_attention};
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
-pub(crate) use elementwise::{activation, add, add_number, mean_last, mul, rsqrt, scale, soft_cap, square};
+pub(crate) use elementwise::{
+    activation, add, add_number, mean_last, mul, power, rsqrt, scale, soft_cap, tanh,
+};
 pub(crate) use embedding::embedding;
-pub(crate) use linear::linear;
+pub(crate) use linear::{addmm, linear};
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::sum_to;

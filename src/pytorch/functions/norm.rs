@@ -1,7 +1,7 @@
 //! Norms.
 
 use super::cast;
-use super::elementwise::{add_number, mean_last, mul, rsqrt, square};
+use super::elementwise::{add_number, mean_last, mul, power, rsqrt};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 
@@ -34,7 +34,7 @@ pub(crate) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor, zero_centered
     let x = cast(torch, x, DType::F32);
     // x = x * rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
     let mean = {
-        let squares = square(torch, &x);
+        let squares = power(torch, &x);
         mean_last(torch, &squares)
     };
     let shifted = add_number(torch, &mean);

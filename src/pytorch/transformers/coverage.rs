@@ -21,7 +21,11 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
     };
     if !matches!(
         library.family,
-        ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 | ModelFamily::Qwen3
+        ModelFamily::Gpt2
+            | ModelFamily::Llama
+            | ModelFamily::Mistral
+            | ModelFamily::Qwen2
+            | ModelFamily::Qwen3
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
     }
@@ -47,6 +51,9 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
         return not_covered("loss_chunks: the library computes all logits at once".to_owned());
     }
     if let Some(lora) = &strategy.lora {
+        if library.family == ModelFamily::Gpt2 {
+            return not_covered("adapters of GPT-2".to_owned());
+        }
         adapters(config, lora)?;
     }
     if packs_documents(config) {
@@ -56,6 +63,11 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
         return not_covered("lengths that vary (pad_to = \"batch\")".to_owned());
     }
     Ok(())
+}
+
+/// The family of a model, if the library has it.
+pub(crate) fn family(model: &Transformer) -> Option<ModelFamily> {
+    model.hf_configuration().map(|configuration| configuration.family)
 }
 
 /// Checks that PEFT has the adapters of a run.

@@ -5,17 +5,18 @@
 
 use std::rc::Rc;
 
-use super::layers::{Linear, Maker, rms_norm, rotary_embedding};
+use super::body::{Body, Cache, Positions, require_gradients};
+use super::layers::{Linear, Maker, activation, rms_norm, rotary_embedding};
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{Activation, Shape};
-use spec::{MlpActivation, Recompute, RunConfig, Transformer};
+use spec::{MlpActivation, RunConfig, Transformer};
 
 pub(super) struct Decoder {
     /// [V, C]
-    pub(super) embedding: Tensor,
+    embedding: Tensor,
     layers: Vec<Rc<Layer>>,
     /// [C]
     norm: Tensor,
@@ -51,18 +52,6 @@ struct Attention {
     has_dropout: bool,
 }
 
-/// `DynamicCache`: the keys and values of the layers so far.
-pub(super) struct Cache(Vec<[Tensor; 2]>);
-
-impl Cache {
-    /// Appends the keys and values of a layer: `torch.cat([self.keys, key_states], dim=-2)`.
-    fn update(&mut self, torch: &Torch, states: [Tensor; 2]) -> [Tensor; 2] {
-        let copies = states.each_ref().map(|state| functions::concatenated(torch, state));
-        self.0.push(copies.clone());
-        copies
-    }
-}
-
 impl Decoder {
     /// The model on the device.
     pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Decoder {
@@ -72,71 +61,43 @@ impl Decoder {
         let layers = (0..model.layers).map(layer).collect();
         let norm = maker("head").parameter(&[model.d_model]);
         let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
-        let checkpointed = match config.strategy.recompute {
-            Recompute::Block => Some(1),
-            Recompute::Every(every) => Some(every),
-            _ => None,
-        };
+        let checkpointed = super::checkpointed_layers(config);
         let head_dim = model.head_dim;
         Decoder { embedding, layers, norm, _frequencies: frequencies, head_dim, checkpointed }
     }
+}
 
-    pub(super) fn parameters(&self) -> Vec<Tensor> {
+impl Body for Decoder {
+    fn embedding(&self) -> &Tensor {
+        &self.embedding
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
         let layers = self.layers.iter().flat_map(|layer| layer.parameters());
         [&self.embedding].into_iter().chain(layers).chain([&self.norm]).cloned().collect()
     }
 
-    /// The last hidden states [B, T, C], and the cache.
-    pub(super) fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
-        let mut embeddings = functions::embedding(torch, &self.embedding, tokens);
-        if self.checkpointed.is_some() && !embeddings.requires_grad() {
-            // enable_input_require_grads()
-            embeddings = embeddings.leaf();
-        }
-        // Checkpointing turns the cache off, where there is a graph.
+    fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
+        let embeddings =
+            require_gradients(functions::embedding(torch, &self.embedding, tokens), self.checkpointed);
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
-        let mut cache = checkpointed.is_none().then(|| Cache(Vec::new()));
-        let length = tokens.shape().last();
-        let positions = {
-            // torch.arange(T) + 0
-            let _range = torch.empty(&[length], DType::I64);
-            torch.empty(&[length], DType::I64)
-        };
+        let mut cache = checkpointed.is_none().then(Cache::default);
+        let positions = Positions::new(torch, tokens.shape());
         if cache.is_none() {
-            find_packed_sequences(torch, tokens.shape());
+            positions.find_packed_sequences(torch);
         }
-        let rotation = rotary_embedding(torch, length, self.head_dim, embeddings.dtype());
+        let rotation = rotary_embedding(torch, tokens.shape().last(), self.head_dim, embeddings.dtype());
         let mut x = embeddings.clone();
         for (index, layer) in self.layers.iter().enumerate() {
             x = match checkpointed {
                 Some(every) if index.is_multiple_of(every) => {
-                    checkpoint(torch, layer.checkpointed(&positions, &rotation), &x)
+                    checkpoint(torch, layer.checkpointed(positions.tensor(), &rotation), &x)
                 }
                 _ => layer.forward(torch, &x, &rotation, cache.as_mut(), trains),
             };
         }
         (rms_norm(torch, &x, &self.norm), cache)
     }
-}
-
-/// `find_packed_sequence_indices`, which finds none: positions i64[B, T] count up.
-fn find_packed_sequences(torch: &Torch, shape: Shape) {
-    let &[samples, tokens] = shape.dims() else { unreachable!("tokens are a matrix") };
-    let matrix = |columns: usize, dtype| torch.empty(&[samples, columns], dtype);
-    let _first = matrix(1, DType::I64);
-    let _difference = {
-        let _extended = matrix(tokens + 1, DType::I64);
-        matrix(tokens, DType::I64)
-    };
-    let _sequence = {
-        let _differs = matrix(tokens, DType::Bool);
-        let sum = matrix(tokens, DType::I64);
-        // The kernel sums numbers.
-        let _converted = matrix(tokens, DType::I64);
-        sum
-    };
-    let _is_first = matrix(1, DType::Bool);
-    torch.scalar(DType::Bool);
 }
 
 impl Layer {
@@ -196,7 +157,7 @@ impl Layer {
     /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
     fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
         let product = {
-            let gate = functions::activation(torch, self.gate.forward(torch, x, trains), self.activation);
+            let gate = activation(torch, self.gate.forward(torch, x, trains), self.activation);
             let up = self.up.forward(torch, x, trains);
             functions::mul(torch, &gate, &up)
         };
@@ -258,9 +219,7 @@ impl Attention {
         let norm = |part: usize| self.norms.as_ref().map(|norms| &norms[part]);
         let q = project(&self.q, heads.query_shape(), norm(0), Layout::Heads);
         let k = project(&self.k, heads.key_shape(), norm(1), Layout::Heads);
-        // The gradient of cached values has their layout in FlashAttention.
-        let is_copied = cache.is_some() && functions::is_flash(torch, torch.autocast().unwrap_or(x.dtype()));
-        let layout = if is_copied { Layout::Heads } else { Layout::Tokens };
+        let layout = Cache::gradient_layout(torch, cache.is_some(), x.dtype());
         let v = project(&self.v, heads.key_shape(), None, layout);
         let [q, k] = {
             let (q, k) = (q, k);

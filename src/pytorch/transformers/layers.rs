@@ -3,6 +3,7 @@
 use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
+use ops::Activation;
 use spec::RunConfig;
 
 /// `nn.Linear`, or PEFT's `lora.Linear` around it.
@@ -88,12 +89,34 @@ impl Linear {
     }
 }
 
+/// `ACT2FN[..]`: GELU by tanh is `gelu_new`, which the library writes out.
+pub(super) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Tensor {
+    match activation {
+        Activation::GeluTanh => new_gelu(torch, &x),
+        _ => functions::activation(torch, x, activation),
+    }
+}
+
+/// `0.5 * x * (1.0 + torch.tanh(c * (x + 0.044715 * torch.pow(x, 3.0))))`
+fn new_gelu(torch: &Torch, x: &Tensor) -> Tensor {
+    let half = functions::scale(torch, x);
+    let increased = {
+        let mut inner = functions::power(torch, x);
+        inner = functions::scale(torch, &inner);
+        inner = functions::add(torch, x, &inner);
+        inner = functions::scale(torch, &inner);
+        inner = functions::tanh(torch, &inner);
+        functions::add_number(torch, &inner)
+    };
+    functions::mul(torch, &half, &increased)
+}
+
 /// `LlamaRMSNorm`: in fp32, and back. x [.., C], weight [C].
 pub(super) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
     let dtype = x.dtype();
     let x = functions::cast(torch, x, DType::F32);
     let variance = {
-        let squares = functions::square(torch, &x);
+        let squares = functions::power(torch, &x);
         functions::mean_last(torch, &squares)
     };
     let normed = {

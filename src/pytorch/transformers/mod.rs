@@ -3,14 +3,18 @@
 //! Variables of the library's Python live until their function returns or assigns them again. A tensor that no later
 //! request can meet, such as the argument of an operation that saves it, is not held twice here.
 
+mod body;
 mod coverage;
 mod decoder;
+mod gpt2;
 mod layers;
 
 use std::rc::Rc;
 
-pub(crate) use self::coverage::{check, peft_module};
+use self::body::Body;
+pub(crate) use self::coverage::{check, family, peft_module};
 use self::decoder::Decoder;
+use self::gpt2::Gpt2;
 use self::layers::Maker;
 use crate::coverage::{NotCovered, returns_logits};
 use crate::functions;
@@ -21,11 +25,11 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Graph;
 use ops::{Shape, Storage};
-use spec::{Model, RunConfig};
+use spec::{Model, ModelFamily, Recompute, RunConfig};
 
-/// `LlamaForCausalLM` and the classes that share its code.
+/// A class of the library with its head.
 pub(crate) struct CausalLm {
-    decoder: Rc<Decoder>,
+    body: Rc<dyn Body>,
     /// `lm_head`. A tied one is the embedding.
     head: Tensor,
     /// [B, T]
@@ -40,14 +44,26 @@ impl CausalLm {
     /// The graph has no tokens.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, graph: &Graph) -> Result<CausalLm, NotCovered> {
         let Model::Transformer(model) = &config.model;
-        let decoder = Decoder::new(torch, config, model);
+        let body: Rc<dyn Body> = match coverage::family(model) {
+            Some(ModelFamily::Gpt2) => Rc::new(Gpt2::new(torch, config, model)),
+            _ => Rc::new(Decoder::new(torch, config, model)),
+        };
         let head = match model.tied {
-            true => decoder.embedding.clone(),
+            true => body.embedding().clone(),
             false => Maker::new(torch, config, "head").parameter(&[model.vocabulary, model.d_model]),
         };
         let batch = batch_of(graph).ok_or_else(|| NotCovered("models without tokens".to_owned()))?;
         let returns_logits = returns_logits(config);
-        Ok(CausalLm { decoder: Rc::new(decoder), head, batch, returns_logits })
+        Ok(CausalLm { body, head, batch, returns_logits })
+    }
+}
+
+/// Of the layers, every n-th that is checkpointed (`every_n_layers`).
+fn checkpointed_layers(config: &RunConfig) -> Option<usize> {
+    match config.strategy.recompute {
+        Recompute::Block => Some(1),
+        Recompute::Every(every) => Some(every),
+        _ => None,
     }
 }
 
@@ -74,8 +90,8 @@ fn batch_of(graph: &Graph) -> Option<Shape> {
 
 impl Network for CausalLm {
     fn parameters(&self) -> Vec<Tensor> {
-        let head = (self.head.id() != self.decoder.embedding.id()).then(|| self.head.clone());
-        self.decoder.parameters().into_iter().chain(head).collect()
+        let head = (self.head.id() != self.body.embedding().id()).then(|| self.head.clone());
+        self.body.parameters().into_iter().chain(head).collect()
     }
 
     fn batch_shape(&self) -> Shape {
@@ -92,7 +108,7 @@ impl Network for CausalLm {
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
         // The outputs hold the last hidden states and the cache until the function returns.
-        let (hidden, _cache) = self.decoder.forward(torch, tokens, trains);
+        let (hidden, _cache) = self.body.forward(torch, tokens, trains);
         let (loss, logits) = torch.with_purpose(Purpose::Loss, || {
             let logits = {
                 // hidden_states[:, 0:, :]
@@ -106,8 +122,8 @@ impl Network for CausalLm {
 
     fn resized(&self, graph: Graph) -> Rc<dyn Network> {
         let batch = batch_of(&graph).expect("graphs of a run have the same inputs");
-        let (decoder, head) = (Rc::clone(&self.decoder), self.head.clone());
-        Rc::new(CausalLm { decoder, head, batch, returns_logits: self.returns_logits })
+        let (body, head) = (Rc::clone(&self.body), self.head.clone());
+        Rc::new(CausalLm { body, head, batch, returns_logits: self.returns_logits })
     }
 }
 

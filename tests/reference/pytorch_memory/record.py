@@ -34,10 +34,10 @@ OLD_CARDS = {"v100": "v100-16gb", "p100": "p100-16gb"}
 OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
-EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers"]
+EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt"]
 SAMPLED = ["gpt", "llama", "padded"]
 DRAWN = "drawn"
-# Programs of the transformers library.
+# Begins the names of experiments with the transformers library.
 LIBRARY = "transformers"
 
 # Keys of [plan] that change the script.
@@ -174,7 +174,7 @@ class Recorder:
     def record(self, program, script):
         """The measured sequence and the script's output, a dictionary for each step."""
         requests = script.with_name("requests.txt")
-        values = [HERE / "values.py"] if program.experiment == LIBRARY else []
+        values = [HERE / "values.py"] if program.experiment.startswith(LIBRARY) else []
         command = ["bash", HERE / "nullcuda/run.sh", self.python, self.nullcuda, *values, script, "--requests", requests]
         environment = os.environ | {"NULLCUDA_DEVICE": program.card}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)

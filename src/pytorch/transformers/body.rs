@@ -1,0 +1,86 @@
+//! What the library's decoders share: the class without its head.
+
+use crate::functions::{self, Layout};
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::Shape;
+
+/// A decoder without its head.
+pub(super) trait Body {
+    /// The table of the tokens, [V, C].
+    fn embedding(&self) -> &Tensor;
+
+    /// The parameters, in the order of the modules.
+    fn parameters(&self) -> Vec<Tensor>;
+
+    /// The last hidden states [B, T, C] of tokens [B, T], and the cache. Checkpointing turns the cache off where there is
+    /// a graph.
+    fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>);
+}
+
+/// `enable_input_require_grads`: with checkpoints, embeddings without a gradient are made leaves that require one.
+pub(super) fn require_gradients(embeddings: Tensor, checkpointed: Option<usize>) -> Tensor {
+    match checkpointed {
+        Some(_) if !embeddings.requires_grad() => embeddings.leaf(),
+        _ => embeddings,
+    }
+}
+
+/// `DynamicCache`: the keys and values of the layers so far.
+#[derive(Default)]
+pub(super) struct Cache(Vec<[Tensor; 2]>);
+
+impl Cache {
+    /// Appends the keys and values of a layer: `torch.cat([self.keys, key_states], dim=-2)`.
+    pub(super) fn update(&mut self, torch: &Torch, states: [Tensor; 2]) -> [Tensor; 2] {
+        let copies = states.each_ref().map(|state| functions::concatenated(torch, state));
+        self.0.push(copies.clone());
+        copies
+    }
+
+    /// The layout of the gradient of keys and values of this dtype. FlashAttention's has the layout of its arguments,
+    /// which are contiguous once cached.
+    pub(super) fn gradient_layout(torch: &Torch, is_cached: bool, dtype: DType) -> Layout {
+        let dtype = torch.autocast().unwrap_or(dtype);
+        if is_cached && functions::is_flash(torch, dtype) { Layout::Heads } else { Layout::Tokens }
+    }
+}
+
+/// `position_ids` i64[1, T], `torch.arange(T) + 0`.
+pub(super) struct Positions {
+    tensor: Tensor,
+    samples: usize,
+}
+
+impl Positions {
+    /// Of tokens [B, T].
+    pub(super) fn new(torch: &Torch, tokens: Shape) -> Positions {
+        let &[samples, length] = tokens.dims() else { unreachable!("tokens are a matrix") };
+        let _range = torch.empty(&[length], DType::I64);
+        Positions { tensor: torch.empty(&[1, length], DType::I64), samples }
+    }
+
+    pub(super) fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// `find_packed_sequence_indices`, which finds none.
+    pub(super) fn find_packed_sequences(&self, torch: &Torch) {
+        let length = self.tensor.shape().last();
+        let matrix = |columns: usize, dtype| torch.empty(&[self.samples, columns], dtype);
+        let _first = matrix(1, DType::I64);
+        let _difference = {
+            let _extended = matrix(length + 1, DType::I64);
+            matrix(length, DType::I64)
+        };
+        let _sequence = {
+            let _differs = matrix(length, DType::Bool);
+            let sum = matrix(length, DType::I64);
+            // The kernel sums numbers.
+            let _converted = matrix(length, DType::I64);
+            sum
+        };
+        let _is_first = matrix(1, DType::Bool);
+        torch.scalar(DType::Bool);
+    }
+}

@@ -1,0 +1,219 @@
+//! `GPT2Model`. Its linear layers are `Conv1D`, and its GELU is written out.
+//!
+//! B batch, T sequence, C channels, H heads, D channels per head.
+
+use std::rc::Rc;
+
+use super::body::{Body, Cache, Positions, require_gradients};
+use super::layers::{Maker, activation};
+use crate::checkpoint::{Checkpointed, checkpoint};
+use crate::functions::{self, Heads, Layout};
+use crate::tensor::Tensor;
+use crate::torch::Torch;
+use ops::Activation;
+use spec::{Dropout, MlpActivation, RunConfig, Transformer};
+
+pub(super) struct Gpt2 {
+    /// `wte` [V, C] and `wpe` [T, C].
+    tokens: Tensor,
+    positions: Tensor,
+    blocks: Vec<Rc<Block>>,
+    norm: Norm,
+    has_dropout: bool,
+    /// Every n-th block is checkpointed (`every_n_layers`).
+    checkpointed: Option<usize>,
+}
+
+/// `nn.LayerNorm`
+struct Norm {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+/// `Conv1D`: a weight [K, M] and a bias [M].
+struct Conv1d {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+/// `GPT2Block`
+struct Block {
+    first_norm: Norm,
+    qkv: Conv1d,
+    attention_out: Conv1d,
+    second_norm: Norm,
+    up: Conv1d,
+    down: Conv1d,
+    activation: Activation,
+    heads: usize,
+    head_dim: usize,
+    dropout: Dropout,
+}
+
+impl Norm {
+    fn new(maker: Maker<'_>, channels: usize) -> Norm {
+        Norm { weight: maker.parameter(&[channels]), bias: maker.parameter(&[channels]) }
+    }
+
+    fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        functions::layer_norm(torch, x, &self.weight, &self.bias)
+    }
+
+    fn parameters(&self) -> [&Tensor; 2] {
+        [&self.weight, &self.bias]
+    }
+}
+
+impl Conv1d {
+    fn new(maker: Maker<'_>, inner: usize, outer: usize) -> Conv1d {
+        Conv1d { weight: maker.parameter(&[inner, outer]), bias: maker.parameter(&[outer]) }
+    }
+
+    fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        functions::addmm(torch, &self.bias, x, &self.weight)
+    }
+
+    fn parameters(&self) -> [&Tensor; 2] {
+        [&self.weight, &self.bias]
+    }
+}
+
+impl Gpt2 {
+    /// The model on the device.
+    pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Gpt2 {
+        let maker = |layer: &str| Maker::new(torch, config, layer);
+        let embedding = maker("embedding");
+        let tokens = embedding.parameter(&[model.vocabulary, model.d_model]);
+        let positions = embedding.parameter(&[model.context, model.d_model]);
+        let block = |index: usize| Rc::new(Block::new(maker(&format!("blocks.{index}")), model));
+        let blocks = (0..model.layers).map(block).collect();
+        let norm = Norm::new(maker("head"), model.d_model);
+        let has_dropout = model.dropout.embedding > 0.0;
+        let checkpointed = super::checkpointed_layers(config);
+        Gpt2 { tokens, positions, blocks, norm, has_dropout, checkpointed }
+    }
+}
+
+impl Body for Gpt2 {
+    fn embedding(&self) -> &Tensor {
+        &self.tokens
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        let blocks = self.blocks.iter().flat_map(|block| block.parameters());
+        let tables = [&self.tokens, &self.positions].into_iter();
+        tables.chain(blocks).chain(self.norm.parameters()).cloned().collect()
+    }
+
+    fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
+        let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
+        let mut cache = checkpointed.is_none().then(Cache::default);
+        let embeddings =
+            require_gradients(functions::embedding(torch, &self.tokens, tokens), self.checkpointed);
+        let positions = Positions::new(torch, tokens.shape());
+        let position_embeddings = functions::embedding(torch, &self.positions, positions.tensor());
+        let mut x = functions::add(torch, &embeddings, &position_embeddings);
+        if cache.is_none() {
+            positions.find_packed_sequences(torch);
+        }
+        if self.has_dropout && trains {
+            x = functions::dropout(torch, &x);
+        }
+        for (index, block) in self.blocks.iter().enumerate() {
+            x = match checkpointed {
+                Some(every) if index.is_multiple_of(every) => {
+                    checkpoint(torch, block.checkpointed(positions.tensor()), &x)
+                }
+                _ => block.forward(torch, &x, cache.as_mut(), trains),
+            };
+        }
+        x = self.norm.forward(torch, &x);
+        (x, cache)
+    }
+}
+
+impl Block {
+    fn new(maker: Maker<'_>, model: &Transformer) -> Block {
+        let MlpActivation::Plain(activation) = model.activation else { unreachable!("checked: no gate") };
+        let (channels, width) = (model.d_model, model.d_ff);
+        Block {
+            first_norm: Norm::new(maker, channels),
+            qkv: Conv1d::new(maker, channels, 3 * channels),
+            attention_out: Conv1d::new(maker, channels, channels),
+            second_norm: Norm::new(maker, channels),
+            up: Conv1d::new(maker, channels, width),
+            down: Conv1d::new(maker, width, channels),
+            activation,
+            heads: model.heads,
+            head_dim: model.head_dim,
+            dropout: model.dropout,
+        }
+    }
+
+    fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        let attention = [&self.qkv, &self.attention_out].map(Conv1d::parameters);
+        let mlp = [&self.up, &self.down].map(Conv1d::parameters);
+        let norms = [&self.first_norm, &self.second_norm].map(Norm::parameters);
+        [norms[0], attention[0], attention[1], norms[1], mlp[0], mlp[1]].into_iter().flatten()
+    }
+
+    /// Its call as a function of x, which holds the other arguments.
+    fn checkpointed(self: &Rc<Block>, positions: &Tensor) -> Checkpointed {
+        let (block, positions) = (Rc::clone(self), positions.clone());
+        let closure = vec![positions.clone()];
+        let function = move |torch: &Torch, x: &Tensor| {
+            let _argument = &positions;
+            block.forward(torch, x, None, true)
+        };
+        Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }
+    }
+
+    /// x [B, T, C]
+    fn forward(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {
+        let normed = self.first_norm.forward(torch, x);
+        // The variable lives until the block returns.
+        let attended = self.attention(torch, &normed, cache, trains);
+        let x = functions::add(torch, &attended, x);
+        drop(normed);
+        let normed = self.second_norm.forward(torch, &x);
+        let output = self.mlp(torch, &normed, trains);
+        functions::add(torch, &x, &output)
+    }
+
+    fn attention(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {
+        let &[batch, sequence, channels] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
+        let (queries, head) = (self.heads, self.head_dim);
+        let heads = Heads { batch, sequence, queries, keys: queries, head };
+        let by_head = |part: &Tensor, gradient: Layout| {
+            functions::heads(torch, part, heads.query_shape().dims(), gradient)
+        };
+        let [q, k, v] = {
+            let qkv = self.qkv.forward(torch, x);
+            let parts = functions::split(torch, &qkv, 3);
+            let layout = Cache::gradient_layout(torch, cache.is_some(), qkv.dtype());
+            let [k, v] = [1, 2].map(|part| by_head(&parts[part], layout));
+            [by_head(&parts[0], Layout::Tokens), k, v]
+        };
+        let [k, v] = match cache {
+            None => [k, v],
+            Some(cache) => cache.update(torch, [k, v]),
+        };
+        let has_dropout = trains && self.dropout.attention > 0.0;
+        let mut y =
+            functions::scaled_dot_product_attention(torch, [&q, &k, &v], None, heads, true, has_dropout);
+        y = functions::heads(torch, &y, &[batch, sequence, channels], Layout::Tokens);
+        y = self.attention_out.forward(torch, &y);
+        self.residual_dropout(torch, y, trains)
+    }
+
+    fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
+        let mut x = self.up.forward(torch, x);
+        x = activation(torch, x, self.activation);
+        x = self.down.forward(torch, &x);
+        self.residual_dropout(torch, x, trains)
+    }
+
+    fn residual_dropout(&self, torch: &Torch, x: Tensor, trains: bool) -> Tensor {
+        if trains && self.dropout.residual > 0.0 { functions::dropout(torch, &x) } else { x }
+    }
+}
