@@ -180,7 +180,7 @@ fn vectors() -> Vec<Vector> {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), RunConfig> {
-    ["gpt", "llama", "large", "drawn", "padded", "transformers", "transformers-gpt"]
+    ["gpt", "llama", "large", "drawn", "padded", "transformers", "transformers-gpt", "transformers-drawn"]
         .into_iter()
         .flat_map(expanded)
         .collect()

@@ -60,6 +60,11 @@ pub(crate) fn is_flash(torch: &Torch, dtype: DType) -> bool {
     Kernel::choose(torch, dtype) == Kernel::Flash
 }
 
+/// Whether attention without a mask has no fused kernel, but is written out in PyTorch: grouped heads in fp32.
+pub(crate) fn is_unfused(torch: &Torch, heads: Heads, dtype: DType) -> bool {
+    dtype == DType::F32 && heads.keys != heads.queries && !torch.rules.efficient_groups
+}
+
 impl Kernel {
     fn choose(torch: &Torch, dtype: DType) -> Kernel {
         if dtype.is_half() && torch.card.capability >= (8, 0) { Kernel::Flash } else { Kernel::Efficient }
@@ -86,7 +91,7 @@ pub(crate) fn scaled_dot_product_attention(
     let dtype = q.dtype();
     let kernel = if mask.is_some() { Kernel::Efficient } else { Kernel::choose(torch, dtype) };
     if kernel == Kernel::Efficient && heads.keys != heads.queries && !torch.rules.efficient_groups {
-        if dtype == DType::F32 && mask.is_none() {
+        if is_unfused(torch, heads, dtype) && mask.is_none() {
             if torch.keeps_results() {
                 torch.refused.replace(Some(NotCovered(format!(
                     "selective checkpointing of grouped heads in fp32, which PyTorch {} has no fused kernel for",

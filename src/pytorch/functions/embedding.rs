@@ -45,7 +45,7 @@ fn gradient(torch: &Torch, dtype: DType, looked_up: usize, vocabulary: usize, ch
         torch.scratch(select_scratch(torch, looked_up));
     }
     let (_per_run, _offsets) = (indices(runs), indices(runs));
-    torch.scratch(scan_scratch(torch, runs));
+    scan_scratch(torch, runs);
     let _part_count = indices(1);
     let parts = runs + looked_up / PER_PARTIAL;
     let _begins = indices(parts);
@@ -77,7 +77,8 @@ fn select_scratch(torch: &Torch, elements: usize) -> u64 {
     select(elements.div_ceil(select_tile(&torch.card)) as u64) + 256 + 255
 }
 
-/// Scratch of CUB's scan, likewise.
-fn scan_scratch(torch: &Torch, elements: usize) -> u64 {
-    (torch.rules.embedding_scratch.scan)(elements.div_ceil(SCAN_TILE) as u64) + 256 + 255
+/// Requests the scratch of CUB's scan, likewise.
+pub(crate) fn scan_scratch(torch: &Torch, elements: usize) {
+    let states = (torch.rules.embedding_scratch.scan)(elements.div_ceil(SCAN_TILE) as u64);
+    torch.scratch(states + 256 + 255);
 }

@@ -14,13 +14,13 @@ mod reduce;
 mod rotary;
 mod views;
 
-pub(crate) use attention::{Heads, is_flash, manual_attention, scaled_dot_product_attention};
+pub(crate) use attention::{Heads, is_flash, is_unfused, manual_attention, scaled_dot_product_attention};
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
 pub(crate) use elementwise::{
     activation, add, add_number, mean_last, mul, power, rsqrt, scale, soft_cap, tanh,
 };
-pub(crate) use embedding::embedding;
+pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use linear::{addmm, linear};
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};

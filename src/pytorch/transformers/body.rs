@@ -1,6 +1,6 @@
 //! What the library's decoders share: the class without its head.
 
-use crate::functions::{self, Layout};
+use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -37,13 +37,14 @@ impl Cache {
         self.0.push(copies.clone());
         copies
     }
+}
 
-    /// The layout of the gradient of keys and values of this dtype. FlashAttention's has the layout of its arguments,
-    /// which are contiguous once cached.
-    pub(super) fn gradient_layout(torch: &Torch, is_cached: bool, dtype: DType) -> Layout {
-        let dtype = torch.autocast().unwrap_or(dtype);
-        if is_cached && functions::is_flash(torch, dtype) { Layout::Heads } else { Layout::Tokens }
-    }
+/// The layout of the gradients of keys and values of this dtype, as attention returns them. FlashAttention's have the
+/// layout of its arguments, which are contiguous once cached.
+pub(super) fn gradient_layout(torch: &Torch, heads: Heads, is_cached: bool, dtype: DType) -> Layout {
+    let dtype = torch.autocast().unwrap_or(dtype);
+    let is_contiguous = is_cached && functions::is_flash(torch, dtype);
+    if is_contiguous || functions::is_unfused(torch, heads, dtype) { Layout::Heads } else { Layout::Tokens }
 }
 
 /// `position_ids` i64[1, T], `torch.arange(T) + 0`.
@@ -76,8 +77,11 @@ impl Positions {
         let _sequence = {
             let _differs = matrix(length, DType::Bool);
             let sum = matrix(length, DType::I64);
-            // The kernel sums numbers.
+            // The kernel sums numbers. CUB's scan sums a single row.
             let _converted = matrix(length, DType::I64);
+            if self.samples == 1 {
+                functions::scan_scratch(torch, length);
+            }
             sum
         };
         let _is_first = matrix(1, DType::Bool);

@@ -56,6 +56,13 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
         }
         adapters(config, lora)?;
     }
+    let is_whole = |layer: &str| {
+        let blocks = layer.strip_prefix("blocks.").map(|block| block.parse::<usize>().is_ok());
+        matches!(layer, "embedding" | "head") || blocks == Some(true)
+    };
+    if !strategy.freeze.iter().all(|layer| is_whole(layer)) {
+        return not_covered("freeze of parts of blocks".to_owned());
+    }
     if packs_documents(config) {
         return not_covered("packed documents".to_owned());
     }

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use super::body::{Body, Cache, Positions, require_gradients};
+use super::body::{Body, Cache, Positions, gradient_layout, require_gradients};
 use super::layers::{Linear, Maker, activation, rms_norm, rotary_embedding};
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions::{self, Heads, Layout};
@@ -219,7 +219,7 @@ impl Attention {
         let norm = |part: usize| self.norms.as_ref().map(|norms| &norms[part]);
         let q = project(&self.q, heads.query_shape(), norm(0), Layout::Heads);
         let k = project(&self.k, heads.key_shape(), norm(1), Layout::Heads);
-        let layout = Cache::gradient_layout(torch, cache.is_some(), x.dtype());
+        let layout = gradient_layout(torch, heads, cache.is_some(), x.dtype());
         let v = project(&self.v, heads.key_shape(), None, layout);
         let [q, k] = {
             let (q, k) = (q, k);

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use super::body::{Body, Cache, Positions, require_gradients};
+use super::body::{Body, Cache, Positions, gradient_layout, require_gradients};
 use super::layers::{Maker, activation};
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions::{self, Heads, Layout};
@@ -190,7 +190,7 @@ impl Block {
         let [q, k, v] = {
             let qkv = self.qkv.forward(torch, x);
             let parts = functions::split(torch, &qkv, 3);
-            let layout = Cache::gradient_layout(torch, cache.is_some(), qkv.dtype());
+            let layout = gradient_layout(torch, heads, cache.is_some(), qkv.dtype());
             let [k, v] = [1, 2].map(|part| by_head(&parts[part], layout));
             [by_head(&parts[0], Layout::Tokens), k, v]
         };

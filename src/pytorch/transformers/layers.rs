@@ -35,7 +35,7 @@ impl<'a> Maker<'a> {
     pub(super) fn new(torch: &'a Torch, config: &'a RunConfig, layer: &str) -> Maker<'a> {
         let strategy = &config.strategy;
         let is_frozen = strategy.lora.is_some() || strategy.freeze.iter().any(|frozen| frozen == layer);
-        Maker { torch, config, is_trained: config.trains() && !is_frozen }
+        Maker { torch, config, is_trained: !is_frozen }
     }
 
     pub(super) fn parameter(self, dims: &[usize]) -> Tensor {
@@ -49,10 +49,8 @@ impl<'a> Maker<'a> {
         let bias = bias.then(|| self.parameter(&[outer]));
         let lora = self.config.strategy.lora.as_ref();
         let adapter = lora.filter(|lora| lora.targets.iter().any(|target| target == path)).map(|lora| {
-            let factor = |dims: [usize; 2]| {
-                let tensor = self.torch.empty(&dims, super::adapter_dtype(self.config));
-                if self.config.trains() { tensor.leaf() } else { tensor }
-            };
+            let dtype = super::adapter_dtype(self.config);
+            let factor = |dims: [usize; 2]| self.torch.empty(&dims, dtype).leaf();
             let (a, b) = (factor([lora.rank, inner]), factor([outer, lora.rank]));
             Adapter { a, b, has_dropout: lora.dropout > 0.0 }
         });

@@ -1,6 +1,7 @@
 """Draws programs: an experiment file whose strategies have random models, sizes and memory strategies.
 
     python3 draw.py SEED COUNT > drawn.toml
+    python3 draw.py --transformers SEED COUNT > transformers-drawn.toml
 
 Equal arguments give equal programs.
 """
@@ -10,8 +11,8 @@ import random
 import sys
 
 BASE = """\
-# Programs for the recorded allocator requests, drawn by `python3 draw.py {seed} {count}`.
-name = "drawn"
+# Programs for the recorded allocator requests, drawn by `python3 draw.py {arguments}`.
+name = "{name}"
 
 [model.transformer]
 layers = 1
@@ -25,6 +26,11 @@ context = 16
 batch_size = 1
 clip_norm = "off"
 optimizer.adamw = {{ lr = 1e-3 }}
+"""
+
+LIBRARY = """
+[plan]
+torch_program = "transformers"
 """
 
 OPTIMIZERS = ["adamw = { lr = 1e-3 }"] * 4 + [
@@ -118,6 +124,10 @@ class Draw:
     def loss(self):
         return {"loss_chunks": self.one(2, 3, 8)} if self.chance(0.2) else {}
 
+    def freeze(self, model):
+        layers = ["embedding", "blocks.0", "blocks.0.mlp"] + ["head"] * (not model.get("tied", True))
+        return {"freeze": [self.one(*layers)]}
+
     def training(self, settings, strategy, model, batch):
         """Adds what only training has."""
         strategy |= self.recompute(model["layers"])
@@ -131,8 +141,7 @@ class Draw:
             strategy["gradients"] = "zero"
         if self.chance(0.15):
             # A tied head is the embedding.
-            layers = ["embedding", "blocks.0", "blocks.0.mlp"] + ["head"] * (not model.get("tied", True))
-            strategy["freeze"] = [self.one(*layers)]
+            strategy |= self.freeze(model)
         optimizer = self.one(*OPTIMIZERS)
         if optimizer.startswith("sgd"):
             strategy.pop("optimizer_state", None)
@@ -160,6 +169,67 @@ class Draw:
         return settings, strategy
 
 
+class LibraryDraw(Draw):
+    """One program with a model of the transformers library."""
+
+    def model(self):
+        family = self.one("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3")
+        model = super().model()
+        width, heads = model["d_model"], model["heads"]
+        sizes = {key: model[key] for key in ("layers", "d_model", "heads", "context", "vocabulary")}
+        sizes |= {"family": family, "tied": self.chance(0.5)}
+        if self.chance(0.3):
+            sizes["d_ff"] = self.one(2 * width, 3 * width, 8 * (width // 3) + 8)
+        if family == "gpt2":
+            sizes["activation"] = self.one("gelu_tanh", "gelu_tanh", "gelu", "relu", "silu")
+            if self.chance(0.5):
+                sizes["dropout"] = self.one({"embedding": 0.1, "attention": 0.1, "residual": 0.1}, {"residual": 0.2})
+            return sizes
+        sizes |= {"positions": "rotary", "norm": "rms", "activation": self.one("swiglu", "swiglu", "geglu"), "bias": False}
+        sizes["kv_heads"] = self.one(*(count for count in range(1, heads + 1) if heads % count == 0))
+        if family == "llama" and self.chance(0.3):
+            sizes["bias"] = True
+        if family == "qwen2":
+            sizes["qkv_bias"] = True
+        if family == "qwen3":
+            sizes["qk_norm"] = True
+        if self.chance(0.2):
+            sizes["dropout"] = {"attention": 0.1}
+        return sizes
+
+    def attention(self):
+        return {}
+
+    def loss(self):
+        return {"keep": ["head.logits"]} if self.chance(0.2) else {}
+
+    def recompute(self, layers):
+        return self.one({}, {"recompute": "block"}, {"recompute": {"every": 2}})
+
+    def freeze(self, model):
+        return {"freeze": [self.one("embedding", "blocks.0", *(["head"] * (not model["tied"])))]}
+
+    def program(self):
+        settings, strategy = super().program()
+        can_adapt = '"gpt2"' not in settings["model.transformer.family"] and "measure.what" not in settings
+        if can_adapt and self.chance(0.5):
+            for key in ("freeze", "update", "params", "master_weights", "optimizer_state", "gradient_dtype", "residual", "loss_scale"):
+                strategy.pop(key, None)
+            targets = self.one(["all-linear"], ["all-linear"], ["q_proj", "v_proj"], ["gate_proj", "down_proj"])
+            lora = {"rank": self.one(2, 8, 16), "alpha": 16, "targets": targets}
+            if self.chance(0.5):
+                lora["dropout"] = 0.1
+            base = self.one("fp32", "16-bit", "16-bit autocast")
+            if base == "16-bit":
+                strategy.pop("precision", None)
+                strategy |= {"params": "bf16", "residual": "bf16"}
+            elif base == "16-bit autocast":
+                strategy |= {"precision": "bf16"}
+                lora |= {"base": "bf16", "tables": "bf16"}
+            strategy["lora"] = lora
+        return settings, strategy
+
+
 def toml(value):
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {toml(of)}" for key, of in value.items()) + " }"
@@ -167,10 +237,14 @@ def toml(value):
 
 
 def main():
-    seed, count = sys.argv[1], int(sys.argv[2])
-    print(BASE.format(seed=seed, count=count), end="")
+    arguments = sys.argv[1:]
+    is_library = arguments[0] == "--transformers"
+    seed, count = arguments[-2], int(arguments[-1])
+    name, draw = ("transformers-drawn", LibraryDraw) if is_library else ("drawn", Draw)
+    print(BASE.format(arguments=" ".join(arguments), name=name), end="")
+    print(LIBRARY if is_library else "", end="")
     for number in range(1, count + 1):
-        settings, strategy = Draw(f"{seed}/{number}").program()
+        settings, strategy = draw(f"{seed}/{number}").program()
         print(f"\n[strategies.drawn-{number}]")
         for key, value in settings.items():
             print(f'set."{key}" = {value}')

@@ -35,8 +35,8 @@ OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt"]
-SAMPLED = ["gpt", "llama", "padded"]
-DRAWN = "drawn"
+SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt"]
+DRAWN = ["drawn", "transformers-drawn"]
 # Begins the names of experiments with the transformers library.
 LIBRARY = "transformers"
 
@@ -115,9 +115,10 @@ def programs(version):
                 yield Program(version, experiment, strategy, "for-loop", "a100")
             if {"recompute", "loss_chunks"} & keys.keys():
                 yield Program(version, experiment, strategy, "reentrant", "a100")
-    for number, strategy in enumerate(strategies(DRAWN)):
-        options = "reentrant" if number % 3 == 2 else "fused"
-        yield Program(version, DRAWN, strategy, options, list(CARDS)[number % len(CARDS)])
+    for experiment in DRAWN:
+        for number, strategy in enumerate(strategies(experiment)):
+            options = "reentrant" if number % 3 == 2 else "fused"
+            yield Program(version, experiment, strategy, options, list(CARDS)[number % len(CARDS)])
 
 
 def strategies(experiment):
