@@ -246,7 +246,7 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
     if strategy.precision.dtype() != strategy.params.dtype() {
         return not_covered("matmuls of another dtype than 16-bit parameters");
     }
-    let has_states = !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0);
+    let has_states = has_states(config);
     match strategy.optimizer_state {
         OptimizerState::Fp32 if config.trains() && has_states && !has_masters => {
             not_covered("optimizer_state = \"fp32\" with 16-bit parameters: torch.optim uses their dtype")
@@ -256,6 +256,11 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the optimizer has states.
+pub(crate) fn has_states(config: &RunConfig) -> bool {
+    !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0)
 }
 
 fn optimizer(config: &RunConfig) -> Covered {

@@ -40,6 +40,7 @@ pub fn sequence(
     coverage::check(config, &card, options)?;
     let rules = rules::of(version);
     rules.check(&card)?;
+    rules.check_library(options)?;
     let torch = Torch::new(card, rules, options);
     let mut program = Program::start(&torch, config)?;
     torch.with_purpose(Purpose::Activation, || program.run());

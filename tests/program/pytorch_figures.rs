@@ -226,6 +226,85 @@ fn torch_checkpoint_selects_reentrant_checkpoints() {
     assert!(script.contains("use_reentrant=True") && !script.contains("use_reentrant=False"), "{script}");
 }
 
+const LLAMA: &str = r#"
+name = "llama"
+[model.transformer]
+family = "llama"
+layers = 2
+d_model = 64
+heads = 4
+context = 32
+activation = "swiglu"
+norm = "rms"
+positions = "rotary"
+bias = false
+[data.synthetic]
+[train]
+batch_size = 2
+optimizer.adamw = { lr = 1e-3 }
+[strategies.plain]
+[strategies.adapters]
+lora = { rank = 4, alpha = 8, targets = ["q_proj", "v_proj"] }
+"#;
+
+/// Its sequences are those recorded; here, what a user sees.
+#[test]
+fn torch_program_selects_the_library() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let set = ["--set", "plan.torch_program=transformers"];
+    let of = |more: &[&str], strategy: &str| {
+        let rows = rows(&dir, "a.toml", more);
+        rows.into_iter().find(|row| row["strategy"] == strategy).unwrap()
+    };
+    let (modules, library) = (of(&[], "plain"), of(&set, "plain"));
+    assert_ne!(modules["torch_peak_bytes"], library["torch_peak_bytes"]);
+    assert_eq!(modules["torch_program"], "PyTorch 2.15");
+    assert_eq!(library["torch_program"], "PyTorch 2.15 with transformers 5.24");
+    assert!(of(&[], "adapters")["torch_peak_bytes"].is_null());
+    assert!(of(&set, "adapters")["torch_peak_bytes"].is_u64());
+    let export = |run: &str| succeeds(&dir, &[&["export", "a.toml", "--run", run], &CARD[..], &set].concat());
+    let script = export("adapters");
+    assert!(script.contains("AutoModelForCausalLM.from_config("), "{script}");
+    assert!(script.contains("target_modules=[\"q_proj\", \"v_proj\"]"), "{script}");
+    assert!(!export("plain").contains("peft"));
+}
+
+/// For each run that the library's program would not be, the reason.
+#[test]
+fn runs_that_the_library_does_not_have_are_not_predicted() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let reason = |run: &str, set: &str| {
+        let more = ["--set", "plan.torch_program=transformers", "--set", set];
+        let rows = rows(&dir, "a.toml", &more);
+        let row = rows.iter().find(|row| row["strategy"] == run).unwrap();
+        assert!(row["torch_peak_bytes"].is_null(), "{set}");
+        format!("{run} {set}\n  {}\n", row["torch_fits"].as_str().unwrap())
+    };
+    let plain = [
+        "plan.torch_version=\"2.6\"",
+        "model.transformer.family=gemma",
+        "model.transformer.causal=false",
+        "model.transformer.rotary.divisors=[2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0]",
+        "model.transformer.head_dim=20",
+        "strategies.plain.attention=materialized",
+        "strategies.plain.recompute=[\"mlp\"]",
+        "strategies.plain.loss_chunks=2",
+        "strategies.plain.freeze=[\"blocks.0.mlp\"]",
+    ];
+    let adapters = [
+        "strategies.adapters.lora.targets=[\"attention.qkv\"]",
+        "strategies.adapters.lora.base=nf4",
+        "strategies.adapters.lora.base=bf16",
+        "strategies.adapters.lora.trained=[\"embedding\"]",
+        "strategies.adapters.optimizer_state=8bit",
+    ];
+    let plain = plain.into_iter().map(|set| reason("plain", set));
+    let adapters = adapters.into_iter().map(|set| reason("adapters", set));
+    insta::assert_snapshot!("library_reasons", plain.chain(adapters).collect::<String>());
+}
+
 /// The settings must be in the environment before PyTorch is imported.
 #[test]
 fn exported_script_has_the_settings_of_the_allocator() {
@@ -265,6 +344,7 @@ fn mistakes_state_the_way_out() {
         set("plan.as=torch"),
         set("plan.torch_version=2.11"),
         set("plan.torch_version=\"2.12\""),
+        set("plan.torch_program=trainer"),
         set("plan.torch_optimizer=multi_tensor"),
         set("plan.torch_checkpoint=true"),
         set("plan.alloc_conf=true"),

@@ -11,10 +11,7 @@ use plan::Point;
 use pytorch::{Card, Event, NotCovered, ScriptPrediction, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::{
-    AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchProgram,
-    TorchVersion,
-};
+use spec::{AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchVersion};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -51,17 +48,12 @@ impl Vector {
         *version.expect("a known version")
     }
 
-    fn predicted(&self, run: &RunConfig) -> Result<Sequence, NotCovered> {
-        pytorch::sequence(run, self.card(), self.version(), self.options())
+    fn predicted(&self, run: &Run) -> Result<Sequence, NotCovered> {
+        pytorch::sequence(&run.config, self.card(), self.version(), self.options(run.options))
     }
 
-    fn options(&self) -> TorchOptions {
-        // As `[plan]` of the experiment has it.
-        let program = match self.experiment.starts_with("transformers") {
-            true => TorchProgram::Transformers,
-            false => TorchProgram::Modules,
-        };
-        let default = TorchOptions { program, ..TorchOptions::default() };
+    /// `default`: those of `[plan]`.
+    fn options(&self, default: TorchOptions) -> TorchOptions {
         match self.options.as_str() {
             "fused" => default,
             "foreach" => TorchOptions { optimizer: TorchOptimizer::Foreach, ..default },
@@ -178,8 +170,14 @@ fn vectors() -> Vec<Vector> {
     ["vectors.csv", "versions.csv"].into_iter().flat_map(read).collect()
 }
 
+/// A run, and the options of its experiment's `[plan]`.
+struct Run {
+    config: RunConfig,
+    options: TorchOptions,
+}
+
 /// The runs of the vectors' experiments, by experiment and strategy.
-fn runs() -> BTreeMap<(String, String), RunConfig> {
+fn runs() -> BTreeMap<(String, String), Run> {
     ["gpt", "llama", "large", "drawn", "padded", "transformers", "transformers-gpt", "transformers-drawn"]
         .into_iter()
         .flat_map(expanded)
@@ -187,20 +185,21 @@ fn runs() -> BTreeMap<(String, String), RunConfig> {
 }
 
 /// The runs of an experiment, by experiment and strategy.
-fn expanded(name: &str) -> BTreeMap<(String, String), RunConfig> {
+fn expanded(name: &str) -> BTreeMap<(String, String), Run> {
     let file = Path::new(FOLDER).join(format!("{name}.toml"));
-    let points = plan::expand(&file, &[], &|_| None).unwrap_or_else(|error| panic!("{error}")).points;
+    let experiment = plan::expand(&file, &[], &|_| None).unwrap_or_else(|error| panic!("{error}"));
+    let options = experiment.plan.torch_options;
     let documents = documents();
     let run = |point: Point| {
         let mut config = point.config.unwrap();
         config.set_data_properties(&documents);
-        ((name.to_owned(), point.strategy), config)
+        ((name.to_owned(), point.strategy), Run { config, options })
     };
-    points.into_iter().map(run).collect()
+    experiment.points.into_iter().map(run).collect()
 }
 
 /// Checks every vector, and panics with the first mismatches.
-fn check(found: impl Fn(&Vector, &RunConfig) -> Option<String>) {
+fn check(found: impl Fn(&Vector, &Run) -> Option<String>) {
     let (vectors, runs) = (vectors(), runs());
     let mismatches: Vec<String> = vectors
         .iter()
@@ -231,7 +230,8 @@ fn predicted_requests_and_peaks_are_pytorch_s() {
 #[test]
 fn recorded_scripts_are_the_exported_ones() {
     check(|vector, run| {
-        let script = pytorch::script(run, vector.card(), vector.options(), &ScriptPrediction::default())
+        let options = vector.options(run.options);
+        let script = pytorch::script(&run.config, vector.card(), options, &ScriptPrediction::default())
             .expect("covered");
         let lines = script.lines().skip(1).filter(|line| !line.starts_with("PREDICTED = "));
         let text: String = lines.flat_map(|line| [line, "\n"]).collect();
@@ -306,8 +306,8 @@ fn published_peaks_are_explained() {
     let card = Card::named("NVIDIA A100-SXM4-40GB").expect("a known card");
     for row in &rows {
         let run = &runs[&("published".to_owned(), row.strategy.clone())];
-        let sequence =
-            pytorch::sequence(run, card, TorchVersion::V2_6, TorchOptions::default()).expect("covered");
+        let sequence = pytorch::sequence(&run.config, card, TorchVersion::V2_6, TorchOptions::default())
+            .expect("covered");
         let peak = pytorch::replay(&sequence, None, AllocConf::default()).expect("no limit").whole;
         let predicted = match row.figure.as_str() {
             "reserved" => peak.reserved,

@@ -4,7 +4,7 @@ use super::{Script, python_bool};
 use crate::coverage;
 use crate::tensor::DType;
 use crate::transformers::{self, peft_module};
-use spec::{ModelFamily, Recompute, TorchProgram};
+use spec::{ModelFamily, TorchProgram};
 
 impl Script<'_> {
     pub(super) fn is_of_library(&self) -> bool {
@@ -44,15 +44,10 @@ impl Script<'_> {
             "        )",
             "        self.model.train()",
         ]);
-        let every = match self.config.strategy.recompute {
-            Recompute::Block => Some(String::new()),
-            Recompute::Every(every) => Some(format!(", every_n_layers={every}")),
-            _ => None,
-        };
-        if let Some(every) = every {
+        if let Some(every) = transformers::checkpointed_layers(self.config) {
             let reentrant = self.reentrant();
             self.line(&format!(
-                "        self.model.activation_checkpointing_enable({{\"use_reentrant\": {reentrant}}}{every})"
+                "        self.model.activation_checkpointing_enable({{\"use_reentrant\": {reentrant}}}, every_n_layers={every})"
             ));
         }
         self.adapters();
@@ -83,13 +78,14 @@ impl Script<'_> {
         ]);
     }
 
-    /// The library shifts labels itself, and initializes its parameters.
+    /// The library shifts labels itself. Parameters are its own initial ones: a dump has other names.
     pub(super) fn library_batches(&mut self) {
         self.lines(&[
             "        tokens, targets = self.batches",
-            "        self.batches[1] = torch.cat((tokens[..., :1], targets[..., :-1]), -1)",
-            "        self.model = Network()",
+            "        labels = torch.cat((tokens[..., :1], targets[..., :-1]), -1)",
         ]);
+        let masked = if coverage::masks_targets(self.config) { ".masked_fill(labels < 0, -100)" } else { "" };
+        self.lines(&[&format!("        self.batches[1] = labels{masked}"), "        self.model = Network()"]);
     }
 
     /// The names of a layer's modules.

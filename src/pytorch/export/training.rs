@@ -231,9 +231,13 @@ impl Script<'_> {
         };
         let share = if coverage::masks_targets(self.config) { "share" } else { "len(tokens) / BATCH" };
         // PyTorch's mean of a micro-batch ignores masked targets; the step's mean is over all that are not masked.
+        // The library ignores the first label.
+        let first = if self.is_of_library() { "[:, 1:]" } else { "" };
         self.line_if(
             coverage::masks_targets(self.config),
-            "            share = (batch[1] >= 0).sum().item() / (self.batches[1][step % len(self.batches[1])] >= 0).sum().item()",
+            &format!(
+                "            share = (batch[1]{first} >= 0).sum().item() / (self.batches[1][step % len(self.batches[1])]{first} >= 0).sum().item()"
+            ),
         );
         let scaled_loss = match self.config.micro_batches() {
             1 => "loss".to_owned(),

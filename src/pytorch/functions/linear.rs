@@ -1,4 +1,4 @@
-//! `torch.nn.functional.linear`
+//! `torch.nn.functional.linear` and `torch.addmm`.
 
 use super::{cast, matmul_output, reduce};
 use crate::autograd::Gradient;
@@ -18,11 +18,7 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
         None => [bias.cloned(), Some(weight.clone()), Some(x.clone())],
     };
     let (Some(weight), Some(x)) = (weight, x) else { unreachable!("both are given") };
-    let (rows, dtype, x_shape, weight_shape) = (x.shape().rows(), x.dtype(), x.shape(), weight.shape());
-    let outer = weight_shape.dims()[0];
-    let mut dims = x_shape.dims().to_vec();
-    *dims.last_mut().expect("a matrix") = outer;
-    let shape = Shape::new(&dims);
+    let shape = x.shape().with_last(weight.shape().dims()[0]);
     // `x.view(-1, K)` and `weight.t()` are nodes of their own: gradients of biases are complete before those of
     // weights, and sums of input gradients wait for both with a bias, or come first without.
     let (x, weight) = if bias.is_some() {
@@ -32,21 +28,40 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
         let weight = viewed(torch, &weight);
         (viewed(torch, &x), weight)
     };
+    product(torch, &x, &weight, bias.as_ref(), shape)
+}
+
+/// `torch.addmm(bias, x, weight)` of x as a matrix, by cuBLASLt. x [.., K], weight [K, M], bias [M].
+pub(crate) fn addmm(torch: &Torch, bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
+    let shape = x.shape().with_last(weight.shape().last());
+    let x = viewed(torch, x);
+    let [weight, x, bias] = [weight, &x, bias].map(|factor| match torch.autocast() {
+        Some(dtype) => cast(torch, factor, dtype),
+        None => factor.clone(),
+    });
+    let output = product(torch, &x, &weight, Some(&bias), shape);
+    viewed(torch, &output)
+}
+
+/// The product of x and a weight: `addmm` with a bias, `mm` without. `shape`: of the result.
+fn product(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, shape: Shape) -> Tensor {
+    let (rows, outer, dtype) = (x.shape().rows(), shape.last(), x.dtype());
+    let (x_shape, weight_shape) = (x.shape(), weight.shape());
     // Each factor is saved for the gradient of the other.
-    let saved: Vec<&Tensor> = [(&x, &weight), (&weight, &x)]
+    let saved: Vec<&Tensor> = [(x, weight), (weight, x)]
         .into_iter()
         .filter(|(_, other)| other.requires_grad())
         .map(|(factor, _)| factor)
         .collect();
     let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype);
-    let node = match &bias {
-        Some(bias) => torch.node(&[&x, &weight, bias], &saved, move |torch, backward| {
-            let dx = backward.needs(0).then(|| product(torch, x_shape));
-            let dw = backward.needs(1).then(|| product(torch, weight_shape));
+    let node = match bias {
+        Some(bias) => torch.node(&[bias, x, weight], &saved, move |torch, backward| {
+            let dx = backward.needs(1).then(|| product(torch, x_shape));
+            let dw = backward.needs(2).then(|| product(torch, weight_shape));
             let db = Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
-            vec![dx.into(), dw.into(), db]
+            vec![db, dx.into(), dw.into()]
         }),
-        None => torch.node(&[&x, &weight], &saved, move |torch, backward| {
+        None => torch.node(&[x, weight], &saved, move |torch, backward| {
             let dw = backward.needs(1).then(|| product(torch, weight_shape));
             let dx = backward.needs(0).then(|| product(torch, x_shape));
             vec![dx.into(), dw.into()]
@@ -64,39 +79,6 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
         Some(node) => output.output_of(&node, 0),
         None => output,
     }
-}
-
-/// `torch.addmm(bias, x, weight)` of x as a matrix, by cuBLASLt. x [.., K], weight [K, M], bias [M].
-pub(crate) fn addmm(torch: &Torch, bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
-    let &[inner, outer] = weight.shape().dims() else { unreachable!("a weight is a matrix") };
-    let (rows, mut dims) = (x.shape().rows(), x.shape().dims().to_vec());
-    *dims.last_mut().expect("a matrix") = outer;
-    let x = viewed(torch, x);
-    let [weight, x, bias] = [weight, &x, bias].map(|factor| match torch.autocast() {
-        Some(dtype) => cast(torch, factor, dtype),
-        None => factor.clone(),
-    });
-    let dtype = x.dtype();
-    let saved: Vec<&Tensor> = [(&x, &weight), (&weight, &x)]
-        .into_iter()
-        .filter(|(_, other)| other.requires_grad())
-        .map(|(factor, _)| factor)
-        .collect();
-    let x_shape = x.shape();
-    let node = torch.node(&[&bias, &x, &weight], &saved, move |torch, backward| {
-        let product = |shape: Shape| matmul_output(torch, shape, dtype);
-        let dx = backward.needs(1).then(|| product(x_shape));
-        let dw = backward.needs(2).then(|| product(Shape::new(&[inner, outer])));
-        let db = Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
-        vec![db, dx.into(), dw.into()]
-    });
-    let output = torch.tensor(Shape::new(&dims), dtype);
-    torch.cublaslt_workspace();
-    let output = match node {
-        Some(node) => output.output_of(&node, 0),
-        None => output,
-    };
-    viewed(torch, &output)
 }
 
 /// The result of an operation that has one.

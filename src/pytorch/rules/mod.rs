@@ -10,7 +10,7 @@ mod v2_6;
 
 use crate::card::Card;
 use crate::coverage::NotCovered;
-use spec::{AllocConf, KeywordEnum, TorchVersion};
+use spec::{AllocConf, KeywordEnum, TRANSFORMERS_VERSION, TorchOptions, TorchProgram, TorchVersion};
 
 /// The rules of a version.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Rules {
     pub(crate) workspaces: Workspaces,
     pub(crate) oldest_capability: (u32, u32),
     pub(crate) newest_capability: (u32, u32),
+    /// Whether models of the transformers library are predicted.
+    pub(crate) library: bool,
     /// Whether expandable segments are predicted.
     pub(crate) expandable_segments: bool,
     /// Whether FlashAttention saves the state of the random number generator on the card. Otherwise it lies in host memory.
@@ -46,6 +48,17 @@ impl Rules {
                 if (OLDEST..self.oldest_capability).contains(&card.capability) { OLDER } else { "" }
             ))),
             true => Ok(()),
+        }
+    }
+
+    /// Checks that the library's programs were recorded with the version.
+    pub(crate) fn check_library(&self, options: TorchOptions) -> Result<(), NotCovered> {
+        match options.program == TorchProgram::Transformers && !self.library {
+            true => Err(NotCovered(format!(
+                "transformers {TRANSFORMERS_VERSION} with PyTorch {}",
+                self.version.keyword()
+            ))),
+            false => Ok(()),
         }
     }
 

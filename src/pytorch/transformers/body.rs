@@ -54,7 +54,7 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    /// Of tokens [B, T].
+    /// The positions of tokens [B, T].
     pub(super) fn new(torch: &Torch, tokens: Shape) -> Positions {
         let &[samples, length] = tokens.dims() else { unreachable!("tokens are a matrix") };
         let _range = torch.empty(&[length], DType::I64);

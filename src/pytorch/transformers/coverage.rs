@@ -1,11 +1,12 @@
 //! The runs whose model has a class in the library that is predicted.
 
+use super::layers::peft_module;
 use super::{adapter_dtype, dtype};
-use crate::coverage::{NotCovered, packs_documents};
+use crate::coverage::{NotCovered, has_states, packs_documents};
 use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
-    Attention, KeywordEnum, Lora, ModelFamily, Optimizer, OptimizerState, Recompute, RunConfig,
+    Attention, KeywordEnum, Lora, ModelFamily, OptimizerState, Recompute, RunConfig, StorageDtype,
     TRANSFORMERS_VERSION, Transformer,
 };
 
@@ -14,10 +15,10 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
     let not_covered =
         |reason: String| Err(NotCovered(format!("{reason} (torch_program = \"transformers\")")));
     let Some(model) = config.model.transformer() else {
-        return not_covered("models that are no transformers".to_owned());
+        return not_covered("a model other than a transformer".to_owned());
     };
     let Some(library) = model.hf_configuration() else {
-        return not_covered(format!("a model that is none of transformers {TRANSFORMERS_VERSION}"));
+        return not_covered(format!("a model that no class of transformers {TRANSFORMERS_VERSION} has"));
     };
     if !matches!(
         library.family,
@@ -29,7 +30,8 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
     }
-    if has_windows(model) {
+    // Those of the whole context, too: the library has masks and another cache for them.
+    if (0..model.layers).any(|block| model.window_of(block).is_some()) {
         return not_covered("the library's masks of sliding windows".to_owned());
     }
     if !model.rotary.divisors.is_empty() {
@@ -44,6 +46,9 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
             );
         }
     }
+    if !model.head_dim.is_multiple_of(8) || model.head_dim > 256 {
+        return not_covered("heads that are not 8, 16, .. 256 channels wide".to_owned());
+    }
     if strategy.attention == Attention::Materialized {
         return not_covered("attention = \"materialized\" (the library's eager attention)".to_owned());
     }
@@ -54,7 +59,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
         if library.family == ModelFamily::Gpt2 {
             return not_covered("adapters of GPT-2".to_owned());
         }
-        adapters(config, lora)?;
+        adapters(config, lora).or_else(not_covered)?;
     }
     let is_whole = |layer: &str| {
         let blocks = layer.strip_prefix("blocks.").map(|block| block.parse::<usize>().is_ok());
@@ -78,8 +83,8 @@ pub(crate) fn family(model: &Transformer) -> Option<ModelFamily> {
 }
 
 /// Checks that PEFT has the adapters of a run.
-fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), NotCovered> {
-    let not_covered = |reason: &str| Err(NotCovered(reason.to_owned()));
+fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
+    let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if lora.base.is_quantized() {
         return not_covered("a quantized base (bitsandbytes)");
@@ -87,48 +92,39 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), NotCovered> {
     if !lora.trained.is_empty() {
         return not_covered("layers trained beside adapters (lora.trained; PEFT: modules_to_save)");
     }
-    if lora.targets.iter().any(|target| peft_module(target).is_none()) {
-        return not_covered(
-            "adapters of stacked layers, which the library's class has apart: use \"all-linear\" or q_proj",
-        );
+    if let Some(stacked) = lora.targets.iter().find(|target| peft_module(target).is_none()) {
+        return Err(format!(
+            "adapters of a stacked layer ({stacked}): the library has q_proj, k_proj, .. apart"
+        ));
     }
     let is_of_one_dtype = lora.tables.is_none_or(|tables| dtype_of(tables.dtype()) == dtype(config))
         && (lora.tables.is_some() || dtype_of(strategy.params.dtype()) == dtype(config));
     if !is_of_one_dtype {
         return not_covered("a frozen base of several dtypes: set lora.base and lora.tables to the same one");
     }
+    let precision = strategy.precision.keyword();
     if dtype(config).is_half() && dtype_of(strategy.precision.dtype()) != dtype(config) {
-        return not_covered("matmuls of another dtype than the 16-bit base of adapters");
+        return Err(format!("precision = \"{precision}\" with a 16-bit base of another dtype"));
+    }
+    if dtype(config) == DType::F32 && strategy.params != StorageDtype::Fp32 {
+        return not_covered("an fp32 base with 16-bit params");
     }
     if strategy.residual != strategy.params {
         return not_covered("a residual stream of another dtype than the parameters");
+    }
+    if strategy.gradient_dtype != strategy.params {
+        return not_covered("gradient_dtype: gradients have the dtype of the adapters");
+    }
+    if strategy.loss_scale.is_some() && adapter_dtype(config) == DType::F16 {
+        return not_covered("a loss scale with fp16 adapters: GradScaler refuses their gradients");
     }
     let states = match strategy.optimizer_state {
         OptimizerState::Fp32 => DType::F32,
         OptimizerState::Bf16 => DType::BF16,
         OptimizerState::EightBit => return not_covered("8-bit optimizer states"),
     };
-    let has_states = !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0);
-    if config.trains() && has_states && states != adapter_dtype(config) {
+    if config.trains() && has_states(config) && states != adapter_dtype(config) {
         return not_covered("optimizer states of another dtype than the adapters");
     }
     Ok(())
-}
-
-/// The module in the library's classes that a target of adapters names.
-pub(crate) fn peft_module(target: &str) -> Option<&'static str> {
-    match target {
-        "attention.q" => Some("q_proj"),
-        "attention.k" => Some("k_proj"),
-        "attention.v" => Some("v_proj"),
-        "attention.out" => Some("o_proj"),
-        "mlp.gate" => Some("gate_proj"),
-        "mlp.up" => Some("up_proj"),
-        "mlp.out" => Some("down_proj"),
-        _ => None,
-    }
-}
-
-fn has_windows(model: &Transformer) -> bool {
-    (0..model.layers).any(|block| model.window_of(block).is_some_and(|window| window < model.context))
 }

@@ -22,16 +22,30 @@ struct Adapter {
     has_dropout: bool,
 }
 
+/// The module in the library's classes that a target of adapters names.
+pub(crate) fn peft_module(target: &str) -> Option<&'static str> {
+    match target {
+        "attention.q" => Some("q_proj"),
+        "attention.k" => Some("k_proj"),
+        "attention.v" => Some("v_proj"),
+        "attention.out" => Some("o_proj"),
+        "mlp.gate" => Some("gate_proj"),
+        "mlp.up" => Some("up_proj"),
+        "mlp.out" => Some("down_proj"),
+        _ => None,
+    }
+}
+
 /// Makes the parameters of a layer.
 #[derive(Clone, Copy)]
 pub(super) struct Maker<'a> {
-    pub(super) torch: &'a Torch,
-    pub(super) config: &'a RunConfig,
-    pub(super) is_trained: bool,
+    torch: &'a Torch,
+    config: &'a RunConfig,
+    is_trained: bool,
 }
 
 impl<'a> Maker<'a> {
-    /// Of a layer of the model. With adapters, the model is frozen.
+    /// The maker of a layer's parameters. With adapters, the model is frozen.
     pub(super) fn new(torch: &'a Torch, config: &'a RunConfig, layer: &str) -> Maker<'a> {
         let strategy = &config.strategy;
         let is_frozen = strategy.lora.is_some() || strategy.freeze.iter().any(|frozen| frozen == layer);
@@ -91,7 +105,12 @@ impl Linear {
 pub(super) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Tensor {
     match activation {
         Activation::GeluTanh => new_gelu(torch, &x),
-        _ => functions::activation(torch, x, activation),
+        Activation::ReluSquared => {
+            // The argument lives until the function returns.
+            let relu = functions::activation(torch, x.clone(), Activation::Relu);
+            functions::power(torch, &relu)
+        }
+        Activation::Gelu | Activation::Relu | Activation::Silu => functions::activation(torch, x, activation),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Models of the transformers library, 5.24: its classes, called as `model(input_ids=tokens, labels=labels).loss`.
 //!
-//! Variables of the library's Python live until their function returns or assigns them again. A tensor that no later
-//! request can meet, such as the argument of an operation that saves it, is not held twice here.
+//! Variables of the library's Python live until their function returns or assigns them again. Tensors that autograd also
+//! saves are not held a second time here.
 
 mod body;
 mod coverage;
@@ -12,10 +12,11 @@ mod layers;
 use std::rc::Rc;
 
 use self::body::Body;
-pub(crate) use self::coverage::{check, family, peft_module};
+pub(crate) use self::coverage::{check, family};
 use self::decoder::Decoder;
 use self::gpt2::Gpt2;
 use self::layers::Maker;
+pub(crate) use self::layers::peft_module;
 use crate::coverage::{NotCovered, returns_logits};
 use crate::functions;
 use crate::module::dtype_of;
@@ -58,8 +59,8 @@ impl CausalLm {
     }
 }
 
-/// Of the layers, every n-th that is checkpointed (`every_n_layers`).
-fn checkpointed_layers(config: &RunConfig) -> Option<usize> {
+/// `every_n_layers`: n, if every n-th layer is checkpointed.
+pub(crate) fn checkpointed_layers(config: &RunConfig) -> Option<usize> {
     match config.strategy.recompute {
         Recompute::Block => Some(1),
         Recompute::Every(every) => Some(every),
@@ -67,7 +68,7 @@ fn checkpointed_layers(config: &RunConfig) -> Option<usize> {
     }
 }
 
-/// The dtype of the model: that of the frozen base, if it has adapters.
+/// The dtype of the model: with adapters the base's, else that of `params`.
 pub(crate) fn dtype(config: &RunConfig) -> DType {
     let strategy = &config.strategy;
     let storage = strategy.lora.as_ref().map(|lora| lora.storage(strategy.params));

@@ -106,7 +106,9 @@ class Failed(Exception):
 def programs(version):
     """Versions other than the newest: a sample, of which each rule that differs has several programs."""
     is_newest = version == NEWEST
-    for experiment in EXPERIMENTS if is_newest else SAMPLED:
+    has_library = version != OLD_VERSION
+    experiments = EXPERIMENTS if is_newest else SAMPLED
+    for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), experiments):
         for strategy, keys in strategies(experiment).items():
             cards = CARDS if is_newest else ["a100", *OLD_CARDS] if version == OLD_VERSION else ["a100"]
             yield from (Program(version, experiment, strategy, "fused", card) for card in cards)
@@ -115,7 +117,7 @@ def programs(version):
                 yield Program(version, experiment, strategy, "for-loop", "a100")
             if {"recompute", "loss_chunks"} & keys.keys():
                 yield Program(version, experiment, strategy, "reentrant", "a100")
-    for experiment in DRAWN:
+    for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), DRAWN):
         for number, strategy in enumerate(strategies(experiment)):
             options = "reentrant" if number % 3 == 2 else "fused"
             yield Program(version, experiment, strategy, options, list(CARDS)[number % len(CARDS)])

@@ -1,5 +1,5 @@
-"""Runs a script of the transformers library under nullcuda, which has no values to read back: answers the one question that
-the library asks of its tensors, whether positions are those of several packed sequences. They are not.
+"""Runs a script of the transformers library under nullcuda, which has no values to read back: replaces the only check that reads
+values, whether positions are those of several packed sequences, by its result.
 
     python values.py train.py ...
 """
