@@ -125,8 +125,10 @@ fn short_notation_overrides_the_other_key() {
 }
 
 #[test]
-fn both_or_none_of_the_keys_are_errors() {
+fn keys_that_choose_no_configuration_are_errors() {
     let dir = TestFolder::new();
+    let name = error(&dir, "[model.hf]\nconfig = \"gpt2\"\ncontext = 64");
+    assert!(name.contains("write published = \"gpt2\" for the built-in configuration"), "{name}");
     let both = error(&dir, "[model.hf]\npublished = \"gpt2\"\nconfig = \"config.json\"");
     assert!(both.contains("has both `config` and `published`: choose one"), "{both}");
     let none = error(&dir, "[model.hf]\ncontext = 64");

@@ -17,6 +17,7 @@ mod unsupported;
 mod windows;
 mod write;
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -306,8 +307,13 @@ impl Source {
 
     fn of_file(path: &Path) -> Result<Source, Problem> {
         let text = regular::open_up_to(path, LARGEST_FILE).and_then(io::read_to_string).map_err(|error| {
-            let help = "use the path of a model's config.json or its folder; relative paths start at the folder of the \
-                        experiment file";
+            let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            let help = match published::find(name) {
+                Some(_) => format!("write published = \"{name}\" for the built-in configuration"),
+                None => "use the path of a model's config.json or its folder; relative paths start at the folder of \
+                         the experiment file"
+                    .to_owned(),
+            };
             Problem::new(format!("cannot read {}: {}", path.display(), regular::reason(&error))).help(help)
         })?;
         Source::parse(path, text)
