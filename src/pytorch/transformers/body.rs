@@ -1,5 +1,8 @@
 //! What the library's decoders share: the class without its head.
 
+use std::rc::Rc;
+
+use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -16,6 +19,42 @@ pub(super) trait Body {
     /// The last hidden states [B, T, C] of tokens [B, T], and the cache. Checkpointing turns the cache off where there is
     /// a graph.
     fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>);
+}
+
+/// A layer of a decoder. `arguments`: those of its call beside x [B, T, C].
+pub(super) trait Layer {
+    fn forward(
+        &self,
+        torch: &Torch,
+        x: &Tensor,
+        arguments: &[Tensor],
+        cache: Option<&mut Cache>,
+        trains: bool,
+    ) -> Tensor;
+}
+
+/// Calls the layers, of which every n-th is checkpointed. A checkpointed call holds its arguments, and has no cache.
+pub(super) fn call_layers<L: Layer + 'static>(
+    torch: &Torch,
+    layers: &[Rc<L>],
+    mut x: Tensor,
+    arguments: &[Tensor],
+    checkpointed: Option<usize>,
+    mut cache: Option<&mut Cache>,
+    trains: bool,
+) -> Tensor {
+    for (index, layer) in layers.iter().enumerate() {
+        x = match checkpointed {
+            Some(every) if index.is_multiple_of(every) => {
+                let (layer, held) = (Rc::clone(layer), arguments.to_vec());
+                let function = move |torch: &Torch, x: &Tensor| layer.forward(torch, x, &held, None, true);
+                let closure = arguments.to_vec();
+                checkpoint(torch, Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }, &x)
+            }
+            _ => layer.forward(torch, &x, arguments, cache.as_deref_mut(), trains),
+        };
+    }
+    x
 }
 
 /// `enable_input_require_grads`: with checkpoints, embeddings without a gradient are made leaves that require one.

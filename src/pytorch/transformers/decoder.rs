@@ -5,9 +5,8 @@
 
 use std::rc::Rc;
 
-use super::body::{Body, Cache, Positions, gradient_layout, require_gradients};
+use super::body::{Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients};
 use super::layers::{Linear, Maker, activation, rms_norm, rotary_embedding};
-use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -17,7 +16,7 @@ use spec::{MlpActivation, RunConfig, Transformer};
 pub(super) struct Decoder {
     /// [V, C]
     embedding: Tensor,
-    layers: Vec<Rc<Layer>>,
+    layers: Vec<Rc<DecoderLayer>>,
     /// [C]
     norm: Tensor,
     /// `inv_freq` and its copy, [D/2].
@@ -28,7 +27,7 @@ pub(super) struct Decoder {
 }
 
 /// `LlamaDecoderLayer`
-struct Layer {
+struct DecoderLayer {
     attention: Attention,
     gate: Linear,
     up: Linear,
@@ -57,7 +56,7 @@ impl Decoder {
     pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Decoder {
         let maker = |layer: &str| Maker::new(torch, config, layer);
         let embedding = maker("embedding").parameter(&[model.vocabulary, model.d_model]);
-        let layer = |index: usize| Rc::new(Layer::new(maker(&format!("blocks.{index}")), model));
+        let layer = |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model));
         let layers = (0..model.layers).map(layer).collect();
         let norm = maker("head").parameter(&[model.d_model]);
         let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
@@ -86,25 +85,19 @@ impl Body for Decoder {
         if cache.is_none() {
             positions.find_packed_sequences(torch);
         }
-        let rotation = rotary_embedding(torch, tokens.shape().last(), self.head_dim, embeddings.dtype());
-        let mut x = embeddings.clone();
-        for (index, layer) in self.layers.iter().enumerate() {
-            x = match checkpointed {
-                Some(every) if index.is_multiple_of(every) => {
-                    checkpoint(torch, layer.checkpointed(positions.tensor(), &rotation), &x)
-                }
-                _ => layer.forward(torch, &x, &rotation, cache.as_mut(), trains),
-            };
-        }
+        let [cos, sin] = rotary_embedding(torch, tokens.shape().last(), self.head_dim, embeddings.dtype());
+        let arguments = [positions.tensor().clone(), cos, sin];
+        let x = embeddings.clone();
+        let x = call_layers(torch, &self.layers, x, &arguments, checkpointed, cache.as_mut(), trains);
         (rms_norm(torch, &x, &self.norm), cache)
     }
 }
 
-impl Layer {
-    fn new(maker: Maker<'_>, model: &Transformer) -> Layer {
+impl DecoderLayer {
+    fn new(maker: Maker<'_>, model: &Transformer) -> DecoderLayer {
         let MlpActivation::Gate(activation) = model.activation else { unreachable!("checked: a gate") };
         let (channels, width) = (model.d_model, model.d_ff);
-        Layer {
+        DecoderLayer {
             attention: Attention::new(maker, model),
             gate: maker.linear("mlp.gate", channels, width, model.bias),
             up: maker.linear("mlp.up", channels, width, model.bias),
@@ -120,40 +113,6 @@ impl Layer {
         self.attention.parameters().chain(mlp).chain([&self.input_norm, &self.post_attention_norm])
     }
 
-    /// Its call as a function of x, which holds the other arguments.
-    fn checkpointed(self: &Rc<Layer>, positions: &Tensor, rotation: &[Tensor; 2]) -> Checkpointed {
-        let closure = [positions].into_iter().chain(rotation).cloned().collect();
-        let (layer, positions, rotation) = (Rc::clone(self), positions.clone(), rotation.clone());
-        let function = move |torch: &Torch, x: &Tensor| {
-            let _argument = &positions;
-            layer.forward(torch, x, &rotation, None, true)
-        };
-        Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }
-    }
-
-    /// x [B, T, C]
-    fn forward(
-        &self,
-        torch: &Torch,
-        x: &Tensor,
-        rotation: &[Tensor; 2],
-        cache: Option<&mut Cache>,
-        trains: bool,
-    ) -> Tensor {
-        let x = {
-            let attended = {
-                let normed = rms_norm(torch, x, &self.input_norm);
-                self.attention.forward(torch, &normed, rotation, cache, trains)
-            };
-            functions::add(torch, x, &attended)
-        };
-        let output = {
-            let normed = rms_norm(torch, &x, &self.post_attention_norm);
-            self.mlp(torch, &normed, trains)
-        };
-        functions::add(torch, &x, &output)
-    }
-
     /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
     fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
         let product = {
@@ -162,6 +121,32 @@ impl Layer {
             functions::mul(torch, &gate, &up)
         };
         self.down.forward(torch, &product, trains)
+    }
+}
+
+impl Layer for DecoderLayer {
+    /// `arguments`: positions, cosines and sines.
+    fn forward(
+        &self,
+        torch: &Torch,
+        x: &Tensor,
+        arguments: &[Tensor],
+        cache: Option<&mut Cache>,
+        trains: bool,
+    ) -> Tensor {
+        let [_, cos, sin] = arguments else { unreachable!("three arguments") };
+        let x = {
+            let attended = {
+                let normed = rms_norm(torch, x, &self.input_norm);
+                self.attention.forward(torch, &normed, [cos, sin], cache, trains)
+            };
+            functions::add(torch, x, &attended)
+        };
+        let output = {
+            let normed = rms_norm(torch, &x, &self.post_attention_norm);
+            self.mlp(torch, &normed, trains)
+        };
+        functions::add(torch, &x, &output)
     }
 }
 
@@ -192,7 +177,7 @@ impl Attention {
         &self,
         torch: &Torch,
         x: &Tensor,
-        [cos, sin]: &[Tensor; 2],
+        [cos, sin]: [&Tensor; 2],
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor {

@@ -4,9 +4,8 @@
 
 use std::rc::Rc;
 
-use super::body::{Body, Cache, Positions, gradient_layout, require_gradients};
+use super::body::{Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients};
 use super::layers::{Maker, activation};
-use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -119,16 +118,30 @@ impl Body for Gpt2 {
         if self.has_dropout && trains {
             x = functions::dropout(torch, &x);
         }
-        for (index, block) in self.blocks.iter().enumerate() {
-            x = match checkpointed {
-                Some(every) if index.is_multiple_of(every) => {
-                    checkpoint(torch, block.checkpointed(positions.tensor()), &x)
-                }
-                _ => block.forward(torch, &x, cache.as_mut(), trains),
-            };
-        }
+        let arguments = [positions.tensor().clone()];
+        x = call_layers(torch, &self.blocks, x, &arguments, checkpointed, cache.as_mut(), trains);
         x = self.norm.forward(torch, &x);
         (x, cache)
+    }
+}
+
+impl Layer for Block {
+    fn forward(
+        &self,
+        torch: &Torch,
+        x: &Tensor,
+        _arguments: &[Tensor],
+        cache: Option<&mut Cache>,
+        trains: bool,
+    ) -> Tensor {
+        let normed = self.first_norm.forward(torch, x);
+        // The variable lives until the block returns.
+        let attended = self.attention(torch, &normed, cache, trains);
+        let x = functions::add(torch, &attended, x);
+        drop(normed);
+        let normed = self.second_norm.forward(torch, &x);
+        let output = self.mlp(torch, &normed, trains);
+        functions::add(torch, &x, &output)
     }
 }
 
@@ -155,29 +168,6 @@ impl Block {
         let mlp = [&self.up, &self.down].map(Conv1d::parameters);
         let norms = [&self.first_norm, &self.second_norm].map(Norm::parameters);
         [norms[0], attention[0], attention[1], norms[1], mlp[0], mlp[1]].into_iter().flatten()
-    }
-
-    /// Its call as a function of x, which holds the other arguments.
-    fn checkpointed(self: &Rc<Block>, positions: &Tensor) -> Checkpointed {
-        let (block, positions) = (Rc::clone(self), positions.clone());
-        let closure = vec![positions.clone()];
-        let function = move |torch: &Torch, x: &Tensor| {
-            let _argument = &positions;
-            block.forward(torch, x, None, true)
-        };
-        Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }
-    }
-
-    /// x [B, T, C]
-    fn forward(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {
-        let normed = self.first_norm.forward(torch, x);
-        // The variable lives until the block returns.
-        let attended = self.attention(torch, &normed, cache, trains);
-        let x = functions::add(torch, &attended, x);
-        drop(normed);
-        let normed = self.second_norm.forward(torch, &x);
-        let output = self.mlp(torch, &normed, trains);
-        functions::add(torch, &x, &output)
     }
 
     fn attention(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {

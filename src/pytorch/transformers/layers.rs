@@ -7,7 +7,6 @@ use ops::Activation;
 use spec::RunConfig;
 
 /// `nn.Linear`, or PEFT's `lora.Linear` around it.
-#[derive(Clone)]
 pub(super) struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
@@ -15,7 +14,6 @@ pub(super) struct Linear {
 }
 
 /// PEFT's factors `lora_A` [R, K] and `lora_B` [M, R] of a layer with K inputs and M outputs.
-#[derive(Clone)]
 struct Adapter {
     a: Tensor,
     b: Tensor,
@@ -128,7 +126,8 @@ fn new_gelu(torch: &Torch, x: &Tensor) -> Tensor {
     functions::mul(torch, &half, &increased)
 }
 
-/// `LlamaRMSNorm`: in fp32, and back. x [.., C], weight [C].
+/// `LlamaRMSNorm`: in fp32, and back. x [.., C], weight [C]. Unlike in `functions::rms_norm`, the variance is a variable, which
+/// lives until the function returns.
 pub(super) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
     let dtype = x.dtype();
     let x = functions::cast(torch, x, DType::F32);
