@@ -7,8 +7,9 @@ use spec::{
 };
 
 use crate::card::Card;
-use crate::module::attending;
-use crate::transformers;
+use crate::module::{attending, dtype_of};
+use crate::tensor::DType;
+use crate::{trainer, transformers};
 use graph::Graph;
 use ops::{AttentionConfig, Op, OpKind, TensorType};
 
@@ -41,8 +42,11 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         Recompute::Save(kinds) => selective(config, kinds, options)?,
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
-    if options.program == TorchProgram::Transformers {
-        transformers::check(config)?;
+    if options.program.is_of_library() {
+        transformers::check(config, options.program)?;
+    }
+    if options.program == TorchProgram::Trainer {
+        trainer::check(config)?;
     }
     let updates_in_backward = config.trains() && strategy.update == Update::InBackward;
     if options.checkpoint == TorchCheckpoint::Reentrant && strategy.loss_chunks > 1 && updates_in_backward {
@@ -255,6 +259,15 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
             not_covered("optimizer_state = \"bf16\" with master weights: torch.optim uses their dtype")
         }
         _ => Ok(()),
+    }
+}
+
+/// The dtype of autocast, if the run has it: matmuls in 16 bits beside fp32 parameters.
+pub(crate) fn autocast(config: &RunConfig) -> Option<DType> {
+    let strategy = &config.strategy;
+    match strategy.params {
+        StorageDtype::Fp32 => Some(dtype_of(strategy.precision.dtype())).filter(|dtype| dtype.is_half()),
+        StorageDtype::Bf16 | StorageDtype::Fp16 => None,
     }
 }
 

@@ -20,6 +20,11 @@ impl GradScaler {
         })
     }
 
+    /// The sum of the overflow flags of unscaled gradients, which `scaler.step` gives a fused optimizer.
+    pub(crate) fn sum_of_overflows(torch: &Torch) -> Option<Tensor> {
+        (torch.options.optimizer == TorchOptimizer::Fused).then(|| torch.scalar(DType::F32))
+    }
+
     /// `scaler.unscale_(optimizer)`, or what `scaler.step(optimizer)` makes for an optimizer that takes the scale
     /// itself. Returns what lives until the step is over.
     pub(crate) fn unscale(torch: &Torch, implementation: TorchOptimizer, explicitly: bool) -> Vec<Tensor> {

@@ -27,6 +27,7 @@ mod snapshot;
 mod tensor;
 mod torch;
 mod trained;
+mod trainer;
 mod transformers;
 mod workspace;
 

@@ -98,12 +98,12 @@ impl Optimizer {
     }
 
     /// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`: a norm of each gradient, the norm of these, and the
-    /// coefficient.
-    pub(crate) fn clip(&self, torch: &Torch) {
+    /// coefficient. Returns the norm.
+    pub(crate) fn clip(&self, torch: &Torch) -> Option<Tensor> {
         // Elements that a block of the multi-tensor kernel takes.
         const CHUNK: usize = 65536;
         let gradients: Vec<Tensor> = self.parameters().filter_map(Tensor::grad).collect();
-        let Some(dtype) = gradients.first().map(Tensor::dtype) else { return };
+        let dtype = gradients.first().map(Tensor::dtype)?;
         let norms: Vec<Tensor> = {
             let chunks = gradients.iter().map(|gradient| gradient.elements().div_ceil(CHUNK));
             let count = gradients.len();
@@ -131,6 +131,6 @@ impl Optimizer {
             torch.scalar(dtype)
         };
         let _clamped = torch.scalar(dtype);
-        drop(total);
+        Some(total)
     }
 }

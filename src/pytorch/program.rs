@@ -8,7 +8,7 @@ use crate::autograd::backward;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
-use crate::module::{Module, dtype_of};
+use crate::module::Module;
 use crate::network::Network;
 use crate::optimizer::{Kind, Optimizer};
 use crate::outputs::Outputs;
@@ -17,11 +17,12 @@ use crate::sequence::{Event, Phase, Purpose, Sequence};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use crate::trained::TrainedParameter;
+use crate::trainer::Trainer;
 use crate::transformers::CausalLm;
 use graph::forward_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
-    RunConfig, StorageDtype, TorchOptimizer, TorchOptions, TorchProgram, TorchVersion, Update,
+    RunConfig, TorchOptimizer, TorchOptions, TorchProgram, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -42,8 +43,21 @@ pub fn sequence(
     rules.check(&card)?;
     rules.check_library(options)?;
     let torch = Torch::new(card, rules, options);
-    let mut program = Program::start(&torch, config)?;
-    torch.with_purpose(Purpose::Activation, || program.run());
+    match options.program {
+        TorchProgram::Modules | TorchProgram::Transformers => {
+            let mut program = Program::start(&torch, config)?;
+            recorded(&torch, || program.run())
+        }
+        TorchProgram::Trainer => {
+            let mut program = Trainer::start(&torch, config)?;
+            recorded(&torch, || program.run())
+        }
+    }
+}
+
+/// Runs a program. Returns its sequence, in which what the program still holds is not released.
+fn recorded(torch: &Torch, run: impl FnOnce()) -> Result<Sequence, NotCovered> {
+    torch.with_purpose(Purpose::Activation, run);
     match torch.refused.take() {
         Some(reason) => Err(reason),
         None => Ok(torch.take_sequence()),
@@ -92,10 +106,6 @@ impl<'a> Program<'a> {
         let optimizer = optimizer(config, &trained, torch.options.optimizer);
         register_hooks(config, &trained, &optimizer);
         let strategy = &config.strategy;
-        let autocast = match strategy.params {
-            StorageDtype::Fp32 => Some(dtype_of(strategy.precision.dtype())).filter(|dtype| dtype.is_half()),
-            StorageDtype::Bf16 | StorageDtype::Fp16 => None,
-        };
         let scales =
             config.trains() && strategy.precision == Precision::Fp16 && strategy.loss_scale.is_some();
         Ok(Program {
@@ -105,7 +115,7 @@ impl<'a> Program<'a> {
             trained,
             optimizer,
             scaler: scales.then(GradScaler::default),
-            autocast,
+            autocast: coverage::autocast(config),
             leaked: Vec::new(),
         })
     }
@@ -211,9 +221,8 @@ impl<'a> Program<'a> {
         if clips {
             self.optimizer.borrow().clip(torch);
         }
-        // A fused optimizer is given the sum of the overflow flags of unscaled gradients.
-        let sums = clips && torch.options.optimizer == TorchOptimizer::Fused && self.scaler.is_some();
-        let overflows = sums.then(|| torch.scalar(DType::F32));
+        let overflows =
+            self.scaler.as_ref().filter(|_| clips).and_then(|_| GradScaler::sum_of_overflows(torch));
         self.optimizer.borrow_mut().step(torch);
         drop((unscaled, overflows));
         self.optimizer.borrow().zero_grad(frees);
@@ -305,7 +314,9 @@ impl<'a> Modules<'a> {
         let graph_of_full = graph(config.micro_batch());
         let full: Rc<dyn Network> = match torch.options.program {
             TorchProgram::Modules => Module::new(torch, config, graph_of_full)?,
-            TorchProgram::Transformers => Rc::new(CausalLm::new(torch, config, &graph_of_full)?),
+            TorchProgram::Transformers | TorchProgram::Trainer => {
+                Rc::new(CausalLm::new(torch, config, &graph_of_full)?)
+            }
         };
         let tail = config.tail().map(|samples| full.resized(graph(samples)));
         Ok(Modules { config, full, tail, others: RefCell::default() })
@@ -335,7 +346,7 @@ impl<'a> Modules<'a> {
 }
 
 /// The optimizer of a run. Parameters with and without weight decay are groups of their own.
-fn optimizer(
+pub(crate) fn optimizer(
     config: &RunConfig,
     trained: &[TrainedParameter],
     kind: TorchOptimizer,

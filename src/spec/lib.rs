@@ -27,8 +27,8 @@ pub use schema::memory::{MemoryKey, ProgramKey};
 pub use schema::model::*;
 pub use schema::optimizer::*;
 pub use schema::plan::{
-    AllocConf, Framework, PlanKeys, TRANSFORMERS_VERSION, TorchCheckpoint, TorchOptimizer, TorchOptions,
-    TorchProgram, TorchVersion,
+    ACCELERATE_VERSION, AllocConf, Framework, PlanKeys, TRANSFORMERS_VERSION, TorchCheckpoint,
+    TorchOptimizer, TorchOptions, TorchProgram, TorchVersion,
 };
 pub use schema::reference::{KeyReference, key_reference};
 pub use schema::repeats::{Repeats, UntilPrecise};

@@ -258,6 +258,12 @@ fn torch_program_selects_the_library() {
         rows.into_iter().find(|row| row["strategy"] == strategy).unwrap()
     };
     let (modules, library) = (of(&[], "plain"), of(&set, "plain"));
+    let trainer = of(&["--set", "plan.torch_program=trainer"], "plain");
+    assert_ne!(library["torch_peak_bytes"], trainer["torch_peak_bytes"]);
+    assert_eq!(
+        trainer["torch_program"],
+        "PyTorch 2.15 with Trainer of transformers 5.24 and Accelerate 1.15"
+    );
     assert_ne!(modules["torch_peak_bytes"], library["torch_peak_bytes"]);
     assert_eq!(modules["torch_program"], "PyTorch 2.15");
     assert_eq!(library["torch_program"], "PyTorch 2.15 with transformers 5.24");
@@ -305,6 +311,37 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
     insta::assert_snapshot!("library_reasons", plain.chain(adapters).collect::<String>());
 }
 
+/// For each key that `Trainer` lacks, the reason.
+#[test]
+fn runs_that_trainer_does_not_have_are_not_predicted() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let reason = |set: &[&str]| {
+        let set = set.iter().flat_map(|set| ["--set", set]);
+        let more: Vec<&str> = ["--set", "plan.torch_program=trainer"].into_iter().chain(set).collect();
+        let rows = rows(&dir, "a.toml", &more);
+        let row = rows.iter().find(|row| row["strategy"] == "plain").unwrap();
+        assert!(row["torch_peak_bytes"].is_null(), "{more:?}");
+        format!("{}\n  {}\n", more[3..].join(" "), row["torch_fits"].as_str().unwrap())
+    };
+    let reasons = [
+        reason(&["measure.what=inference"]),
+        reason(&["train.batch_size=5", "strategies.plain.accumulate=2"]),
+        reason(&["strategies.plain.update=in_backward"]),
+        reason(&["strategies.plain.gradients=zero"]),
+        reason(&["strategies.plain.keep=[\"head.logits\"]"]),
+        reason(&["strategies.plain.leak=loss"]),
+        reason(&["strategies.plain.allocator=caching", "strategies.plain.empty_cache=step"]),
+        reason(&["evaluation={every=1,batches=1}", "strategies.plain.evaluation_pass=grad"]),
+        reason(&["strategies.plain.params=bf16", "strategies.plain.residual=bf16"]),
+        reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=off"]),
+        reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=128.0"]),
+        reason(&["train.optimizer.adamw.decay=all"]),
+        reason(&["strategies.plain.attention=materialized"]),
+    ];
+    insta::assert_snapshot!("trainer_reasons", reasons.concat());
+}
+
 /// The settings must be in the environment before PyTorch is imported.
 #[test]
 fn exported_script_has_the_settings_of_the_allocator() {
@@ -344,7 +381,7 @@ fn mistakes_state_the_way_out() {
         set("plan.as=torch"),
         set("plan.torch_version=2.11"),
         set("plan.torch_version=\"2.12\""),
-        set("plan.torch_program=trainer"),
+        set("plan.torch_program=lightning"),
         set("plan.torch_optimizer=multi_tensor"),
         set("plan.torch_checkpoint=true"),
         set("plan.alloc_conf=true"),

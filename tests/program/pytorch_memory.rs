@@ -178,10 +178,9 @@ struct Run {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), Run> {
-    ["gpt", "llama", "large", "drawn", "padded", "transformers", "transformers-gpt", "transformers-drawn"]
-        .into_iter()
-        .flat_map(expanded)
-        .collect()
+    let plain = ["gpt", "llama", "large", "drawn", "padded"];
+    let of_library = ["transformers", "transformers-gpt", "transformers-drawn", "trainer"];
+    plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }
 
 /// The runs of an experiment, by experiment and strategy.

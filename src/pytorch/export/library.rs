@@ -7,43 +7,33 @@ use crate::transformers::{self, peft_module};
 use spec::{ModelFamily, TorchProgram};
 
 impl Script<'_> {
-    pub(super) fn is_of_library(&self) -> bool {
-        self.options.program == TorchProgram::Transformers
-    }
-
-    pub(super) fn library_imports(&self) -> &'static str {
-        match self.config.strategy.lora {
-            Some(_) => {
-                "from peft import LoraConfig, get_peft_model\n\
-                 from transformers import AutoConfig, AutoModelForCausalLM\n"
+    pub(super) fn library_imports(&self) -> String {
+        let classes = match self.options.program {
+            TorchProgram::Modules => return String::new(),
+            TorchProgram::Transformers => "AutoConfig, AutoModelForCausalLM",
+            TorchProgram::Trainer => {
+                "AutoConfig, AutoModelForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments"
             }
-            None => "from transformers import AutoConfig, AutoModelForCausalLM\n",
-        }
+        };
+        let peft = match self.config.strategy.lora {
+            Some(_) => "from peft import LoraConfig, get_peft_model\n",
+            None => "",
+        };
+        format!("{peft}from transformers import {classes}\n")
     }
 
     /// The class that has the library's model, and is called as the script's own.
     pub(super) fn library_model(&mut self) {
-        let configuration = self.model.hf_configuration().expect("coverage was checked");
-        let dtype = match transformers::dtype(self.config) {
-            DType::BF16 => "torch.bfloat16",
-            DType::F16 => "torch.float16",
-            _ => "torch.float32",
-        };
+        self.library_configuration();
         self.lines(&[
-            "",
-            "# The model's config.json.",
-            &format!("CONFIG = json.loads('''{}''')", configuration.fields),
             "",
             "",
             "class Network(nn.Module):",
             "    def __init__(self):",
             "        super().__init__()",
-            "        config = AutoConfig.for_model(**CONFIG)",
-            "        self.model = AutoModelForCausalLM.from_config(",
-            &format!("            config, attn_implementation=\"sdpa\", dtype={dtype}"),
-            "        )",
-            "        self.model.train()",
         ]);
+        self.library_class();
+        self.line("        self.model.train()");
         if let Some(every) = transformers::checkpointed_layers(self.config) {
             let reentrant = self.reentrant();
             self.line(&format!(
@@ -61,7 +51,32 @@ impl Script<'_> {
         }
     }
 
-    fn adapters(&mut self) {
+    pub(super) fn library_configuration(&mut self) {
+        let configuration = self.model.hf_configuration().expect("coverage was checked");
+        self.lines(&[
+            "",
+            "# The model's config.json.",
+            &format!("CONFIG = json.loads('''{}''')", configuration.fields),
+        ]);
+    }
+
+    /// `self.model` becomes the model, with its own initial parameters.
+    pub(super) fn library_class(&mut self) {
+        let dtype = match transformers::dtype(self.config) {
+            DType::BF16 => "torch.bfloat16",
+            DType::F16 => "torch.float16",
+            _ => "torch.float32",
+        };
+        self.lines(&[
+            "        config = AutoConfig.for_model(**CONFIG)",
+            "        self.model = AutoModelForCausalLM.from_config(",
+            &format!("            config, attn_implementation=\"sdpa\", dtype={dtype}"),
+            "        )",
+        ]);
+    }
+
+    /// `self.model` gets PEFT's adapters, if the run has some.
+    pub(super) fn adapters(&mut self) {
         let Some(lora) = &self.config.strategy.lora else { return };
         let modules: Vec<_> = lora.targets.iter().filter_map(|target| peft_module(target)).collect();
         let own_dtype = match transformers::adapter_dtype(self.config) {

@@ -4,6 +4,7 @@ mod library;
 mod master_weights;
 mod model;
 mod network;
+mod trainer;
 mod training;
 
 use std::fmt::Write;
@@ -14,8 +15,10 @@ use crate::coverage::{self, NotCovered};
 use crate::program::{self, STEPS};
 use spec::{Model, RunConfig, TorchOptions, TorchProgram, Transformer};
 
-/// The functions that do not depend on the run.
+/// The functions that do not depend on the run, and the main program: one for each kind of training loop.
+const FUNCTIONS: &str = include_str!("functions.py");
 const MAIN: &str = include_str!("main.py");
+const TRAINER_MAIN: &str = include_str!("trainer.py");
 
 /// What a script holds of its prediction.
 #[derive(Debug, Default)]
@@ -56,13 +59,28 @@ struct Script<'a> {
 impl Script<'_> {
     fn write(mut self, prediction: &ScriptPrediction<'_>) -> String {
         self.constants(prediction);
-        match self.is_of_library() {
-            true => self.library_model(),
-            false => self.write_model(),
-        }
+        let main = match self.options.program {
+            TorchProgram::Modules => {
+                self.write_model();
+                self.write_loop()
+            }
+            TorchProgram::Transformers => {
+                self.library_model();
+                self.write_loop()
+            }
+            TorchProgram::Trainer => {
+                self.write_trainer();
+                TRAINER_MAIN
+            }
+        };
+        self.text + FUNCTIONS + main
+    }
+
+    /// A training loop of the script's own.
+    fn write_loop(&mut self) -> &'static str {
         self.master_weight_hooks();
         self.write_training();
-        self.text + MAIN
+        MAIN
     }
 
     fn line(&mut self, line: &str) {
@@ -88,10 +106,12 @@ impl Script<'_> {
         let steps = coverage::simulated_steps(self.config).unwrap_or(STEPS);
         let title = prediction.title.replace('"', "'");
         let set = |(variable, value): &(&str, String)| format!("os.environ[{variable:?}] = {value:?}\n");
-        let (words, library) = match self.is_of_library() {
-            true => ("with the library's model", self.library_imports()),
-            false => ("as plain PyTorch", ""),
+        let words = match self.options.program {
+            TorchProgram::Modules => "as plain PyTorch",
+            TorchProgram::Transformers => "with the library's model",
+            TorchProgram::Trainer => "with the library's Trainer",
         };
+        let library = self.library_imports();
         let settings = prediction.allocator.as_ref().map(set).unwrap_or_default();
         let _ = write!(
             self.text,

@@ -62,7 +62,7 @@ impl Script<'_> {
                 if packs { " + [read_starts(dump)]" } else { "" }
             ),
         ]);
-        match self.is_of_library() {
+        match self.options.program.is_of_library() {
             true => self.library_batches(),
             false => {
                 self.lines(&["        self.model = Network()", "        load_parameters(self.model, dump)"])
@@ -71,7 +71,7 @@ impl Script<'_> {
         for layer in &strategy.freeze {
             // Modules that the script has outside the graph's layers.
             let names = match layer.as_str() {
-                layer if self.is_of_library() => self.library_names(layer),
+                layer if self.options.program.is_of_library() => self.library_names(layer),
                 "embedding" => "\"embedding\", \"positions\"".to_owned(),
                 "head" => "\"head\", \"norm\"".to_owned(),
                 layer => format!("{layer:?}"),
@@ -83,7 +83,7 @@ impl Script<'_> {
             StorageDtype::Bf16 => "torch.bfloat16",
             StorageDtype::Fp16 => "torch.float16",
         };
-        let casts = !dtype.is_empty() && !self.is_of_library();
+        let casts = !dtype.is_empty() && !self.options.program.is_of_library();
         self.line_if(casts, &format!("        self.model.to({dtype})"));
         self.line("        self.model.to(device)");
         self.line_if(
@@ -106,15 +106,20 @@ impl Script<'_> {
         self.evaluation();
     }
 
-    fn optimizer(&mut self) {
-        let implementation = match self.options.optimizer {
+    /// The arguments that choose the optimizer's implementation.
+    pub(super) fn implementation(&self) -> &'static str {
+        match self.options.optimizer {
             TorchOptimizer::Fused => ", fused=True",
             TorchOptimizer::Foreach => ", foreach=True",
             TorchOptimizer::ForLoop => ", foreach=False, fused=False",
-        };
+        }
+    }
+
+    /// The class of `torch.optim`, its other arguments, and the weight decay.
+    pub(super) fn optimizer_class(&self) -> (&'static str, String, f64) {
         let adam =
             |lr: f64, betas: (f64, f64), epsilon: f64| format!("lr={lr:?}, betas={betas:?}, eps={epsilon:?}");
-        let (name, options, decay) = match &self.config.train.optimizer {
+        match &self.config.train.optimizer {
             Optimizer::AdamW(own) => {
                 ("AdamW", adam(own.lr, (own.beta1, own.beta2), own.epsilon), own.weight_decay)
             }
@@ -132,7 +137,12 @@ impl Script<'_> {
                 sgd.weight_decay,
             ),
             Optimizer::Lion(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => unreachable!("not covered"),
-        };
+        }
+    }
+
+    fn optimizer(&mut self) {
+        let (name, options, decay) = self.optimizer_class();
+        let implementation = self.implementation();
         let groups = self.config.train.optimizer.groups();
         let decayed = if groups[0].decays(1) { "True" } else { "parameter.dim() > 1" };
         let trained = match coverage::has_master_weights(self.config) {
@@ -232,7 +242,7 @@ impl Script<'_> {
         let share = if coverage::masks_targets(self.config) { "share" } else { "len(tokens) / BATCH" };
         // PyTorch's mean of a micro-batch ignores masked targets; the step's mean is over all that are not masked.
         // The library ignores the first label.
-        let first = if self.is_of_library() { "[:, 1:]" } else { "" };
+        let first = if self.options.program.is_of_library() { "[:, 1:]" } else { "" };
         self.line_if(
             coverage::masks_targets(self.config),
             &format!(

@@ -76,6 +76,13 @@ pub(crate) fn scale(torch: &Torch, x: &Tensor) -> Tensor {
     unary(torch, x, &[])
 }
 
+/// `x *= number`; nothing is saved.
+pub(crate) fn scale_in_place(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), Some(x), &[x], &[], |torch, backward| {
+        vec![torch.like(backward.gradient()).into()]
+    })
+}
+
 /// `-x`
 pub(super) fn negative(torch: &Torch, x: &Tensor) -> Tensor {
     unary(torch, x, &[])

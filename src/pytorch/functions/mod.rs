@@ -18,13 +18,13 @@ pub(crate) use attention::{Heads, is_flash, is_unfused, manual_attention, scaled
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
 pub(crate) use elementwise::{
-    activation, add, add_number, mean_last, mul, power, rsqrt, scale, soft_cap, tanh,
+    activation, add, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap, tanh,
 };
 pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use linear::{addmm, linear};
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
-pub(crate) use reduce::sum_to;
+pub(crate) use reduce::{count, sum_to};
 pub(crate) use rotary::rotate;
 pub(crate) use views::{Layout, chunk_rows, concatenated, full_slices, heads, split};
 

@@ -31,6 +31,23 @@ pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType)
     output
 }
 
+/// The number of true elements, `x.sum()` in i64, which the kernel sums after a cast.
+pub(crate) fn count(torch: &Torch, x: &Tensor) -> Tensor {
+    // Threads of a block, and their least number of values if several blocks share the sum.
+    const THREADS: usize = 512;
+    const SHARED: usize = 256;
+    let output = torch.scalar(DType::I64);
+    let _cast = torch.tensor(x.shape(), DType::I64);
+    let values = x.elements().div_ceil(THREADS);
+    if values >= SHARED {
+        let target = torch.card.multiprocessors * (torch.card.threads / THREADS);
+        let blocks = target.min(values.div_ceil(16)).max(values.div_ceil(SHARED));
+        let _sums = torch.storage(8 * blocks as u64);
+        let _semaphore = torch.storage(4);
+    }
+    output
+}
+
 /// Sums a gradient to the shape of a broadcast input.
 pub(crate) fn sum_to(torch: &Torch, gradient: Tensor, shape: Shape) -> Tensor {
     if gradient.shape() == shape {

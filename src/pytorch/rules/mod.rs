@@ -10,7 +10,7 @@ mod v2_6;
 
 use crate::card::Card;
 use crate::coverage::NotCovered;
-use spec::{AllocConf, KeywordEnum, TRANSFORMERS_VERSION, TorchOptions, TorchProgram, TorchVersion};
+use spec::{AllocConf, KeywordEnum, TRANSFORMERS_VERSION, TorchOptions, TorchVersion};
 
 /// The rules of a version.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Rules {
 
     /// Checks that the library's programs were recorded with the version.
     pub(crate) fn check_library(&self, options: TorchOptions) -> Result<(), NotCovered> {
-        match options.program == TorchProgram::Transformers && !self.library {
+        match options.program.is_of_library() && !self.library {
             true => Err(NotCovered(format!(
                 "transformers {TRANSFORMERS_VERSION} with PyTorch {}",
                 self.version.keyword()

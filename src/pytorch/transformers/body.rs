@@ -7,6 +7,7 @@ use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
+use spec::TorchProgram;
 
 /// A decoder without its head.
 pub(super) trait Body {
@@ -63,6 +64,11 @@ pub(super) fn require_gradients(embeddings: Tensor, checkpointed: Option<usize>)
         Some(_) if !embeddings.requires_grad() => embeddings.leaf(),
         _ => embeddings,
     }
+}
+
+/// Whether the model has a cache where it is not checkpointed: `Trainer` sets `use_cache=False`.
+pub(super) fn uses_cache(torch: &Torch) -> bool {
+    torch.options.program != TorchProgram::Trainer
 }
 
 /// `DynamicCache`: the keys and values of the layers so far.

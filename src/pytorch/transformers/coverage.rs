@@ -7,13 +7,13 @@ use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
     Attention, KeywordEnum, Lora, ModelFamily, OptimizerState, Recompute, RunConfig, StorageDtype,
-    TRANSFORMERS_VERSION, Transformer,
+    TRANSFORMERS_VERSION, TorchProgram, Transformer,
 };
 
 /// Checks that the prediction covers a run with the model of the library.
-pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
-    let not_covered =
-        |reason: String| Err(NotCovered(format!("{reason} (torch_program = \"transformers\")")));
+pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), NotCovered> {
+    let program = program.keyword();
+    let not_covered = |reason: String| Err(NotCovered(format!("{reason} (torch_program = \"{program}\")")));
     let Some(model) = config.model.transformer() else {
         return not_covered("a model other than a transformer".to_owned());
     };

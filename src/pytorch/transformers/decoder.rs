@@ -5,7 +5,9 @@
 
 use std::rc::Rc;
 
-use super::body::{Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients};
+use super::body::{
+    Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
+};
 use super::layers::{Linear, Maker, activation, rms_norm, rotary_embedding};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
@@ -80,7 +82,7 @@ impl Body for Decoder {
         let embeddings =
             require_gradients(functions::embedding(torch, &self.embedding, tokens), self.checkpointed);
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
-        let mut cache = checkpointed.is_none().then(Cache::default);
+        let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let positions = Positions::new(torch, tokens.shape());
         if cache.is_none() {
             positions.find_packed_sequences(torch);

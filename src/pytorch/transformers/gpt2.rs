@@ -4,7 +4,9 @@
 
 use std::rc::Rc;
 
-use super::body::{Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients};
+use super::body::{
+    Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
+};
 use super::layers::{Maker, activation};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
@@ -106,7 +108,7 @@ impl Body for Gpt2 {
 
     fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
-        let mut cache = checkpointed.is_none().then(Cache::default);
+        let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let embeddings =
             require_gradients(functions::embedding(torch, &self.tokens, tokens), self.checkpointed);
         let positions = Positions::new(torch, tokens.shape());

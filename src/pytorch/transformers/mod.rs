@@ -57,6 +57,33 @@ impl CausalLm {
         let returns_logits = returns_logits(config);
         Ok(CausalLm { body, head, batch, returns_logits })
     }
+
+    /// `forward` of the class. `count`: the number of labels that divides the loss (`num_items_in_batch`).
+    pub(crate) fn forward(
+        &self,
+        torch: &Torch,
+        tokens: &Tensor,
+        labels: &Tensor,
+        count: Option<&Tensor>,
+        trains: bool,
+    ) -> Output {
+        // The outputs hold the last hidden states and the cache until the function returns.
+        let (hidden, _cache) = self.body.forward(torch, tokens, trains);
+        torch.with_purpose(Purpose::Loss, || {
+            let logits = {
+                // hidden_states[:, 0:, :]
+                let sliced = functions::full_slices(torch, &hidden, 3);
+                functions::linear(torch, &sliced, &self.head, None)
+            };
+            Output { loss: causal_loss(torch, &logits, labels, count), logits }
+        })
+    }
+}
+
+/// `CausalLMOutput`
+pub(crate) struct Output {
+    pub(crate) loss: Tensor,
+    pub(crate) logits: Tensor,
 }
 
 /// `every_n_layers`: n, if every n-th layer is checkpointed.
@@ -99,7 +126,6 @@ impl Network for CausalLm {
         self.batch
     }
 
-    /// `forward` of the class, and `ForCausalLMLoss`.
     fn loss(
         self: Rc<CausalLm>,
         torch: &Torch,
@@ -108,16 +134,7 @@ impl Network for CausalLm {
         _starts: Option<&Tensor>,
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
-        // The outputs hold the last hidden states and the cache until the function returns.
-        let (hidden, _cache) = self.body.forward(torch, tokens, trains);
-        let (loss, logits) = torch.with_purpose(Purpose::Loss, || {
-            let logits = {
-                // hidden_states[:, 0:, :]
-                let sliced = functions::full_slices(torch, &hidden, 3);
-                functions::linear(torch, &sliced, &self.head, None)
-            };
-            (causal_loss(torch, &logits, labels), logits)
-        });
+        let Output { loss, logits } = self.forward(torch, tokens, labels, None, trains);
         (loss, Some(logits).filter(|_| self.returns_logits))
     }
 
@@ -128,12 +145,17 @@ impl Network for CausalLm {
     }
 }
 
-/// `ForCausalLMLoss`: the mean loss in fp32 of labels i64[B, T], which it shifts by one position.
-fn causal_loss(torch: &Torch, logits: &Tensor, labels: &Tensor) -> Tensor {
+/// `ForCausalLMLoss`: the mean loss in fp32 of labels i64[B, T], which it shifts by one position; or their sum divided by
+/// `count`.
+fn causal_loss(torch: &Torch, logits: &Tensor, labels: &Tensor, count: Option<&Tensor>) -> Tensor {
     let logits = functions::cast(torch, logits, DType::F32);
     let &[samples, tokens] = labels.shape().dims() else { unreachable!("labels are a matrix") };
     // nn.functional.pad(labels, (0, 1))[..., 1:].contiguous()
     let padded = torch.empty(&[samples, tokens + 1], DType::I64);
     let shifted = if samples > 1 { torch.tensor(labels.shape(), DType::I64) } else { padded.clone() };
-    functions::cross_entropy(torch, &logits, &shifted)
+    let loss = functions::cross_entropy(torch, &logits, &shifted);
+    match count {
+        None => loss,
+        Some(count) => functions::mul(torch, &loss, count),
+    }
 }

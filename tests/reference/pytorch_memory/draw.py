@@ -2,6 +2,7 @@
 
     python3 draw.py SEED COUNT > drawn.toml
     python3 draw.py --transformers SEED COUNT > transformers-drawn.toml
+    python3 draw.py --trainer SEED COUNT > trainer-drawn.toml
 
 Equal arguments give equal programs.
 """
@@ -30,7 +31,7 @@ optimizer.adamw = {{ lr = 1e-3 }}
 
 LIBRARY = """
 [plan]
-torch_program = "transformers"
+torch_program = "{program}"
 """
 
 OPTIMIZERS = ["adamw = { lr = 1e-3 }"] * 4 + [
@@ -230,6 +231,43 @@ class LibraryDraw(Draw):
         return settings, strategy
 
 
+class TrainerDraw(LibraryDraw):
+    """One program with the library's Trainer."""
+
+    def loss(self):
+        return {}
+
+    def program(self):
+        settings, strategy = super().program()
+        settings.pop("measure.what", None)
+        for key in ("update", "gradients"):
+            strategy.pop(key, None)
+        # Trainer has no master weights; its micro-batches are of one size.
+        if "params" in strategy and "lora" not in strategy:
+            for key in ("residual", "gradient_dtype", "loss_scale"):
+                strategy.pop(key, None)
+            strategy |= {"params": "bf16", "master_weights": False, "optimizer_state": "bf16"}
+        settings["train.batch_size"] = str(self.one(1, 2, 3, 5, 8, 16) * strategy.get("accumulate", 1))
+        settings.setdefault("train.optimizer", "{ adamw = { lr = 1e-3 } }")
+        if "sgd" in settings["train.optimizer"]:
+            strategy.pop("optimizer_state", None)
+        if self.chance(0.5):
+            evaluation = {"every": 5, "batches": self.one(1, 2, 3, 5)}
+            if self.chance(0.5):
+                evaluation["batch_size"] = self.one(1, 2, 4)
+            if self.chance(0.6):
+                what, to = self.one("logits", "logits", "loss"), self.one("device", "device", "host")
+                evaluation["collect"] = {"what": what, "to": to, "concatenate": self.chance(0.7)}
+            settings["evaluation"] = toml(evaluation)
+        else:
+            settings.pop("evaluation", None)
+        strategy.pop("evaluation_pass", None)
+        return settings, strategy
+
+
+PROGRAMS = {"--transformers": LibraryDraw, "--trainer": TrainerDraw}
+
+
 def toml(value):
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {toml(of)}" for key, of in value.items()) + " }"
@@ -238,11 +276,11 @@ def toml(value):
 
 def main():
     arguments = sys.argv[1:]
-    is_library = arguments[0] == "--transformers"
+    draw = PROGRAMS.get(arguments[0], Draw)
     seed, count = arguments[-2], int(arguments[-1])
-    name, draw = ("transformers-drawn", LibraryDraw) if is_library else ("drawn", Draw)
-    print(BASE.format(arguments=" ".join(arguments), name=name), end="")
-    print(LIBRARY if is_library else "", end="")
+    program = arguments[0].removeprefix("--") if draw is not Draw else None
+    print(BASE.format(arguments=" ".join(arguments), name=f"{program}-drawn" if program else "drawn"), end="")
+    print(LIBRARY.format(program=program) if program else "", end="")
     for number in range(1, count + 1):
         settings, strategy = draw(f"{seed}/{number}").program()
         print(f"\n[strategies.drawn-{number}]")

@@ -34,11 +34,11 @@ OLD_CARDS = {"v100": "v100-16gb", "p100": "p100-16gb"}
 OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
-EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt"]
-SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt"]
+EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "trainer"]
+SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt", "trainer"]
 DRAWN = ["drawn", "transformers-drawn"]
-# Begins the names of experiments with the transformers library.
-LIBRARY = "transformers"
+# Begin the names of experiments with the transformers library.
+LIBRARY = ("transformers", "trainer")
 
 # Keys of [plan] that change the script.
 OPTIONS = {

@@ -1,5 +1,4 @@
-"""Runs a script of the transformers library under nullcuda, which has no values to read back: replaces the only check that reads
-values, whether positions are those of several packed sequences, by its result.
+"""Runs a script of the transformers library under nullcuda, which has no values to read back: gives what the library would read.
 
     python values.py train.py ...
 """
@@ -7,15 +6,28 @@ values, whether positions are those of several packed sequences, by its result.
 import runpy
 import sys
 
+import torch
+from accelerate import accelerator
+from accelerate.utils import operations
 from transformers import masking_utils
 
 find = masking_utils.find_packed_sequence_indices
+pad = operations.pad_across_processes
 
 
 def find_none(position_ids):
+    """Positions are not those of several packed sequences."""
     find(position_ids)  # requests memory
 
 
+def pad_none(tensor, dim=0, **arguments):
+    """One process has tensors of one size."""
+    shapes = torch.tensor([tensor.shape])
+    operations.gather = lambda sizes: shapes
+    return pad(tensor, dim, **arguments)
+
+
 masking_utils.find_packed_sequence_indices = find_none
+accelerator.pad_across_processes = pad_none
 sys.argv.pop(0)
 runpy.run_path(sys.argv[0], run_name="__main__")

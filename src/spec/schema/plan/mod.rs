@@ -25,6 +25,9 @@ keywords! {
 /// The version of the transformers library whose classes are predicted.
 pub const TRANSFORMERS_VERSION: &str = "5.24";
 
+/// The version of Accelerate that the library's `Trainer` calls.
+pub const ACCELERATE_VERSION: &str = "1.15";
+
 keywords! {
     /// A version of PyTorch.
     #[derive(Default)]
@@ -47,7 +50,7 @@ impl TorchVersion {
 }
 
 keywords! {
-    /// The classes of the predicted model.
+    /// The classes of the predicted model, and the training loop.
     #[derive(Default)]
     pub enum TorchProgram {
         /// `torch.nn` alone: the modules that `export` writes.
@@ -55,6 +58,15 @@ keywords! {
         Modules = "modules",
         /// The model's class in the transformers library, with its loss.
         Transformers = "transformers",
+        /// The same class, trained by the library's `Trainer`.
+        Trainer = "trainer",
+    }
+}
+
+impl TorchProgram {
+    /// Whether the model is a class of the transformers library.
+    pub fn is_of_library(self) -> bool {
+        self != TorchProgram::Modules
     }
 }
 
@@ -144,6 +156,9 @@ impl PlanKeys {
         let library = match self.torch_options.program {
             TorchProgram::Modules => None,
             TorchProgram::Transformers => Some(format!("transformers {TRANSFORMERS_VERSION}")),
+            TorchProgram::Trainer => Some(format!(
+                "Trainer of transformers {TRANSFORMERS_VERSION} and Accelerate {ACCELERATE_VERSION}"
+            )),
         };
         let optimizer = match self.torch_options.optimizer {
             TorchOptimizer::Fused => None,
@@ -169,7 +184,7 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let conf = "Settings of PyTorch's allocator in the prediction of its memory, as in PYTORCH_ALLOC_CONF.";
     let version = "The version of PyTorch whose memory is predicted.";
     let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update.";
-    let program = "The classes of the model in the prediction of PyTorch's memory: plain `torch.nn` modules, or the model's class in transformers.";
+    let program = "The classes of the model in the prediction of PyTorch's memory: plain `torch.nn` modules, or the model's class in transformers, called by a plain training loop or by the library's `Trainer`.";
     let programs = keyword::<TorchProgram>();
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
     let (optimizers, checkpoints) = (keyword::<TorchOptimizer>(), keyword::<TorchCheckpoint>());

@@ -1,0 +1,123 @@
+//! Training by the library's `Trainer`.
+
+use super::Script;
+use crate::coverage;
+use crate::{trainer, transformers};
+use spec::{Collect, CollectedIn, Optimizer, Precision, StorageDtype, TorchOptimizer};
+
+impl Script<'_> {
+    pub(super) fn write_trainer(&mut self) {
+        let strategy = &self.config.strategy;
+        self.library_configuration();
+        let evaluated = trainer::evaluated_batches(self.config) * trainer::evaluation_batch(self.config);
+        self.lines(&[
+            "# Samples of an evaluation.",
+            &format!("EVALUATED = {evaluated}"),
+            "",
+            "",
+            "class Run:",
+            "    def __init__(self, device, dump):",
+            "        tokens, targets = [part.flatten(0, 1) for part in read_batches(dump)]",
+            "        # The library shifts labels itself.",
+            "        labels = torch.cat((tokens[:, :1], targets[:, :-1]), -1)",
+        ]);
+        self.line_if(
+            coverage::masks_targets(self.config),
+            "        labels = labels.masked_fill(labels < 0, -100)",
+        );
+        self.lines(&[
+            "        # As many as all steps need, and more.",
+            "        samples = [{\"input_ids\": ids, \"labels\": own} for ids, own in zip(tokens, labels)] * (STEPS + 1)",
+        ]);
+        self.library_class();
+        self.adapters();
+        for layer in &strategy.freeze {
+            // `self.model` is the library's model.
+            let names = self.library_names(layer).replace("\"model.", "\"");
+            self.line(&format!("        freeze(self.model, {names})"));
+        }
+        self.line_if(
+            strategy.precision == Precision::Tf32,
+            "        torch.backends.cuda.matmul.allow_tf32 = True",
+        );
+        self.arguments();
+        self.lines(&[
+            "        self.trainer = Trainer(",
+            "            self.model,",
+            "            arguments,",
+            "            train_dataset=samples,",
+            "            eval_dataset=samples[:EVALUATED],",
+        ]);
+        self.line_if(
+            coverage::collects_logits(self.config),
+            "            compute_metrics=lambda outputs: {},",
+        );
+        if let Some(optimizer) = self.own_optimizer() {
+            self.line(&format!("            optimizer_cls_and_kwargs={optimizer},"));
+        }
+        self.lines(&["        )", "        self.trainer.remove_callback(PrinterCallback)", "", ""]);
+    }
+
+    fn arguments(&mut self) {
+        let config = self.config;
+        let (strategy, train) = (&config.strategy, &config.train);
+        self.lines(&[
+            "        arguments = TrainingArguments(",
+            "            output_dir=\".\", save_strategy=\"no\", report_to=\"none\", disable_tqdm=True,",
+            "            use_cpu=device == \"cpu\", max_steps=STEPS, logging_steps=1, train_sampling_strategy=\"sequential\",",
+            "            per_device_train_batch_size=MICRO_BATCH, gradient_accumulation_steps=BATCH // MICRO_BATCH,",
+            &format!("            per_device_eval_batch_size={},", trainer::evaluation_batch(config)),
+        ]);
+        let autocast = match (strategy.params, strategy.precision) {
+            (StorageDtype::Fp32, Precision::Bf16) => Some("bf16"),
+            (StorageDtype::Fp32, Precision::Fp16) => Some("fp16"),
+            _ => None,
+        };
+        if let Some(argument) = autocast {
+            self.line(&format!("            {argument}=True,"));
+        }
+        if let Some(every) = transformers::checkpointed_layers(config) {
+            self.lines(&[
+                "            activation_checkpointing=True,",
+                &format!(
+                    "            activation_checkpointing_kwargs={{\"use_reentrant\": {}, \"every_n_layers\": {every}}},",
+                    self.reentrant()
+                ),
+            ]);
+        }
+        if let (Optimizer::AdamW(own), Some(name)) = (&train.optimizer, self.optimizer_name()) {
+            self.line(&format!(
+                "            optim={name:?}, learning_rate={:?}, adam_beta1={:?}, adam_beta2={:?}, adam_epsilon={:?},",
+                own.lr, own.beta1, own.beta2, own.epsilon
+            ));
+        }
+        let (_, _, decay) = self.optimizer_class();
+        self.lines(&[&format!(
+            "            lr_scheduler_type=\"constant\", weight_decay={decay:?}, max_grad_norm={:?},",
+            train.clip_norm.unwrap_or(0.0)
+        )]);
+        if let Some(Collect { to, concatenate, .. }) = config.collect() {
+            self.line_if(!concatenate, "            eval_do_concat_batches=False,");
+            self.line_if(to == CollectedIn::Host, "            eval_accumulation_steps=1,");
+        }
+        self.line("        )");
+    }
+
+    /// The optimizer's name in `TrainingArguments`, if it has one.
+    fn optimizer_name(&self) -> Option<&'static str> {
+        match (&self.config.train.optimizer, self.options.optimizer) {
+            (Optimizer::AdamW(_), TorchOptimizer::Fused) => Some("adamw_torch_fused"),
+            (Optimizer::AdamW(_), TorchOptimizer::Foreach) => Some("adamw_torch"),
+            _ => None,
+        }
+    }
+
+    /// An optimizer without a name: its class and arguments.
+    fn own_optimizer(&self) -> Option<String> {
+        if self.optimizer_name().is_some() {
+            return None;
+        }
+        let (name, options, _) = self.optimizer_class();
+        Some(format!("(torch.optim.{name}, dict({options}{}))", self.implementation()))
+    }
+}

@@ -1,0 +1,43 @@
+//! Accelerate's loader (`DataLoaderShard`), and the number of labels of a step.
+
+use crate::functions;
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::Shape;
+
+/// `input_ids` and `labels`, i64[B, T].
+pub(super) type Batch = [Tensor; 2];
+
+/// Copies batches to the device. It holds the last one until the next one is there.
+pub(super) struct Loader {
+    shape: Shape,
+    current: Option<Batch>,
+}
+
+impl Loader {
+    pub(super) fn new(shape: Shape) -> Loader {
+        Loader { shape, current: None }
+    }
+
+    pub(super) fn next(&mut self, torch: &Torch) -> Batch {
+        let batch = [(); 2].map(|()| torch.tensor(self.shape, DType::I64));
+        self.current = Some(batch.clone());
+        batch
+    }
+}
+
+/// `sum(labels[..., 1:].ne(-100).sum() for labels in batches) / 1`, f32. `shifts`: without it, all labels are counted.
+pub(super) fn count_labels(torch: &Torch, batches: &[Batch], shifts: bool) -> Tensor {
+    let mut sum: Option<Tensor> = None;
+    for [_, labels] in batches {
+        let of_batch = {
+            let &[samples, tokens] = labels.shape().dims() else { unreachable!("labels are a matrix") };
+            let differs = torch.empty(&[samples, tokens - usize::from(shifts)], DType::Bool);
+            functions::count(torch, &differs)
+        };
+        // Python's `sum` begins with 0.
+        sum = Some(functions::add(torch, &of_batch, sum.as_ref().unwrap_or(&of_batch)));
+    }
+    let sum = sum.expect("a step has batches");
+    torch.tensor(sum.shape(), DType::F32)
+}

@@ -1,0 +1,159 @@
+//! Training by `Trainer` of transformers 5.24 and Accelerate 1.15.
+//!
+//! Its loader copies batches to the device one ahead, all micro-batches of a step before the first forward pass. The model
+//! returns its outputs in fp32 under autocast, and the loss is the sum over the micro-batch divided by the number of
+//! labels in the step.
+
+mod coverage;
+mod evaluation;
+mod loader;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+pub(crate) use self::coverage::{check, evaluated_batches, evaluation_batch};
+use self::loader::{Batch, Loader};
+use crate::autograd::backward;
+use crate::coverage::{NotCovered, autocast};
+use crate::functions;
+use crate::grad_scaler::GradScaler;
+use crate::network::Network;
+use crate::optimizer::Optimizer;
+use crate::program::{STEPS, optimizer};
+use crate::sequence::{Event, Phase};
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use crate::trained::TrainedParameter;
+use crate::transformers::{self, CausalLm, Output};
+use graph::forward_pass;
+use spec::{ModelFamily, RunConfig};
+
+pub(crate) struct Trainer<'a> {
+    torch: &'a Torch,
+    config: &'a RunConfig,
+    model: Rc<CausalLm>,
+    optimizer: Rc<RefCell<Optimizer>>,
+    scaler: Option<GradScaler>,
+    autocast: Option<DType>,
+    /// `_tr_loss`
+    _total_loss: Tensor,
+    /// Whether the first label of a sample is not counted. The library finds the loss by the name of the class, which
+    /// GPT-2's has not.
+    shifts_labels: bool,
+    loader: Loader,
+    variables: Variables,
+}
+
+/// Variables of the training loop, which live until the next step assigns them.
+#[derive(Default)]
+struct Variables {
+    /// The step's batches, one for each micro-batch, and their number of labels.
+    batches: Vec<Batch>,
+    count: Option<Tensor>,
+    inputs: Option<Batch>,
+    loss: Option<Tensor>,
+    grad_norm: Option<Tensor>,
+}
+
+impl<'a> Trainer<'a> {
+    pub(crate) fn start(torch: &'a Torch, config: &'a RunConfig) -> Result<Trainer<'a>, NotCovered> {
+        torch.mark(Event::Phase(Phase::Start));
+        let model = Rc::new(CausalLm::new(torch, config, &forward_pass(config, config.micro_batch()))?);
+        let trained = TrainedParameter::of(torch, config, &*model);
+        Ok(Trainer {
+            torch,
+            config,
+            shifts_labels: config.model.transformer().and_then(transformers::family)
+                != Some(ModelFamily::Gpt2),
+            loader: Loader::new(model.batch_shape()),
+            model,
+            optimizer: optimizer(config, &trained, torch.options.optimizer),
+            scaler: coverage::is_scaled(config).then(GradScaler::default),
+            autocast: autocast(config),
+            _total_loss: torch.scalar(DType::F32),
+            variables: Variables::default(),
+        })
+    }
+
+    /// The steps, of which the last two are followed by evaluations.
+    pub(crate) fn run(&mut self) {
+        for step in 0..STEPS {
+            self.step();
+            if step + 2 >= STEPS {
+                self.evaluate();
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let torch = self.torch;
+        let batches: Vec<Batch> = (0..self.config.micro_batches()).map(|_| self.loader.next(torch)).collect();
+        let count = loader::count_labels(torch, &batches, self.shifts_labels);
+        self.variables.batches = batches;
+        self.variables.count = Some(count);
+        torch.mark(Event::Step);
+        let micro_batches = self.config.micro_batches();
+        torch.iterations(micro_batches, false, |micro_batch| {
+            self.variables.inputs = Some(self.variables.batches[micro_batch].clone());
+            self.train(micro_batch);
+        });
+        torch.mark(Event::Phase(Phase::Update));
+        self.update();
+        // The mean of the logged loss.
+        torch.scalar(DType::F32);
+    }
+
+    /// `training_step`, and the sum of the losses.
+    fn train(&mut self, micro_batch: usize) {
+        let torch = self.torch;
+        torch.mark(Event::Phase(Phase::Forward));
+        let loss = {
+            let Variables { batches, count, .. } = &self.variables;
+            let count = count.as_ref().expect("counted before the first micro-batch");
+            let loss =
+                compute_loss(torch, &self.model, &batches[micro_batch], count, self.autocast, true).loss;
+            torch.mark(Event::Phase(Phase::Backward));
+            // Accelerate divides it by its own gradient_accumulation_steps, 1.
+            let divided = functions::scale(torch, &loss);
+            let scaled = self.scaler.as_mut().map(|scaler| scaler.scale(torch, &divided));
+            backward(torch, scaled.as_ref().unwrap_or(&divided), false);
+            loss.detached()
+        };
+        self.variables.loss = Some(loss);
+        // torch.isnan(loss) or torch.isinf(loss)
+        torch.scalar(DType::Bool);
+        let _absolute = torch.scalar(DType::F32);
+        torch.scalar(DType::Bool);
+    }
+
+    fn update(&mut self) {
+        let torch = self.torch;
+        self.variables.grad_norm = None;
+        let unscaled =
+            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, torch.options.optimizer, true));
+        self.variables.grad_norm = self.optimizer.borrow().clip(torch);
+        let overflows = self.scaler.as_ref().and_then(|_| GradScaler::sum_of_overflows(torch));
+        self.optimizer.borrow_mut().step(torch);
+        drop((unscaled, overflows));
+        self.optimizer.borrow().zero_grad(true);
+    }
+}
+
+/// `compute_loss`: the outputs of the model in fp32.
+fn compute_loss(
+    torch: &Torch,
+    model: &CausalLm,
+    batch: &Batch,
+    count: &Tensor,
+    autocast: Option<DType>,
+    trains: bool,
+) -> Output {
+    let [tokens, labels] = batch;
+    let output = torch.with_autocast(autocast, || model.forward(torch, tokens, labels, Some(count), trains));
+    // ConvertOutputsToFp32
+    let converted = autocast.map(|_| functions::cast(torch, &output.logits, DType::F32));
+    let Output { loss, logits } = output;
+    let logits = converted.unwrap_or(logits);
+    // loss *= num_processes
+    Output { loss: functions::scale_in_place(torch, &loss), logits }
+}
