@@ -58,7 +58,7 @@ pub fn sequence(
 /// Runs a program. Returns its sequence, in which what the program still holds is not released.
 fn recorded(torch: &Torch, run: impl FnOnce()) -> Result<Sequence, NotCovered> {
     torch.with_purpose(Purpose::Activation, run);
-    match torch.refused.take() {
+    match torch.take_refusal() {
         Some(reason) => Err(reason),
         None => Ok(torch.take_sequence()),
     }

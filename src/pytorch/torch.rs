@@ -41,8 +41,10 @@ pub(crate) struct Torch {
     passes: Cell<u64>,
     /// The purpose of new requests.
     purpose: Cell<Purpose>,
+    /// bitsandbytes' code of 8-bit numbers, f32[256], made at the first use.
+    eight_bit_code: RefCell<Option<Tensor>>,
     /// Why the program is not covered, if it turned out while it ran.
-    pub(crate) refused: RefCell<Option<NotCovered>>,
+    refused: RefCell<Option<NotCovered>>,
 }
 
 impl Torch {
@@ -61,6 +63,7 @@ impl Torch {
             nodes: Cell::new(0),
             passes: Cell::new(0),
             purpose: Cell::new(Purpose::Parameter),
+            eight_bit_code: RefCell::default(),
             refused: RefCell::default(),
         }
     }
@@ -195,6 +198,25 @@ impl Torch {
 
     pub(crate) fn cache_cast(&self, tensor: &Tensor, cast: &Tensor) {
         self.casts.borrow_mut().insert(tensor.id(), cast.clone());
+    }
+
+    /// Makes bitsandbytes' code of 8-bit numbers unless it exists.
+    pub(crate) fn eight_bit_code(&self) {
+        let code = || Some(self.empty(&[256], DType::F32));
+        let mut known = self.eight_bit_code.borrow_mut();
+        if known.is_none() {
+            *known = code();
+        }
+    }
+
+    /// States that the program is not covered.
+    pub(crate) fn refuse(&self, reason: NotCovered) {
+        self.refused.borrow_mut().get_or_insert(reason);
+    }
+
+    /// Why the program is not covered, if it is not.
+    pub(crate) fn take_refusal(&self) -> Option<NotCovered> {
+        self.refused.take()
     }
 
     /// The sequence number of a new node.

@@ -12,7 +12,7 @@ pub(super) fn checkpoint(torch: &Torch, called: Checkpointed, input: &Tensor) ->
     if !input.requires_grad() {
         let reason = "a reentrant checkpoint whose input needs no gradient gives its parameters none: use \
                       torch_checkpoint = \"non-reentrant\"";
-        torch.refused.replace(Some(NotCovered(reason.to_owned())));
+        torch.refuse(NotCovered(reason.to_owned()));
     }
     let output = torch.with_grad(false, || function(torch, input));
     let autocast = torch.autocast();

@@ -16,10 +16,17 @@ impl Script<'_> {
             }
         };
         let peft = match self.config.strategy.lora {
+            Some(_) if transformers::is_upcast(self.config) => {
+                "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
+            }
             Some(_) => "from peft import LoraConfig, get_peft_model\n",
             None => "",
         };
-        format!("{peft}from transformers import {classes}\n")
+        let bitsandbytes = match transformers::four_bit(self.config) {
+            Some(_) => "import bitsandbytes as bnb\n",
+            None => "",
+        };
+        format!("{bitsandbytes}{peft}from transformers import {classes}\n")
     }
 
     /// The class that has the library's model, and is called as the script's own.
@@ -58,11 +65,19 @@ impl Script<'_> {
             "# The model's config.json.",
             &format!("CONFIG = json.loads('''{}''')", configuration.fields),
         ]);
+        if transformers::four_bit(self.config).is_some() {
+            self.quantize();
+        }
     }
 
     /// `self.model` becomes the model, with its own initial parameters.
     pub(super) fn library_class(&mut self) {
-        let dtype = match transformers::dtype(self.config) {
+        let four_bit = transformers::four_bit(self.config);
+        let dtype = match four_bit {
+            Some(_) => transformers::compute_dtype(self.config),
+            None => transformers::dtype(self.config),
+        };
+        let dtype = match dtype {
             DType::BF16 => "torch.bfloat16",
             DType::F16 => "torch.float16",
             _ => "torch.float32",
@@ -72,6 +87,43 @@ impl Script<'_> {
             "        self.model = AutoModelForCausalLM.from_config(",
             &format!("            config, attn_implementation=\"sdpa\", dtype={dtype}"),
             "        )",
+        ]);
+        if let Some(double) = four_bit {
+            self.quantization(dtype, double);
+        }
+    }
+
+    /// Quantizes the base as `from_pretrained` would.
+    fn quantization(&mut self, dtype: &str, double: bool) {
+        let double = python_bool(double);
+        self.lines(&[
+            "        # As `from_pretrained` does with `BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\",",
+            &format!("        # bnb_4bit_use_double_quant={double}, bnb_4bit_compute_dtype={dtype})`."),
+            &format!("        quantize(self.model, compute_dtype={dtype}, compress_statistics={double}, quant_type=\"nf4\")"),
+        ]);
+        self.line_if(
+            transformers::is_upcast(self.config),
+            "        self.model = prepare_model_for_kbit_training(self.model, use_gradient_checkpointing=False)",
+        );
+    }
+
+    /// The function that quantizes.
+    fn quantize(&mut self) {
+        self.lines(&[
+            "",
+            "",
+            "def quantize(model, **settings):",
+            "    for name, layer in list(model.named_modules()):",
+            "        if type(layer) is not nn.Linear or name == \"lm_head\":",
+            "            continue",
+            "        with torch.device(\"meta\"):",
+            "            quantized = bnb.nn.Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, **settings)",
+            "        values = {name: settings[name] for name in (\"compress_statistics\", \"quant_type\")}",
+            "        quantized.weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, **values)",
+            "        if layer.bias is not None:",
+            "            quantized.bias = nn.Parameter(layer.bias.data, requires_grad=False)",
+            "        model.set_submodule(name, quantized)",
+            "    model.is_loaded_in_4bit = True",
         ]);
     }
 

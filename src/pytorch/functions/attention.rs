@@ -93,17 +93,17 @@ pub(crate) fn scaled_dot_product_attention(
     if kernel == Kernel::Efficient && heads.keys != heads.queries && !torch.rules.efficient_groups {
         if is_unfused(torch, heads, dtype) && mask.is_none() {
             if torch.keeps_results() {
-                torch.refused.replace(Some(NotCovered(format!(
+                torch.refuse(NotCovered(format!(
                     "selective checkpointing of grouped heads in fp32, which PyTorch {} has no fused kernel for",
                     torch.rules.version.keyword()
-                ))));
+                )));
             }
             return unfused_attention(torch, [&q, &k, &v], is_causal, heads, has_dropout);
         }
-        torch.refused.replace(Some(NotCovered(format!(
+        torch.refuse(NotCovered(format!(
             "grouped heads with a mask or, before compute capability 8.0, in fp16: PyTorch {} has no fused kernel for them",
             torch.rules.version.keyword()
-        ))));
+        )));
     }
     let bias = mask.map(|mask| bias_of_mask(torch, mask, dtype));
     let node = torch.node(&[&q, &k, &v], &[&q, &k, &v], move |torch, _| match kernel {
@@ -302,6 +302,7 @@ fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType) -> u64 {
         (false, _) => (if has_large_shared_memory { 128 } else { 64 }, 64, false),
         (true, 129..) => (128, 64, true),
         (true, 97..) if matches!(torch.card.capability, (8, 6 | 9)) => (64, 64, true),
+        (true, _) if torch.card.capability == (7, 5) => (128, 64, false),
         (true, _) => (if has_large_shared_memory { 128 } else { 64 }, 128, false),
     };
     let tiles = heads.sequence.div_ceil(rows) * heads.head.div_ceil(columns);

@@ -7,6 +7,7 @@ mod cast;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod four_bit;
 mod linear;
 mod loss;
 mod norm;
@@ -21,12 +22,13 @@ pub(crate) use elementwise::{
     activation, add, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap, tanh,
 };
 pub(crate) use embedding::{embedding, scan_scratch};
+pub(crate) use four_bit::FourBitWeight;
 pub(crate) use linear::{addmm, linear};
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::{count, sum_to};
 pub(crate) use rotary::rotate;
-pub(crate) use views::{Layout, chunk_rows, concatenated, full_slices, heads, split};
+pub(crate) use views::{Layout, chunk_rows, concatenated, copied, full_slices, heads, split};
 
 use crate::tensor::DType;
 use crate::torch::Torch;

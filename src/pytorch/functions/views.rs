@@ -72,8 +72,8 @@ pub(crate) fn chunk_rows(torch: &Torch, x: &Tensor, count: usize) -> Vec<Tensor>
     chunks.into_iter().enumerate().map(chunk).collect()
 }
 
-/// A copy that `reshape` or a matmul makes of a view; its gradient is passed on.
-pub(super) fn copied(torch: &Torch, x: &Tensor) -> Tensor {
+/// A copy, as `clone()` makes, or `reshape` or a matmul of a view; its gradient is passed on.
+pub(crate) fn copied(torch: &Torch, x: &Tensor) -> Tensor {
     torch.output((x.shape(), x.dtype()), None, &[x], &[], |_, backward| {
         vec![backward.gradient().clone().into()]
     })

@@ -1,12 +1,12 @@
 //! The runs whose model has a class in the library that is predicted.
 
 use super::layers::peft_module;
-use super::{adapter_dtype, dtype};
+use super::{adapter_dtype, compute_dtype, dtype};
 use crate::coverage::{NotCovered, has_states, packs_documents};
 use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
-    Attention, KeywordEnum, Lora, ModelFamily, OptimizerState, Recompute, RunConfig, StorageDtype,
+    Attention, KeywordEnum, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig, StorageDtype,
     TRANSFORMERS_VERSION, TorchProgram, Transformer,
 };
 
@@ -86,8 +86,8 @@ pub(crate) fn family(model: &Transformer) -> Option<ModelFamily> {
 fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
-    if lora.base.is_quantized() {
-        return not_covered("a quantized base (bitsandbytes)");
+    if lora.base == LoraBase::Int8 {
+        return not_covered("an 8-bit base (bitsandbytes' LLM.int8())");
     }
     if !lora.trained.is_empty() {
         return not_covered("layers trained beside adapters (lora.trained; PEFT: modules_to_save)");
@@ -96,6 +96,9 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
         return Err(format!(
             "adapters of a stacked layer ({stacked}): the library has q_proj, k_proj, .. apart"
         ));
+    }
+    if lora.base == LoraBase::Nf4 {
+        return four_bit(config);
     }
     let is_of_one_dtype = lora.tables.is_none_or(|tables| dtype_of(tables.dtype()) == dtype(config))
         && (lora.tables.is_some() || dtype_of(strategy.params.dtype()) == dtype(config));
@@ -109,6 +112,31 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
     if dtype(config) == DType::F32 && strategy.params != StorageDtype::Fp32 {
         return not_covered("an fp32 base with 16-bit params");
     }
+    trained_dtypes(config)
+}
+
+/// Checks the dtypes of a model with a base in four bits, its adapters and its other layers.
+fn four_bit(config: &RunConfig) -> Result<(), String> {
+    let not_covered = |reason: &str| Err(reason.to_owned());
+    let strategy = &config.strategy;
+    if adapter_dtype(config) != DType::F32 {
+        return not_covered("16-bit adapters of a quantized base: PEFT's are fp32");
+    }
+    if dtype(config) != DType::F32 && dtype(config) != compute_dtype(config) {
+        return not_covered("lora.tables of another 16-bit dtype than precision");
+    }
+    if strategy.params != StorageDtype::Fp32 && dtype(config) != compute_dtype(config) {
+        return not_covered(
+            "lora.tables = \"fp32\" with 16-bit params: use params = \"fp32\" with 16-bit precision",
+        );
+    }
+    trained_dtypes(config)
+}
+
+/// Checks the dtypes of adapters, of their gradients and states, and of the residual stream.
+fn trained_dtypes(config: &RunConfig) -> Result<(), String> {
+    let not_covered = |reason: &str| Err(reason.to_owned());
+    let strategy = &config.strategy;
     if strategy.residual != strategy.params {
         return not_covered("a residual stream of another dtype than the parameters");
     }

@@ -75,7 +75,7 @@ impl Body for Decoder {
 
     fn parameters(&self) -> Vec<Tensor> {
         let layers = self.layers.iter().flat_map(|layer| layer.parameters());
-        [&self.embedding].into_iter().chain(layers).chain([&self.norm]).cloned().collect()
+        [self.embedding.clone()].into_iter().chain(layers).chain([self.norm.clone()]).collect()
     }
 
     fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
@@ -110,9 +110,10 @@ impl DecoderLayer {
         }
     }
 
-    fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+    fn parameters(&self) -> impl Iterator<Item = Tensor> {
         let mlp = [&self.gate, &self.up, &self.down].into_iter().flat_map(Linear::parameters);
-        self.attention.parameters().chain(mlp).chain([&self.input_norm, &self.post_attention_norm])
+        let norms = [&self.input_norm, &self.post_attention_norm].map(Tensor::clone);
+        self.attention.parameters().chain(mlp).chain(norms)
     }
 
     /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
@@ -169,9 +170,9 @@ impl Attention {
         }
     }
 
-    fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+    fn parameters(&self) -> impl Iterator<Item = Tensor> {
         let linear = [&self.q, &self.k, &self.v, &self.o].into_iter().flat_map(Linear::parameters);
-        linear.chain(self.norms.iter().flatten())
+        linear.chain(self.norms.iter().flatten().cloned())
     }
 
     /// x [B, T, C]

@@ -1,16 +1,24 @@
 //! The layers that the library's decoders share.
 
-use crate::functions;
+use std::cell::RefCell;
+
+use crate::functions::{self, FourBitWeight};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Activation;
 use spec::RunConfig;
 
-/// `nn.Linear`, or PEFT's `lora.Linear` around it.
+/// `nn.Linear` or bitsandbytes' `Linear4bit`, or PEFT's `lora.Linear` or `lora.Linear4bit` around it.
 pub(super) struct Linear {
-    weight: Tensor,
-    bias: Option<Tensor>,
+    weight: Weight,
+    /// The first call of `Linear4bit` casts it to the dtype of products.
+    bias: RefCell<Option<Tensor>>,
     adapter: Option<Adapter>,
+}
+
+enum Weight {
+    Plain(Tensor),
+    FourBit(FourBitWeight),
 }
 
 /// PEFT's factors `lora_A` [R, K] and `lora_B` [M, R] of a layer with K inputs and M outputs.
@@ -57,8 +65,14 @@ impl<'a> Maker<'a> {
 
     /// `path`: the layer's path in its block, as in the targets of adapters.
     pub(super) fn linear(self, path: &str, inner: usize, outer: usize, bias: bool) -> Linear {
-        let weight = self.parameter(&[outer, inner]);
-        let bias = bias.then(|| self.parameter(&[outer]));
+        let weight = match super::four_bit(self.config) {
+            None => Weight::Plain(self.parameter(&[outer, inner])),
+            Some(double) => {
+                let dtype = super::compute_dtype(self.config);
+                Weight::FourBit(FourBitWeight::new(self.torch, [outer, inner], dtype, double))
+            }
+        };
+        let bias = RefCell::new(bias.then(|| self.parameter(&[outer])));
         let lora = self.config.strategy.lora.as_ref();
         let adapter = lora.filter(|lora| lora.targets.iter().any(|target| target == path)).map(|lora| {
             let dtype = super::adapter_dtype(self.config);
@@ -73,11 +87,17 @@ impl<'a> Maker<'a> {
 impl Linear {
     /// x [.., K]. PEFT computes the factors' product in their dtype.
     pub(super) fn forward(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
-        let mut result = functions::linear(torch, x, &self.weight, self.bias.as_ref());
+        let mut result = self.base(torch, x);
         let Some(Adapter { a, b, has_dropout }) = &self.adapter else { return result };
         let dtype = result.dtype();
-        let x = functions::cast(torch, x, a.dtype());
-        let update = {
+        // Under autocast, `lora.Linear4bit` leaves casts to it.
+        let is_four_bit = matches!(self.weight, Weight::FourBit(_));
+        let converts = !is_four_bit || torch.autocast().is_none();
+        if is_four_bit {
+            result = functions::copied(torch, &result);
+        }
+        let x = if converts { functions::cast(torch, x, a.dtype()) } else { x.clone() };
+        let mut update = {
             let product = {
                 let inner = {
                     let dropped =
@@ -88,14 +108,33 @@ impl Linear {
             };
             functions::scale(torch, &product)
         };
+        if is_four_bit {
+            if converts {
+                update = functions::cast(torch, &update, dtype);
+            }
+            return functions::add(torch, &result, &update);
+        }
         result = functions::add(torch, &result, &update);
         drop(update);
         functions::cast(torch, &result, dtype)
     }
 
-    pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        let factors = self.adapter.iter().flat_map(|adapter| [&adapter.a, &adapter.b]);
-        [&self.weight].into_iter().chain(&self.bias).chain(factors)
+    /// The base layer.
+    fn base(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        match &self.weight {
+            Weight::Plain(weight) => functions::linear(torch, x, weight, self.bias.borrow().as_ref()),
+            Weight::FourBit(weight) => weight.linear(torch, x, &self.bias),
+        }
+    }
+
+    /// The parameters that may be trained.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = Tensor> {
+        let weight = match &self.weight {
+            Weight::Plain(weight) => Some(weight.clone()),
+            Weight::FourBit(_) => None,
+        };
+        let factors = self.adapter.iter().flat_map(|adapter| [adapter.a.clone(), adapter.b.clone()]);
+        weight.into_iter().chain(self.bias.borrow().clone()).chain(factors)
     }
 }
 

@@ -26,7 +26,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Graph;
 use ops::{Shape, Storage};
-use spec::{Model, ModelFamily, Recompute, RunConfig};
+use spec::{LoraBase, Model, ModelFamily, Recompute, RunConfig};
 
 /// A class of the library with its head.
 pub(crate) struct CausalLm {
@@ -95,14 +95,32 @@ pub(crate) fn checkpointed_layers(config: &RunConfig) -> Option<usize> {
     }
 }
 
-/// The dtype of the model: with adapters the base's, else that of `params`.
+/// The dtype of the model: with adapters the base's, or that of its tables if the base is quantized; else that of
+/// `params`.
 pub(crate) fn dtype(config: &RunConfig) -> DType {
     let strategy = &config.strategy;
-    let storage = strategy.lora.as_ref().map(|lora| lora.storage(strategy.params));
-    match storage {
-        Some(Storage::Numbers(base)) => dtype_of(base),
-        _ => dtype_of(strategy.params.dtype()),
+    let Some(lora) = &strategy.lora else { return dtype_of(strategy.params.dtype()) };
+    match lora.storage(strategy.params) {
+        Storage::Numbers(base) => dtype_of(base),
+        Storage::Codes(_) => dtype_of(lora.tables.unwrap_or(strategy.params).dtype()),
+        Storage::Plain => dtype_of(strategy.params.dtype()),
     }
+}
+
+/// Whether linear layers of blocks are quantized to nf4, and then whether their scales are quantized, too.
+pub(crate) fn four_bit(config: &RunConfig) -> Option<bool> {
+    let lora = config.strategy.lora.as_ref()?;
+    (lora.base == LoraBase::Nf4).then_some(lora.double_quantization)
+}
+
+/// The dtype of products of quantized weights (`bnb_4bit_compute_dtype`), and of the model before it is quantized.
+pub(crate) fn compute_dtype(config: &RunConfig) -> DType {
+    dtype_of(config.strategy.precision.dtype())
+}
+
+/// Whether `prepare_model_for_kbit_training` casts the layers that are not quantized to fp32.
+pub(crate) fn is_upcast(config: &RunConfig) -> bool {
+    four_bit(config).is_some() && dtype(config) != compute_dtype(config)
 }
 
 /// The dtype of adapters. PEFT's are fp32, as master weights would be, unless `autocast_adapter_dtype=False`.

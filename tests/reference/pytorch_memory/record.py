@@ -36,7 +36,7 @@ OLD_VERSION = "2.6"
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "trainer"]
 SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt", "trainer"]
-DRAWN = ["drawn", "transformers-drawn"]
+DRAWN = ["drawn", "transformers-drawn", "trainer-drawn"]
 # Begin the names of experiments with the transformers library.
 LIBRARY = ("transformers", "trainer")
 

@@ -1,0 +1,108 @@
+//! `Linear4bit` of bitsandbytes 0.50: a frozen weight in four bits, which each call dequantizes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::{cast, linear, matmul_output};
+use crate::coverage::NotCovered;
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use ops::Shape;
+
+/// Elements that share a scale, and scales that share one.
+const BLOCK: usize = 64;
+const SCALES_BLOCK: usize = 256;
+
+/// The most rows that bitsandbytes may multiply without a dequantized weight, if its kernel is faster on the card.
+const MOST_FUSED_ROWS: usize = 1536;
+
+/// A weight [M, K] in nf4, with its scales.
+#[derive(Clone)]
+pub(crate) struct FourBitWeight {
+    shape: Shape,
+    /// The dtype of the weight before, and of products.
+    dtype: DType,
+    /// Whether the scales are quantized, too.
+    double: bool,
+    _tensors: Rc<Vec<Tensor>>,
+}
+
+impl FourBitWeight {
+    /// `Params4bit.to(device)`: a weight of this dtype is copied to the device and quantized there.
+    pub(crate) fn new(torch: &Torch, dims: [usize; 2], dtype: DType, double: bool) -> FourBitWeight {
+        let bytes = |bytes: usize| torch.empty(&[bytes], DType::Bool);
+        let floats = |count: usize| torch.empty(&[count], DType::F32);
+        let shape = Shape::new(&dims);
+        let blocks = shape.elements().div_ceil(BLOCK);
+        let _weight = torch.tensor(shape, dtype);
+        let scales = floats(blocks);
+        let mut tensors = vec![bytes(shape.elements().div_ceil(2))];
+        // The 16 numbers of the code, divided by the largest.
+        let code = floats(16);
+        {
+            let _absolute = torch.like(&code);
+            torch.scalar(DType::F32);
+        }
+        tensors.push(code);
+        if !double {
+            tensors.push(scales);
+            return FourBitWeight { shape, dtype, double, _tensors: Rc::new(tensors) };
+        }
+        // The mean of the scales, and their differences from it, quantized to 8 bits by a code of 256 numbers.
+        tensors.push(torch.scalar(DType::F32));
+        let _differences = floats(blocks);
+        torch.eight_bit_code();
+        tensors.push(floats(blocks.div_ceil(SCALES_BLOCK)));
+        tensors.push(bytes(blocks));
+        tensors.push(floats(256));
+        FourBitWeight { shape, dtype, double, _tensors: Rc::new(tensors) }
+    }
+
+    /// Scales in fp32, if they are quantized.
+    fn scales(&self, torch: &Torch) -> Option<Tensor> {
+        self.double.then(|| torch.empty(&[self.shape.elements().div_ceil(BLOCK)], DType::F32))
+    }
+
+    /// `linear(x, dequantized, bias)`
+    fn product(&self, torch: &Torch, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        let _differences = self.scales(torch);
+        let _scales = self.scales(torch);
+        let weight = torch.tensor(self.shape, self.dtype);
+        linear(torch, x, &weight, bias)
+    }
+
+    /// `matmul(gradient, dequantized)`, the gradient of an input of this shape.
+    fn input_gradient(&self, torch: &Torch, shape: Shape) -> Tensor {
+        let weight = {
+            let _scales = self.scales(torch);
+            torch.tensor(self.shape, self.dtype)
+        };
+        let gradient = matmul_output(torch, shape, self.dtype);
+        drop(weight);
+        gradient
+    }
+
+    /// `matmul_4bit(x.to(compute_dtype), weight)` in the dtype of x. x [.., K], bias [M], which stays cast to the dtype of
+    /// products.
+    pub(crate) fn linear(&self, torch: &Torch, x: &Tensor, bias: &RefCell<Option<Tensor>>) -> Tensor {
+        let dtype = x.dtype();
+        let x = cast(torch, x, self.dtype);
+        let cast_bias = bias.borrow().as_ref().map(|bias| cast(torch, bias, self.dtype));
+        bias.replace(cast_bias.clone());
+        let (rows, inner) = (x.shape().rows(), x.shape().last());
+        if rows <= MOST_FUSED_ROWS && inner.is_multiple_of(BLOCK) {
+            torch.refuse(NotCovered(format!(
+                "bitsandbytes' product of {rows} rows: up to {MOST_FUSED_ROWS}, it chooses a kernel by card and shape"
+            )));
+        }
+        let (weight, shape) = (self.clone(), x.shape());
+        let node = torch.node(&[&x], &[], move |torch, _| vec![weight.input_gradient(torch, shape).into()]);
+        let output = torch.with_grad(false, || self.product(torch, &x, cast_bias.as_ref()));
+        let output = match node {
+            Some(node) => output.output_of(&node, 0),
+            None => output,
+        };
+        // The variable x lives until the function returns.
+        cast(torch, &output, dtype)
+    }
+}
