@@ -43,7 +43,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         |reason| Failure::input(format!("the run {} has no PyTorch script: {reason}", run.strategy));
     let sequence = machine.sequence(config).map_err(not_covered)?;
     let peaks = pytorch::replay(&sequence, None, alloc_conf).map_err(|(_, error)| Failure::machine(error))?;
-    let predicted_for = format!("{} on {}", plan.keys.torch_program(), plan.target.name);
+    let predicted_for = format!("{} on {}", plan.keys.torch_program(Some(config)), plan.target.name);
     let heading = format!("{}, {}, predicted for {predicted_for}", plan.experiment, title(run));
     let allocator = (alloc_conf != AllocConf::default()).then(|| {
         let variable = plan.keys.torch_version.allocator_variable();

@@ -67,5 +67,5 @@ pub(super) fn pytorch(plans: &[Plan]) -> Result<Option<String>, Failure> {
             other.file.display()
         )));
     }
-    Ok((first.keys.framework == Framework::Pytorch).then(|| first.keys.torch_program()))
+    Ok((first.keys.framework == Framework::Pytorch).then(|| first.keys.torch_program(None)))
 }

@@ -68,7 +68,7 @@ pub(super) fn summary(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) ->
             .filter(|_| most.ratio >= NOTABLE)
             .map(|cause| format!(", most for {}: {cause}", most.run.strategy));
         let cause = cause.unwrap_or_default();
-        let program = most.keys.torch_program();
+        let program = most.keys.torch_program(Some(most.config));
         sentences.push(format!("{program} needs {range} times this program's memory{cause}."));
         sentences.push(format!("PyTorch's peak of {}: {}.", most.run.strategy, peak(&most.torch.memory)));
     }
@@ -107,10 +107,10 @@ pub(super) fn explained(plans: &[Plan], is_shown: impl Fn(&PlannedRun) -> bool) 
 }
 
 /// The peak of one run, or why it is not predicted.
-pub(super) fn sentence(torch: &Result<TorchForecast, String>, keys: PlanKeys) -> String {
+pub(super) fn sentence(torch: &Result<TorchForecast, String>, program: &str) -> String {
     match torch {
-        Ok(torch) => format!("the peak in {}: {}", keys.torch_program(), peak(&torch.memory)),
-        Err(reason) => format!("the peak in {} is not predicted: {reason}", keys.torch_program()),
+        Ok(torch) => format!("the peak in {program}: {}", peak(&torch.memory)),
+        Err(reason) => format!("the peak in {program} is not predicted: {reason}"),
     }
 }
 

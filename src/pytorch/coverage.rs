@@ -250,7 +250,7 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
     if strategy.precision.dtype() != strategy.params.dtype() {
         return not_covered("matmuls of another dtype than 16-bit parameters");
     }
-    let has_states = has_states(config);
+    let has_states = has_states(config) && !config.has_bitsandbytes_optimizer();
     match strategy.optimizer_state {
         OptimizerState::Fp32 if config.trains() && has_states && !has_masters => {
             not_covered("optimizer_state = \"fp32\" with 16-bit parameters: torch.optim uses their dtype")
@@ -283,15 +283,19 @@ fn optimizer(config: &RunConfig) -> Covered {
     let strategy = &config.strategy;
     match config.train.optimizer {
         Optimizer::AdamW(_) | Optimizer::Adam(_) | Optimizer::Sgd(_) => {}
-        Optimizer::Lion(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => {
-            return not_covered("optimizers other than AdamW, Adam and SGD");
+        Optimizer::Lion(_) if strategy.optimizer_state == OptimizerState::Bf16 => {
+            return not_covered("bf16 states of Lion: bitsandbytes has fp32 and 8 bits");
+        }
+        Optimizer::Lion(_) => {}
+        Optimizer::Adafactor(_) | Optimizer::Muon(_) => {
+            return not_covered("optimizers other than AdamW, Adam, SGD and Lion");
         }
     }
     if config.train.optimizer.groups().len() > 1 {
         return not_covered("parameter groups");
     }
-    if strategy.optimizer_state == OptimizerState::EightBit {
-        return not_covered("8-bit optimizer states");
+    if strategy.optimizer_state == OptimizerState::EightBit && !has_states(config) {
+        return not_covered("8-bit states of SGD without momentum, which bitsandbytes lacks");
     }
     if strategy.optimizer_state == OptimizerState::Bf16 && strategy.params == StorageDtype::Fp32 {
         return not_covered("bf16 optimizer states beside fp32 parameters");

@@ -1,8 +1,8 @@
 //! `torch.amp.GradScaler`
 
+use crate::optimizer::Optimizer;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use spec::TorchOptimizer;
 
 #[derive(Default)]
 pub(crate) struct GradScaler {
@@ -21,14 +21,14 @@ impl GradScaler {
     }
 
     /// The sum of the overflow flags of unscaled gradients, which `scaler.step` gives a fused optimizer.
-    pub(crate) fn sum_of_overflows(torch: &Torch) -> Option<Tensor> {
-        (torch.options.optimizer == TorchOptimizer::Fused).then(|| torch.scalar(DType::F32))
+    pub(crate) fn sum_of_overflows(torch: &Torch, optimizer: &Optimizer) -> Option<Tensor> {
+        optimizer.is_fused().then(|| torch.scalar(DType::F32))
     }
 
     /// `scaler.unscale_(optimizer)`, or what `scaler.step(optimizer)` makes for an optimizer that takes the scale
     /// itself. Returns what lives until the step is over.
-    pub(crate) fn unscale(torch: &Torch, implementation: TorchOptimizer, explicitly: bool) -> Vec<Tensor> {
-        if implementation == TorchOptimizer::Fused && !explicitly {
+    pub(crate) fn unscale(torch: &Torch, optimizer: &Optimizer, explicitly: bool) -> Vec<Tensor> {
+        if optimizer.is_fused() && !explicitly {
             let mut made: Vec<Tensor> = (0..4).map(|_| torch.scalar(DType::F32)).collect();
             let found = made.swap_remove(2);
             drop(made);

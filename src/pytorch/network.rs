@@ -12,6 +12,9 @@ pub(crate) trait Network {
     /// The parameters, in the order of the modules.
     fn parameters(&self) -> Vec<Tensor>;
 
+    /// The weights of the modules `nn.Embedding`.
+    fn embeddings(&self) -> Vec<Tensor>;
+
     /// The shapes of a batch's tokens and targets.
     fn batch_shape(&self) -> Shape;
 

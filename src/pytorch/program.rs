@@ -10,7 +10,7 @@ use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::Module;
 use crate::network::Network;
-use crate::optimizer::{Kind, Optimizer};
+use crate::optimizer::{Kind, Library, Optimizer, StateBits};
 use crate::outputs::Outputs;
 use crate::rules;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
@@ -21,8 +21,8 @@ use crate::trainer::Trainer;
 use crate::transformers::CausalLm;
 use graph::forward_pass;
 use spec::{
-    EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, PaddedLengths, Precision,
-    RunConfig, TorchOptimizer, TorchOptions, TorchProgram, TorchVersion, Update,
+    EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, OptimizerState, PaddedLengths,
+    Precision, RunConfig, TorchOptimizer, TorchOptions, TorchProgram, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -41,7 +41,7 @@ pub fn sequence(
     coverage::check(config, &card, options)?;
     let rules = rules::of(version);
     rules.check(&card)?;
-    rules.check_library(options)?;
+    rules.check_libraries(config, options)?;
     let torch = Torch::new(card, rules, options);
     match options.program {
         TorchProgram::Modules | TorchProgram::Transformers => {
@@ -103,7 +103,7 @@ impl<'a> Program<'a> {
             true => TrainedParameter::of(torch, config, &*modules.full),
             false => Vec::new(),
         };
-        let optimizer = optimizer(config, &trained, torch.options.optimizer);
+        let optimizer = optimizer(config, &trained, &*modules.full, torch.options.optimizer);
         register_hooks(config, &trained, &optimizer);
         let strategy = &config.strategy;
         let scales =
@@ -217,12 +217,15 @@ impl<'a> Program<'a> {
         }
         let clips = config.train.clip_norm.is_some();
         let unscaled =
-            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, torch.options.optimizer, clips));
+            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), clips));
         if clips {
             self.optimizer.borrow().clip(torch);
         }
-        let overflows =
-            self.scaler.as_ref().filter(|_| clips).and_then(|_| GradScaler::sum_of_overflows(torch));
+        let overflows = self
+            .scaler
+            .as_ref()
+            .filter(|_| clips)
+            .and_then(|_| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
         self.optimizer.borrow_mut().step(torch);
         drop((unscaled, overflows));
         self.optimizer.borrow().zero_grad(frees);
@@ -349,18 +352,35 @@ impl<'a> Modules<'a> {
 pub(crate) fn optimizer(
     config: &RunConfig,
     trained: &[TrainedParameter],
-    kind: TorchOptimizer,
+    network: &dyn Network,
+    implementation: TorchOptimizer,
 ) -> Rc<RefCell<Optimizer>> {
-    let states = match &config.train.optimizer {
+    let kind = match &config.train.optimizer {
         OptimizerConfig::Sgd(sgd) => Kind::Sgd { momentum: sgd.momentum != 0.0 },
+        OptimizerConfig::Lion(_) => Kind::Lion,
         _ => Kind::Adam,
+    };
+    let library = match config.has_bitsandbytes_optimizer() {
+        false => Library::Torch(implementation),
+        true => Library::Bitsandbytes(state_bits(config, trained, network)),
     };
     let groups = config.train.optimizer.groups();
     let (decayed, others): (Vec<Tensor>, Vec<Tensor>) = trained
         .iter()
         .map(|each| each.updated().clone())
         .partition(|parameter| groups[0].decays(parameter.shape().dims().len()));
-    Rc::new(RefCell::new(Optimizer::new(states, kind, vec![decayed, others])))
+    Rc::new(RefCell::new(Optimizer::new(kind, library, vec![decayed, others])))
+}
+
+fn state_bits(config: &RunConfig, trained: &[TrainedParameter], network: &dyn Network) -> StateBits {
+    let strategy = &config.strategy;
+    if strategy.optimizer_state != OptimizerState::EightBit {
+        return StateBits::Fp32;
+    }
+    let tables = if strategy.quantize.embeddings { Vec::new() } else { network.embeddings() };
+    let is_table = |each: &&TrainedParameter| tables.iter().any(|table| table.id() == each.parameter().id());
+    let except = trained.iter().filter(is_table).map(|each| each.updated().clone()).collect();
+    StateBits::Eight { from: strategy.quantize.from, except }
 }
 
 /// Registers the hooks of the trained parameters, which run when a gradient is complete.
@@ -370,7 +390,9 @@ fn register_hooks(config: &RunConfig, trained: &[TrainedParameter], optimizer: &
             let optimizer = Rc::downgrade(optimizer);
             each.update_in_hook(move |torch, parameter| {
                 let optimizer = optimizer.upgrade().expect("the script holds its optimizer");
-                optimizer.borrow_mut().step_group(torch, std::slice::from_ref(parameter));
+                let mut optimizer = optimizer.borrow_mut();
+                optimizer.step_group(torch, std::slice::from_ref(parameter));
+                optimizer.forget_codes(parameter);
             });
         } else if coverage::accumulates_in_fp32(config) {
             each.accumulate_in_hook();

@@ -27,6 +27,10 @@ impl TrainedParameter {
         network.parameters().iter().filter(trains).map(trained).collect()
     }
 
+    pub(crate) fn parameter(&self) -> &Tensor {
+        &self.parameter
+    }
+
     /// The tensor that the optimizer updates.
     pub(crate) fn updated(&self) -> &Tensor {
         self.master.as_ref().unwrap_or(&self.parameter)

@@ -31,7 +31,7 @@ pub fn pytorch_row(plan: &Plan, run: &PlannedRun) -> Row {
         Some(Ok(torch)) => predict(&mut row, torch, &plan.target),
     }
     if let Some(torch) = &run.torch {
-        predict_torch(&mut row, torch, plan.keys);
+        predict_torch(&mut row, torch, plan.keys.torch_program(run.config.as_ref().ok()));
     }
     let effects = fewer_micro_batches(run).into_iter().chain(untrained_effect(run));
     row.measured.effects = effects.collect::<Vec<_>>().join(", ");

@@ -7,7 +7,7 @@ use execute::{Ended, Outcome};
 use memory::{EmbeddingDtypes, Prediction};
 use plan::{DeviceRates, Plan, PlannedRun, TorchForecast};
 use pytorch::Fit;
-use spec::{KeywordEnum as _, PlanKeys, RunConfig, StorageDtype};
+use spec::{KeywordEnum as _, RunConfig, StorageDtype};
 
 /// The row of a run before it starts, with its predicted status.
 pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
@@ -23,7 +23,7 @@ pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         predict(&mut row, prediction, &plan.target);
     }
     if let Some(torch) = &run.torch {
-        predict_torch(&mut row, torch, plan.keys);
+        predict_torch(&mut row, torch, plan.keys.torch_program(run.config.as_ref().ok()));
     }
     row
 }
@@ -93,8 +93,9 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     }
 }
 
-pub(super) fn predict_torch(row: &mut Row, torch: &Result<TorchForecast, String>, keys: PlanKeys) {
-    row.torch_program = keys.torch_program();
+/// `program`: whose memory is predicted.
+pub(super) fn predict_torch(row: &mut Row, torch: &Result<TorchForecast, String>, program: String) {
+    row.torch_program = program;
     row.torch_fits = match torch {
         Err(reason) => format!("not predicted: {reason}"),
         Ok(torch) => {

@@ -27,7 +27,7 @@ pub use schema::memory::{MemoryKey, ProgramKey};
 pub use schema::model::*;
 pub use schema::optimizer::*;
 pub use schema::plan::{
-    ACCELERATE_VERSION, AllocConf, Framework, PlanKeys, TRANSFORMERS_VERSION, TorchCheckpoint,
+    AllocConf, BITSANDBYTES_VERSION, Framework, PlanKeys, TRANSFORMERS_VERSION, TorchCheckpoint,
     TorchOptimizer, TorchOptions, TorchProgram, TorchVersion,
 };
 pub use schema::reference::{KeyReference, key_reference};

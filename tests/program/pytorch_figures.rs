@@ -301,10 +301,10 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
     ];
     let adapters = [
         "strategies.adapters.lora.targets=[\"attention.qkv\"]",
-        "strategies.adapters.lora.base=nf4",
+        "strategies.adapters.lora.base=int8",
         "strategies.adapters.lora.base=bf16",
         "strategies.adapters.lora.trained=[\"embedding\"]",
-        "strategies.adapters.optimizer_state=8bit",
+        "strategies.adapters.optimizer_state=bf16",
     ];
     let plain = plain.into_iter().map(|set| reason("plain", set));
     let adapters = adapters.into_iter().map(|set| reason("adapters", set));

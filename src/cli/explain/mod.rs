@@ -91,7 +91,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         peak::text(&program, target, prediction.device.steady_peak()),
         remedy::text(&remedies, &prediction),
     ];
-    parts.extend(run.torch.as_ref().map(|forecast| torch::sentence(forecast, plan.keys) + "\n"));
+    let torch_program = plan.keys.torch_program(Some(config));
+    parts.extend(run.torch.as_ref().map(|forecast| torch::sentence(forecast, &torch_program) + "\n"));
     parts.extend(args.operations.then(|| listing::listing(&program, target, &prediction)));
     parts.push(measured::text(&args.out, plan, run)?);
     output::show(&parts.join("\n"))?;

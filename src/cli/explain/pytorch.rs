@@ -67,7 +67,7 @@ pub(super) fn text(
          peak {} allocated, {} reserved; start-up {}; first step {}\n\
          {fit}\n\
          smallest sufficient limit {}, {context} of context included\n\n{}\n{}",
-        plan.keys.torch_program(),
+        plan.keys.torch_program(Some(config)),
         Bytes(peak.allocated),
         Bytes(peak.reserved),
         Bytes(start.allocated),

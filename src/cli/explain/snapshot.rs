@@ -38,7 +38,7 @@ pub(super) fn text(
     let comparison = snapshot.compare(&predicted);
     let requests = comparison.requests;
     let mut out = format!("{shown}: {requests} requests on device {}\n", snapshot.device());
-    let program = plan.keys.torch_program();
+    let program = plan.keys.torch_program(Some(config));
     // Writing to a string cannot fail.
     let _ = writeln!(out, "prediction: {} in {program}, on {}\n", run.strategy, plan.target.name);
     let (phase, step) = comparison.begins_in;

@@ -8,8 +8,13 @@ use spec::{ModelFamily, TorchProgram};
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
+        let bitsandbytes =
+            match transformers::four_bit(self.config).is_some() || self.config.has_bitsandbytes_optimizer() {
+                true => "import bitsandbytes as bnb\n",
+                false => "",
+            };
         let classes = match self.options.program {
-            TorchProgram::Modules => return String::new(),
+            TorchProgram::Modules => return bitsandbytes.to_owned(),
             TorchProgram::Transformers => "AutoConfig, AutoModelForCausalLM",
             TorchProgram::Trainer => {
                 "AutoConfig, AutoModelForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments"
@@ -20,10 +25,6 @@ impl Script<'_> {
                 "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
             }
             Some(_) => "from peft import LoraConfig, get_peft_model\n",
-            None => "",
-        };
-        let bitsandbytes = match transformers::four_bit(self.config) {
-            Some(_) => "import bitsandbytes as bnb\n",
             None => "",
         };
         format!("{bitsandbytes}{peft}from transformers import {classes}\n")

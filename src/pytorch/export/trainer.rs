@@ -3,7 +3,9 @@
 use super::Script;
 use crate::coverage;
 use crate::{trainer, transformers};
-use spec::{Collect, CollectedIn, Optimizer, Precision, StorageDtype, TorchOptimizer};
+use spec::{
+    Collect, CollectedIn, Optimizer, OptimizerState, Precision, Quantize, StorageDtype, TorchOptimizer,
+};
 
 impl Script<'_> {
     pub(super) fn write_trainer(&mut self) {
@@ -85,11 +87,18 @@ impl Script<'_> {
                 ),
             ]);
         }
-        if let (Optimizer::AdamW(own), Some(name)) = (&train.optimizer, self.optimizer_name()) {
-            self.line(&format!(
-                "            optim={name:?}, learning_rate={:?}, adam_beta1={:?}, adam_beta2={:?}, adam_epsilon={:?},",
-                own.lr, own.beta1, own.beta2, own.epsilon
-            ));
+        if let Some(name) = self.optimizer_name() {
+            match &train.optimizer {
+                Optimizer::AdamW(own) => self.line(&format!(
+                    "            optim={name:?}, learning_rate={:?}, adam_beta1={:?}, adam_beta2={:?}, adam_epsilon={:?},",
+                    own.lr, own.beta1, own.beta2, own.epsilon
+                )),
+                Optimizer::Lion(own) => self.line(&format!(
+                    "            optim={name:?}, learning_rate={:?}, adam_beta1={:?}, adam_beta2={:?},",
+                    own.lr, own.beta1, own.beta2
+                )),
+                _ => unreachable!("it has no name"),
+            }
         }
         let (_, _, decay) = self.optimizer_class();
         self.lines(&[&format!(
@@ -105,19 +114,31 @@ impl Script<'_> {
 
     /// The optimizer's name in `TrainingArguments`, if it has one.
     fn optimizer_name(&self) -> Option<&'static str> {
+        let strategy = &self.config.strategy;
+        let is_eight_bit = strategy.optimizer_state == OptimizerState::EightBit;
+        if is_eight_bit && strategy.quantize != Quantize::default() {
+            return None;
+        }
         match (&self.config.train.optimizer, self.options.optimizer) {
+            (Optimizer::AdamW(_), _) if is_eight_bit => Some("adamw_8bit"),
+            (Optimizer::Lion(_), _) => Some(if is_eight_bit { "lion_8bit" } else { "lion_32bit" }),
             (Optimizer::AdamW(_), TorchOptimizer::Fused) => Some("adamw_torch_fused"),
             (Optimizer::AdamW(_), TorchOptimizer::Foreach) => Some("adamw_torch"),
             _ => None,
         }
     }
 
-    /// An optimizer without a name: its class and arguments.
+    /// An optimizer without a name: its class and arguments. `Trainer` keeps fp32 states of embeddings if it is given
+    /// `optim_bits`.
     fn own_optimizer(&self) -> Option<String> {
         if self.optimizer_name().is_some() {
             return None;
         }
-        let (name, options, _) = self.optimizer_class();
-        Some(format!("(torch.optim.{name}, dict({options}{}))", self.implementation()))
+        let (class, options, _) = self.optimizer_class();
+        let (class, bits) = match class.strip_suffix("8bit") {
+            Some(class) => (class.to_owned(), ", optim_bits=8"),
+            None => (class, ""),
+        };
+        Some(format!("({class}, dict({options}{}{bits}))", self.implementation()))
     }
 }

@@ -4,7 +4,7 @@ use super::{Script, python_bool};
 use crate::coverage;
 use spec::{
     Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Optimizer,
-    Precision, StorageDtype, TorchOptimizer, Update,
+    OptimizerState, Precision, StorageDtype, TorchOptimizer, Update,
 };
 
 impl Script<'_> {
@@ -107,19 +107,28 @@ impl Script<'_> {
     }
 
     /// The arguments that choose the optimizer's implementation.
-    pub(super) fn implementation(&self) -> &'static str {
+    pub(super) fn implementation(&self) -> String {
+        if self.config.has_bitsandbytes_optimizer() {
+            return match self.config.strategy.optimizer_state {
+                OptimizerState::EightBit => {
+                    format!(", min_8bit_size={}", self.config.strategy.quantize.from)
+                }
+                OptimizerState::Fp32 | OptimizerState::Bf16 => String::new(),
+            };
+        }
         match self.options.optimizer {
             TorchOptimizer::Fused => ", fused=True",
             TorchOptimizer::Foreach => ", foreach=True",
             TorchOptimizer::ForLoop => ", foreach=False, fused=False",
         }
+        .to_owned()
     }
 
-    /// The class of `torch.optim`, its other arguments, and the weight decay.
-    pub(super) fn optimizer_class(&self) -> (&'static str, String, f64) {
+    /// The class of the optimizer, its other arguments, and the weight decay.
+    pub(super) fn optimizer_class(&self) -> (String, String, f64) {
         let adam =
             |lr: f64, betas: (f64, f64), epsilon: f64| format!("lr={lr:?}, betas={betas:?}, eps={epsilon:?}");
-        match &self.config.train.optimizer {
+        let (name, options, decay) = match &self.config.train.optimizer {
             Optimizer::AdamW(own) => {
                 ("AdamW", adam(own.lr, (own.beta1, own.beta2), own.epsilon), own.weight_decay)
             }
@@ -136,12 +145,39 @@ impl Script<'_> {
                 ),
                 sgd.weight_decay,
             ),
-            Optimizer::Lion(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => unreachable!("not covered"),
+            Optimizer::Lion(own) => {
+                ("Lion", format!("lr={:?}, betas={:?}", own.lr, (own.beta1, own.beta2)), own.weight_decay)
+            }
+            Optimizer::Adafactor(_) | Optimizer::Muon(_) => unreachable!("not covered"),
+        };
+        let class = match (self.config.has_bitsandbytes_optimizer(), self.config.strategy.optimizer_state) {
+            (false, _) => format!("torch.optim.{name}"),
+            (true, OptimizerState::EightBit) => format!("bnb.optim.{name}8bit"),
+            (true, OptimizerState::Fp32 | OptimizerState::Bf16) => format!("bnb.optim.{name}"),
+        };
+        (class, options, decay)
+    }
+
+    /// Has bitsandbytes keep fp32 states of embeddings.
+    fn fp32_states_of_embeddings(&mut self) {
+        let strategy = &self.config.strategy;
+        if strategy.optimizer_state != OptimizerState::EightBit || strategy.quantize.embeddings {
+            return;
         }
+        self.line("        tables = [module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)]");
+        self.line_if(
+            coverage::has_master_weights(self.config),
+            "        tables = [master for parameter, master in self.pairs if any(parameter is table for table in tables)]",
+        );
+        self.lines(&[
+            "        for table in tables:",
+            "            bnb.optim.GlobalOptimManager.get_instance().override_config(table, \"optim_bits\", 32)",
+        ]);
     }
 
     fn optimizer(&mut self) {
-        let (name, options, decay) = self.optimizer_class();
+        self.fp32_states_of_embeddings();
+        let (class, options, decay) = self.optimizer_class();
         let implementation = self.implementation();
         let groups = self.config.train.optimizer.groups();
         let decayed = if groups[0].decays(1) { "True" } else { "parameter.dim() > 1" };
@@ -166,14 +202,14 @@ impl Script<'_> {
                 &format!("        for {all}:"),
                 &format!("            decay = {decay:?} if any({updated} is other for other in decayed) else 0.0"),
                 &format!(
-                    "            optimizer = torch.optim.{name}([{updated}], {options}, weight_decay=decay{implementation})"
+                    "            optimizer = {class}([{updated}], {options}, weight_decay=decay{implementation})"
                 ),
                 &format!("            parameter.register_post_accumulate_grad_hook({hook})"),
             ]);
         } else {
             self.lines(&[
                 &format!("        groups = [group for group in {groups} if group[\"params\"]]"),
-                &format!("        self.optimizer = torch.optim.{name}(groups, {options}{implementation})"),
+                &format!("        self.optimizer = {class}(groups, {options}{implementation})"),
             ]);
         }
         if let Some(scaler) = self.scaler() {

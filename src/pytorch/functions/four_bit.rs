@@ -13,8 +13,8 @@ use ops::Shape;
 const BLOCK: usize = 64;
 const SCALES_BLOCK: usize = 256;
 
-/// The most rows that bitsandbytes may multiply without a dequantized weight, if its kernel is faster on the card.
-const MOST_FUSED_ROWS: usize = 1536;
+/// Up to this many rows, the choice of bitsandbytes' kernel is not predicted.
+const UNKNOWN_ROWS: usize = 256;
 
 /// A weight [M, K] in nf4, with its scales.
 #[derive(Clone)]
@@ -63,8 +63,50 @@ impl FourBitWeight {
         self.double.then(|| torch.empty(&[self.shape.elements().div_ceil(BLOCK)], DType::F32))
     }
 
-    /// `linear(x, dequantized, bias)`
+    /// Whether bitsandbytes' kernel multiplies this number of rows by the quantized weight itself (`gemm_4bit`): where it
+    /// measured its kernel to be faster on a card of that kind.
+    fn is_fused(&self, torch: &Torch, rows: usize) -> bool {
+        let &[outer, inner] = self.shape.dims() else { unreachable!("a matrix") };
+        if !inner.is_multiple_of(BLOCK) || self.dtype == DType::F32 && rows >= 8 {
+            return false;
+        }
+        if rows <= UNKNOWN_ROWS {
+            torch.refuse(NotCovered(format!(
+                "bitsandbytes' product of {rows} rows with a weight in 4 bits (more than {UNKNOWN_ROWS} are predicted)"
+            )));
+        }
+        if outer * inner >= 4 << 20 {
+            return false;
+        }
+        let (blocks, processors) = (outer.div_ceil(64), torch.card.multiprocessors);
+        let most = match (torch.card.capability, 2 * inner < outer) {
+            ((8, 0), true) => {
+                if 3 * blocks < processors {
+                    1536
+                } else {
+                    512
+                }
+            }
+            ((8, 0), false) if 4 * blocks <= processors && inner < outer => 384,
+            ((9, 0), true) => {
+                if 3 * blocks < processors {
+                    512
+                } else {
+                    320
+                }
+            }
+            ((7, 5), true) if blocks >= 3 * processors || inner < 704 => 320,
+            ((8, 6 | 9), true) if blocks >= processors || blocks * inner <= 320 * processors => 320,
+            _ => UNKNOWN_ROWS,
+        };
+        rows <= most
+    }
+
+    /// `gemm_4bit`, or `linear(x, dequantized, bias)`.
     fn product(&self, torch: &Torch, x: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        if self.is_fused(torch, x.shape().rows()) {
+            return torch.tensor(x.shape().with_last(self.shape.dims()[0]), self.dtype);
+        }
         let _differences = self.scales(torch);
         let _scales = self.scales(torch);
         let weight = torch.tensor(self.shape, self.dtype);
@@ -89,12 +131,6 @@ impl FourBitWeight {
         let x = cast(torch, x, self.dtype);
         let cast_bias = bias.borrow().as_ref().map(|bias| cast(torch, bias, self.dtype));
         bias.replace(cast_bias.clone());
-        let (rows, inner) = (x.shape().rows(), x.shape().last());
-        if rows <= MOST_FUSED_ROWS && inner.is_multiple_of(BLOCK) {
-            torch.refuse(NotCovered(format!(
-                "bitsandbytes' product of {rows} rows: up to {MOST_FUSED_ROWS}, it chooses a kernel by card and shape"
-            )));
-        }
         let (weight, shape) = (self.clone(), x.shape());
         let node = torch.node(&[&x], &[], move |torch, _| vec![weight.input_gradient(torch, shape).into()]);
         let output = torch.with_grad(false, || self.product(torch, &x, cast_bias.as_ref()));

@@ -256,6 +256,11 @@ impl Network for Module {
         self.order.iter().map(|&(value, part)| self.parameters[value][part].clone()).collect()
     }
 
+    fn embeddings(&self) -> Vec<Tensor> {
+        let nodes = self.graph.nodes.iter().filter(|node| matches!(node.op, Op::Embedding(_)));
+        nodes.flat_map(|node| &node.inputs).flat_map(|&input| self.parameters[input].clone()).collect()
+    }
+
     fn batch_shape(&self) -> Shape {
         self.graph.values[self.tokens].ty.shape
     }

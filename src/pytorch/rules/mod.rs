@@ -10,7 +10,9 @@ mod v2_6;
 
 use crate::card::Card;
 use crate::coverage::NotCovered;
-use spec::{AllocConf, KeywordEnum, TRANSFORMERS_VERSION, TorchOptions, TorchVersion};
+use spec::{
+    AllocConf, BITSANDBYTES_VERSION, KeywordEnum, RunConfig, TRANSFORMERS_VERSION, TorchOptions, TorchVersion,
+};
 
 /// The rules of a version.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(crate) struct Rules {
     pub(crate) oldest_capability: (u32, u32),
     pub(crate) newest_capability: (u32, u32),
     /// Whether models of the transformers library are predicted.
-    pub(crate) library: bool,
+    pub(crate) libraries: bool,
     /// Whether expandable segments are predicted.
     pub(crate) expandable_segments: bool,
     /// Whether FlashAttention saves the state of the random number generator on the card. Otherwise it lies in host memory.
@@ -51,14 +53,20 @@ impl Rules {
         }
     }
 
-    /// Checks that the library's programs were recorded with the version.
-    pub(crate) fn check_library(&self, options: TorchOptions) -> Result<(), NotCovered> {
-        match options.program.is_of_library() && !self.library {
-            true => Err(NotCovered(format!(
-                "transformers {TRANSFORMERS_VERSION} with PyTorch {}",
-                self.version.keyword()
-            ))),
-            false => Ok(()),
+    /// Checks that programs of the libraries were recorded with the version.
+    pub(crate) fn check_libraries(
+        &self,
+        config: &RunConfig,
+        options: TorchOptions,
+    ) -> Result<(), NotCovered> {
+        let library = match options.program.is_of_library() {
+            true => format!("transformers {TRANSFORMERS_VERSION}"),
+            false if config.uses_bitsandbytes() => format!("bitsandbytes {BITSANDBYTES_VERSION}"),
+            false => return Ok(()),
+        };
+        match self.libraries {
+            true => Ok(()),
+            false => Err(NotCovered(format!("{library} with PyTorch {}", self.version.keyword()))),
         }
     }
 

@@ -8,7 +8,7 @@ pub(super) const RULES: Rules = Rules {
     workspaces: Workspaces::Requested,
     oldest_capability: (7, 5),
     newest_capability: (12, 0),
-    library: true,
+    libraries: true,
     expandable_segments: true,
     flash_state_on_card: true,
     efficient_state_on_card: true,

@@ -9,7 +9,7 @@ pub(super) const RULES: Rules = Rules {
     workspaces: Workspaces::CublasKept,
     oldest_capability: super::OLDEST,
     newest_capability: (9, 0),
-    library: false,
+    libraries: false,
     expandable_segments: false,
     flash_state_on_card: false,
     efficient_state_on_card: false,

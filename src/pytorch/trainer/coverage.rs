@@ -21,6 +21,10 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
             "a constant loss scale: Trainer's is dynamic",
         ),
         (
+            config.has_bitsandbytes_optimizer() && strategy.quantize.embeddings,
+            "8-bit states of embeddings: Trainer's are fp32 (quantize.embeddings)",
+        ),
+        (
             config.train.optimizer.groups()[0].decays(1),
             "weight decay of vectors: Trainer's is for matrices (decay)",
         ),

@@ -66,12 +66,12 @@ impl<'a> Trainer<'a> {
             shifts_labels: config.model.transformer().and_then(transformers::family)
                 != Some(ModelFamily::Gpt2),
             loader: Loader::new(model.batch_shape()),
-            model,
-            optimizer: optimizer(config, &trained, torch.options.optimizer),
+            optimizer: optimizer(config, &trained, &*model, torch.options.optimizer),
             scaler: coverage::is_scaled(config).then(GradScaler::default),
             autocast: autocast(config),
             _total_loss: torch.scalar(DType::F32),
             variables: Variables::default(),
+            model,
         })
     }
 
@@ -130,9 +130,10 @@ impl<'a> Trainer<'a> {
         let torch = self.torch;
         self.variables.grad_norm = None;
         let unscaled =
-            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, torch.options.optimizer, true));
+            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), true));
         self.variables.grad_norm = self.optimizer.borrow().clip(torch);
-        let overflows = self.scaler.as_ref().and_then(|_| GradScaler::sum_of_overflows(torch));
+        let overflows =
+            self.scaler.as_ref().and_then(|_| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
         self.optimizer.borrow_mut().step(torch);
         drop((unscaled, overflows));
         self.optimizer.borrow().zero_grad(true);

@@ -14,6 +14,11 @@ pub(super) trait Body {
     /// The table of the tokens, [V, C].
     fn embedding(&self) -> &Tensor;
 
+    /// The weights of the modules `nn.Embedding`.
+    fn embeddings(&self) -> Vec<Tensor> {
+        vec![self.embedding().clone()]
+    }
+
     /// The parameters, in the order of the modules.
     fn parameters(&self) -> Vec<Tensor>;
 

@@ -149,9 +149,10 @@ fn trained_dtypes(config: &RunConfig) -> Result<(), String> {
     let states = match strategy.optimizer_state {
         OptimizerState::Fp32 => DType::F32,
         OptimizerState::Bf16 => DType::BF16,
-        OptimizerState::EightBit => return not_covered("8-bit optimizer states"),
+        OptimizerState::EightBit => return Ok(()),
     };
-    if config.trains() && has_states(config) && states != adapter_dtype(config) {
+    let is_of_torch = !config.has_bitsandbytes_optimizer();
+    if config.trains() && has_states(config) && is_of_torch && states != adapter_dtype(config) {
         return not_covered("optimizer states of another dtype than the adapters");
     }
     Ok(())

@@ -100,6 +100,10 @@ impl Body for Gpt2 {
         &self.tokens
     }
 
+    fn embeddings(&self) -> Vec<Tensor> {
+        vec![self.tokens.clone(), self.positions.clone()]
+    }
+
     fn parameters(&self) -> Vec<Tensor> {
         let blocks = self.blocks.iter().flat_map(|block| block.parameters());
         let tables = [&self.tokens, &self.positions].into_iter();

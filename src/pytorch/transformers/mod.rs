@@ -140,6 +140,10 @@ impl Network for CausalLm {
         self.body.parameters().into_iter().chain(head).collect()
     }
 
+    fn embeddings(&self) -> Vec<Tensor> {
+        self.body.embeddings()
+    }
+
     fn batch_shape(&self) -> Shape {
         self.batch
     }

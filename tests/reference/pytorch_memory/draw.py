@@ -3,6 +3,7 @@
     python3 draw.py SEED COUNT > drawn.toml
     python3 draw.py --transformers SEED COUNT > transformers-drawn.toml
     python3 draw.py --trainer SEED COUNT > trainer-drawn.toml
+    python3 draw.py --bitsandbytes SEED COUNT > bitsandbytes-drawn.toml
 
 Equal arguments give equal programs.
 """
@@ -265,7 +266,44 @@ class TrainerDraw(LibraryDraw):
         return settings, strategy
 
 
-PROGRAMS = {"--transformers": LibraryDraw, "--trainer": TrainerDraw}
+class BitsandbytesDraw(TrainerDraw):
+    """One program with the library's Trainer and bitsandbytes."""
+
+    def model(self):
+        model = super().model()
+        while model["family"] == "gpt2":
+            model = super().model()
+        return model
+
+    def program(self):
+        settings, strategy = super().program()
+        if self.chance(0.7):
+            for key in ("params", "master_weights", "optimizer_state", "residual", "precision"):
+                strategy.pop(key, None)
+            if "lora" not in strategy:
+                strategy.pop("freeze", None)
+                strategy["lora"] = {"rank": 8, "alpha": 16, "targets": self.one(["all-linear"], ["q_proj", "v_proj"])}
+            lora = strategy["lora"]
+            lora.pop("tables", None)
+            lora |= {"base": "nf4", "double_quantization": self.chance(0.7)}
+            strategy |= self.one({"precision": "bf16"}, {"precision": "fp16"}, {"params": "bf16", "residual": "bf16"}, {})
+            if "precision" in strategy and self.chance(0.5):
+                lora["tables"] = strategy["precision"]
+            # More than 256 rows in all micro-batches.
+            context, micro_batches = int(settings["model.transformer.context"]), strategy.get("accumulate", 1)
+            samples = 256 // context + self.random.randint(1, max(1, 1500 // context))
+            settings["train.batch_size"] = str(samples * micro_batches)
+            settings.pop("evaluation", None)
+        if self.chance(0.6):
+            strategy["optimizer_state"] = "8bit"
+            settings["train.optimizer"] = self.one("{ adamw = { lr = 1e-3 } }", "{ adam = { lr = 1e-3 } }", "{ lion = { lr = 1e-4 } }")
+        elif self.chance(0.3):
+            strategy["optimizer_state"] = "fp32"
+            settings["train.optimizer"] = "{ lion = { lr = 1e-4 } }"
+        return settings, strategy
+
+
+PROGRAMS = {"--transformers": LibraryDraw, "--trainer": TrainerDraw, "--bitsandbytes": BitsandbytesDraw}
 
 
 def toml(value):
@@ -280,7 +318,8 @@ def main():
     seed, count = arguments[-2], int(arguments[-1])
     program = arguments[0].removeprefix("--") if draw is not Draw else None
     print(BASE.format(arguments=" ".join(arguments), name=f"{program}-drawn" if program else "drawn"), end="")
-    print(LIBRARY.format(program=program) if program else "", end="")
+    if program:
+        print(LIBRARY.format(program="trainer" if program == "bitsandbytes" else program), end="")
     for number in range(1, count + 1):
         settings, strategy = draw(f"{seed}/{number}").program()
         print(f"\n[strategies.drawn-{number}]")

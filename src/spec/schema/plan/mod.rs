@@ -10,6 +10,9 @@ use crate::reader::declare::{KeywordEnum, keywords};
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::keyword;
 use crate::reader::reference::{Accepts, DeclaredKey};
+use crate::schema::optimizer::Optimizer;
+use crate::schema::resolved::RunConfig;
+use crate::schema::strategy::{LoraBase, OptimizerState};
 
 pub(crate) const PLAN_KEYS: &[&str] =
     &["as", "torch_version", "torch_program", "torch_optimizer", "torch_checkpoint", "alloc_conf"];
@@ -26,7 +29,13 @@ keywords! {
 pub const TRANSFORMERS_VERSION: &str = "5.24";
 
 /// The version of Accelerate that the library's `Trainer` calls.
-pub const ACCELERATE_VERSION: &str = "1.15";
+const ACCELERATE_VERSION: &str = "1.15";
+
+/// The version of PEFT whose adapters are predicted.
+const PEFT_VERSION: &str = "0.21";
+
+/// The version of bitsandbytes whose optimizers and weights in four bits are predicted.
+pub const BITSANDBYTES_VERSION: &str = "0.50";
 
 keywords! {
     /// A version of PyTorch.
@@ -113,6 +122,20 @@ pub struct PlanKeys {
     pub alloc_conf: AllocConf,
 }
 
+impl RunConfig {
+    /// Whether bitsandbytes has the optimizer that `torch.optim` lacks: Lion, or 8-bit states.
+    pub fn has_bitsandbytes_optimizer(&self) -> bool {
+        let is_lion = matches!(self.train.optimizer, Optimizer::Lion(_));
+        self.trains() && (is_lion || self.strategy.optimizer_state == OptimizerState::EightBit)
+    }
+
+    /// Whether the run in PyTorch needs bitsandbytes.
+    pub fn uses_bitsandbytes(&self) -> bool {
+        let is_four_bit = self.strategy.lora.as_ref().is_some_and(|lora| lora.base == LoraBase::Nf4);
+        is_four_bit || self.has_bitsandbytes_optimizer()
+    }
+}
+
 impl Default for PlanKeys {
     fn default() -> PlanKeys {
         PlanKeys {
@@ -152,7 +175,8 @@ impl PlanKeys {
 
 impl PlanKeys {
     /// The program that is predicted: `PyTorch 2.15 with transformers 5.24, reentrant checkpoints, expandable_segments:True`.
-    pub fn torch_program(&self) -> String {
+    /// `run`: names the libraries that the run needs beside those of all runs.
+    pub fn torch_program(&self, run: Option<&RunConfig>) -> String {
         let library = match self.torch_options.program {
             TorchProgram::Modules => None,
             TorchProgram::Transformers => Some(format!("transformers {TRANSFORMERS_VERSION}")),
@@ -160,6 +184,10 @@ impl PlanKeys {
                 "Trainer of transformers {TRANSFORMERS_VERSION} and Accelerate {ACCELERATE_VERSION}"
             )),
         };
+        let peft = run.is_some_and(|run| run.strategy.lora.is_some()).then(|| format!("PEFT {PEFT_VERSION}"));
+        let bitsandbytes = run
+            .is_some_and(RunConfig::uses_bitsandbytes)
+            .then(|| format!("bitsandbytes {BITSANDBYTES_VERSION}"));
         let optimizer = match self.torch_options.optimizer {
             TorchOptimizer::Fused => None,
             TorchOptimizer::Foreach => Some("a foreach optimizer".to_owned()),
@@ -169,7 +197,7 @@ impl PlanKeys {
         let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
         let settings = (self.alloc_conf != AllocConf::default()).then(|| self.alloc_conf.to_string());
         let differences: Vec<String> =
-            [library, optimizer, checkpoint, settings].into_iter().flatten().collect();
+            [library, peft, bitsandbytes, optimizer, checkpoint, settings].into_iter().flatten().collect();
         let version = self.torch_version.keyword();
         match differences.is_empty() {
             true => format!("PyTorch {version}"),

@@ -1,6 +1,10 @@
-//! Optimizers of `torch.optim`, and gradient clipping.
+//! Optimizers of `torch.optim` and bitsandbytes, and gradient clipping.
+
+mod bitsandbytes;
 
 use std::collections::HashMap;
+
+pub(crate) use self::bitsandbytes::StateBits;
 
 use crate::rules::NormScratch;
 use crate::sequence::Purpose;
@@ -9,7 +13,7 @@ use crate::torch::Torch;
 use ops::Shape;
 use spec::TorchOptimizer;
 
-/// The optimizers of `torch.optim` that are covered, with the number of their states per parameter.
+/// The optimizers that are covered, with the number of their states per parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// AdamW and Adam.
@@ -17,6 +21,14 @@ pub(crate) enum Kind {
     Sgd {
         momentum: bool,
     },
+    Lion,
+}
+
+/// The library that has the optimizer.
+#[derive(Debug)]
+pub(crate) enum Library {
+    Torch(TorchOptimizer),
+    Bitsandbytes(StateBits),
 }
 
 impl Kind {
@@ -24,21 +36,29 @@ impl Kind {
         match self {
             Kind::Adam => 2,
             Kind::Sgd { momentum } => usize::from(momentum),
+            Kind::Lion => 1,
         }
     }
 }
 
 pub(crate) struct Optimizer {
     kind: Kind,
-    implementation: TorchOptimizer,
+    library: Library,
     /// Parameters by group.
     groups: Vec<Vec<Tensor>>,
     states: HashMap<usize, Vec<Tensor>>,
+    /// bitsandbytes' codes of 8-bit numbers.
+    codes: Vec<Tensor>,
 }
 
 impl Optimizer {
-    pub(crate) fn new(kind: Kind, implementation: TorchOptimizer, groups: Vec<Vec<Tensor>>) -> Optimizer {
-        Optimizer { kind, implementation, groups, states: HashMap::new() }
+    pub(crate) fn new(kind: Kind, library: Library, groups: Vec<Vec<Tensor>>) -> Optimizer {
+        Optimizer { kind, library, groups, states: HashMap::new(), codes: Vec::new() }
+    }
+
+    /// Whether its step takes a loss scale itself.
+    pub(crate) fn is_fused(&self) -> bool {
+        matches!(self.library, Library::Torch(TorchOptimizer::Fused))
     }
 
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
@@ -56,19 +76,14 @@ impl Optimizer {
 
     /// The step of some parameters of one group.
     pub(crate) fn step_group(&mut self, torch: &Torch, parameters: &[Tensor]) {
-        let (kind, implementation) = (self.kind, self.implementation);
-        let state = |torch: &Torch, parameter: &Tensor| {
-            torch.with_purpose(Purpose::OptimizerState, || torch.like(parameter))
-        };
         for parameter in parameters {
-            self.states.entry(parameter.id()).or_insert_with(|| {
-                let step = (kind == Kind::Adam && implementation == TorchOptimizer::Fused)
-                    .then(|| torch.scalar(DType::F32));
-                let states = (0..kind.states()).map(|_| state(torch, parameter));
-                step.into_iter().chain(states).collect()
-            });
+            if !self.states.contains_key(&parameter.id()) {
+                let states = self.new_states(torch, parameter);
+                self.states.insert(parameter.id(), states);
+            }
         }
-        if kind != Kind::Adam {
+        let Library::Torch(implementation) = self.library else { return };
+        if self.kind != Kind::Adam {
             return;
         }
         match implementation {
@@ -88,6 +103,25 @@ impl Optimizer {
                 }
             }
         }
+    }
+
+    fn new_states(&mut self, torch: &Torch, parameter: &Tensor) -> Vec<Tensor> {
+        let count = self.kind.states();
+        match &self.library {
+            Library::Torch(implementation) => {
+                let has_step = self.kind == Kind::Adam && *implementation == TorchOptimizer::Fused;
+                let step = has_step.then(|| torch.scalar(DType::F32));
+                let state = || torch.with_purpose(Purpose::OptimizerState, || torch.like(parameter));
+                step.into_iter().chain((0..count).map(|_| state())).collect()
+            }
+            Library::Bitsandbytes(bits) => bits.new_states(torch, parameter, count, &mut self.codes),
+        }
+    }
+
+    /// Forgets the codes: each parameter has an optimizer of its own.
+    pub(crate) fn forget_codes(&mut self, parameter: &Tensor) {
+        let codes = std::mem::take(&mut self.codes);
+        self.states.entry(parameter.id()).or_default().extend(codes);
     }
 
     /// `optimizer.zero_grad()`
