@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
+use super::framework::FrameworkArgs;
 use super::inputs::InputArgs;
 use super::output::{self, note};
 use super::run_selector::{NumberedRun, choose, is_named, title};
@@ -11,7 +12,7 @@ use super::torch;
 use ::plan::{Point, Purpose};
 use base::units::Bytes;
 use pytorch::{Event, Machine, ScriptPrediction, Sequence, Usage};
-use spec::AllocConf;
+use spec::{AllocConf, Framework};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -23,6 +24,8 @@ pub(super) struct Args {
     /// The card: one that `devices --targets` lists, or a target file
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
+    #[command(flatten)]
+    framework: FrameworkArgs,
     /// Write the script to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -31,7 +34,12 @@ pub(super) struct Args {
     requests: Option<PathBuf>,
 }
 
-pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
+    if args.framework.framework() == Some(Framework::Runner) {
+        let help = "use `--as pytorch`, `--as transformers` or `--as trainer`";
+        return Err(Failure::input(format!("`export` writes scripts of PyTorch\n = help: {help}")));
+    }
+    args.framework.choose_program(&mut args.inputs);
     let is_wanted = |point: &Point| is_named(args.run.as_deref(), point);
     let inputs = args.inputs.read(Purpose::Predict, "results".as_ref(), args.target.as_deref(), is_wanted)?;
     let NumberedRun { plan, run, .. } = choose(&inputs.plans, args.run.as_deref())?;

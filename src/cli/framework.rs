@@ -1,13 +1,15 @@
 //! `--as`: the program whose memory is shown.
 
 use super::failure::Failure;
+use super::inputs::InputArgs;
 use device::{OLDEST_CARD, Target};
 use plan::Plan;
-use spec::Framework;
+use spec::{Framework, KeywordEnum as _, TorchProgram};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct FrameworkArgs {
-    /// Whose memory to show: this program's, or PyTorch's for the same training on a known card. Default: `as` in [plan]
+    /// Whose memory to show: this program's, or PyTorch's for the same training on a known card, with the model's class in
+    /// transformers or its Trainer if named. Default: `as` in [plan]
     #[arg(long = "as", value_enum, value_name = "PROGRAM")]
     shown: Option<Program>,
 }
@@ -16,14 +18,26 @@ pub(super) struct FrameworkArgs {
 enum Program {
     Runner,
     Pytorch,
+    Transformers,
+    Trainer,
 }
 
 impl FrameworkArgs {
     pub(super) fn framework(&self) -> Option<Framework> {
         self.shown.map(|program| match program {
             Program::Runner => Framework::Runner,
-            Program::Pytorch => Framework::Pytorch,
+            Program::Pytorch | Program::Transformers | Program::Trainer => Framework::Pytorch,
         })
+    }
+
+    /// Has a named program of the library replace that of [plan].
+    pub(super) fn choose_program(&self, inputs: &mut InputArgs) {
+        let program = match self.shown {
+            None | Some(Program::Runner | Program::Pytorch) => return,
+            Some(Program::Transformers) => TorchProgram::Transformers,
+            Some(Program::Trainer) => TorchProgram::Trainer,
+        };
+        inputs.set(format!("plan.torch_program={}", program.keyword()));
     }
 }
 

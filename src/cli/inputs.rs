@@ -70,6 +70,11 @@ impl InputArgs {
         &self.set
     }
 
+    /// Adds an override.
+    pub(super) fn set(&mut self, setting: String) {
+        self.set.push(setting);
+    }
+
     /// Whether there are overrides.
     pub(super) fn changes(&self) -> bool {
         !self.set.is_empty()

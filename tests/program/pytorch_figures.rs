@@ -258,7 +258,8 @@ fn torch_program_selects_the_library() {
         rows.into_iter().find(|row| row["strategy"] == strategy).unwrap()
     };
     let (modules, library) = (of(&[], "plain"), of(&set, "plain"));
-    let trainer = of(&["--set", "plan.torch_program=trainer"], "plain");
+    let trainer = of(&["--as", "trainer"], "plain");
+    assert_eq!(of(&["--as", "transformers"], "plain")["torch_peak_bytes"], library["torch_peak_bytes"]);
     assert_ne!(library["torch_peak_bytes"], trainer["torch_peak_bytes"]);
     assert_eq!(
         trainer["torch_program"],
@@ -274,6 +275,8 @@ fn torch_program_selects_the_library() {
     assert!(script.contains("AutoModelForCausalLM.from_config("), "{script}");
     assert!(script.contains("target_modules=[\"q_proj\", \"v_proj\"]"), "{script}");
     assert!(!export("plain").contains("peft"));
+    let of_trainer = [&["export", "a.toml", "--run", "plain", "--as", "trainer"], &CARD[..]].concat();
+    assert!(succeeds(&dir, &of_trainer).contains("TrainingArguments("));
 }
 
 /// For each run that the library's program would not be, the reason.
@@ -393,6 +396,7 @@ fn mistakes_state_the_way_out() {
         // Its product with a block's size has no room in 64 bits.
         set("plan.alloc_conf=roundup_power2_divisions:36028797018963968"),
         fails(&dir, &[&["plan", "a.toml", "--as", "pytorch", "--link", "25GB/s"], &CARD[..]].concat()),
+        fails(&dir, &[&["export", "a.toml", "--run", "plain", "--as", "runner"], &CARD[..]].concat()),
         set("plan.alloc_conf=expandable_segments:True,max_split_size_mb:64"),
         set("plan.alloc_conf=max_split_size_mb:64,max_split_size_mb:32"),
         set("plan.allocator=x"),

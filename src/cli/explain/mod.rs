@@ -49,7 +49,8 @@ pub(super) struct Args {
     out: PathBuf,
 }
 
-pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
+    args.framework.choose_program(&mut args.inputs);
     let which = args.run.as_deref();
     let inputs = args.inputs.read_shown(
         Purpose::Predict,

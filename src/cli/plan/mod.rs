@@ -43,6 +43,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
+    args.framework.choose_program(&mut args.inputs);
     if args.target.len() > 1 {
         return several::run(args);
     }
