@@ -179,7 +179,14 @@ struct Run {
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), Run> {
     let plain = ["gpt", "llama", "large", "drawn", "padded"];
-    let of_library = ["transformers", "transformers-gpt", "transformers-drawn", "trainer", "trainer-drawn"];
+    let of_library = [
+        "transformers",
+        "transformers-gpt",
+        "transformers-drawn",
+        "trainer",
+        "trainer-drawn",
+        "bitsandbytes-drawn",
+    ];
     plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }
 

@@ -141,6 +141,10 @@ impl Script<'_> {
             &format!("            r={}, lora_alpha={:?},", lora.rank, lora.alpha),
             &format!("            lora_dropout={:?}, use_rslora={},", lora.dropout, python_bool(lora.rslora)),
             &format!("            target_modules={modules:?}, task_type=\"CAUSAL_LM\","),
+        ]);
+        let saved: Vec<&str> = lora.trained.iter().flat_map(|layer| saved_modules(layer)).copied().collect();
+        self.line_if(!saved.is_empty(), &format!("            modules_to_save={saved:?},"));
+        self.lines(&[
             "        )",
             &format!("        self.model = get_peft_model(self.model, adapters{own_dtype})"),
         ]);
@@ -179,5 +183,13 @@ impl Script<'_> {
             "head" => head,
             block => format!("\"{}\"", block.replace("blocks", &blocks)),
         }
+    }
+}
+
+/// The modules of a layer outside blocks.
+fn saved_modules(layer: &str) -> &'static [&'static str] {
+    match layer {
+        "embedding" => &["embed_tokens"],
+        _ => &["lm_head", "model.norm"],
     }
 }

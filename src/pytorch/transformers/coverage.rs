@@ -90,7 +90,7 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
         return not_covered("an 8-bit base (bitsandbytes' LLM.int8())");
     }
     if !lora.trained.is_empty() {
-        return not_covered("layers trained beside adapters (lora.trained; PEFT: modules_to_save)");
+        saved_modules(config, lora)?;
     }
     if let Some(stacked) = lora.targets.iter().find(|target| peft_module(target).is_none()) {
         return Err(format!(
@@ -113,6 +113,26 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
         return not_covered("an fp32 base with 16-bit params");
     }
     trained_dtypes(config)
+}
+
+/// Checks the layers that are trained beside adapters.
+fn saved_modules(config: &RunConfig, lora: &Lora) -> Result<(), String> {
+    let not_covered = |reason: &str| Err(reason.to_owned());
+    let is_outside_blocks = |layer: &String| matches!(layer.as_str(), "embedding" | "head");
+    if !lora.trained.iter().all(is_outside_blocks) {
+        return not_covered(
+            "lora.trained of other layers than the embedding and the head (PEFT: modules_to_save)",
+        );
+    }
+    if config.model.transformer().is_some_and(|model| model.tied) {
+        return not_covered("lora.trained of tied tables");
+    }
+    if dtype(config) != adapter_dtype(config) {
+        return not_covered(
+            "lora.trained of another dtype than the adapters: set lora.tables to that of the adapters",
+        );
+    }
+    Ok(())
 }
 
 /// Checks the dtypes of a model with a base in four bits, its adapters and its other layers.

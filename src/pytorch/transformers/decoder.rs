@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::body::{
     Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
 };
-use super::layers::{Linear, Maker, activation, rms_norm, rotary_embedding};
+use super::layers::{Linear, Maker, ModuleWeight, activation, rms_norm, rotary_embedding};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -17,10 +17,10 @@ use spec::{MlpActivation, RunConfig, Transformer};
 
 pub(super) struct Decoder {
     /// [V, C]
-    embedding: Tensor,
+    embedding: ModuleWeight,
     layers: Vec<Rc<DecoderLayer>>,
     /// [C]
-    norm: Tensor,
+    norm: ModuleWeight,
     /// `inv_freq` and its copy, [D/2].
     _frequencies: [Tensor; 2],
     head_dim: usize,
@@ -57,10 +57,10 @@ impl Decoder {
     /// The model on the device.
     pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Decoder {
         let maker = |layer: &str| Maker::new(torch, config, layer);
-        let embedding = maker("embedding").parameter(&[model.vocabulary, model.d_model]);
+        let embedding = maker("embedding").module(&[model.vocabulary, model.d_model]);
         let layer = |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model));
         let layers = (0..model.layers).map(layer).collect();
-        let norm = maker("head").parameter(&[model.d_model]);
+        let norm = maker("head").module(&[model.d_model]);
         let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
         let checkpointed = super::checkpointed_layers(config);
         let head_dim = model.head_dim;
@@ -70,17 +70,18 @@ impl Decoder {
 
 impl Body for Decoder {
     fn embedding(&self) -> &Tensor {
-        &self.embedding
+        &self.embedding.weight
     }
 
     fn parameters(&self) -> Vec<Tensor> {
         let layers = self.layers.iter().flat_map(|layer| layer.parameters());
-        [self.embedding.clone()].into_iter().chain(layers).chain([self.norm.clone()]).collect()
+        let [embedding, norm] = [&self.embedding, &self.norm].map(|module| module.weight.clone());
+        [embedding].into_iter().chain(layers).chain([norm]).collect()
     }
 
     fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
         let embeddings =
-            require_gradients(functions::embedding(torch, &self.embedding, tokens), self.checkpointed);
+            require_gradients(functions::embedding(torch, self.embedding(), tokens), self.checkpointed);
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
         let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let positions = Positions::new(torch, tokens.shape());
@@ -91,7 +92,7 @@ impl Body for Decoder {
         let arguments = [positions.tensor().clone(), cos, sin];
         let x = embeddings.clone();
         let x = call_layers(torch, &self.layers, x, &arguments, checkpointed, cache.as_mut(), trains);
-        (rms_norm(torch, &x, &self.norm), cache)
+        (rms_norm(torch, &x, &self.norm.weight), cache)
     }
 }
 

@@ -48,6 +48,16 @@ pub(super) struct Maker<'a> {
     torch: &'a Torch,
     config: &'a RunConfig,
     is_trained: bool,
+    /// Whether PEFT trains a copy of the layer's modules beside adapters (`modules_to_save`).
+    is_copied: bool,
+}
+
+/// The weight of a module.
+#[derive(Clone)]
+pub(super) struct ModuleWeight {
+    pub(super) weight: Tensor,
+    /// The frozen weight that a trained one was copied from.
+    _original: Option<Tensor>,
 }
 
 impl<'a> Maker<'a> {
@@ -55,7 +65,18 @@ impl<'a> Maker<'a> {
     pub(super) fn new(torch: &'a Torch, config: &'a RunConfig, layer: &str) -> Maker<'a> {
         let strategy = &config.strategy;
         let is_frozen = strategy.lora.is_some() || strategy.freeze.iter().any(|frozen| frozen == layer);
-        Maker { torch, config, is_trained: !is_frozen }
+        let trained = strategy.lora.as_ref().map_or(&[][..], |lora| &lora.trained);
+        let is_copied = trained.iter().any(|trained| trained == layer);
+        Maker { torch, config, is_trained: !is_frozen, is_copied }
+    }
+
+    /// The weight of a module outside blocks.
+    pub(super) fn module(self, dims: &[usize]) -> ModuleWeight {
+        let weight = self.parameter(dims);
+        match self.is_copied {
+            true => ModuleWeight { weight: self.torch.like(&weight).leaf(), _original: Some(weight) },
+            false => ModuleWeight { weight, _original: None },
+        }
     }
 
     pub(super) fn parameter(self, dims: &[usize]) -> Tensor {

@@ -15,8 +15,8 @@ use self::body::Body;
 pub(crate) use self::coverage::{check, family};
 use self::decoder::Decoder;
 use self::gpt2::Gpt2;
-use self::layers::Maker;
 pub(crate) use self::layers::peft_module;
+use self::layers::{Maker, ModuleWeight};
 use crate::coverage::{NotCovered, returns_logits};
 use crate::functions;
 use crate::module::dtype_of;
@@ -31,8 +31,8 @@ use spec::{LoraBase, Model, ModelFamily, Recompute, RunConfig};
 /// A class of the library with its head.
 pub(crate) struct CausalLm {
     body: Rc<dyn Body>,
-    /// `lm_head`. A tied one is the embedding.
-    head: Tensor,
+    /// `lm_head`; without it, the head is the embedding.
+    head: Option<ModuleWeight>,
     /// [B, T]
     batch: Shape,
     returns_logits: bool,
@@ -49,13 +49,16 @@ impl CausalLm {
             Some(ModelFamily::Gpt2) => Rc::new(Gpt2::new(torch, config, model)),
             _ => Rc::new(Decoder::new(torch, config, model)),
         };
-        let head = match model.tied {
-            true => body.embedding().clone(),
-            false => Maker::new(torch, config, "head").parameter(&[model.vocabulary, model.d_model]),
-        };
+        let head = (!model.tied)
+            .then(|| Maker::new(torch, config, "head").module(&[model.vocabulary, model.d_model]));
         let batch = batch_of(graph).ok_or_else(|| NotCovered("models without tokens".to_owned()))?;
         let returns_logits = returns_logits(config);
         Ok(CausalLm { body, head, batch, returns_logits })
+    }
+
+    /// The weight of the head, [V, C].
+    fn head(&self) -> &Tensor {
+        self.head.as_ref().map_or_else(|| self.body.embedding(), |head| &head.weight)
     }
 
     /// `forward` of the class. `count`: the number of labels that divides the loss (`num_items_in_batch`).
@@ -73,7 +76,7 @@ impl CausalLm {
             let logits = {
                 // hidden_states[:, 0:, :]
                 let sliced = functions::full_slices(torch, &hidden, 3);
-                functions::linear(torch, &sliced, &self.head, None)
+                functions::linear(torch, &sliced, self.head(), None)
             };
             Output { loss: causal_loss(torch, &logits, labels, count), logits }
         })
@@ -136,7 +139,7 @@ fn batch_of(graph: &Graph) -> Option<Shape> {
 
 impl Network for CausalLm {
     fn parameters(&self) -> Vec<Tensor> {
-        let head = (self.head.id() != self.body.embedding().id()).then(|| self.head.clone());
+        let head = self.head.as_ref().map(|head| head.weight.clone());
         self.body.parameters().into_iter().chain(head).collect()
     }
 

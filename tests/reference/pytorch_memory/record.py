@@ -36,9 +36,9 @@ OLD_VERSION = "2.6"
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "trainer"]
 SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt", "trainer"]
-DRAWN = ["drawn", "transformers-drawn", "trainer-drawn"]
+DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn"]
 # Begin the names of experiments with the transformers library.
-LIBRARY = ("transformers", "trainer")
+LIBRARY = ("transformers", "trainer", "bitsandbytes")
 
 # Keys of [plan] that change the script.
 OPTIONS = {
