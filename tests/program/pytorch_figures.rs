@@ -293,7 +293,7 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
     };
     let plain = [
         "plan.torch_version=\"2.6\"",
-        "model.transformer.family=gemma",
+        "model.transformer.family=olmo2",
         "model.transformer.causal=false",
         "model.transformer.rotary.divisors=[2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0]",
         "model.transformer.head_dim=20",
@@ -306,7 +306,9 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         "strategies.adapters.lora.targets=[\"attention.qkv\"]",
         "strategies.adapters.lora.base=int8",
         "strategies.adapters.lora.base=bf16",
-        "strategies.adapters.lora.trained=[\"embedding\"]",
+        "strategies.adapters.lora.trained=[\"blocks.0.mlp\"]",
+        "strategies.adapters.lora={rank=4,alpha=8,targets=[\"q_proj\"],base=\"nf4\",tables=\"bf16\"}",
+        "strategies.adapters={precision=\"bf16\",lora={rank=4,alpha=8,targets=[\"q_proj\"],base=\"nf4\"}}",
         "strategies.adapters.optimizer_state=bf16",
     ];
     let plain = plain.into_iter().map(|set| reason("plain", set));
@@ -340,6 +342,8 @@ fn runs_that_trainer_does_not_have_are_not_predicted() {
         reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=off"]),
         reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=128.0"]),
         reason(&["train.optimizer.adamw.decay=all"]),
+        reason(&["strategies.plain.optimizer_state=8bit", "strategies.plain.quantize={embeddings=true}"]),
+        reason(&["model.transformer.family=mistral", "model.transformer.window=16"]),
         reason(&["strategies.plain.attention=materialized"]),
     ];
     insta::assert_snapshot!("trainer_reasons", reasons.concat());

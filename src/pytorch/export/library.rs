@@ -74,11 +74,7 @@ impl Script<'_> {
     /// `self.model` becomes the model, with its own initial parameters.
     pub(super) fn library_class(&mut self) {
         let four_bit = transformers::four_bit(self.config);
-        let dtype = match four_bit {
-            Some(_) => transformers::compute_dtype(self.config),
-            None => transformers::dtype(self.config),
-        };
-        let dtype = match dtype {
+        let dtype = match transformers::initial_dtype(self.config) {
             DType::BF16 => "torch.bfloat16",
             DType::F16 => "torch.float16",
             _ => "torch.float32",

@@ -12,8 +12,8 @@ use spec::{
 
 /// Checks that the prediction covers a run with the model of the library.
 pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), NotCovered> {
-    let program = program.keyword();
-    let not_covered = |reason: String| Err(NotCovered(format!("{reason} (torch_program = \"{program}\")")));
+    let not_covered =
+        |reason: String| Err(NotCovered(format!("{reason} (torch_program = \"{}\")", program.keyword())));
     let Some(model) = config.model.transformer() else {
         return not_covered("a model other than a transformer".to_owned());
     };
@@ -27,11 +27,18 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
             | ModelFamily::Mistral
             | ModelFamily::Qwen2
             | ModelFamily::Qwen3
+            | ModelFamily::Smollm3
+            | ModelFamily::Granite
+            | ModelFamily::Gemma
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
     }
-    // Those of the whole context, too: the library has masks and another cache for them.
-    if (0..model.layers).any(|block| model.window_of(block).is_some()) {
+    // Those of the whole context, too: the library has another cache for them, and masks of windows up to the context.
+    let has_windows = (0..model.layers).any(|block| model.window_of(block).is_some());
+    let is_covered = program == TorchProgram::Trainer
+        && library.family == ModelFamily::Mistral
+        && model.window.is_some_and(|window| window > model.context);
+    if has_windows && !is_covered {
         return not_covered("the library's masks of sliding windows".to_owned());
     }
     if !model.rotary.divisors.is_empty() {

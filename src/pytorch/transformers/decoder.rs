@@ -1,5 +1,4 @@
-//! `LlamaModel`, and the models whose code differs from it by biases or norms of queries and keys alone: Mistral, Qwen 2
-//! and Qwen 3.
+//! `LlamaModel`, and the models whose code differs from it by few lines: Mistral, Qwen 2, Qwen 3, SmolLM3, Granite and Gemma.
 //!
 //! B batch, T sequence, C channels, H query heads, G key and value heads, D channels per head.
 
@@ -8,16 +7,18 @@ use std::rc::Rc;
 use super::body::{
     Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
 };
-use super::layers::{Linear, Maker, ModuleWeight, activation, rms_norm, rotary_embedding};
+use super::layers::{Linear, Maker, ModuleWeight, activation, gemma_rms_norm, rms_norm, rotary_embedding};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{Activation, Shape};
-use spec::{MlpActivation, RunConfig, Transformer};
+use spec::{MlpActivation, ModelFamily, RunConfig, Transformer};
 
 pub(super) struct Decoder {
     /// [V, C]
     embedding: ModuleWeight,
+    /// The factor of embeddings.
+    scale: Option<Scale>,
     layers: Vec<Rc<DecoderLayer>>,
     /// [C]
     norm: ModuleWeight,
@@ -28,6 +29,30 @@ pub(super) struct Decoder {
     checkpointed: Option<usize>,
 }
 
+/// How embeddings are scaled.
+enum Scale {
+    /// By a number (Granite).
+    Number,
+    /// By a buffer of the embedding (Gemma).
+    Buffer(Tensor),
+}
+
+/// The norm of the model's class.
+#[derive(Clone, Copy)]
+enum RmsNorm {
+    Llama,
+    Gemma,
+}
+
+impl RmsNorm {
+    fn forward(self, torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
+        match self {
+            RmsNorm::Llama => rms_norm(torch, x, weight),
+            RmsNorm::Gemma => gemma_rms_norm(torch, x, weight),
+        }
+    }
+}
+
 /// `LlamaDecoderLayer`
 struct DecoderLayer {
     attention: Attention,
@@ -35,6 +60,9 @@ struct DecoderLayer {
     up: Linear,
     down: Linear,
     activation: Activation,
+    norm: RmsNorm,
+    /// Whether results are scaled before they are added to the residual stream (Granite).
+    scales: bool,
     input_norm: Tensor,
     post_attention_norm: Tensor,
 }
@@ -47,6 +75,8 @@ struct Attention {
     o: Linear,
     /// `q_norm` and `k_norm`, [D].
     norms: Option<[Tensor; 2]>,
+    /// Whether the layer rotates queries and keys.
+    rotates: bool,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -58,13 +88,20 @@ impl Decoder {
     pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Decoder {
         let maker = |layer: &str| Maker::new(torch, config, layer);
         let embedding = maker("embedding").module(&[model.vocabulary, model.d_model]);
-        let layer = |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model));
+        let family = super::family(model);
+        let scale = match family {
+            Some(ModelFamily::Granite) => Some(Scale::Number),
+            Some(ModelFamily::Gemma) => Some(Scale::Buffer(torch.scalar(super::initial_dtype(config)))),
+            _ => None,
+        };
+        let layer =
+            |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model, index));
         let layers = (0..model.layers).map(layer).collect();
         let norm = maker("head").module(&[model.d_model]);
         let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
         let checkpointed = super::checkpointed_layers(config);
         let head_dim = model.head_dim;
-        Decoder { embedding, layers, norm, _frequencies: frequencies, head_dim, checkpointed }
+        Decoder { embedding, scale, layers, norm, _frequencies: frequencies, head_dim, checkpointed }
     }
 }
 
@@ -80,8 +117,15 @@ impl Body for Decoder {
     }
 
     fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
-        let embeddings =
-            require_gradients(functions::embedding(torch, self.embedding(), tokens), self.checkpointed);
+        let mut embeddings = functions::embedding(torch, self.embedding(), tokens);
+        if let Some(Scale::Buffer(scale)) = &self.scale {
+            let scale = functions::cast(torch, scale, embeddings.dtype());
+            embeddings = functions::mul(torch, &embeddings, &scale);
+        }
+        embeddings = require_gradients(embeddings, self.checkpointed);
+        if let Some(Scale::Number) = &self.scale {
+            embeddings = functions::scale(torch, &embeddings);
+        }
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
         let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let positions = Positions::new(torch, tokens.shape());
@@ -90,22 +134,29 @@ impl Body for Decoder {
         }
         let [cos, sin] = rotary_embedding(torch, tokens.shape().last(), self.head_dim, embeddings.dtype());
         let arguments = [positions.tensor().clone(), cos, sin];
+        let norm = self.layers[0].norm;
         let x = embeddings.clone();
         let x = call_layers(torch, &self.layers, x, &arguments, checkpointed, cache.as_mut(), trains);
-        (rms_norm(torch, &x, &self.norm.weight), cache)
+        (norm.forward(torch, &x, &self.norm.weight), cache)
     }
 }
 
 impl DecoderLayer {
-    fn new(maker: Maker<'_>, model: &Transformer) -> DecoderLayer {
+    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> DecoderLayer {
         let MlpActivation::Gate(activation) = model.activation else { unreachable!("checked: a gate") };
+        let family = super::family(model);
+        let is_gemma = family == Some(ModelFamily::Gemma);
+        // `gelu_pytorch_tanh` is one operation.
+        let is_fused = is_gemma && activation == Activation::GeluTanh;
         let (channels, width) = (model.d_model, model.d_ff);
         DecoderLayer {
-            attention: Attention::new(maker, model),
+            attention: Attention::new(maker, model, index),
             gate: maker.linear("mlp.gate", channels, width, model.bias),
             up: maker.linear("mlp.up", channels, width, model.bias),
             down: maker.linear("mlp.out", width, channels, model.bias),
-            activation,
+            activation: if is_fused { Activation::Gelu } else { activation },
+            norm: if is_gemma { RmsNorm::Gemma } else { RmsNorm::Llama },
+            scales: family == Some(ModelFamily::Granite),
             input_norm: maker.parameter(&[channels]),
             post_attention_norm: maker.parameter(&[channels]),
         }
@@ -115,6 +166,14 @@ impl DecoderLayer {
         let mlp = [&self.gate, &self.up, &self.down].into_iter().flat_map(Linear::parameters);
         let norms = [&self.input_norm, &self.post_attention_norm].map(Tensor::clone);
         self.attention.parameters().chain(mlp).chain(norms)
+    }
+
+    /// `residual + result`, or `residual + result * residual_multiplier`.
+    fn add(&self, torch: &Torch, residual: &Tensor, result: &Tensor) -> Tensor {
+        match self.scales {
+            false => functions::add(torch, residual, result),
+            true => functions::add(torch, residual, &functions::scale(torch, result)),
+        }
     }
 
     /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
@@ -141,21 +200,21 @@ impl Layer for DecoderLayer {
         let [_, cos, sin] = arguments else { unreachable!("three arguments") };
         let x = {
             let attended = {
-                let normed = rms_norm(torch, x, &self.input_norm);
+                let normed = self.norm.forward(torch, x, &self.input_norm);
                 self.attention.forward(torch, &normed, [cos, sin], cache, trains)
             };
-            functions::add(torch, x, &attended)
+            self.add(torch, x, &attended)
         };
         let output = {
-            let normed = rms_norm(torch, &x, &self.post_attention_norm);
+            let normed = self.norm.forward(torch, &x, &self.post_attention_norm);
             self.mlp(torch, &normed, trains)
         };
-        functions::add(torch, &x, &output)
+        self.add(torch, &x, &output)
     }
 }
 
 impl Attention {
-    fn new(maker: Maker<'_>, model: &Transformer) -> Attention {
+    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> Attention {
         let (channels, head_dim) = (model.d_model, model.head_dim);
         let (queries, keys) = (model.heads * head_dim, model.kv_heads * head_dim);
         Attention {
@@ -164,6 +223,7 @@ impl Attention {
             v: maker.linear("attention.v", channels, keys, model.qkv_bias),
             o: maker.linear("attention.out", queries, channels, model.bias),
             norms: model.qk_norm.then(|| [(); 2].map(|()| maker.parameter(&[head_dim]))),
+            rotates: model.rotation_of(index).is_some(),
             heads: model.heads,
             kv_heads: model.kv_heads,
             head_dim,
@@ -206,13 +266,18 @@ impl Attention {
             }
         };
         let norm = |part: usize| self.norms.as_ref().map(|norms| &norms[part]);
-        let q = project(&self.q, heads.query_shape(), norm(0), Layout::Heads);
-        let k = project(&self.k, heads.key_shape(), norm(1), Layout::Heads);
-        let layout = gradient_layout(torch, heads, cache.is_some(), x.dtype());
-        let v = project(&self.v, heads.key_shape(), None, layout);
-        let [q, k] = {
-            let (q, k) = (q, k);
-            [functions::rotate(torch, &q, cos, sin), functions::rotate(torch, &k, cos, sin)]
+        let layout = |is_cached| gradient_layout(torch, heads, is_cached, x.dtype());
+        let rotated = |is_cached| if self.rotates { Layout::Heads } else { layout(is_cached) };
+        let is_cached = cache.is_some();
+        let q = project(&self.q, heads.query_shape(), norm(0), rotated(false));
+        let k = project(&self.k, heads.key_shape(), norm(1), rotated(is_cached));
+        let v = project(&self.v, heads.key_shape(), None, layout(is_cached));
+        let [q, k] = match self.rotates {
+            false => [q, k],
+            true => {
+                let (q, k) = (q, k);
+                [functions::rotate(torch, &q, cos, sin), functions::rotate(torch, &k, cos, sin)]
+            }
         };
         let [k, v] = match cache {
             None => [k, v],

@@ -207,6 +207,33 @@ pub(super) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
     functions::mul(torch, weight, &cast)
 }
 
+/// `GemmaRMSNorm`: the product with the weight, which is stored less one, is in fp32, too.
+pub(super) fn gemma_rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
+    let dtype = x.dtype();
+    let mut output = {
+        let x = functions::cast(torch, x, DType::F32);
+        let rrms = {
+            let shifted = {
+                let mean = {
+                    let squares = functions::power(torch, &x);
+                    functions::mean_last(torch, &squares)
+                };
+                functions::add_number(torch, &mean)
+            };
+            functions::rsqrt(torch, &shifted)
+        };
+        functions::mul(torch, &x, &rrms)
+    };
+    output = {
+        let scale = {
+            let weight = functions::cast(torch, weight, DType::F32);
+            functions::add_number(torch, &weight)
+        };
+        functions::mul(torch, &output, &scale)
+    };
+    functions::cast(torch, &output, dtype)
+}
+
 /// `LlamaRotaryEmbedding`: cosines and sines [T, D] in the dtype of the hidden states.
 pub(super) fn rotary_embedding(torch: &Torch, tokens: usize, head: usize, dtype: DType) -> [Tensor; 2] {
     let angles = |channels: usize| torch.empty(&[tokens, channels], DType::F32);

@@ -36,6 +36,8 @@ pub(crate) struct CausalLm {
     /// [B, T]
     batch: Shape,
     returns_logits: bool,
+    /// Whether logits are divided by a number (Granite).
+    scales_logits: bool,
 }
 
 impl CausalLm {
@@ -53,7 +55,8 @@ impl CausalLm {
             .then(|| Maker::new(torch, config, "head").module(&[model.vocabulary, model.d_model]));
         let batch = batch_of(graph).ok_or_else(|| NotCovered("models without tokens".to_owned()))?;
         let returns_logits = returns_logits(config);
-        Ok(CausalLm { body, head, batch, returns_logits })
+        let scales_logits = coverage::family(model) == Some(ModelFamily::Granite);
+        Ok(CausalLm { body, head, batch, returns_logits, scales_logits })
     }
 
     /// The weight of the head, [V, C].
@@ -73,11 +76,14 @@ impl CausalLm {
         // The outputs hold the last hidden states and the cache until the function returns.
         let (hidden, _cache) = self.body.forward(torch, tokens, trains);
         torch.with_purpose(Purpose::Loss, || {
-            let logits = {
+            let mut logits = {
                 // hidden_states[:, 0:, :]
                 let sliced = functions::full_slices(torch, &hidden, 3);
                 functions::linear(torch, &sliced, self.head(), None)
             };
+            if self.scales_logits {
+                logits = functions::scale(torch, &logits);
+            }
             Output { loss: causal_loss(torch, &logits, labels, count), logits }
         })
     }
@@ -126,6 +132,11 @@ pub(crate) fn is_upcast(config: &RunConfig) -> bool {
     four_bit(config).is_some() && dtype(config) != compute_dtype(config)
 }
 
+/// The dtype that the model is made with.
+pub(crate) fn initial_dtype(config: &RunConfig) -> DType {
+    if four_bit(config).is_some() { compute_dtype(config) } else { dtype(config) }
+}
+
 /// The dtype of adapters. PEFT's are fp32, as master weights would be, unless `autocast_adapter_dtype=False`.
 pub(crate) fn adapter_dtype(config: &RunConfig) -> DType {
     if config.strategy.has_master_weights() { DType::F32 } else { dtype_of(config.strategy.params.dtype()) }
@@ -166,7 +177,8 @@ impl Network for CausalLm {
     fn resized(&self, graph: Graph) -> Rc<dyn Network> {
         let batch = batch_of(&graph).expect("graphs of a run have the same inputs");
         let (body, head) = (Rc::clone(&self.body), self.head.clone());
-        Rc::new(CausalLm { body, head, batch, returns_logits: self.returns_logits })
+        let CausalLm { returns_logits, scales_logits, .. } = *self;
+        Rc::new(CausalLm { body, head, batch, returns_logits, scales_logits })
     }
 }
 

@@ -69,7 +69,16 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
     let function = match model.activation {
         MlpActivation::Plain(function) | MlpActivation::Gate(function) => function,
     };
-    let activation = function.definition().hugging_face.first()?;
+    let names = function.definition().hugging_face;
+    // Of the names of one function, the one of the family's published files: the library computes them differently.
+    let own = names.iter().find(|name| {
+        **name == "gelu_pytorch_tanh"
+            && matches!(
+                family,
+                ModelFamily::Gemma | ModelFamily::Gemma2 | ModelFamily::Gemma3 | ModelFamily::Starcoder2
+            )
+    });
+    let activation = own.or(names.first())?;
     let fields = match family {
         ModelFamily::Gpt2 => json!({
             "n_layer": model.layers,
