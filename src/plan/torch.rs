@@ -56,7 +56,7 @@ impl TorchForecaster {
                 let key = MemoryKey { batch_size: config.strategy.accumulate, ..key.clone() };
                 match self.largest.entry(key) {
                     Entry::Occupied(entry) => *entry.get(),
-                    Entry::Vacant(entry) => *entry.insert(self.machine.largest_micro_batch(config)?),
+                    Entry::Vacant(entry) => *entry.insert(self.machine.largest_micro_batch(config)),
                 }
             }
         };

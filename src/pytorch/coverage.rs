@@ -61,14 +61,17 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
             return not_covered("masks of attention with lengths that vary (pad_to = \"batch\")");
         }
     }
-    let passes = simulated_passes(config);
+    let passes = match options.program {
+        TorchProgram::Trainer => trainer::simulated_passes(config),
+        TorchProgram::Modules | TorchProgram::Transformers => simulated_passes(config),
+    };
     if passes > MOST_PASSES {
         return Err(NotCovered(format!(
-            "more than {MOST_PASSES} forward passes that differ (here {passes}: pad_to = \"batch\", leak, collect)"
+            "more than {MOST_PASSES} forward passes that differ (here {passes}: pad_to = \"batch\", leak, collect, Trainer's evaluations)"
         )));
     }
     if strategy.lora.is_some() && options.program == TorchProgram::Modules {
-        return not_covered("adapters (lora): use torch_program = \"transformers\"");
+        return not_covered("adapters (lora): use torch_program = \"transformers\" or \"trainer\"");
     }
     if strategy.offload.parameters || strategy.offload.optimizer {
         return not_covered("offloaded parameters or optimizer states");
@@ -296,6 +299,11 @@ fn optimizer(config: &RunConfig) -> Covered {
     }
     if strategy.optimizer_state == OptimizerState::EightBit && !has_states(config) {
         return not_covered("8-bit states of SGD without momentum, which bitsandbytes lacks");
+    }
+    let has_bf16_gradients = strategy.params == StorageDtype::Bf16 && !strategy.has_master_weights();
+    let is_sgd = matches!(config.train.optimizer, Optimizer::Sgd(_));
+    if strategy.optimizer_state == OptimizerState::EightBit && is_sgd && has_bf16_gradients {
+        return not_covered("8-bit states of SGD with bf16 gradients, for which bitsandbytes has no kernel");
     }
     if strategy.optimizer_state == OptimizerState::Bf16 && strategy.params == StorageDtype::Fp32 {
         return not_covered("bf16 optimizer states beside fp32 parameters");

@@ -143,12 +143,13 @@ impl Machine {
         Ok(TorchRun { machine: self, config, sequence, peaks })
     }
 
-    /// The largest micro-batch that fits, for batches that it divides.
-    ///
-    /// # Errors
-    /// The run is not covered.
-    pub fn largest_micro_batch(&self, config: &RunConfig) -> Result<Option<usize>, NotCovered> {
-        let Some(memory) = self.memory else { return Ok(None) };
+    /// The largest micro-batch that fits, for batches that it divides; `None` without a limit, or if some micro-batch that
+    /// the search needs is not covered.
+    pub fn largest_micro_batch(&self, config: &RunConfig) -> Option<usize> {
+        self.largest_covered(config, self.memory?).ok()
+    }
+
+    fn largest_covered(&self, config: &RunConfig, memory: CardMemory) -> Result<usize, NotCovered> {
         // With lengths that vary, each sample counts as the longest of the data.
         let config = &config.at_longest();
         let run = |micro_batch: usize| {
@@ -160,7 +161,7 @@ impl Machine {
         let (one, two) = (allocated(1)?, allocated(2)?);
         let guess = 1 + memory.available.saturating_sub(one) / two.saturating_sub(one).max(1);
         let fits = |micro_batch| Ok(self.replay(&self.sequence(&run(micro_batch))?, memory).is_ok());
-        search::largest(LARGEST_BATCH, guess.min(LARGEST_BATCH as u64) as usize, fits).map(Some)
+        search::largest(LARGEST_BATCH, guess.min(LARGEST_BATCH as u64) as usize, fits)
     }
 
     /// A run's allocator calls.

@@ -392,7 +392,7 @@ fn register_hooks(config: &RunConfig, trained: &[TrainedParameter], optimizer: &
                 let optimizer = optimizer.upgrade().expect("the script holds its optimizer");
                 let mut optimizer = optimizer.borrow_mut();
                 optimizer.step_group(torch, std::slice::from_ref(parameter));
-                optimizer.forget_codes(parameter);
+                optimizer.keep_codes_with(parameter);
             });
         } else if coverage::accumulates_in_fp32(config) {
             each.accumulate_in_hook();

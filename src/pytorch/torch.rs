@@ -154,6 +154,11 @@ impl Torch {
         self.tensor(Shape::new(dims), dtype)
     }
 
+    /// A tensor of bytes. The other type of one byte stands for u8.
+    pub(crate) fn bytes(&self, count: usize) -> Tensor {
+        self.empty(&[count], DType::Bool)
+    }
+
     pub(crate) fn scalar(&self, dtype: DType) -> Tensor {
         self.empty(&[], dtype)
     }
@@ -202,11 +207,7 @@ impl Torch {
 
     /// Makes bitsandbytes' code of 8-bit numbers unless it exists.
     pub(crate) fn eight_bit_code(&self) {
-        let code = || Some(self.empty(&[256], DType::F32));
-        let mut known = self.eight_bit_code.borrow_mut();
-        if known.is_none() {
-            *known = code();
-        }
+        self.eight_bit_code.borrow_mut().get_or_insert_with(|| self.empty(&[256], DType::F32));
     }
 
     /// States that the program is not covered.

@@ -341,6 +341,16 @@ fn runs_that_trainer_does_not_have_are_not_predicted() {
         reason(&["strategies.plain.params=bf16", "strategies.plain.residual=bf16"]),
         reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=off"]),
         reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=128.0"]),
+        reason(&[
+            "strategies.plain={params=\"fp16\",residual=\"fp16\",lora={rank=4,alpha=8,targets=[\"q_proj\"]}}",
+        ]),
+        reason(&[
+            "strategies.plain.optimizer_state=8bit",
+            "strategies.plain.params=bf16",
+            "strategies.plain.master_weights=false",
+            "train.optimizer={sgd={lr=0.1,momentum=0.9}}",
+        ]),
+        reason(&["evaluation={every=1,batches=1200}"]),
         reason(&["train.optimizer.adamw.decay=all"]),
         reason(&["strategies.plain.optimizer_state=8bit", "strategies.plain.quantize={embeddings=true}"]),
         reason(&["model.transformer.family=mistral", "model.transformer.window=16"]),

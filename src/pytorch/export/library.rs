@@ -1,6 +1,6 @@
 //! The model of the script as a class of the transformers library.
 
-use super::{Script, python_bool};
+use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::tensor::DType;
 use crate::transformers::{self, peft_module};
@@ -74,11 +74,7 @@ impl Script<'_> {
     /// `self.model` becomes the model, with its own initial parameters.
     pub(super) fn library_class(&mut self) {
         let four_bit = transformers::four_bit(self.config);
-        let dtype = match transformers::initial_dtype(self.config) {
-            DType::BF16 => "torch.bfloat16",
-            DType::F16 => "torch.float16",
-            _ => "torch.float32",
-        };
+        let dtype = torch_dtype(transformers::initial_dtype(self.config));
         self.lines(&[
             "        config = AutoConfig.for_model(**CONFIG)",
             "        self.model = AutoModelForCausalLM.from_config(",

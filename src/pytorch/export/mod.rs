@@ -13,6 +13,7 @@ use crate::allocator::Usage;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::program::{self, STEPS};
+use crate::tensor::DType;
 use spec::{Model, RunConfig, TorchOptions, TorchProgram, Transformer};
 
 /// The functions that do not depend on the run, and the main program: one for each kind of training loop.
@@ -112,7 +113,11 @@ impl Script<'_> {
             TorchProgram::Trainer => "with the library's Trainer",
         };
         let library = self.library_imports();
-        let settings = prediction.allocator.as_ref().map(set).unwrap_or_default();
+        let mut settings = prediction.allocator.as_ref().map(set).unwrap_or_default();
+        if self.options.program == TorchProgram::Trainer {
+            settings += "# Trainer would divide batches among all cards.\n\
+                         os.environ.setdefault(\"CUDA_VISIBLE_DEVICES\", \"0\")\n";
+        }
         let _ = write!(
             self.text,
             "\"\"\"{title}, {words}.\"\"\"\n\
@@ -150,6 +155,15 @@ impl Script<'_> {
             "# The longest document of each micro-batch, by step, and by batch of an evaluation.\n\
              LENGTHS = {training:?}\nEVALUATION_LENGTHS = {evaluation:?}\n"
         );
+    }
+}
+
+/// The name of a dtype of parameters.
+fn torch_dtype(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "torch.bfloat16",
+        DType::F16 => "torch.float16",
+        _ => "torch.float32",
     }
 }
 

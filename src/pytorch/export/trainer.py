@@ -1,7 +1,8 @@
 
 
 class Steps(TrainerCallback):
-    """Prints a line for each step, and has the last two steps evaluated. A step ends when the next one has its batches."""
+    """Has the last two steps evaluated, and prints a line for each step when the next one begins: its peak includes its
+    evaluation and the next batches."""
 
     def __init__(self, requests):
         self.requests, self.line = requests, None

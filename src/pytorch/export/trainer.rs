@@ -2,10 +2,9 @@
 
 use super::Script;
 use crate::coverage;
+use crate::tensor::DType;
 use crate::{trainer, transformers};
-use spec::{
-    Collect, CollectedIn, Optimizer, OptimizerState, Precision, Quantize, StorageDtype, TorchOptimizer,
-};
+use spec::{Collect, CollectedIn, Optimizer, OptimizerState, Precision, Quantize, TorchOptimizer};
 
 impl Script<'_> {
     pub(super) fn write_trainer(&mut self) {
@@ -28,8 +27,9 @@ impl Script<'_> {
             "        labels = labels.masked_fill(labels < 0, -100)",
         );
         self.lines(&[
-            "        # As many as all steps need, and more.",
-            "        samples = [{\"input_ids\": ids, \"labels\": own} for ids, own in zip(tokens, labels)] * (STEPS + 1)",
+            "        samples = [{\"input_ids\": ids, \"labels\": own} for ids, own in zip(tokens, labels)]",
+            "        # As many as the steps need, one batch ahead, and as an evaluation needs.",
+            "        samples *= max((STEPS + 1) * BATCH, EVALUATED) // len(samples) + 1",
         ]);
         self.library_class();
         self.adapters();
@@ -62,7 +62,7 @@ impl Script<'_> {
 
     fn arguments(&mut self) {
         let config = self.config;
-        let (strategy, train) = (&config.strategy, &config.train);
+        let train = &config.train;
         self.lines(&[
             "        arguments = TrainingArguments(",
             "            output_dir=\".\", save_strategy=\"no\", report_to=\"none\", disable_tqdm=True,",
@@ -70,14 +70,9 @@ impl Script<'_> {
             "            per_device_train_batch_size=MICRO_BATCH, gradient_accumulation_steps=BATCH // MICRO_BATCH,",
             &format!("            per_device_eval_batch_size={},", trainer::evaluation_batch(config)),
         ]);
-        let autocast = match (strategy.params, strategy.precision) {
-            (StorageDtype::Fp32, Precision::Bf16) => Some("bf16"),
-            (StorageDtype::Fp32, Precision::Fp16) => Some("fp16"),
-            _ => None,
-        };
-        if let Some(argument) = autocast {
-            self.line(&format!("            {argument}=True,"));
-        }
+        let autocast = coverage::autocast(config);
+        self.line_if(autocast == Some(DType::BF16), "            bf16=True,");
+        self.line_if(autocast == Some(DType::F16), "            fp16=True,");
         if let Some(every) = transformers::checkpointed_layers(config) {
             self.lines(&[
                 "            activation_checkpointing=True,",
@@ -128,8 +123,8 @@ impl Script<'_> {
         }
     }
 
-    /// An optimizer without a name: its class and arguments. `Trainer` keeps fp32 states of embeddings if it is given
-    /// `optim_bits`.
+    /// An optimizer without a name: its class and arguments. With `optim_bits=8` in them, `Trainer` excludes embeddings from 8
+    /// bits; it does not for the class `AdamW8bit`.
     fn own_optimizer(&self) -> Option<String> {
         if self.optimizer_name().is_some() {
             return None;

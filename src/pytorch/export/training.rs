@@ -1,7 +1,8 @@
 //! The training of the script: the optimizer, steps and evaluations.
 
-use super::{Script, python_bool};
+use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
+use crate::module::dtype_of;
 use spec::{
     Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Optimizer,
     OptimizerState, Precision, StorageDtype, TorchOptimizer, Update,
@@ -78,12 +79,8 @@ impl Script<'_> {
             };
             self.line(&format!("        freeze(self.model, {names})"));
         }
-        let dtype = match strategy.params {
-            StorageDtype::Fp32 => "",
-            StorageDtype::Bf16 => "torch.bfloat16",
-            StorageDtype::Fp16 => "torch.float16",
-        };
-        let casts = !dtype.is_empty() && !self.options.program.is_of_library();
+        let casts = strategy.params != StorageDtype::Fp32 && !self.options.program.is_of_library();
+        let dtype = torch_dtype(dtype_of(strategy.params.dtype()));
         self.line_if(casts, &format!("        self.model.to({dtype})"));
         self.line("        self.model.to(device)");
         self.line_if(
@@ -228,12 +225,7 @@ impl Script<'_> {
     }
 
     fn loss(&mut self) {
-        let strategy = &self.config.strategy;
-        let autocast = match (strategy.params, strategy.precision) {
-            (StorageDtype::Fp32, Precision::Bf16) => Some("torch.bfloat16"),
-            (StorageDtype::Fp32, Precision::Fp16) => Some("torch.float16"),
-            _ => None,
-        };
+        let autocast = coverage::autocast(self.config).map(torch_dtype);
         let starts = if coverage::packs_documents(self.config) { ", starts" } else { "" };
         let count = if coverage::counts_targets(self.config) { ", count" } else { "" };
         let call = format!("return self.model(tokens, targets{starts}{count})");

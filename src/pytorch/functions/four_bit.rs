@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::reduce::mean_of_all;
 use super::{cast, linear, matmul_output};
 use crate::coverage::NotCovered;
 use crate::tensor::{DType, Tensor};
@@ -30,13 +31,12 @@ pub(crate) struct FourBitWeight {
 impl FourBitWeight {
     /// `Params4bit.to(device)`: a weight of this dtype is copied to the device and quantized there.
     pub(crate) fn new(torch: &Torch, dims: [usize; 2], dtype: DType, double: bool) -> FourBitWeight {
-        let bytes = |bytes: usize| torch.empty(&[bytes], DType::Bool);
         let floats = |count: usize| torch.empty(&[count], DType::F32);
         let shape = Shape::new(&dims);
         let blocks = shape.elements().div_ceil(BLOCK);
         let _weight = torch.tensor(shape, dtype);
         let scales = floats(blocks);
-        let mut tensors = vec![bytes(shape.elements().div_ceil(2))];
+        let mut tensors = vec![torch.bytes(shape.elements().div_ceil(2))];
         // The 16 numbers of the code, divided by the largest.
         let code = floats(16);
         {
@@ -44,17 +44,15 @@ impl FourBitWeight {
             torch.scalar(DType::F32);
         }
         tensors.push(code);
-        if !double {
+        if double {
+            // The mean of the scales, and their differences from it, quantized to 8 bits by a code of 256 numbers.
+            tensors.push(mean_of_all(torch, &scales));
+            let _differences = floats(blocks);
+            torch.eight_bit_code();
+            tensors.extend([floats(blocks.div_ceil(SCALES_BLOCK)), torch.bytes(blocks), floats(256)]);
+        } else {
             tensors.push(scales);
-            return FourBitWeight { shape, dtype, double, _tensors: Rc::new(tensors) };
         }
-        // The mean of the scales, and their differences from it, quantized to 8 bits by a code of 256 numbers.
-        tensors.push(torch.scalar(DType::F32));
-        let _differences = floats(blocks);
-        torch.eight_bit_code();
-        tensors.push(floats(blocks.div_ceil(SCALES_BLOCK)));
-        tensors.push(bytes(blocks));
-        tensors.push(floats(256));
         FourBitWeight { shape, dtype, double, _tensors: Rc::new(tensors) }
     }
 
@@ -72,7 +70,7 @@ impl FourBitWeight {
         }
         if rows <= UNKNOWN_ROWS {
             torch.refuse(NotCovered(format!(
-                "bitsandbytes' product of {rows} rows with a weight in 4 bits (more than {UNKNOWN_ROWS} are predicted)"
+                "bitsandbytes' 4-bit products of {rows} rows: use micro-batches of more than {UNKNOWN_ROWS} tokens"
             )));
         }
         if outer * inner >= 4 << 20 {

@@ -33,19 +33,31 @@ pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType)
 
 /// The number of true elements, `x.sum()` in i64, which the kernel sums after a cast.
 pub(crate) fn count(torch: &Torch, x: &Tensor) -> Tensor {
+    let output = torch.scalar(DType::I64);
+    let _cast = torch.tensor(x.shape(), DType::I64);
+    scratch_of_all(torch, x.elements(), DType::I64);
+    output
+}
+
+/// The mean of all elements of an fp32 tensor.
+pub(super) fn mean_of_all(torch: &Torch, x: &Tensor) -> Tensor {
+    let output = torch.scalar(DType::F32);
+    scratch_of_all(torch, x.elements(), DType::F32);
+    output
+}
+
+/// The temporaries of a sum of all elements: where thread blocks share it, their partial sums and a semaphore.
+fn scratch_of_all(torch: &Torch, elements: usize, dtype: DType) {
     // Threads of a block, and their least number of values if several blocks share the sum.
     const THREADS: usize = 512;
     const SHARED: usize = 256;
-    let output = torch.scalar(DType::I64);
-    let _cast = torch.tensor(x.shape(), DType::I64);
-    let values = x.elements().div_ceil(THREADS);
+    let values = elements.div_ceil(THREADS);
     if values >= SHARED {
         let target = torch.card.multiprocessors * (torch.card.threads / THREADS);
         let blocks = target.min(values.div_ceil(16)).max(values.div_ceil(SHARED));
-        let _sums = torch.storage(8 * blocks as u64);
+        let _sums = torch.storage(dtype.bytes() * blocks as u64);
         let _semaphore = torch.storage(4);
     }
-    output
 }
 
 /// Sums a gradient to the shape of a broadcast input.

@@ -1,6 +1,5 @@
 //! States of bitsandbytes' optimizers: fp32, or 8-bit codes with a scale for each block.
 
-use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 
@@ -17,6 +16,15 @@ pub(crate) enum StateBits {
 }
 
 impl StateBits {
+    fn quantizes(&self, parameter: &Tensor) -> bool {
+        match self {
+            StateBits::Fp32 => false,
+            StateBits::Eight { from, except } => {
+                parameter.elements() >= *from && except.iter().all(|other| other.id() != parameter.id())
+            }
+        }
+    }
+
     /// The states of a parameter. `codes`: of 8-bit numbers, one for each state, made at the first use.
     pub(super) fn new_states(
         &self,
@@ -25,22 +33,16 @@ impl StateBits {
         count: usize,
         codes: &mut Vec<Tensor>,
     ) -> Vec<Tensor> {
-        let state =
-            |dims: &[usize], dtype| torch.with_purpose(Purpose::OptimizerState, || torch.empty(dims, dtype));
         let elements = parameter.elements();
-        match self {
-            StateBits::Eight { from, except }
-                if elements >= *from && except.iter().all(|other| other.id() != parameter.id()) =>
-            {
-                if codes.is_empty() {
-                    codes.extend((0..count).map(|_| state(&[256], DType::F32)));
-                }
-                // The type of one byte stands for u8.
-                let quantized = (0..count).map(|_| state(&[elements], DType::Bool)).collect::<Vec<_>>();
-                let scales = (0..count).map(|_| state(&[elements.div_ceil(BLOCK)], DType::F32));
-                quantized.into_iter().chain(scales).collect()
-            }
-            _ => (0..count).map(|_| state(&[elements], DType::F32)).collect(),
+        let floats = |elements: usize| torch.empty(&[elements], DType::F32);
+        if !self.quantizes(parameter) {
+            return (0..count).map(|_| floats(elements)).collect();
         }
+        if codes.is_empty() {
+            codes.extend((0..count).map(|_| floats(256)));
+        }
+        let mut states: Vec<Tensor> = (0..count).map(|_| torch.bytes(elements)).collect();
+        states.extend((0..count).map(|_| floats(elements.div_ceil(BLOCK))));
+        states
     }
 }

@@ -114,14 +114,17 @@ impl Optimizer {
                 let state = || torch.with_purpose(Purpose::OptimizerState, || torch.like(parameter));
                 step.into_iter().chain((0..count).map(|_| state())).collect()
             }
-            Library::Bitsandbytes(bits) => bits.new_states(torch, parameter, count, &mut self.codes),
+            Library::Bitsandbytes(bits) => torch.with_purpose(Purpose::OptimizerState, || {
+                bits.new_states(torch, parameter, count, &mut self.codes)
+            }),
         }
     }
 
-    /// Forgets the codes: each parameter has an optimizer of its own.
-    pub(crate) fn forget_codes(&mut self, parameter: &Tensor) {
-        let codes = std::mem::take(&mut self.codes);
-        self.states.entry(parameter.id()).or_default().extend(codes);
+    /// Keeps the codes with a parameter: each has its own optimizer, which makes its own.
+    pub(crate) fn keep_codes_with(&mut self, parameter: &Tensor) {
+        if let Some(states) = self.states.get_mut(&parameter.id()) {
+            states.append(&mut self.codes);
+        }
     }
 
     /// `optimizer.zero_grad()`

@@ -1,33 +1,39 @@
 //! The runs that `Trainer` can train.
 
-use crate::coverage::{NotCovered, has_master_weights, holds_logits};
-use spec::{EmptyCache, EvaluationPass, Gradients, LossScale, Precision, RunConfig, StorageDtype, Update};
+use crate::coverage::{NotCovered, autocast, has_master_weights, holds_logits};
+use crate::tensor::DType;
+use spec::{EmptyCache, EvaluationPass, Gradients, LossScale, RunConfig, Update};
 
 /// Checks that `Trainer` has the run's keys.
 pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
     let strategy = &config.strategy;
+    let has_fp16_autocast = autocast(config) == Some(DType::F16);
     let reasons = [
         (!config.trains(), "a run without training"),
         (config.tail().is_some(), "micro-batches of different sizes (accumulate)"),
-        (strategy.update == Update::InBackward, "updates in backward"),
-        (strategy.gradients == Gradients::Zero, "gradients = \"zero\": Trainer sets them to None"),
+        (strategy.update == Update::InBackward, "updates in backward: use update = \"after_backward\""),
+        (strategy.gradients == Gradients::Zero, "gradients = \"zero\": use \"free\""),
         (strategy.leak.is_some() || holds_logits(config), "forgotten references (leak, keep)"),
-        (strategy.empty_cache != EmptyCache::Never, "empty_cache"),
+        (strategy.empty_cache != EmptyCache::Never, "empty_cache: use \"never\""),
         (strategy.evaluation_pass == EvaluationPass::Grad, "evaluation_pass = \"grad\""),
-        (has_master_weights(config), "master_weights: Trainer's optimizer updates the parameters themselves"),
-        (is_scaled(config) != has_fp16_autocast(config), "fp16 without a loss scale"),
+        (has_master_weights(config), "master weights: use params = \"fp32\", or master_weights = false"),
+        (
+            has_fp16_autocast && strategy.loss_scale.is_none(),
+            "fp16 without a loss scale: use loss_scale = \"dynamic\"",
+        ),
+        (
+            !has_fp16_autocast && strategy.loss_scale.is_some(),
+            "a loss scale with 16-bit params: Trainer has one under autocast only",
+        ),
         (
             matches!(strategy.loss_scale, Some(LossScale::Static(_))),
-            "a constant loss scale: Trainer's is dynamic",
+            "a constant loss scale: use loss_scale = \"dynamic\"",
         ),
         (
             config.has_bitsandbytes_optimizer() && strategy.quantize.embeddings,
-            "8-bit states of embeddings: Trainer's are fp32 (quantize.embeddings)",
+            "8-bit states of embeddings: use quantize.embeddings = false",
         ),
-        (
-            config.train.optimizer.groups()[0].decays(1),
-            "weight decay of vectors: Trainer's is for matrices (decay)",
-        ),
+        (config.train.optimizer.groups()[0].decays(1), "weight decay of vectors: use decay = \"matrices\""),
     ];
     match reasons.into_iter().find(|(applies, _)| *applies) {
         Some((_, reason)) => Err(NotCovered(format!("{reason} (torch_program = \"trainer\")"))),
@@ -35,14 +41,9 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
     }
 }
 
-fn has_fp16_autocast(config: &RunConfig) -> bool {
-    let strategy = &config.strategy;
-    strategy.params == StorageDtype::Fp32 && strategy.precision == Precision::Fp16
-}
-
 /// Whether a `GradScaler` scales the loss.
 pub(super) fn is_scaled(config: &RunConfig) -> bool {
-    config.strategy.loss_scale.is_some() && has_fp16_autocast(config)
+    config.strategy.loss_scale.is_some() && autocast(config) == Some(DType::F16)
 }
 
 /// `per_device_eval_batch_size`
@@ -54,4 +55,10 @@ pub(crate) fn evaluation_batch(config: &RunConfig) -> usize {
 pub(crate) fn evaluated_batches(config: &RunConfig) -> usize {
     let micro_batches = if config.evaluation_batch().is_some() { 1 } else { config.micro_batches() };
     config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches.saturating_mul(micro_batches))
+}
+
+/// Forward passes that are simulated: those of two evaluations, whose losses are collected, and the micro-batches of a step,
+/// whose batches are on the device together.
+pub(crate) fn simulated_passes(config: &RunConfig) -> usize {
+    evaluated_batches(config).saturating_mul(2).saturating_add(config.micro_batches())
 }

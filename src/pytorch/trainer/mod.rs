@@ -11,7 +11,7 @@ mod loader;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-pub(crate) use self::coverage::{check, evaluated_batches, evaluation_batch};
+pub(crate) use self::coverage::{check, evaluated_batches, evaluation_batch, simulated_passes};
 use self::loader::{Batch, Loader};
 use crate::autograd::backward;
 use crate::coverage::{NotCovered, autocast};
@@ -37,8 +37,7 @@ pub(crate) struct Trainer<'a> {
     autocast: Option<DType>,
     /// `_tr_loss`
     _total_loss: Tensor,
-    /// Whether the first label of a sample is not counted. The library finds the loss by the name of the class, which
-    /// GPT-2's has not.
+    /// Whether the first label of a sample is not counted: in classes whose name contains `ForCausalLM`, unlike GPT-2's.
     shifts_labels: bool,
     loader: Loader,
     variables: Variables,
