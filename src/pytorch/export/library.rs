@@ -8,11 +8,7 @@ use spec::{ModelFamily, TorchProgram};
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
-        let bitsandbytes =
-            match transformers::four_bit(self.config).is_some() || self.config.has_bitsandbytes_optimizer() {
-                true => "import bitsandbytes as bnb\n",
-                false => "",
-            };
+        let bitsandbytes = if self.config.uses_bitsandbytes() { "import bitsandbytes as bnb\n" } else { "" };
         let classes = match self.options.program {
             TorchProgram::Modules => return bitsandbytes.to_owned(),
             TorchProgram::Transformers => "AutoConfig, AutoModelForCausalLM",
@@ -152,29 +148,25 @@ impl Script<'_> {
         self.lines(&[&format!("        self.batches[1] = labels{masked}"), "        self.model = Network()"]);
     }
 
-    /// The names of a layer's modules.
-    pub(super) fn library_names(&self, layer: &str) -> String {
+    /// The names of a layer's modules. `model`: the path of the library's model, with a dot at its end.
+    pub(super) fn library_names(&self, layer: &str, model: &str) -> String {
         let is_gpt2 = transformers::family(self.model) == Some(ModelFamily::Gpt2);
         let (embedding, head, blocks) = match is_gpt2 {
-            true => {
-                let transformer = "model.transformer";
-                (
-                    format!("\"{transformer}.wte\", \"{transformer}.wpe\""),
-                    format!("\"model.lm_head\", \"{transformer}.ln_f\""),
-                    format!("{transformer}.h"),
-                )
-            }
-            false => (
-                "\"model.model.embed_tokens\"".to_owned(),
-                "\"model.lm_head\", \"model.model.norm\"".to_owned(),
-                "model.model.layers".to_owned(),
+            true => (
+                vec!["transformer.wte", "transformer.wpe"],
+                vec!["lm_head", "transformer.ln_f"],
+                "transformer.h",
             ),
+            false => (vec!["model.embed_tokens"], vec!["lm_head", "model.norm"], "model.layers"),
         };
-        match layer {
+        let block = layer.replace("blocks", blocks);
+        let modules = match layer {
             "embedding" => embedding,
             "head" => head,
-            block => format!("\"{}\"", block.replace("blocks", &blocks)),
-        }
+            _ => vec![block.as_str()],
+        };
+        let quoted: Vec<String> = modules.iter().map(|module| format!("\"{model}{module}\"")).collect();
+        quoted.join(", ")
     }
 }
 

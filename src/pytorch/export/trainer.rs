@@ -4,7 +4,7 @@ use super::Script;
 use crate::coverage;
 use crate::tensor::DType;
 use crate::{trainer, transformers};
-use spec::{Collect, CollectedIn, Optimizer, OptimizerState, Precision, Quantize, TorchOptimizer};
+use spec::{Collect, CollectedIn, Optimizer, OptimizerState, Quantize, TorchOptimizer};
 
 impl Script<'_> {
     pub(super) fn write_trainer(&mut self) {
@@ -34,14 +34,10 @@ impl Script<'_> {
         self.library_class();
         self.adapters();
         for layer in &strategy.freeze {
-            // `self.model` is the library's model.
-            let names = self.library_names(layer).replace("\"model.", "\"");
+            let names = self.library_names(layer, "");
             self.line(&format!("        freeze(self.model, {names})"));
         }
-        self.line_if(
-            strategy.precision == Precision::Tf32,
-            "        torch.backends.cuda.matmul.allow_tf32 = True",
-        );
+        self.allow_tf32();
         self.arguments();
         self.lines(&[
             "        self.trainer = Trainer(",

@@ -72,7 +72,7 @@ impl Script<'_> {
         for layer in &strategy.freeze {
             // Modules that the script has outside the graph's layers.
             let names = match layer.as_str() {
-                layer if self.options.program.is_of_library() => self.library_names(layer),
+                layer if self.options.program.is_of_library() => self.library_names(layer, "model."),
                 "embedding" => "\"embedding\", \"positions\"".to_owned(),
                 "head" => "\"head\", \"norm\"".to_owned(),
                 layer => format!("{layer:?}"),
@@ -83,10 +83,7 @@ impl Script<'_> {
         let dtype = torch_dtype(dtype_of(strategy.params.dtype()));
         self.line_if(casts, &format!("        self.model.to({dtype})"));
         self.line("        self.model.to(device)");
-        self.line_if(
-            strategy.precision == Precision::Tf32,
-            "        torch.backends.cuda.matmul.allow_tf32 = True",
-        );
+        self.allow_tf32();
         self.line_if(strategy.leak.is_some(), "        self.kept = []");
         if trains {
             self.master_weights();
@@ -101,6 +98,13 @@ impl Script<'_> {
             self.inference_step()
         }
         self.evaluation();
+    }
+
+    pub(super) fn allow_tf32(&mut self) {
+        self.line_if(
+            self.config.strategy.precision == Precision::Tf32,
+            "        torch.backends.cuda.matmul.allow_tf32 = True",
+        );
     }
 
     /// The arguments that choose the optimizer's implementation.

@@ -139,7 +139,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// `compute_loss`: the outputs of the model in fp32.
+/// `compute_loss`: the outputs of the model, in fp32 under autocast.
 fn compute_loss(
     torch: &Torch,
     model: &CausalLm,

@@ -24,6 +24,7 @@ pub(super) struct Decoder {
     norm: ModuleWeight,
     /// `inv_freq` and its copy, [D/2].
     _frequencies: [Tensor; 2],
+    class: Class,
     head_dim: usize,
     /// Every n-th layer is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
@@ -37,18 +38,44 @@ enum Scale {
     Buffer(Tensor),
 }
 
-/// The norm of the model's class.
-#[derive(Clone, Copy)]
-enum RmsNorm {
+/// The code of the model's class.
+#[derive(Clone, Copy, PartialEq)]
+enum Class {
     Llama,
+    /// Results are scaled before they are added to the residual stream.
+    Granite,
     Gemma,
 }
 
-impl RmsNorm {
-    fn forward(self, torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
+impl Class {
+    fn of(family: Option<ModelFamily>) -> Class {
+        match family {
+            Some(ModelFamily::Granite) => Class::Granite,
+            Some(ModelFamily::Gemma) => Class::Gemma,
+            _ => Class::Llama,
+        }
+    }
+
+    fn norm(self, torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
         match self {
-            RmsNorm::Llama => rms_norm(torch, x, weight),
-            RmsNorm::Gemma => gemma_rms_norm(torch, x, weight),
+            Class::Llama | Class::Granite => rms_norm(torch, x, weight),
+            Class::Gemma => gemma_rms_norm(torch, x, weight),
+        }
+    }
+
+    /// `residual + result`, or `residual + result * residual_multiplier`.
+    fn add(self, torch: &Torch, residual: &Tensor, result: &Tensor) -> Tensor {
+        match self {
+            Class::Llama | Class::Gemma => functions::add(torch, residual, result),
+            Class::Granite => functions::add(torch, residual, &functions::scale(torch, result)),
+        }
+    }
+
+    /// `gelu_pytorch_tanh`, Gemma's, is one operation, as GELU is.
+    fn activation(self, activation: Activation) -> Activation {
+        match (self, activation) {
+            (Class::Gemma, Activation::GeluTanh) => Activation::Gelu,
+            (_, activation) => activation,
         }
     }
 }
@@ -60,9 +87,7 @@ struct DecoderLayer {
     up: Linear,
     down: Linear,
     activation: Activation,
-    norm: RmsNorm,
-    /// Whether results are scaled before they are added to the residual stream (Granite).
-    scales: bool,
+    class: Class,
     input_norm: Tensor,
     post_attention_norm: Tensor,
 }
@@ -85,23 +110,28 @@ struct Attention {
 
 impl Decoder {
     /// The model on the device.
-    pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Decoder {
+    pub(super) fn new(
+        torch: &Torch,
+        config: &RunConfig,
+        model: &Transformer,
+        family: Option<ModelFamily>,
+    ) -> Decoder {
         let maker = |layer: &str| Maker::new(torch, config, layer);
         let embedding = maker("embedding").module(&[model.vocabulary, model.d_model]);
-        let family = super::family(model);
-        let scale = match family {
-            Some(ModelFamily::Granite) => Some(Scale::Number),
-            Some(ModelFamily::Gemma) => Some(Scale::Buffer(torch.scalar(super::initial_dtype(config)))),
-            _ => None,
+        let class = Class::of(family);
+        let scale = match class {
+            Class::Llama => None,
+            Class::Granite => Some(Scale::Number),
+            Class::Gemma => Some(Scale::Buffer(torch.scalar(super::initial_dtype(config)))),
         };
         let layer =
-            |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model, index));
+            |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model, class, index));
         let layers = (0..model.layers).map(layer).collect();
         let norm = maker("head").module(&[model.d_model]);
         let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
         let checkpointed = super::checkpointed_layers(config);
         let head_dim = model.head_dim;
-        Decoder { embedding, scale, layers, norm, _frequencies: frequencies, head_dim, checkpointed }
+        Decoder { embedding, scale, layers, norm, _frequencies: frequencies, class, head_dim, checkpointed }
     }
 }
 
@@ -134,29 +164,23 @@ impl Body for Decoder {
         }
         let [cos, sin] = rotary_embedding(torch, tokens.shape().last(), self.head_dim, embeddings.dtype());
         let arguments = [positions.tensor().clone(), cos, sin];
-        let norm = self.layers[0].norm;
         let x = embeddings.clone();
         let x = call_layers(torch, &self.layers, x, &arguments, checkpointed, cache.as_mut(), trains);
-        (norm.forward(torch, &x, &self.norm.weight), cache)
+        (self.class.norm(torch, &x, &self.norm.weight), cache)
     }
 }
 
 impl DecoderLayer {
-    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> DecoderLayer {
+    fn new(maker: Maker<'_>, model: &Transformer, class: Class, index: usize) -> DecoderLayer {
         let MlpActivation::Gate(activation) = model.activation else { unreachable!("checked: a gate") };
-        let family = super::family(model);
-        let is_gemma = family == Some(ModelFamily::Gemma);
-        // `gelu_pytorch_tanh` is one operation.
-        let is_fused = is_gemma && activation == Activation::GeluTanh;
         let (channels, width) = (model.d_model, model.d_ff);
         DecoderLayer {
             attention: Attention::new(maker, model, index),
             gate: maker.linear("mlp.gate", channels, width, model.bias),
             up: maker.linear("mlp.up", channels, width, model.bias),
             down: maker.linear("mlp.out", width, channels, model.bias),
-            activation: if is_fused { Activation::Gelu } else { activation },
-            norm: if is_gemma { RmsNorm::Gemma } else { RmsNorm::Llama },
-            scales: family == Some(ModelFamily::Granite),
+            activation: class.activation(activation),
+            class,
             input_norm: maker.parameter(&[channels]),
             post_attention_norm: maker.parameter(&[channels]),
         }
@@ -166,14 +190,6 @@ impl DecoderLayer {
         let mlp = [&self.gate, &self.up, &self.down].into_iter().flat_map(Linear::parameters);
         let norms = [&self.input_norm, &self.post_attention_norm].map(Tensor::clone);
         self.attention.parameters().chain(mlp).chain(norms)
-    }
-
-    /// `residual + result`, or `residual + result * residual_multiplier`.
-    fn add(&self, torch: &Torch, residual: &Tensor, result: &Tensor) -> Tensor {
-        match self.scales {
-            false => functions::add(torch, residual, result),
-            true => functions::add(torch, residual, &functions::scale(torch, result)),
-        }
     }
 
     /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
@@ -200,16 +216,16 @@ impl Layer for DecoderLayer {
         let [_, cos, sin] = arguments else { unreachable!("three arguments") };
         let x = {
             let attended = {
-                let normed = self.norm.forward(torch, x, &self.input_norm);
+                let normed = self.class.norm(torch, x, &self.input_norm);
                 self.attention.forward(torch, &normed, [cos, sin], cache, trains)
             };
-            self.add(torch, x, &attended)
+            self.class.add(torch, x, &attended)
         };
         let output = {
-            let normed = self.norm.forward(torch, &x, &self.post_attention_norm);
+            let normed = self.class.norm(torch, &x, &self.post_attention_norm);
             self.mlp(torch, &normed, trains)
         };
-        self.add(torch, &x, &output)
+        self.class.add(torch, &x, &output)
     }
 }
 

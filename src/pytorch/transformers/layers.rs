@@ -207,7 +207,8 @@ pub(super) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
     functions::mul(torch, weight, &cast)
 }
 
-/// `GemmaRMSNorm`: the product with the weight, which is stored less one, is in fp32, too.
+/// `GemmaRMSNorm`: the product with the weight, which is stored less one, is in fp32, too. Unlike in `functions::rms_norm`, the
+/// variable with the normed rows is assigned again, which releases them.
 pub(super) fn gemma_rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
     let dtype = x.dtype();
     let mut output = {

@@ -47,15 +47,16 @@ impl CausalLm {
     /// The graph has no tokens.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, graph: &Graph) -> Result<CausalLm, NotCovered> {
         let Model::Transformer(model) = &config.model;
-        let body: Rc<dyn Body> = match coverage::family(model) {
+        let family = family(model);
+        let body: Rc<dyn Body> = match family {
             Some(ModelFamily::Gpt2) => Rc::new(Gpt2::new(torch, config, model)),
-            _ => Rc::new(Decoder::new(torch, config, model)),
+            _ => Rc::new(Decoder::new(torch, config, model, family)),
         };
         let head = (!model.tied)
             .then(|| Maker::new(torch, config, "head").module(&[model.vocabulary, model.d_model]));
         let batch = batch_of(graph).ok_or_else(|| NotCovered("models without tokens".to_owned()))?;
         let returns_logits = returns_logits(config);
-        let scales_logits = coverage::family(model) == Some(ModelFamily::Granite);
+        let scales_logits = family == Some(ModelFamily::Granite);
         Ok(CausalLm { body, head, batch, returns_logits, scales_logits })
     }
 
