@@ -30,7 +30,6 @@ impl Trainer<'_> {
         for _ in 0..evaluated_batches(config) {
             let batch = loader.next(torch);
             let [_, own_labels] = &batch;
-            variables.inputs = Some(batch.clone());
             let (loss, own_logits) = self.prediction_step(&batch);
             variables.losses = Some(loss);
             variables.outputs = Some([own_logits, own_labels.clone()]).filter(|_| collects_logits);
@@ -64,10 +63,10 @@ impl Trainer<'_> {
     }
 }
 
-/// Variables of the loop, which live until the next batch assigns them.
+/// Variables of the loop, which live until the next batch assigns them. The loader holds the batch as long as the variable
+/// `inputs` does.
 #[derive(Default)]
 struct Variables {
-    inputs: Option<Batch>,
     losses: Option<Tensor>,
     /// Logits and labels.
     outputs: Option<[Tensor; 2]>,
