@@ -4,7 +4,7 @@ use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::tensor::DType;
 use crate::transformers::{self, peft_module};
-use spec::{ModelFamily, TorchProgram};
+use spec::{Attention, ModelFamily, TorchProgram};
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
@@ -71,10 +71,14 @@ impl Script<'_> {
     pub(super) fn library_class(&mut self) {
         let four_bit = transformers::four_bit(self.config);
         let dtype = torch_dtype(transformers::initial_dtype(self.config));
+        let attention = match self.config.strategy.attention {
+            Attention::Fused => "sdpa",
+            Attention::Materialized => "eager",
+        };
         self.lines(&[
             "        config = AutoConfig.for_model(**CONFIG)",
             "        self.model = AutoModelForCausalLM.from_config(",
-            &format!("            config, attn_implementation=\"sdpa\", dtype={dtype}"),
+            &format!("            config, attn_implementation=\"{attention}\", dtype={dtype}"),
             "        )",
         ]);
         if let Some(double) = four_bit {

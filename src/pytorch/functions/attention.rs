@@ -1,8 +1,9 @@
-//! `torch.nn.functional.scaled_dot_product_attention` and attention written out.
+//! `torch.nn.functional.scaled_dot_product_attention`.
 
 use super::elementwise::softmax;
-use super::views::{copied, full_slices};
-use super::{cast, dropout, matmul_output, scale};
+use super::manual_attention::{bmm, joined};
+use super::views::copied;
+use super::{cast, dropout, scale};
 use crate::autograd::Gradient;
 use crate::checkpoint::results;
 use crate::coverage::NotCovered;
@@ -168,7 +169,7 @@ fn unfused_attention(
             let q = if is_copied { copied(torch, &q) } else { q.clone() };
             bmm(torch, &q, &k, scores)
         };
-        let mut weights = softmax(torch, &products);
+        let mut weights = softmax(torch, &products, products.dtype());
         {
             // Rows of which all scores are minus infinity become zero.
             let _is_infinite = torch.tensor(scores, DType::Bool);
@@ -181,11 +182,7 @@ fn unfused_attention(
         }
         bmm(torch, &weights, &v, heads.query_shape())
     };
-    match (heads.queries > 1, heads.batch > 1) {
-        (false, _) => output,
-        (true, true) => super::views::copied_both_ways(torch, &output),
-        (true, false) => copied(torch, &output),
-    }
+    joined(torch, output, heads)
 }
 
 /// `x.repeat_interleave(H // G, 1)`, whose gradient is summed by group.
@@ -320,90 +317,4 @@ fn empty_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
 fn expanded_gradients(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Tensor> {
     let count = if heads.keys == heads.queries { 0 } else { 2 };
     (0..count).map(|_| torch.tensor(heads.query_shape(), dtype)).collect()
-}
-
-/// Attention written out: two products, a mask and a softmax, with the copies that `bmm` makes of transposed views.
-/// q, k and v are views [B, heads, T, D] of tensors [B, T, heads*D].
-pub(crate) fn manual_attention(
-    torch: &Torch,
-    [q, mut k, mut v]: [Tensor; 3],
-    mask: Option<&Tensor>,
-    heads: Heads,
-    cap: bool,
-    has_dropout: bool,
-) -> Tensor {
-    let scores_shape = Shape::new(&[heads.batch, heads.queries, heads.sequence, heads.sequence]);
-    let dtype = torch.autocast().unwrap_or(q.dtype());
-    // [B, T, H, D] as [B, H, T, D] is contiguous with one head; `bmm` needs no copy of one sample either.
-    let is_strided = heads.queries > 1;
-    let is_grouped = heads.keys != heads.queries;
-    // Repeated heads are a copy already, except of a single one.
-    let is_repeated = is_grouped && heads.keys > 1;
-    let for_product = |x: &Tensor, is_strided: bool| {
-        if is_strided && heads.batch > 1 { copied(torch, x) } else { x.clone() }
-    };
-    if is_grouped {
-        // x[:, :, None].expand(-1, -1, H // G, -1, -1).flatten(1, 2)
-        let repeated = [&k, &v].map(|x| repeated(torch, x, heads));
-        [k, v] = repeated;
-    }
-    let mut scores = {
-        let products = {
-            let casts = [&k, &q].map(|x| cast(torch, x, dtype));
-            // The cast of a single repeated head is a copy of its own.
-            let is_copy = is_repeated || is_grouped && k.dtype() != dtype;
-            let q = for_product(&casts[1], is_strided);
-            let k = for_product(&casts[0], is_strided && !is_copy);
-            bmm(torch, &q, &k, scores_shape)
-        };
-        scale(torch, &products)
-    };
-    if cap {
-        scores = super::soft_cap(torch, &scores);
-    }
-    if let Some(mask) = mask {
-        // scores.masked_fill(mask, -inf)
-        scores =
-            torch.output((scores_shape, scores.dtype()), None, &[&scores], &[mask], |torch, backward| {
-                vec![torch.like(backward.gradient()).into()]
-            });
-    }
-    scores = softmax(torch, &scores);
-    if has_dropout {
-        scores = dropout(torch, &scores);
-    }
-    let shape = Shape::new(&[heads.batch, heads.sequence, heads.queries * heads.head]);
-    let output = {
-        let weights = cast(torch, &scores, dtype);
-        let v = for_product(&v, is_strided && !is_repeated);
-        bmm(torch, &weights, &v, shape)
-    };
-    // y.transpose(1, 2).flatten(-2)
-    match (is_strided, heads.batch > 1) {
-        (false, _) => output,
-        (true, true) => super::views::copied_both_ways(torch, &output),
-        (true, false) => super::views::copied(torch, &output),
-    }
-}
-
-/// Keys or values of each query head, whose gradients are summed by group.
-fn repeated(torch: &Torch, x: &Tensor, heads: Heads) -> Tensor {
-    // x[:, :, None]
-    let x = &full_slices(torch, x, 2);
-    let base = (heads.keys == 1).then_some(x);
-    torch.output((heads.query_shape(), x.dtype()), base, &[x], &[], move |torch, backward| {
-        vec![torch.tensor(heads.key_shape(), backward.gradient().dtype()).into()]
-    })
-}
-
-/// `torch.bmm(a, b)`; the second gradient is made first.
-fn bmm(torch: &Torch, a: &Tensor, b: &Tensor, shape: Shape) -> Tensor {
-    let (dtype, shapes) = (a.dtype(), [a.shape(), b.shape()]);
-    let output = torch.output((shape, dtype), None, &[a, b], &[a, b], move |torch, backward| {
-        let second = backward.needs(1).then(|| matmul_output(torch, shapes[1], dtype));
-        let first = backward.needs(0).then(|| matmul_output(torch, shapes[0], dtype));
-        vec![first.into(), second.into()]
-    });
-    torch.cublas_workspace();
-    output
 }

@@ -146,9 +146,8 @@ pub(crate) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Te
     }
 }
 
-/// `torch.softmax(x, -1)`, in fp32 under autocast: fp16 is converted by the kernel, bf16 before it.
-pub(super) fn softmax(torch: &Torch, x: &Tensor) -> Tensor {
-    let dtype = if torch.autocast().is_some() { DType::F32 } else { x.dtype() };
+/// `torch.softmax(x, -1, dtype)`: fp16 is converted to fp32 by the kernel, bf16 before it.
+pub(super) fn softmax(torch: &Torch, x: &Tensor, dtype: DType) -> Tensor {
     let converts = dtype == DType::F32 && x.dtype() == DType::F16;
     let x = if converts { x.clone() } else { super::cast(torch, x, dtype) };
     let output = torch.output((x.shape(), dtype), None, &[&x], &[], |torch, backward| {

@@ -10,12 +10,13 @@ mod embedding;
 mod four_bit;
 mod linear;
 mod loss;
+mod manual_attention;
 mod norm;
 mod reduce;
 mod rotary;
 mod views;
 
-pub(crate) use attention::{Heads, is_flash, is_unfused, manual_attention, scaled_dot_product_attention};
+pub(crate) use attention::{Heads, is_flash, is_unfused, scaled_dot_product_attention};
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
 pub(crate) use elementwise::{
@@ -25,6 +26,7 @@ pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use four_bit::FourBitWeight;
 pub(crate) use linear::{addmm, linear};
 pub(crate) use loss::cross_entropy;
+pub(crate) use manual_attention::{Eager, eager_attention, manual_attention, repeated};
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::{count, sum_to};
 pub(crate) use rotary::rotate;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::checkpoint::{Checkpointed, checkpoint};
-use crate::functions::{self, Heads, Layout};
+use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -27,37 +27,51 @@ pub(super) trait Body {
     fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>);
 }
 
-/// A layer of a decoder. `arguments`: those of its call beside x [B, T, C].
+/// The arguments of a layer's call beside x [B, T, C].
+#[derive(Clone, Default)]
+pub(super) struct Arguments {
+    /// [B, 1, T, T]
+    pub(super) mask: Option<Tensor>,
+    /// Cosines and sines, [T, D].
+    pub(super) rotation: Option<[Tensor; 2]>,
+    /// i64[1, T]
+    pub(super) positions: Option<Tensor>,
+}
+
+/// A layer of a decoder.
 pub(super) trait Layer {
     fn forward(
         &self,
         torch: &Torch,
         x: &Tensor,
-        arguments: &[Tensor],
+        arguments: &Arguments,
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor;
 }
 
 /// Calls the layers, of which every n-th is checkpointed. A checkpointed call holds its arguments, and has no cache.
+/// `arguments`: of each layer.
 pub(super) fn call_layers<L: Layer + 'static>(
     torch: &Torch,
     layers: &[Rc<L>],
     mut x: Tensor,
-    arguments: &[Tensor],
+    arguments: impl Fn(usize) -> Arguments,
     checkpointed: Option<usize>,
     mut cache: Option<&mut Cache>,
     trains: bool,
 ) -> Tensor {
     for (index, layer) in layers.iter().enumerate() {
+        let arguments = arguments(index);
         x = match checkpointed {
             Some(every) if index.is_multiple_of(every) => {
-                let (layer, held) = (Rc::clone(layer), arguments.to_vec());
+                let (layer, held) = (Rc::clone(layer), arguments.clone());
                 let function = move |torch: &Torch, x: &Tensor| layer.forward(torch, x, &held, None, true);
-                let closure = arguments.to_vec();
+                let Arguments { mask, rotation, positions } = arguments;
+                let closure = rotation.into_iter().flatten().chain(mask).chain(positions).collect();
                 checkpoint(torch, Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }, &x)
             }
-            _ => layer.forward(torch, &x, arguments, cache.as_deref_mut(), trains),
+            _ => layer.forward(torch, &x, &arguments, cache.as_deref_mut(), trains),
         };
     }
     x
@@ -78,23 +92,20 @@ pub(super) fn uses_cache(torch: &Torch) -> bool {
 
 /// `DynamicCache`: the keys and values of the layers so far.
 #[derive(Default)]
-pub(super) struct Cache(Vec<[Tensor; 2]>);
+pub(super) struct Cache {
+    states: Vec<[Tensor; 2]>,
+    /// The windows of layers that have one, i64 scalars.
+    windows: Vec<Tensor>,
+}
 
 impl Cache {
     /// Appends the keys and values of a layer: `torch.cat([self.keys, key_states], dim=-2)`.
-    pub(super) fn update(&mut self, torch: &Torch, states: [Tensor; 2]) -> [Tensor; 2] {
+    pub(super) fn update(&mut self, torch: &Torch, states: [Tensor; 2], has_window: bool) -> [Tensor; 2] {
+        self.windows.extend(has_window.then(|| torch.scalar(DType::I64)));
         let copies = states.each_ref().map(|state| functions::concatenated(torch, state));
-        self.0.push(copies.clone());
+        self.states.push(copies.clone());
         copies
     }
-}
-
-/// The layout of the gradients of keys and values of this dtype, as attention returns them. FlashAttention's have the
-/// layout of its arguments, which are contiguous once cached.
-pub(super) fn gradient_layout(torch: &Torch, heads: Heads, is_cached: bool, dtype: DType) -> Layout {
-    let dtype = torch.autocast().unwrap_or(dtype);
-    let is_contiguous = is_cached && functions::is_flash(torch, dtype);
-    if is_contiguous || functions::is_unfused(torch, heads, dtype) { Layout::Heads } else { Layout::Tokens }
 }
 
 /// `position_ids` i64[1, T], `torch.arange(T) + 0`.
@@ -115,9 +126,17 @@ impl Positions {
         &self.tensor
     }
 
+    pub(super) fn samples(&self) -> usize {
+        self.samples
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.tensor.shape().last()
+    }
+
     /// `find_packed_sequence_indices`, which finds none.
     pub(super) fn find_packed_sequences(&self, torch: &Torch) {
-        let length = self.tensor.shape().last();
+        let length = self.length();
         let matrix = |columns: usize, dtype| torch.empty(&[self.samples, columns], dtype);
         let _first = matrix(1, DType::I64);
         let _difference = {

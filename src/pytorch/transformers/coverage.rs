@@ -33,14 +33,6 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
     }
-    // Those of the whole context, too: the library has another cache for them, and masks of windows up to the context.
-    let has_windows = (0..model.layers).any(|block| model.window_of(block).is_some());
-    let is_covered = program == TorchProgram::Trainer
-        && library.family == ModelFamily::Mistral
-        && model.window.is_some_and(|window| window > model.context);
-    if has_windows && !is_covered {
-        return not_covered("the library's masks of sliding windows".to_owned());
-    }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());
     }
@@ -53,11 +45,8 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
             );
         }
     }
-    if !model.head_dim.is_multiple_of(8) || model.head_dim > 256 {
+    if strategy.attention == Attention::Fused && (!model.head_dim.is_multiple_of(8) || model.head_dim > 256) {
         return not_covered("heads that are not 8, 16, .. 256 channels wide".to_owned());
-    }
-    if strategy.attention == Attention::Materialized {
-        return not_covered("attention = \"materialized\" (the library's eager attention)".to_owned());
     }
     if strategy.loss_chunks > 1 {
         return not_covered("loss_chunks: the library computes all logits at once".to_owned());

@@ -4,11 +4,11 @@
 
 use std::rc::Rc;
 
-use super::body::{
-    Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
-};
+use super::attention::{Attending, Projection};
+use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
 use super::layers::{Linear, Maker, ModuleWeight, activation, gemma_rms_norm, rms_norm, rotary_embedding};
-use crate::functions::{self, Heads, Layout};
+use super::masks::Masks;
+use crate::functions::{self, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{Activation, Shape};
@@ -25,6 +25,7 @@ pub(super) struct Decoder {
     /// `inv_freq` and its copy, [D/2].
     _frequencies: [Tensor; 2],
     class: Class,
+    masks: Masks,
     head_dim: usize,
     /// Every n-th layer is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
@@ -102,10 +103,7 @@ struct Attention {
     norms: Option<[Tensor; 2]>,
     /// Whether the layer rotates queries and keys.
     rotates: bool,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    has_dropout: bool,
+    attending: Attending,
 }
 
 impl Decoder {
@@ -129,9 +127,17 @@ impl Decoder {
         let layers = (0..model.layers).map(layer).collect();
         let norm = maker("head").module(&[model.d_model]);
         let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
-        let checkpointed = super::checkpointed_layers(config);
-        let head_dim = model.head_dim;
-        Decoder { embedding, scale, layers, norm, _frequencies: frequencies, class, head_dim, checkpointed }
+        Decoder {
+            embedding,
+            scale,
+            layers,
+            norm,
+            _frequencies: frequencies,
+            class,
+            masks: Masks::new(config, model, family),
+            head_dim: model.head_dim,
+            checkpointed: super::checkpointed_layers(config),
+        }
     }
 }
 
@@ -159,13 +165,16 @@ impl Body for Decoder {
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
         let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let positions = Positions::new(torch, tokens.shape());
-        if cache.is_none() {
-            positions.find_packed_sequences(torch);
-        }
-        let [cos, sin] = rotary_embedding(torch, tokens.shape().last(), self.head_dim, embeddings.dtype());
-        let arguments = [positions.tensor().clone(), cos, sin];
+        let dtype = embeddings.dtype();
+        let masks = self.masks.make(torch, &positions, dtype, cache.is_some());
+        let rotation = rotary_embedding(torch, tokens.shape().last(), self.head_dim, dtype);
+        let arguments = |layer| Arguments {
+            mask: masks.of_layer(layer),
+            rotation: Some(rotation.clone()),
+            positions: Some(positions.tensor().clone()),
+        };
         let x = embeddings.clone();
-        let x = call_layers(torch, &self.layers, x, &arguments, checkpointed, cache.as_mut(), trains);
+        let x = call_layers(torch, &self.layers, x, arguments, checkpointed, cache.as_mut(), trains);
         (self.class.norm(torch, &x, &self.norm.weight), cache)
     }
 }
@@ -204,23 +213,20 @@ impl DecoderLayer {
 }
 
 impl Layer for DecoderLayer {
-    /// `arguments`: positions, cosines and sines.
     fn forward(
         &self,
         torch: &Torch,
         x: &Tensor,
-        arguments: &[Tensor],
+        arguments: &Arguments,
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor {
-        let [_, cos, sin] = arguments else { unreachable!("three arguments") };
-        let x = {
-            let attended = {
-                let normed = self.class.norm(torch, x, &self.input_norm);
-                self.attention.forward(torch, &normed, [cos, sin], cache, trains)
-            };
-            self.class.add(torch, x, &attended)
+        let (attended, _weights) = {
+            let normed = self.class.norm(torch, x, &self.input_norm);
+            self.attention.forward(torch, &normed, arguments, cache, trains)
         };
+        let x = self.class.add(torch, x, &attended);
+        drop(attended);
         let output = {
             let normed = self.class.norm(torch, &x, &self.post_attention_norm);
             self.mlp(torch, &normed, trains)
@@ -240,10 +246,7 @@ impl Attention {
             o: maker.linear("attention.out", queries, channels, model.bias),
             norms: model.qk_norm.then(|| [(); 2].map(|()| maker.parameter(&[head_dim]))),
             rotates: model.rotation_of(index).is_some(),
-            heads: model.heads,
-            kv_heads: model.kv_heads,
-            head_dim,
-            has_dropout: model.dropout.attention > 0.0,
+            attending: Attending::new(maker.config(), model, index),
         }
     }
 
@@ -257,17 +260,15 @@ impl Attention {
         &self,
         torch: &Torch,
         x: &Tensor,
-        [cos, sin]: [&Tensor; 2],
+        arguments: &Arguments,
         cache: Option<&mut Cache>,
         trains: bool,
-    ) -> Tensor {
-        let &[samples, tokens, _] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
-        let heads = Heads {
-            batch: samples,
-            sequence: tokens,
-            queries: self.heads,
-            keys: self.kv_heads,
-            head: self.head_dim,
+    ) -> (Tensor, Option<Tensor>) {
+        let heads = self.attending.heads(x.shape());
+        let mask = arguments.mask.as_ref();
+        let layout = |part| {
+            let projection = Projection { part, is_rotated: self.rotates && part < 2 };
+            self.attending.layout(torch, projection, heads, [cache.is_some(), mask.is_some()], x.dtype())
         };
         // linear(x).view(B, T, -1, D).transpose(1, 2)
         let project = |linear: &Linear, shape: Shape, norm: Option<&Tensor>, gradient: Layout| {
@@ -282,27 +283,19 @@ impl Attention {
             }
         };
         let norm = |part: usize| self.norms.as_ref().map(|norms| &norms[part]);
-        let layout = |is_cached| gradient_layout(torch, heads, is_cached, x.dtype());
-        let rotated = |is_cached| if self.rotates { Layout::Heads } else { layout(is_cached) };
-        let is_cached = cache.is_some();
-        let q = project(&self.q, heads.query_shape(), norm(0), rotated(false));
-        let k = project(&self.k, heads.key_shape(), norm(1), rotated(is_cached));
-        let v = project(&self.v, heads.key_shape(), None, layout(is_cached));
-        let [q, k] = match self.rotates {
-            false => [q, k],
-            true => {
+        let q = project(&self.q, heads.query_shape(), norm(0), layout(0));
+        let k = project(&self.k, heads.key_shape(), norm(1), layout(1));
+        let v = project(&self.v, heads.key_shape(), None, layout(2));
+        let [q, k] = match arguments.rotation.as_ref().filter(|_| self.rotates) {
+            None => [q, k],
+            Some([cos, sin]) => {
                 let (q, k) = (q, k);
                 [functions::rotate(torch, &q, cos, sin), functions::rotate(torch, &k, cos, sin)]
             }
         };
-        let [k, v] = match cache {
-            None => [k, v],
-            Some(cache) => cache.update(torch, [k, v]),
-        };
-        let has_dropout = trains && self.has_dropout;
-        let y = functions::scaled_dot_product_attention(torch, [&q, &k, &v], None, heads, true, has_dropout);
-        let channels = heads.queries * heads.head;
-        let y = functions::heads(torch, &y, &[samples, tokens, channels], Layout::Tokens);
-        self.o.forward(torch, &y, trains)
+        let is_cached = cache.is_some();
+        let qkv = self.attending.cached(torch, [q, k, v], cache);
+        let (y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
+        (self.o.forward(torch, &y, trains), weights)
     }
 }

@@ -4,15 +4,15 @@
 
 use std::rc::Rc;
 
-use super::body::{
-    Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
-};
+use super::attention::{Attending, Projection};
+use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
 use super::layers::{Maker, activation};
-use crate::functions::{self, Heads, Layout};
+use super::masks::Masks;
+use crate::functions;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Activation;
-use spec::{Dropout, MlpActivation, RunConfig, Transformer};
+use spec::{Dropout, MlpActivation, ModelFamily, RunConfig, Transformer};
 
 pub(super) struct Gpt2 {
     /// `wte` [V, C] and `wpe` [T, C].
@@ -20,6 +20,7 @@ pub(super) struct Gpt2 {
     positions: Tensor,
     blocks: Vec<Rc<Block>>,
     norm: Norm,
+    masks: Masks,
     has_dropout: bool,
     /// Every n-th block is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
@@ -46,8 +47,7 @@ struct Block {
     up: Conv1d,
     down: Conv1d,
     activation: Activation,
-    heads: usize,
-    head_dim: usize,
+    attending: Attending,
     dropout: Dropout,
 }
 
@@ -86,12 +86,13 @@ impl Gpt2 {
         let embedding = maker("embedding");
         let tokens = embedding.parameter(&[model.vocabulary, model.d_model]);
         let positions = embedding.parameter(&[model.context, model.d_model]);
-        let block = |index: usize| Rc::new(Block::new(maker(&format!("blocks.{index}")), model));
+        let block = |index: usize| Rc::new(Block::new(maker(&format!("blocks.{index}")), model, index));
         let blocks = (0..model.layers).map(block).collect();
         let norm = Norm::new(maker("head"), model.d_model);
         let has_dropout = model.dropout.embedding > 0.0;
         let checkpointed = super::checkpointed_layers(config);
-        Gpt2 { tokens, positions, blocks, norm, has_dropout, checkpointed }
+        let masks = Masks::new(config, model, Some(ModelFamily::Gpt2));
+        Gpt2 { tokens, positions, blocks, norm, masks, has_dropout, checkpointed }
     }
 }
 
@@ -118,14 +119,16 @@ impl Body for Gpt2 {
         let positions = Positions::new(torch, tokens.shape());
         let position_embeddings = functions::embedding(torch, &self.positions, positions.tensor());
         let mut x = functions::add(torch, &embeddings, &position_embeddings);
-        if cache.is_none() {
-            positions.find_packed_sequences(torch);
-        }
+        let masks = self.masks.make(torch, &positions, embeddings.dtype(), cache.is_some());
         if self.has_dropout && trains {
             x = functions::dropout(torch, &x);
         }
-        let arguments = [positions.tensor().clone()];
-        x = call_layers(torch, &self.blocks, x, &arguments, checkpointed, cache.as_mut(), trains);
+        let arguments = |layer| Arguments {
+            mask: masks.of_layer(layer),
+            positions: Some(positions.tensor().clone()),
+            ..Arguments::default()
+        };
+        x = call_layers(torch, &self.blocks, x, arguments, checkpointed, cache.as_mut(), trains);
         x = self.norm.forward(torch, &x);
         (x, cache)
     }
@@ -136,13 +139,13 @@ impl Layer for Block {
         &self,
         torch: &Torch,
         x: &Tensor,
-        _arguments: &[Tensor],
+        arguments: &Arguments,
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor {
         let normed = self.first_norm.forward(torch, x);
         // The variable lives until the block returns.
-        let attended = self.attention(torch, &normed, cache, trains);
+        let (attended, _weights) = self.attention(torch, &normed, arguments.mask.as_ref(), cache, trains);
         let x = functions::add(torch, &attended, x);
         drop(normed);
         let normed = self.second_norm.forward(torch, &x);
@@ -152,7 +155,7 @@ impl Layer for Block {
 }
 
 impl Block {
-    fn new(maker: Maker<'_>, model: &Transformer) -> Block {
+    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> Block {
         let MlpActivation::Plain(activation) = model.activation else { unreachable!("checked: no gate") };
         let (channels, width) = (model.d_model, model.d_ff);
         Block {
@@ -163,8 +166,7 @@ impl Block {
             up: Conv1d::new(maker, channels, width),
             down: Conv1d::new(maker, width, channels),
             activation,
-            heads: model.heads,
-            head_dim: model.head_dim,
+            attending: Attending::new(maker.config(), model, index).without_upcast(),
             dropout: model.dropout,
         }
     }
@@ -176,30 +178,30 @@ impl Block {
         [norms[0], attention[0], attention[1], norms[1], mlp[0], mlp[1]].into_iter().flatten()
     }
 
-    fn attention(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {
-        let &[batch, sequence, channels] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
-        let (queries, head) = (self.heads, self.head_dim);
-        let heads = Heads { batch, sequence, queries, keys: queries, head };
-        let by_head = |part: &Tensor, gradient: Layout| {
-            functions::heads(torch, part, heads.query_shape().dims(), gradient)
-        };
-        let [q, k, v] = {
+    fn attention(
+        &self,
+        torch: &Torch,
+        x: &Tensor,
+        mask: Option<&Tensor>,
+        cache: Option<&mut Cache>,
+        trains: bool,
+    ) -> (Tensor, Option<Tensor>) {
+        let heads = self.attending.heads(x.shape());
+        let qkv = {
             let qkv = self.qkv.forward(torch, x);
             let parts = functions::split(torch, &qkv, 3);
-            let layout = gradient_layout(torch, heads, cache.is_some(), qkv.dtype());
-            let [k, v] = [1, 2].map(|part| by_head(&parts[part], layout));
-            [by_head(&parts[0], Layout::Tokens), k, v]
+            let is_cached_masked = [cache.is_some(), mask.is_some()];
+            [0, 1, 2].map(|part| {
+                let projection = Projection { part, is_rotated: false };
+                let layout = self.attending.layout(torch, projection, heads, is_cached_masked, qkv.dtype());
+                functions::heads(torch, &parts[part], heads.query_shape().dims(), layout)
+            })
         };
-        let [k, v] = match cache {
-            None => [k, v],
-            Some(cache) => cache.update(torch, [k, v]),
-        };
-        let has_dropout = trains && self.dropout.attention > 0.0;
-        let mut y =
-            functions::scaled_dot_product_attention(torch, [&q, &k, &v], None, heads, true, has_dropout);
-        y = functions::heads(torch, &y, &[batch, sequence, channels], Layout::Tokens);
-        y = self.attention_out.forward(torch, &y);
-        self.residual_dropout(torch, y, trains)
+        let is_cached = cache.is_some();
+        let qkv = self.attending.cached(torch, qkv, cache);
+        let (y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
+        let y = self.attention_out.forward(torch, &y);
+        (self.residual_dropout(torch, y, trains), weights)
     }
 
     fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {

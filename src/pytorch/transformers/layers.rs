@@ -70,6 +70,10 @@ impl<'a> Maker<'a> {
         Maker { torch, config, is_trained: !is_frozen, is_copied }
     }
 
+    pub(super) fn config(self) -> &'a RunConfig {
+        self.config
+    }
+
     /// The weight of a module outside blocks.
     pub(super) fn module(self, dims: &[usize]) -> ModuleWeight {
         let weight = self.parameter(dims);

@@ -3,11 +3,13 @@
 //! Variables of the library's Python live until their function returns or assigns them again. Tensors that autograd also
 //! saves are not held a second time here.
 
+mod attention;
 mod body;
 mod coverage;
 mod decoder;
 mod gpt2;
 mod layers;
+mod masks;
 
 use std::rc::Rc;
 
