@@ -1,5 +1,6 @@
 //! Elementwise operations.
 
+use super::saved_factors;
 use crate::autograd::Gradient;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -34,11 +35,7 @@ pub(crate) fn add(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
 pub(crate) fn mul(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
     let (shape, dtype) = (broadcast(a.shape(), b.shape()), promoted(a, b));
     let shapes = [a.shape(), b.shape()];
-    let saved: Vec<&Tensor> = [(a, b), (b, a)]
-        .into_iter()
-        .filter(|(_, other)| other.requires_grad())
-        .map(|(factor, _)| factor)
-        .collect();
+    let saved = saved_factors(a, b);
     torch.output((shape, dtype), None, &[a, b], &saved, move |torch, backward| {
         let second = backward.needs(1).then(|| torch.tensor(shape, dtype));
         let first = backward.needs(0).then(|| torch.tensor(shape, dtype));

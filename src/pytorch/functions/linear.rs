@@ -1,6 +1,6 @@
 //! `torch.nn.functional.linear` and `torch.addmm`.
 
-use super::{cast, matmul_output, reduce};
+use super::{cast, matmul_output, reduce, saved_factors};
 use crate::autograd::Gradient;
 use crate::checkpoint::results;
 use crate::tensor::Tensor;
@@ -47,12 +47,7 @@ pub(crate) fn addmm(torch: &Torch, bias: &Tensor, x: &Tensor, weight: &Tensor) -
 fn product(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, shape: Shape) -> Tensor {
     let (rows, outer, dtype) = (x.shape().rows(), shape.last(), x.dtype());
     let (x_shape, weight_shape) = (x.shape(), weight.shape());
-    // Each factor is saved for the gradient of the other.
-    let saved: Vec<&Tensor> = [(x, weight), (weight, x)]
-        .into_iter()
-        .filter(|(_, other)| other.requires_grad())
-        .map(|(factor, _)| factor)
-        .collect();
+    let saved = saved_factors(x, weight);
     let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype);
     let node = match bias {
         Some(bias) => torch.node(&[bias, x, weight], &saved, move |torch, backward| {

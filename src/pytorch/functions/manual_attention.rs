@@ -5,7 +5,7 @@
 use super::attention::Heads;
 use super::elementwise::softmax;
 use super::views::{copied, copied_both_ways, full_slices};
-use super::{add, cast, dropout, matmul_output, scale, soft_cap};
+use super::{add, cast, dropout, matmul_output, saved_factors, scale, soft_cap};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -87,11 +87,16 @@ pub(crate) fn eager_attention(
         weights = scale(torch, &weights);
     }
     weights = add(torch, &weights, mask);
-    weights = {
-        let is_fp32 = eager.upcasts || torch.autocast().is_some();
-        let softmax = softmax(torch, &weights, if is_fp32 { DType::F32 } else { weights.dtype() });
-        cast(torch, &softmax, if eager.upcasts { q.dtype() } else { v.dtype() })
-    };
+    let is_fp32 = eager.upcasts || torch.autocast().is_some();
+    let softmax = softmax(torch, &weights, if is_fp32 { DType::F32 } else { weights.dtype() });
+    if eager.upcasts {
+        // softmax(scores).to(q.dtype)
+        weights = cast(torch, &softmax, q.dtype());
+        drop(softmax);
+    } else {
+        weights = softmax;
+        weights = cast(torch, &weights, v.dtype());
+    }
     if eager.has_dropout {
         weights = dropout(torch, &weights);
     }
@@ -165,7 +170,8 @@ pub(crate) fn repeated(torch: &Torch, x: &Tensor, heads: Heads, slices: usize) -
 /// `torch.bmm(a, b)`; the second gradient is made first.
 pub(super) fn bmm(torch: &Torch, a: &Tensor, b: &Tensor, shape: Shape) -> Tensor {
     let (dtype, shapes) = (a.dtype(), [a.shape(), b.shape()]);
-    let output = torch.output((shape, dtype), None, &[a, b], &[a, b], move |torch, backward| {
+    let saved = saved_factors(a, b);
+    let output = torch.output((shape, dtype), None, &[a, b], &saved, move |torch, backward| {
         let second = backward.needs(1).then(|| matmul_output(torch, shapes[1], dtype));
         let first = backward.needs(0).then(|| matmul_output(torch, shapes[0], dtype));
         vec![first.into(), second.into()]

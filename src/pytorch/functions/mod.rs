@@ -32,12 +32,18 @@ pub(crate) use reduce::{count, sum_to};
 pub(crate) use rotary::rotate;
 pub(crate) use views::{Layout, chunk_rows, concatenated, copied, full_slices, heads, split};
 
-use crate::tensor::DType;
+use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 
 /// A product of cuBLAS: its output, and the workspace while it runs.
-fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> crate::tensor::Tensor {
+fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> Tensor {
     let output = torch.tensor(dims, dtype);
     torch.cublas_workspace();
     output
+}
+
+/// The factors of a product that autograd saves: each for the gradient of the other.
+fn saved_factors<'a>(a: &'a Tensor, b: &'a Tensor) -> Vec<&'a Tensor> {
+    let is_needed = |(_, other): &(&'a Tensor, &Tensor)| other.requires_grad();
+    [(a, b), (b, a)].into_iter().filter(is_needed).map(|(factor, _)| factor).collect()
 }

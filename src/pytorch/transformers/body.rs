@@ -40,6 +40,9 @@ pub(super) struct Arguments {
 
 /// A layer of a decoder.
 pub(super) trait Layer {
+    /// Whether the call passes the mask by position: then a reentrant checkpoint saves it as an argument.
+    const MASK_BY_POSITION: bool = false;
+
     fn forward(
         &self,
         torch: &Torch,
@@ -68,6 +71,7 @@ pub(super) fn call_layers<L: Layer + 'static>(
                 let (layer, held) = (Rc::clone(layer), arguments.clone());
                 let function = move |torch: &Torch, x: &Tensor| layer.forward(torch, x, &held, None, true);
                 let Arguments { mask, rotation, positions } = arguments;
+                let mask = mask.filter(|_| !L::MASK_BY_POSITION);
                 let closure = rotation.into_iter().flatten().chain(mask).chain(positions).collect();
                 checkpoint(torch, Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }, &x)
             }

@@ -8,7 +8,7 @@ use super::attention::{Attending, Projection};
 use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
 use super::layers::{Maker, activation};
 use super::masks::Masks;
-use crate::functions;
+use crate::functions::{self, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Activation;
@@ -135,6 +135,8 @@ impl Body for Gpt2 {
 }
 
 impl Layer for Block {
+    const MASK_BY_POSITION: bool = true;
+
     fn forward(
         &self,
         torch: &Torch,
@@ -191,11 +193,16 @@ impl Block {
             let qkv = self.qkv.forward(torch, x);
             let parts = functions::split(torch, &qkv, 3);
             let is_cached_masked = [cache.is_some(), mask.is_some()];
-            [0, 1, 2].map(|part| {
+            let [k, v, q] = [1, 2, 0].map(|part| {
                 let projection = Projection { part, is_rotated: false };
-                let layout = self.attending.layout(torch, projection, heads, is_cached_masked, qkv.dtype());
+                let layout = match self.attending.layout(torch, projection, heads, is_cached_masked, qkv.dtype()) {
+                    // A view that `cat`, the gradient of `split`, takes as it is.
+                    Layout::Channels => Layout::Tokens,
+                    layout => layout,
+                };
                 functions::heads(torch, &parts[part], heads.query_shape().dims(), layout)
-            })
+            });
+            [q, k, v]
         };
         let is_cached = cache.is_some();
         let qkv = self.attending.cached(torch, qkv, cache);
