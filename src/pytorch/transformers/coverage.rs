@@ -30,8 +30,18 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
             | ModelFamily::Smollm3
             | ModelFamily::Granite
             | ModelFamily::Gemma
+            | ModelFamily::Gemma2
+            | ModelFamily::Gemma3
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
+    }
+    if library.family == ModelFamily::Gemma2 && config.strategy.attention == Attention::Fused {
+        return not_covered(
+            "Gemma 2 with attention = \"fused\": the library has its eager attention alone".to_owned(),
+        );
+    }
+    if library.family == ModelFamily::Gemma3 && model.attention_softcap.is_some() {
+        return not_covered("attention_softcap of Gemma 3, which the library's class ignores".to_owned());
     }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());

@@ -1,4 +1,5 @@
-//! `LlamaModel`, and the models whose code differs from it by few lines: Mistral, Qwen 2, Qwen 3, SmolLM3, Granite and Gemma.
+//! `LlamaModel`, and the models whose code differs from it by few lines: Mistral, Qwen 2, Qwen 3, SmolLM3, Granite and Gemma
+//! 1 to 3.
 //!
 //! B batch, T sequence, C channels, H query heads, G key and value heads, D channels per head.
 
@@ -6,13 +7,14 @@ use std::rc::Rc;
 
 use super::attention::{Attending, Projection};
 use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
-use super::layers::{Linear, Maker, ModuleWeight, activation, gemma_rms_norm, rms_norm, rotary_embedding};
+use super::layers::{Linear, Maker, ModuleWeight, activation, gemma_rms_norm, rms_norm};
 use super::masks::Masks;
+use super::rotations::Rotations;
 use crate::functions::{self, Layout};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::{Activation, Shape};
-use spec::{MlpActivation, ModelFamily, RunConfig, Transformer};
+use spec::{MlpActivation, ModelFamily, NormPlacement, RunConfig, Transformer};
 
 pub(super) struct Decoder {
     /// [V, C]
@@ -22,11 +24,9 @@ pub(super) struct Decoder {
     layers: Vec<Rc<DecoderLayer>>,
     /// [C]
     norm: ModuleWeight,
-    /// `inv_freq` and its copy, [D/2].
-    _frequencies: [Tensor; 2],
+    rotations: Rotations,
     class: Class,
     masks: Masks,
-    head_dim: usize,
     /// Every n-th layer is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
 }
@@ -45,6 +45,7 @@ enum Class {
     Llama,
     /// Results are scaled before they are added to the residual stream.
     Granite,
+    /// Gemma 1 to 3.
     Gemma,
 }
 
@@ -52,7 +53,7 @@ impl Class {
     fn of(family: Option<ModelFamily>) -> Class {
         match family {
             Some(ModelFamily::Granite) => Class::Granite,
-            Some(ModelFamily::Gemma) => Class::Gemma,
+            Some(ModelFamily::Gemma | ModelFamily::Gemma2 | ModelFamily::Gemma3) => Class::Gemma,
             _ => Class::Llama,
         }
     }
@@ -90,7 +91,10 @@ struct DecoderLayer {
     activation: Activation,
     class: Class,
     input_norm: Tensor,
-    post_attention_norm: Tensor,
+    /// Before the MLP.
+    mlp_norm: Tensor,
+    /// Norms of the results of attention and MLP (Gemma 2 and 3).
+    result_norms: Option<[Tensor; 2]>,
 }
 
 /// `LlamaAttention`
@@ -104,6 +108,7 @@ struct Attention {
     /// Whether the layer rotates queries and keys.
     rotates: bool,
     attending: Attending,
+    class: Class,
 }
 
 impl Decoder {
@@ -126,16 +131,14 @@ impl Decoder {
             |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model, class, index));
         let layers = (0..model.layers).map(layer).collect();
         let norm = maker("head").module(&[model.d_model]);
-        let frequencies = [(); 2].map(|()| torch.empty(&[model.head_dim / 2], DType::F32));
         Decoder {
             embedding,
             scale,
             layers,
             norm,
-            _frequencies: frequencies,
+            rotations: Rotations::new(torch, model),
             class,
             masks: Masks::new(config, model, family),
-            head_dim: model.head_dim,
             checkpointed: super::checkpointed_layers(config),
         }
     }
@@ -167,10 +170,10 @@ impl Body for Decoder {
         let positions = Positions::new(torch, tokens.shape());
         let dtype = embeddings.dtype();
         let masks = self.masks.make(torch, &positions, dtype, cache.is_some());
-        let rotation = rotary_embedding(torch, tokens.shape().last(), self.head_dim, dtype);
+        let rotations = self.rotations.tables(torch, tokens.shape().last(), dtype);
         let arguments = |layer| Arguments {
             mask: masks.of_layer(layer),
-            rotation: Some(rotation.clone()),
+            rotation: Some(rotations[self.rotations.of_layers[layer]].clone()),
             positions: Some(positions.tensor().clone()),
         };
         let x = embeddings.clone();
@@ -184,21 +187,23 @@ impl DecoderLayer {
         let MlpActivation::Gate(activation) = model.activation else { unreachable!("checked: a gate") };
         let (channels, width) = (model.d_model, model.d_ff);
         DecoderLayer {
-            attention: Attention::new(maker, model, index),
+            attention: Attention::new(maker, model, class, index),
             gate: maker.linear("mlp.gate", channels, width, model.bias),
             up: maker.linear("mlp.up", channels, width, model.bias),
             down: maker.linear("mlp.out", width, channels, model.bias),
             activation: class.activation(activation),
             class,
             input_norm: maker.parameter(&[channels]),
-            post_attention_norm: maker.parameter(&[channels]),
+            mlp_norm: maker.parameter(&[channels]),
+            result_norms: (model.norm_placement == NormPlacement::Sandwich)
+                .then(|| [(); 2].map(|()| maker.parameter(&[channels]))),
         }
     }
 
     fn parameters(&self) -> impl Iterator<Item = Tensor> {
         let mlp = [&self.gate, &self.up, &self.down].into_iter().flat_map(Linear::parameters);
-        let norms = [&self.input_norm, &self.post_attention_norm].map(Tensor::clone);
-        self.attention.parameters().chain(mlp).chain(norms)
+        let norms = [&self.input_norm, &self.mlp_norm].into_iter().chain(self.result_norms.iter().flatten());
+        self.attention.parameters().chain(mlp).chain(norms.cloned())
     }
 
     /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
@@ -221,22 +226,28 @@ impl Layer for DecoderLayer {
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor {
-        let (attended, _weights) = {
+        let (mut attended, _weights) = {
             let normed = self.class.norm(torch, x, &self.input_norm);
             self.attention.forward(torch, &normed, arguments, cache, trains)
         };
+        if let Some([norm, _]) = &self.result_norms {
+            attended = self.class.norm(torch, &attended, norm);
+        }
         let x = self.class.add(torch, x, &attended);
         drop(attended);
-        let output = {
-            let normed = self.class.norm(torch, &x, &self.post_attention_norm);
+        let mut output = {
+            let normed = self.class.norm(torch, &x, &self.mlp_norm);
             self.mlp(torch, &normed, trains)
         };
+        if let Some([_, norm]) = &self.result_norms {
+            output = self.class.norm(torch, &output, norm);
+        }
         self.class.add(torch, &x, &output)
     }
 }
 
 impl Attention {
-    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> Attention {
+    fn new(maker: Maker<'_>, model: &Transformer, class: Class, index: usize) -> Attention {
         let (channels, head_dim) = (model.d_model, model.head_dim);
         let (queries, keys) = (model.heads * head_dim, model.kv_heads * head_dim);
         Attention {
@@ -247,6 +258,7 @@ impl Attention {
             norms: model.qk_norm.then(|| [(); 2].map(|()| maker.parameter(&[head_dim]))),
             rotates: model.rotation_of(index).is_some(),
             attending: Attending::new(maker.config(), model, index),
+            class,
         }
     }
 
@@ -282,10 +294,15 @@ impl Attention {
                 }
             }
         };
-        let norm = |part: usize| self.norms.as_ref().map(|norms| &norms[part]);
-        let q = project(&self.q, heads.query_shape(), norm(0), layout(0));
-        let k = project(&self.k, heads.key_shape(), norm(1), layout(1));
+        let norms_by_head = self.norms.as_ref().filter(|_| self.class == Class::Gemma);
+        let norm = |part: usize| self.norms.as_ref().filter(|_| norms_by_head.is_none()).map(|norms| &norms[part]);
+        let mut q = project(&self.q, heads.query_shape(), norm(0), layout(0));
+        let mut k = project(&self.k, heads.key_shape(), norm(1), layout(1));
         let v = project(&self.v, heads.key_shape(), None, layout(2));
+        if let Some([q_norm, k_norm]) = norms_by_head {
+            q = gemma_rms_norm(torch, &q, q_norm);
+            k = gemma_rms_norm(torch, &k, k_norm);
+        }
         let [q, k] = match arguments.rotation.as_ref().filter(|_| self.rotates) {
             None => [q, k],
             Some([cos, sin]) => {

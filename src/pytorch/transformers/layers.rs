@@ -238,18 +238,3 @@ pub(super) fn gemma_rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tens
     };
     functions::cast(torch, &output, dtype)
 }
-
-/// `LlamaRotaryEmbedding`: cosines and sines [T, D] in the dtype of the hidden states.
-pub(super) fn rotary_embedding(torch: &Torch, tokens: usize, head: usize, dtype: DType) -> [Tensor; 2] {
-    let angles = |channels: usize| torch.empty(&[tokens, channels], DType::F32);
-    let _frequencies = {
-        let _positions = angles(1);
-        angles(head / 2)
-    };
-    let _embedding = angles(head);
-    let [cos, sin] = [(); 2].map(|()| {
-        let _unscaled = angles(head);
-        angles(head)
-    });
-    [&cos, &sin].map(|table| functions::cast(torch, table, dtype))
-}

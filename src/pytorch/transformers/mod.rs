@@ -10,6 +10,7 @@ mod decoder;
 mod gpt2;
 mod layers;
 mod masks;
+mod rotations;
 
 use std::rc::Rc;
 
@@ -40,6 +41,8 @@ pub(crate) struct CausalLm {
     returns_logits: bool,
     /// Whether logits are divided by a number (Granite).
     scales_logits: bool,
+    /// Whether logits are capped (Gemma 2 and 3).
+    caps_logits: bool,
 }
 
 impl CausalLm {
@@ -59,7 +62,8 @@ impl CausalLm {
         let batch = batch_of(graph).ok_or_else(|| NotCovered("models without tokens".to_owned()))?;
         let returns_logits = returns_logits(config);
         let scales_logits = family == Some(ModelFamily::Granite);
-        Ok(CausalLm { body, head, batch, returns_logits, scales_logits })
+        let caps_logits = model.logit_softcap.is_some();
+        Ok(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits })
     }
 
     /// The weight of the head, [V, C].
@@ -85,6 +89,11 @@ impl CausalLm {
                 functions::linear(torch, &sliced, self.head(), None)
             };
             if self.scales_logits {
+                logits = functions::scale(torch, &logits);
+            }
+            if self.caps_logits {
+                logits = functions::scale(torch, &logits);
+                logits = functions::tanh(torch, &logits);
                 logits = functions::scale(torch, &logits);
             }
             Output { loss: causal_loss(torch, &logits, labels, count), logits }
@@ -180,8 +189,8 @@ impl Network for CausalLm {
     fn resized(&self, graph: Graph) -> Rc<dyn Network> {
         let batch = batch_of(&graph).expect("graphs of a run have the same inputs");
         let (body, head) = (Rc::clone(&self.body), self.head.clone());
-        let CausalLm { returns_logits, scales_logits, .. } = *self;
-        Rc::new(CausalLm { body, head, batch, returns_logits, scales_logits })
+        let CausalLm { returns_logits, scales_logits, caps_logits, .. } = *self;
+        Rc::new(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits })
     }
 }
 

@@ -1,0 +1,52 @@
+//! The rotary position embeddings of the library's decoders.
+//!
+//! T sequence, D channels per head.
+
+use crate::functions;
+use crate::tensor::{DType, Tensor};
+use crate::torch::Torch;
+use spec::Transformer;
+
+/// `LlamaRotaryEmbedding`, or Gemma 3's with a rotation for each kind of layers.
+pub(super) struct Rotations {
+    /// For each rotation: `inv_freq` and its copy, [D/2].
+    frequencies: Vec<[Tensor; 2]>,
+    /// The rotation of each layer.
+    pub(super) of_layers: Vec<usize>,
+    head_dim: usize,
+}
+
+impl Rotations {
+    pub(super) fn new(torch: &Torch, model: &Transformer) -> Rotations {
+        let has_window = |layer: &usize| model.window_of(*layer).is_some();
+        let windowed = (0..model.layers).filter(has_window).count();
+        let is_mixed = model.rotary.window_base.is_some() && windowed > 0 && windowed < model.layers;
+        let of_layer = |layer| usize::from(is_mixed && has_window(&layer));
+        let head_dim = model.head_dim;
+        let frequencies = || [(); 2].map(|()| torch.empty(&[head_dim / 2], DType::F32));
+        Rotations {
+            frequencies: (0..=usize::from(is_mixed)).map(|_| frequencies()).collect(),
+            of_layers: (0..model.layers).map(of_layer).collect(),
+            head_dim,
+        }
+    }
+
+    /// Cosines and sines [T, D] of each rotation, in the dtype of the hidden states.
+    pub(super) fn tables(&self, torch: &Torch, tokens: usize, dtype: DType) -> Vec<[Tensor; 2]> {
+        self.frequencies.iter().map(|_| tables(torch, tokens, self.head_dim, dtype)).collect()
+    }
+}
+
+fn tables(torch: &Torch, tokens: usize, head: usize, dtype: DType) -> [Tensor; 2] {
+    let angles = |channels: usize| torch.empty(&[tokens, channels], DType::F32);
+    let _frequencies = {
+        let _positions = angles(1);
+        angles(head / 2)
+    };
+    let _embedding = angles(head);
+    let [cos, sin] = [(); 2].map(|()| {
+        let _unscaled = angles(head);
+        angles(head)
+    });
+    [&cos, &sin].map(|table| functions::cast(torch, table, dtype))
+}
