@@ -42,6 +42,11 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         Recompute::Save(kinds) => selective(config, kinds, options)?,
         Recompute::Budget(_) => return not_covered("recompute.budget"),
     }
+    if options.attention_mask && !options.program.is_of_library() {
+        return not_covered(
+            "torch_attention_mask = true without the library's model: use torch_program = \"transformers\" or \"trainer\"",
+        );
+    }
     if options.program.is_of_library() {
         transformers::check(config, options.program)?;
     }

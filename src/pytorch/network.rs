@@ -18,14 +18,14 @@ pub(crate) trait Network {
     /// The shapes of a batch's tokens and targets.
     fn batch_shape(&self) -> Shape;
 
-    /// `model(tokens, targets)`: the loss, and the logits if they are kept. `starts`: where each token's document begins, if
-    /// samples have several. Dropout has an effect in training only.
+    /// `model(tokens, targets)`: the loss, and the logits if they are kept. `third`: where each token's document begins, if
+    /// samples have several, or the library's attention mask. Dropout has an effect in training only.
     fn loss(
         self: Rc<Self>,
         torch: &Torch,
         tokens: &Tensor,
         targets: &Tensor,
-        starts: Option<&Tensor>,
+        third: Option<&Tensor>,
         trains: bool,
     ) -> (Tensor, Option<Tensor>);
 

@@ -239,13 +239,14 @@ impl<'a> Program<'a> {
         variables: &mut Variables,
     ) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
-        let parts = if coverage::packs_documents(self.config) { 3 } else { 2 };
+        let has_third = coverage::packs_documents(self.config) || torch.options.attention_mask;
+        let parts = if has_third { 3 } else { 2 };
         for variable in &mut variables.batch[..parts] {
             *variable = Some(torch.tensor(module.batch_shape(), DType::I64));
         }
-        let [Some(tokens), Some(targets), starts] = &variables.batch else { unreachable!("assigned") };
+        let [Some(tokens), Some(targets), third] = &variables.batch else { unreachable!("assigned") };
         let (loss, logits) = torch
-            .with_autocast(self.autocast, || module.loss(torch, tokens, targets, starts.as_ref(), trains));
+            .with_autocast(self.autocast, || module.loss(torch, tokens, targets, third.as_ref(), trains));
         variables.loss = Some(loss.clone());
         (loss, logits)
     }
@@ -302,7 +303,8 @@ impl<'a> Program<'a> {
 /// The variables of a function of the script.
 #[derive(Default)]
 struct Variables {
-    /// Tokens and targets of a micro-batch and, if documents are packed, the starts of the documents, i64[B, T].
+    /// Tokens and targets of a micro-batch and, if documents are packed, the starts of the documents, or an attention
+    /// mask, i64[B, T].
     batch: [Option<Tensor>; 3],
     loss: Option<Tensor>,
     /// Of an evaluation that collects them.

@@ -45,13 +45,18 @@ impl Script<'_> {
             ));
         }
         self.adapters();
-        self.lines(&["", "    def forward(self, tokens, labels):"]);
+        let (parameter, argument) = match self.options.attention_mask {
+            true => (", mask", ", attention_mask=mask"),
+            false => ("", ""),
+        };
+        self.lines(&["", &format!("    def forward(self, tokens, labels{parameter}):")]);
+        let call = format!("self.model(input_ids=tokens{argument}, labels=labels)");
         match coverage::returns_logits(self.config) {
             true => self.lines(&[
-                "        outputs = self.model(input_ids=tokens, labels=labels)",
+                &format!("        outputs = {call}"),
                 "        return outputs.loss, outputs.logits",
             ]),
-            false => self.line("        return self.model(input_ids=tokens, labels=labels).loss"),
+            false => self.line(&format!("        return {call}.loss")),
         }
     }
 
@@ -149,7 +154,16 @@ impl Script<'_> {
             "        labels = torch.cat((tokens[..., :1], targets[..., :-1]), -1)",
         ]);
         let masked = if coverage::masks_targets(self.config) { ".masked_fill(labels < 0, -100)" } else { "" };
-        self.lines(&[&format!("        self.batches[1] = labels{masked}"), "        self.model = Network()"]);
+        self.line(&format!("        self.batches[1] = labels{masked}"));
+        if self.options.attention_mask {
+            self.lines(&[
+                "        # Each sample has padding.",
+                "        mask = torch.ones_like(tokens)",
+                "        mask[..., -1] = 0",
+                "        self.batches.append(mask)",
+            ]);
+        }
+        self.line("        self.model = Network()");
     }
 
     /// The names of a layer's modules. `model`: the path of the library's model, with a dot at its end.

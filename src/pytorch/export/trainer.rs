@@ -26,8 +26,21 @@ impl Script<'_> {
             coverage::masks_targets(self.config),
             "        labels = labels.masked_fill(labels < 0, -100)",
         );
+        match self.options.attention_mask {
+            false => self.line(
+                "        samples = [{\"input_ids\": ids, \"labels\": own} for ids, own in zip(tokens, labels)]",
+            ),
+            true => self.lines(&[
+                "        # Each sample has padding.",
+                "        mask = torch.ones_like(tokens)",
+                "        mask[:, -1] = 0",
+                "        samples = [",
+                "            {\"input_ids\": ids, \"attention_mask\": own_mask, \"labels\": own}",
+                "            for ids, own_mask, own in zip(tokens, mask, labels)",
+                "        ]",
+            ]),
+        }
         self.lines(&[
-            "        samples = [{\"input_ids\": ids, \"labels\": own} for ids, own in zip(tokens, labels)]",
             "        # As many as the steps need, one batch ahead, and as an evaluation needs.",
             "        samples *= max((STEPS + 1) * BATCH, EVALUATED) // len(samples) + 1",
         ]);

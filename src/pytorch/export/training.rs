@@ -34,9 +34,13 @@ impl Script<'_> {
                 "    from safetensors.torch import load_file",
                 "",
                 "    return load_file(os.path.join(dump, \"batches.safetensors\"))[\"starts\"].long()",
+            ]);
+        }
+        if let Some((_, adjective)) = self.third_part() {
+            self.lines(&[
                 "",
                 "",
-                "def packed_micro_batches(batches, step):",
+                &format!("def {adjective}_micro_batches(batches, step):"),
                 "    return zip(*(part[step % len(part)].split(MICRO_BATCH) for part in batches))",
             ]);
         }
@@ -230,7 +234,7 @@ impl Script<'_> {
 
     fn loss(&mut self) {
         let autocast = coverage::autocast(self.config).map(torch_dtype);
-        let starts = if coverage::packs_documents(self.config) { ", starts" } else { "" };
+        let starts = self.third_part().map(|(part, _)| format!(", {part}")).unwrap_or_default();
         let count = if coverage::counts_targets(self.config) { ", count" } else { "" };
         let call = format!("return self.model(tokens, targets{starts}{count})");
         self.lines(&["", &format!("    def loss(self, tokens, targets{starts}{count}):")]);
@@ -259,8 +263,9 @@ impl Script<'_> {
             "            tokens = batch[0].to(self.device)",
             "            targets = batch[1].to(self.device)",
         ]);
-        let packs = coverage::packs_documents(self.config);
-        self.line_if(packs, "            starts = batch[2].to(self.device)");
+        if let Some((part, _)) = self.third_part() {
+            self.line(&format!("            {part} = batch[2].to(self.device)"));
+        }
         self.lines(&[&format!(
             "            {result} = self.loss(tokens, targets{}){part}",
             self.loss_arguments()
@@ -322,13 +327,20 @@ impl Script<'_> {
         self.step(&format!("self.evaluate(step, 1{lengths})"));
     }
 
-    /// Further arguments of the loss: where documents start, and the number of targets that divides its sum.
+    /// Further arguments of the loss: where documents start or the attention mask, and the number of targets that divides its sum.
     fn loss_arguments(&self) -> String {
-        let packs = coverage::packs_documents(self.config);
-        let starts = if packs { ", starts" } else { "" };
+        let third = self.third_part().map(|(part, _)| format!(", {part}")).unwrap_or_default();
         let counts = coverage::counts_targets(self.config);
         let count = if counts { ", max(int((batch[1] >= 0).sum()), 1)" } else { "" };
-        format!("{starts}{count}")
+        format!("{third}{count}")
+    }
+
+    /// The name of a batch's part beside tokens and targets, and of batches with it.
+    fn third_part(&self) -> Option<(&'static str, &'static str)> {
+        if coverage::packs_documents(self.config) {
+            return Some(("starts", "packed"));
+        }
+        self.options.attention_mask.then_some(("mask", "masked"))
     }
 
     /// Whether micro-batches have different lengths.
@@ -337,12 +349,10 @@ impl Script<'_> {
     }
 
     fn micro_batches(&self, step: &str, lengths: &str) -> String {
-        match self.is_padded() {
-            true => format!("padded_micro_batches(self.batches, {step}, {lengths})"),
-            false if coverage::packs_documents(self.config) => {
-                format!("packed_micro_batches(self.batches, {step})")
-            }
-            false => format!("micro_batches(self.batches, {step})"),
+        match self.third_part() {
+            _ if self.is_padded() => format!("padded_micro_batches(self.batches, {step}, {lengths})"),
+            Some((_, adjective)) => format!("{adjective}_micro_batches(self.batches, {step})"),
+            None => format!("micro_batches(self.batches, {step})"),
         }
     }
 
@@ -406,8 +416,9 @@ impl Script<'_> {
             "                tokens = batch[0].to(self.device)",
             "                targets = batch[1].to(self.device)",
         ]);
-        let packs = coverage::packs_documents(self.config);
-        self.line_if(packs, "                starts = batch[2].to(self.device)");
+        if let Some((part, _)) = self.third_part() {
+            self.line(&format!("                {part} = batch[2].to(self.device)"));
+        }
         self.lines(&[&format!(
             "                loss{logits} = self.loss(tokens, targets{}){part}",
             self.loss_arguments()

@@ -29,7 +29,7 @@ impl Trainer<'_> {
         let mut variables = Variables::default();
         for _ in 0..evaluated_batches(config) {
             let batch = loader.next(torch);
-            let [_, own_labels] = &batch;
+            let own_labels = &batch.labels;
             let (loss, own_logits) = self.prediction_step(&batch);
             variables.losses = Some(loss);
             variables.outputs = Some([own_logits, own_labels.clone()]).filter(|_| collects_logits);

@@ -3,10 +3,22 @@
 use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
+use crate::transformers::Inputs;
 use ops::Shape;
 
-/// `input_ids` and `labels`, i64[B, T].
-pub(super) type Batch = [Tensor; 2];
+/// `input_ids`, `attention_mask` and `labels`, i64[B, T].
+#[derive(Clone)]
+pub(super) struct Batch {
+    tokens: Tensor,
+    padding: Option<Tensor>,
+    pub(super) labels: Tensor,
+}
+
+impl Batch {
+    pub(super) fn inputs(&self) -> Inputs<'_> {
+        Inputs { tokens: &self.tokens, padding: self.padding.as_ref(), labels: &self.labels }
+    }
+}
 
 /// Copies batches to the device. It holds the last one until the next one is there.
 pub(super) struct Loader {
@@ -20,7 +32,9 @@ impl Loader {
     }
 
     pub(super) fn next(&mut self, torch: &Torch) -> Batch {
-        let batch = [(); 2].map(|()| torch.tensor(self.shape, DType::I64));
+        let part = || torch.tensor(self.shape, DType::I64);
+        let batch =
+            Batch { tokens: part(), padding: torch.options.attention_mask.then(part), labels: part() };
         self.current = Some(batch.clone());
         batch
     }
@@ -29,7 +43,7 @@ impl Loader {
 /// `sum(labels[..., 1:].ne(-100).sum() for labels in batches) / 1`, f32. `shifts`: without it, all labels are counted.
 pub(super) fn count_labels(torch: &Torch, batches: &[Batch], shifts: bool) -> Tensor {
     let mut sum: Option<Tensor> = None;
-    for [_, labels] in batches {
+    for Batch { labels, .. } in batches {
         let of_batch = {
             let &[samples, tokens] = labels.shape().dims() else { unreachable!("labels are a matrix") };
             let differs = torch.empty(&[samples, tokens - usize::from(shifts)], DType::Bool);

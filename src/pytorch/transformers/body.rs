@@ -23,8 +23,14 @@ pub(super) trait Body {
     fn parameters(&self) -> Vec<Tensor>;
 
     /// The last hidden states [B, T, C] of tokens [B, T], and the cache. Checkpointing turns the cache off where there is
-    /// a graph.
-    fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>);
+    /// a graph. `padding`: the attention mask [B, T], if there is one.
+    fn forward(
+        &self,
+        torch: &Torch,
+        tokens: &Tensor,
+        padding: Option<&Tensor>,
+        trains: bool,
+    ) -> (Tensor, Option<Cache>);
 }
 
 /// The arguments of a layer's call beside x [B, T, C].

@@ -155,7 +155,13 @@ impl Body for Decoder {
         [embedding].into_iter().chain(layers).chain([norm]).collect()
     }
 
-    fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
+    fn forward(
+        &self,
+        torch: &Torch,
+        tokens: &Tensor,
+        padding: Option<&Tensor>,
+        trains: bool,
+    ) -> (Tensor, Option<Cache>) {
         let mut embeddings = functions::embedding(torch, self.embedding(), tokens);
         if let Some(Scale::Buffer(scale)) = &self.scale {
             let scale = functions::cast(torch, scale, embeddings.dtype());
@@ -169,7 +175,7 @@ impl Body for Decoder {
         let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let positions = Positions::new(torch, tokens.shape());
         let dtype = embeddings.dtype();
-        let masks = self.masks.make(torch, &positions, dtype, cache.is_some());
+        let masks = self.masks.make(torch, &positions, padding, dtype, cache.is_some());
         let rotations = self.rotations.tables(torch, tokens.shape().last(), dtype);
         let arguments = |layer| Arguments {
             mask: masks.of_layer(layer),

@@ -111,7 +111,13 @@ impl Body for Gpt2 {
         tables.chain(blocks).chain(self.norm.parameters()).cloned().collect()
     }
 
-    fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
+    fn forward(
+        &self,
+        torch: &Torch,
+        tokens: &Tensor,
+        padding: Option<&Tensor>,
+        trains: bool,
+    ) -> (Tensor, Option<Cache>) {
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
         let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let embeddings =
@@ -119,7 +125,7 @@ impl Body for Gpt2 {
         let positions = Positions::new(torch, tokens.shape());
         let position_embeddings = functions::embedding(torch, &self.positions, positions.tensor());
         let mut x = functions::add(torch, &embeddings, &position_embeddings);
-        let masks = self.masks.make(torch, &positions, embeddings.dtype(), cache.is_some());
+        let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
         if self.has_dropout && trains {
             x = functions::dropout(torch, &x);
         }

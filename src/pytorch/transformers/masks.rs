@@ -3,6 +3,7 @@
 //! B batch, T sequence.
 
 use super::body::Positions;
+use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -36,24 +37,33 @@ impl Masks {
         Masks { windows, of_layers, is_eager: config.strategy.attention == Attention::Materialized }
     }
 
-    /// The masks of all layers for hidden states [B, T, C] of this dtype.
+    /// The masks of all layers for hidden states [B, T, C] of this dtype. `padding`: the attention mask of the batch.
     pub(super) fn make(
         &self,
         torch: &Torch,
         positions: &Positions,
+        padding: Option<&Tensor>,
         dtype: DType,
         has_cache: bool,
     ) -> MadeMasks<'_> {
         let make = |&window: &Option<usize>| {
-            if !has_cache {
+            let padding = padding.map(|padding| torch.tensor(padding.shape(), DType::Bool));
+            if padding.is_none() && !has_cache {
                 positions.find_packed_sequences(torch);
             }
-            let is_causal = window.is_none_or(|window| positions.length() < window);
-            match self.is_eager {
-                true => Some(numbers(torch, positions, window.is_some(), dtype)),
-                false if is_causal => None,
-                false => Some(bools(torch, positions, window.is_some())),
+            let pattern = Pattern { has_window: window.is_some(), padding: padding.as_ref() };
+            if self.is_eager {
+                return Some(numbers(torch, positions, pattern, dtype));
             }
+            if window.is_none_or(|window| positions.length() < window) {
+                // Causal, if no token is padding.
+                let padding = padding.as_ref()?;
+                for _ in 0..2 {
+                    let _count = functions::count(torch, padding);
+                    torch.scalar(DType::Bool);
+                }
+            }
+            Some(bools(torch, positions, pattern))
         };
         MadeMasks { masks: self.windows.iter().map(make).collect(), of_layers: &self.of_layers }
     }
@@ -72,8 +82,16 @@ impl MadeMasks<'_> {
     }
 }
 
-/// `sdpa_mask`: bool[B, 1, T, T], of which all samples are the same memory.
-fn bools(torch: &Torch, positions: &Positions, has_window: bool) -> Tensor {
+/// What a mask hides beside later tokens.
+#[derive(Clone, Copy)]
+struct Pattern<'a> {
+    has_window: bool,
+    /// bool[B, T]
+    padding: Option<&'a Tensor>,
+}
+
+/// `sdpa_mask`: bool[B, 1, T, T]. Without padding, all samples are the same memory.
+fn bools(torch: &Torch, positions: &Positions, pattern: Pattern<'_>) -> Tensor {
     let (samples, length) = (positions.samples(), positions.length());
     let range = |length: usize| torch.empty(&[length], DType::I64);
     let _samples = range(samples);
@@ -82,31 +100,51 @@ fn bools(torch: &Torch, positions: &Positions, has_window: bool) -> Tensor {
         let _range = range(length);
         range(length)
     });
-    let matrix = || torch.empty(&[1, 1, length, length], DType::Bool);
-    let mask = if has_window {
-        // and_masks(kv > q - window, kv <= q)
-        let mut result = torch.scalar(DType::Bool);
-        for needs_difference in [true, false] {
-            let condition = {
-                let _difference = needs_difference.then(|| range(length));
-                matrix()
-            };
-            result = {
+    let bools = |dims: [usize; 4]| torch.empty(&dims, DType::Bool);
+    let matrix = || bools([1, 1, length, length]);
+    let causal = || match pattern.has_window {
+        false => matrix(),
+        true => {
+            // and_masks(kv > q - window, kv <= q)
+            let mut result = torch.scalar(DType::Bool);
+            for needs_difference in [true, false] {
+                let condition = {
+                    let _difference = needs_difference.then(|| range(length));
+                    matrix()
+                };
                 let both = matrix();
                 drop(condition);
-                both
-            };
+                result = both;
+            }
+            result
         }
-        result
-    } else {
-        matrix()
     };
-    mask.view(mask_shape(samples, length))
+    let shape = mask_shape(samples, length);
+    if pattern.padding.is_none() {
+        return causal().view(shape);
+    }
+    // and_masks(causal, padding[sample, kv])
+    let mut result = torch.scalar(DType::Bool);
+    result = {
+        let causal = causal();
+        let both = matrix();
+        drop((causal, result));
+        both
+    };
+    let _own = {
+        // Indices that are expanded to each other's shape are copied.
+        let copied = if samples > 1 { 2 } else { 1 };
+        let _indices: Vec<Tensor> = (0..copied).map(|_| range(samples * length)).collect();
+        bools([samples, 1, 1, length])
+    };
+    let both = torch.tensor(shape, DType::Bool);
+    drop(result);
+    both
 }
 
 /// `eager_mask`: 0 or the least number of the dtype, [B, 1, T, T].
-fn numbers(torch: &Torch, positions: &Positions, has_window: bool, dtype: DType) -> Tensor {
-    let _mask = bools(torch, positions, has_window);
+fn numbers(torch: &Torch, positions: &Positions, pattern: Pattern<'_>, dtype: DType) -> Tensor {
+    let _mask = bools(torch, positions, pattern);
     let _numbers = [(); 2].map(|()| torch.scalar(dtype));
     torch.tensor(mask_shape(positions.samples(), positions.length()), dtype)
 }

@@ -75,13 +75,12 @@ impl CausalLm {
     pub(crate) fn forward(
         &self,
         torch: &Torch,
-        tokens: &Tensor,
-        labels: &Tensor,
+        Inputs { tokens, padding, labels }: Inputs<'_>,
         count: Option<&Tensor>,
         trains: bool,
     ) -> Output {
         // The outputs hold the last hidden states and the cache until the function returns.
-        let (hidden, _cache) = self.body.forward(torch, tokens, trains);
+        let (hidden, _cache) = self.body.forward(torch, tokens, padding, trains);
         torch.with_purpose(Purpose::Loss, || {
             let mut logits = {
                 // hidden_states[:, 0:, :]
@@ -99,6 +98,14 @@ impl CausalLm {
             Output { loss: causal_loss(torch, &logits, labels, count), logits }
         })
     }
+}
+
+/// `input_ids`, `attention_mask` and `labels`, i64[B, T].
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) tokens: &'a Tensor,
+    pub(crate) padding: Option<&'a Tensor>,
+    pub(crate) labels: &'a Tensor,
 }
 
 /// `CausalLMOutput`
@@ -179,10 +186,10 @@ impl Network for CausalLm {
         torch: &Torch,
         tokens: &Tensor,
         labels: &Tensor,
-        _starts: Option<&Tensor>,
+        padding: Option<&Tensor>,
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
-        let Output { loss, logits } = self.forward(torch, tokens, labels, None, trains);
+        let Output { loss, logits } = self.forward(torch, Inputs { tokens, padding, labels }, None, trains);
         (loss, Some(logits).filter(|_| self.returns_logits))
     }
 

@@ -8,14 +8,14 @@ use alloc_conf::AllocConfText;
 
 use crate::reader::declare::{KeywordEnum, keywords};
 use crate::reader::keys::{Keys, ValueParser};
-use crate::reader::parsers::keyword;
+use crate::reader::parsers::{Boolean, keyword};
 use crate::reader::reference::{Accepts, DeclaredKey};
 use crate::schema::optimizer::Optimizer;
 use crate::schema::resolved::RunConfig;
 use crate::schema::strategy::{LoraBase, OptimizerState};
 
 pub(crate) const PLAN_KEYS: &[&str] =
-    &["as", "torch_version", "torch_program", "torch_optimizer", "torch_checkpoint", "alloc_conf"];
+    &["as", "torch_version", "torch_program", "torch_optimizer", "torch_checkpoint", "torch_attention_mask", "alloc_conf"];
 
 keywords! {
     /// The program whose memory is shown.
@@ -111,6 +111,8 @@ pub struct TorchOptions {
     pub program: TorchProgram,
     pub optimizer: TorchOptimizer,
     pub checkpoint: TorchCheckpoint,
+    /// Whether batches have an attention mask that hides padding.
+    pub attention_mask: bool,
 }
 
 /// The keys of `[plan]`.
@@ -155,6 +157,7 @@ impl PlanKeys {
         let program = keys.optional("torch_program", keyword());
         let optimizer = keys.optional("torch_optimizer", keyword());
         let checkpoint = keys.optional("torch_checkpoint", keyword());
+        let attention_mask = keys.optional("torch_attention_mask", Boolean);
         let alloc_conf = match keys.entry("alloc_conf") {
             None => Some(AllocConf::default()),
             Some(entry) => alloc_conf::read(&keys, &entry.node),
@@ -167,6 +170,7 @@ impl PlanKeys {
                 program: program?.unwrap_or_default(),
                 optimizer: optimizer?.unwrap_or_default(),
                 checkpoint: checkpoint?.unwrap_or_default(),
+                attention_mask: attention_mask?.unwrap_or_default(),
             },
             alloc_conf: alloc_conf?,
         })
@@ -195,9 +199,10 @@ impl PlanKeys {
         };
         let reentrant = self.torch_options.checkpoint == TorchCheckpoint::Reentrant;
         let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
+        let mask = self.torch_options.attention_mask.then(|| "attention masks".to_owned());
         let settings = (self.alloc_conf != AllocConf::default()).then(|| self.alloc_conf.to_string());
         let differences: Vec<String> =
-            [library, peft, bitsandbytes, optimizer, checkpoint, settings].into_iter().flatten().collect();
+            [library, peft, bitsandbytes, optimizer, checkpoint, mask, settings].into_iter().flatten().collect();
         let version = self.torch_version.keyword();
         match differences.is_empty() {
             true => format!("PyTorch {version}"),
@@ -217,6 +222,7 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
     let (optimizers, checkpoints) = (keyword::<TorchOptimizer>(), keyword::<TorchCheckpoint>());
     let checkpoint = "How `torch.utils.checkpoint` recomputes in the prediction of PyTorch's memory: `use_reentrant=False` or `True`.";
+    let mask = "Whether each micro-batch of the library's model has an attention mask that hides padding, as collators make them, in the prediction of PyTorch's memory.";
     vec![
         DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
         DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
@@ -237,6 +243,12 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
             checkpoint,
             Accepts::value(checkpoints.expected()),
             Some("`\"non-reentrant\"`"),
+        ),
+        DeclaredKey::new(
+            "torch_attention_mask",
+            mask,
+            Accepts::value(Boolean.expected()),
+            Some("`false`"),
         ),
         DeclaredKey::new("alloc_conf", conf, Accepts::value(AllocConfText.expected()), Some("`\"off\"`")),
     ]
