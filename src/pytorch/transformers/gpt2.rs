@@ -212,8 +212,8 @@ impl Block {
         };
         let is_cached = cache.is_some();
         let qkv = self.attending.cached(torch, qkv, cache);
-        let (y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
-        let y = self.attention_out.forward(torch, &y);
+        let (mut y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
+        y = self.attention_out.forward(torch, &y);
         (self.residual_dropout(torch, y, trains), weights)
     }
 
