@@ -67,7 +67,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         None => output::print(&script)?,
     }
     if let Some(file) = &args.requests {
-        write(file, &lines(&sequence))?;
+        write(file, lines(&sequence))?;
     }
     if let Some(file) = &args.snapshot {
         write(file, pytorch::predicted_snapshot(&sequence, alloc_conf))?;

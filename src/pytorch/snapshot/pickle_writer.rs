@@ -116,3 +116,28 @@ impl PickleWriter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::pickle::Pickle;
+    use super::*;
+
+    /// More elements than one opcode appends, integers of all widths, and a text that is written once.
+    #[test]
+    fn written_values_are_read() {
+        let numbers: Vec<i64> = (0..2500).chain([-1, 1 << 20, 1 << 40, i64::MIN]).collect();
+        let mut writer = PickleWriter::new();
+        writer.dictionary(|out| {
+            out.text("numbers");
+            out.list(&numbers, |out, number| out.integer(*number));
+            out.text_entry("name", "numbers");
+        });
+        let bytes = writer.finish();
+        assert_eq!(bytes.windows(7).filter(|window| *window == b"numbers").count(), 1);
+        let pickle = Pickle::read(&bytes).unwrap();
+        let field = |key| pickle.get(pickle.root(), key).unwrap();
+        let read = pickle.list(field("numbers")).unwrap().iter().map(|value| pickle.integer(*value).unwrap());
+        assert_eq!(read.collect::<Vec<_>>(), numbers);
+        assert_eq!(pickle.text(field("name")), Some("numbers"));
+    }
+}
