@@ -32,6 +32,9 @@ pub(super) struct Args {
     /// Write the predicted requests and releases to this file: `+bytes`, and `-number` of the request that is released
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
+    /// Write the predicted requests as a memory snapshot of PyTorch to this file, for https://pytorch.org/memory_viz
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
 }
 
 pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
@@ -64,7 +67,10 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         None => output::print(&script)?,
     }
     if let Some(file) = &args.requests {
-        write(file, &lines(&sequence))?;
+        write(file, lines(&sequence))?;
+    }
+    if let Some(file) = &args.snapshot {
+        write(file, pytorch::predicted_snapshot(&sequence, alloc_conf))?;
     }
     note(&format!("the peaks are those of {predicted_for}"));
     for (step, Usage { allocated, reserved }) in peaks.steps.iter().enumerate() {
@@ -83,7 +89,7 @@ fn lines(sequence: &Sequence) -> String {
     sequence.events.iter().filter_map(line).collect()
 }
 
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(file, text)
+fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
+    fs::write(file, content)
         .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))
 }

@@ -8,8 +8,12 @@
 //! Source: the behaviour of PyTorch 2.15, recorded block by block, and `c10/cuda/CUDACachingAllocator.cpp`.
 
 mod expandable;
+mod segments;
 
 use std::collections::BTreeMap;
+
+pub(crate) use expandable::ADDRESSES;
+pub(crate) use segments::{CurrentBlock, DriverCall, Place};
 
 use spec::AllocConf;
 
@@ -83,14 +87,6 @@ impl Usage {
     }
 }
 
-/// Where a block lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    segment: u32,
-    offset: u64,
-    bytes: u64,
-}
-
 /// What determines the results of later calls that release only the requests they make.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -134,6 +130,8 @@ pub(crate) struct Allocator {
     card: Option<CardMemory>,
     /// How often cached segments were returned to satisfy a request.
     pub(crate) retries: u32,
+    /// The calls of the driver so far.
+    pub(crate) driver_calls: Vec<DriverCall>,
 }
 
 impl Allocator {
@@ -148,6 +146,7 @@ impl Allocator {
             usage: Usage::default(),
             card,
             retries: 0,
+            driver_calls: Vec::new(),
         }
     }
 
@@ -155,7 +154,7 @@ impl Allocator {
         &mut self.blocks[index as usize]
     }
 
-    fn place(&self, index: u32) -> Place {
+    pub(crate) fn place(&self, index: u32) -> Place {
         let Block { bytes, offset, segment, .. } = self.blocks[index as usize];
         Place { segment, offset, bytes }
     }
@@ -357,6 +356,8 @@ impl Allocator {
         self.reserve(whole)?;
         self.segments += 1;
         let segment = self.segments;
+        let place = Place { segment, offset: 0, bytes: whole };
+        self.driver_calls.push(DriverCall { place, obtains: true });
         let state = State::Used;
         Ok(self.add(Block { bytes: whole, offset: 0, segment, size, state, before: None, after: None }))
     }
@@ -456,6 +457,7 @@ impl Allocator {
     /// Returns a segment that is one free block to the driver.
     fn release(&mut self, index: u32) {
         self.set_state(index, State::Used);
+        self.driver_calls.push(DriverCall { place: self.place(index), obtains: false });
         self.usage.reserved -= self.blocks[index as usize].bytes;
         self.unused.push(index);
     }

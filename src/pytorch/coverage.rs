@@ -31,7 +31,7 @@ fn not_covered(reason: &str) -> Covered {
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     model(config)?;
     dtypes(config, card)?;
-    optimizer(config)?;
+    optimizer(config, card)?;
     let strategy = &config.strategy;
     match strategy.recompute {
         Recompute::None | Recompute::Block | Recompute::Every(_) | Recompute::Segments(_) => {}
@@ -284,7 +284,7 @@ pub(crate) fn has_states(config: &RunConfig) -> bool {
     !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0)
 }
 
-fn optimizer(config: &RunConfig) -> Covered {
+fn optimizer(config: &RunConfig, card: &Card) -> Covered {
     if !config.trains() {
         return Ok(());
     }
@@ -295,11 +295,20 @@ fn optimizer(config: &RunConfig) -> Covered {
             return not_covered("bf16 states of Lion: bitsandbytes has fp32 and 8 bits");
         }
         Optimizer::Lion(_) => {}
-        Optimizer::Adafactor(_) | Optimizer::Muon(_) => {
-            return not_covered("optimizers other than AdamW, Adam, SGD and Lion");
+        Optimizer::Adafactor(_) | Optimizer::Muon(_)
+            if strategy.optimizer_state == OptimizerState::EightBit =>
+        {
+            return not_covered("8-bit states of Adafactor and Muon, which bitsandbytes lacks");
         }
+        Optimizer::Adafactor(ref own) if own.clip_threshold < 1.0 => {
+            return not_covered("a clip_threshold below 1, which torch.optim.Adafactor refuses");
+        }
+        Optimizer::Muon(_) if card.capability < (8, 0) => {
+            return not_covered("Muon, whose matmuls are bf16, before compute capability 8.0");
+        }
+        Optimizer::Adafactor(_) | Optimizer::Muon(_) => {}
     }
-    if config.train.optimizer.groups().len() > 1 {
+    if config.train.optimizer.groups().iter().any(|group| group.named.is_some()) {
         return not_covered("parameter groups");
     }
     if strategy.optimizer_state == OptimizerState::EightBit && !has_states(config) {

@@ -40,4 +40,6 @@ pub use peak::{LivePeak, LogitCopies};
 pub use program::sequence;
 pub use replay::{Peaks, replay};
 pub use sequence::{Event, LiveGroup, Phase, Purpose, Sequence};
-pub use snapshot::{Call, Snapshot, SnapshotComparison, SnapshotDifference, SnapshotError};
+pub use snapshot::{
+    Call, Snapshot, SnapshotComparison, SnapshotDifference, SnapshotError, predicted_snapshot,
+};

@@ -15,6 +15,9 @@ pub(crate) trait Network {
     /// The weights of the modules `nn.Embedding`.
     fn embeddings(&self) -> Vec<Tensor>;
 
+    /// The weight matrices of blocks.
+    fn block_matrices(&self) -> Vec<Tensor>;
+
     /// The shapes of a batch's tokens and targets.
     fn batch_shape(&self) -> Shape;
 

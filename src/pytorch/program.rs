@@ -10,7 +10,7 @@ use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::Module;
 use crate::network::Network;
-use crate::optimizer::{Kind, Library, Optimizer, StateBits};
+use crate::optimizer::{Kind, Library, Optimizer, StateBits, clip};
 use crate::outputs::Outputs;
 use crate::rules;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
@@ -84,12 +84,14 @@ struct Modules<'a> {
     others: RefCell<BTreeMap<BatchSizes, Rc<dyn Network>>>,
 }
 
+pub(crate) type SharedOptimizer = Rc<RefCell<Optimizer>>;
+
 struct Program<'a> {
     torch: &'a Torch,
     config: &'a RunConfig,
     modules: Modules<'a>,
     trained: Vec<TrainedParameter>,
-    optimizer: Rc<RefCell<Optimizer>>,
+    optimizers: Vec<SharedOptimizer>,
     scaler: Option<GradScaler>,
     autocast: Option<DType>,
     leaked: Vec<Tensor>,
@@ -103,8 +105,8 @@ impl<'a> Program<'a> {
             true => TrainedParameter::of(torch, config, &*modules.full),
             false => Vec::new(),
         };
-        let optimizer = optimizer(config, &trained, &*modules.full, torch.options.optimizer);
-        register_hooks(config, &trained, &optimizer);
+        let optimizers = optimizers(config, &trained, &*modules.full, torch.options.optimizer);
+        register_hooks(config, &trained, &optimizers);
         let strategy = &config.strategy;
         let scales =
             config.trains() && strategy.precision == Precision::Fp16 && strategy.loss_scale.is_some();
@@ -113,7 +115,7 @@ impl<'a> Program<'a> {
             config,
             modules,
             trained,
-            optimizer,
+            optimizers,
             scaler: scales.then(GradScaler::default),
             autocast: coverage::autocast(config),
             leaked: Vec::new(),
@@ -215,20 +217,28 @@ impl<'a> Program<'a> {
         if !coverage::accumulates_in_fp32(config) {
             self.trained.iter().for_each(|each| each.copy_gradient(torch, frees));
         }
-        let clips = config.train.clip_norm.is_some();
-        let unscaled =
-            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), clips));
+        let (scales, clips) = (self.scaler.is_some(), config.train.clip_norm.is_some());
+        let mut unscaled = Vec::new();
+        let mut unscale = |optimizer: &Optimizer| {
+            if scales {
+                unscaled.extend(GradScaler::unscale(torch, optimizer, clips));
+            }
+        };
         if clips {
-            self.optimizer.borrow().clip(torch);
+            self.optimizers.iter().for_each(|optimizer| unscale(&optimizer.borrow()));
+            clip(torch, self.trained.iter().map(TrainedParameter::updated));
         }
-        let overflows = self
-            .scaler
-            .as_ref()
-            .filter(|_| clips)
-            .and_then(|_| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
-        self.optimizer.borrow_mut().step(torch);
-        drop((unscaled, overflows));
-        self.optimizer.borrow().zero_grad(frees);
+        for optimizer in &self.optimizers {
+            let mut optimizer = optimizer.borrow_mut();
+            if !clips {
+                unscale(&optimizer);
+            }
+            let adds = scales && clips;
+            let _overflows = adds.then(|| GradScaler::sum_of_overflows(torch, &optimizer));
+            optimizer.step(torch);
+        }
+        drop(unscaled);
+        self.optimizers.iter().for_each(|optimizer| optimizer.borrow().zero_grad(frees));
     }
 
     /// Moves a micro-batch to the device and computes its loss.
@@ -350,28 +360,49 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// The optimizer of a run. Parameters with and without weight decay are groups of their own.
-pub(crate) fn optimizer(
+/// The optimizers of a run: with Muon, one for the matrices of blocks and one for the rest. Parameters with and without
+/// weight decay are groups of their own.
+pub(crate) fn optimizers(
     config: &RunConfig,
     trained: &[TrainedParameter],
     network: &dyn Network,
     implementation: TorchOptimizer,
-) -> Rc<RefCell<Optimizer>> {
+) -> Vec<SharedOptimizer> {
     let kind = match &config.train.optimizer {
         OptimizerConfig::Sgd(sgd) => Kind::Sgd { momentum: sgd.momentum != 0.0 },
         OptimizerConfig::Lion(_) => Kind::Lion,
-        _ => Kind::Adam,
+        OptimizerConfig::Adafactor(_) => Kind::Adafactor,
+        OptimizerConfig::AdamW(_) | OptimizerConfig::Adam(_) | OptimizerConfig::Muon(_) => Kind::Adam,
     };
     let library = match config.has_bitsandbytes_optimizer() {
         false => Library::Torch(implementation),
         true => Library::Bitsandbytes(state_bits(config, trained, network)),
     };
+    let matrices = match &config.train.optimizer {
+        OptimizerConfig::Muon(_) => network.block_matrices(),
+        _ => Vec::new(),
+    };
+    let is_matrix =
+        |each: &&TrainedParameter| matrices.iter().any(|matrix| matrix.id() == each.parameter().id());
+    let (of_blocks, rest): (Vec<&TrainedParameter>, Vec<&TrainedParameter>) =
+        trained.iter().partition(is_matrix);
+    let updated = |each: &TrainedParameter| each.updated().clone();
     let groups = config.train.optimizer.groups();
-    let (decayed, others): (Vec<Tensor>, Vec<Tensor>) = trained
-        .iter()
-        .map(|each| each.updated().clone())
-        .partition(|parameter| groups[0].decays(parameter.shape().dims().len()));
-    Rc::new(RefCell::new(Optimizer::new(kind, library, vec![decayed, others])))
+    let last = groups.last().expect("the remaining parameters are a group");
+    let (decayed, others): (Vec<Tensor>, Vec<Tensor>) =
+        rest.into_iter().map(updated).partition(|parameter| last.decays(parameter.shape().dims().len()));
+    let muon = match &config.train.optimizer {
+        OptimizerConfig::Muon(muon) => {
+            let kind = Kind::Muon { nesterov: muon.nesterov, steps: muon.ns_steps };
+            let groups = vec![of_blocks.into_iter().map(updated).collect()];
+            Some(Optimizer::new(kind, Library::Torch(implementation), groups))
+        }
+        _ => None,
+    };
+    let all = muon.into_iter().chain([Optimizer::new(kind, library, vec![decayed, others])]);
+    all.filter(|optimizer| optimizer.parameters().next().is_some())
+        .map(|each| Rc::new(RefCell::new(each)))
+        .collect()
 }
 
 fn state_bits(config: &RunConfig, trained: &[TrainedParameter], network: &dyn Network) -> StateBits {
@@ -386,12 +417,16 @@ fn state_bits(config: &RunConfig, trained: &[TrainedParameter], network: &dyn Ne
 }
 
 /// Registers the hooks of the trained parameters, which run when a gradient is complete.
-fn register_hooks(config: &RunConfig, trained: &[TrainedParameter], optimizer: &Rc<RefCell<Optimizer>>) {
+fn register_hooks(config: &RunConfig, trained: &[TrainedParameter], optimizers: &[SharedOptimizer]) {
     for each in trained {
         if config.strategy.update == Update::InBackward {
+            let updates = |optimizer: &&SharedOptimizer| {
+                optimizer.borrow().parameters().any(|parameter| parameter.id() == each.updated().id())
+            };
+            let optimizer = optimizers.iter().find(updates).expect("each trained parameter has an optimizer");
             let optimizer = Rc::downgrade(optimizer);
             each.update_in_hook(move |torch, parameter| {
-                let optimizer = optimizer.upgrade().expect("the script holds its optimizer");
+                let optimizer = optimizer.upgrade().expect("the script holds its optimizers");
                 let mut optimizer = optimizer.borrow_mut();
                 optimizer.step_group(torch, std::slice::from_ref(parameter));
                 optimizer.keep_codes_with(parameter);

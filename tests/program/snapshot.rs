@@ -1,4 +1,4 @@
-//! `explain --snapshot`: PyTorch's memory snapshot beside a prediction.
+//! `explain --snapshot`: PyTorch's memory snapshot beside a prediction. `export --snapshot`: the prediction as one.
 
 use std::fs;
 
@@ -33,6 +33,27 @@ fn first_difference_from_another_run_names_its_operation() {
     assert!(joined.contains(recorded), "{text}");
     assert!(joined.contains("prediction requests 24576 bytes (24.0 KiB): activations"), "{text}");
     assert!(joined.contains("from the first difference on"), "{text}");
+}
+
+/// A predicted snapshot is that of its run, whichever settings the allocator has.
+#[test]
+fn written_snapshot_is_that_of_the_predicted_run() {
+    let dir = TestFolder::new();
+    let experiment = format!("{FOLDER}/snapshot.toml");
+    for conf in ["", "expandable_segments:True", "roundup_power2_divisions:4"] {
+        let conf = format!("plan.alloc_conf=\"{conf}\"");
+        let version = "plan.torch_version=\"2.15\"";
+        let run =
+            [&experiment, "--run", "autocast", "--target", "a100-80gb", "--set", &conf, "--set", version];
+        let written = [&["export"], &run[..], &["--out", "train.py", "--snapshot", "out.pickle"]].concat();
+        said(&dir.program(&written).output().unwrap());
+        let read = [&["explain"], &run[..], &["--snapshot", "out.pickle"]].concat();
+        let text = said(&dir.program(&read).output().unwrap());
+        assert!(text.contains("requests and their releases are as predicted."), "{text}");
+        let peaks = text.lines().find_map(|line| line.trim().strip_prefix("all ")).unwrap();
+        let (recorded, predicted) = peaks.trim().split_once("  ").unwrap();
+        assert_eq!(recorded, predicted.trim(), "{text}");
+    }
 }
 
 #[test]

@@ -3,10 +3,10 @@
 //! The addresses of a segment are 9/8 of the card's memory. If no hole between live blocks has room for a request, another
 //! segment begins; in which order PyTorch then searches the two was not observed: here, the older one first.
 
-use super::{Allocator, Block, LARGE_SEGMENT, SMALL_SEGMENT, Size, State};
+use super::{Allocator, Block, DriverCall, LARGE_SEGMENT, Place, SMALL_SEGMENT, Size, State};
 
 /// The addresses of a segment on a card without a limit.
-const ADDRESSES: u64 = LARGE_SEGMENT << 26;
+pub(crate) const ADDRESSES: u64 = LARGE_SEGMENT << 26;
 
 impl Size {
     /// The bytes of a page.
@@ -90,9 +90,11 @@ impl Allocator {
 
     /// Maps memory behind the first addresses of an unmapped block: whole pages, at most `bytes` rounded up.
     fn map(&mut self, index: u32, bytes: u64) -> Result<(), u64> {
-        let Block { bytes: whole, size, .. } = self.blocks[index as usize];
+        let Block { bytes: whole, offset, segment, size, .. } = self.blocks[index as usize];
         let mapped = bytes.min(whole).next_multiple_of(size.page());
         self.reserve(mapped)?;
+        let place = Place { segment, offset, bytes: mapped };
+        self.driver_calls.push(DriverCall { place, obtains: true });
         self.set_state(index, State::Used);
         if mapped < whole {
             let rest = self.split(index, mapped);
@@ -104,7 +106,7 @@ impl Allocator {
 
     /// Returns the memory of whole pages in a free block.
     pub(super) fn unmap(&mut self, index: u32) {
-        let Block { bytes, offset, size, .. } = self.blocks[index as usize];
+        let Block { bytes, offset, segment, size, .. } = self.blocks[index as usize];
         let page = size.page();
         let (begin, end) = (offset.next_multiple_of(page), (offset + bytes) / page * page);
         if begin >= end {
@@ -120,6 +122,8 @@ impl Allocator {
             let rest = self.split(pages, end - begin);
             self.set_state(rest, State::Free);
         }
+        let place = Place { segment, offset: begin, bytes: end - begin };
+        self.driver_calls.push(DriverCall { place, obtains: false });
         self.usage.reserved -= end - begin;
         self.merge(pages, State::Unmapped);
     }

@@ -3,6 +3,7 @@
 mod library;
 mod master_weights;
 mod model;
+mod muon;
 mod network;
 mod trainer;
 mod training;

@@ -4,8 +4,8 @@ use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::module::dtype_of;
 use spec::{
-    Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Optimizer,
-    OptimizerState, Precision, StorageDtype, TorchOptimizer, Update,
+    Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, Leak, LossScale, Muon,
+    Optimizer, OptimizerState, Precision, StorageDtype, TorchOptimizer, Update,
 };
 
 impl Script<'_> {
@@ -122,6 +122,10 @@ impl Script<'_> {
             };
         }
         match self.options.optimizer {
+            TorchOptimizer::Fused if matches!(self.config.train.optimizer, Optimizer::Adafactor(_)) => "",
+            TorchOptimizer::ForLoop if matches!(self.config.train.optimizer, Optimizer::Adafactor(_)) => {
+                ", foreach=False"
+            }
             TorchOptimizer::Fused => ", fused=True",
             TorchOptimizer::Foreach => ", foreach=True",
             TorchOptimizer::ForLoop => ", foreach=False, fused=False",
@@ -129,12 +133,12 @@ impl Script<'_> {
         .to_owned()
     }
 
-    /// The class of the optimizer, its other arguments, and the weight decay.
+    /// The class of the optimizer, its other arguments, and the weight decay; with Muon, of the optimizer of the rest.
     pub(super) fn optimizer_class(&self) -> (String, String, f64) {
         let adam =
             |lr: f64, betas: (f64, f64), epsilon: f64| format!("lr={lr:?}, betas={betas:?}, eps={epsilon:?}");
         let (name, options, decay) = match &self.config.train.optimizer {
-            Optimizer::AdamW(own) => {
+            Optimizer::AdamW(own) | Optimizer::Muon(Muon { adamw: own, .. }) => {
                 ("AdamW", adam(own.lr, (own.beta1, own.beta2), own.epsilon), own.weight_decay)
             }
             Optimizer::Adam(own) => {
@@ -153,7 +157,17 @@ impl Script<'_> {
             Optimizer::Lion(own) => {
                 ("Lion", format!("lr={:?}, betas={:?}", own.lr, (own.beta1, own.beta2)), own.weight_decay)
             }
-            Optimizer::Adafactor(_) | Optimizer::Muon(_) => unreachable!("not covered"),
+            Optimizer::Adafactor(own) => (
+                "Adafactor",
+                format!(
+                    "lr={:?}, beta2_decay={:?}, eps={:?}, d={:?}",
+                    own.lr,
+                    own.beta2_decay,
+                    (own.epsilon, own.scale_epsilon),
+                    own.clip_threshold
+                ),
+                own.weight_decay,
+            ),
         };
         let class = match (self.config.has_bitsandbytes_optimizer(), self.config.strategy.optimizer_state) {
             (false, _) => format!("torch.optim.{name}"),
@@ -185,13 +199,18 @@ impl Script<'_> {
         let (class, options, decay) = self.optimizer_class();
         let implementation = self.implementation();
         let groups = self.config.train.optimizer.groups();
-        let decayed = if groups[0].decays(1) { "True" } else { "parameter.dim() > 1" };
+        let rest = groups.last().expect("the remaining parameters are a group");
+        let decayed = if rest.decays(1) { "True" } else { "parameter.dim() > 1" };
         let trained = match coverage::has_master_weights(self.config) {
             true => "[master for _, master in self.pairs]",
             false => "[parameter for parameter in self.model.parameters() if parameter.requires_grad]",
         };
+        self.line(&format!("        trained = {trained}"));
+        let muon = self.muon();
+        if muon.is_some() {
+            self.block_matrices();
+        }
         self.lines(&[
-            &format!("        trained = {trained}"),
             &format!("        decayed = [parameter for parameter in trained if {decayed}]"),
             "        others = [parameter for parameter in trained if not any(parameter is other for other in decayed)]",
         ]);
@@ -205,17 +224,38 @@ impl Script<'_> {
             };
             self.lines(&[
                 &format!("        for {all}:"),
-                &format!("            decay = {decay:?} if any({updated} is other for other in decayed) else 0.0"),
                 &format!(
-                    "            optimizer = {class}([{updated}], {options}, weight_decay=decay{implementation})"
+                    "            decay = {decay:?} if any({updated} is other for other in decayed) else 0.0"
                 ),
-                &format!("            parameter.register_post_accumulate_grad_hook({hook})"),
             ]);
+            let optimizer =
+                format!("optimizer = {class}([{updated}], {options}, weight_decay=decay{implementation})");
+            match muon {
+                None => self.line(&format!("            {optimizer}")),
+                Some(arguments) => self.lines(&[
+                    &format!("            if any({updated} is matrix for matrix in matrices):"),
+                    &format!("                optimizer = torch.optim.Muon([{updated}], {arguments})"),
+                    "            else:",
+                    &format!("                {optimizer}"),
+                ]),
+            }
+            self.lines(&[&format!("            parameter.register_post_accumulate_grad_hook({hook})")]);
         } else {
-            self.lines(&[
-                &format!("        groups = [group for group in {groups} if group[\"params\"]]"),
-                &format!("        self.optimizer = {class}(groups, {options}{implementation})"),
-            ]);
+            self.lines(&[&format!("        groups = [group for group in {groups} if group[\"params\"]]")]);
+            match muon {
+                None => {
+                    self.line(&format!("        self.optimizer = {class}(groups, {options}{implementation})"))
+                }
+                Some(arguments) => self.lines(&[
+                    "        self.optimizers = []",
+                    "        if matrices:",
+                    &format!("            self.optimizers.append(torch.optim.Muon(matrices, {arguments}))"),
+                    "        if groups:",
+                    &format!(
+                        "            self.optimizers.append({class}(groups, {options}{implementation}))"
+                    ),
+                ]),
+            }
         }
         if let Some(scaler) = self.scaler() {
             self.line(&format!("        self.scaler = {scaler}"));
@@ -301,7 +341,9 @@ impl Script<'_> {
             self.copy_gradients();
             let clip = self.config.train.clip_norm;
             if let Some(clip) = clip {
-                self.line_if(self.scaler().is_some(), "        self.scaler.unscale_(self.optimizer)");
+                if self.scaler().is_some() {
+                    self.for_each_optimizer(|optimizer| format!("self.scaler.unscale_({optimizer})"));
+                }
                 let parameters = match coverage::has_master_weights(self.config) {
                     true => "[master for _, master in self.pairs]",
                     false => "self.model.parameters()",
@@ -310,13 +352,14 @@ impl Script<'_> {
             }
             match self.scaler() {
                 Some(_) => {
-                    self.lines(&["        self.scaler.step(self.optimizer)", "        self.scaler.update()"])
+                    self.for_each_optimizer(|optimizer| format!("self.scaler.step({optimizer})"));
+                    self.line("        self.scaler.update()");
                 }
-                None => self.line("        self.optimizer.step()"),
+                None => self.for_each_optimizer(|optimizer| format!("{optimizer}.step()")),
             }
             self.copy_parameters();
             let set_to_none = python_bool(self.config.strategy.gradients == Gradients::Free);
-            self.line(&format!("        self.optimizer.zero_grad(set_to_none={set_to_none})"));
+            self.for_each_optimizer(|optimizer| format!("{optimizer}.zero_grad(set_to_none={set_to_none})"));
         }
         self.line("        return total");
         self.step("self.train_step(step)");

@@ -28,7 +28,7 @@ pub(crate) use linear::{addmm, linear};
 pub(crate) use loss::cross_entropy;
 pub(crate) use manual_attention::{Eager, eager_attention, manual_attention, repeated};
 pub(crate) use norm::{layer_norm, rms_norm};
-pub(crate) use reduce::{count, sum_to};
+pub(crate) use reduce::{count, mean_of_rows, norm_of_all, norm_of_columns, norm_of_rows, sum_to};
 pub(crate) use rotary::rotate;
 pub(crate) use views::{Layout, chunk_rows, concatenated, copied, full_slices, heads, split};
 
@@ -36,7 +36,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 
 /// A product of cuBLAS: its output, and the workspace while it runs.
-fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> Tensor {
+pub(crate) fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> Tensor {
     let output = torch.tensor(dims, dtype);
     torch.cublas_workspace();
     output

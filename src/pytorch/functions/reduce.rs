@@ -1,5 +1,6 @@
 //! Sums, with the scratch memory of PyTorch's reduction kernel.
 
+use crate::coverage::NotCovered;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -39,11 +40,49 @@ pub(crate) fn count(torch: &Torch, x: &Tensor) -> Tensor {
     output
 }
 
-/// The mean of all elements of an fp32 tensor.
+/// The mean of all elements.
 pub(super) fn mean_of_all(torch: &Torch, x: &Tensor) -> Tensor {
-    let output = torch.scalar(DType::F32);
-    scratch_of_all(torch, x.elements(), DType::F32);
+    reduced(torch, x.elements(), x.dtype())
+}
+
+/// The mean of one number for each row of a matrix.
+pub(crate) fn mean_of_rows(torch: &Torch, x: &Tensor) -> Tensor {
+    reduced(torch, x.shape().rows(), x.dtype())
+}
+
+/// One number of all elements. Partial results are fp32.
+fn reduced(torch: &Torch, elements: usize, dtype: DType) -> Tensor {
+    let output = torch.scalar(dtype);
+    scratch_of_all(torch, elements, DType::F32);
     output
+}
+
+/// `x.norm(2)`
+pub(crate) fn norm_of_all(torch: &Torch, x: &Tensor) -> Tensor {
+    check_index(torch, x);
+    reduced(torch, x.elements(), x.dtype())
+}
+
+/// The norm of each column of a matrix, [1, columns].
+pub(crate) fn norm_of_columns(torch: &Torch, x: &Tensor) -> Tensor {
+    sum_rows(torch, x.shape().rows(), x.shape().last(), x.dtype())
+}
+
+/// The norm of each row of a matrix, [rows, 1].
+pub(crate) fn norm_of_rows(torch: &Torch, x: &Tensor) -> Tensor {
+    // From this length on, thread blocks share a row.
+    const SHARED: usize = 256 * 512;
+    if x.shape().last() >= SHARED {
+        torch.refuse(NotCovered(format!("norms of rows of {SHARED} numbers and more (Adafactor)")));
+    }
+    torch.tensor(x.shape().with_last(1), x.dtype())
+}
+
+/// Checks that one kernel reduces a tensor: its offsets have 32 bits.
+fn check_index(torch: &Torch, x: &Tensor) {
+    if x.elements() as u64 * x.dtype().bytes() > i32::MAX as u64 {
+        torch.refuse(NotCovered("norms of parameters of 2 GiB and more (Adafactor, Muon)".to_owned()));
+    }
 }
 
 /// The temporaries of a sum of all elements: where thread blocks share it, their partial sums and a semaphore.

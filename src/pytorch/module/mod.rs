@@ -261,6 +261,15 @@ impl Network for Module {
         nodes.flat_map(|node| &node.inputs).flat_map(|&input| self.parameters[input].clone()).collect()
     }
 
+    fn block_matrices(&self) -> Vec<Tensor> {
+        let hidden = self.graph.hidden_matrices();
+        self.order
+            .iter()
+            .filter(|(value, _)| hidden[*value])
+            .map(|&(value, part)| self.parameters[value][part].clone())
+            .collect()
+    }
+
     fn batch_shape(&self) -> Shape {
         self.graph.values[self.tokens].ty.shape
     }

@@ -1,6 +1,8 @@
 //! Optimizers of `torch.optim` and bitsandbytes, and gradient clipping.
 
+mod adafactor;
 mod bitsandbytes;
+mod muon;
 
 use std::collections::HashMap;
 
@@ -13,7 +15,7 @@ use crate::torch::Torch;
 use ops::Shape;
 use spec::TorchOptimizer;
 
-/// The optimizers that are covered, with the number of their states per parameter.
+/// The optimizers that are covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// AdamW and Adam.
@@ -22,6 +24,12 @@ pub(crate) enum Kind {
         momentum: bool,
     },
     Lion,
+    Adafactor,
+    Muon {
+        nesterov: bool,
+        /// Newton-Schulz iterations.
+        steps: usize,
+    },
 }
 
 /// The library that has the optimizer.
@@ -32,11 +40,23 @@ pub(crate) enum Library {
 }
 
 impl Kind {
-    fn states(self) -> usize {
+    /// The shapes of the states of a parameter.
+    fn states(self, parameter: Shape) -> Vec<Shape> {
         match self {
-            Kind::Adam => 2,
-            Kind::Sgd { momentum } => usize::from(momentum),
-            Kind::Lion => 1,
+            Kind::Adam => vec![parameter; 2],
+            Kind::Sgd { momentum } => vec![parameter; usize::from(momentum)],
+            Kind::Adafactor if parameter.dims().len() > 1 => {
+                vec![parameter.with_last(1), Shape::new(&[1, parameter.last()])]
+            }
+            Kind::Lion | Kind::Adafactor | Kind::Muon { .. } => vec![parameter],
+        }
+    }
+
+    /// The implementation that its class in `torch.optim` has: Muon one, Adafactor none that is fused.
+    fn implementation(self, chosen: TorchOptimizer) -> TorchOptimizer {
+        match (self, chosen) {
+            (Kind::Muon { .. }, _) | (Kind::Adafactor, TorchOptimizer::Fused) => TorchOptimizer::ForLoop,
+            _ => chosen,
         }
     }
 }
@@ -53,6 +73,10 @@ pub(crate) struct Optimizer {
 
 impl Optimizer {
     pub(crate) fn new(kind: Kind, library: Library, groups: Vec<Vec<Tensor>>) -> Optimizer {
+        let library = match library {
+            Library::Torch(chosen) => Library::Torch(kind.implementation(chosen)),
+            of_bitsandbytes @ Library::Bitsandbytes(_) => of_bitsandbytes,
+        };
         Optimizer { kind, library, groups, states: HashMap::new(), codes: Vec::new() }
     }
 
@@ -83,39 +107,30 @@ impl Optimizer {
             }
         }
         let Library::Torch(implementation) = self.library else { return };
-        if self.kind != Kind::Adam {
-            return;
-        }
-        match implementation {
-            TorchOptimizer::Fused => {}
-            TorchOptimizer::Foreach => {
-                // torch._foreach_sqrt(exp_avg_sqs)
-                let _roots: Vec<Tensor> = parameters.iter().map(|parameter| torch.like(parameter)).collect();
+        match self.kind {
+            Kind::Adam => adam(torch, parameters, implementation),
+            Kind::Sgd { .. } | Kind::Lion => {}
+            Kind::Adafactor if implementation == TorchOptimizer::Foreach => {
+                adafactor::foreach(torch, parameters)
             }
-            TorchOptimizer::ForLoop => {
-                let mut denominator = None;
-                for parameter in parameters {
-                    // (exp_avg_sq.sqrt() / correction).add_(eps)
-                    let root = torch.like(parameter);
-                    let next = torch.like(parameter);
-                    drop(root);
-                    drop(denominator.replace(next));
-                }
-            }
+            Kind::Adafactor => adafactor::for_loop(torch, parameters),
+            Kind::Muon { nesterov, steps } => muon::step(torch, parameters, nesterov, steps),
         }
     }
 
     fn new_states(&mut self, torch: &Torch, parameter: &Tensor) -> Vec<Tensor> {
-        let count = self.kind.states();
+        let shapes = self.kind.states(parameter.shape());
         match &self.library {
             Library::Torch(implementation) => {
                 let has_step = self.kind == Kind::Adam && *implementation == TorchOptimizer::Fused;
                 let step = has_step.then(|| torch.scalar(DType::F32));
-                let state = || torch.with_purpose(Purpose::OptimizerState, || torch.like(parameter));
-                step.into_iter().chain((0..count).map(|_| state())).collect()
+                let state = |shape: &Shape| {
+                    torch.with_purpose(Purpose::OptimizerState, || torch.tensor(*shape, parameter.dtype()))
+                };
+                step.into_iter().chain(shapes.iter().map(state)).collect()
             }
             Library::Bitsandbytes(bits) => torch.with_purpose(Purpose::OptimizerState, || {
-                bits.new_states(torch, parameter, count, &mut self.codes)
+                bits.new_states(torch, parameter, shapes.len(), &mut self.codes)
             }),
         }
     }
@@ -133,41 +148,59 @@ impl Optimizer {
             self.parameters().for_each(|parameter| parameter.set_grad(None));
         }
     }
+}
 
-    /// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`: a norm of each gradient, the norm of these, and the
-    /// coefficient. Returns the norm.
-    pub(crate) fn clip(&self, torch: &Torch) -> Option<Tensor> {
-        // Elements that a block of the multi-tensor kernel takes.
-        const CHUNK: usize = 65536;
-        let gradients: Vec<Tensor> = self.parameters().filter_map(Tensor::grad).collect();
-        let dtype = gradients.first().map(Tensor::dtype)?;
-        let norms: Vec<Tensor> = {
-            let chunks = gradients.iter().map(|gradient| gradient.elements().div_ceil(CHUNK));
-            let count = gradients.len();
-            let _scratch = match torch.rules.norm_scratch {
-                NormScratch::Chunks => {
-                    vec![
-                        torch.storage(8 * (count as u64 + 1)),
-                        torch.storage(4 * chunks.sum::<usize>() as u64),
-                    ]
-                }
-                NormScratch::MostChunks => {
-                    vec![torch.storage(4 * (count * chunks.max().unwrap_or(0)) as u64)]
-                }
-            };
-            gradients.iter().map(|gradient| torch.scalar(gradient.dtype())).collect()
-        };
-        let total = {
-            let _stacked = torch.tensor(Shape::new(&[norms.len()]), dtype);
-            torch.scalar(dtype)
-        };
-        drop(norms);
-        let _coefficient = {
-            let _increased = torch.scalar(dtype);
-            let _inverse = torch.scalar(dtype);
-            torch.scalar(dtype)
-        };
-        let _clamped = torch.scalar(dtype);
-        Some(total)
+/// The temporaries of a step of AdamW and Adam.
+fn adam(torch: &Torch, parameters: &[Tensor], implementation: TorchOptimizer) {
+    match implementation {
+        TorchOptimizer::Fused => {}
+        TorchOptimizer::Foreach => {
+            // torch._foreach_sqrt(exp_avg_sqs)
+            let _roots: Vec<Tensor> = parameters.iter().map(|parameter| torch.like(parameter)).collect();
+        }
+        TorchOptimizer::ForLoop => {
+            let mut denominator = None;
+            for parameter in parameters {
+                // (exp_avg_sq.sqrt() / correction).add_(eps)
+                let root = torch.like(parameter);
+                let next = torch.like(parameter);
+                drop(root);
+                drop(denominator.replace(next));
+            }
+        }
     }
+}
+
+/// `torch.nn.utils.clip_grad_norm_(parameters, max_norm)`: a norm of each gradient, the norm of these, and the
+/// coefficient. Returns the norm.
+pub(crate) fn clip<'a>(torch: &Torch, parameters: impl Iterator<Item = &'a Tensor>) -> Option<Tensor> {
+    // Elements that a block of the multi-tensor kernel takes.
+    const CHUNK: usize = 65536;
+    let gradients: Vec<Tensor> = parameters.filter_map(Tensor::grad).collect();
+    let dtype = gradients.first().map(Tensor::dtype)?;
+    let norms: Vec<Tensor> = {
+        let chunks = gradients.iter().map(|gradient| gradient.elements().div_ceil(CHUNK));
+        let count = gradients.len();
+        let _scratch = match torch.rules.norm_scratch {
+            NormScratch::Chunks => {
+                vec![torch.storage(8 * (count as u64 + 1)), torch.storage(4 * chunks.sum::<usize>() as u64)]
+            }
+            NormScratch::MostChunks => {
+                vec![torch.storage(4 * (count * chunks.max().unwrap_or(0)) as u64)]
+            }
+        };
+        gradients.iter().map(|gradient| torch.scalar(gradient.dtype())).collect()
+    };
+    let total = {
+        let _stacked = torch.tensor(Shape::new(&[norms.len()]), dtype);
+        torch.scalar(dtype)
+    };
+    drop(norms);
+    let _coefficient = {
+        let _increased = torch.scalar(dtype);
+        let _inverse = torch.scalar(dtype);
+        torch.scalar(dtype)
+    };
+    let _clamped = torch.scalar(dtype);
+    Some(total)
 }

@@ -11,7 +11,8 @@ mod v2_6;
 use crate::card::Card;
 use crate::coverage::NotCovered;
 use spec::{
-    AllocConf, BITSANDBYTES_VERSION, KeywordEnum, RunConfig, TRANSFORMERS_VERSION, TorchOptions, TorchVersion,
+    AllocConf, BITSANDBYTES_VERSION, KeywordEnum, Optimizer, RunConfig, TRANSFORMERS_VERSION, TorchOptions,
+    TorchVersion,
 };
 
 /// The rules of a version.
@@ -35,6 +36,10 @@ pub(crate) struct Rules {
     pub(crate) copies_gradients_of_full_slices: bool,
     /// Whether a gradient that a hook releases lives until the hook returns.
     pub(crate) hooks_hold_gradients: bool,
+    /// Whether cuBLASLt computes `addmm` of a contiguous matrix. It computes that of a bias in all versions.
+    pub(crate) adds_matrices_by_cublaslt: bool,
+    /// Whether Muon copies a bf16 update before it divides it.
+    pub(crate) muon_copies: bool,
     pub(crate) norm_scratch: NormScratch,
     pub(crate) embedding_scratch: EmbeddingScratch,
 }
@@ -61,6 +66,9 @@ impl Rules {
     ) -> Result<(), NotCovered> {
         let library = match options.program.is_of_library() {
             true => format!("transformers {TRANSFORMERS_VERSION}"),
+            false if matches!(config.train.optimizer, Optimizer::Adafactor(_) | Optimizer::Muon(_)) => {
+                "Adafactor and Muon".to_owned()
+            }
             false if config.uses_bitsandbytes() => format!("bitsandbytes {BITSANDBYTES_VERSION}"),
             false => return Ok(()),
         };

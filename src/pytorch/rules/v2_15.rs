@@ -15,6 +15,8 @@ pub(super) const RULES: Rules = Rules {
     efficient_groups: true,
     copies_gradients_of_full_slices: false,
     hooks_hold_gradients: false,
+    adds_matrices_by_cublaslt: true,
+    muon_copies: true,
     norm_scratch: NormScratch::Chunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: |vocabulary| usize::BITS - vocabulary.leading_zeros(),

@@ -16,6 +16,8 @@ pub(super) const RULES: Rules = Rules {
     efficient_groups: false,
     copies_gradients_of_full_slices: true,
     hooks_hold_gradients: true,
+    adds_matrices_by_cublaslt: false,
+    muon_copies: false,
     norm_scratch: NormScratch::MostChunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: all_bits,

@@ -2,12 +2,16 @@
 
 mod history;
 mod pickle;
+mod pickle_writer;
+mod predicted;
 
 use std::collections::BTreeMap;
 
 use crate::sequence::{Event, Phase, Purpose, Sequence};
 use history::{History, places};
 use pickle::Pickle;
+
+pub use predicted::predicted_snapshot;
 
 /// The least equal requests in a row by which a history is aligned with a prediction.
 const ALIGNED: usize = 16;

@@ -2,7 +2,7 @@
 
 use crate::coverage::{NotCovered, autocast, has_master_weights, holds_logits};
 use crate::tensor::DType;
-use spec::{EmptyCache, EvaluationPass, Gradients, LossScale, RunConfig, Update};
+use spec::{EmptyCache, EvaluationPass, Gradients, LossScale, Optimizer, RunConfig, Update};
 
 /// Checks that `Trainer` has the run's keys.
 pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
@@ -33,6 +33,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
             config.has_bitsandbytes_optimizer() && strategy.quantize.embeddings,
             "8-bit states of embeddings: use quantize.embeddings = false",
         ),
+        (matches!(config.train.optimizer, Optimizer::Muon(_)), "Muon: Trainer has one optimizer"),
         (config.train.optimizer.groups()[0].decays(1), "weight decay of vectors: use decay = \"matrices\""),
     ];
     match reasons.into_iter().find(|(applies, _)| *applies) {

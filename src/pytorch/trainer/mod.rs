@@ -8,7 +8,6 @@ mod coverage;
 mod evaluation;
 mod loader;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 pub(crate) use self::coverage::{check, evaluated_batches, evaluation_batch, simulated_passes};
@@ -18,8 +17,8 @@ use crate::coverage::{NotCovered, autocast};
 use crate::functions;
 use crate::grad_scaler::GradScaler;
 use crate::network::Network;
-use crate::optimizer::Optimizer;
-use crate::program::{STEPS, optimizer};
+use crate::optimizer::clip;
+use crate::program::{STEPS, SharedOptimizer, optimizers};
 use crate::sequence::{Event, Phase};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -32,7 +31,7 @@ pub(crate) struct Trainer<'a> {
     torch: &'a Torch,
     config: &'a RunConfig,
     model: Rc<CausalLm>,
-    optimizer: Rc<RefCell<Optimizer>>,
+    optimizer: SharedOptimizer,
     scaler: Option<GradScaler>,
     autocast: Option<DType>,
     /// `_tr_loss`
@@ -65,7 +64,9 @@ impl<'a> Trainer<'a> {
             shifts_labels: config.model.transformer().and_then(transformers::family)
                 != Some(ModelFamily::Gpt2),
             loader: Loader::new(model.batch_shape()),
-            optimizer: optimizer(config, &trained, &*model, torch.options.optimizer),
+            optimizer: optimizers(config, &trained, &*model, torch.options.optimizer)
+                .pop()
+                .expect("Trainer trains parameters by one optimizer"),
             scaler: coverage::is_scaled(config).then(GradScaler::default),
             autocast: autocast(config),
             _total_loss: torch.scalar(DType::F32),
@@ -130,7 +131,7 @@ impl<'a> Trainer<'a> {
         self.variables.grad_norm = None;
         let unscaled =
             self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), true));
-        self.variables.grad_norm = self.optimizer.borrow().clip(torch);
+        self.variables.grad_norm = clip(torch, self.optimizer.borrow().parameters());
         let overflows =
             self.scaler.as_ref().and_then(|_| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
         self.optimizer.borrow_mut().step(torch);

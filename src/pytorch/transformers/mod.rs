@@ -177,6 +177,14 @@ impl Network for CausalLm {
         self.body.embeddings()
     }
 
+    fn block_matrices(&self) -> Vec<Tensor> {
+        let tables = self.embeddings();
+        let is_matrix = |parameter: &Tensor| {
+            parameter.shape().dims().len() > 1 && tables.iter().all(|table| table.id() != parameter.id())
+        };
+        self.body.parameters().into_iter().filter(is_matrix).collect()
+    }
+
     fn batch_shape(&self) -> Shape {
         self.batch
     }

@@ -51,8 +51,9 @@ OPTIONS = {
 # Further programs with "foreach" and "for-loop". All that call `torch.utils.checkpoint` are recorded with "reentrant", too.
 UNFUSED = [
     "gpt/fp32", "gpt/bf16", "gpt/fp16", "gpt/fp16-clip", "gpt/pure-bf16", "gpt/clip", "gpt/adam", "gpt/sgd",
-    "gpt/sgd-momentum", "gpt/in-backward", "gpt/accumulate-tail", "gpt/zero", "gpt/freeze", "llama/fp16", "llama/bf16",
-    "llama/pure-bf16",
+    "gpt/sgd-momentum", "gpt/in-backward", "gpt/accumulate-tail", "gpt/zero", "gpt/freeze", "gpt/adafactor",
+    "gpt/adafactor-fp16", "gpt/adafactor-pure-bf16", "gpt/adafactor-masters", "gpt/adafactor-in-backward", "gpt/muon-fp16",
+    "llama/fp16", "llama/bf16", "llama/pure-bf16",
 ]  # fmt: skip
 
 # Small programs whose whole sequence is stored, to show the first difference.
