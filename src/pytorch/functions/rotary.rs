@@ -1,10 +1,9 @@
 //! Rotary position embedding as Hugging Face's Llama has it.
 
-use super::elementwise::negative;
-use super::{add, mul};
+use super::elementwise::{negative, promoted};
+use super::{add, mul, slice};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use ops::Shape;
 
 /// `x * cos + rotate_half(x) * sin`, x [B, heads, T, D], cos and sin [T, D].
 pub(crate) fn rotate(torch: &Torch, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
@@ -18,22 +17,29 @@ pub(crate) fn rotate(torch: &Torch, x: &Tensor, cos: &Tensor, sin: &Tensor) -> T
 
 /// `torch.cat((-x2, x1), -1)`
 fn rotate_half(torch: &Torch, x: &Tensor) -> Tensor {
-    let (first, second) = (half(torch, x), half(torch, x));
+    let half = x.shape().last() / 2;
+    let (first, second) = (part(torch, x, half), part(torch, x, half));
     let negative = negative(torch, &second);
-    let shape = first.shape();
-    torch.output((x.shape(), x.dtype()), None, &[&negative, &first], &[], move |_, backward| {
-        // Slices of the gradient.
-        let part = || backward.gradient().view(shape).into();
-        vec![part(), part()]
-    })
+    joined(torch, &negative, &first)
 }
 
-/// `x[..., :D/2]`: a view, whose gradient is zeros with a copied slice.
-fn half(torch: &Torch, x: &Tensor) -> Tensor {
+/// `x[..., :n]`, a part of the last dimension.
+pub(crate) fn part(torch: &Torch, x: &Tensor, channels: usize) -> Tensor {
     let full = x.shape();
-    let mut dims = full.dims().to_vec();
-    *dims.last_mut().expect("a row") /= 2;
-    torch.output((Shape::new(&dims), x.dtype()), Some(x), &[x], &[], move |torch, backward| {
-        vec![torch.tensor(full, backward.gradient().dtype()).into()]
+    if channels == full.last() {
+        // `alias()`, whose gradient is passed on.
+        return torch.output((full, x.dtype()), Some(x), &[x], &[], |_, backward| {
+            vec![backward.gradient().clone().into()]
+        });
+    }
+    slice(torch, x, full.with_last(channels))
+}
+
+/// `torch.cat((a, b), -1)`, whose gradients are slices of the gradient.
+pub(crate) fn joined(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
+    let shapes = [a.shape(), b.shape()];
+    let shape = shapes[0].with_last(shapes[0].last() + shapes[1].last());
+    torch.output((shape, promoted(a, b)), None, &[a, b], &[], move |_, backward| {
+        shapes.into_iter().map(|shape| backward.gradient().view(shape).into()).collect()
     })
 }

@@ -30,6 +30,9 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
             | ModelFamily::Smollm3
             | ModelFamily::Granite
             | ModelFamily::Gemma
+            | ModelFamily::GptNeox
+            | ModelFamily::Phi
+            | ModelFamily::Falcon
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
     }
@@ -66,7 +69,7 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
         if library.family == ModelFamily::Gpt2 {
             return not_covered("adapters of GPT-2".to_owned());
         }
-        adapters(config, lora).or_else(not_covered)?;
+        adapters(config, library.family, lora).or_else(not_covered)?;
     }
     let is_whole = |layer: &str| {
         let blocks = layer.strip_prefix("blocks.").map(|block| block.parse::<usize>().is_ok());
@@ -90,7 +93,7 @@ pub(crate) fn family(model: &Transformer) -> Option<ModelFamily> {
 }
 
 /// Checks that PEFT has the adapters of a run.
-fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
+fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if lora.base == LoraBase::Int8 {
@@ -99,10 +102,16 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
     if !lora.trained.is_empty() {
         saved_modules(config, lora)?;
     }
-    if let Some(stacked) = lora.targets.iter().find(|target| peft_module(target).is_none()) {
-        return Err(format!(
-            "adapters of a stacked layer ({stacked}): the library has q_proj, k_proj, .. apart"
-        ));
+    if let Some(target) = lora.targets.iter().find(|target| peft_module(Some(family), target).is_none()) {
+        return Err(match family {
+            ModelFamily::GptNeox | ModelFamily::Falcon => {
+                format!("adapters of a part of a stacked layer ({target}): the library has query_key_value")
+            }
+            _ => format!("adapters of a stacked layer ({target}): the library has q_proj, k_proj, .. apart"),
+        });
+    }
+    if lora.base == LoraBase::Nf4 && family == ModelFamily::Falcon {
+        return not_covered("a quantized base of Falcon: the library leaves its layers, `FalconLinear`, in full");
     }
     if lora.base == LoraBase::Nf4 {
         return four_bit(config);

@@ -268,6 +268,7 @@ impl Attention {
             queries: self.heads,
             keys: self.kv_heads,
             head: self.head_dim,
+            by_head: false,
         };
         // linear(x).view(B, T, -1, D).transpose(1, 2)
         let project = |linear: &Linear, shape: Shape, norm: Option<&Tensor>, gradient: Layout| {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::body::{
     Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
 };
-use super::layers::{Maker, activation};
+use super::layers::{Maker, Norm, activation};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -23,12 +23,6 @@ pub(super) struct Gpt2 {
     has_dropout: bool,
     /// Every n-th block is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
-}
-
-/// `nn.LayerNorm`
-struct Norm {
-    weight: Tensor,
-    bias: Tensor,
 }
 
 /// `Conv1D`: a weight [K, M] and a bias [M].
@@ -49,20 +43,6 @@ struct Block {
     heads: usize,
     head_dim: usize,
     dropout: Dropout,
-}
-
-impl Norm {
-    fn new(maker: Maker<'_>, channels: usize) -> Norm {
-        Norm { weight: maker.parameter(&[channels]), bias: maker.parameter(&[channels]) }
-    }
-
-    fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
-        functions::layer_norm(torch, x, &self.weight, &self.bias)
-    }
-
-    fn parameters(&self) -> [&Tensor; 2] {
-        [&self.weight, &self.bias]
-    }
 }
 
 impl Conv1d {
@@ -179,7 +159,7 @@ impl Block {
     fn attention(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {
         let &[batch, sequence, channels] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
         let (queries, head) = (self.heads, self.head_dim);
-        let heads = Heads { batch, sequence, queries, keys: queries, head };
+        let heads = Heads { batch, sequence, queries, keys: queries, head, by_head: false };
         let by_head = |part: &Tensor, gradient: Layout| {
             functions::heads(torch, part, heads.query_shape().dims(), gradient)
         };
