@@ -135,13 +135,15 @@ impl Attention {
         let keys = if matches!(self.stacking, Stacking::MultiQuery) { 1 } else { queries };
         let heads = Heads { batch, sequence, queries, keys, head, by_head: false };
         let qkv = self.qkv.forward(torch, x, trains);
-        let [q, k, v] = self.split(torch, &qkv);
         let by_head = |x: &Tensor, shape: Shape| functions::heads(torch, x, shape.dims(), Layout::Tokens);
-        let q = by_head(&q, heads.query_shape());
-        let [k, v] = [k, v].map(|x| by_head(&x, heads.key_shape()));
-        let rotated = [&q, &k].map(|x| functions::rotate(torch, x, cos, sin));
-        drop((q, k));
-        let [q, k] = rotated;
+        let [q, k, v] = {
+            let [q, k, v] = self.split(torch, &qkv);
+            [by_head(&q, heads.query_shape()), by_head(&k, heads.key_shape()), by_head(&v, heads.key_shape())]
+        };
+        let [q, k] = {
+            let unrotated = [q, k];
+            unrotated.each_ref().map(|x| functions::rotate(torch, x, cos, sin))
+        };
         let [k, v] = match cache {
             None => [k, v],
             Some(cache) => cache.update(torch, [k, v]),
