@@ -131,7 +131,8 @@ impl Script<'_> {
             &format!("            lora_dropout={:?}, use_rslora={},", lora.dropout, python_bool(lora.rslora)),
             &format!("            target_modules={modules:?}, task_type=\"CAUSAL_LM\","),
         ]);
-        let saved: Vec<&str> = lora.trained.iter().flat_map(|layer| saved_modules(family, layer)).copied().collect();
+        let saved: Vec<&str> =
+            lora.trained.iter().flat_map(|layer| saved_modules(family, layer)).copied().collect();
         self.line_if(!saved.is_empty(), &format!("            modules_to_save={saved:?},"));
         self.lines(&[
             "        )",

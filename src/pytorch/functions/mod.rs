@@ -19,7 +19,8 @@ pub(crate) use attention::{Heads, is_flash, is_unfused, manual_attention, scaled
 pub(crate) use cast::cast;
 pub(crate) use dropout::dropout;
 pub(crate) use elementwise::{
-    activation, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap, tanh,
+    activation, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap,
+    tanh,
 };
 pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use four_bit::FourBitWeight;
@@ -27,8 +28,11 @@ pub(crate) use linear::{addmm, linear, matmul};
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::{count, sum_to};
-pub(crate) use rotary::{joined, part, rotate};
-pub(crate) use views::{Layout, chunk_rows, concatenated, copied, expanded, full_slices, heads, listed, slice, split};
+pub(crate) use rotary::rotate;
+pub(crate) use views::{
+    Layout, chunk_rows, columns, concatenated, copied, expanded, full_slices, heads, joined, listed, slice,
+    split,
+};
 
 use crate::tensor::DType;
 use crate::torch::Torch;

@@ -20,6 +20,9 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
     let Some(library) = model.hf_configuration() else {
         return not_covered(format!("a model that no class of transformers {TRANSFORMERS_VERSION} has"));
     };
+    if library.family == ModelFamily::GptNeo {
+        return not_covered("GPT-Neo, whose class has only attention written out".to_owned());
+    }
     if !matches!(
         library.family,
         ModelFamily::Gpt2
@@ -103,15 +106,12 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
         saved_modules(config, lora)?;
     }
     if let Some(target) = lora.targets.iter().find(|target| peft_module(Some(family), target).is_none()) {
-        return Err(match family {
-            ModelFamily::GptNeox | ModelFamily::Falcon => {
-                format!("adapters of a part of a stacked layer ({target}): the library has query_key_value")
-            }
-            _ => format!("adapters of a stacked layer ({target}): the library has q_proj, k_proj, .. apart"),
-        });
+        return Err(format!("adapters of `{target}`, which is no module of the library's class"));
     }
     if lora.base == LoraBase::Nf4 && family == ModelFamily::Falcon {
-        return not_covered("a quantized base of Falcon: the library leaves its layers, `FalconLinear`, in full");
+        return not_covered(
+            "a quantized base of Falcon: the library leaves its layers, `FalconLinear`, in full",
+        );
     }
     if lora.base == LoraBase::Nf4 {
         return four_bit(config);

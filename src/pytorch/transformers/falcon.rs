@@ -163,9 +163,8 @@ impl Attention {
         let all = [rows, groups, per_group + 2, head];
         let qkv = functions::heads(torch, qkv, &all, Layout::Tokens);
         let slice = |count: usize| functions::slice(torch, &qkv, Shape::new(&[rows, groups, count, head]));
-        let listed = |copies: bool| {
-            functions::listed(torch, &qkv, Shape::new(&[rows, groups, 1, head]), copies)
-        };
+        let listed =
+            |copies: bool| functions::listed(torch, &qkv, Shape::new(&[rows, groups, 1, head]), copies);
         match self.stacking {
             Stacking::Heads => [(); 3].map(|()| slice(1)),
             Stacking::MultiQuery => [slice(per_group), listed(false), listed(false)],

@@ -126,12 +126,12 @@ impl Attention {
     fn rotated(&self, [q, k]: [&Tensor; 2], torch: &Torch, [cos, sin]: [&Tensor; 2]) -> [Tensor; 2] {
         let rotated = self.rotated;
         let [(q_rot, q_pass), (k_rot, k_pass)] = [q, k].map(|x| {
-            (functions::part(torch, x, rotated), functions::part(torch, x, self.head_dim - rotated))
+            (functions::columns(torch, x, rotated), functions::columns(torch, x, self.head_dim - rotated))
         });
         let mut q = functions::rotate(torch, &q_rot, cos, sin);
         let mut k = functions::rotate(torch, &k_rot, cos, sin);
-        q = functions::joined(torch, &q, &q_pass);
-        k = functions::joined(torch, &k, &k_pass);
+        q = functions::joined(torch, [&q, &q_pass]);
+        k = functions::joined(torch, [&k, &k_pass]);
         [q, k]
     }
 }

@@ -103,8 +103,7 @@ impl<L: ParallelLayer + 'static> Body for ParallelDecoder<L> {
             embeddings.clone_from(&x);
         }
         let [cos, sin] = rotary_embedding(torch, tokens.shape().last(), self.rotated, x.dtype());
-        let arguments: Vec<Tensor> =
-            [positions.tensor().clone(), cos, sin].into_iter().chain(mask).collect();
+        let arguments: Vec<Tensor> = [positions.tensor().clone(), cos, sin].into_iter().chain(mask).collect();
         let x = call_layers(torch, &self.layers, x, &arguments, checkpointed, cache.as_mut(), trains);
         (self.norm.forward(torch, &x), cache)
     }
@@ -151,12 +150,7 @@ impl Mlp {
 }
 
 /// `attention_interface(..).reshape(B, T, -1)` of q, k and v that lie in memory by head.
-pub(super) fn attend(
-    torch: &Torch,
-    [q, k, v]: [&Tensor; 3],
-    heads: Heads,
-    has_dropout: bool,
-) -> Tensor {
+pub(super) fn attend(torch: &Torch, [q, k, v]: [&Tensor; 3], heads: Heads, has_dropout: bool) -> Tensor {
     let y = functions::scaled_dot_product_attention(torch, [q, k, v], None, heads, true, has_dropout);
     // attn_output.transpose(1, 2).contiguous()
     let is_by_head = heads.by_head && functions::is_flash(torch, y.dtype()) && heads.queries > 1;

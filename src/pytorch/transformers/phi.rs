@@ -107,13 +107,12 @@ impl Attention {
         let k = project(&self.k, heads.key_shape(), Layout::Heads);
         let v = project(&self.v, heads.key_shape(), layout);
         let rotated = self.rotated;
-        let [(q_rot, q_pass), (k_rot, k_pass)] = [q, k].map(|x| {
-            (functions::part(torch, &x, rotated), functions::part(torch, &x, head - rotated))
-        });
+        let [(q_rot, q_pass), (k_rot, k_pass)] = [q, k]
+            .map(|x| (functions::columns(torch, &x, rotated), functions::columns(torch, &x, head - rotated)));
         // The variables live until the function returns.
         let [q_rot, k_rot] = [q_rot, k_rot].map(|x| functions::rotate(torch, &x, cos, sin));
-        let q = functions::joined(torch, &q_rot, &q_pass);
-        let k = functions::joined(torch, &k_rot, &k_pass);
+        let q = functions::joined(torch, [&q_rot, &q_pass]);
+        let k = functions::joined(torch, [&k_rot, &k_pass]);
         let [k, v] = match cache {
             None => [k, v],
             Some(cache) => cache.update(torch, [k, v]),
