@@ -29,7 +29,7 @@ fn not_covered(reason: &str) -> Covered {
 
 /// Checks that the prediction covers a run on this card.
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
-    model(config)?;
+    model(config, options.program)?;
     dtypes(config, card)?;
     optimizer(config, card)?;
     let strategy = &config.strategy;
@@ -48,7 +48,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         );
     }
     if options.program.is_of_library() {
-        transformers::check(config, options.program)?;
+        transformers::check(config, options)?;
     }
     if options.program == TorchProgram::Trainer {
         trainer::check(config)?;
@@ -112,7 +112,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
 }
 
 /// Checks the keys of the model whose operations have no recorded requests.
-fn model(config: &RunConfig) -> Covered {
+fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     let Some(model) = config.model.transformer() else { return Ok(()) };
     // Blocks of the script differ by their masks.
     let has_windows = model.window.is_some_and(|window| window < model.context);
@@ -121,6 +121,9 @@ fn model(config: &RunConfig) -> Covered {
     }
     if model.experts.is_some() {
         return not_covered("mixtures of experts, whose memory depends on the routing");
+    }
+    if program.is_of_library() {
+        return Ok(());
     }
     if model.sub_layers != SubLayers::Sequential {
         return not_covered("attention beside the feed-forward layer (sub_layers)");

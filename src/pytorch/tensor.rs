@@ -38,7 +38,7 @@ impl DType {
 /// The memory of one request, released when the last reference to it is dropped.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    /// `None` for storages that a stopped recomputation does not reach.
+    /// `None` for storages that a stopped recomputation does not reach, or without elements.
     request: Option<u32>,
     sequence: Rc<RefCell<Sequence>>,
 }
@@ -50,7 +50,7 @@ impl Storage {
         sequence: &Rc<RefCell<Sequence>>,
         is_reached: bool,
     ) -> Storage {
-        let request = is_reached.then(|| sequence.borrow_mut().request(bytes, purpose));
+        let request = (is_reached && bytes > 0).then(|| sequence.borrow_mut().request(bytes, purpose));
         Storage { request, sequence: Rc::clone(sequence) }
     }
 }

@@ -284,12 +284,14 @@ fn torch_program_selects_the_library() {
 fn runs_that_the_library_does_not_have_are_not_predicted() {
     let dir = TestFolder::new();
     dir.write("a.toml", LLAMA);
-    let reason = |run: &str, set: &str| {
-        let more = ["--set", "plan.torch_program=transformers", "--set", set];
+    let reason = |run: &str, set: &[&str]| {
+        let arguments = set.iter().flat_map(|set| ["--set", set]);
+        let more: Vec<&str> =
+            ["--set", "plan.torch_program=transformers"].into_iter().chain(arguments).collect();
         let rows = rows(&dir, "a.toml", &more);
         let row = rows.iter().find(|row| row["strategy"] == run).unwrap();
-        assert!(row["torch_peak_bytes"].is_null(), "{set}");
-        format!("{run} {set}\n  {}\n", row["torch_fits"].as_str().unwrap())
+        assert!(row["torch_peak_bytes"].is_null(), "{set:?}");
+        format!("{run} {}\n  {}\n", set.join(" "), row["torch_fits"].as_str().unwrap())
     };
     let plain = [
         "plan.torch_version=\"2.6\"",
@@ -311,9 +313,14 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         "strategies.adapters={precision=\"bf16\",lora={rank=4,alpha=8,targets=[\"q_proj\"],base=\"nf4\"}}",
         "strategies.adapters.optimizer_state=bf16",
     ];
-    let plain = plain.into_iter().map(|set| reason("plain", set));
-    let adapters = adapters.into_iter().map(|set| reason("adapters", set));
-    insta::assert_snapshot!("library_reasons", plain.chain(adapters).collect::<String>());
+    let falcon = [
+        "model.transformer={family=\"falcon\",activation=\"gelu\",norm=\"layer\"}",
+        "strategies.adapters.lora={rank=4,alpha=8,targets=[\"dense\"],base=\"nf4\"}",
+    ];
+    let plain = plain.into_iter().map(|set| reason("plain", &[set]));
+    let adapters = adapters.into_iter().map(|set| reason("adapters", &[set]));
+    let reasons = plain.chain(adapters).chain([reason("adapters", &falcon)]);
+    insta::assert_snapshot!("library_reasons", reasons.collect::<String>());
 }
 
 /// For each key that `Trainer` lacks, the reason.

@@ -182,6 +182,7 @@ fn runs() -> BTreeMap<(String, String), Run> {
     let of_library = [
         "transformers",
         "transformers-gpt",
+        "transformers-parallel",
         "transformers-drawn",
         "trainer",
         "trainer-drawn",

@@ -128,7 +128,8 @@ impl Script<'_> {
     /// `self.model` gets PEFT's adapters, if the run has some.
     pub(super) fn adapters(&mut self) {
         let Some(lora) = &self.config.strategy.lora else { return };
-        let modules: Vec<_> = lora.targets.iter().filter_map(|target| peft_module(target)).collect();
+        let family = transformers::family(self.model);
+        let modules: Vec<_> = lora.targets.iter().filter_map(|target| peft_module(family, target)).collect();
         let own_dtype = match transformers::adapter_dtype(self.config) {
             DType::F32 => "",
             _ => ", autocast_adapter_dtype=False",
@@ -139,7 +140,8 @@ impl Script<'_> {
             &format!("            lora_dropout={:?}, use_rslora={},", lora.dropout, python_bool(lora.rslora)),
             &format!("            target_modules={modules:?}, task_type=\"CAUSAL_LM\","),
         ]);
-        let saved: Vec<&str> = lora.trained.iter().flat_map(|layer| saved_modules(layer)).copied().collect();
+        let saved: Vec<&str> =
+            lora.trained.iter().flat_map(|layer| saved_modules(family, layer)).copied().collect();
         self.line_if(!saved.is_empty(), &format!("            modules_to_save={saved:?},"));
         self.lines(&[
             "        )",
@@ -168,20 +170,26 @@ impl Script<'_> {
 
     /// The names of a layer's modules. `model`: the path of the library's model, with a dot at its end.
     pub(super) fn library_names(&self, layer: &str, model: &str) -> String {
-        let is_gpt2 = transformers::family(self.model) == Some(ModelFamily::Gpt2);
-        let (embedding, head, blocks) = match is_gpt2 {
-            true => (
-                vec!["transformer.wte", "transformer.wpe"],
-                vec!["lm_head", "transformer.ln_f"],
-                "transformer.h",
-            ),
-            false => (vec!["model.embed_tokens"], vec!["lm_head", "model.norm"], "model.layers"),
+        let (embedding, head, blocks): (&[&str], [&str; 2], &str) = match transformers::family(self.model) {
+            Some(ModelFamily::Gpt2) => {
+                (&["transformer.wte", "transformer.wpe"], ["lm_head", "transformer.ln_f"], "transformer.h")
+            }
+            Some(ModelFamily::GptNeox) => {
+                (&["gpt_neox.embed_in"], ["lm_head", "gpt_neox.final_layer_norm"], "gpt_neox.layers")
+            }
+            Some(ModelFamily::Falcon) => {
+                (&["transformer.word_embeddings"], ["lm_head", "transformer.ln_f"], "transformer.h")
+            }
+            Some(ModelFamily::Phi) => {
+                (&["model.embed_tokens"], ["lm_head", "model.final_layernorm"], "model.layers")
+            }
+            _ => (&["model.embed_tokens"], ["lm_head", "model.norm"], "model.layers"),
         };
         let block = layer.replace("blocks", blocks);
         let modules = match layer {
             "embedding" => embedding,
-            "head" => head,
-            _ => vec![block.as_str()],
+            "head" => &head,
+            _ => &[block.as_str()],
         };
         let quoted: Vec<String> = modules.iter().map(|module| format!("\"{model}{module}\"")).collect();
         quoted.join(", ")
@@ -189,9 +197,14 @@ impl Script<'_> {
 }
 
 /// The modules of a layer outside blocks.
-fn saved_modules(layer: &str) -> &'static [&'static str] {
-    match layer {
-        "embedding" => &["embed_tokens"],
+fn saved_modules(family: Option<ModelFamily>, layer: &str) -> &'static [&'static str] {
+    match (layer, family) {
+        ("embedding", Some(ModelFamily::GptNeox)) => &["embed_in"],
+        ("embedding", Some(ModelFamily::Falcon)) => &["word_embeddings"],
+        ("embedding", _) => &["embed_tokens"],
+        (_, Some(ModelFamily::GptNeox)) => &["lm_head", "final_layer_norm"],
+        (_, Some(ModelFamily::Falcon)) => &["lm_head", "ln_f"],
+        (_, Some(ModelFamily::Phi)) => &["lm_head", "final_layernorm"],
         _ => &["lm_head", "model.norm"],
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Heads {
     pub(crate) queries: usize,
     pub(crate) keys: usize,
     pub(crate) head: usize,
+    /// Whether queries lie in memory by head, [B, H, T, D], so that FlashAttention's result does, too.
+    pub(crate) by_head: bool,
 }
 
 impl Heads {
@@ -165,7 +167,7 @@ fn unfused_attention(
         let [k, v] = [k, v].map(|x| interleaved(torch, x, heads));
         let products = {
             let k = scale(torch, &k);
-            let is_copied = heads.queries > 1 && heads.batch > 1;
+            let is_copied = heads.queries > 1 && heads.batch > 1 && !heads.by_head;
             let q = if is_copied { copied(torch, &q) } else { q.clone() };
             bmm(torch, &q, &k, scores)
         };
@@ -238,6 +240,8 @@ fn flash_splits(torch: &Torch, heads: Heads) -> usize {
 }
 
 fn flash_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+    // `out.contiguous()` of [B, T, H, D].
+    let _output = (heads.by_head && heads.queries > 1).then(|| torch.tensor(heads.query_shape(), dtype));
     let gradients = empty_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence.next_multiple_of(128));
     let _delta = torch.storage(rows);

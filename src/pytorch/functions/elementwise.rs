@@ -6,7 +6,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{Activation, Shape};
 
-fn promoted(a: &Tensor, b: &Tensor) -> DType {
+pub(super) fn promoted(a: &Tensor, b: &Tensor) -> DType {
     if a.dtype() == DType::F32 || b.dtype() == DType::F32 { DType::F32 } else { a.dtype() }
 }
 
@@ -28,6 +28,13 @@ pub(crate) fn add(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
     torch.output((shape, dtype), None, &[a, b], &[], move |_, backward| {
         let of = |shape| Gradient::SumTo(backward.gradient().clone(), shape);
         shapes.into_iter().map(of).collect()
+    })
+}
+
+/// `a += b` of tensors with one shape and dtype; nothing is saved.
+pub(crate) fn add_in_place(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
+    torch.output((a.shape(), a.dtype()), Some(a), &[a, b], &[], |_, backward| {
+        [(); 2].map(|()| backward.gradient().clone().into()).into()
     })
 }
 

@@ -31,6 +31,18 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
     product(torch, &x, &weight, bias.as_ref(), shape)
 }
 
+/// `x @ weight.T`. Autocast casts the transposed weight, which its cache does not hold. x [.., K], weight [M, K].
+pub(crate) fn matmul(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
+    let shape = x.shape().with_last(weight.shape().dims()[0]);
+    let weight = viewed(torch, weight);
+    let [weight, x] = [&weight, x].map(|factor| match torch.autocast() {
+        Some(dtype) => cast(torch, factor, dtype),
+        None => factor.clone(),
+    });
+    let x = viewed(torch, &x);
+    product(torch, &x, &weight, None, shape)
+}
+
 /// `torch.addmm(bias, x, weight)` of x as a matrix, by cuBLASLt. x [.., K], weight [K, M], bias [M].
 pub(crate) fn addmm(torch: &Torch, bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
     let shape = x.shape().with_last(weight.shape().last());

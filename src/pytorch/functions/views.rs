@@ -1,6 +1,7 @@
 //! Views: other shapes of a storage, and the gradients of views.
 
-use crate::tensor::Tensor;
+use super::elementwise::promoted;
+use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
 
@@ -49,6 +50,45 @@ pub(crate) fn split(torch: &Torch, x: &Tensor, parts: usize) -> Vec<Tensor> {
     (0..parts).map(part).collect()
 }
 
+/// `x[.., a:b, ..]`, a part of x: a view, whose gradient is zeros with a copied slice.
+pub(crate) fn slice(torch: &Torch, x: &Tensor, shape: Shape) -> Tensor {
+    let full = x.shape();
+    torch.output((shape, x.dtype()), Some(x), &[x], &[], move |torch, backward| {
+        vec![torch.tensor(full, backward.gradient().dtype()).into()]
+    })
+}
+
+/// `x[.., [n], ..]`, a part of x that a list with one index selects: a copy. Its gradient is zeros to which the sorted
+/// indices add. `copies_gradient`: whether the gradient is not contiguous.
+pub(crate) fn listed(torch: &Torch, x: &Tensor, shape: Shape, copies_gradient: bool) -> Tensor {
+    let (full, number) = (x.shape(), |torch: &Torch| torch.empty(&[1], DType::I64));
+    let index = number(torch);
+    torch.output((shape, x.dtype()), None, &[x], &[&index], move |torch, backward| {
+        let gradient = backward.gradient();
+        let zeros = torch.tensor(full, gradient.dtype());
+        let _position = {
+            let _wrapped = number(torch);
+            number(torch)
+        };
+        let _values = copies_gradient.then(|| torch.like(gradient));
+        let _sorted = [(); 3].map(|()| number(torch));
+        torch.scratch(1);
+        vec![zeros.into()]
+    })
+}
+
+/// `torch.broadcast_to(x, ..).flatten(2, 3)` of x [N, G, 1, D] to [N, G, R, D]: a copy, unless one of G and R is 1. Its gradient
+/// is summed.
+pub(crate) fn expanded(torch: &Torch, x: &Tensor, shape: Shape) -> Tensor {
+    if x.shape() == shape {
+        return x.clone();
+    }
+    let (before, base) = (x.shape(), (x.shape().dims()[1] == 1).then_some(x));
+    torch.output((shape, x.dtype()), base, &[x], &[], move |torch, backward| {
+        vec![torch.tensor(before, backward.gradient().dtype()).into()]
+    })
+}
+
 /// `x.flatten(0, 1).chunk(count)`: slices of rows; the gradient is one tensor of all slices.
 pub(crate) fn chunk_rows(torch: &Torch, x: &Tensor, count: usize) -> Vec<Tensor> {
     let (rows, columns) = (x.shape().rows(), x.shape().last());
@@ -95,6 +135,27 @@ pub(crate) fn full_slices(torch: &Torch, x: &Tensor, count: usize) -> Tensor {
     };
     let count = if torch.rules.copies_gradients_of_full_slices { count } else { 0 };
     (0..count).fold(x.clone(), slice)
+}
+
+/// `x[..., first:first + count]`: a view, whose gradient is zeros with a copied slice.
+pub(crate) fn columns(torch: &Torch, x: &Tensor, count: usize) -> Tensor {
+    let full = x.shape();
+    if count == full.last() {
+        // An alias.
+        return torch.output((full, x.dtype()), Some(x), &[x], &[], |_, backward| {
+            vec![backward.gradient().clone().into()]
+        });
+    }
+    slice(torch, x, full.with_last(count))
+}
+
+/// `torch.cat([a, b], -1)` in the wider type, whose gradients are slices of the gradient.
+pub(crate) fn joined(torch: &Torch, [a, b]: [&Tensor; 2]) -> Tensor {
+    let shapes = [a.shape(), b.shape()];
+    let shape = shapes[0].with_last(shapes[0].last() + shapes[1].last());
+    torch.output((shape, promoted(a, b)), None, &[a, b], &[], move |_, backward| {
+        shapes.into_iter().map(|shape| backward.gradient().view(shape).into()).collect()
+    })
 }
 
 /// `torch.cat([empty, x])`: a copy, whose gradient is a slice of the gradient.

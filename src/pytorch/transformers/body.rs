@@ -44,6 +44,13 @@ pub(super) struct Arguments {
     pub(super) positions: Option<Tensor>,
 }
 
+impl Arguments {
+    /// Cosines and sines, of layers that rotate.
+    pub(super) fn tables(&self) -> &[Tensor; 2] {
+        self.rotation.as_ref().expect("the model has tables")
+    }
+}
+
 /// A layer of a decoder.
 pub(super) trait Layer {
     /// Whether the call passes the mask by position: then a reentrant checkpoint saves it as an argument.

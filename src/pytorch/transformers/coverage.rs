@@ -7,11 +7,12 @@ use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
     Attention, KeywordEnum, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig, StorageDtype,
-    TRANSFORMERS_VERSION, TorchProgram, Transformer,
+    TRANSFORMERS_VERSION, TorchOptions, Transformer,
 };
 
 /// Checks that the prediction covers a run with the model of the library.
-pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), NotCovered> {
+pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), NotCovered> {
+    let program = options.program;
     let not_covered =
         |reason: String| Err(NotCovered(format!("{reason} (torch_program = \"{}\")", program.keyword())));
     let Some(model) = config.model.transformer() else {
@@ -20,6 +21,9 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
     let Some(library) = model.hf_configuration() else {
         return not_covered(format!("a model that no class of transformers {TRANSFORMERS_VERSION} has"));
     };
+    if library.family == ModelFamily::GptNeo {
+        return not_covered("GPT-Neo, whose class has only attention written out".to_owned());
+    }
     if !matches!(
         library.family,
         ModelFamily::Gpt2
@@ -32,6 +36,9 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
             | ModelFamily::Gemma
             | ModelFamily::Gemma2
             | ModelFamily::Gemma3
+            | ModelFamily::GptNeox
+            | ModelFamily::Phi
+            | ModelFamily::Falcon
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
     }
@@ -42,6 +49,14 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
     }
     if library.family == ModelFamily::Gemma3 && model.attention_softcap.is_some() {
         return not_covered("attention_softcap of Gemma 3, which the library's class ignores".to_owned());
+    }
+    let is_parallel =
+        matches!(library.family, ModelFamily::GptNeox | ModelFamily::Phi | ModelFamily::Falcon);
+    if is_parallel && config.strategy.attention == Attention::Materialized {
+        return not_covered(format!("eager attention of the family `{}`", library.family.keyword()));
+    }
+    if is_parallel && options.attention_mask {
+        return not_covered(format!("torch_attention_mask = true with the family `{}`", library.family.keyword()));
     }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());
@@ -65,7 +80,7 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
         if library.family == ModelFamily::Gpt2 {
             return not_covered("adapters of GPT-2".to_owned());
         }
-        adapters(config, lora).or_else(not_covered)?;
+        adapters(config, library.family, lora).or_else(not_covered)?;
     }
     let is_whole = |layer: &str| {
         let blocks = layer.strip_prefix("blocks.").map(|block| block.parse::<usize>().is_ok());
@@ -89,7 +104,7 @@ pub(crate) fn family(model: &Transformer) -> Option<ModelFamily> {
 }
 
 /// Checks that PEFT has the adapters of a run.
-fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
+fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if lora.base == LoraBase::Int8 {
@@ -98,10 +113,13 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
     if !lora.trained.is_empty() {
         saved_modules(config, lora)?;
     }
-    if let Some(stacked) = lora.targets.iter().find(|target| peft_module(target).is_none()) {
-        return Err(format!(
-            "adapters of a stacked layer ({stacked}): the library has q_proj, k_proj, .. apart"
-        ));
+    if let Some(target) = lora.targets.iter().find(|target| peft_module(Some(family), target).is_none()) {
+        return Err(format!("adapters of `{target}`, which is no module of the library's class"));
+    }
+    if lora.base == LoraBase::Nf4 && family == ModelFamily::Falcon {
+        return not_covered(
+            "a quantized base of Falcon: the library leaves its layers, `FalconLinear`, in full",
+        );
     }
     if lora.base == LoraBase::Nf4 {
         return four_bit(config);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::attention::{Attending, Projection};
 use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
-use super::layers::{Maker, activation};
+use super::layers::{Maker, Norm, activation};
 use super::masks::Masks;
 use crate::functions::{self, Layout};
 use crate::tensor::Tensor;
@@ -26,12 +26,6 @@ pub(super) struct Gpt2 {
     checkpointed: Option<usize>,
 }
 
-/// `nn.LayerNorm`
-struct Norm {
-    weight: Tensor,
-    bias: Tensor,
-}
-
 /// `Conv1D`: a weight [K, M] and a bias [M].
 struct Conv1d {
     weight: Tensor,
@@ -49,20 +43,6 @@ struct Block {
     activation: Activation,
     attending: Attending,
     dropout: Dropout,
-}
-
-impl Norm {
-    fn new(maker: Maker<'_>, channels: usize) -> Norm {
-        Norm { weight: maker.parameter(&[channels]), bias: maker.parameter(&[channels]) }
-    }
-
-    fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
-        functions::layer_norm(torch, x, &self.weight, &self.bias)
-    }
-
-    fn parameters(&self) -> [&Tensor; 2] {
-        [&self.weight, &self.bias]
-    }
 }
 
 impl Conv1d {

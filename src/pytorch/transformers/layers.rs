@@ -6,11 +6,13 @@ use crate::functions::{self, FourBitWeight};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Activation;
-use spec::RunConfig;
+use spec::{ModelFamily, RunConfig};
 
 /// `nn.Linear` or bitsandbytes' `Linear4bit`, or PEFT's `lora.Linear` or `lora.Linear4bit` around it.
 pub(super) struct Linear {
     weight: Weight,
+    /// Whether it is a `FalconLinear`, which multiplies by the transposed weight and adds the bias.
+    adds_bias: bool,
     /// The first call of `Linear4bit` casts it to the dtype of products.
     bias: RefCell<Option<Tensor>>,
     adapter: Option<Adapter>,
@@ -28,18 +30,34 @@ struct Adapter {
     has_dropout: bool,
 }
 
-/// The module in the library's classes that a target of adapters names.
-pub(crate) fn peft_module(target: &str) -> Option<&'static str> {
-    match target {
-        "attention.q" => Some("q_proj"),
-        "attention.k" => Some("k_proj"),
-        "attention.v" => Some("v_proj"),
-        "attention.out" => Some("o_proj"),
-        "mlp.gate" => Some("gate_proj"),
-        "mlp.up" => Some("up_proj"),
-        "mlp.out" => Some("down_proj"),
-        _ => None,
-    }
+/// The module in the library's class of a family that a target of adapters names.
+pub(crate) fn peft_module(family: Option<ModelFamily>, target: &str) -> Option<&'static str> {
+    let modules: &[(&str, &str)] = match family {
+        Some(ModelFamily::GptNeox | ModelFamily::Falcon) => &[
+            ("attention.qkv", "query_key_value"),
+            ("attention.out", "dense"),
+            ("mlp.up", "dense_h_to_4h"),
+            ("mlp.out", "dense_4h_to_h"),
+        ],
+        Some(ModelFamily::Phi) => &[
+            ("attention.q", "q_proj"),
+            ("attention.k", "k_proj"),
+            ("attention.v", "v_proj"),
+            ("attention.out", "dense"),
+            ("mlp.up", "fc1"),
+            ("mlp.out", "fc2"),
+        ],
+        _ => &[
+            ("attention.q", "q_proj"),
+            ("attention.k", "k_proj"),
+            ("attention.v", "v_proj"),
+            ("attention.out", "o_proj"),
+            ("mlp.gate", "gate_proj"),
+            ("mlp.up", "up_proj"),
+            ("mlp.out", "down_proj"),
+        ],
+    };
+    modules.iter().find(|(path, _)| *path == target).map(|(_, module)| *module)
 }
 
 /// Makes the parameters of a layer.
@@ -52,7 +70,7 @@ pub(super) struct Maker<'a> {
     is_copied: bool,
 }
 
-/// The weight of a module.
+/// A parameter of a module outside blocks.
 #[derive(Clone)]
 pub(super) struct ModuleWeight {
     pub(super) weight: Tensor,
@@ -76,11 +94,16 @@ impl<'a> Maker<'a> {
 
     /// The weight of a module outside blocks.
     pub(super) fn module(self, dims: &[usize]) -> ModuleWeight {
-        let weight = self.parameter(dims);
-        match self.is_copied {
+        let [weight] = self.modules([dims]);
+        weight
+    }
+
+    /// The parameters of a module outside blocks.
+    pub(super) fn modules<const N: usize>(self, dims: [&[usize]; N]) -> [ModuleWeight; N] {
+        dims.map(|dims| self.parameter(dims)).map(|weight| match self.is_copied {
             true => ModuleWeight { weight: self.torch.like(&weight).leaf(), _original: Some(weight) },
             false => ModuleWeight { weight, _original: None },
-        }
+        })
     }
 
     pub(super) fn parameter(self, dims: &[usize]) -> Tensor {
@@ -105,7 +128,8 @@ impl<'a> Maker<'a> {
             let (a, b) = (factor([lora.rank, inner]), factor([outer, lora.rank]));
             Adapter { a, b, has_dropout: lora.dropout > 0.0 }
         });
-        Linear { weight, bias, adapter }
+        let adds_bias = super::is_falcon(self.config);
+        Linear { weight, adds_bias, bias, adapter }
     }
 }
 
@@ -147,6 +171,13 @@ impl Linear {
     /// The base layer.
     fn base(&self, torch: &Torch, x: &Tensor) -> Tensor {
         match &self.weight {
+            Weight::Plain(weight) if self.adds_bias => {
+                let product = functions::matmul(torch, x, weight);
+                match &*self.bias.borrow() {
+                    None => product,
+                    Some(bias) => functions::add(torch, &product, bias),
+                }
+            }
             Weight::Plain(weight) => functions::linear(torch, x, weight, self.bias.borrow().as_ref()),
             Weight::FourBit(weight) => weight.linear(torch, x, &self.bias),
         }
@@ -160,6 +191,27 @@ impl Linear {
         };
         let factors = self.adapter.iter().flat_map(|adapter| [adapter.a.clone(), adapter.b.clone()]);
         weight.into_iter().chain(self.bias.borrow().clone()).chain(factors)
+    }
+}
+
+/// `nn.LayerNorm`
+pub(super) struct Norm {
+    weight: ModuleWeight,
+    bias: ModuleWeight,
+}
+
+impl Norm {
+    pub(super) fn new(maker: Maker<'_>, channels: usize) -> Norm {
+        let [weight, bias] = maker.modules([&[channels], &[channels]]);
+        Norm { weight, bias }
+    }
+
+    pub(super) fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        functions::layer_norm(torch, x, &self.weight.weight, &self.bias.weight)
+    }
+
+    pub(super) fn parameters(&self) -> [&Tensor; 2] {
+        [&self.weight.weight, &self.bias.weight]
     }
 }
 

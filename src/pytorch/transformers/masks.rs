@@ -15,8 +15,10 @@ pub(super) struct Masks {
     windows: Vec<Option<usize>>,
     /// The mask of each layer.
     of_layers: Vec<usize>,
-    /// Whether eager attention adds the masks to scores. Without it, masks are bools, and a causal one is left out.
+    /// Whether eager attention adds the masks to scores. Without it, masks are bools.
     is_eager: bool,
+    /// Whether masks that only hide later tokens are made, too (Falcon).
+    keeps_causal: bool,
 }
 
 impl Masks {
@@ -34,7 +36,8 @@ impl Masks {
             windows.iter().position(|&other| other == window).expect("a mask for each kind of layer")
         };
         let of_layers = (0..model.layers).map(of_layer).collect();
-        Masks { windows, of_layers, is_eager: config.strategy.attention == Attention::Materialized }
+        let is_eager = config.strategy.attention == Attention::Materialized;
+        Masks { windows, of_layers, is_eager, keeps_causal: family == Some(ModelFamily::Falcon) }
     }
 
     /// The masks of all layers for hidden states [B, T, C] of this dtype. `padding`: the attention mask of the batch.
@@ -55,7 +58,7 @@ impl Masks {
             if self.is_eager {
                 return Some(numbers(torch, positions, pattern, dtype));
             }
-            if window.is_none_or(|window| positions.length() < window) {
+            if !self.keeps_causal && window.is_none_or(|window| positions.length() < window) {
                 // Causal, if no token is padding.
                 let padding = padding.as_ref()?;
                 for _ in 0..2 {

@@ -7,19 +7,27 @@ mod attention;
 mod body;
 mod coverage;
 mod decoder;
+mod falcon;
 mod gpt2;
+mod gpt_neox;
 mod layers;
 mod masks;
 mod rotations;
+mod parallel;
+mod phi;
 
 use std::rc::Rc;
 
 use self::body::Body;
 pub(crate) use self::coverage::{check, family};
 use self::decoder::Decoder;
+use self::falcon::FalconLayer;
+use self::gpt_neox::GptNeoxLayer;
 use self::gpt2::Gpt2;
 pub(crate) use self::layers::peft_module;
 use self::layers::{Maker, ModuleWeight};
+use self::parallel::ParallelDecoder;
+use self::phi::PhiLayer;
 use crate::coverage::{NotCovered, returns_logits};
 use crate::functions;
 use crate::module::dtype_of;
@@ -29,13 +37,13 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Graph;
 use ops::{Shape, Storage};
-use spec::{LoraBase, Model, ModelFamily, Recompute, RunConfig};
+use spec::{LoraBase, Model, ModelFamily, Recompute, RunConfig, Transformer};
 
 /// A class of the library with its head.
 pub(crate) struct CausalLm {
     body: Rc<dyn Body>,
     /// `lm_head`; without it, the head is the embedding.
-    head: Option<ModuleWeight>,
+    head: Option<Head>,
     /// [B, T]
     batch: Shape,
     returns_logits: bool,
@@ -43,6 +51,26 @@ pub(crate) struct CausalLm {
     scales_logits: bool,
     /// Whether logits are capped (Gemma 2 and 3).
     caps_logits: bool,
+}
+
+/// `nn.Linear`
+#[derive(Clone)]
+struct Head {
+    weight: ModuleWeight,
+    bias: Option<ModuleWeight>,
+}
+
+impl Head {
+    fn new(maker: Maker<'_>, model: &Transformer) -> Head {
+        let weight = [model.vocabulary, model.d_model];
+        match model.head_bias {
+            true => {
+                let [weight, bias] = maker.modules([&weight, &[model.vocabulary]]);
+                Head { weight, bias: Some(bias) }
+            }
+            false => Head { weight: maker.module(&weight), bias: None },
+        }
+    }
 }
 
 impl CausalLm {
@@ -55,10 +83,12 @@ impl CausalLm {
         let family = family(model);
         let body: Rc<dyn Body> = match family {
             Some(ModelFamily::Gpt2) => Rc::new(Gpt2::new(torch, config, model)),
+            Some(ModelFamily::GptNeox) => Rc::new(ParallelDecoder::<GptNeoxLayer>::new(torch, config, model)),
+            Some(ModelFamily::Phi) => Rc::new(ParallelDecoder::<PhiLayer>::new(torch, config, model)),
+            Some(ModelFamily::Falcon) => Rc::new(ParallelDecoder::<FalconLayer>::new(torch, config, model)),
             _ => Rc::new(Decoder::new(torch, config, model, family)),
         };
-        let head = (!model.tied)
-            .then(|| Maker::new(torch, config, "head").module(&[model.vocabulary, model.d_model]));
+        let head = (!model.tied).then(|| Head::new(Maker::new(torch, config, "head"), model));
         let batch = batch_of(graph).ok_or_else(|| NotCovered("models without tokens".to_owned()))?;
         let returns_logits = returns_logits(config);
         let scales_logits = family == Some(ModelFamily::Granite);
@@ -66,9 +96,12 @@ impl CausalLm {
         Ok(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits })
     }
 
-    /// The weight of the head, [V, C].
-    fn head(&self) -> &Tensor {
-        self.head.as_ref().map_or_else(|| self.body.embedding(), |head| &head.weight)
+    /// The weight of the head, [V, C], and its bias.
+    fn head(&self) -> (&Tensor, Option<&Tensor>) {
+        match &self.head {
+            None => (self.body.embedding(), None),
+            Some(head) => (&head.weight.weight, head.bias.as_ref().map(|bias| &bias.weight)),
+        }
     }
 
     /// `forward` of the class. `count`: the number of labels that divides the loss (`num_items_in_batch`).
@@ -85,7 +118,8 @@ impl CausalLm {
             let mut logits = {
                 // hidden_states[:, 0:, :]
                 let sliced = functions::full_slices(torch, &hidden, 3);
-                functions::linear(torch, &sliced, self.head(), None)
+                let (weight, bias) = self.head();
+                functions::linear(torch, &sliced, weight, bias)
             };
             if self.scales_logits {
                 logits = functions::scale(torch, &logits);
@@ -135,6 +169,11 @@ pub(crate) fn dtype(config: &RunConfig) -> DType {
     }
 }
 
+/// Whether the linear layers of blocks are `FalconLinear`.
+pub(crate) fn is_falcon(config: &RunConfig) -> bool {
+    config.model.transformer().is_some_and(|model| family(model) == Some(ModelFamily::Falcon))
+}
+
 /// Whether linear layers of blocks are quantized to nf4, and then whether their scales are quantized, too.
 pub(crate) fn four_bit(config: &RunConfig) -> Option<bool> {
     let lora = config.strategy.lora.as_ref()?;
@@ -169,8 +208,8 @@ fn batch_of(graph: &Graph) -> Option<Shape> {
 
 impl Network for CausalLm {
     fn parameters(&self) -> Vec<Tensor> {
-        let head = self.head.as_ref().map(|head| head.weight.clone());
-        self.body.parameters().into_iter().chain(head).collect()
+        let head = self.head.iter().flat_map(|head| [Some(&head.weight), head.bias.as_ref()]).flatten();
+        self.body.parameters().into_iter().chain(head.map(|module| module.weight.clone())).collect()
     }
 
     fn embeddings(&self) -> Vec<Tensor> {

@@ -1,6 +1,6 @@
 //! The rotary position embeddings of the library's decoders.
 //!
-//! T sequence, D channels per head.
+//! T sequence, D rotated channels per head.
 
 use crate::functions;
 use crate::tensor::{DType, Tensor};
@@ -13,7 +13,7 @@ pub(super) struct Rotations {
     frequencies: Vec<[Tensor; 2]>,
     /// The rotation of each layer.
     pub(super) of_layers: Vec<usize>,
-    head_dim: usize,
+    channels: usize,
 }
 
 impl Rotations {
@@ -22,31 +22,31 @@ impl Rotations {
         let windowed = (0..model.layers).filter(has_window).count();
         let is_mixed = model.rotary.window_base.is_some() && windowed > 0 && windowed < model.layers;
         let of_layer = |layer| usize::from(is_mixed && has_window(&layer));
-        let head_dim = model.head_dim;
-        let frequencies = || [(); 2].map(|()| torch.empty(&[head_dim / 2], DType::F32));
+        let channels = model.rotated_channels();
+        let frequencies = || [(); 2].map(|()| torch.empty(&[channels / 2], DType::F32));
         Rotations {
             frequencies: (0..=usize::from(is_mixed)).map(|_| frequencies()).collect(),
             of_layers: (0..model.layers).map(of_layer).collect(),
-            head_dim,
+            channels,
         }
     }
 
     /// Cosines and sines [T, D] of each rotation, in the dtype of the hidden states.
     pub(super) fn tables(&self, torch: &Torch, tokens: usize, dtype: DType) -> Vec<[Tensor; 2]> {
-        self.frequencies.iter().map(|_| tables(torch, tokens, self.head_dim, dtype)).collect()
+        self.frequencies.iter().map(|_| tables(torch, tokens, self.channels, dtype)).collect()
     }
 }
 
-fn tables(torch: &Torch, tokens: usize, head: usize, dtype: DType) -> [Tensor; 2] {
-    let angles = |channels: usize| torch.empty(&[tokens, channels], DType::F32);
+fn tables(torch: &Torch, tokens: usize, channels: usize, dtype: DType) -> [Tensor; 2] {
+    let angles = |columns: usize| torch.empty(&[tokens, columns], DType::F32);
     let _frequencies = {
         let _positions = angles(1);
-        angles(head / 2)
+        angles(channels / 2)
     };
-    let _embedding = angles(head);
+    let _embedding = angles(channels);
     let [cos, sin] = [(); 2].map(|()| {
-        let _unscaled = angles(head);
-        angles(head)
+        let _unscaled = angles(channels);
+        angles(channels)
     });
     [&cos, &sin].map(|table| functions::cast(torch, table, dtype))
 }

@@ -34,8 +34,8 @@ OLD_CARDS = {"v100": "v100-16gb", "p100": "p100-16gb"}
 OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
-EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "trainer"]
-SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt", "trainer"]
+EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "transformers-parallel", "trainer"]
+SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt", "transformers-parallel", "trainer"]
 DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn"]
 # Begin the names of experiments with the transformers library.
 LIBRARY = ("transformers", "trainer", "bitsandbytes")

@@ -45,6 +45,11 @@ impl ModelFamily {
 }
 
 impl Transformer {
+    /// `new_decoder_architecture` of the model as a Falcon.
+    pub fn is_new_falcon(&self) -> bool {
+        self.sub_layers == SubLayers::Parallel || ![1, self.heads].contains(&self.kv_heads)
+    }
+
     /// The configuration of its family; without one, of the first family whose model this is: read back, it is equal.
     /// `None` if no family has it.
     pub fn hf_configuration(&self) -> Option<HfConfiguration> {
@@ -129,8 +134,7 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
             "hidden_dropout": model.dropout.residual,
         }),
         ModelFamily::Falcon => {
-            let is_new =
-                model.sub_layers == SubLayers::Parallel || ![1, model.heads].contains(&model.kv_heads);
+            let is_new = model.is_new_falcon();
             json!({
                 "num_hidden_layers": model.layers,
                 "hidden_size": model.d_model,
