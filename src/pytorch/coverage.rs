@@ -29,7 +29,7 @@ fn not_covered(reason: &str) -> Covered {
 
 /// Checks that the prediction covers a run on this card.
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
-    model(config)?;
+    model(config, options.program)?;
     dtypes(config, card)?;
     optimizer(config)?;
     let strategy = &config.strategy;
@@ -107,7 +107,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
 }
 
 /// Checks the keys of the model whose operations have no recorded requests.
-fn model(config: &RunConfig) -> Covered {
+fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     let Some(model) = config.model.transformer() else { return Ok(()) };
     // Blocks of the script differ by their masks.
     let has_windows = model.window.is_some_and(|window| window < model.context);
@@ -120,7 +120,7 @@ fn model(config: &RunConfig) -> Covered {
     if model.sub_layers != SubLayers::Sequential {
         return not_covered("attention beside the feed-forward layer (sub_layers)");
     }
-    if model.rotated_channels() != model.head_dim {
+    if model.rotated_channels() != model.head_dim && !program.is_of_library() {
         return not_covered("rotation of a part of the channels (rotary.channels)");
     }
     if model.head_bias {

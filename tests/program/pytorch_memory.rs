@@ -182,10 +182,12 @@ fn runs() -> BTreeMap<(String, String), Run> {
     let of_library = [
         "transformers",
         "transformers-gpt",
+        "transformers-families",
         "transformers-drawn",
         "trainer",
         "trainer-drawn",
         "bitsandbytes-drawn",
+        "families-drawn",
     ];
     plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }

@@ -119,7 +119,8 @@ impl Script<'_> {
     /// `self.model` gets PEFT's adapters, if the run has some.
     pub(super) fn adapters(&mut self) {
         let Some(lora) = &self.config.strategy.lora else { return };
-        let modules: Vec<_> = lora.targets.iter().filter_map(|target| peft_module(target)).collect();
+        let family = transformers::family(self.model);
+        let modules: Vec<_> = lora.targets.iter().filter_map(|target| peft_module(family, target)).collect();
         let own_dtype = match transformers::adapter_dtype(self.config) {
             DType::F32 => "",
             _ => ", autocast_adapter_dtype=False",

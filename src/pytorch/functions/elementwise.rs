@@ -5,7 +5,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{Activation, Shape};
 
-fn promoted(a: &Tensor, b: &Tensor) -> DType {
+pub(super) fn promoted(a: &Tensor, b: &Tensor) -> DType {
     if a.dtype() == DType::F32 || b.dtype() == DType::F32 { DType::F32 } else { a.dtype() }
 }
 

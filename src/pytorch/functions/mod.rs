@@ -16,7 +16,7 @@ mod rotary;
 mod views;
 
 pub(crate) use attention::{Heads, is_flash, is_unfused, manual_attention, scaled_dot_product_attention};
-pub(crate) use cast::cast;
+pub(crate) use cast::{cast, converted};
 pub(crate) use dropout::dropout;
 pub(crate) use elementwise::{
     activation, add, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap, tanh,
@@ -27,8 +27,8 @@ pub(crate) use linear::{addmm, linear};
 pub(crate) use loss::cross_entropy;
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::{count, sum_to};
-pub(crate) use rotary::rotate;
-pub(crate) use views::{Layout, chunk_rows, concatenated, copied, full_slices, heads, split};
+pub(crate) use rotary::{rotate, rotate_part};
+pub(crate) use views::{Layout, chunk_rows, columns, concatenated, copied, full_slices, heads, split};
 
 use crate::tensor::DType;
 use crate::torch::Torch;

@@ -1,10 +1,10 @@
 //! Rotary position embedding as Hugging Face's Llama has it.
 
 use super::elementwise::negative;
+use super::views::{columns, joined};
 use super::{add, mul};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use ops::Shape;
 
 /// `x * cos + rotate_half(x) * sin`, x [B, heads, T, D], cos and sin [T, D].
 pub(crate) fn rotate(torch: &Torch, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
@@ -16,24 +16,19 @@ pub(crate) fn rotate(torch: &Torch, x: &Tensor, cos: &Tensor, sin: &Tensor) -> T
     add(torch, &direct, &rotated)
 }
 
-/// `torch.cat((-x2, x1), -1)`
-fn rotate_half(torch: &Torch, x: &Tensor) -> Tensor {
-    let (first, second) = (half(torch, x), half(torch, x));
-    let negative = negative(torch, &second);
-    let shape = first.shape();
-    torch.output((x.shape(), x.dtype()), None, &[&negative, &first], &[], move |_, backward| {
-        // Slices of the gradient.
-        let part = || backward.gradient().view(shape).into();
-        vec![part(), part()]
+/// `rotate` of the first R channels, as Phi-3 has it, of queries and keys. cos and sin [T, R].
+pub(crate) fn rotate_part(torch: &Torch, xs: [&Tensor; 2], cos: &Tensor, sin: &Tensor) -> [Tensor; 2] {
+    let rotated = cos.shape().last();
+    let parts = xs.map(|x| [columns(torch, x, rotated), columns(torch, x, x.shape().last() - rotated)]);
+    parts.each_ref().map(|[first, rest]| {
+        let first = rotate(torch, first, cos, sin);
+        joined(torch, [&first, rest])
     })
 }
 
-/// `x[..., :D/2]`: a view, whose gradient is zeros with a copied slice.
-fn half(torch: &Torch, x: &Tensor) -> Tensor {
-    let full = x.shape();
-    let mut dims = full.dims().to_vec();
-    *dims.last_mut().expect("a row") /= 2;
-    torch.output((Shape::new(&dims), x.dtype()), Some(x), &[x], &[], move |torch, backward| {
-        vec![torch.tensor(full, backward.gradient().dtype()).into()]
-    })
+/// `torch.cat((-x2, x1), -1)`
+fn rotate_half(torch: &Torch, x: &Tensor) -> Tensor {
+    let [first, second] = [(); 2].map(|()| columns(torch, x, x.shape().last() / 2));
+    let negative = negative(torch, &second);
+    joined(torch, [&negative, &first])
 }

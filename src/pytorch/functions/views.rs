@@ -1,5 +1,6 @@
 //! Views: other shapes of a storage, and the gradients of views.
 
+use super::elementwise::promoted;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Shape;
@@ -95,6 +96,29 @@ pub(crate) fn full_slices(torch: &Torch, x: &Tensor, count: usize) -> Tensor {
     };
     let count = if torch.rules.copies_gradients_of_full_slices { count } else { 0 };
     (0..count).fold(x.clone(), slice)
+}
+
+/// `x[..., first:first + count]`: a view, whose gradient is zeros with a copied slice.
+pub(crate) fn columns(torch: &Torch, x: &Tensor, count: usize) -> Tensor {
+    let full = x.shape();
+    if count == full.last() {
+        // An alias.
+        return torch.output((full, x.dtype()), Some(x), &[x], &[], |_, backward| {
+            vec![backward.gradient().clone().into()]
+        });
+    }
+    torch.output((full.with_last(count), x.dtype()), Some(x), &[x], &[], move |torch, backward| {
+        vec![torch.tensor(full, backward.gradient().dtype()).into()]
+    })
+}
+
+/// `torch.cat([a, b], -1)` in the wider type, whose gradients are slices of the gradient.
+pub(super) fn joined(torch: &Torch, [a, b]: [&Tensor; 2]) -> Tensor {
+    let shapes = [a.shape(), b.shape()];
+    let shape = shapes[0].with_last(shapes[0].last() + shapes[1].last());
+    torch.output((shape, promoted(a, b)), None, &[a, b], &[], move |_, backward| {
+        shapes.into_iter().map(|shape| backward.gradient().view(shape).into()).collect()
+    })
 }
 
 /// `torch.cat([empty, x])`: a copy, whose gradient is a slice of the gradient.

@@ -30,19 +30,25 @@ pub(crate) fn check(config: &RunConfig, program: TorchProgram) -> Result<(), Not
             | ModelFamily::Smollm3
             | ModelFamily::Granite
             | ModelFamily::Gemma
+            | ModelFamily::Olmo2
+            | ModelFamily::Phi3
+            | ModelFamily::Starcoder2
     ) {
         return not_covered(format!("the library's class of the family `{}`", library.family.keyword()));
     }
     // Those of the whole context, too: the library has another cache for them, and masks of windows up to the context.
     let has_windows = (0..model.layers).any(|block| model.window_of(block).is_some());
     let is_covered = program == TorchProgram::Trainer
-        && library.family == ModelFamily::Mistral
+        && matches!(library.family, ModelFamily::Mistral | ModelFamily::Phi3 | ModelFamily::Starcoder2)
         && model.window.is_some_and(|window| window > model.context);
     if has_windows && !is_covered {
         return not_covered("the library's masks of sliding windows".to_owned());
     }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());
+    }
+    if library.family == ModelFamily::Phi3 && model.rotary.scaling.is_some() {
+        return not_covered("rotary.scaling, which the library's Phi-3 lacks".to_owned());
     }
     let strategy = &config.strategy;
     match strategy.recompute {
@@ -99,10 +105,9 @@ fn adapters(config: &RunConfig, lora: &Lora) -> Result<(), String> {
     if !lora.trained.is_empty() {
         saved_modules(config, lora)?;
     }
-    if let Some(stacked) = lora.targets.iter().find(|target| peft_module(target).is_none()) {
-        return Err(format!(
-            "adapters of a stacked layer ({stacked}): the library has q_proj, k_proj, .. apart"
-        ));
+    let family = config.model.transformer().and_then(family);
+    if let Some(target) = lora.targets.iter().find(|target| peft_module(family, target).is_none()) {
+        return Err(format!("adapters of `{target}`, which is no module of the library's class"));
     }
     if lora.base == LoraBase::Nf4 {
         return four_bit(config);

@@ -8,6 +8,7 @@ use super::body::{
     Body, Cache, Layer, Positions, call_layers, gradient_layout, require_gradients, uses_cache,
 };
 use super::layers::{Maker, activation};
+use super::norm::{Norm, NormClass};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -23,12 +24,6 @@ pub(super) struct Gpt2 {
     has_dropout: bool,
     /// Every n-th block is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
-}
-
-/// `nn.LayerNorm`
-struct Norm {
-    weight: Tensor,
-    bias: Tensor,
 }
 
 /// `Conv1D`: a weight [K, M] and a bias [M].
@@ -51,20 +46,6 @@ struct Block {
     dropout: Dropout,
 }
 
-impl Norm {
-    fn new(maker: Maker<'_>, channels: usize) -> Norm {
-        Norm { weight: maker.parameter(&[channels]), bias: maker.parameter(&[channels]) }
-    }
-
-    fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
-        functions::layer_norm(torch, x, &self.weight, &self.bias)
-    }
-
-    fn parameters(&self) -> [&Tensor; 2] {
-        [&self.weight, &self.bias]
-    }
-}
-
 impl Conv1d {
     fn new(maker: Maker<'_>, inner: usize, outer: usize) -> Conv1d {
         Conv1d { weight: maker.parameter(&[inner, outer]), bias: maker.parameter(&[outer]) }
@@ -74,8 +55,8 @@ impl Conv1d {
         functions::addmm(torch, &self.bias, x, &self.weight)
     }
 
-    fn parameters(&self) -> [&Tensor; 2] {
-        [&self.weight, &self.bias]
+    fn parameters(&self) -> impl Iterator<Item = Tensor> {
+        [&self.weight, &self.bias].into_iter().cloned()
     }
 }
 
@@ -88,7 +69,7 @@ impl Gpt2 {
         let positions = embedding.parameter(&[model.context, model.d_model]);
         let block = |index: usize| Rc::new(Block::new(maker(&format!("blocks.{index}")), model));
         let blocks = (0..model.layers).map(block).collect();
-        let norm = Norm::new(maker("head"), model.d_model);
+        let norm = Norm::new(maker("head"), NormClass::Layer, model.d_model);
         let has_dropout = model.dropout.embedding > 0.0;
         let checkpointed = super::checkpointed_layers(config);
         Gpt2 { tokens, positions, blocks, norm, has_dropout, checkpointed }
@@ -106,8 +87,8 @@ impl Body for Gpt2 {
 
     fn parameters(&self) -> Vec<Tensor> {
         let blocks = self.blocks.iter().flat_map(|block| block.parameters());
-        let tables = [&self.tokens, &self.positions].into_iter();
-        tables.chain(blocks).chain(self.norm.parameters()).cloned().collect()
+        let tables = [&self.tokens, &self.positions].into_iter().cloned();
+        tables.chain(blocks).chain(self.norm.parameters()).collect()
     }
 
     fn forward(&self, torch: &Torch, tokens: &Tensor, trains: bool) -> (Tensor, Option<Cache>) {
@@ -156,10 +137,10 @@ impl Block {
         let MlpActivation::Plain(activation) = model.activation else { unreachable!("checked: no gate") };
         let (channels, width) = (model.d_model, model.d_ff);
         Block {
-            first_norm: Norm::new(maker, channels),
+            first_norm: Norm::new(maker, NormClass::Layer, channels),
             qkv: Conv1d::new(maker, channels, 3 * channels),
             attention_out: Conv1d::new(maker, channels, channels),
-            second_norm: Norm::new(maker, channels),
+            second_norm: Norm::new(maker, NormClass::Layer, channels),
             up: Conv1d::new(maker, channels, width),
             down: Conv1d::new(maker, width, channels),
             activation,
@@ -169,11 +150,10 @@ impl Block {
         }
     }
 
-    fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        let attention = [&self.qkv, &self.attention_out].map(Conv1d::parameters);
-        let mlp = [&self.up, &self.down].map(Conv1d::parameters);
-        let norms = [&self.first_norm, &self.second_norm].map(Norm::parameters);
-        [norms[0], attention[0], attention[1], norms[1], mlp[0], mlp[1]].into_iter().flatten()
+    fn parameters(&self) -> impl Iterator<Item = Tensor> {
+        let attention = [&self.qkv, &self.attention_out].into_iter().flat_map(Conv1d::parameters);
+        let mlp = [&self.up, &self.down].into_iter().flat_map(Conv1d::parameters);
+        self.first_norm.parameters().chain(attention).chain(self.second_norm.parameters()).chain(mlp)
     }
 
     fn attention(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {

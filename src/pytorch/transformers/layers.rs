@@ -6,7 +6,7 @@ use crate::functions::{self, FourBitWeight};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Activation;
-use spec::RunConfig;
+use spec::{ModelFamily, RunConfig};
 
 /// `nn.Linear` or bitsandbytes' `Linear4bit`, or PEFT's `lora.Linear` or `lora.Linear4bit` around it.
 pub(super) struct Linear {
@@ -28,16 +28,21 @@ struct Adapter {
     has_dropout: bool,
 }
 
-/// The module in the library's classes that a target of adapters names.
-pub(crate) fn peft_module(target: &str) -> Option<&'static str> {
-    match target {
-        "attention.q" => Some("q_proj"),
-        "attention.k" => Some("k_proj"),
-        "attention.v" => Some("v_proj"),
-        "attention.out" => Some("o_proj"),
-        "mlp.gate" => Some("gate_proj"),
-        "mlp.up" => Some("up_proj"),
-        "mlp.out" => Some("down_proj"),
+/// The module in a family's class that a target of adapters names.
+pub(crate) fn peft_module(family: Option<ModelFamily>, target: &str) -> Option<&'static str> {
+    match (family, target) {
+        (Some(ModelFamily::Phi3), "attention.qkv") => Some("qkv_proj"),
+        (Some(ModelFamily::Phi3), "mlp.gate_up") => Some("gate_up_proj"),
+        (_, "attention.out") => Some("o_proj"),
+        (Some(ModelFamily::Starcoder2), "mlp.out") => Some("c_proj"),
+        (_, "mlp.out") => Some("down_proj"),
+        (Some(ModelFamily::Phi3), _) => None,
+        (_, "attention.q") => Some("q_proj"),
+        (_, "attention.k") => Some("k_proj"),
+        (_, "attention.v") => Some("v_proj"),
+        (Some(ModelFamily::Starcoder2), "mlp.up") => Some("c_fc"),
+        (_, "mlp.gate") => Some("gate_proj"),
+        (_, "mlp.up") => Some("up_proj"),
         _ => None,
     }
 }
@@ -70,9 +75,13 @@ impl<'a> Maker<'a> {
         Maker { torch, config, is_trained: !is_frozen, is_copied }
     }
 
-    /// The weight of a module outside blocks.
+    /// The weight of a module.
     pub(super) fn module(self, dims: &[usize]) -> ModuleWeight {
-        let weight = self.parameter(dims);
+        self.trained(self.parameter(dims))
+    }
+
+    /// A parameter of a module, or its trained copy beside adapters.
+    pub(super) fn trained(self, weight: Tensor) -> ModuleWeight {
         match self.is_copied {
             true => ModuleWeight { weight: self.torch.like(&weight).leaf(), _original: Some(weight) },
             false => ModuleWeight { weight, _original: None },
@@ -186,66 +195,17 @@ fn new_gelu(torch: &Torch, x: &Tensor) -> Tensor {
     functions::mul(torch, &half, &increased)
 }
 
-/// `LlamaRMSNorm`: in fp32, and back. x [.., C], weight [C]. Unlike in `functions::rms_norm`, the variance is a variable, which
-/// lives until the function returns.
-pub(super) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
-    let dtype = x.dtype();
-    let x = functions::cast(torch, x, DType::F32);
-    let variance = {
-        let squares = functions::power(torch, &x);
-        functions::mean_last(torch, &squares)
-    };
-    let normed = {
-        let rrms = {
-            let shifted = functions::add_number(torch, &variance);
-            functions::rsqrt(torch, &shifted)
-        };
-        functions::mul(torch, &x, &rrms)
-    };
-    drop(x);
-    let cast = functions::cast(torch, &normed, dtype);
-    functions::mul(torch, weight, &cast)
-}
-
-/// `GemmaRMSNorm`: the product with the weight, which is stored less one, is in fp32, too. Unlike in `functions::rms_norm`, the
-/// variable with the normed rows is assigned again, which releases them.
-pub(super) fn gemma_rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
-    let dtype = x.dtype();
-    let mut output = {
-        let x = functions::cast(torch, x, DType::F32);
-        let rrms = {
-            let shifted = {
-                let mean = {
-                    let squares = functions::power(torch, &x);
-                    functions::mean_last(torch, &squares)
-                };
-                functions::add_number(torch, &mean)
-            };
-            functions::rsqrt(torch, &shifted)
-        };
-        functions::mul(torch, &x, &rrms)
-    };
-    output = {
-        let scale = {
-            let weight = functions::cast(torch, weight, DType::F32);
-            functions::add_number(torch, &weight)
-        };
-        functions::mul(torch, &output, &scale)
-    };
-    functions::cast(torch, &output, dtype)
-}
-
-/// `LlamaRotaryEmbedding`: cosines and sines [T, D] in the dtype of the hidden states.
-pub(super) fn rotary_embedding(torch: &Torch, tokens: usize, head: usize, dtype: DType) -> [Tensor; 2] {
+/// `LlamaRotaryEmbedding`: cosines and sines [T, R] of R rotated channels in the dtype of the hidden states.
+pub(super) fn rotary_embedding(torch: &Torch, tokens: usize, rotated: usize, dtype: DType) -> [Tensor; 2] {
     let angles = |channels: usize| torch.empty(&[tokens, channels], DType::F32);
     let _frequencies = {
         let _positions = angles(1);
-        angles(head / 2)
+        angles(rotated / 2)
     };
-    let _embedding = angles(head);
+    let _embedding = angles(rotated);
     let [cos, sin] = [(); 2].map(|()| {
-        let _unscaled = angles(head);
-        angles(head)
+        let _unscaled = angles(rotated);
+        angles(rotated)
     });
     [&cos, &sin].map(|table| functions::cast(torch, table, dtype))
 }

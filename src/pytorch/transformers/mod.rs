@@ -4,10 +4,14 @@
 //! saves are not held a second time here.
 
 mod body;
+mod class;
 mod coverage;
 mod decoder;
 mod gpt2;
 mod layers;
+mod mlp;
+mod norm;
+mod projections;
 
 use std::rc::Rc;
 
