@@ -19,6 +19,8 @@ pub(crate) struct Heads {
     pub(crate) queries: usize,
     pub(crate) keys: usize,
     pub(crate) head: usize,
+    /// Whether queries are contiguous, and with them FlashAttention's output. Else they have the layout [B, T, H, D].
+    pub(crate) is_contiguous: bool,
 }
 
 impl Heads {
@@ -34,6 +36,11 @@ impl Heads {
     /// [B, G, T, D]
     pub(crate) fn key_shape(&self) -> Shape {
         Shape::new(&[self.batch, self.keys, self.sequence, self.head])
+    }
+
+    /// Whether FlashAttention's output is a copy as [B, T, H, D].
+    pub(crate) fn copies_flash_output(&self) -> bool {
+        self.is_contiguous && self.queries > 1
     }
 
     /// Channels per head of FlashAttention's accumulators.
@@ -164,7 +171,7 @@ fn unfused_attention(
         let [k, v] = [k, v].map(|x| interleaved(torch, x, heads));
         let products = {
             let k = scale(torch, &k);
-            let is_copied = heads.queries > 1 && heads.batch > 1;
+            let is_copied = heads.queries > 1 && heads.batch > 1 && !heads.is_contiguous;
             let q = if is_copied { copied(torch, &q) } else { q.clone() };
             bmm(torch, &q, &k, scores)
         };
@@ -241,6 +248,7 @@ fn flash_splits(torch: &Torch, heads: Heads) -> usize {
 }
 
 fn flash_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+    let _output = heads.copies_flash_output().then(|| torch.tensor(heads.query_shape(), dtype));
     let gradients = empty_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence.next_multiple_of(128));
     let _delta = torch.storage(rows);

@@ -269,6 +269,7 @@ impl Module {
             queries: heads.queries,
             keys: heads.keys,
             head: heads.head,
+            is_contiguous: false,
         }
     }
 

@@ -235,6 +235,8 @@ impl Attention {
             queries: self.heads,
             keys: self.kv_heads,
             head: self.head_dim,
+            // Phi-3 concatenates the rotated channels and the others.
+            is_contiguous: self.class == Class::Phi3,
         };
         let layout = |is_cached| gradient_layout(torch, heads, is_cached, x.dtype());
         let rotated = |is_cached| if self.rotates { Layout::Heads } else { layout(is_cached) };
@@ -254,8 +256,8 @@ impl Attention {
         let has_dropout = trains && self.has_dropout;
         let mut y =
             functions::scaled_dot_product_attention(torch, [&q, &k, &v], None, heads, true, has_dropout);
-        if self.class == Class::Phi3 && heads.queries > 1 && functions::is_flash(torch, dtype) {
-            // y.transpose(1, 2).contiguous(): FlashAttention's output has the layout of queries, here contiguous.
+        if heads.copies_flash_output() && functions::is_flash(torch, dtype) {
+            // y.transpose(1, 2).contiguous()
             y = functions::copied(torch, &y);
         }
         let channels = heads.queries * heads.head;

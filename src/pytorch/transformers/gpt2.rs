@@ -159,7 +159,7 @@ impl Block {
     fn attention(&self, torch: &Torch, x: &Tensor, cache: Option<&mut Cache>, trains: bool) -> Tensor {
         let &[batch, sequence, channels] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
         let (queries, head) = (self.heads, self.head_dim);
-        let heads = Heads { batch, sequence, queries, keys: queries, head };
+        let heads = Heads { batch, sequence, queries, keys: queries, head, is_contiguous: false };
         let by_head = |part: &Tensor, gradient: Layout| {
             functions::heads(torch, part, heads.query_shape().dims(), gradient)
         };
