@@ -128,7 +128,7 @@ fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     if model.sub_layers != SubLayers::Sequential {
         return not_covered("attention beside the feed-forward layer (sub_layers)");
     }
-    if model.rotated_channels() != model.head_dim {
+    if model.rotated_channels() != model.head_dim && !program.is_of_library() {
         return not_covered("rotation of a part of the channels (rotary.channels)");
     }
     if model.head_bias {

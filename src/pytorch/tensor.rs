@@ -38,7 +38,7 @@ impl DType {
 /// The memory of one request, released when the last reference to it is dropped.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    /// `None` for storages that a stopped recomputation does not reach, or without elements.
+    /// `None` for storages of no bytes, and those that a stopped recomputation does not reach.
     request: Option<u32>,
     sequence: Rc<RefCell<Sequence>>,
 }
@@ -48,9 +48,9 @@ impl Storage {
         bytes: u64,
         purpose: Purpose,
         sequence: &Rc<RefCell<Sequence>>,
-        is_reached: bool,
+        has_request: bool,
     ) -> Storage {
-        let request = (is_reached && bytes > 0).then(|| sequence.borrow_mut().request(bytes, purpose));
+        let request = has_request.then(|| sequence.borrow_mut().request(bytes, purpose));
         Storage { request, sequence: Rc::clone(sequence) }
     }
 }

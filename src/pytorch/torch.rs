@@ -126,7 +126,8 @@ impl Torch {
     }
 
     fn storage_for(&self, purpose: Purpose, bytes: u64) -> Rc<Storage> {
-        Rc::new(Storage::new(bytes, purpose, &self.sequence, !self.stopped.get()))
+        // A tensor without elements makes no request.
+        Rc::new(Storage::new(bytes, purpose, &self.sequence, bytes > 0 && !self.stopped.get()))
     }
 
     /// Calls a function. Its requests have this purpose.

@@ -182,11 +182,14 @@ fn runs() -> BTreeMap<(String, String), Run> {
     let of_library = [
         "transformers",
         "transformers-gpt",
+        "transformers-families",
+        "transformers-masks",
         "transformers-parallel",
         "transformers-drawn",
         "trainer",
         "trainer-drawn",
         "bitsandbytes-drawn",
+        "families-drawn",
     ];
     plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }

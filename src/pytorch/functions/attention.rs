@@ -39,6 +39,11 @@ impl Heads {
         Shape::new(&[self.batch, self.keys, self.sequence, self.head])
     }
 
+    /// Whether FlashAttention's output is a copy as [B, T, H, D].
+    pub(crate) fn copies_flash_output(&self) -> bool {
+        self.by_head && self.queries > 1
+    }
+
     /// Channels per head of FlashAttention's accumulators.
     fn flash_channels(&self) -> u64 {
         self.head.next_multiple_of(if self.head <= 128 { 32 } else { 64 }) as u64
@@ -241,7 +246,7 @@ fn flash_splits(torch: &Torch, heads: Heads) -> usize {
 
 fn flash_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
     // `out.contiguous()` of [B, T, H, D].
-    let _output = (heads.by_head && heads.queries > 1).then(|| torch.tensor(heads.query_shape(), dtype));
+    let _output = heads.copies_flash_output().then(|| torch.tensor(heads.query_shape(), dtype));
     let gradients = empty_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence.next_multiple_of(128));
     let _delta = torch.storage(rows);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::reduce::mean_of_all;
-use super::{cast, linear, matmul_output};
+use super::{converted, linear, matmul_output};
 use crate::coverage::NotCovered;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -126,8 +126,8 @@ impl FourBitWeight {
     /// products.
     pub(crate) fn linear(&self, torch: &Torch, x: &Tensor, bias: &RefCell<Option<Tensor>>) -> Tensor {
         let dtype = x.dtype();
-        let x = cast(torch, x, self.dtype);
-        let cast_bias = bias.borrow().as_ref().map(|bias| cast(torch, bias, self.dtype));
+        let x = converted(torch, x, self.dtype);
+        let cast_bias = bias.borrow().as_ref().map(|bias| converted(torch, bias, self.dtype));
         bias.replace(cast_bias.clone());
         let (weight, shape) = (self.clone(), x.shape());
         let node = torch.node(&[&x], &[], move |torch, _| vec![weight.input_gradient(torch, shape).into()]);
@@ -137,6 +137,6 @@ impl FourBitWeight {
             None => output,
         };
         // The variable x lives until the function returns.
-        cast(torch, &output, dtype)
+        converted(torch, &output, dtype)
     }
 }

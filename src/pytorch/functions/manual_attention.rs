@@ -119,8 +119,8 @@ impl Factors {
         let casts = [k, q].map(|x| cast(torch, x, self.dtype));
         // The cast of a single repeated head is a copy of its own.
         let is_copy = self.is_contiguous() || self.is_grouped() && k.dtype() != self.dtype;
-        let q = self.for_product(torch, &casts[1], false);
-        let k = self.for_product(torch, &casts[0], is_copy);
+        let q = self.for_product(torch, &casts[1], self.heads.by_head);
+        let k = self.for_product(torch, &casts[0], is_copy || self.heads.by_head && !self.is_grouped());
         let Heads { batch, queries, sequence, .. } = self.heads;
         bmm(torch, &q, &k, Shape::new(&[batch, queries, sequence, sequence]))
     }

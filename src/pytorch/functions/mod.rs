@@ -17,7 +17,7 @@ mod rotary;
 mod views;
 
 pub(crate) use attention::{Heads, is_flash, is_unfused, scaled_dot_product_attention};
-pub(crate) use cast::cast;
+pub(crate) use cast::{cast, converted};
 pub(crate) use dropout::dropout;
 pub(crate) use elementwise::{
     activation, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap,
@@ -30,7 +30,7 @@ pub(crate) use loss::cross_entropy;
 pub(crate) use manual_attention::{Eager, eager_attention, manual_attention, repeated};
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::{count, mean_of_rows, norm_of_all, norm_of_columns, norm_of_rows, sum_to};
-pub(crate) use rotary::rotate;
+pub(crate) use rotary::{rotate, rotate_part};
 pub(crate) use views::{
     Layout, chunk_rows, columns, concatenated, copied, expanded, full_slices, heads, joined, listed, slice,
     split,

@@ -16,6 +16,16 @@ pub(crate) fn rotate(torch: &Torch, x: &Tensor, cos: &Tensor, sin: &Tensor) -> T
     add(torch, &direct, &rotated)
 }
 
+/// `rotate` of the first R channels, as Phi-3 has it, of queries and keys. cos and sin [T, R].
+pub(crate) fn rotate_part(torch: &Torch, xs: [&Tensor; 2], cos: &Tensor, sin: &Tensor) -> [Tensor; 2] {
+    let rotated = cos.shape().last();
+    let parts = xs.map(|x| [columns(torch, x, rotated), columns(torch, x, x.shape().last() - rotated)]);
+    parts.each_ref().map(|[first, rest]| {
+        let first = rotate(torch, first, cos, sin);
+        joined(torch, [&first, rest])
+    })
+}
+
 /// `torch.cat((-x2, x1), -1)`
 fn rotate_half(torch: &Torch, x: &Tensor) -> Tensor {
     let [first, second] = [(); 2].map(|()| columns(torch, x, x.shape().last() / 2));

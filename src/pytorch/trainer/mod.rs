@@ -149,8 +149,7 @@ fn compute_loss(
     autocast: Option<DType>,
     trains: bool,
 ) -> Output {
-    let output =
-        torch.with_autocast(autocast, || model.forward(torch, batch.inputs(), Some(count), trains));
+    let output = torch.with_autocast(autocast, || model.forward(torch, batch.inputs(), Some(count), trains));
     // ConvertOutputsToFp32
     let converted = autocast.map(|_| functions::cast(torch, &output.logits, DType::F32));
     let Output { loss, logits } = output;

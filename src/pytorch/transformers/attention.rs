@@ -24,6 +24,8 @@ pub(super) struct Attending {
     queries: usize,
     keys: usize,
     head: usize,
+    /// Whether queries and keys lie in memory by head.
+    by_head: bool,
 }
 
 /// The dependence of gradients on what happens to a projection before attention.
@@ -46,6 +48,7 @@ impl Attending {
             queries: model.heads,
             keys: model.kv_heads,
             head: model.head_dim,
+            by_head: false,
         }
     }
 
@@ -54,10 +57,22 @@ impl Attending {
         Attending { upcasts: false, ..self }
     }
 
+    /// With queries and keys that lie in memory by head.
+    pub(super) fn with_layout_by_head(self, by_head: bool) -> Attending {
+        Attending { by_head, ..self }
+    }
+
     /// The sizes for x [B, T, C].
     pub(super) fn heads(&self, x: Shape) -> Heads {
         let &[batch, sequence, _] = x.dims() else { unreachable!("x is [B, T, C]") };
-        Heads { batch, sequence, queries: self.queries, keys: self.keys, head: self.head, by_head: false }
+        Heads {
+            batch,
+            sequence,
+            queries: self.queries,
+            keys: self.keys,
+            head: self.head,
+            by_head: self.by_head,
+        }
     }
 
     /// The layout of the gradient of a projection to [B, heads, T, D] of this dtype.
@@ -106,7 +121,14 @@ impl Attending {
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
         let &[batch, _, sequence, _] = q.shape().dims() else { unreachable!("q is [B, H, T, D]") };
-        let heads = Heads { batch, sequence, queries: self.queries, keys: self.keys, head: self.head, by_head: false };
+        let heads = Heads {
+            batch,
+            sequence,
+            queries: self.queries,
+            keys: self.keys,
+            head: self.head,
+            by_head: self.by_head,
+        };
         let has_dropout = trains && self.has_dropout;
         if self.is_eager {
             let mask = mask.expect("eager attention has a mask");
@@ -125,7 +147,12 @@ impl Attending {
             _ => ([q, k, v], heads),
         };
         let mask = mask.map(Tensor::shape);
-        let y = functions::scaled_dot_product_attention(torch, arguments, mask, heads, is_causal, has_dropout);
+        let mut y =
+            functions::scaled_dot_product_attention(torch, arguments, mask, heads, is_causal, has_dropout);
+        if heads.copies_flash_output() && is_causal && functions::is_flash(torch, y.dtype()) {
+            // y.transpose(1, 2).contiguous()
+            y = functions::copied(torch, &y);
+        }
         let joined = [heads.batch, heads.sequence, heads.queries * heads.head];
         (functions::heads(torch, &y, &joined, Layout::Tokens), None)
     }

@@ -36,6 +36,10 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
             | ModelFamily::Gemma
             | ModelFamily::Gemma2
             | ModelFamily::Gemma3
+            | ModelFamily::Olmo2
+            | ModelFamily::Olmo3
+            | ModelFamily::Phi3
+            | ModelFamily::Starcoder2
             | ModelFamily::GptNeox
             | ModelFamily::Phi
             | ModelFamily::Falcon
@@ -50,16 +54,21 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     if library.family == ModelFamily::Gemma3 && model.attention_softcap.is_some() {
         return not_covered("attention_softcap of Gemma 3, which the library's class ignores".to_owned());
     }
-    let is_parallel =
-        matches!(library.family, ModelFamily::GptNeox | ModelFamily::Phi | ModelFamily::Falcon);
+    let is_parallel = matches!(library.family, ModelFamily::GptNeox | ModelFamily::Phi | ModelFamily::Falcon);
     if is_parallel && config.strategy.attention == Attention::Materialized {
         return not_covered(format!("eager attention of the family `{}`", library.family.keyword()));
     }
     if is_parallel && options.attention_mask {
-        return not_covered(format!("torch_attention_mask = true with the family `{}`", library.family.keyword()));
+        return not_covered(format!(
+            "torch_attention_mask = true with the family `{}`",
+            library.family.keyword()
+        ));
     }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());
+    }
+    if library.family == ModelFamily::Phi3 && model.rotary.scaling.is_some() {
+        return not_covered("rotary.scaling, which the library's Phi-3 lacks".to_owned());
     }
     let strategy = &config.strategy;
     match strategy.recompute {

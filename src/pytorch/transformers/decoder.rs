@@ -1,20 +1,23 @@
-//! `LlamaModel`, and the models whose code differs from it by few lines: Mistral, Qwen 2, Qwen 3, SmolLM3, Granite and Gemma
-//! 1 to 3.
+//! `LlamaModel`, and the models whose code differs from it by few lines: Mistral, Qwen 2, Qwen 3, SmolLM3, Granite,
+//! Gemma 1 to 3, OLMo 2 and 3, Phi-3 and StarCoder2.
 //!
-//! B batch, T sequence, C channels, H query heads, G key and value heads, D channels per head.
+//! B batch, T sequence, C channels, H query heads, G key and value heads, D channels per head, R of them rotated.
 
 use std::rc::Rc;
 
 use super::attention::{Attending, Projection};
 use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
-use super::layers::{Linear, Maker, ModuleWeight, activation, gemma_rms_norm, rms_norm};
+use super::class::Class;
+use super::layers::{Maker, ModuleWeight};
 use super::masks::Masks;
+use super::mlp::Mlp;
+use super::norm::Norm;
+use super::projections::{Projected, Projections};
 use super::rotations::Rotations;
-use crate::functions::{self, Layout};
+use crate::functions;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use ops::{Activation, Shape};
-use spec::{MlpActivation, ModelFamily, NormPlacement, RunConfig, Transformer};
+use spec::{ModelFamily, NormPlacement, RunConfig, Transformer};
 
 pub(super) struct Decoder {
     /// [V, C]
@@ -22,11 +25,12 @@ pub(super) struct Decoder {
     /// The factor of embeddings.
     scale: Option<Scale>,
     layers: Vec<Rc<DecoderLayer>>,
-    /// [C]
-    norm: ModuleWeight,
+    norm: Norm,
     rotations: Rotations,
     class: Class,
     masks: Masks,
+    /// Whether embeddings have dropout (StarCoder2).
+    has_dropout: bool,
     /// Every n-th layer is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
 }
@@ -39,76 +43,28 @@ enum Scale {
     Buffer(Tensor),
 }
 
-/// The code of the model's class.
-#[derive(Clone, Copy, PartialEq)]
-enum Class {
-    Llama,
-    /// Results are scaled before they are added to the residual stream.
-    Granite,
-    /// Gemma 1 to 3.
-    Gemma,
-}
-
-impl Class {
-    fn of(family: Option<ModelFamily>) -> Class {
-        match family {
-            Some(ModelFamily::Granite) => Class::Granite,
-            Some(ModelFamily::Gemma | ModelFamily::Gemma2 | ModelFamily::Gemma3) => Class::Gemma,
-            _ => Class::Llama,
-        }
-    }
-
-    fn norm(self, torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
-        match self {
-            Class::Llama | Class::Granite => rms_norm(torch, x, weight),
-            Class::Gemma => gemma_rms_norm(torch, x, weight),
-        }
-    }
-
-    /// `residual + result`, or `residual + result * residual_multiplier`.
-    fn add(self, torch: &Torch, residual: &Tensor, result: &Tensor) -> Tensor {
-        match self {
-            Class::Llama | Class::Gemma => functions::add(torch, residual, result),
-            Class::Granite => functions::add(torch, residual, &functions::scale(torch, result)),
-        }
-    }
-
-    /// `gelu_pytorch_tanh`, Gemma's, is one operation, as GELU is.
-    fn activation(self, activation: Activation) -> Activation {
-        match (self, activation) {
-            (Class::Gemma, Activation::GeluTanh) => Activation::Gelu,
-            (_, activation) => activation,
-        }
-    }
-}
-
 /// `LlamaDecoderLayer`
 struct DecoderLayer {
     attention: Attention,
-    gate: Linear,
-    up: Linear,
-    down: Linear,
-    activation: Activation,
+    mlp: Mlp,
     class: Class,
-    input_norm: Tensor,
-    /// Before the MLP.
-    mlp_norm: Tensor,
-    /// Norms of the results of attention and MLP (Gemma 2 and 3).
-    result_norms: Option<[Tensor; 2]>,
+    /// The norm of attention, and that of the feed-forward layer.
+    norms: [Norm; 2],
+    /// Norms of their results beside those of their inputs (Gemma 2 and 3).
+    result_norms: [Option<Norm>; 2],
+    /// Whether results have dropout before they are added to the residual stream (Phi-3).
+    has_dropout: bool,
 }
 
 /// `LlamaAttention`
 struct Attention {
-    q: Linear,
-    k: Linear,
-    v: Linear,
-    o: Linear,
-    /// `q_norm` and `k_norm`, [D].
-    norms: Option<[Tensor; 2]>,
+    projections: Projections,
+    class: Class,
     /// Whether the layer rotates queries and keys.
     rotates: bool,
     attending: Attending,
-    class: Class,
+    /// Whether the output has dropout (StarCoder2).
+    has_output_dropout: bool,
 }
 
 impl Decoder {
@@ -123,22 +79,23 @@ impl Decoder {
         let embedding = maker("embedding").module(&[model.vocabulary, model.d_model]);
         let class = Class::of(family);
         let scale = match class {
-            Class::Llama => None,
             Class::Granite => Some(Scale::Number),
             Class::Gemma => Some(Scale::Buffer(torch.scalar(super::initial_dtype(config)))),
+            Class::Llama | Class::Olmo2 | Class::Phi3 | Class::Starcoder2 => None,
         };
         let layer =
             |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model, class, index));
         let layers = (0..model.layers).map(layer).collect();
-        let norm = maker("head").module(&[model.d_model]);
+        let norm = Norm::new(maker("head"), class.norm(), model.d_model);
         Decoder {
             embedding,
             scale,
             layers,
             norm,
-            rotations: Rotations::new(torch, model),
+            rotations: Rotations::new(torch, model, family),
             class,
             masks: Masks::new(config, model, family),
+            has_dropout: class == Class::Starcoder2 && model.dropout.embedding > 0.0,
             checkpointed: super::checkpointed_layers(config),
         }
     }
@@ -151,8 +108,7 @@ impl Body for Decoder {
 
     fn parameters(&self) -> Vec<Tensor> {
         let layers = self.layers.iter().flat_map(|layer| layer.parameters());
-        let [embedding, norm] = [&self.embedding, &self.norm].map(|module| module.weight.clone());
-        [embedding].into_iter().chain(layers).chain([norm]).collect()
+        [self.embedding.weight.clone()].into_iter().chain(layers).chain(self.norm.parameters()).collect()
     }
 
     fn forward(
@@ -174,52 +130,69 @@ impl Body for Decoder {
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
         let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let positions = Positions::new(torch, tokens.shape());
-        let dtype = embeddings.dtype();
-        let masks = self.masks.make(torch, &positions, padding, dtype, cache.is_some());
+        let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
+        let mut x = embeddings.clone();
+        if self.has_dropout && trains {
+            x = functions::dropout(torch, &x);
+        }
+        let dtype = self.class.rotary_dtype(x.dtype());
         let rotations = self.rotations.tables(torch, tokens.shape().last(), dtype);
         let arguments = |layer| Arguments {
             mask: masks.of_layer(layer),
             rotation: Some(rotations[self.rotations.of_layers[layer]].clone()),
             positions: Some(positions.tensor().clone()),
         };
-        let x = embeddings.clone();
         let x = call_layers(torch, &self.layers, x, arguments, checkpointed, cache.as_mut(), trains);
-        (self.class.norm(torch, &x, &self.norm.weight), cache)
+        (self.norm.forward(torch, &x), cache)
     }
 }
 
 impl DecoderLayer {
     fn new(maker: Maker<'_>, model: &Transformer, class: Class, index: usize) -> DecoderLayer {
-        let MlpActivation::Gate(activation) = model.activation else { unreachable!("checked: a gate") };
-        let (channels, width) = (model.d_model, model.d_ff);
+        let norm = || Norm::new(maker, class.norm(), model.d_model);
+        let is_sandwiched = model.norm_placement == NormPlacement::Sandwich;
         DecoderLayer {
             attention: Attention::new(maker, model, class, index),
-            gate: maker.linear("mlp.gate", channels, width, model.bias),
-            up: maker.linear("mlp.up", channels, width, model.bias),
-            down: maker.linear("mlp.out", width, channels, model.bias),
-            activation: class.activation(activation),
+            mlp: Mlp::new(maker, model, class),
             class,
-            input_norm: maker.parameter(&[channels]),
-            mlp_norm: maker.parameter(&[channels]),
-            result_norms: (model.norm_placement == NormPlacement::Sandwich)
-                .then(|| [(); 2].map(|()| maker.parameter(&[channels]))),
+            norms: [norm(), norm()],
+            result_norms: [(); 2].map(|()| is_sandwiched.then(norm)),
+            has_dropout: class == Class::Phi3 && model.dropout.residual > 0.0,
         }
     }
 
     fn parameters(&self) -> impl Iterator<Item = Tensor> {
-        let mlp = [&self.gate, &self.up, &self.down].into_iter().flat_map(Linear::parameters);
-        let norms = [&self.input_norm, &self.mlp_norm].into_iter().chain(self.result_norms.iter().flatten());
-        self.attention.parameters().chain(mlp).chain(norms.cloned())
+        let norms = self.norms.iter().chain(self.result_norms.iter().flatten()).flat_map(Norm::parameters);
+        self.attention.projections.parameters().chain(self.mlp.parameters()).chain(norms)
     }
 
-    /// `down_proj(act_fn(gate_proj(x)) * up_proj(x))`
-    fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
-        let product = {
-            let gate = activation(torch, self.gate.forward(torch, x, trains), self.activation);
-            let up = self.up.forward(torch, x, trains);
-            functions::mul(torch, &gate, &up)
+    /// The residual stream after the first or second sub-layer with its norms.
+    fn after(
+        &self,
+        torch: &Torch,
+        number: usize,
+        x: &Tensor,
+        trains: bool,
+        sub_layer: impl FnOnce(&Tensor) -> Tensor,
+    ) -> Tensor {
+        let norm = &self.norms[number];
+        let mut result = match self.class {
+            Class::Olmo2 => {
+                let output = sub_layer(x);
+                norm.forward(torch, &output)
+            }
+            _ => {
+                let normed = norm.forward(torch, x);
+                sub_layer(&normed)
+            }
         };
-        self.down.forward(torch, &product, trains)
+        if let Some(norm) = &self.result_norms[number] {
+            result = norm.forward(torch, &result);
+        }
+        match self.has_dropout && trains {
+            true => self.class.add(torch, x, &functions::dropout(torch, &result)),
+            false => self.class.add(torch, x, &result),
+        }
     }
 }
 
@@ -232,48 +205,29 @@ impl Layer for DecoderLayer {
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor {
-        let (mut attended, _weights) = {
-            let normed = self.class.norm(torch, x, &self.input_norm);
-            self.attention.forward(torch, &normed, arguments, cache, trains)
-        };
-        if let Some([norm, _]) = &self.result_norms {
-            attended = self.class.norm(torch, &attended, norm);
-        }
-        let x = self.class.add(torch, x, &attended);
-        drop(attended);
-        let mut output = {
-            let normed = self.class.norm(torch, &x, &self.mlp_norm);
-            self.mlp(torch, &normed, trains)
-        };
-        if let Some([_, norm]) = &self.result_norms {
-            output = self.class.norm(torch, &output, norm);
-        }
-        self.class.add(torch, &x, &output)
+        let mut _weights = None;
+        let x = self.after(torch, 0, x, trains, |x| {
+            let output;
+            (output, _weights) = self.attention.forward(torch, x, arguments, cache, trains);
+            output
+        });
+        self.after(torch, 1, &x, trains, |x| self.mlp.forward(torch, x, trains))
     }
 }
 
 impl Attention {
     fn new(maker: Maker<'_>, model: &Transformer, class: Class, index: usize) -> Attention {
-        let (channels, head_dim) = (model.d_model, model.head_dim);
-        let (queries, keys) = (model.heads * head_dim, model.kv_heads * head_dim);
         Attention {
-            q: maker.linear("attention.q", channels, queries, model.qkv_bias),
-            k: maker.linear("attention.k", channels, keys, model.qkv_bias),
-            v: maker.linear("attention.v", channels, keys, model.qkv_bias),
-            o: maker.linear("attention.out", queries, channels, model.bias),
-            norms: model.qk_norm.then(|| [(); 2].map(|()| maker.parameter(&[head_dim]))),
-            rotates: model.rotation_of(index).is_some(),
-            attending: Attending::new(maker.config(), model, index),
+            projections: Projections::new(maker, model, class),
             class,
+            rotates: model.rotation_of(index).is_some(),
+            // Phi-3 concatenates the rotated channels and the others.
+            attending: Attending::new(maker.config(), model, index).with_layout_by_head(class == Class::Phi3),
+            has_output_dropout: class == Class::Starcoder2 && model.dropout.residual > 0.0,
         }
     }
 
-    fn parameters(&self) -> impl Iterator<Item = Tensor> {
-        let linear = [&self.q, &self.k, &self.v, &self.o].into_iter().flat_map(Linear::parameters);
-        linear.chain(self.norms.iter().flatten().cloned())
-    }
-
-    /// x [B, T, C]
+    /// The output for x [B, T, C], and the weights of values that eager attention returns.
     fn forward(
         &self,
         torch: &Torch,
@@ -284,41 +238,23 @@ impl Attention {
     ) -> (Tensor, Option<Tensor>) {
         let heads = self.attending.heads(x.shape());
         let mask = arguments.mask.as_ref();
-        let layout = |part| {
-            let projection = Projection { part, is_rotated: self.rotates && part < 2 };
-            self.attending.layout(torch, projection, heads, [cache.is_some(), mask.is_some()], x.dtype())
-        };
-        // linear(x).view(B, T, -1, D).transpose(1, 2)
-        let project = |linear: &Linear, shape: Shape, norm: Option<&Tensor>, gradient: Layout| {
-            let y = functions::heads(torch, &linear.forward(torch, x, trains), shape.dims(), gradient);
-            match norm {
-                None => y,
-                Some(norm) => {
-                    let normed = rms_norm(torch, &y, norm);
-                    drop(y);
-                    functions::heads(torch, &normed, shape.dims(), Layout::Tokens)
-                }
-            }
-        };
-        let norms_by_head = self.norms.as_ref().filter(|_| self.class == Class::Gemma);
-        let norm = |part: usize| self.norms.as_ref().filter(|_| norms_by_head.is_none()).map(|norms| &norms[part]);
-        let mut q = project(&self.q, heads.query_shape(), norm(0), layout(0));
-        let mut k = project(&self.k, heads.key_shape(), norm(1), layout(1));
-        let v = project(&self.v, heads.key_shape(), None, layout(2));
-        if let Some([q_norm, k_norm]) = norms_by_head {
-            q = gemma_rms_norm(torch, &q, q_norm);
-            k = gemma_rms_norm(torch, &k, k_norm);
-        }
-        let [q, k] = match arguments.rotation.as_ref().filter(|_| self.rotates) {
-            None => [q, k],
-            Some([cos, sin]) => {
-                let (q, k) = (q, k);
-                [functions::rotate(torch, &q, cos, sin), functions::rotate(torch, &k, cos, sin)]
-            }
-        };
         let is_cached = cache.is_some();
+        let layouts = [0, 1, 2].map(|part| {
+            let projection = Projection { part, is_rotated: self.rotates && part < 2 };
+            self.attending.layout(torch, projection, heads, [is_cached, mask.is_some()], x.dtype())
+        });
+        let Projected { parts: [q, k, v], _stacked } =
+            self.projections.forward(torch, x, heads, layouts, trains);
+        let [q, k] = match self.rotates {
+            false => [q, k],
+            true => self.class.rotate(torch, [q, k], arguments.tables()),
+        };
         let qkv = self.attending.cached(torch, [q, k, v], cache);
-        let (y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
-        (self.o.forward(torch, &y, trains), weights)
+        let (mut y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
+        y = self.projections.out.forward(torch, &y, trains);
+        if self.has_output_dropout && trains {
+            y = functions::dropout(torch, &y);
+        }
+        (y, weights)
     }
 }

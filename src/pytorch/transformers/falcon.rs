@@ -1,7 +1,8 @@
 //! The layers of `FalconModel`. Its masks are tensors.
 
 use super::body::{Arguments, Cache, Layer};
-use super::layers::{Linear, Maker, Norm};
+use super::layers::{Linear, Maker};
+use super::norm::{Norm, NormClass};
 use super::parallel::{Mlp, ParallelLayer};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
@@ -61,7 +62,7 @@ impl ParallelLayer for FalconLayer {
             head_dim,
         };
         let mlp = Mlp::new(maker, model);
-        let norm = || Norm::new(maker, channels);
+        let norm = || Norm::new(maker, NormClass::Layer, channels);
         let norms = match model.sub_layers {
             SubLayers::ParallelSharedNorm => Norms::Shared(norm()),
             SubLayers::Parallel => Norms::Parallel { attention: norm(), mlp: norm() },
@@ -77,7 +78,7 @@ impl ParallelLayer for FalconLayer {
             Norms::Parallel { attention: first, mlp: second }
             | Norms::Sequential { mlp: first, attention: second } => vec![first, second],
         };
-        let norms = norms.into_iter().flat_map(Norm::parameters).cloned();
+        let norms = norms.into_iter().flat_map(Norm::parameters);
         attention.chain(self.mlp.parameters()).chain(norms).collect()
     }
 }

@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use super::attention::{Attending, Projection};
 use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
-use super::layers::{Maker, Norm, activation};
+use super::layers::{Maker, activation};
 use super::masks::Masks;
+use super::norm::{Norm, NormClass};
 use crate::functions::{self, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -54,8 +55,8 @@ impl Conv1d {
         functions::addmm(torch, &self.bias, x, &self.weight)
     }
 
-    fn parameters(&self) -> [&Tensor; 2] {
-        [&self.weight, &self.bias]
+    fn parameters(&self) -> impl Iterator<Item = Tensor> {
+        [&self.weight, &self.bias].into_iter().cloned()
     }
 }
 
@@ -68,7 +69,7 @@ impl Gpt2 {
         let positions = embedding.parameter(&[model.context, model.d_model]);
         let block = |index: usize| Rc::new(Block::new(maker(&format!("blocks.{index}")), model, index));
         let blocks = (0..model.layers).map(block).collect();
-        let norm = Norm::new(maker("head"), model.d_model);
+        let norm = Norm::new(maker("head"), NormClass::Layer, model.d_model);
         let has_dropout = model.dropout.embedding > 0.0;
         let checkpointed = super::checkpointed_layers(config);
         let masks = Masks::new(config, model, Some(ModelFamily::Gpt2));
@@ -87,8 +88,8 @@ impl Body for Gpt2 {
 
     fn parameters(&self) -> Vec<Tensor> {
         let blocks = self.blocks.iter().flat_map(|block| block.parameters());
-        let tables = [&self.tokens, &self.positions].into_iter();
-        tables.chain(blocks).chain(self.norm.parameters()).cloned().collect()
+        let tables = [&self.tokens, &self.positions].into_iter().cloned();
+        tables.chain(blocks).chain(self.norm.parameters()).collect()
     }
 
     fn forward(
@@ -147,10 +148,10 @@ impl Block {
         let MlpActivation::Plain(activation) = model.activation else { unreachable!("checked: no gate") };
         let (channels, width) = (model.d_model, model.d_ff);
         Block {
-            first_norm: Norm::new(maker, channels),
+            first_norm: Norm::new(maker, NormClass::Layer, channels),
             qkv: Conv1d::new(maker, channels, 3 * channels),
             attention_out: Conv1d::new(maker, channels, channels),
-            second_norm: Norm::new(maker, channels),
+            second_norm: Norm::new(maker, NormClass::Layer, channels),
             up: Conv1d::new(maker, channels, width),
             down: Conv1d::new(maker, width, channels),
             activation,
@@ -159,11 +160,10 @@ impl Block {
         }
     }
 
-    fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        let attention = [&self.qkv, &self.attention_out].map(Conv1d::parameters);
-        let mlp = [&self.up, &self.down].map(Conv1d::parameters);
-        let norms = [&self.first_norm, &self.second_norm].map(Norm::parameters);
-        [norms[0], attention[0], attention[1], norms[1], mlp[0], mlp[1]].into_iter().flatten()
+    fn parameters(&self) -> impl Iterator<Item = Tensor> {
+        let attention = [&self.qkv, &self.attention_out].into_iter().flat_map(Conv1d::parameters);
+        let mlp = [&self.up, &self.down].into_iter().flat_map(Conv1d::parameters);
+        self.first_norm.parameters().chain(attention).chain(self.second_norm.parameters()).chain(mlp)
     }
 
     fn attention(
@@ -181,11 +181,12 @@ impl Block {
             let is_cached_masked = [cache.is_some(), mask.is_some()];
             let [k, v, q] = [1, 2, 0].map(|part| {
                 let projection = Projection { part, is_rotated: false };
-                let layout = match self.attending.layout(torch, projection, heads, is_cached_masked, qkv.dtype()) {
-                    // A view that `cat`, the gradient of `split`, takes as it is.
-                    Layout::Channels => Layout::Tokens,
-                    layout => layout,
-                };
+                let layout =
+                    match self.attending.layout(torch, projection, heads, is_cached_masked, qkv.dtype()) {
+                        // A view that `cat`, the gradient of `split`, takes as it is.
+                        Layout::Channels => Layout::Tokens,
+                        layout => layout,
+                    };
                 functions::heads(torch, &parts[part], heads.query_shape().dims(), layout)
             });
             [q, k, v]

@@ -1,7 +1,8 @@
 //! The layers of `GPTNeoXModel`.
 
 use super::body::{Arguments, Cache, Layer};
-use super::layers::{Linear, Maker, Norm};
+use super::layers::{Linear, Maker};
+use super::norm::{Norm, NormClass};
 use super::parallel::{Mlp, ParallelLayer, attend};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
@@ -33,8 +34,8 @@ impl ParallelLayer for GptNeoxLayer {
     fn new(maker: Maker<'_>, model: &Transformer) -> GptNeoxLayer {
         let channels = model.d_model;
         GptNeoxLayer {
-            input_norm: Norm::new(maker, channels),
-            post_attention_norm: Norm::new(maker, channels),
+            input_norm: Norm::new(maker, NormClass::Layer, channels),
+            post_attention_norm: Norm::new(maker, NormClass::Layer, channels),
             attention: Attention {
                 qkv: maker.linear("attention.qkv", channels, 3 * channels, true),
                 dense: maker.linear("attention.out", channels, channels, true),
@@ -52,7 +53,7 @@ impl ParallelLayer for GptNeoxLayer {
     fn parameters(&self) -> Vec<Tensor> {
         let norms = [&self.input_norm, &self.post_attention_norm].into_iter().flat_map(Norm::parameters);
         let attention = [&self.attention.qkv, &self.attention.dense].into_iter().flat_map(Linear::parameters);
-        norms.cloned().chain(attention).chain(self.mlp.parameters()).collect()
+        norms.chain(attention).chain(self.mlp.parameters()).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::functions::{self, FourBitWeight};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Activation;
 use spec::{ModelFamily, RunConfig};
@@ -30,34 +30,35 @@ struct Adapter {
     has_dropout: bool,
 }
 
-/// The module in the library's class of a family that a target of adapters names.
+/// The module in a family's class that a target of adapters names.
 pub(crate) fn peft_module(family: Option<ModelFamily>, target: &str) -> Option<&'static str> {
-    let modules: &[(&str, &str)] = match family {
-        Some(ModelFamily::GptNeox | ModelFamily::Falcon) => &[
-            ("attention.qkv", "query_key_value"),
-            ("attention.out", "dense"),
-            ("mlp.up", "dense_h_to_4h"),
-            ("mlp.out", "dense_4h_to_h"),
-        ],
-        Some(ModelFamily::Phi) => &[
-            ("attention.q", "q_proj"),
-            ("attention.k", "k_proj"),
-            ("attention.v", "v_proj"),
-            ("attention.out", "dense"),
-            ("mlp.up", "fc1"),
-            ("mlp.out", "fc2"),
-        ],
-        _ => &[
-            ("attention.q", "q_proj"),
-            ("attention.k", "k_proj"),
-            ("attention.v", "v_proj"),
-            ("attention.out", "o_proj"),
-            ("mlp.gate", "gate_proj"),
-            ("mlp.up", "up_proj"),
-            ("mlp.out", "down_proj"),
-        ],
+    let separate = [("attention.q", "q_proj"), ("attention.k", "k_proj"), ("attention.v", "v_proj")];
+    let (input, others): (&[(&str, &str)], &[(&str, &str)]) = match family {
+        Some(ModelFamily::GptNeox | ModelFamily::Falcon) => (
+            &[("attention.qkv", "query_key_value")],
+            &[("attention.out", "dense"), ("mlp.up", "dense_h_to_4h"), ("mlp.out", "dense_4h_to_h")],
+        ),
+        Some(ModelFamily::Phi) => {
+            (&separate, &[("attention.out", "dense"), ("mlp.up", "fc1"), ("mlp.out", "fc2")])
+        }
+        Some(ModelFamily::Phi3) => (
+            &[("attention.qkv", "qkv_proj")],
+            &[("attention.out", "o_proj"), ("mlp.gate_up", "gate_up_proj"), ("mlp.out", "down_proj")],
+        ),
+        Some(ModelFamily::Starcoder2) => {
+            (&separate, &[("attention.out", "o_proj"), ("mlp.up", "c_fc"), ("mlp.out", "c_proj")])
+        }
+        _ => (
+            &separate,
+            &[
+                ("attention.out", "o_proj"),
+                ("mlp.gate", "gate_proj"),
+                ("mlp.up", "up_proj"),
+                ("mlp.out", "down_proj"),
+            ],
+        ),
     };
-    modules.iter().find(|(path, _)| *path == target).map(|(_, module)| *module)
+    input.iter().chain(others).find(|(path, _)| *path == target).map(|(_, module)| *module)
 }
 
 /// Makes the parameters of a layer.
@@ -92,13 +93,13 @@ impl<'a> Maker<'a> {
         self.config
     }
 
-    /// The weight of a module outside blocks.
+    /// The weight of a module.
     pub(super) fn module(self, dims: &[usize]) -> ModuleWeight {
         let [weight] = self.modules([dims]);
         weight
     }
 
-    /// The parameters of a module outside blocks.
+    /// The parameters of a module, or their trained copies beside adapters.
     pub(super) fn modules<const N: usize>(self, dims: [&[usize]; N]) -> [ModuleWeight; N] {
         dims.map(|dims| self.parameter(dims)).map(|weight| match self.is_copied {
             true => ModuleWeight { weight: self.torch.like(&weight).leaf(), _original: Some(weight) },
@@ -194,27 +195,6 @@ impl Linear {
     }
 }
 
-/// `nn.LayerNorm`
-pub(super) struct Norm {
-    weight: ModuleWeight,
-    bias: ModuleWeight,
-}
-
-impl Norm {
-    pub(super) fn new(maker: Maker<'_>, channels: usize) -> Norm {
-        let [weight, bias] = maker.modules([&[channels], &[channels]]);
-        Norm { weight, bias }
-    }
-
-    pub(super) fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
-        functions::layer_norm(torch, x, &self.weight.weight, &self.bias.weight)
-    }
-
-    pub(super) fn parameters(&self) -> [&Tensor; 2] {
-        [&self.weight.weight, &self.bias.weight]
-    }
-}
-
 /// `ACT2FN[..]`: GELU by tanh is `gelu_new`, which the library writes out.
 pub(super) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Tensor {
     match activation {
@@ -240,53 +220,4 @@ fn new_gelu(torch: &Torch, x: &Tensor) -> Tensor {
         functions::add_number(torch, &inner)
     };
     functions::mul(torch, &half, &increased)
-}
-
-/// `LlamaRMSNorm`: in fp32, and back. x [.., C], weight [C]. Unlike in `functions::rms_norm`, the variance is a variable, which
-/// lives until the function returns.
-pub(super) fn rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
-    let dtype = x.dtype();
-    let x = functions::cast(torch, x, DType::F32);
-    let variance = {
-        let squares = functions::power(torch, &x);
-        functions::mean_last(torch, &squares)
-    };
-    let normed = {
-        let rrms = {
-            let shifted = functions::add_number(torch, &variance);
-            functions::rsqrt(torch, &shifted)
-        };
-        functions::mul(torch, &x, &rrms)
-    };
-    drop(x);
-    let cast = functions::cast(torch, &normed, dtype);
-    functions::mul(torch, weight, &cast)
-}
-
-/// `GemmaRMSNorm`: the product with the weight, which is stored less one, is in fp32, too. Unlike in `functions::rms_norm`, the
-/// variable with the normed rows is assigned again, which releases them.
-pub(super) fn gemma_rms_norm(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
-    let dtype = x.dtype();
-    let mut output = {
-        let x = functions::cast(torch, x, DType::F32);
-        let rrms = {
-            let shifted = {
-                let mean = {
-                    let squares = functions::power(torch, &x);
-                    functions::mean_last(torch, &squares)
-                };
-                functions::add_number(torch, &mean)
-            };
-            functions::rsqrt(torch, &shifted)
-        };
-        functions::mul(torch, &x, &rrms)
-    };
-    output = {
-        let scale = {
-            let weight = functions::cast(torch, weight, DType::F32);
-            functions::add_number(torch, &weight)
-        };
-        functions::mul(torch, &output, &scale)
-    };
-    functions::cast(torch, &output, dtype)
 }

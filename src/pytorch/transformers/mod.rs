@@ -5,6 +5,7 @@
 
 mod attention;
 mod body;
+mod class;
 mod coverage;
 mod decoder;
 mod falcon;
@@ -12,9 +13,12 @@ mod gpt2;
 mod gpt_neox;
 mod layers;
 mod masks;
-mod rotations;
+mod mlp;
+mod norm;
 mod parallel;
 mod phi;
+mod projections;
+mod rotations;
 
 use std::rc::Rc;
 

@@ -6,8 +6,9 @@
 use std::rc::Rc;
 
 use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
-use super::layers::{Linear, Maker, ModuleWeight, Norm, activation};
+use super::layers::{Linear, Maker, ModuleWeight, activation};
 use super::masks::Masks;
+use super::norm::{Norm, NormClass};
 use super::rotations::Rotations;
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
@@ -49,8 +50,8 @@ impl<L: ParallelLayer> ParallelDecoder<L> {
         let embedding = maker("embedding").module(&[model.vocabulary, model.d_model]);
         let layer = |index: usize| Rc::new(L::new(maker(&format!("blocks.{index}")), model));
         let layers = (0..model.layers).map(layer).collect();
-        let norm = || Norm::new(maker("head"), model.d_model);
-        let rotations = || Rotations::new(torch, model);
+        let norm = || Norm::new(maker("head"), NormClass::Layer, model.d_model);
+        let rotations = || Rotations::new(torch, model, super::family(model));
         let (norm, rotations) = if L::ROTARY_BEFORE_NORM {
             let rotations = rotations();
             (norm(), rotations)
@@ -60,15 +61,7 @@ impl<L: ParallelLayer> ParallelDecoder<L> {
         let masks = Masks::new(config, model, super::family(model));
         let has_dropout = model.dropout.embedding > 0.0;
         let checkpointed = super::checkpointed_layers(config);
-        ParallelDecoder {
-            embedding,
-            layers,
-            norm,
-            rotations,
-            masks,
-            has_dropout,
-            checkpointed,
-        }
+        ParallelDecoder { embedding, layers, norm, rotations, masks, has_dropout, checkpointed }
     }
 }
 
@@ -79,7 +72,7 @@ impl<L: ParallelLayer + 'static> Body for ParallelDecoder<L> {
 
     fn parameters(&self) -> Vec<Tensor> {
         let layers = self.layers.iter().flat_map(|layer| layer.parameters());
-        let norm = self.norm.parameters().map(Tensor::clone);
+        let norm = self.norm.parameters();
         [self.embedding.weight.clone()].into_iter().chain(layers).chain(norm).collect()
     }
 

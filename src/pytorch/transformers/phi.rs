@@ -2,7 +2,8 @@
 
 use super::attention::gradient_layout;
 use super::body::{Arguments, Cache, Layer};
-use super::layers::{Linear, Maker, Norm};
+use super::layers::{Linear, Maker};
+use super::norm::{Norm, NormClass};
 use super::parallel::{Mlp, ParallelLayer, attend};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
@@ -51,7 +52,7 @@ impl ParallelLayer for PhiLayer {
                 has_dropout: model.dropout.attention > 0.0,
             },
             mlp: Mlp::new(maker, model),
-            input_norm: Norm::new(maker, channels),
+            input_norm: Norm::new(maker, NormClass::Layer, channels),
             dropout: model.dropout,
         }
     }
@@ -59,7 +60,7 @@ impl ParallelLayer for PhiLayer {
     fn parameters(&self) -> Vec<Tensor> {
         let Attention { q, k, v, dense, .. } = &self.attention;
         let attention = [q, k, v, dense].into_iter().flat_map(Linear::parameters);
-        let norm = self.input_norm.parameters().map(Tensor::clone);
+        let norm = self.input_norm.parameters();
         attention.chain(self.mlp.parameters()).chain(norm).collect()
     }
 }

@@ -1,15 +1,15 @@
 //! The rotary position embeddings of the library's decoders.
 //!
-//! T sequence, D rotated channels per head.
+//! T sequence, R rotated channels per head.
 
 use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use spec::Transformer;
+use spec::{ModelFamily, Transformer};
 
-/// `LlamaRotaryEmbedding`, or Gemma 3's with a rotation for each kind of layers.
+/// `LlamaRotaryEmbedding`, or that of Gemma 3 and OLMo 3 with a rotation for each kind of layers.
 pub(super) struct Rotations {
-    /// For each rotation: `inv_freq` and its copy, [D/2].
+    /// For each rotation: `inv_freq` and its copy, [R/2].
     frequencies: Vec<[Tensor; 2]>,
     /// The rotation of each layer.
     pub(super) of_layers: Vec<usize>,
@@ -17,10 +17,11 @@ pub(super) struct Rotations {
 }
 
 impl Rotations {
-    pub(super) fn new(torch: &Torch, model: &Transformer) -> Rotations {
+    pub(super) fn new(torch: &Torch, model: &Transformer, family: Option<ModelFamily>) -> Rotations {
         let has_window = |layer: &usize| model.window_of(*layer).is_some();
         let windowed = (0..model.layers).filter(has_window).count();
-        let is_mixed = model.rotary.window_base.is_some() && windowed > 0 && windowed < model.layers;
+        let is_by_kind = matches!(family, Some(ModelFamily::Gemma3 | ModelFamily::Olmo3));
+        let is_mixed = is_by_kind && windowed > 0 && windowed < model.layers;
         let of_layer = |layer| usize::from(is_mixed && has_window(&layer));
         let channels = model.rotated_channels();
         let frequencies = || [(); 2].map(|()| torch.empty(&[channels / 2], DType::F32));
@@ -31,7 +32,7 @@ impl Rotations {
         }
     }
 
-    /// Cosines and sines [T, D] of each rotation, in the dtype of the hidden states.
+    /// Cosines and sines [T, R] of each rotation, in the dtype of the hidden states.
     pub(super) fn tables(&self, torch: &Torch, tokens: usize, dtype: DType) -> Vec<[Tensor; 2]> {
         self.frequencies.iter().map(|_| tables(torch, tokens, self.channels, dtype)).collect()
     }

@@ -4,6 +4,7 @@
     python3 draw.py --transformers SEED COUNT > transformers-drawn.toml
     python3 draw.py --trainer SEED COUNT > trainer-drawn.toml
     python3 draw.py --bitsandbytes SEED COUNT > bitsandbytes-drawn.toml
+    python3 draw.py --families SEED COUNT > families-drawn.toml
 
 Equal arguments give equal programs.
 """
@@ -232,6 +233,39 @@ class LibraryDraw(Draw):
         return settings, strategy
 
 
+class FamiliesDraw(LibraryDraw):
+    """One program with a class of the library that differs from Llama's."""
+
+    TARGETS = {"phi3": ["qkv_proj", "down_proj"], "starcoder2": ["c_fc", "c_proj"]}
+
+    def model(self):
+        model = super().model()
+        while model["family"] == "gpt2":
+            model = super().model()
+        for key in ("qkv_bias", "qk_norm"):
+            model.pop(key, None)
+        model |= {"family": self.one("olmo2", "phi3", "starcoder2"), "bias": False}
+        if model["family"] == "olmo2":
+            model |= {"norm_placement": "output", "qk_norm": True, "qk_norm_over": "all_heads"}
+        elif model["family"] == "starcoder2":
+            model |= {"norm": "layer", "bias": self.chance(0.8), "activation": self.one("gelu_tanh", "gelu_tanh", "gelu", "relu")}
+        elif self.chance(0.5):
+            model["rotary"] = {"channels": 2 * self.random.randint(1, model["d_model"] // model["heads"] // 2 - 1)}
+        if model["family"] != "olmo2" and self.chance(0.5):
+            dropout = self.one({"residual": 0.1}, {"attention": 0.1, "residual": 0.2})
+            model["dropout"] = dropout | ({"embedding": 0.1} if model["family"] == "starcoder2" and self.chance(0.5) else {})
+        return model
+
+    def program(self):
+        settings, strategy = super().program()
+        family = json.loads(settings["model.transformer.family"])
+        if "lora" in strategy and "gate_proj" in strategy["lora"]["targets"]:
+            strategy["lora"]["targets"] = self.TARGETS.get(family, ["gate_proj", "down_proj"])
+        if "lora" in strategy and "q_proj" in strategy["lora"]["targets"] and family == "phi3":
+            strategy["lora"]["targets"] = ["qkv_proj", "o_proj"]
+        return settings, strategy
+
+
 class TrainerDraw(LibraryDraw):
     """One program with the library's Trainer."""
 
@@ -303,7 +337,8 @@ class BitsandbytesDraw(TrainerDraw):
         return settings, strategy
 
 
-PROGRAMS = {"--transformers": LibraryDraw, "--trainer": TrainerDraw, "--bitsandbytes": BitsandbytesDraw}
+DIALECTS = {"bitsandbytes": "trainer", "families": "transformers"}
+PROGRAMS = {"--transformers": LibraryDraw, "--trainer": TrainerDraw, "--bitsandbytes": BitsandbytesDraw, "--families": FamiliesDraw}
 
 
 def toml(value):
@@ -319,7 +354,7 @@ def main():
     program = arguments[0].removeprefix("--") if draw is not Draw else None
     print(BASE.format(arguments=" ".join(arguments), name=f"{program}-drawn" if program else "drawn"), end="")
     if program:
-        print(LIBRARY.format(program="trainer" if program == "bitsandbytes" else program), end="")
+        print(LIBRARY.format(program=DIALECTS.get(program, program)), end="")
     for number in range(1, count + 1):
         settings, strategy = draw(f"{seed}/{number}").program()
         print(f"\n[strategies.drawn-{number}]")

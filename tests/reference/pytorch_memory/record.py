@@ -34,11 +34,14 @@ OLD_CARDS = {"v100": "v100-16gb", "p100": "p100-16gb"}
 OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
-EXPERIMENTS = ["gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "transformers-parallel", "trainer"]
-SAMPLED = ["gpt", "llama", "padded", "transformers", "transformers-gpt", "transformers-parallel", "trainer"]
-DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn"]
+EXPERIMENTS = [
+    "gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "transformers-families", "transformers-masks",
+    "transformers-parallel", "trainer",
+]  # fmt: skip
+SAMPLED = [experiment for experiment in EXPERIMENTS if experiment != "large"]
+DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn"]
 # Begin the names of experiments with the transformers library.
-LIBRARY = ("transformers", "trainer", "bitsandbytes")
+LIBRARY = ("transformers", "trainer", "bitsandbytes", "families")
 
 # Keys of [plan] that change the script.
 OPTIONS = {

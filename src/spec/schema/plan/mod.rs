@@ -14,8 +14,15 @@ use crate::schema::optimizer::Optimizer;
 use crate::schema::resolved::RunConfig;
 use crate::schema::strategy::{LoraBase, OptimizerState};
 
-pub(crate) const PLAN_KEYS: &[&str] =
-    &["as", "torch_version", "torch_program", "torch_optimizer", "torch_checkpoint", "torch_attention_mask", "alloc_conf"];
+pub(crate) const PLAN_KEYS: &[&str] = &[
+    "as",
+    "torch_version",
+    "torch_program",
+    "torch_optimizer",
+    "torch_checkpoint",
+    "torch_attention_mask",
+    "alloc_conf",
+];
 
 keywords! {
     /// The program whose memory is shown.
@@ -201,8 +208,10 @@ impl PlanKeys {
         let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
         let mask = self.torch_options.attention_mask.then(|| "attention masks".to_owned());
         let settings = (self.alloc_conf != AllocConf::default()).then(|| self.alloc_conf.to_string());
-        let differences: Vec<String> =
-            [library, peft, bitsandbytes, optimizer, checkpoint, mask, settings].into_iter().flatten().collect();
+        let differences: Vec<String> = [library, peft, bitsandbytes, optimizer, checkpoint, mask, settings]
+            .into_iter()
+            .flatten()
+            .collect();
         let version = self.torch_version.keyword();
         match differences.is_empty() {
             true => format!("PyTorch {version}"),
@@ -244,12 +253,7 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
             Accepts::value(checkpoints.expected()),
             Some("`\"non-reentrant\"`"),
         ),
-        DeclaredKey::new(
-            "torch_attention_mask",
-            mask,
-            Accepts::value(Boolean.expected()),
-            Some("`false`"),
-        ),
+        DeclaredKey::new("torch_attention_mask", mask, Accepts::value(Boolean.expected()), Some("`false`")),
         DeclaredKey::new("alloc_conf", conf, Accepts::value(AllocConfText.expected()), Some("`\"off\"`")),
     ]
 }

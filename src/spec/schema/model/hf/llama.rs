@@ -53,8 +53,14 @@ const SMOLLM3: FamilyDefaults = FamilyDefaults {
     base: 2_000_000.0,
     ..LLAMA
 };
-const PHI3: FamilyDefaults =
-    FamilyDefaults { vocabulary: 32_064, d_model: 3072, d_ff: 8192, positions: PHI3_POSITIONS, ..LLAMA };
+const PHI3: FamilyDefaults = FamilyDefaults {
+    vocabulary: 32_064,
+    d_model: 3072,
+    d_ff: 8192,
+    positions: PHI3_POSITIONS,
+    partial: Some(1.0),
+    ..LLAMA
+};
 const PHI3_POSITIONS: usize = 4096;
 const STARCODER2: FamilyDefaults = FamilyDefaults {
     vocabulary: 49_152,

@@ -215,6 +215,7 @@ fn fields(model: &Transformer, family: ModelFamily) -> Option<Map<String, Value>
                 }),
                 ModelFamily::Phi3 => json!({
                     "sliding_window": model.window,
+                    "partial_rotary_factor": rotated_share(model),
                     "resid_pdrop": model.dropout.residual,
                 }),
                 ModelFamily::Starcoder2 => json!({
@@ -371,7 +372,8 @@ mod tests {
                 &plain(),
                 &json!({ "sliding_window": 64, "use_sliding_window": true, "max_window_layers": 0 }),
             ),
-            ModelFamily::Mixtral | ModelFamily::Olmoe | ModelFamily::Phi3 => plain(),
+            ModelFamily::Mixtral | ModelFamily::Olmoe => plain(),
+            ModelFamily::Phi3 => with(&plain(), &json!({ "partial_rotary_factor": 0.75 })),
             ModelFamily::Qwen3Moe => {
                 with(&plain(), &json!({ "sliding_window": 64, "use_sliding_window": true }))
             }
