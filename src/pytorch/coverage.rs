@@ -114,10 +114,9 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
 /// Checks the keys of the model whose operations have no recorded requests.
 fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     let Some(model) = config.model.transformer() else { return Ok(()) };
-    // Blocks of the script differ by their masks.
-    let has_windows = model.window.is_some_and(|window| window < model.context);
-    if model.window_attention_scale.is_some() && !has_windows {
-        return not_covered("window_attention_scale with windows of the whole context");
+    let has_short_lengths = config.lengths.as_ref().is_some_and(|lengths| lengths.distinct().contains(&1));
+    if model.context == 1 || has_short_lengths {
+        return not_covered("samples of one token, whose transposed views are contiguous");
     }
     if model.experts.is_some() {
         return not_covered("mixtures of experts, whose memory depends on the routing");
@@ -125,10 +124,15 @@ fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     if program.is_of_library() {
         return Ok(());
     }
+    // Blocks of the script differ by their masks.
+    let has_windows = model.window.is_some_and(|window| window < model.context);
+    if model.window_attention_scale.is_some() && !has_windows {
+        return not_covered("window_attention_scale with windows of the whole context");
+    }
     if model.sub_layers != SubLayers::Sequential {
         return not_covered("attention beside the feed-forward layer (sub_layers)");
     }
-    if model.rotated_channels() != model.head_dim && !program.is_of_library() {
+    if model.rotated_channels() != model.head_dim {
         return not_covered("rotation of a part of the channels (rotary.channels)");
     }
     if model.head_bias {

@@ -193,7 +193,7 @@ impl Recorder {
         });
     }
 
-    /// What PyTorch records of an entry, with its time.
+    /// PyTorch's actions for an entry, with their time.
     fn actions<'a>(
         &self,
         (time, entry): (usize, &'a Entry),

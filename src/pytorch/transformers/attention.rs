@@ -24,11 +24,11 @@ pub(super) struct Attending {
     queries: usize,
     keys: usize,
     head: usize,
-    /// Whether queries and keys lie in memory by head.
+    /// Whether queries lie in memory by head, [B, H, T, D].
     by_head: bool,
 }
 
-/// The dependence of gradients on what happens to a projection before attention.
+/// The properties of a projection that determine the layout of its gradient.
 #[derive(Clone, Copy)]
 pub(super) struct Projection {
     /// 0, 1 or 2: queries, keys, values.
@@ -57,7 +57,7 @@ impl Attending {
         Attending { upcasts: false, ..self }
     }
 
-    /// With queries and keys that lie in memory by head.
+    /// With queries that lie in memory by head, or not.
     pub(super) fn with_layout_by_head(self, by_head: bool) -> Attending {
         Attending { by_head, ..self }
     }

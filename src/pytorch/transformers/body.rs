@@ -1,4 +1,4 @@
-//! What the library's decoders share: the class without its head.
+//! Shared parts of the library's decoders: the class without its head.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! What differs between the classes that share Llama's code.
+//! Differences between the classes with Llama's code.
 
 use super::norm::NormClass;
 use crate::functions;

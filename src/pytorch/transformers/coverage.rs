@@ -21,9 +21,6 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     let Some(library) = model.hf_configuration() else {
         return not_covered(format!("a model that no class of transformers {TRANSFORMERS_VERSION} has"));
     };
-    if library.family == ModelFamily::GptNeo {
-        return not_covered("GPT-Neo, whose class has only attention written out".to_owned());
-    }
     if !matches!(
         library.family,
         ModelFamily::Gpt2
@@ -66,9 +63,6 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());
-    }
-    if library.family == ModelFamily::Phi3 && model.rotary.scaling.is_some() {
-        return not_covered("rotary.scaling, which the library's Phi-3 lacks".to_owned());
     }
     let strategy = &config.strategy;
     match strategy.recompute {
@@ -120,7 +114,7 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
         return not_covered("an 8-bit base (bitsandbytes' LLM.int8())");
     }
     if !lora.trained.is_empty() {
-        saved_modules(config, lora)?;
+        check_saved_modules(config, lora)?;
     }
     if let Some(target) = lora.targets.iter().find(|target| peft_module(Some(family), target).is_none()) {
         return Err(format!("adapters of `{target}`, which is no module of the library's class"));
@@ -131,7 +125,7 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
         );
     }
     if lora.base == LoraBase::Nf4 {
-        return four_bit(config);
+        return check_four_bit(config);
     }
     let is_of_one_dtype = lora.tables.is_none_or(|tables| dtype_of(tables.dtype()) == dtype(config))
         && (lora.tables.is_some() || dtype_of(strategy.params.dtype()) == dtype(config));
@@ -149,7 +143,7 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
 }
 
 /// Checks the layers that are trained beside adapters.
-fn saved_modules(config: &RunConfig, lora: &Lora) -> Result<(), String> {
+fn check_saved_modules(config: &RunConfig, lora: &Lora) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let is_outside_blocks = |layer: &String| matches!(layer.as_str(), "embedding" | "head");
     if !lora.trained.iter().all(is_outside_blocks) {
@@ -169,7 +163,7 @@ fn saved_modules(config: &RunConfig, lora: &Lora) -> Result<(), String> {
 }
 
 /// Checks the dtypes of a model with a base in four bits, its adapters and its other layers.
-fn four_bit(config: &RunConfig) -> Result<(), String> {
+fn check_four_bit(config: &RunConfig) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if adapter_dtype(config) != DType::F32 {

@@ -1,4 +1,4 @@
-//! The layers of `FalconModel`. Its masks are tensors.
+//! The layers of `FalconModel`, which always makes a mask, so that its attention is never FlashAttention.
 
 use super::body::{Arguments, Cache, Layer};
 use super::layers::{Linear, Maker};
@@ -12,7 +12,7 @@ use spec::{SubLayers, Transformer};
 
 /// `FalconDecoderLayer`
 pub(super) struct FalconLayer {
-    attention: Attention,
+    attention: FalconAttention,
     mlp: Mlp,
     norms: Norms,
 }
@@ -25,7 +25,7 @@ enum Norms {
 }
 
 /// `FalconAttention`
-struct Attention {
+struct FalconAttention {
     qkv: Linear,
     dense: Linear,
     stacking: Stacking,
@@ -53,7 +53,7 @@ impl ParallelLayer for FalconLayer {
             (false, _) => Stacking::Heads,
         };
         let rows = (model.heads + 2 * model.kv_heads) * head_dim;
-        let attention = Attention {
+        let attention = FalconAttention {
             qkv: maker.linear("attention.qkv", channels, rows, model.bias),
             dense: maker.linear("attention.out", channels, channels, model.bias),
             stacking,
@@ -117,7 +117,7 @@ impl Layer for FalconLayer {
     }
 }
 
-impl Attention {
+impl FalconAttention {
     /// x [B, T, C]
     fn forward(
         &self,

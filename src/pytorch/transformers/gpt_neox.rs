@@ -13,7 +13,7 @@ use spec::{Dropout, SubLayers, Transformer};
 pub(super) struct GptNeoxLayer {
     input_norm: Norm,
     post_attention_norm: Norm,
-    attention: Attention,
+    attention: GptNeoxAttention,
     mlp: Mlp,
     /// `use_parallel_residual`
     is_parallel: bool,
@@ -21,7 +21,7 @@ pub(super) struct GptNeoxLayer {
 }
 
 /// `GPTNeoXAttention`
-struct Attention {
+struct GptNeoxAttention {
     qkv: Linear,
     dense: Linear,
     heads: usize,
@@ -36,7 +36,7 @@ impl ParallelLayer for GptNeoxLayer {
         GptNeoxLayer {
             input_norm: Norm::new(maker, NormClass::Layer, channels),
             post_attention_norm: Norm::new(maker, NormClass::Layer, channels),
-            attention: Attention {
+            attention: GptNeoxAttention {
                 qkv: maker.linear("attention.qkv", channels, 3 * channels, true),
                 dense: maker.linear("attention.out", channels, channels, true),
                 heads: model.heads,
@@ -93,7 +93,7 @@ impl Layer for GptNeoxLayer {
     }
 }
 
-impl Attention {
+impl GptNeoxAttention {
     /// x [B, T, C]
     fn forward(
         &self,

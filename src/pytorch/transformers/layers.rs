@@ -30,7 +30,7 @@ struct Adapter {
     has_dropout: bool,
 }
 
-/// The module in a family's class that a target of adapters names.
+/// The module of a family's class for a target of adapters.
 pub(crate) fn peft_module(family: Option<ModelFamily>, target: &str) -> Option<&'static str> {
     let separate = [("attention.q", "q_proj"), ("attention.k", "k_proj"), ("attention.v", "v_proj")];
     let (input, others): (&[(&str, &str)], &[(&str, &str)]) = match family {

@@ -85,7 +85,7 @@ impl MadeMasks<'_> {
     }
 }
 
-/// What a mask hides beside later tokens.
+/// The masked keys besides later tokens.
 #[derive(Clone, Copy)]
 struct Pattern<'a> {
     has_window: bool,

@@ -12,14 +12,14 @@ use spec::{MlpActivation, Transformer};
 
 pub(super) struct Mlp {
     /// The layers from C to F channels.
-    inputs: Inputs,
+    inputs: InputLayers,
     down: Linear,
     activation: Activation,
     /// Whether the output has dropout.
     has_dropout: bool,
 }
 
-enum Inputs {
+enum InputLayers {
     /// `gate_proj` and `up_proj`
     Gate(Box<[Linear; 2]>),
     /// `gate_up_proj` (Phi-3)
@@ -33,13 +33,14 @@ impl Mlp {
         let (channels, width) = (model.d_model, model.d_ff);
         let into = |path: &str, width: usize| maker.linear(path, channels, width, model.bias);
         let (inputs, activation) = match model.activation {
-            MlpActivation::Plain(activation) => (Inputs::Plain(into("mlp.up", width)), activation),
+            MlpActivation::Plain(activation) => (InputLayers::Plain(into("mlp.up", width)), activation),
             MlpActivation::Gate(activation) if class == Class::Phi3 => {
-                (Inputs::Stacked(into("mlp.gate_up", 2 * width)), activation)
+                (InputLayers::Stacked(into("mlp.gate_up", 2 * width)), activation)
             }
-            MlpActivation::Gate(activation) => {
-                (Inputs::Gate(Box::new(["mlp.gate", "mlp.up"].map(|path| into(path, width)))), activation)
-            }
+            MlpActivation::Gate(activation) => (
+                InputLayers::Gate(Box::new(["mlp.gate", "mlp.up"].map(|path| into(path, width)))),
+                activation,
+            ),
         };
         Mlp {
             inputs,
@@ -51,8 +52,8 @@ impl Mlp {
 
     pub(super) fn parameters(&self) -> impl Iterator<Item = Tensor> {
         let inputs = match &self.inputs {
-            Inputs::Gate(linear) => &linear[..],
-            Inputs::Stacked(linear) | Inputs::Plain(linear) => std::slice::from_ref(linear),
+            InputLayers::Gate(linear) => &linear[..],
+            InputLayers::Stacked(linear) | InputLayers::Plain(linear) => std::slice::from_ref(linear),
         };
         inputs.iter().chain([&self.down]).flat_map(Linear::parameters)
     }
@@ -62,20 +63,20 @@ impl Mlp {
         let activation = |x: Tensor| activation(torch, x, self.activation);
         // The variable `gate` of Phi-3 lives until the function returns.
         let (hidden, _gate) = match &self.inputs {
-            Inputs::Gate(linear) => {
+            InputLayers::Gate(linear) => {
                 let [gate, up] = &**linear;
                 let gate = activation(gate.forward(torch, x, trains));
                 let up = up.forward(torch, x, trains);
                 (functions::mul(torch, &gate, &up), None)
             }
-            Inputs::Stacked(linear) => {
+            InputLayers::Stacked(linear) => {
                 let stacked = linear.forward(torch, x, trains);
                 let parts = functions::split(torch, &stacked, 2);
                 drop(stacked);
                 let gate = activation(parts[0].clone());
                 (functions::mul(torch, &parts[1], &gate), Some(parts[0].clone()))
             }
-            Inputs::Plain(linear) => (activation(linear.forward(torch, x, trains)), None),
+            InputLayers::Plain(linear) => (activation(linear.forward(torch, x, trains)), None),
         };
         let output = self.down.forward(torch, &hidden, trains);
         drop(hidden);

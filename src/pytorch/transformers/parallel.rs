@@ -1,5 +1,5 @@
-//! What the library's decoders with LayerNorm and rotary positions share: GPT-NeoX, Phi and Falcon, most of whose layers
-//! have attention beside the feed-forward layer.
+//! Shared parts of the library's decoders with LayerNorm and rotary positions: GPT-NeoX, Phi and Falcon. Most of their
+//! layers have attention beside the feed-forward layer.
 //!
 //! B batch, T sequence, C channels, H heads, D channels per head, R of them rotated.
 

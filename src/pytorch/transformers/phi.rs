@@ -13,14 +13,14 @@ use spec::{Dropout, Transformer};
 
 /// `PhiDecoderLayer`
 pub(super) struct PhiLayer {
-    attention: Attention,
+    attention: PhiAttention,
     mlp: Mlp,
     input_norm: Norm,
     dropout: Dropout,
 }
 
 /// `PhiAttention`
-struct Attention {
+struct PhiAttention {
     q: Linear,
     k: Linear,
     v: Linear,
@@ -40,7 +40,7 @@ impl ParallelLayer for PhiLayer {
         let channels = model.d_model;
         let (queries, keys) = (model.heads * model.head_dim, model.kv_heads * model.head_dim);
         PhiLayer {
-            attention: Attention {
+            attention: PhiAttention {
                 q: maker.linear("attention.q", channels, queries, true),
                 k: maker.linear("attention.k", channels, keys, true),
                 v: maker.linear("attention.v", channels, keys, true),
@@ -58,7 +58,7 @@ impl ParallelLayer for PhiLayer {
     }
 
     fn parameters(&self) -> Vec<Tensor> {
-        let Attention { q, k, v, dense, .. } = &self.attention;
+        let PhiAttention { q, k, v, dense, .. } = &self.attention;
         let attention = [q, k, v, dense].into_iter().flat_map(Linear::parameters);
         let norm = self.input_norm.parameters();
         attention.chain(self.mlp.parameters()).chain(norm).collect()
@@ -87,7 +87,7 @@ impl Layer for PhiLayer {
     }
 }
 
-impl Attention {
+impl PhiAttention {
     /// x [B, T, C]
     fn forward(
         &self,

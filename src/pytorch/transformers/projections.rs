@@ -10,11 +10,11 @@ use ops::Shape;
 use spec::Transformer;
 
 pub(super) struct Projections {
-    inputs: Inputs,
+    inputs: QkvLayers,
     pub(super) out: Linear,
 }
 
-enum Inputs {
+enum QkvLayers {
     /// `q_proj`, `k_proj` and `v_proj`; `q_norm` and `k_norm`, [D].
     Separate(Box<[Linear; 3]>, Option<[Norm; 2]>),
     /// The same with norms of all heads together, [H*D] and [G*D] (OLMo 2 and 3).
@@ -41,27 +41,27 @@ impl Projections {
         if class == Class::Phi3 {
             let out = out();
             let stacked = maker.linear("attention.qkv", channels, queries + 2 * keys, model.qkv_bias);
-            return Projections { inputs: Inputs::Stacked(stacked), out };
+            return Projections { inputs: QkvLayers::Stacked(stacked), out };
         }
         let parts = [("attention.q", queries), ("attention.k", keys), ("attention.v", keys)];
         let linear = Box::new(parts.map(|(path, width)| maker.linear(path, channels, width, model.qkv_bias)));
         let out = out();
         let norms = |widths: [usize; 2]| widths.map(|width| Norm::new(maker, class.norm(), width));
         let inputs = match class {
-            Class::Olmo2 => Inputs::Normed(linear, norms([queries, keys])),
-            Class::Gemma if model.qk_norm => Inputs::NormedByHead(linear, norms([model.head_dim; 2])),
-            _ => Inputs::Separate(linear, model.qk_norm.then(|| norms([model.head_dim; 2]))),
+            Class::Olmo2 => QkvLayers::Normed(linear, norms([queries, keys])),
+            Class::Gemma if model.qk_norm => QkvLayers::NormedByHead(linear, norms([model.head_dim; 2])),
+            _ => QkvLayers::Separate(linear, model.qk_norm.then(|| norms([model.head_dim; 2]))),
         };
         Projections { inputs, out }
     }
 
     pub(super) fn parameters(&self) -> impl Iterator<Item = Tensor> {
         let (separate, norms, stacked) = match &self.inputs {
-            Inputs::Separate(linear, norms) => (&linear[..], norms.as_ref(), None),
-            Inputs::Normed(linear, norms) | Inputs::NormedByHead(linear, norms) => {
+            QkvLayers::Separate(linear, norms) => (&linear[..], norms.as_ref(), None),
+            QkvLayers::Normed(linear, norms) | QkvLayers::NormedByHead(linear, norms) => {
                 (&linear[..], Some(norms), None)
             }
-            Inputs::Stacked(linear) => (&[][..], None, Some(linear)),
+            QkvLayers::Stacked(linear) => (&[][..], None, Some(linear)),
         };
         let linear = separate.iter().chain([&self.out]).chain(stacked).flat_map(Linear::parameters);
         linear.chain(norms.into_iter().flatten().flat_map(Norm::parameters))
@@ -82,7 +82,7 @@ impl Projections {
             |part: usize, y: &Tensor| functions::heads(torch, y, shapes[part].dims(), layouts[part]);
         let each = [0, 1, 2];
         match &self.inputs {
-            Inputs::Separate(linear, norms) => {
+            QkvLayers::Separate(linear, norms) => {
                 let project = |part: usize| {
                     let y = linear[part].forward(torch, x, trains);
                     match norms.as_ref().and_then(|norms| norms.get(part)) {
@@ -97,21 +97,21 @@ impl Projections {
                 };
                 Projected { parts: each.map(project), _stacked: None }
             }
-            Inputs::Normed(linear, norms) => {
+            QkvLayers::Normed(linear, norms) => {
                 let parts = each.map(|part| {
                     let y = linear[part].forward(torch, x, trains);
                     norms.get(part).map_or_else(|| y.clone(), |norm| norm.forward(torch, &y))
                 });
                 Projected { parts: each.map(|part| by_head(part, &parts[part])), _stacked: None }
             }
-            Inputs::NormedByHead(linear, [q_norm, k_norm]) => {
+            QkvLayers::NormedByHead(linear, [q_norm, k_norm]) => {
                 let project = |part: usize| by_head(part, &linear[part].forward(torch, x, trains));
                 let [mut q, mut k, v] = each.map(project);
                 q = q_norm.forward(torch, &q);
                 k = k_norm.forward(torch, &k);
                 Projected { parts: [q, k, v], _stacked: None }
             }
-            Inputs::Stacked(linear) => {
+            QkvLayers::Stacked(linear) => {
                 let stacked = linear.forward(torch, x, trains);
                 let width = |shape: Shape| shape.dims()[1] * shape.last();
                 let parts = shapes.map(|shape| functions::columns(torch, &stacked, width(shape)));

@@ -232,7 +232,7 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
     let (optimizers, checkpoints) = (keyword::<TorchOptimizer>(), keyword::<TorchCheckpoint>());
     let checkpoint = "How `torch.utils.checkpoint` recomputes in the prediction of PyTorch's memory: `use_reentrant=False` or `True`.";
-    let mask = "Whether each micro-batch of the library's model has an attention mask that hides padding, as collators make them, in the prediction of PyTorch's memory.";
+    let mask = "Whether each micro-batch has an attention mask that hides padding, as collators make them, in the prediction of PyTorch's memory with the library's model. Without padding in a micro-batch, the library drops its mask.";
     vec![
         DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
         DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
