@@ -78,8 +78,8 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     if strategy.lora.is_some() && options.program == TorchProgram::Modules {
         return not_covered("adapters (lora): use torch_program = \"transformers\" or \"trainer\"");
     }
-    if strategy.offload.parameters || strategy.offload.optimizer {
-        return not_covered("offloaded parameters or optimizer states");
+    if strategy.offload.parameters {
+        return not_covered("offloaded parameters");
     }
     if strategy.offload.activations != ActivationOffload::Nothing {
         return not_covered("offloaded activations");

@@ -104,6 +104,11 @@ impl TorchRun<'_> {
         Forecast { first_step, later_steps, phases: peaks.phases.clone(), at_peak, phase, fit }
     }
 
+    /// Bytes of managed memory: paged optimizer states. They are part of no peak.
+    pub fn managed(&self) -> u64 {
+        self.sequence.managed
+    }
+
     /// The requests that live at the peak.
     pub fn live_at_peak(&self) -> LivePeak {
         let at = self.peaks.at;

@@ -10,7 +10,7 @@ use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::Module;
 use crate::network::Network;
-use crate::optimizer::{Kind, Library, Optimizer, StateBits, clip};
+use crate::optimizer::{Kind, Library, Optimizer, StateBits, States, clip};
 use crate::outputs::Outputs;
 use crate::rules;
 use crate::sequence::{Event, Phase, Purpose, Sequence};
@@ -376,7 +376,10 @@ pub(crate) fn optimizers(
     };
     let library = match config.has_bitsandbytes_optimizer() {
         false => Library::Torch(implementation),
-        true => Library::Bitsandbytes(state_bits(config, trained, network)),
+        true => Library::Bitsandbytes(States {
+            bits: state_bits(config, trained, network),
+            are_paged: config.strategy.offload.optimizer,
+        }),
     };
     let matrices = match &config.train.optimizer {
         OptimizerConfig::Muon(_) => network.block_matrices(),

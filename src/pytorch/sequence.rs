@@ -108,6 +108,8 @@ impl LiveGroup {
 /// The allocator calls of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
+    /// Bytes of managed memory, which the caching allocator does not serve.
+    pub(crate) managed: u64,
     pub events: Vec<Event>,
     /// By number of the request.
     purposes: Vec<Purpose>,

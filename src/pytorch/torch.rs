@@ -120,6 +120,11 @@ impl Torch {
         self.sequence.borrow_mut().mark(event);
     }
 
+    /// Takes managed memory (`cudaMallocManaged`).
+    pub(crate) fn take_managed(&self, bytes: u64) {
+        self.with_sequence(|sequence| sequence.managed += bytes);
+    }
+
     /// Requests memory for a tensor, with the current purpose.
     pub(crate) fn storage(&self, bytes: u64) -> Rc<Storage> {
         self.storage_for(self.purpose.get(), bytes)

@@ -59,6 +59,7 @@ impl Vector {
             "foreach" => TorchOptions { optimizer: TorchOptimizer::Foreach, ..default },
             "for-loop" => TorchOptions { optimizer: TorchOptimizer::ForLoop, ..default },
             "reentrant" => TorchOptions { checkpoint: TorchCheckpoint::Reentrant, ..default },
+            "masked" => TorchOptions { attention_mask: true, ..default },
             other => panic!("unknown options {other}"),
         }
     }

@@ -61,11 +61,15 @@ pub(super) fn text(
             refusal.step
         ),
     };
+    let managed = match predicted.managed() {
+        0 => String::new(),
+        bytes => format!("{} of optimizer states in managed memory, beside these peaks\n", Bytes(bytes)),
+    };
     let _ = write!(
         out,
         "{}, predicted\n\
          peak {} allocated, {} reserved; start-up {}; first step {}\n\
-         {fit}\n\
+         {managed}{fit}\n\
          smallest sufficient limit {}, {context} of context included\n\n{}\n{}",
         plan.keys.torch_program(Some(config)),
         Bytes(peak.allocated),

@@ -124,6 +124,12 @@ impl Script<'_> {
             return None;
         }
         match (&self.config.train.optimizer, self.options.optimizer) {
+            (Optimizer::AdamW(_), _) if strategy.offload.optimizer => {
+                Some(if is_eight_bit { "paged_adamw_8bit" } else { "paged_adamw_32bit" })
+            }
+            (Optimizer::Lion(_), _) if strategy.offload.optimizer => {
+                Some(if is_eight_bit { "paged_lion_8bit" } else { "paged_lion_32bit" })
+            }
             (Optimizer::AdamW(_), _) if is_eight_bit => Some("adamw_8bit"),
             (Optimizer::Lion(_), _) => Some(if is_eight_bit { "lion_8bit" } else { "lion_32bit" }),
             (Optimizer::AdamW(_), TorchOptimizer::Fused) => Some("adamw_torch_fused"),

@@ -169,10 +169,11 @@ impl Script<'_> {
                 own.weight_decay,
             ),
         };
+        let paged = if self.config.strategy.offload.optimizer { "Paged" } else { "" };
         let class = match (self.config.has_bitsandbytes_optimizer(), self.config.strategy.optimizer_state) {
             (false, _) => format!("torch.optim.{name}"),
-            (true, OptimizerState::EightBit) => format!("bnb.optim.{name}8bit"),
-            (true, OptimizerState::Fp32 | OptimizerState::Bf16) => format!("bnb.optim.{name}"),
+            (true, OptimizerState::EightBit) => format!("bnb.optim.{paged}{name}8bit"),
+            (true, OptimizerState::Fp32 | OptimizerState::Bf16) => format!("bnb.optim.{paged}{name}"),
         };
         (class, options, decay)
     }

@@ -6,7 +6,7 @@ mod muon;
 
 use std::collections::HashMap;
 
-pub(crate) use self::bitsandbytes::StateBits;
+pub(crate) use self::bitsandbytes::{StateBits, States};
 
 use crate::rules::NormScratch;
 use crate::sequence::Purpose;
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) enum Library {
     Torch(TorchOptimizer),
-    Bitsandbytes(StateBits),
+    Bitsandbytes(States),
 }
 
 impl Kind {
@@ -129,8 +129,8 @@ impl Optimizer {
                 };
                 step.into_iter().chain(shapes.iter().map(state)).collect()
             }
-            Library::Bitsandbytes(bits) => torch.with_purpose(Purpose::OptimizerState, || {
-                bits.new_states(torch, parameter, shapes.len(), &mut self.codes)
+            Library::Bitsandbytes(states) => torch.with_purpose(Purpose::OptimizerState, || {
+                states.new_states(torch, parameter, shapes.len(), &mut self.codes)
             }),
         }
     }

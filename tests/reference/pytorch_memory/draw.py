@@ -234,9 +234,10 @@ class LibraryDraw(Draw):
 
 
 class FamiliesDraw(LibraryDraw):
-    """One program with a class of the library that differs from Llama's."""
+    """One program with a class of the library that differs from Llama's, with its eager attention or with windows."""
 
-    TARGETS = {"phi3": ["qkv_proj", "down_proj"], "starcoder2": ["c_fc", "c_proj"]}
+    FAMILIES = ["olmo2", "olmo3", "phi3", "starcoder2", "gemma2", "gemma3_text", "gpt_neox", "phi", "falcon", "mistral"]
+    PARALLEL = ["gpt_neox", "phi", "falcon"]
 
     def model(self):
         model = super().model()
@@ -244,25 +245,70 @@ class FamiliesDraw(LibraryDraw):
             model = super().model()
         for key in ("qkv_bias", "qk_norm"):
             model.pop(key, None)
-        model |= {"family": self.one("olmo2", "phi3", "starcoder2"), "bias": False}
-        if model["family"] == "olmo2":
-            model |= {"norm_placement": "output", "qk_norm": True, "qk_norm_over": "all_heads"}
-        elif model["family"] == "starcoder2":
-            model |= {"norm": "layer", "bias": self.chance(0.8), "activation": self.one("gelu_tanh", "gelu_tanh", "gelu", "relu")}
-        elif self.chance(0.5):
-            model["rotary"] = {"channels": 2 * self.random.randint(1, model["d_model"] // model["heads"] // 2 - 1)}
-        if model["family"] != "olmo2" and self.chance(0.5):
-            dropout = self.one({"residual": 0.1}, {"attention": 0.1, "residual": 0.2})
-            model["dropout"] = dropout | ({"embedding": 0.1} if model["family"] == "starcoder2" and self.chance(0.5) else {})
+        family = self.one(*self.FAMILIES)
+        model |= {"family": family, "bias": False} | getattr(self, family)(model)
+        is_mixed = family in ("olmo3", "gemma2", "gemma3_text")
+        if family not in ("olmo2", *self.PARALLEL) and (is_mixed or self.chance(0.6)):
+            model["window"] = self.one(model["context"] // 3, model["context"], 2 * model["context"])
+            model |= {"global_every": 2} if is_mixed else {}
         return model
+
+    def dropout(self, *parts):
+        return {"dropout": {part: 0.1 for part in parts if self.chance(0.5)}} if self.chance(0.5) else {}
+
+    def part(self, model):
+        """Rotation of a part of the channels."""
+        return {"rotary": {"channels": 2 * self.random.randint(1, model["d_model"] // model["heads"] // 2 - 1)}}
+
+    def mistral(self, model):
+        return {}
+
+    def olmo2(self, model):
+        return {"norm_placement": "output", "qk_norm": True, "qk_norm_over": "all_heads"}
+
+    def olmo3(self, model):
+        return self.olmo2(model) | {"rotary": {"window_base": 10000.0}}
+
+    def phi3(self, model):
+        rotary = self.part(model) if self.chance(0.5) else {}
+        return self.dropout("attention", "residual") | rotary
+
+    def starcoder2(self, model):
+        activation = self.one("gelu_tanh", "gelu_tanh", "gelu", "relu")
+        own = {"norm": "layer", "bias": self.chance(0.8), "activation": activation}
+        return own | self.dropout("embedding", "attention", "residual")
+
+    def gemma2(self, model):
+        shared = {"norm": "rms_zero_centered", "norm_epsilon": 1e-6, "norm_placement": "sandwich", "tied": True}
+        shared |= {"activation": "geglu_tanh", "embedding_scale": model["d_model"] ** 0.5, "attention_scale": 0.125}
+        caps = {"attention_softcap": 50.0, "logit_softcap": 30.0} if self.chance(0.7) else {}
+        return shared | caps
+
+    def gemma3_text(self, model):
+        own = {key: value for key, value in self.gemma2(model).items() if "cap" not in key}
+        return own | {"qk_norm": True, "rotary": {"window_base": 10000.0}}
+
+    def gpt_neox(self, model):
+        own = {"kv_heads": model["heads"], "norm": "layer", "bias": True, "activation": "gelu"}
+        own |= {"sub_layers": self.one("parallel", "parallel", "sequential")}
+        return own | self.part(model) | self.dropout("embedding", "attention", "residual")
+
+    def phi(self, model):
+        own = {"norm": "layer", "bias": True, "head_bias": True, "tied": False, "activation": "gelu_tanh"}
+        own |= {"sub_layers": "parallel_shared_norm"}
+        return own | self.part(model) | self.dropout("embedding", "attention", "residual")
+
+    def falcon(self, model):
+        own = {"norm": "layer", "activation": "gelu", "dropout": 0.0}
+        return own | self.one({"kv_heads": 1, "sub_layers": "parallel_shared_norm"}, {"sub_layers": "parallel"})
 
     def program(self):
         settings, strategy = super().program()
         family = json.loads(settings["model.transformer.family"])
-        if "lora" in strategy and "gate_proj" in strategy["lora"]["targets"]:
-            strategy["lora"]["targets"] = self.TARGETS.get(family, ["gate_proj", "down_proj"])
-        if "lora" in strategy and "q_proj" in strategy["lora"]["targets"] and family == "phi3":
-            strategy["lora"]["targets"] = ["qkv_proj", "o_proj"]
+        if family == "gemma2" or family not in self.PARALLEL and self.chance(0.4):
+            strategy["attention"] = "materialized"
+        if "lora" in strategy:
+            strategy["lora"]["targets"] = ["all-linear"]
         return settings, strategy
 
 

@@ -49,7 +49,11 @@ OPTIONS = {
     "foreach": ["plan.torch_optimizer=foreach"],
     "for-loop": ["plan.torch_optimizer=for-loop"],
     "reentrant": ["plan.torch_checkpoint=reentrant"],
+    "masked": ["plan.torch_attention_mask=true"],
 }
+
+# Experiments whose strategies run on the A100 and one other card.
+FEW_CARDS = ["transformers-families", "transformers-masks", "transformers-parallel"]
 
 # Further programs with "foreach" and "for-loop". All that call `torch.utils.checkpoint` are recorded with "reentrant", too.
 UNFUSED = [
@@ -57,6 +61,19 @@ UNFUSED = [
     "gpt/sgd-momentum", "gpt/in-backward", "gpt/accumulate-tail", "gpt/zero", "gpt/freeze", "gpt/adafactor",
     "gpt/adafactor-fp16", "gpt/adafactor-pure-bf16", "gpt/adafactor-masters", "gpt/adafactor-in-backward", "gpt/muon-fp16",
     "llama/fp16", "llama/bf16", "llama/pure-bf16",
+]  # fmt: skip
+
+# Further programs with attention masks.
+MASKED = [
+    "transformers/fp32", "transformers/bf16", "transformers/fp16", "transformers/pure-bf16", "transformers/block-bf16",
+    "transformers/accumulate-tail", "transformers/evaluation-bf16", "transformers/lora-autocast", "transformers/qwen3",
+    "transformers-gpt/fp32", "transformers-gpt/bf16", "transformers-gpt/dropout-bf16", "transformers-gpt/one-sample",
+    "transformers-masks/eager-bf16", "transformers-masks/eager-gpt2-bf16", "transformers-masks/eager-one-sample",
+    "transformers-masks/window-bf16", "transformers-masks/window-wide", "transformers-masks/window-qwen3-block",
+    "transformers-masks/window-eager", "transformers-masks/gemma3-bf16", "transformers-masks/olmo3-bf16",
+    "transformers-masks/phi3-window", "transformers-families/olmo2-fp32", "transformers-families/phi3-lora-bf16-block",
+    "transformers-families/starcoder2-fp32", "trainer/fp32", "trainer/bf16", "trainer/every-bf16", "trainer/accumulate",
+    "trainer/evaluation-bf16", "trainer/eager-bf16", "trainer/window-bf16",
 ]  # fmt: skip
 
 # Small programs whose whole sequence is stored, to show the first difference.
@@ -113,12 +130,16 @@ def programs(version):
     has_library = version != OLD_VERSION
     experiments = EXPERIMENTS if is_newest else SAMPLED
     for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), experiments):
-        for strategy, keys in strategies(experiment).items():
-            cards = CARDS if is_newest else ["a100", *OLD_CARDS] if version == OLD_VERSION else ["a100"]
+        for number, (strategy, keys) in enumerate(strategies(experiment).items()):
+            cards = list(CARDS) if is_newest else ["a100", *OLD_CARDS] if version == OLD_VERSION else ["a100"]
+            if is_newest and experiment in FEW_CARDS:
+                cards = ["a100", cards[1 + number % 3]]
             yield from (Program(version, experiment, strategy, "fused", card) for card in cards)
             if is_newest and f"{experiment}/{strategy}" in UNFUSED:
                 yield Program(version, experiment, strategy, "foreach", "a100")
                 yield Program(version, experiment, strategy, "for-loop", "a100")
+            if f"{experiment}/{strategy}" in MASKED:
+                yield Program(version, experiment, strategy, "masked", "a100")
             if {"recompute", "loss_chunks"} & keys.keys():
                 yield Program(version, experiment, strategy, "reentrant", "a100")
     for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), DRAWN):

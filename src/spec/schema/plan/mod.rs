@@ -132,10 +132,11 @@ pub struct PlanKeys {
 }
 
 impl RunConfig {
-    /// Whether bitsandbytes has the optimizer that `torch.optim` lacks: Lion, or 8-bit states.
+    /// Whether bitsandbytes has the optimizer that `torch.optim` lacks: Lion, 8-bit states, or paged ones.
     pub fn has_bitsandbytes_optimizer(&self) -> bool {
         let is_lion = matches!(self.train.optimizer, Optimizer::Lion(_));
-        self.trains() && (is_lion || self.strategy.optimizer_state == OptimizerState::EightBit)
+        let has_own_states = self.strategy.optimizer_state == OptimizerState::EightBit;
+        self.trains() && (is_lion || has_own_states || self.strategy.offload.optimizer)
     }
 
     /// Whether the run in PyTorch needs bitsandbytes.

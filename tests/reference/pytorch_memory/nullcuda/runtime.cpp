@@ -157,6 +157,9 @@ cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
     return posix_memalign(memory, 4096, bytes) ? failure(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 
+// bitsandbytes' paged states. Host memory: prefetching is for attribute `cudaDevAttrConcurrentManagedAccess`.
+cudaError_t cudaMallocManaged(void **memory, size_t bytes, unsigned) { return cudaHostAlloc(memory, bytes, 0); }
+
 cudaError_t cudaFreeHost(void *memory) {
     free(memory);
     return cudaSuccess;
