@@ -34,10 +34,13 @@ struct Adapter {
     has_dropout: bool,
 }
 
+/// A target of adapters, and the module that it names.
+type Named = (&'static str, &'static str);
+
 /// The module in a family's class that a target of adapters names.
 pub(crate) fn peft_module(family: Option<ModelFamily>, target: &str) -> Option<&'static str> {
     let separate = [("attention.q", "q_proj"), ("attention.k", "k_proj"), ("attention.v", "v_proj")];
-    let (input, others): (&[(&str, &str)], &[(&str, &str)]) = match family {
+    let (input, others): (&[Named], &[Named]) = match family {
         // PEFT takes a name as the end of a path: both outputs are named `c_proj`.
         Some(ModelFamily::Gpt2) => (
             &[("attention.qkv", "c_attn")],
