@@ -23,7 +23,11 @@ impl Script<'_> {
             Some(_) => "from peft import LoraConfig, get_peft_model\n",
             None => "",
         };
-        format!("{bitsandbytes}{peft}from transformers import {classes}\n")
+        let conv1d = match (transformers::four_bit(self.config), transformers::family(self.model)) {
+            (Some(_), Some(ModelFamily::Gpt2)) => "from transformers.pytorch_utils import Conv1D\n",
+            _ => "",
+        };
+        format!("{bitsandbytes}{peft}from transformers import {classes}\n{conv1d}")
     }
 
     /// The class that has the library's model, and is called as the script's own.
@@ -107,17 +111,21 @@ impl Script<'_> {
 
     /// The function that quantizes.
     fn quantize(&mut self) {
+        let [class, inner, outer, transposed] = match transformers::family(self.model) {
+            Some(ModelFamily::Gpt2) => ["Conv1D", "nx", "nf", ".T"],
+            _ => ["nn.Linear", "in_features", "out_features", ""],
+        };
         self.lines(&[
             "",
             "",
             "def quantize(model, **settings):",
             "    for name, layer in list(model.named_modules()):",
-            "        if type(layer) is not nn.Linear or name == \"lm_head\":",
+            &format!("        if type(layer) is not {class} or name == \"lm_head\":"),
             "            continue",
             "        with torch.device(\"meta\"):",
-            "            quantized = bnb.nn.Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, **settings)",
+            &format!("            quantized = bnb.nn.Linear4bit(layer.{inner}, layer.{outer}, layer.bias is not None, **settings)"),
             "        values = {name: settings[name] for name in (\"compress_statistics\", \"quant_type\")}",
-            "        quantized.weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, **values)",
+            &format!("        quantized.weight = bnb.nn.Params4bit(layer.weight.data{transposed}, requires_grad=False, **values)"),
             "        if layer.bias is not None:",
             "            quantized.bias = nn.Parameter(layer.bias.data, requires_grad=False)",
             "        model.set_submodule(name, quantized)",
@@ -143,6 +151,10 @@ impl Script<'_> {
         let saved: Vec<&str> =
             lora.trained.iter().flat_map(|layer| saved_modules(family, layer)).copied().collect();
         self.line_if(!saved.is_empty(), &format!("            modules_to_save={saved:?},"));
+        // The weights of `Conv1D`, which `Linear4bit` replaces.
+        let is_transposed =
+            family == Some(ModelFamily::Gpt2) && transformers::four_bit(self.config).is_none();
+        self.line_if(is_transposed, "            fan_in_fan_out=True,");
         self.lines(&[
             "        )",
             &format!("        self.model = get_peft_model(self.model, adapters{own_dtype})"),
@@ -199,11 +211,12 @@ impl Script<'_> {
 /// The modules of a layer outside blocks.
 fn saved_modules(family: Option<ModelFamily>, layer: &str) -> &'static [&'static str] {
     match (layer, family) {
+        ("embedding", Some(ModelFamily::Gpt2)) => &["wte", "wpe"],
         ("embedding", Some(ModelFamily::GptNeox)) => &["embed_in"],
         ("embedding", Some(ModelFamily::Falcon)) => &["word_embeddings"],
         ("embedding", _) => &["embed_tokens"],
         (_, Some(ModelFamily::GptNeox)) => &["lm_head", "final_layer_norm"],
-        (_, Some(ModelFamily::Falcon)) => &["lm_head", "ln_f"],
+        (_, Some(ModelFamily::Gpt2 | ModelFamily::Falcon)) => &["lm_head", "ln_f"],
         (_, Some(ModelFamily::Phi)) => &["lm_head", "final_layernorm"],
         _ => &["lm_head", "model.norm"],
     }

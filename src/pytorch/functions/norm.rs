@@ -7,10 +7,13 @@ use crate::torch::Torch;
 
 /// `torch.nn.functional.layer_norm`, in fp32 under autocast. x [.., C], weight and bias [C].
 pub(crate) fn layer_norm(torch: &Torch, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
-    let x = if torch.autocast().is_some() { cast(torch, x, DType::F32) } else { x.clone() };
+    let [bias, weight, x] = [bias, weight, x].map(|input| match torch.autocast() {
+        Some(_) => cast(torch, input, DType::F32),
+        None => input.clone(),
+    });
     let (shape, dtype, rows) = (x.shape(), x.dtype(), x.shape().rows());
     let weight_shape = weight.shape();
-    let node = torch.node(&[&x, weight, bias], &[&x, weight, bias], move |torch, backward| {
+    let node = torch.node(&[&x, &weight, &bias], &[&x, &weight, &bias], move |torch, backward| {
         let dx = backward.needs(0).then(|| torch.tensor(shape, dtype));
         let [dw, db] = [1, 2].map(|input| backward.needs(input).then(|| torch.tensor(weight_shape, dtype)));
         vec![dx.into(), dw.into(), db.into()]

@@ -80,9 +80,6 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
         return not_covered("loss_chunks: the library computes all logits at once".to_owned());
     }
     if let Some(lora) = &strategy.lora {
-        if library.family == ModelFamily::Gpt2 {
-            return not_covered("adapters of GPT-2".to_owned());
-        }
         adapters(config, library.family, lora).or_else(not_covered)?;
     }
     let is_whole = |layer: &str| {

@@ -1,4 +1,4 @@
-//! `GPT2Model`. Its linear layers are `Conv1D`, and its GELU is written out.
+//! `GPT2Model`. Its linear layers are `Conv1D`, which bitsandbytes replaces as it does `nn.Linear`. Its GELU is written out.
 //!
 //! B batch, T sequence, C channels, H heads, D channels per head.
 
@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::attention::{Attending, Projection};
 use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
-use super::layers::{Maker, activation};
+use super::layers::{Linear, Maker, ModuleWeight, activation};
 use super::masks::Masks;
 use super::norm::{Norm, NormClass};
 use crate::functions::{self, Layout};
@@ -17,8 +17,8 @@ use spec::{Dropout, MlpActivation, ModelFamily, RunConfig, Transformer};
 
 pub(super) struct Gpt2 {
     /// `wte` [V, C] and `wpe` [T, C].
-    tokens: Tensor,
-    positions: Tensor,
+    tokens: ModuleWeight,
+    positions: ModuleWeight,
     blocks: Vec<Rc<Block>>,
     norm: Norm,
     masks: Masks,
@@ -27,37 +27,17 @@ pub(super) struct Gpt2 {
     checkpointed: Option<usize>,
 }
 
-/// `Conv1D`: a weight [K, M] and a bias [M].
-struct Conv1d {
-    weight: Tensor,
-    bias: Tensor,
-}
-
 /// `GPT2Block`
 struct Block {
     first_norm: Norm,
-    qkv: Conv1d,
-    attention_out: Conv1d,
+    qkv: Linear,
+    attention_out: Linear,
     second_norm: Norm,
-    up: Conv1d,
-    down: Conv1d,
+    up: Linear,
+    down: Linear,
     activation: Activation,
     attending: Attending,
     dropout: Dropout,
-}
-
-impl Conv1d {
-    fn new(maker: Maker<'_>, inner: usize, outer: usize) -> Conv1d {
-        Conv1d { weight: maker.parameter(&[inner, outer]), bias: maker.parameter(&[outer]) }
-    }
-
-    fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
-        functions::addmm(torch, &self.bias, x, &self.weight)
-    }
-
-    fn parameters(&self) -> impl Iterator<Item = Tensor> {
-        [&self.weight, &self.bias].into_iter().cloned()
-    }
 }
 
 impl Gpt2 {
@@ -65,8 +45,8 @@ impl Gpt2 {
     pub(super) fn new(torch: &Torch, config: &RunConfig, model: &Transformer) -> Gpt2 {
         let maker = |layer: &str| Maker::new(torch, config, layer);
         let embedding = maker("embedding");
-        let tokens = embedding.parameter(&[model.vocabulary, model.d_model]);
-        let positions = embedding.parameter(&[model.context, model.d_model]);
+        let tokens = embedding.module(&[model.vocabulary, model.d_model]);
+        let positions = embedding.module(&[model.context, model.d_model]);
         let block = |index: usize| Rc::new(Block::new(maker(&format!("blocks.{index}")), model, index));
         let blocks = (0..model.layers).map(block).collect();
         let norm = Norm::new(maker("head"), NormClass::Layer, model.d_model);
@@ -79,17 +59,16 @@ impl Gpt2 {
 
 impl Body for Gpt2 {
     fn embedding(&self) -> &Tensor {
-        &self.tokens
+        &self.tokens.weight
     }
 
     fn embeddings(&self) -> Vec<Tensor> {
-        vec![self.tokens.clone(), self.positions.clone()]
+        vec![self.tokens.weight.clone(), self.positions.weight.clone()]
     }
 
     fn parameters(&self) -> Vec<Tensor> {
         let blocks = self.blocks.iter().flat_map(|block| block.parameters());
-        let tables = [&self.tokens, &self.positions].into_iter().cloned();
-        tables.chain(blocks).chain(self.norm.parameters()).collect()
+        self.embeddings().into_iter().chain(blocks).chain(self.norm.parameters()).collect()
     }
 
     fn forward(
@@ -102,9 +81,9 @@ impl Body for Gpt2 {
         let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
         let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
         let embeddings =
-            require_gradients(functions::embedding(torch, &self.tokens, tokens), self.checkpointed);
+            require_gradients(functions::embedding(torch, &self.tokens.weight, tokens), self.checkpointed);
         let positions = Positions::new(torch, tokens.shape());
-        let position_embeddings = functions::embedding(torch, &self.positions, positions.tensor());
+        let position_embeddings = functions::embedding(torch, &self.positions.weight, positions.tensor());
         let mut x = functions::add(torch, &embeddings, &position_embeddings);
         let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
         if self.has_dropout && trains {
@@ -149,11 +128,11 @@ impl Block {
         let (channels, width) = (model.d_model, model.d_ff);
         Block {
             first_norm: Norm::new(maker, NormClass::Layer, channels),
-            qkv: Conv1d::new(maker, channels, 3 * channels),
-            attention_out: Conv1d::new(maker, channels, channels),
+            qkv: maker.linear("attention.qkv", channels, 3 * channels, true),
+            attention_out: maker.linear("attention.out", channels, channels, true),
             second_norm: Norm::new(maker, NormClass::Layer, channels),
-            up: Conv1d::new(maker, channels, width),
-            down: Conv1d::new(maker, width, channels),
+            up: maker.linear("mlp.up", channels, width, true),
+            down: maker.linear("mlp.out", width, channels, true),
             activation,
             attending: Attending::new(maker.config(), model, index).without_upcast(),
             dropout: model.dropout,
@@ -161,8 +140,8 @@ impl Block {
     }
 
     fn parameters(&self) -> impl Iterator<Item = Tensor> {
-        let attention = [&self.qkv, &self.attention_out].into_iter().flat_map(Conv1d::parameters);
-        let mlp = [&self.up, &self.down].into_iter().flat_map(Conv1d::parameters);
+        let attention = [&self.qkv, &self.attention_out].into_iter().flat_map(Linear::parameters);
+        let mlp = [&self.up, &self.down].into_iter().flat_map(Linear::parameters);
         self.first_norm.parameters().chain(attention).chain(self.second_norm.parameters()).chain(mlp)
     }
 
@@ -176,7 +155,7 @@ impl Block {
     ) -> (Tensor, Option<Tensor>) {
         let heads = self.attending.heads(x.shape());
         let qkv = {
-            let qkv = self.qkv.forward(torch, x);
+            let qkv = self.qkv.forward(torch, x, trains);
             let parts = functions::split(torch, &qkv, 3);
             let is_cached_masked = [cache.is_some(), mask.is_some()];
             let [k, v, q] = [1, 2, 0].map(|part| {
@@ -194,14 +173,14 @@ impl Block {
         let is_cached = cache.is_some();
         let qkv = self.attending.cached(torch, qkv, cache);
         let (mut y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
-        y = self.attention_out.forward(torch, &y);
+        y = self.attention_out.forward(torch, &y, trains);
         (self.residual_dropout(torch, y, trains), weights)
     }
 
     fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
-        let mut x = self.up.forward(torch, x);
+        let mut x = self.up.forward(torch, x, trains);
         x = activation(torch, x, self.activation);
-        x = self.down.forward(torch, &x);
+        x = self.down.forward(torch, &x, trains);
         self.residual_dropout(torch, x, trains)
     }
 

@@ -8,18 +8,22 @@ use crate::torch::Torch;
 use ops::Activation;
 use spec::{ModelFamily, RunConfig};
 
-/// `nn.Linear` or bitsandbytes' `Linear4bit`, or PEFT's `lora.Linear` or `lora.Linear4bit` around it.
+/// `nn.Linear`, a family's class in its place or bitsandbytes' `Linear4bit`, or PEFT's `lora.Linear` or `lora.Linear4bit`
+/// around it.
 pub(super) struct Linear {
     weight: Weight,
-    /// Whether it is a `FalconLinear`, which multiplies by the transposed weight and adds the bias.
-    adds_bias: bool,
     /// The first call of `Linear4bit` casts it to the dtype of products.
     bias: RefCell<Option<Tensor>>,
     adapter: Option<Adapter>,
 }
 
 enum Weight {
+    /// `nn.Linear`: [M, K]
     Plain(Tensor),
+    /// `FalconLinear`, which multiplies by the transposed weight [M, K] and adds the bias.
+    Falcon(Tensor),
+    /// `Conv1D`: [K, M], with a bias.
+    Conv1d(Tensor),
     FourBit(FourBitWeight),
 }
 
@@ -30,10 +34,18 @@ struct Adapter {
     has_dropout: bool,
 }
 
+/// A target of adapters, and the module that it names.
+type Named = (&'static str, &'static str);
+
 /// The module of a family's class for a target of adapters.
 pub(crate) fn peft_module(family: Option<ModelFamily>, target: &str) -> Option<&'static str> {
     let separate = [("attention.q", "q_proj"), ("attention.k", "k_proj"), ("attention.v", "v_proj")];
-    let (input, others): (&[(&str, &str)], &[(&str, &str)]) = match family {
+    let (input, others): (&[Named], &[Named]) = match family {
+        // PEFT takes a name as the end of a path: both outputs are named `c_proj`.
+        Some(ModelFamily::Gpt2) => (
+            &[("attention.qkv", "c_attn")],
+            &[("attention.out", "attn.c_proj"), ("mlp.up", "c_fc"), ("mlp.out", "mlp.c_proj")],
+        ),
         Some(ModelFamily::GptNeox | ModelFamily::Falcon) => (
             &[("attention.qkv", "query_key_value")],
             &[("attention.out", "dense"), ("mlp.up", "dense_h_to_4h"), ("mlp.out", "dense_4h_to_h")],
@@ -114,12 +126,15 @@ impl<'a> Maker<'a> {
 
     /// `path`: the layer's path in its block, as in the targets of adapters.
     pub(super) fn linear(self, path: &str, inner: usize, outer: usize, bias: bool) -> Linear {
-        let weight = match super::four_bit(self.config) {
-            None => Weight::Plain(self.parameter(&[outer, inner])),
-            Some(double) => {
+        let family = self.config.model.transformer().and_then(super::family);
+        let weight = match (super::four_bit(self.config), family) {
+            (Some(double), _) => {
                 let dtype = super::compute_dtype(self.config);
                 Weight::FourBit(FourBitWeight::new(self.torch, [outer, inner], dtype, double))
             }
+            (None, Some(ModelFamily::Gpt2)) => Weight::Conv1d(self.parameter(&[inner, outer])),
+            (None, Some(ModelFamily::Falcon)) => Weight::Falcon(self.parameter(&[outer, inner])),
+            (None, _) => Weight::Plain(self.parameter(&[outer, inner])),
         };
         let bias = RefCell::new(bias.then(|| self.parameter(&[outer])));
         let lora = self.config.strategy.lora.as_ref();
@@ -129,8 +144,7 @@ impl<'a> Maker<'a> {
             let (a, b) = (factor([lora.rank, inner]), factor([outer, lora.rank]));
             Adapter { a, b, has_dropout: lora.dropout > 0.0 }
         });
-        let adds_bias = super::is_falcon(self.config);
-        Linear { weight, adds_bias, bias, adapter }
+        Linear { weight, bias, adapter }
     }
 }
 
@@ -171,23 +185,28 @@ impl Linear {
 
     /// The base layer.
     fn base(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        let bias = &self.bias;
         match &self.weight {
-            Weight::Plain(weight) if self.adds_bias => {
+            Weight::Plain(weight) => functions::linear(torch, x, weight, bias.borrow().as_ref()),
+            Weight::Falcon(weight) => {
                 let product = functions::matmul(torch, x, weight);
-                match &*self.bias.borrow() {
+                match &*bias.borrow() {
                     None => product,
                     Some(bias) => functions::add(torch, &product, bias),
                 }
             }
-            Weight::Plain(weight) => functions::linear(torch, x, weight, self.bias.borrow().as_ref()),
-            Weight::FourBit(weight) => weight.linear(torch, x, &self.bias),
+            Weight::Conv1d(weight) => {
+                let bias = bias.borrow();
+                functions::addmm(torch, bias.as_ref().expect("`Conv1D` has a bias"), x, weight)
+            }
+            Weight::FourBit(weight) => weight.linear(torch, x, bias),
         }
     }
 
     /// The parameters that may be trained.
     pub(super) fn parameters(&self) -> impl Iterator<Item = Tensor> {
         let weight = match &self.weight {
-            Weight::Plain(weight) => Some(weight.clone()),
+            Weight::Plain(weight) | Weight::Falcon(weight) | Weight::Conv1d(weight) => Some(weight.clone()),
             Weight::FourBit(_) => None,
         };
         let factors = self.adapter.iter().flat_map(|adapter| [adapter.a.clone(), adapter.b.clone()]);

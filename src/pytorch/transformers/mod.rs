@@ -173,11 +173,6 @@ pub(crate) fn dtype(config: &RunConfig) -> DType {
     }
 }
 
-/// Whether the linear layers of blocks are `FalconLinear`.
-pub(crate) fn is_falcon(config: &RunConfig) -> bool {
-    config.model.transformer().is_some_and(|model| family(model) == Some(ModelFamily::Falcon))
-}
-
 /// Whether linear layers of blocks are quantized to nf4, and then whether their scales are quantized, too.
 pub(crate) fn four_bit(config: &RunConfig) -> Option<bool> {
     let lora = config.strategy.lora.as_ref()?;
