@@ -315,6 +315,16 @@ fn optimizer(config: &RunConfig, card: &Card) -> Covered {
         }
         Optimizer::Adafactor(_) | Optimizer::Muon(_) => {}
     }
+    let has_pages =
+        matches!(config.train.optimizer, Optimizer::AdamW(_) | Optimizer::Adam(_) | Optimizer::Lion(_));
+    if strategy.offload.optimizer && !has_pages {
+        return not_covered(
+            "offloaded states of another optimizer than AdamW, Adam and Lion, which bitsandbytes pages",
+        );
+    }
+    if strategy.offload.optimizer && strategy.optimizer_state == OptimizerState::Bf16 {
+        return not_covered("offloaded bf16 states: bitsandbytes has fp32 and 8 bits");
+    }
     if config.train.optimizer.groups().iter().any(|group| group.named.is_some()) {
         return not_covered("parameter groups");
     }

@@ -299,7 +299,7 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         "model.transformer.causal=false",
         "model.transformer.rotary.divisors=[2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0]",
         "model.transformer.head_dim=20",
-        "strategies.plain.attention=materialized",
+        "model.transformer.context=1",
         "strategies.plain.recompute=[\"mlp\"]",
         "strategies.plain.loss_chunks=2",
         "strategies.plain.freeze=[\"blocks.0.mlp\"]",
@@ -360,8 +360,12 @@ fn runs_that_trainer_does_not_have_are_not_predicted() {
         reason(&["evaluation={every=1,batches=1200}"]),
         reason(&["train.optimizer.adamw.decay=all"]),
         reason(&["strategies.plain.optimizer_state=8bit", "strategies.plain.quantize={embeddings=true}"]),
-        reason(&["model.transformer.family=mistral", "model.transformer.window=16"]),
-        reason(&["strategies.plain.attention=materialized"]),
+        reason(&["train.optimizer={muon={lr=0.02,adamw={lr=1e-3}}}"]),
+        reason(&["train.optimizer={sgd={lr=0.1}}", "strategies.plain.offload.optimizer=true"]),
+        reason(&[
+            "model.transformer={family=\"phi\",activation=\"gelu_tanh\",norm=\"layer\",bias=true,head_bias=true,sub_layers=\"parallel_shared_norm\",tied=false}",
+            "plan.torch_attention_mask=true",
+        ]),
     ];
     insta::assert_snapshot!("trainer_reasons", reasons.concat());
 }
