@@ -130,8 +130,8 @@ pub(crate) struct Allocator {
     card: Option<CardMemory>,
     /// How often cached segments were returned to satisfy a request.
     pub(crate) retries: u32,
-    /// The calls of the driver so far.
-    pub(crate) driver_calls: Vec<DriverCall>,
+    /// The calls of the driver since the last time they were taken, if they are recorded.
+    pub(crate) driver_calls: Option<Vec<DriverCall>>,
 }
 
 impl Allocator {
@@ -146,7 +146,7 @@ impl Allocator {
             usage: Usage::default(),
             card,
             retries: 0,
-            driver_calls: Vec::new(),
+            driver_calls: None,
         }
     }
 
@@ -356,8 +356,7 @@ impl Allocator {
         self.reserve(whole)?;
         self.segments += 1;
         let segment = self.segments;
-        let place = Place { segment, offset: 0, bytes: whole };
-        self.driver_calls.push(DriverCall { place, obtains: true });
+        self.record_driver_call(Place { segment, offset: 0, bytes: whole }, true);
         let state = State::Used;
         Ok(self.add(Block { bytes: whole, offset: 0, segment, size, state, before: None, after: None }))
     }
@@ -457,7 +456,7 @@ impl Allocator {
     /// Returns a segment that is one free block to the driver.
     fn release(&mut self, index: u32) {
         self.set_state(index, State::Used);
-        self.driver_calls.push(DriverCall { place: self.place(index), obtains: false });
+        self.record_driver_call(self.place(index), false);
         self.usage.reserved -= self.blocks[index as usize].bytes;
         self.unused.push(index);
     }

@@ -280,6 +280,47 @@ fn torch_program_selects_the_library() {
 }
 
 /// For each run that the library's program would not be, the reason.
+/// The requests are those recorded with the option `masked`.
+#[test]
+fn torch_attention_mask_selects_the_masks_of_padding() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let set = ["--set", "plan.torch_attention_mask=true"];
+    let peak_and_fit = |program: &str, more: &[&str]| {
+        let program = format!("plan.torch_program={program}");
+        let rows = rows(&dir, "a.toml", &[&["--set", &program], more].concat());
+        (rows[0]["torch_peak_bytes"].as_u64(), rows[0]["torch_fits"].to_string())
+    };
+    for program in ["transformers", "trainer"] {
+        assert!(peak_and_fit(program, &set).0 > peak_and_fit(program, &[]).0, "{program}");
+        let command = ["export", "a.toml", "--run", "plain", "--as", program];
+        let script = succeeds(&dir, &[&command[..], &CARD, &set].concat());
+        assert!(script.contains("attention_mask"), "{script}");
+    }
+    let (peak, reason) = peak_and_fit("modules", &set);
+    assert_eq!(peak, None);
+    assert!(reason.contains("torch_attention_mask = true without the library's model"), "{reason}");
+}
+
+/// Two states of a table of 2000 x 64 values, in fp32 or 8 bits; other parameters are smaller than what is paged.
+#[test]
+fn explain_shows_paged_states() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let explain = |states: &str| {
+        let plain = format!("strategies.plain={{offload={{optimizer=true}},{states}}}");
+        let set = ["model.transformer.vocabulary=2000", &plain].into_iter().flat_map(|set| ["--set", set]);
+        let command = ["explain", "a.toml", "--run", "plain", "--as", "pytorch"];
+        succeeds(&dir, &command.into_iter().chain(CARD).chain(set).collect::<Vec<_>>())
+    };
+    let eight_bits = "optimizer_state=\"8bit\",quantize={embeddings=true}";
+    for (states, bytes) in [("optimizer_state=\"fp32\"", "0.98 MiB"), (eight_bits, "250 KiB")] {
+        let text = explain(states);
+        let line = format!("\n{bytes} of optimizer states in managed memory, beside these peaks\n");
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
 #[test]
 fn runs_that_the_library_does_not_have_are_not_predicted() {
     let dir = TestFolder::new();
@@ -363,7 +404,8 @@ fn runs_that_trainer_does_not_have_are_not_predicted() {
         reason(&["train.optimizer={muon={lr=0.02,adamw={lr=1e-3}}}"]),
         reason(&["train.optimizer={sgd={lr=0.1}}", "strategies.plain.offload.optimizer=true"]),
         reason(&[
-            "model.transformer={family=\"phi\",activation=\"gelu_tanh\",norm=\"layer\",bias=true,head_bias=true,sub_layers=\"parallel_shared_norm\",tied=false}",
+            "model.transformer={family=\"falcon\",activation=\"gelu\",norm=\"layer\"}",
+            "strategies.adapters.lora.targets=[\"dense\"]",
             "plan.torch_attention_mask=true",
         ]),
     ];

@@ -3,7 +3,7 @@
 //! The addresses of a segment are 9/8 of the card's memory. If no hole between live blocks has room for a request, another
 //! segment begins; in which order PyTorch then searches the two was not observed: here, the older one first.
 
-use super::{Allocator, Block, DriverCall, LARGE_SEGMENT, Place, SMALL_SEGMENT, Size, State};
+use super::{Allocator, Block, LARGE_SEGMENT, Place, SMALL_SEGMENT, Size, State};
 
 /// The addresses of a segment on a card without a limit.
 pub(crate) const ADDRESSES: u64 = LARGE_SEGMENT << 26;
@@ -93,8 +93,7 @@ impl Allocator {
         let Block { bytes: whole, offset, segment, size, .. } = self.blocks[index as usize];
         let mapped = bytes.min(whole).next_multiple_of(size.page());
         self.reserve(mapped)?;
-        let place = Place { segment, offset, bytes: mapped };
-        self.driver_calls.push(DriverCall { place, obtains: true });
+        self.record_driver_call(Place { segment, offset, bytes: mapped }, true);
         self.set_state(index, State::Used);
         if mapped < whole {
             let rest = self.split(index, mapped);
@@ -122,8 +121,7 @@ impl Allocator {
             let rest = self.split(pages, end - begin);
             self.set_state(rest, State::Free);
         }
-        let place = Place { segment, offset: begin, bytes: end - begin };
-        self.driver_calls.push(DriverCall { place, obtains: false });
+        self.record_driver_call(Place { segment, offset: begin, bytes: end - begin }, false);
         self.usage.reserved -= end - begin;
         self.merge(pages, State::Unmapped);
     }

@@ -28,6 +28,12 @@ pub(crate) struct CurrentBlock {
 }
 
 impl Allocator {
+    pub(super) fn record_driver_call(&mut self, place: Place, obtains: bool) {
+        if let Some(calls) = &mut self.driver_calls {
+            calls.push(DriverCall { place, obtains });
+        }
+    }
+
     /// All blocks, by segment and offset.
     pub(crate) fn current_blocks(&self) -> Vec<CurrentBlock> {
         let mut exists = vec![true; self.blocks.len()];

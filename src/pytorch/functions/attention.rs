@@ -39,6 +39,11 @@ impl Heads {
         Shape::new(&[self.batch, self.keys, self.sequence, self.head])
     }
 
+    /// That of queries, keys or values: 0, 1 or 2.
+    pub(crate) fn part_shape(&self, part: usize) -> Shape {
+        if part == 0 { self.query_shape() } else { self.key_shape() }
+    }
+
     /// Whether FlashAttention's output is a copy as [B, T, H, D].
     pub(crate) fn copies_flash_output(&self) -> bool {
         self.by_head && self.queries > 1

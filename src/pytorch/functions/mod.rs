@@ -18,7 +18,7 @@ mod views;
 
 pub(crate) use attention::{Heads, is_flash, is_unfused, scaled_dot_product_attention};
 pub(crate) use cast::{cast, converted};
-pub(crate) use dropout::dropout;
+pub(crate) use dropout::{dropout, dropout_if};
 pub(crate) use elementwise::{
     activation, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap,
     tanh,
@@ -32,8 +32,8 @@ pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use reduce::{count, mean_of_rows, norm_of_all, norm_of_columns, norm_of_rows, sum_to};
 pub(crate) use rotary::{rotate, rotate_part};
 pub(crate) use views::{
-    Layout, chunk_rows, columns, concatenated, copied, expanded, full_slices, heads, joined, listed, slice,
-    split,
+    Layout, chunk_rows, columns, concatenated, copied, divided_columns, expanded, full_slices, heads, joined,
+    listed, slice, split,
 };
 
 use crate::tensor::{DType, Tensor};

@@ -149,6 +149,11 @@ pub(crate) fn columns(torch: &Torch, x: &Tensor, count: usize) -> Tensor {
     slice(torch, x, full.with_last(count))
 }
 
+/// `x[..., :count]` and `x[..., count:]`
+pub(crate) fn divided_columns(torch: &Torch, x: &Tensor, count: usize) -> [Tensor; 2] {
+    [count, x.shape().last() - count].map(|count| columns(torch, x, count))
+}
+
 /// `torch.cat([a, b], -1)` in the wider type, whose gradients are slices of the gradient.
 pub(crate) fn joined(torch: &Torch, [a, b]: [&Tensor; 2]) -> Tensor {
     let shapes = [a.shape(), b.shape()];

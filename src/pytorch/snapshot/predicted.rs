@@ -77,6 +77,7 @@ pub fn predicted_snapshot(sequence: &Sequence, conf: AllocConf) -> Vec<u8> {
         sections: Vec::new(),
         live: HashMap::new(),
     };
+    recorder.allocator.driver_calls = Some(Vec::new());
     recorder.replay(sequence);
     recorder.pickle()
 }
@@ -98,7 +99,7 @@ impl Recorder {
                 Event::Release(request) => {
                     let index = blocks[request as usize];
                     let address = self.address(self.allocator.place(index));
-                    let bytes = self.live.remove(&index).map_or(0, |live| live.bytes);
+                    let bytes = self.live.remove(&index).expect("a request is released once").bytes;
                     self.allocator.free(index);
                     self.record(Action::Release, address, bytes, stack);
                 }
@@ -123,7 +124,8 @@ impl Recorder {
 
     /// Records the calls of the driver since the last time.
     fn driver_calls(&mut self, stack: Stack) {
-        for DriverCall { place, obtains } in std::mem::take(&mut self.allocator.driver_calls) {
+        let calls = self.allocator.driver_calls.replace(Vec::new());
+        for DriverCall { place, obtains } in calls.into_iter().flatten() {
             while self.addresses.len() <= place.segment as usize {
                 self.addresses.push(self.next_address);
                 self.next_address += if self.conf.expandable_segments { ADDRESSES } else { place.bytes };

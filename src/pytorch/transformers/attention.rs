@@ -86,6 +86,7 @@ impl Attending {
     ) -> Layout {
         let Projection { part, is_rotated } = projection;
         let is_grouped = heads.keys != heads.queries;
+        let dtype = torch.autocast().unwrap_or(dtype);
         match part {
             _ if is_rotated => Layout::Heads,
             // The gradient of `k.transpose(2, 3)`, unless that of repeated heads is summed.
@@ -93,8 +94,10 @@ impl Attending {
             _ if self.is_eager => Layout::Heads,
             1 | 2 if is_masked && is_grouped => Layout::Heads,
             _ if is_masked => Layout::Tokens,
-            0 => gradient_layout(torch, heads, false, dtype),
-            _ => gradient_layout(torch, heads, is_cached, dtype),
+            // FlashAttention's gradients have the layout of its arguments, which are contiguous once cached.
+            1 | 2 if is_cached && functions::is_flash(torch, dtype) => Layout::Heads,
+            _ if functions::is_unfused(torch, heads, dtype) => Layout::Heads,
+            _ => Layout::Tokens,
         }
     }
 
@@ -121,14 +124,7 @@ impl Attending {
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
         let &[batch, _, sequence, _] = q.shape().dims() else { unreachable!("q is [B, H, T, D]") };
-        let heads = Heads {
-            batch,
-            sequence,
-            queries: self.queries,
-            keys: self.keys,
-            head: self.head,
-            by_head: self.by_head,
-        };
+        let heads = self.heads(Shape::new(&[batch, sequence, self.queries * self.head]));
         let has_dropout = trains && self.has_dropout;
         if self.is_eager {
             let mask = mask.expect("eager attention has a mask");
@@ -156,12 +152,4 @@ impl Attending {
         let joined = [heads.batch, heads.sequence, heads.queries * heads.head];
         (functions::heads(torch, &y, &joined, Layout::Tokens), None)
     }
-}
-
-/// The layout of the gradients of queries, keys or values of this dtype, as fused attention returns them. FlashAttention's
-/// have the layout of its arguments, which are contiguous once cached.
-pub(super) fn gradient_layout(torch: &Torch, heads: Heads, is_cached: bool, dtype: DType) -> Layout {
-    let dtype = torch.autocast().unwrap_or(dtype);
-    let is_contiguous = is_cached && functions::is_flash(torch, dtype);
-    if is_contiguous || functions::is_unfused(torch, heads, dtype) { Layout::Heads } else { Layout::Tokens }
 }

@@ -102,9 +102,16 @@ pub(super) fn require_gradients(embeddings: Tensor, checkpointed: Option<usize>)
     }
 }
 
-/// Whether the model has a cache where it is not checkpointed: `Trainer` sets `use_cache=False`.
-pub(super) fn uses_cache(torch: &Torch) -> bool {
-    torch.options.program != TorchProgram::Trainer
+/// Whether layers are checkpointed in this call, of those that may be (`every`: every n-th), and the cache: none with
+/// checkpoints, nor with `Trainer`, which sets `use_cache=False`.
+pub(super) fn checkpoints_and_cache(
+    torch: &Torch,
+    every: Option<usize>,
+    trains: bool,
+) -> (Option<usize>, Option<Cache>) {
+    let checkpointed = every.filter(|_| trains && torch.grad_enabled());
+    let uses_cache = checkpointed.is_none() && torch.options.program != TorchProgram::Trainer;
+    (checkpointed, uses_cache.then(Cache::default))
 }
 
 /// `DynamicCache`: the keys and values of the layers so far.

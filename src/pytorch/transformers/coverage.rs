@@ -51,15 +51,9 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     if library.family == ModelFamily::Gemma3 && model.attention_softcap.is_some() {
         return not_covered("attention_softcap of Gemma 3, which the library's class ignores".to_owned());
     }
-    let is_parallel = matches!(library.family, ModelFamily::GptNeox | ModelFamily::Phi | ModelFamily::Falcon);
-    if is_parallel && config.strategy.attention == Attention::Materialized {
-        return not_covered(format!("eager attention of the family `{}`", library.family.keyword()));
-    }
-    if is_parallel && options.attention_mask {
-        return not_covered(format!(
-            "torch_attention_mask = true with the family `{}`",
-            library.family.keyword()
-        ));
+    let is_falcon = library.family == ModelFamily::Falcon;
+    if is_falcon && (options.attention_mask || config.strategy.attention == Attention::Materialized) {
+        return not_covered("Falcon's eager attention, and its attention masks with padding".to_owned());
     }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());

@@ -6,7 +6,9 @@
 use std::rc::Rc;
 
 use super::attention::{Attending, Projection};
-use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
+use super::body::{
+    Arguments, Body, Cache, Layer, Positions, call_layers, checkpoints_and_cache, require_gradients,
+};
 use super::class::Class;
 use super::layers::{Maker, ModuleWeight};
 use super::masks::Masks;
@@ -127,14 +129,10 @@ impl Body for Decoder {
         if let Some(Scale::Number) = &self.scale {
             embeddings = functions::scale(torch, &embeddings);
         }
-        let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
-        let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
+        let (checkpointed, mut cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
         let positions = Positions::new(torch, tokens.shape());
         let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
-        let mut x = embeddings.clone();
-        if self.has_dropout && trains {
-            x = functions::dropout(torch, &x);
-        }
+        let x = functions::dropout_if(torch, embeddings.clone(), self.has_dropout && trains);
         let dtype = self.class.rotary_dtype(x.dtype());
         let rotations = self.rotations.tables(torch, tokens.shape().last(), dtype);
         let arguments = |layer| Arguments {
@@ -189,10 +187,9 @@ impl DecoderLayer {
         if let Some(norm) = &self.result_norms[number] {
             result = norm.forward(torch, &result);
         }
-        match self.has_dropout && trains {
-            true => self.class.add(torch, x, &functions::dropout(torch, &result)),
-            false => self.class.add(torch, x, &result),
-        }
+        // The variable `result` lives until the sum replaces it.
+        let dropped = functions::dropout_if(torch, result.clone(), self.has_dropout && trains);
+        self.class.add(torch, x, &dropped)
     }
 }
 
@@ -252,9 +249,6 @@ impl Attention {
         let qkv = self.attending.cached(torch, [q, k, v], cache);
         let (mut y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
         y = self.projections.out.forward(torch, &y, trains);
-        if self.has_output_dropout && trains {
-            y = functions::dropout(torch, &y);
-        }
-        (y, weights)
+        (functions::dropout_if(torch, y, self.has_output_dropout && trains), weights)
     }
 }

@@ -2,8 +2,9 @@
 
 use super::body::{Arguments, Cache, Layer};
 use super::layers::{Linear, Maker};
+use super::mlp::Mlp;
 use super::norm::{Norm, NormClass};
-use super::parallel::{Mlp, ParallelLayer};
+use super::parallel::ParallelLayer;
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -45,7 +46,7 @@ enum Stacking {
 }
 
 impl ParallelLayer for FalconLayer {
-    fn new(maker: Maker<'_>, model: &Transformer) -> FalconLayer {
+    fn new(maker: Maker<'_>, model: &Transformer, _index: usize) -> FalconLayer {
         let (channels, head_dim) = (model.d_model, model.head_dim);
         let stacking = match (model.is_new_falcon(), model.kv_heads) {
             (true, _) => Stacking::Groups,
@@ -61,7 +62,7 @@ impl ParallelLayer for FalconLayer {
             kv_heads: model.kv_heads,
             head_dim,
         };
-        let mlp = Mlp::new(maker, model);
+        let mlp = Mlp::plain(maker, model, false);
         let norm = || Norm::new(maker, NormClass::Layer, channels);
         let norms = match model.sub_layers {
             SubLayers::ParallelSharedNorm => Norms::Shared(norm()),

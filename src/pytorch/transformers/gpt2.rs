@@ -5,15 +5,17 @@
 use std::rc::Rc;
 
 use super::attention::{Attending, Projection};
-use super::body::{Arguments, Body, Cache, Layer, Positions, call_layers, require_gradients, uses_cache};
-use super::layers::{Linear, Maker, ModuleWeight, activation};
+use super::body::{
+    Arguments, Body, Cache, Layer, Positions, call_layers, checkpoints_and_cache, require_gradients,
+};
+use super::layers::{Linear, Maker, ModuleWeight};
 use super::masks::Masks;
+use super::mlp::Mlp;
 use super::norm::{Norm, NormClass};
 use crate::functions::{self, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use ops::Activation;
-use spec::{Dropout, MlpActivation, ModelFamily, RunConfig, Transformer};
+use spec::{ModelFamily, RunConfig, Transformer};
 
 pub(super) struct Gpt2 {
     /// `wte` [V, C] and `wpe` [T, C].
@@ -33,11 +35,9 @@ struct Block {
     qkv: Linear,
     attention_out: Linear,
     second_norm: Norm,
-    up: Linear,
-    down: Linear,
-    activation: Activation,
+    mlp: Mlp,
     attending: Attending,
-    dropout: Dropout,
+    has_residual_dropout: bool,
 }
 
 impl Gpt2 {
@@ -78,17 +78,14 @@ impl Body for Gpt2 {
         padding: Option<&Tensor>,
         trains: bool,
     ) -> (Tensor, Option<Cache>) {
-        let checkpointed = self.checkpointed.filter(|_| trains && torch.grad_enabled());
-        let mut cache = (checkpointed.is_none() && uses_cache(torch)).then(Cache::default);
+        let (checkpointed, mut cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
         let embeddings =
             require_gradients(functions::embedding(torch, &self.tokens.weight, tokens), self.checkpointed);
         let positions = Positions::new(torch, tokens.shape());
         let position_embeddings = functions::embedding(torch, &self.positions.weight, positions.tensor());
         let mut x = functions::add(torch, &embeddings, &position_embeddings);
         let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
-        if self.has_dropout && trains {
-            x = functions::dropout(torch, &x);
-        }
+        x = functions::dropout_if(torch, x, self.has_dropout && trains);
         let arguments = |layer| Arguments {
             mask: masks.of_layer(layer),
             positions: Some(positions.tensor().clone()),
@@ -117,32 +114,31 @@ impl Layer for Block {
         let x = functions::add(torch, &attended, x);
         drop(normed);
         let normed = self.second_norm.forward(torch, &x);
-        let output = self.mlp(torch, &normed, trains);
+        let output = self.mlp.forward(torch, &normed, trains);
         functions::add(torch, &x, &output)
     }
 }
 
 impl Block {
     fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> Block {
-        let MlpActivation::Plain(activation) = model.activation else { unreachable!("checked: no gate") };
-        let (channels, width) = (model.d_model, model.d_ff);
+        let channels = model.d_model;
+        let has_residual_dropout = model.dropout.residual > 0.0;
         Block {
             first_norm: Norm::new(maker, NormClass::Layer, channels),
             qkv: maker.linear("attention.qkv", channels, 3 * channels, true),
             attention_out: maker.linear("attention.out", channels, channels, true),
             second_norm: Norm::new(maker, NormClass::Layer, channels),
-            up: maker.linear("mlp.up", channels, width, true),
-            down: maker.linear("mlp.out", width, channels, true),
-            activation,
+            mlp: Mlp::plain(maker, model, has_residual_dropout),
             attending: Attending::new(maker.config(), model, index).without_upcast(),
-            dropout: model.dropout,
+            has_residual_dropout,
         }
     }
 
     fn parameters(&self) -> impl Iterator<Item = Tensor> {
         let attention = [&self.qkv, &self.attention_out].into_iter().flat_map(Linear::parameters);
-        let mlp = [&self.up, &self.down].into_iter().flat_map(Linear::parameters);
-        self.first_norm.parameters().chain(attention).chain(self.second_norm.parameters()).chain(mlp)
+        let norms = [&self.first_norm, &self.second_norm].map(Norm::parameters);
+        let [first_norm, second_norm] = norms;
+        first_norm.chain(attention).chain(second_norm).chain(self.mlp.parameters())
     }
 
     fn attention(
@@ -174,17 +170,6 @@ impl Block {
         let qkv = self.attending.cached(torch, qkv, cache);
         let (mut y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
         y = self.attention_out.forward(torch, &y, trains);
-        (self.residual_dropout(torch, y, trains), weights)
-    }
-
-    fn mlp(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
-        let mut x = self.up.forward(torch, x, trains);
-        x = activation(torch, x, self.activation);
-        x = self.down.forward(torch, &x, trains);
-        self.residual_dropout(torch, x, trains)
-    }
-
-    fn residual_dropout(&self, torch: &Torch, x: Tensor, trains: bool) -> Tensor {
-        if trains && self.dropout.residual > 0.0 { functions::dropout(torch, &x) } else { x }
+        (functions::dropout_if(torch, y, self.has_residual_dropout && trains), weights)
     }
 }

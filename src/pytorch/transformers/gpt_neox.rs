@@ -1,10 +1,12 @@
 //! The layers of `GPTNeoXModel`.
 
+use super::attention::Attending;
 use super::body::{Arguments, Cache, Layer};
 use super::layers::{Linear, Maker};
+use super::mlp::Mlp;
 use super::norm::{Norm, NormClass};
-use super::parallel::{Mlp, ParallelLayer, attend};
-use crate::functions::{self, Heads, Layout};
+use super::parallel::ParallelLayer;
+use crate::functions::{self, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use spec::{Dropout, SubLayers, Transformer};
@@ -24,14 +26,12 @@ pub(super) struct GptNeoxLayer {
 struct GptNeoxAttention {
     qkv: Linear,
     dense: Linear,
-    heads: usize,
-    head_dim: usize,
+    attending: Attending,
     rotated: usize,
-    has_dropout: bool,
 }
 
 impl ParallelLayer for GptNeoxLayer {
-    fn new(maker: Maker<'_>, model: &Transformer) -> GptNeoxLayer {
+    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> GptNeoxLayer {
         let channels = model.d_model;
         GptNeoxLayer {
             input_norm: Norm::new(maker, NormClass::Layer, channels),
@@ -39,12 +39,10 @@ impl ParallelLayer for GptNeoxLayer {
             attention: GptNeoxAttention {
                 qkv: maker.linear("attention.qkv", channels, 3 * channels, true),
                 dense: maker.linear("attention.out", channels, channels, true),
-                heads: model.heads,
-                head_dim: model.head_dim,
+                attending: Attending::new(maker.config(), model, index).with_layout_by_head(true),
                 rotated: model.rotated_channels(),
-                has_dropout: model.dropout.attention > 0.0,
             },
-            mlp: Mlp::new(maker, model),
+            mlp: Mlp::plain(maker, model, false),
             is_parallel: model.sub_layers == SubLayers::Parallel,
             dropout: model.dropout,
         }
@@ -66,11 +64,7 @@ impl Layer for GptNeoxLayer {
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor {
-        let [cos, sin] = arguments.tables();
-        let dropped = |x: Tensor| match trains && self.dropout.residual > 0.0 {
-            true => functions::dropout(torch, &x),
-            false => x,
-        };
+        let dropped = |x| functions::dropout_if(torch, x, trains && self.dropout.residual > 0.0);
         let mlp = |x: &Tensor| {
             let output = {
                 let normed = self.post_attention_norm.forward(torch, x);
@@ -78,10 +72,11 @@ impl Layer for GptNeoxLayer {
             };
             dropped(output)
         };
-        let mut attended = dropped({
+        let (output, _weights) = {
             let normed = self.input_norm.forward(torch, x);
-            self.attention.forward(torch, &normed, [cos, sin], cache, trains)
-        });
+            self.attention.forward(torch, &normed, arguments, cache, trains)
+        };
+        let mut attended = dropped(output);
         if !self.is_parallel {
             attended = functions::add(torch, &attended, x);
             let output = mlp(&attended);
@@ -94,40 +89,33 @@ impl Layer for GptNeoxLayer {
 }
 
 impl GptNeoxAttention {
-    /// x [B, T, C]
+    /// The output for x [B, T, C], and the weights of values that eager attention returns.
     fn forward(
         &self,
         torch: &Torch,
         x: &Tensor,
-        [cos, sin]: [&Tensor; 2],
+        arguments: &Arguments,
         cache: Option<&mut Cache>,
         trains: bool,
-    ) -> Tensor {
-        let &[batch, sequence, _] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
-        let (queries, head) = (self.heads, self.head_dim);
-        let heads = Heads { batch, sequence, queries, keys: queries, head, by_head: true };
+    ) -> (Tensor, Option<Tensor>) {
+        let heads = self.attending.heads(x.shape());
         let qkv = {
             let qkv = self.qkv.forward(torch, x, trains);
-            functions::heads(torch, &qkv, &[batch, queries, sequence, 3 * head], Layout::Heads)
+            let stacked = heads.query_shape().with_last(3 * heads.head);
+            functions::heads(torch, &qkv, stacked.dims(), Layout::Heads)
         };
-        let parts = functions::split(torch, &qkv, 3);
-        let [q, k] = self.rotated([&parts[0], &parts[1]], torch, [cos, sin]);
-        let v = parts[2].clone();
-        drop(parts);
-        let [k, v] = match cache {
-            None => [k, v],
-            Some(cache) => cache.update(torch, [k, v], false),
-        };
-        let y = attend(torch, [&q, &k, &v], heads, trains && self.has_dropout);
-        self.dense.forward(torch, &y, trains)
+        let [q, k, v] = &functions::split(torch, &qkv, 3)[..] else { unreachable!("three parts") };
+        let [q, k] = self.rotated(torch, [q, k], arguments.tables());
+        let is_cached = cache.is_some();
+        let qkv = self.attending.cached(torch, [q, k, v.clone()], cache);
+        let (y, weights) = self.attending.forward(torch, &qkv, arguments.mask.as_ref(), is_cached, trains);
+        (self.dense.forward(torch, &y, trains), weights)
     }
 
     /// `apply_rotary_pos_emb`
-    fn rotated(&self, [q, k]: [&Tensor; 2], torch: &Torch, [cos, sin]: [&Tensor; 2]) -> [Tensor; 2] {
-        let rotated = self.rotated;
-        let [(q_rot, q_pass), (k_rot, k_pass)] = [q, k].map(|x| {
-            (functions::columns(torch, x, rotated), functions::columns(torch, x, self.head_dim - rotated))
-        });
+    fn rotated(&self, torch: &Torch, qk: [&Tensor; 2], [cos, sin]: &[Tensor; 2]) -> [Tensor; 2] {
+        let [[q_rot, q_pass], [k_rot, k_pass]] =
+            qk.map(|x| functions::divided_columns(torch, x, self.rotated));
         let mut q = functions::rotate(torch, &q_rot, cos, sin);
         let mut k = functions::rotate(torch, &k_rot, cos, sin);
         q = functions::joined(torch, [&q, &q_pass]);

@@ -164,8 +164,7 @@ impl Linear {
         let mut update = {
             let product = {
                 let inner = {
-                    let dropped =
-                        if *has_dropout && trains { functions::dropout(torch, &x) } else { x.clone() };
+                    let dropped = functions::dropout_if(torch, x.clone(), *has_dropout && trains);
                     functions::linear(torch, &dropped, a, None)
                 };
                 functions::linear(torch, &inner, b, None)

@@ -24,7 +24,7 @@ enum InputLayers {
     Gate(Box<[Linear; 2]>),
     /// `gate_up_proj` (Phi-3)
     Stacked(Linear),
-    /// `c_fc` (StarCoder2)
+    /// `c_fc`, `fc1`, `dense_h_to_4h`
     Plain(Linear),
 }
 
@@ -47,6 +47,18 @@ impl Mlp {
             down: maker.linear("mlp.out", width, channels, model.bias),
             activation: class.activation(activation),
             has_dropout: class == Class::Starcoder2 && model.dropout.residual > 0.0,
+        }
+    }
+
+    /// Two linear layers and an activation as `ACT2FN` has it.
+    pub(super) fn plain(maker: Maker<'_>, model: &Transformer, has_dropout: bool) -> Mlp {
+        let MlpActivation::Plain(activation) = model.activation else { unreachable!("checked: no gate") };
+        let (channels, width) = (model.d_model, model.d_ff);
+        Mlp {
+            inputs: InputLayers::Plain(maker.linear("mlp.up", channels, width, model.bias)),
+            down: maker.linear("mlp.out", width, channels, model.bias),
+            activation,
+            has_dropout,
         }
     }
 
@@ -80,6 +92,6 @@ impl Mlp {
         };
         let output = self.down.forward(torch, &hidden, trains);
         drop(hidden);
-        if self.has_dropout && trains { functions::dropout(torch, &output) } else { output }
+        functions::dropout_if(torch, output, self.has_dropout && trains)
     }
 }

@@ -1,14 +1,14 @@
 //! The layers of `PhiModel`.
 
-use super::attention::gradient_layout;
+use super::attention::{Attending, Projection};
 use super::body::{Arguments, Cache, Layer};
 use super::layers::{Linear, Maker};
+use super::mlp::Mlp;
 use super::norm::{Norm, NormClass};
-use super::parallel::{Mlp, ParallelLayer, attend};
-use crate::functions::{self, Heads, Layout};
+use super::parallel::ParallelLayer;
+use crate::functions;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use ops::Shape;
 use spec::{Dropout, Transformer};
 
 /// `PhiDecoderLayer`
@@ -25,18 +25,15 @@ struct PhiAttention {
     k: Linear,
     v: Linear,
     dense: Linear,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
+    attending: Attending,
     rotated: usize,
-    has_dropout: bool,
 }
 
 impl ParallelLayer for PhiLayer {
     const ROTARY_BEFORE_NORM: bool = true;
     const REASSIGNS_EMBEDDINGS: bool = true;
 
-    fn new(maker: Maker<'_>, model: &Transformer) -> PhiLayer {
+    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> PhiLayer {
         let channels = model.d_model;
         let (queries, keys) = (model.heads * model.head_dim, model.kv_heads * model.head_dim);
         PhiLayer {
@@ -45,13 +42,10 @@ impl ParallelLayer for PhiLayer {
                 k: maker.linear("attention.k", channels, keys, true),
                 v: maker.linear("attention.v", channels, keys, true),
                 dense: maker.linear("attention.out", queries, channels, true),
-                heads: model.heads,
-                kv_heads: model.kv_heads,
-                head_dim: model.head_dim,
+                attending: Attending::new(maker.config(), model, index).with_layout_by_head(true),
                 rotated: model.rotated_channels(),
-                has_dropout: model.dropout.attention > 0.0,
             },
-            mlp: Mlp::new(maker, model),
+            mlp: Mlp::plain(maker, model, false),
             input_norm: Norm::new(maker, NormClass::Layer, channels),
             dropout: model.dropout,
         }
@@ -74,13 +68,10 @@ impl Layer for PhiLayer {
         cache: Option<&mut Cache>,
         trains: bool,
     ) -> Tensor {
-        let [cos, sin] = arguments.tables();
-        let dropped = |x: Tensor| match trains && self.dropout.residual > 0.0 {
-            true => functions::dropout(torch, &x),
-            false => x,
-        };
+        let dropped = |x| functions::dropout_if(torch, x, trains && self.dropout.residual > 0.0);
         let normed = self.input_norm.forward(torch, x);
-        let attended = dropped(self.attention.forward(torch, &normed, [cos, sin], cache, trains));
+        let (output, _weights) = self.attention.forward(torch, &normed, arguments, cache, trains);
+        let attended = dropped(output);
         let output = dropped(self.mlp.forward(torch, &normed, trains));
         let sum = functions::add(torch, &attended, &output);
         functions::add(torch, &sum, x)
@@ -88,37 +79,34 @@ impl Layer for PhiLayer {
 }
 
 impl PhiAttention {
-    /// x [B, T, C]
+    /// The output for x [B, T, C], and the weights of values that eager attention returns.
     fn forward(
         &self,
         torch: &Torch,
         x: &Tensor,
-        [cos, sin]: [&Tensor; 2],
+        arguments: &Arguments,
         cache: Option<&mut Cache>,
         trains: bool,
-    ) -> Tensor {
-        let &[batch, sequence, _] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
-        let (queries, keys, head) = (self.heads, self.kv_heads, self.head_dim);
-        let heads = Heads { batch, sequence, queries, keys, head, by_head: true };
-        let project = |linear: &Linear, shape: Shape, gradient: Layout| {
-            functions::heads(torch, &linear.forward(torch, x, trains), shape.dims(), gradient)
+    ) -> (Tensor, Option<Tensor>) {
+        let heads = self.attending.heads(x.shape());
+        let mask = arguments.mask.as_ref();
+        let is_cached = cache.is_some();
+        let project = |part: usize, linear: &Linear| {
+            let projection = Projection { part, is_rotated: part < 2 };
+            let (shape, is_cached_masked) = (heads.part_shape(part), [is_cached, mask.is_some()]);
+            let layout = self.attending.layout(torch, projection, heads, is_cached_masked, x.dtype());
+            functions::heads(torch, &linear.forward(torch, x, trains), shape.dims(), layout)
         };
-        let layout = gradient_layout(torch, heads, cache.is_some(), x.dtype());
-        let q = project(&self.q, heads.query_shape(), Layout::Heads);
-        let k = project(&self.k, heads.key_shape(), Layout::Heads);
-        let v = project(&self.v, heads.key_shape(), layout);
-        let rotated = self.rotated;
-        let [(q_rot, q_pass), (k_rot, k_pass)] = [q, k]
-            .map(|x| (functions::columns(torch, &x, rotated), functions::columns(torch, &x, head - rotated)));
+        let [q, k, v] = [project(0, &self.q), project(1, &self.k), project(2, &self.v)];
+        let [[q_rot, q_pass], [k_rot, k_pass]] =
+            [q, k].map(|x| functions::divided_columns(torch, &x, self.rotated));
         // The variables live until the function returns.
+        let [cos, sin] = arguments.tables();
         let [q_rot, k_rot] = [q_rot, k_rot].map(|x| functions::rotate(torch, &x, cos, sin));
         let q = functions::joined(torch, [&q_rot, &q_pass]);
         let k = functions::joined(torch, [&k_rot, &k_pass]);
-        let [k, v] = match cache {
-            None => [k, v],
-            Some(cache) => cache.update(torch, [k, v], false),
-        };
-        let y = attend(torch, [&q, &k, &v], heads, trains && self.has_dropout);
-        self.dense.forward(torch, &y, trains)
+        let qkv = self.attending.cached(torch, [q, k, v], cache);
+        let (y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);
+        (self.dense.forward(torch, &y, trains), weights)
     }
 }

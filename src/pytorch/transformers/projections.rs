@@ -76,7 +76,7 @@ impl Projections {
         layouts: [Layout; 3],
         trains: bool,
     ) -> Projected {
-        let shapes = [heads.query_shape(), heads.key_shape(), heads.key_shape()];
+        let shapes = [0, 1, 2].map(|part| heads.part_shape(part));
         // y.view(B, T, -1, D).transpose(1, 2)
         let by_head =
             |part: usize, y: &Tensor| functions::heads(torch, y, shapes[part].dims(), layouts[part]);

@@ -72,7 +72,8 @@ MASKED = [
     "transformers-masks/window-bf16", "transformers-masks/window-wide", "transformers-masks/window-qwen3-block",
     "transformers-masks/window-eager", "transformers-masks/gemma3-bf16", "transformers-masks/olmo3-bf16",
     "transformers-masks/phi3-window", "transformers-families/olmo2-fp32", "transformers-families/phi3-lora-bf16-block",
-    "transformers-families/starcoder2-fp32", "trainer/fp32", "trainer/bf16", "trainer/every-bf16", "trainer/accumulate",
+    "transformers-families/starcoder2-fp32", "transformers-parallel/neox-eager", "transformers-parallel/phi-groups",
+    "trainer/fp32", "trainer/bf16", "trainer/every-bf16", "trainer/accumulate",
     "trainer/evaluation-bf16", "trainer/eager-bf16", "trainer/window-bf16",
 ]  # fmt: skip
 
