@@ -240,7 +240,7 @@ fn driver_reading_includes_segments() {
     }
     let reading = device.external_reading().unwrap().unwrap();
     assert_eq!(reading.step, 2 << 20);
-    // Not an upper limit: other tests use the card at the same time.
+    // No upper limit: other processes may use the card.
     assert!(reading.peak - start.peak >= 2 * (64 << 20), "{reading:?} after {start:?}");
     let oversized = DeviceError::OutOfMemory { pool: Pool::Device, bytes: 1 << 40 };
     assert_eq!(device.allocate_segment(Pool::Device, 1 << 40), Err(oversized));
