@@ -89,7 +89,7 @@ fn lines(sequence: &Sequence) -> String {
     sequence.events.iter().filter_map(line).collect()
 }
 
-fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
+pub(super) fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     fs::write(file, content)
         .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))
 }

@@ -32,12 +32,19 @@ impl FrameworkArgs {
 
     /// Has a named program of the library replace that of [plan].
     pub(super) fn choose_program(&self, inputs: &mut InputArgs) {
-        let program = match self.shown {
-            None | Some(Program::Runner | Program::Pytorch) => return,
-            Some(Program::Transformers) => TorchProgram::Transformers,
-            Some(Program::Trainer) => TorchProgram::Trainer,
-        };
-        inputs.set(format!("plan.torch_program={}", program.keyword()));
+        if let Some(program @ (TorchProgram::Transformers | TorchProgram::Trainer)) = self.program() {
+            inputs.set(format!("plan.torch_program={}", program.keyword()));
+        }
+    }
+
+    /// The named program of PyTorch.
+    pub(super) fn program(&self) -> Option<TorchProgram> {
+        match self.shown? {
+            Program::Runner => None,
+            Program::Pytorch => Some(TorchProgram::Modules),
+            Program::Transformers => Some(TorchProgram::Transformers),
+            Program::Trainer => Some(TorchProgram::Trainer),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::target;
 use super::torch;
 use base::units::Bytes;
 use device::{DetectError, Detected, DeviceChoice, Limits, Target};
-use plan::{Experiment, Plan, Point, Purpose};
+use plan::{Experiment, Plan, PlannedRun, Point, Purpose};
 use spec::{Described, Framework, HostRates};
 
 /// The experiments, and the command line's overrides.
@@ -24,6 +24,13 @@ pub(super) struct InputArgs {
     /// Override a key of every experiment, such as train.seed=1
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// The machine and its limits.
+#[derive(Debug, clap::Args)]
+pub(super) struct MachineArgs {
     /// The device: cpu, cuda, cuda:N, or auto (CUDA if available, else the CPU)
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
@@ -55,14 +62,17 @@ pub(super) struct Inputs {
     pub(super) absent: Vec<String>,
 }
 
+impl Inputs {
+    /// The runs of all plans.
+    pub(super) fn runs(&self) -> impl Iterator<Item = &PlannedRun> {
+        self.plans.iter().flat_map(|plan| &plan.runs)
+    }
+}
+
 impl InputArgs {
     /// The device to train on.
     pub(super) fn device(&self) -> DeviceChoice {
-        self.device
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { memory: self.memory, host_memory: self.host_memory }
+        self.machine.device
     }
 
     /// The command line's `--set` overrides.
@@ -133,8 +143,27 @@ impl InputArgs {
         framework: &dyn Fn(&Target, Framework) -> Result<Framework, Failure>,
         is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Vec<Inputs>, Failure> {
-        let described = targets.iter().map(|target| target::find(target)).collect::<Result<Vec<_>, _>>()?;
         let experiments = files::expand_all(&self.files, &self.set, &is_wanted)?;
+        self.machine.plan(experiments, purpose, out, targets, framework, is_wanted)
+    }
+}
+
+impl MachineArgs {
+    fn limits(&self) -> Limits {
+        Limits { memory: self.memory, host_memory: self.host_memory }
+    }
+
+    /// Checks the data of experiments, and plans them for each target; for this machine, if there is none.
+    pub(super) fn plan(
+        &self,
+        experiments: Vec<Experiment>,
+        purpose: Purpose,
+        out: &Path,
+        targets: &[&Path],
+        framework: &dyn Fn(&Target, Framework) -> Result<Framework, Failure>,
+        is_wanted: impl Fn(&Point) -> bool,
+    ) -> Result<Vec<Inputs>, Failure> {
+        let described = targets.iter().map(|target| target::find(target)).collect::<Result<Vec<_>, _>>()?;
         let unread = experiments.iter().map(|experiment| match purpose {
             Purpose::Train => experiment.check_unread(&is_wanted).map_err(Failure::input),
             Purpose::Predict => Ok(()),

@@ -17,6 +17,7 @@ mod export;
 mod failure;
 mod files;
 mod filter;
+mod fits;
 mod fitted;
 mod framework;
 mod inputs;
@@ -63,6 +64,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Predict the memory of every combination without training
     Plan(plan::Args),
+    /// Show which memory remedies let a model train on a card, in PyTorch and here
+    Fits(fits::Args),
     /// Compare the strategies in result tables
     Compare(compare::Args),
     /// Describe the columns of result tables
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
     let status = match cli.command {
         Command::Sweep(args) => sweep::run(args, signals),
         Command::Plan(args) => plan::run(args),
+        Command::Fits(args) => fits::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Columns(args) => columns::run(args),
         Command::Keys(args) => keys::run(args),

@@ -4,8 +4,8 @@ use base::units::Bytes;
 
 /// The common unit of all sizes in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Unit {
-    pub(super) name: &'static str,
+pub struct Unit {
+    pub name: &'static str,
     scale: f64,
     decimals: usize,
 }
@@ -19,7 +19,7 @@ impl Unit {
     }
 
     /// The largest unit that still shows the smallest size.
-    pub(super) fn for_sizes(sizes: impl Iterator<Item = u64>) -> Unit {
+    pub fn for_sizes(sizes: impl Iterator<Item = u64>) -> Unit {
         let (mut least, mut most) = (u64::MAX, 0);
         for size in sizes.filter(|size| *size > 0) {
             least = least.min(size);
@@ -36,7 +36,7 @@ impl Unit {
         Unit { name, scale: scale as f64, decimals }
     }
 
-    pub(super) fn show(self, bytes: u64) -> String {
+    pub fn show(self, bytes: u64) -> String {
         format!("{:.*}", self.decimals, bytes as f64 / self.scale)
     }
 
@@ -77,7 +77,7 @@ pub(super) fn milliseconds(ms: f64) -> String {
 }
 
 /// A rate per second: `523`, `5.2k`, `412k`, `1.2M`.
-pub(super) fn rate(value: f64) -> String {
+pub fn rate(value: f64) -> String {
     for (scale, unit) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
         let scaled = value / scale;
         if scaled >= 99_999.5 {

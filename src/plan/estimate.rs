@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
+use super::Compiler;
 use base::rates::{BytesPerSecond, FlopsPerSecond};
 use device::{DeviceKind, Factors, KnownCard, Pool, Target};
 use memory::{Bottleneck, StepWork, Task};
 use ops::DType;
-use spec::{HostRates, KeywordEnum as _, Precision, RunConfig};
+use spec::{HostRates, KeywordEnum as _, Precision, RunConfig, Train};
 
 /// The assumed rates of a known card's host: of the order of one thread of a server's processor. One thread of an AMD
 /// EPYC that other programs used too moved 22 GB/s in AdamW and reached 83 GFLOP/s in fp32 matmuls.
@@ -99,6 +100,17 @@ impl DeviceRates {
         let overlaps = target.kind == DeviceKind::Cuda && config.strategy.offload.ahead > 0;
         let seconds = if overlaps { computed.max(copied) } else { computed + copied };
         Ok(1e3 * seconds)
+    }
+
+    /// Estimated tokens per second with micro-batches of another size. `None` if a rate is unknown, or if the model has no
+    /// tokens.
+    pub fn tokens_per_s(&self, config: &RunConfig, micro_batch: usize, target: &Target) -> Option<f64> {
+        let batch_size = micro_batch * config.strategy.accumulate;
+        let config = RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() };
+        let mut compiler = Compiler::new(target);
+        let work = StepWork::of(&compiler.compile(&config).ok()?.program);
+        let ms = self.step_ms(&work, &config, target).ok()?;
+        Some(1e3 * (batch_size * config.sample().tokens?) as f64 / ms)
     }
 
     fn task_seconds(&self, task: &Task, config: &RunConfig, target: &Target) -> Result<f64, UnknownRate> {

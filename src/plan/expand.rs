@@ -7,7 +7,10 @@ use super::sweep::{SweepPoint, Variant, sweep_points, variants};
 use super::{kept, layers};
 use base::rates::BytesPerSecond;
 use device::{DeviceKind, Limits};
-use spec::{Document, Environment, PlanKeys, Problem, Repeats, Resolved, RunConfig, Setting, Sources, Span};
+use spec::{
+    Document, Environment, ExperimentInput, PlanKeys, Problem, Repeats, Resolved, RunConfig, Setting,
+    Sources, Span, WrittenStrategy,
+};
 
 /// One experiment file, expanded.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,9 +138,13 @@ pub fn expand_all(
     overrides: &[String],
     environment: &Environment<'_>,
 ) -> Result<Experiment, spec::Error> {
-    let document = Document::read(file, overrides, environment)?;
+    let document = Document::read(ExperimentInput::File(file), overrides, environment)?;
     let (points, never_valid) = points(&document).map_err(|problems| document.sources.error(&problems))?;
-    Ok(Experiment {
+    Ok(Experiment { never_valid, axes: axes(&document), ..experiment(document, file, points) })
+}
+
+fn experiment(document: Document<'_>, file: &Path, points: Vec<Point>) -> Experiment {
+    Experiment {
         name: document.name.clone(),
         file: file.to_path_buf(),
         baseline: document.baseline.clone(),
@@ -146,12 +153,75 @@ pub fn expand_all(
         plan: document.plan,
         link: document.link,
         repeats: document.repeats,
-        axes: axes(&document),
+        axes: Vec::new(),
         overrides: document.overrides().map(named).collect(),
         points,
-        never_valid,
+        never_valid: Vec::new(),
         sources: document.sources,
-    })
+    }
+}
+
+/// What generated strategies start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// The keys outside `[defaults]` and the strategies, with the first values of the sweep.
+    Plain,
+    /// The run with this index.
+    Run(usize),
+}
+
+/// Expands an experiment with generated strategies (`[strategies.NAME]` tables) in place of its own, at one point of its
+/// sweep. A strategy that is invalid has its reason; the first one is the baseline.
+///
+/// # Errors
+/// As `expand_all`; and mistakes in the generated text.
+pub fn expand_generated(
+    input: ExperimentInput<'_>,
+    overrides: &[String],
+    environment: &Environment<'_>,
+    base: Base,
+    strategies: &str,
+) -> Result<Experiment, spec::Error> {
+    let mut document = Document::read(input, overrides, environment)?;
+    let settings = base_settings(&document, base).map_err(|problems| document.sources.error(&problems))?;
+    if base == Base::Plain {
+        document.drop_defaults();
+    }
+    let written = document.generated_strategies(strategies)?;
+    let points = written.iter().map(|strategy| generated_point(&document, strategy, &settings)).collect();
+    let baseline = written.first().map_or_else(String::new, |strategy| strategy.name.clone());
+    Ok(Experiment { baseline, ..experiment(document, input.path(), points) })
+}
+
+fn base_settings(document: &Document<'_>, base: Base) -> Result<Vec<Setting>, Vec<Problem>> {
+    let variants = variants(document);
+    let points = sweep_points(document, &variants)?;
+    let point = match base {
+        Base::Plain => points.first(),
+        Base::Run(index) => points.get(index),
+    };
+    let Some(SweepPoint { variant, values }) = point else { return Ok(Vec::new()) };
+    let Variant { strategy, values: own, .. } = &variants[*variant];
+    let settings = match base {
+        Base::Plain => values.iter().copied().cloned().collect(),
+        Base::Run(_) => {
+            values.iter().copied().chain(&strategy.settings).chain(own.iter().copied()).cloned().collect()
+        }
+    };
+    Ok(settings)
+}
+
+fn generated_point(document: &Document<'_>, strategy: &WrittenStrategy, base: &[Setting]) -> Point {
+    let resolved = resolve(document, &strategy.extending(base.to_vec()).settings);
+    let (config, unread, unneeded) = match resolved {
+        Ok(Resolved { config, unread, unneeded, .. }) => (Ok(config), unread, unneeded),
+        Err(problems) => {
+            (Err(problems.first().map(Problem::reason).unwrap_or_default()), Vec::new(), Vec::new())
+        }
+    };
+    let source = StrategySource { strategy: strategy.name.clone(), recompute: None };
+    let (strategy, axes, without) = (strategy.name.clone(), Vec::new(), Vec::new());
+    Point { strategy, axes, config, without, unread, unneeded, source }
 }
 
 fn axes(document: &Document<'_>) -> Vec<String> {

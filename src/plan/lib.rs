@@ -1,6 +1,7 @@
 //! Expands an experiment file to its runs and predicts the memory of each.
 
 mod budget;
+mod catalogue;
 mod compiler;
 mod error;
 mod estimate;
@@ -19,10 +20,11 @@ mod sweep;
 mod torch;
 
 pub use budget::{InfeasibleBudget, ParetoFronts};
+pub use catalogue::{Choice, Combination, Subject, catalogue};
 pub use compiler::{Compiler, compile, compile_verified};
 pub use error::PlanError;
 pub use estimate::{ASSUMED_HOST, Calibration, DeviceRates, RatesOrigin, UnknownRate, is_on_host};
-pub use expand::{Experiment, Point, expand, expand_all};
+pub use expand::{Base, Experiment, Point, expand, expand_all, expand_generated};
 pub use feasible::skip_infeasible;
 pub use fits::LARGEST_BATCH;
 pub use label::{Axis, Label, title};

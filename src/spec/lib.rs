@@ -11,6 +11,7 @@ mod schema;
 
 pub use data::{Documents, PaddedLengths};
 pub use experiment::document::{Document, Resolved};
+pub use experiment::load::ExperimentInput;
 pub use experiment::strategies::combinations;
 pub use experiment::written::{Case, WrittenStrategy};
 pub use reader::declare::KeywordEnum;

@@ -16,6 +16,7 @@ mod expansion;
 mod export;
 mod external_reading;
 mod failing_calls;
+mod fits;
 mod fragmentation;
 mod help;
 mod kernel_sources;

@@ -1,18 +1,19 @@
 //! A validated experiment, from which single runs are resolved.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::load::{self, Loaded, load};
+use super::load::{self, ExperimentInput, Loaded, load};
 use super::overrides;
 use super::strategies::{distinct_labels, inherit, no_strategy};
 use super::written::{self, Axis, Case, ExperimentFile, Sweep, WrittenStrategy, check_setting};
 use crate::reader::error::{Error, Problem, Remark};
 use crate::reader::keys::Reader;
+use crate::reader::parse::parse;
 use crate::reader::paths::Environment;
-use crate::reader::source::{Sources, Span};
+use crate::reader::source::{SourceText, Sources, Span};
 use crate::reader::tree::{Table, Value};
 use crate::schema::hints::EXPERIMENT;
-use crate::schema::key::Key;
+use crate::schema::key::{Key, STRATEGY};
 use crate::schema::plan::PlanKeys;
 use crate::schema::repeats::Repeats;
 use crate::schema::resolved::RunConfig;
@@ -56,13 +57,13 @@ pub struct Resolved {
 impl<'a> Document<'a> {
     /// Reads an experiment. Fails with all its problems, also in parts that no run uses.
     pub fn read(
-        file: &Path,
+        input: ExperimentInput<'_>,
         overrides: &[String],
         environment: &'a Environment<'a>,
     ) -> Result<Document<'a>, Error> {
         let mut sources = Sources::default();
-        let document = load(file, overrides, environment, &mut sources)
-            .and_then(|loaded| Document::check(file, loaded, environment, &sources));
+        let document = load(input, overrides, environment, &mut sources)
+            .and_then(|loaded| Document::check(input.path(), loaded, environment, &sources));
         match document {
             Ok(document) => Ok(document.with_sources(sources)),
             Err(problems) => Err(sources.error(&problems)),
@@ -159,6 +160,32 @@ impl<'a> Document<'a> {
             }
         }
         if problems.is_empty() { Ok(Resolved { config, tree, unread, unneeded }) } else { Err(problems) }
+    }
+
+    /// Reads strategies from a generated text. They replace those of the file for the caller, who resolves them.
+    ///
+    /// # Errors
+    /// The text is no table `[strategies.NAME]` for each, or a key or value is invalid.
+    pub fn generated_strategies(&mut self, text: &str) -> Result<Vec<WrittenStrategy>, Error> {
+        let source = self.sources.add(SourceText {
+            name: "generated strategies".to_owned(),
+            directory: PathBuf::from("/"),
+            text: text.to_owned(),
+            numbered: true,
+        });
+        let read = || {
+            let mut table = parse(text, source, 0)?;
+            load::flatten(&mut table);
+            let reader = Reader::partial(&EXPERIMENT, &self.sources, self.environment);
+            let written = written::read(&reader, &table);
+            Ok(reader.finish(written)?.strategies)
+        };
+        read().map_err(|problems: Vec<Problem>| self.sources.error(&problems))
+    }
+
+    /// Drops `[defaults]`.
+    pub fn drop_defaults(&mut self) {
+        self.tree.remove(STRATEGY);
     }
 
     /// The keys that the command line sets in every run.

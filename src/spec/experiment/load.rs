@@ -20,6 +20,27 @@ const MOST_FILES: usize = 100;
 /// Keys of which every experiment file has one.
 const PARTS: [&str; 7] = ["extends", "model", "data", "train", "defaults", "strategies", "sweep"];
 
+/// An experiment file, or the text of one that a command generates.
+#[derive(Clone, Copy, Debug)]
+pub enum ExperimentInput<'a> {
+    File(&'a Path),
+    /// Relative paths start from the working directory.
+    Generated {
+        name: &'a str,
+        text: &'a str,
+    },
+}
+
+impl<'a> ExperimentInput<'a> {
+    /// The file, or the name that errors have in its place.
+    pub fn path(self) -> &'a Path {
+        match self {
+            ExperimentInput::File(path) => path,
+            ExperimentInput::Generated { name, .. } => Path::new(name),
+        }
+    }
+}
+
 /// The parsed files and overrides, of which only `extends` was evaluated.
 #[derive(Default)]
 pub(crate) struct Loaded {
@@ -34,14 +55,17 @@ pub(crate) struct Loaded {
 /// Reads all texts of an experiment into `sources`. Fails if a file cannot be read, is not TOML or extends itself, or
 /// if an override is not `key=value`.
 pub(crate) fn load(
-    file: &Path,
+    input: ExperimentInput<'_>,
     overrides: &[String],
     environment: &Environment<'_>,
     sources: &mut Sources,
 ) -> Result<Loaded, Vec<Problem>> {
     let mut loaded = Loaded::default();
     let mut loader = Loader { sources, environment, stack: Vec::new() };
-    loader.file(&mut loaded.layers, file, None)?;
+    match input {
+        ExperimentInput::File(file) => loader.file(&mut loaded.layers, file, None)?,
+        ExperimentInput::Generated { name, text } => loader.generated(&mut loaded.layers, name, text)?,
+    }
     loaded.layers.reverse();
     loaded.bases = loaded.layers.len() - 1;
     all(overrides.iter().map(|text| loader.argument(&mut loaded, text)))?;
@@ -108,6 +132,17 @@ impl Loader<'_> {
         Ok(())
     }
 
+    /// Adds a generated text, which extends nothing.
+    fn generated(&mut self, layers: &mut Vec<Table>, name: &str, text: &str) -> Result<(), Vec<Problem>> {
+        let (name, text) = (name.to_owned(), text.to_owned());
+        let source =
+            self.sources.add(SourceText { name, directory: working_directory()?, text, numbered: false });
+        let mut table = parse(self.sources.text(source), source, 0)?;
+        flatten(&mut table);
+        layers.push(table);
+        Ok(())
+    }
+
     /// The file that this one extends.
     fn base(&self, table: &Table, file: &Path) -> Result<Option<(PathBuf, Span)>, Problem> {
         let Some(entry) = table.entry("extends") else { return Ok(None) };
@@ -128,12 +163,10 @@ impl Loader<'_> {
     /// Adds one `key=value`. Keys of runs are kept apart and applied last; other keys change the file.
     fn argument(&mut self, loaded: &mut Loaded, argument: &str) -> Result<(), Vec<Problem>> {
         const FLAG: &str = "--set ";
-        let directory = std::env::current_dir().map_err(|error| {
-            Problem::new(format!("cannot determine the working directory: {}", regular::reason(&error)))
-        })?;
         let text = format!("{FLAG}{argument}");
         let name = "the command line".to_string();
-        let source = self.sources.add(SourceText { name, directory, text, numbered: false });
+        let source =
+            self.sources.add(SourceText { name, directory: working_directory()?, text, numbered: false });
         let mut table = self.argument_table(source, argument, FLAG.len())?;
         flatten(&mut table);
         for setting in table.settings() {
@@ -185,6 +218,12 @@ impl Loader<'_> {
     }
 }
 
+fn working_directory() -> Result<PathBuf, Problem> {
+    std::env::current_dir().map_err(|error| {
+        Problem::new(format!("cannot determine the working directory: {}", regular::reason(&error)))
+    })
+}
+
 /// An override only changes existing strategies: a misspelt name must not add one.
 fn strategies_exist(table: &Table, layers: &[Table]) -> Result<(), Vec<Problem>> {
     let strategies = |table: &'_ Table| -> Vec<(String, Span)> {
@@ -216,7 +255,7 @@ fn fill(table: &mut Table, word: &str, span: Span) {
 
 /// Flattens the tables whose keys may be written nested or quoted, and expands short notations, so that all notations merge
 /// as the same key.
-fn flatten(file: &mut Table) {
+pub(crate) fn flatten(file: &mut Table) {
     expand_shorthand(file);
     if let Some(grid) = file.table_mut("sweep").and_then(|sweep| sweep.table_mut("grid")) {
         grid.flatten();

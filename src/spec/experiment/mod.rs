@@ -1,7 +1,7 @@
 //! A whole experiment file: the files that it extends, its strategies and its sweep.
 
 pub(crate) mod document;
-mod load;
+pub(crate) mod load;
 mod overrides;
 pub(crate) mod strategies;
 pub(crate) mod written;

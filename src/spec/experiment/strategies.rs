@@ -113,6 +113,11 @@ impl WrittenStrategy {
         combinations(&self.axes).into_iter().map(|values| (named(&values), values)).collect()
     }
 
+    /// This strategy on top of other settings.
+    pub fn extending(&self, settings: Vec<Setting>) -> WrittenStrategy {
+        inherit_from(&WrittenStrategy { settings, axes: Vec::new(), ..self.clone() }, self)
+    }
+
     /// The names of its variants.
     pub(crate) fn labels(&self) -> Vec<String> {
         self.variants().into_iter().map(|(label, _)| label).collect()

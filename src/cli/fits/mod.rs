@@ -1,0 +1,167 @@
+//! `fits`: the memory remedies with which a model trains on a card.
+
+mod candidates;
+mod subject;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use super::failure::{ExitStatus, Failure};
+use super::framework::FrameworkArgs;
+use super::inputs::{Inputs, MachineArgs};
+use super::{estimates, export, output, target, terminal};
+use ::plan::{Choice, Combination, Plan, PlannedRun, Purpose, catalogue};
+use base::rates::BytesPerSecond;
+use candidates::{Candidates, Decider};
+use device::DeviceKind;
+use spec::{Framework, HostRates, TorchProgram};
+use subject::Subject;
+
+/// Show which memory remedies let a model train on a card: alone and combined, in PyTorch and here
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A model that `models` lists, a model's folder or config.json, or an experiment, of which everything but the
+    /// strategies is used
+    #[arg(value_name = "MODEL|FILE")]
+    model: String,
+    /// Tokens of each sample of a model; default: its context, at most 2048
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<usize>,
+    /// Samples of each micro-batch of a model
+    #[arg(long, value_name = "SAMPLES")]
+    batch: Option<usize>,
+    /// The card: one that `devices --targets` lists, or a target file; several times: one after the other. Default: this
+    /// machine
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
+    target: Vec<PathBuf>,
+    #[command(flatten)]
+    framework: FrameworkArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Override a key, such as train.optimizer.adamw.lr=1e-5
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Rate of the link between the card and its host, per direction, such as 25GB/s
+    #[arg(long, value_name = "RATE")]
+    link: Option<BytesPerSecond>,
+    /// Write the listed strategies as an experiment to this file
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Results folder: supplies a device's measured rates for time estimates
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let subject = Subject::find(&args)?;
+    let targets: Vec<Option<&Path>> = match args.target.is_empty() {
+        true => vec![None],
+        false => args.target.iter().map(|target| Some(target.as_path())).collect(),
+    };
+    let width = terminal::text_width();
+    let (mut listed, mut legend): (Vec<Combination>, Option<text::Legend>) = (Vec::new(), None);
+    for target in targets {
+        let planned = Planned::of(&args, &subject, target)?;
+        let plan = planned.plan()?;
+        let stated = HostRates { link: args.link, ..HostRates::default() };
+        let rates = estimates::rates(&planned.inputs.plans, &args.out, stated, planned.inputs.host);
+        let rates = rates.into_iter().next().unwrap_or_default();
+        let decider = match args.framework.framework() {
+            Some(Framework::Pytorch) | None if is_covered(&planned.inputs) => Decider::Pytorch,
+            _ => Decider::Runner,
+        };
+        let candidates = Candidates::of(plan, &planned.combinations, &rates, decider);
+        if legend.is_none() {
+            output::print(&text::heading(&candidates, subject.name(), width))?;
+        }
+        output::print(&text::section(&candidates, width))?;
+        legend.get_or_insert_default().add(&candidates, &planned.catalogue, rates.origin);
+        for combination in candidates.shown() {
+            if !listed.contains(combination) {
+                listed.push(combination.clone());
+            }
+        }
+    }
+    output::print(&legend.unwrap_or_default().text(width))?;
+    if let Some(file) = &args.write {
+        export::write(file, subject.written(&listed)?)?;
+        output::mention(&format!("wrote {}", file.display()));
+    }
+    Ok(ExitStatus::Complete)
+}
+
+/// The combinations of the remedies, planned for one target.
+struct Planned {
+    catalogue: Vec<Choice>,
+    combinations: Vec<Combination>,
+    inputs: Inputs,
+}
+
+impl Planned {
+    fn of(args: &Args, subject: &Subject, target: Option<&Path>) -> Result<Planned, Failure> {
+        let is_too_old = match target {
+            Some(target) => target::find(target)?.target.is_too_old(),
+            None => false,
+        };
+        let catalogue = catalogue(!is_too_old);
+        let alone = Combination::alone(&catalogue);
+        let program = args.framework.program();
+        let mut inputs = plan(args, subject, &alone, target, program)?;
+        let has_reason = inputs.runs().any(|run| matches!(run.torch, Some(Err(_))));
+        let program = match program {
+            // Not every model has a class in the library.
+            None if has_reason && !is_covered(&inputs) => Some(TorchProgram::Modules),
+            _ => program,
+        };
+        if program != args.framework.program() {
+            inputs = plan(args, subject, &alone, target, program)?;
+        }
+        // A CPU's device and host pools are one memory.
+        let is_cpu = inputs.plans.iter().any(|plan| plan.target.kind == DeviceKind::Cpu);
+        let catalogue: Vec<Choice> =
+            catalogue.into_iter().filter(|choice| !(is_cpu && choice.subject.is_offload())).collect();
+        // What is not predicted for PyTorch by itself is not predicted in combinations.
+        let decides = args.framework.framework() != Some(Framework::Runner) && is_covered(&inputs);
+        let is_predicted = |run: &PlannedRun| !(decides && matches!(run.torch, Some(Err(_))));
+        let is_usable = |combination: &Combination| {
+            let run = inputs.runs().find(|run| run.strategy == combination.name());
+            run.is_some_and(|run| is_predicted(run) && run.config.is_ok())
+        };
+        let mut combinations = Combination::alone(&catalogue);
+        let usable = catalogue.iter().zip(&combinations).filter(|(_, alone)| is_usable(alone));
+        let usable: Vec<Choice> = usable.map(|(choice, _)| choice.clone()).collect();
+        let all = Combination::all(&usable).into_iter();
+        combinations.extend(all.filter(|combination| !combination.is_alone()));
+        let inputs = plan(args, subject, &combinations, target, program)?;
+        Ok(Planned { catalogue, combinations, inputs })
+    }
+
+    fn plan(&self) -> Result<&Plan, Failure> {
+        self.inputs.plans.first().ok_or_else(|| Failure::machine("there is no plan"))
+    }
+}
+
+/// Whether PyTorch's memory is predicted for any run.
+fn is_covered(inputs: &Inputs) -> bool {
+    inputs.runs().any(|run| matches!(run.torch, Some(Ok(_))))
+}
+
+/// Plans combinations, with another program of PyTorch than the experiment's if one is given.
+fn plan(
+    args: &Args,
+    subject: &Subject,
+    combinations: &[Combination],
+    target: Option<&Path>,
+    program: Option<TorchProgram>,
+) -> Result<Inputs, Failure> {
+    let tables: String = combinations.iter().map(Combination::table).collect();
+    let mut experiment = subject.expand(&tables)?;
+    if let Some(program) = program {
+        experiment.plan.torch_options.program = program;
+    }
+    // Both programs' figures are shown. With PyTorch's alone, a plan would also search for sufficient limits.
+    let framework = |_: &_, _| Ok(Framework::Runner);
+    let (purpose, targets) = (Purpose::Predict, target.as_slice());
+    let inputs = args.machine.plan(vec![experiment], purpose, &args.out, targets, &framework, |_| false)?;
+    inputs.into_iter().next().ok_or_else(|| Failure::machine("there is no target"))
+}

@@ -1,0 +1,122 @@
+//! What `fits` is asked about: a model, or the model, data and training of an experiment.
+
+use std::path::{Path, PathBuf};
+
+use super::Args;
+use crate::failure::Failure;
+use ::plan::{Base, Combination, Experiment, expand_generated};
+use spec::ExperimentInput;
+
+/// The longest default context.
+const CONTEXT: usize = 2048;
+
+/// A model or an experiment, with overrides.
+pub(super) struct Subject {
+    input: Input,
+    overrides: Vec<String>,
+}
+
+enum Input {
+    Experiment(PathBuf),
+    /// A generated experiment, named as the user wrote the model.
+    Model {
+        name: String,
+        text: String,
+    },
+}
+
+impl Subject {
+    /// # Errors
+    /// Options that do not apply to experiments; a model that cannot be read.
+    pub(super) fn find(args: &Args) -> Result<Subject, Failure> {
+        let path = Path::new(&args.model);
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            if let Some((option, key)) = args
+                .context
+                .map(|_| ("--context", "model.transformer.context"))
+                .or(args.batch.map(|_| ("--batch", "train.batch_size")))
+            {
+                return Err(Failure::input(format!(
+                    "{option} is for models\n = help: for an experiment, use `--set {key}=..`"
+                )));
+            }
+            return Ok(Subject { input: Input::Experiment(path.to_owned()), overrides: args.set.clone() });
+        }
+        let of_context = |context| {
+            let text = text(&args.model, context, args.batch.unwrap_or(1));
+            let input = Input::Model { name: args.model.clone(), text };
+            Subject { input, overrides: args.set.clone() }
+        };
+        let subject = of_context(args.context);
+        if args.context.is_some() {
+            return Ok(subject);
+        }
+        let experiment = subject.expand("[strategies.plain]")?;
+        let configs = experiment.points.iter().filter_map(|point| point.config.as_ref().ok());
+        let context =
+            configs.filter_map(|config| config.model.transformer()).map(|model| model.context).next();
+        Ok(if context > Some(CONTEXT) { of_context(Some(CONTEXT)) } else { subject })
+    }
+
+    /// The model or the file, as the user wrote it.
+    pub(super) fn name(&self) -> &str {
+        match &self.input {
+            Input::Experiment(file) => file.to_str().unwrap_or("experiment"),
+            Input::Model { name, .. } => name,
+        }
+    }
+
+    /// The experiment with generated strategies, at the first point of its sweep.
+    pub(super) fn expand(&self, strategies: &str) -> Result<Experiment, Failure> {
+        let environment = |name: &str| std::env::var(name).ok();
+        let input = match &self.input {
+            Input::Experiment(file) => ExperimentInput::File(file),
+            Input::Model { name, text } => ExperimentInput::Generated { name, text },
+        };
+        expand_generated(input, &self.overrides, &environment, Base::Plain, strategies)
+            .map_err(Failure::input)
+    }
+
+    /// An experiment with these combinations as strategies.
+    pub(super) fn written(&self, combinations: &[Combination]) -> Result<String, Failure> {
+        let tables: Vec<String> = combinations.iter().map(Combination::table).collect();
+        let Some(((first, others), plain)) = tables.split_first().zip(combinations.first()) else {
+            return Err(Failure::input("there is no combination to write"));
+        };
+        let experiment = self.expand(first)?;
+        let config = experiment.points.first().and_then(|point| point.config.as_ref().ok());
+        let base = match (&self.input, config) {
+            (Input::Model { text, .. }, _) => {
+                let model = text.split_once(PLAIN).map_or(text.as_str(), |(model, _)| model);
+                format!("{model}{first}")
+            }
+            (Input::Experiment(_), Some(config)) => config.to_toml(&experiment.name, &plain.name()),
+            (Input::Experiment(_), None) => return Err(Failure::input("the experiment has no valid run")),
+        };
+        Ok([base.as_str()]
+            .into_iter()
+            .chain(others.iter().map(String::as_str))
+            .collect::<Vec<_>>()
+            .join("\n"))
+    }
+}
+
+/// The strategy that a generated experiment needs to be complete.
+const PLAIN: &str = "[strategies.plain]\n";
+
+/// The experiment of a model. A folder's weights are not needed.
+fn text(model: &str, context: Option<usize>, batch: usize) -> String {
+    let path = Path::new(model);
+    let (key, value) = match () {
+        () if path.is_dir() => ("config", path.join("config.json").display().to_string()),
+        () if model.contains('/') || model.ends_with(".json") => ("config", model.to_owned()),
+        () => ("published", model.to_owned()),
+    };
+    let value = toml::Value::from(value);
+    let context = context.map(|context| format!(", context = {context}")).unwrap_or_default();
+    format!(
+        "name = \"fits\"\n\n[model]\nhf = {{ {key} = {value}{context} }}\n\n[data.synthetic]\n\n[train]\n\
+         batch_size = {batch}\nclip_norm = 1.0\noptimizer.adamw = {{ lr = 1e-4 }}\n\n[plan]\ntorch_program = \
+         \"trainer\"\n\n{PLAIN}"
+    )
+}

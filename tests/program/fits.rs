@@ -1,0 +1,124 @@
+//! `runner fits`: remedies for a model or an experiment on a card.
+
+use std::fs;
+
+use crate::test_folder::{TestFolder, said, unwrapped};
+
+/// The cells of a row of a table.
+fn cells(text: &str, name: &str) -> Vec<String> {
+    let line = text.lines().find(|line| {
+        line.get(3..).and_then(|line| line.strip_prefix(name)).is_some_and(|rest| rest.starts_with("   "))
+    });
+    let line = line.unwrap_or_else(|| panic!("no row {name}:\n{text}"));
+    line[3 + name.len()..].split_whitespace().map(str::to_owned).collect()
+}
+
+fn stdout(dir: &TestFolder, args: &[&str]) -> String {
+    String::from_utf8(dir.runner(args).stdout).unwrap()
+}
+
+#[test]
+fn a_model_has_its_remedies_alone_and_combined() {
+    let dir = TestFolder::new();
+    insta::assert_snapshot!(stdout(
+        &dir,
+        &["fits", "gpt2", "--target", "rtx-3060-12gb", "--target", "t4", "--context", "512", "--batch", "16"]
+    ));
+}
+
+/// The figures are those of `plan` for the written experiment.
+#[test]
+fn written_experiment_has_the_same_figures() {
+    let dir = TestFolder::new();
+    let args = ["--target", "a10g", "--batch", "2", "--write", "b.toml"];
+    let text = stdout(&dir, &[&["fits", "smollm2-135m"], args.as_slice()].concat());
+    let columns = ["--columns", "torch,torch_fits,memory,fits", "--format", "csv"];
+    let csv = stdout(&dir, &[&["plan", "b.toml", "--target", "a10g"], columns.as_slice()].concat());
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let headers = reader.headers().unwrap().clone();
+    let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+    assert!(rows.len() > 12, "{}", rows.len());
+    for row in &rows {
+        let cell = |name: &str| &row[headers.iter().position(|header| header == name).unwrap()];
+        let cells = cells(&text, cell("strategy"));
+        let [torch, torch_fits, .., fits] = cells.as_slice() else { panic!("{cells:?}") };
+        assert_eq!(fits, cell("fits_micro_batch"), "{row:?}");
+        match torch.as_str() {
+            "-" => assert_eq!(cell("torch_peak_bytes"), "", "{row:?}"),
+            shown => {
+                let gib: f64 = cell("torch_peak_bytes").parse::<f64>().unwrap() / f64::from(1 << 30);
+                let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+                assert_eq!(shown, format!("{gib:.decimals$}"), "{row:?}");
+                assert_eq!(torch_fits, cell("torch_fits_micro_batch"), "{row:?}");
+            }
+        }
+    }
+}
+
+/// Its strategies and `[defaults]` have no influence; the first values of its sweep are used.
+#[test]
+fn an_experiment_gives_its_model_and_training() {
+    let dir = TestFolder::new();
+    let rest = "[model.transformer]\nlayers = 2\nd_model = 64\nheads = 2\ncontext = 64\n[data.text]\npaths = \
+                [\"text.txt\"]\n[train]\noptimizer.lion = { lr = 1e-3 }\n";
+    dir.write(
+        "a.toml",
+        format!(
+            "{rest}[defaults]\nrecompute = \"block\"\n[strategies.lora]\nprecision = \"bf16\"\n[sweep.grid]\n\
+             \"train.batch_size\" = [4, 8]\n"
+        ),
+    );
+    dir.write(
+        "b.toml",
+        format!("{rest}batch_size = 4\n[strategies.fp32]\n[strategies.checkpoint]\nrecompute = \"block\"\n"),
+    );
+    let text = stdout(&dir, &["fits", "a.toml", "--memory", "1GiB", "--device", "cpu"]);
+    assert!(text.starts_with("a.toml: "), "{text}");
+    assert!(text.contains("lion, micro-batches of 4 samples of 64 tokens"), "{text}");
+    assert!(!text.contains("offload"), "{text}");
+    let plan = stdout(&dir, &["plan", "b.toml", "--memory", "1GiB", "--device", "cpu", "--format", "csv"]);
+    let mut reader = csv::Reader::from_reader(plan.as_bytes());
+    let headers = reader.headers().unwrap().clone();
+    let at = |name: &str| headers.iter().position(|header| header == name).unwrap();
+    for (row, name) in reader.records().zip(["fp32", "fp32 + checkpoint"]) {
+        let row = row.unwrap();
+        assert_eq!(cells(&text, name).last().unwrap(), &row[at("fits_micro_batch")], "{text}");
+    }
+    // A written experiment is complete.
+    dir.runner(&["fits", "a.toml", "--device", "cpu", "--write", "c.toml"]);
+    assert!(!fs::read_to_string(dir.path("c.toml")).unwrap().contains("extends"));
+    dir.runner(&["check", "c.toml"]);
+}
+
+/// Mixtures of experts have no prediction for PyTorch: this program's memory decides.
+#[test]
+fn models_without_a_prediction_have_the_reason() {
+    let dir = TestFolder::new();
+    let text = stdout(&dir, &["fits", "olmoe-1b-7b", "--target", "h100-80gb"]);
+    assert!(unwrapped(&text).contains("mixtures of experts, whose memory depends on the routing"), "{text}");
+    assert!(text.contains("Adapters trained: "), "{text}");
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", "[strategies.plain]\n");
+    for (args, expected) in [
+        (&["fits", "lama-3.2-1b"][..], "there is no built-in configuration \"lama-3.2-1b\""),
+        (&["fits", "./lama"], "cannot read"),
+        (
+            &["fits", "a.toml", "--context", "3"],
+            "--context is for models\n = help: for an experiment, use `--set",
+        ),
+        (&["fits", "a.toml", "--batch", "3"], "--batch is for models"),
+        (&["fits", "gpt2", "--context", "4096"], "exceeds the position table"),
+        (&["fits", "gpt2", "--batch", "0"], "must be"),
+        (&["fits", "gpt2", "--target", "h100"], "several cards are known"),
+        (&["fits", "missing.toml"], "cannot read missing.toml"),
+    ] {
+        let output = dir.program(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?} {}", said(&output));
+        let text = said(&output);
+        assert!(text.contains(expected), "{args:?} {text}");
+    }
+}
