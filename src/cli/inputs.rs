@@ -29,7 +29,7 @@ pub(super) struct InputArgs {
 }
 
 /// The machine and its limits.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct MachineArgs {
     /// The device: cpu, cuda, cuda:N, or auto (CUDA if available, else the CPU)
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -73,6 +73,15 @@ impl InputArgs {
     /// The device to train on.
     pub(super) fn device(&self) -> DeviceChoice {
         self.machine.device
+    }
+
+    /// The machine and its limits.
+    pub(super) fn machine(&self) -> MachineArgs {
+        self.machine
+    }
+
+    pub(super) fn set_machine(&mut self, machine: MachineArgs) {
+        self.machine = machine;
     }
 
     /// The command line's `--set` overrides.

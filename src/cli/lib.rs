@@ -1,5 +1,6 @@
 //! The command line: one file per command.
 
+mod advise;
 mod arguments;
 mod chance;
 mod check;
@@ -66,6 +67,8 @@ enum Command {
     Plan(plan::Args),
     /// Show which memory remedies let a model train on a card, in PyTorch and here
     Fits(fits::Args),
+    /// Search the combinations of strategy keys for the fastest run that fits the memory
+    Advise(advise::Args),
     /// Compare the strategies in result tables
     Compare(compare::Args),
     /// Describe the columns of result tables
@@ -114,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(args, signals),
         Command::Plan(args) => plan::run(args),
         Command::Fits(args) => fits::run(args),
+        Command::Advise(args) => advise::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Columns(args) => columns::run(args),
         Command::Keys(args) => keys::run(args),

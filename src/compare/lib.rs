@@ -28,7 +28,7 @@ use base::statistics::Ratio;
 use columns::{SideBySide, TableColumn};
 use entry::TableEntry;
 use group::TableGroup;
-pub use numbers::{Unit, rate};
+pub use numbers::{Unit, milliseconds, rate};
 use results::Row;
 pub use styled::{Styled, Tone};
 pub use text::{cut_middle, wrap};

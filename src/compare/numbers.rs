@@ -67,7 +67,7 @@ pub(super) fn ratio(value: f64) -> String {
 }
 
 /// `0.0031`, `0.52`, `6.10`, `43.1`, `512`
-pub(super) fn milliseconds(ms: f64) -> String {
+pub fn milliseconds(ms: f64) -> String {
     match ms {
         ms if ms >= 99.95 => format!("{ms:.0}"),
         ms if ms >= 9.995 => format!("{ms:.1}"),

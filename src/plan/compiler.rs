@@ -49,6 +49,17 @@ impl<'a> Compiler<'a> {
         self.compiler.compile(config, graphs, &recompute_plan)
     }
 
+    /// Compiles a run without computing offsets: for its work.
+    ///
+    /// # Errors
+    /// As from `compile`.
+    pub(super) fn compile_work(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
+        let target = self.compiler.target();
+        let graphs = rank_graphs(config, target);
+        let (recompute_plan, _) = self.pareto_fronts.recompute_plan(&graphs, config, target)?;
+        self.compiler.compile_unplaced(config, graphs, &recompute_plan)
+    }
+
     /// Compiles a run with a given recompute plan.
     ///
     /// # Errors

@@ -73,6 +73,16 @@ impl DeviceRates {
         })
     }
 
+    /// Rates of the order of one thread of a server's processor, for ranking on devices of which no run was measured.
+    pub fn assumed() -> DeviceRates {
+        let HostRates { bandwidth, flops, .. } = ASSUMED_HOST;
+        DeviceRates {
+            products: flops.into_iter().map(|rate| (Factors::F32, rate.0 as f64)).collect(),
+            memory: bandwidth.map(|rate| rate.0 as f64),
+            ..DeviceRates::default()
+        }
+    }
+
     /// These rates with stated rates of the host and the link; a known card's missing ones are assumed.
     pub fn with_host(self, stated: HostRates, target: &Target) -> DeviceRates {
         let assumed = |card: &KnownCard| HostRates {

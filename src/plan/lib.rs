@@ -16,6 +16,7 @@ mod layers;
 mod planned;
 mod planner;
 mod remedies;
+mod search;
 mod sweep;
 mod torch;
 
@@ -30,5 +31,10 @@ pub use fits::LARGEST_BATCH;
 pub use label::{Axis, Label, title};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{Purpose, plan};
-pub use remedies::{Change, Remedy, TorchRemedies, changes, remedies, torch_remedies};
+pub use remedies::{
+    Change, ChangedKey, Remedy, Tolerance, TorchRemedies, changed_keys, changes, remedies, torch_remedies,
+};
+pub use search::{
+    Found, Search, SearchResults, Timed, Trial, combinations, sufficient_memory, tables, with_micro_batches,
+};
 pub use torch::{TorchForecast, torch_machine};

@@ -43,6 +43,51 @@ const BITWISE: &str = "bitwise equal";
 const ROUNDING: &str = "equal up to rounding";
 const PRECISION: &str = "losses within 1%";
 const STORAGE: &str = "losses within 3%";
+const OTHER_TRAINING: &str = "trains adapters only";
+
+/// A key of a strategy with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedKey {
+    key: &'static str,
+    value: String,
+    /// Keys that change with it.
+    also: &'static [(&'static str, &'static str)],
+    /// Its effect on the training result.
+    pub result: &'static str,
+}
+
+impl ChangedKey {
+    /// Another batch size, which is another training.
+    pub fn batch_size(size: usize) -> ChangedKey {
+        ChangedKey {
+            key: "set.\"train.batch_size\"",
+            value: size.to_string(),
+            also: &[],
+            result: "another batch size",
+        }
+    }
+
+    /// Whether it changes this key.
+    pub fn is(&self, key: &str) -> bool {
+        self.key == key
+    }
+
+    /// Whether it moves values to the host.
+    pub fn is_offload(&self) -> bool {
+        self.key.starts_with("offload.")
+    }
+
+    /// As written in a strategy: `recompute = "block"`.
+    pub fn setting(&self) -> String {
+        self.lines().join(", ")
+    }
+
+    /// The same, a line for each key.
+    pub fn lines(&self) -> Vec<String> {
+        let also = self.also.iter().map(|(key, value)| format!("{key} = {value}"));
+        [format!("{} = {}", self.key, self.value)].into_iter().chain(also).collect()
+    }
+}
 
 /// A key, its new value, and the effect on the training result.
 type KeyChange = (&'static str, fn(&RunConfig) -> String, &'static str);
@@ -61,14 +106,71 @@ const CHANGES: &[KeyChange] = &[
     ("accumulate", |config| (2 * config.strategy.accumulate).to_string(), ROUNDING),
     ("loss_chunks", |config| (8.max(2 * config.strategy.loss_chunks)).to_string(), ROUNDING),
     ("update", |_| "\"in_backward\"".into(), BITWISE),
-    ("offload", |_| "{ parameters = true }".into(), BITWISE),
-    ("offload", |_| "{ optimizer = true }".into(), ROUNDING),
-    ("offload", |_| "{ activations = true }".into(), BITWISE),
+    ("offload.parameters", |_| "true".into(), BITWISE),
+    ("offload.optimizer", |_| "true".into(), ROUNDING),
+    ("offload.activations", |_| "true".into(), BITWISE),
     ("optimizer_state", |_| "\"bf16\"".into(), STORAGE),
     ("optimizer_state", |_| "\"8bit\"".into(), STORAGE),
     ("precision", |_| "\"bf16\"".into(), PRECISION),
     ("params", |_| "\"bf16\"".into(), STORAGE),
 ];
+
+/// Further changes, for combinations.
+const MORE_CHANGES: &[KeyChange] =
+    &[("recompute", |_| "[\"norm\"]".into(), BITWISE), ("recompute", |_| "[\"mlp\"]".into(), BITWISE)];
+
+/// With 16-bit parameters alone, as `model.to(torch.bfloat16)` has it.
+const PURE_BF16: &[(&str, &str)] = &[("residual", "\"bf16\""), ("master_weights", "false")];
+
+/// Changes that train low-rank factors instead of the model.
+const ADAPTERS: &[KeyChange] = &[
+    ("lora", |_| lora("base = \"bf16\", tables = \"bf16\""), OTHER_TRAINING),
+    ("lora", |_| lora("base = \"nf4\", double_quantization = true"), OTHER_TRAINING),
+];
+
+fn lora(base: &str) -> String {
+    format!("{{ rank = 16, alpha = 32, targets = [\"all-linear\"], {base} }}")
+}
+
+/// How far the training result may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tolerance {
+    Bitwise,
+    Rounding,
+    Precision,
+    Storage,
+    /// Low-rank factors may be trained instead of the model.
+    Any,
+}
+
+impl Tolerance {
+    fn of(result: &str) -> Tolerance {
+        match result {
+            BITWISE => Tolerance::Bitwise,
+            ROUNDING => Tolerance::Rounding,
+            PRECISION => Tolerance::Precision,
+            STORAGE => Tolerance::Storage,
+            _ => Tolerance::Any,
+        }
+    }
+}
+
+/// The changed keys for combinations: of each group, a combination has at most one. Micro-batches are not among them.
+pub fn changed_keys(config: &RunConfig, tolerance: Tolerance) -> Vec<Vec<ChangedKey>> {
+    let mut groups: Vec<Vec<ChangedKey>> = Vec::new();
+    for (key, value, result) in CHANGES.iter().chain(MORE_CHANGES).chain(ADAPTERS) {
+        if *key == "accumulate" || Tolerance::of(result) > tolerance {
+            continue;
+        }
+        let changed = ChangedKey { key, value: value(config), also: &[], result };
+        let pure = (*key == "params").then(|| ChangedKey { also: PURE_BF16, ..changed.clone() });
+        match groups.iter_mut().find(|group| group.iter().any(|other| other.key == *key)) {
+            Some(group) => group.push(changed),
+            None => groups.push([changed].into_iter().chain(pure).collect()),
+        }
+    }
+    groups
+}
 
 /// The same outputs, collected in host memory.
 fn to_host(config: &RunConfig) -> String {

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use ::plan::{Combination, DeviceRates, Plan, PlannedRun, torch_machine};
+use ::plan::{Combination, DeviceRates, Plan, PlannedRun, sufficient_memory, torch_machine};
 use base::parallel;
 use spec::RunConfig;
 
@@ -179,15 +179,11 @@ impl<'a> Candidates<'a> {
 
     /// The smallest memory with which a candidate fits, the device's context included.
     pub(super) fn sufficient_memory(&self, candidate: &Candidate<'a>) -> Option<u64> {
-        let target = &self.plan.target;
-        let needed = match self.decider {
-            Decider::Runner => candidate.run.prediction.as_ref()?.device.reserved_peak,
-            Decider::Pytorch => {
-                let machine = torch_machine(target, self.plan.keys)?;
-                machine.run(candidate.config).ok()?.smallest_memory()
-            }
+        let machine = match self.decider {
+            Decider::Runner => None,
+            Decider::Pytorch => Some(torch_machine(&self.plan.target, self.plan.keys)?),
         };
-        Some(needed + target.context.0)
+        sufficient_memory(candidate.config, &self.plan.target, machine.as_ref()).ok()?
     }
 
     /// The combinations in the tables.

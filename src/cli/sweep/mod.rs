@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::failure::{ExitStatus, Failure};
 use super::filter::Filter;
 use super::framework;
-use super::inputs::InputArgs;
+use super::inputs::{InputArgs, MachineArgs};
 use super::output::note;
 use super::progress::Progress;
 use super::table::TableArgs;
@@ -97,6 +97,25 @@ fn no_target(written: &Path) -> Failure {
          memory",
         old.unwrap_or_default()
     ))
+}
+
+/// Trains the runs of one experiment, and prints their table.
+pub(super) fn train(
+    file: &Path,
+    out: &Path,
+    machine: MachineArgs,
+    repeats: u32,
+) -> Result<ExitStatus, Failure> {
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+    let words = ["sweep".as_ref(), file.as_os_str(), "--out".as_ref(), out.as_os_str()];
+    let Command { mut args } = clap::Parser::try_parse_from(words).map_err(Failure::machine)?;
+    args.inputs.set_machine(machine);
+    args.repeats = Some(repeats);
+    run(args, None)
 }
 
 pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Result<ExitStatus, Failure> {

@@ -19,4 +19,4 @@ pub(crate) mod settings;
 pub(crate) mod strategy;
 pub(crate) mod target;
 mod version;
-mod write;
+pub(crate) mod write;

@@ -7,6 +7,21 @@ use crate::reader::declare::ChoiceTable;
 use crate::reader::tree::{bare_or_quoted, quoted};
 use crate::reader::write::{TableWriter, WriteMode};
 
+/// Runs that differ in strategy and batch size as an experiment file, with a strategy for each. Expanding the file gives
+/// these configurations again.
+pub fn experiment_toml(name: &str, runs: &[(&str, &RunConfig)]) -> String {
+    let Some(((strategy, first), others)) = runs.split_first() else { return String::new() };
+    let mut text = first.to_toml(name, strategy);
+    for (strategy, run) in others {
+        let header = format!("strategies.{}", bare_or_quoted(strategy));
+        text.push_str(&TableWriter::of(&run.strategy, WriteMode::Complete).under(&header));
+        if run.train.batch_size != first.train.batch_size {
+            text.push_str(&format!("\n[{header}.set]\n\"train.batch_size\" = {}\n", run.train.batch_size));
+        }
+    }
+    text
+}
+
 impl RunConfig {
     /// This run as an experiment file with one strategy: all keys are written, paths are absolute, and numbers are
     /// exact. Expanding the file gives this configuration again.

@@ -1,0 +1,252 @@
+//! Searches combinations of memory choices for the fastest that fit.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::remedies::ChangedKey;
+use super::{Compiler, DeviceRates, fits};
+use base::parallel;
+use compile::Violation;
+use device::Target;
+use memory::{RunSchedule, StepWork, predict};
+use pytorch::{Fit, Machine};
+use spec::{RunConfig, Update};
+
+/// Combinations that are examined at a time, fastest first.
+const CHUNK: usize = 16;
+
+/// The most combinations.
+const MOST: usize = 1 << 14;
+
+/// Combinations of choices: at most one of each group.
+pub fn combinations(groups: &[Vec<ChangedKey>]) -> Vec<Vec<ChangedKey>> {
+    let mut all: Vec<Vec<ChangedKey>> = vec![Vec::new()];
+    for group in groups {
+        let with = |choice: &ChangedKey| {
+            all.iter().map(|keys| [keys.as_slice(), &[choice.clone()]].concat()).collect::<Vec<_>>()
+        };
+        let with: Vec<Vec<ChangedKey>> = group.iter().flat_map(with).collect();
+        if all.len() + with.len() > MOST {
+            break;
+        }
+        all.extend(with);
+    }
+    all
+}
+
+/// The tables of strategies with these keys, named by their index.
+pub fn tables(combinations: &[Vec<ChangedKey>]) -> String {
+    let mut out = String::new();
+    for (index, keys) in combinations.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "[strategies.{index}]");
+        for key in keys {
+            let _ = writeln!(out, "{}", key.lines().join("\n"));
+        }
+    }
+    out
+}
+
+/// What decides: the memory of a target, in this program or in PyTorch; and the rates of the target.
+#[derive(Clone, Copy)]
+pub struct Search<'a> {
+    pub target: &'a Target,
+    pub rates: &'a DeviceRates,
+    /// PyTorch's card, if its memory decides.
+    pub machine: Option<&'a Machine>,
+    /// The number of results.
+    pub top: usize,
+}
+
+/// A combination to try.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    pub keys: Vec<ChangedKey>,
+    pub config: RunConfig,
+}
+
+/// A run that fits.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub keys: Vec<ChangedKey>,
+    /// With the smallest number of micro-batches that fits.
+    pub config: RunConfig,
+    /// Estimated.
+    pub step_ms: f64,
+    /// Peak of live bytes (PyTorch: allocated bytes).
+    pub peak: u64,
+}
+
+impl Found {
+    /// Estimated milliseconds for each sample.
+    pub fn sample_ms(&self) -> f64 {
+        self.step_ms / self.config.train.batch_size as f64
+    }
+}
+
+/// A combination with its estimated time.
+#[derive(Clone, Debug)]
+pub struct Timed {
+    trial: Trial,
+    /// For each sample, at the largest micro-batch.
+    sample_ms: f64,
+}
+
+/// The result of a search.
+#[derive(Clone, Debug, Default)]
+pub struct SearchResults {
+    /// The fastest first.
+    pub found: Vec<Found>,
+    /// The number of combinations whose memory was searched.
+    pub examined: usize,
+}
+
+/// Estimates this close are no difference.
+const SAME_TIME: f64 = 1.005;
+
+impl Search<'_> {
+    /// Estimates each run with the whole batch as one micro-batch, the fastest first. Runs with equal memory choices are
+    /// tried once, with the fewest keys; those without known rates are left out.
+    ///
+    /// # Errors
+    /// A violation of a program's invariants: a mistake in a pass.
+    pub fn estimate(&self, mut trials: Vec<Trial>) -> Result<Vec<Timed>, Violation> {
+        trials.sort_by_key(|trial| trial.keys.len());
+        let mut known = BTreeSet::new();
+        trials.retain(|trial| known.insert(trial.config.memory_key()));
+        let timed = parallel::map(trials, |trial| {
+            let whole = with_micro_batches(&trial.config, 1);
+            let step_ms = self.step_ms(&mut Compiler::new(self.target), &whole)?;
+            Ok(step_ms.map(|ms| Timed { trial, sample_ms: ms / whole.train.batch_size as f64 }))
+        });
+        let mut timed: Vec<Timed> =
+            timed.into_iter().collect::<Result<Vec<_>, Violation>>()?.into_iter().flatten().collect();
+        timed.sort_by(|one, other| one.sample_ms.total_cmp(&other.sample_ms));
+        Ok(timed)
+    }
+
+    /// The fastest runs that fit. Combinations are examined by their time, which is the least for any number of
+    /// micro-batches, until no further one can be faster.
+    ///
+    /// # Errors
+    /// As from `estimate`.
+    pub fn run(&self, timed: &[Timed]) -> Result<SearchResults, Violation> {
+        let mut results = SearchResults::default();
+        for chunk in timed.chunks(CHUNK) {
+            let slowest = results.found.get(self.top.saturating_sub(1));
+            if slowest.is_some_and(|slowest| slowest.sample_ms() <= chunk[0].sample_ms) {
+                break;
+            }
+            results.examined += chunk.len();
+            let found =
+                parallel::map(chunk.iter().collect(), |timed: &Timed| self.fitted(timed.trial.clone()));
+            results.found.extend(found.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten());
+            results.found = without_useless_keys(results.found);
+            results.found.truncate(self.top);
+        }
+        Ok(results)
+    }
+
+    /// The run with the smallest number of micro-batches that fits, if any does.
+    fn fitted(&self, trial: Trial) -> Result<Option<Found>, Violation> {
+        let largest = match self.machine {
+            Some(machine) => machine.largest_micro_batch(&trial.config).unwrap_or(0),
+            None => {
+                let mut compiler = Compiler::new(self.target);
+                fits::largest(&mut compiler, &trial.config, self.target)?.micro_batch
+            }
+        };
+        let batch = trial.config.train.batch_size;
+        let most = if trial.config.strategy.update == Update::InBackward { 1 } else { batch };
+        let numbers = (1..=most).filter(|number| batch.is_multiple_of(*number) && batch / number <= largest);
+        for number in numbers {
+            // Further micro-batches add to kept gradients, which one micro-batch may not need to keep.
+            let config = with_micro_batches(&trial.config, number);
+            if self.fits(&config)? {
+                return self.found(trial.keys, config);
+            }
+        }
+        Ok(None)
+    }
+
+    fn fits(&self, config: &RunConfig) -> Result<bool, Violation> {
+        if let Some(machine) = self.machine {
+            return Ok(machine.run(config).is_ok_and(|run| !matches!(run.forecast().fit, Fit::Refused(_))));
+        }
+        let mut compiler = Compiler::new(self.target);
+        let program = &compiler.compile(config)?.program;
+        Ok(predict(program, self.target, RunSchedule::of(config)).out_of_memory.is_none())
+    }
+
+    /// A run as it is, if it is predicted and its time is known.
+    ///
+    /// # Errors
+    /// As from `estimate`.
+    pub fn found(&self, keys: Vec<ChangedKey>, config: RunConfig) -> Result<Option<Found>, Violation> {
+        let mut compiler = Compiler::new(self.target);
+        let Some(step_ms) = self.step_ms(&mut compiler, &config)? else { return Ok(None) };
+        let peak = match self.machine {
+            Some(machine) => machine.run(&config).ok().map(|run| run.forecast().peak().allocated),
+            None => {
+                let program = &compiler.compile(&config)?.program;
+                let prediction = predict(program, self.target, RunSchedule::of(&config));
+                Some(prediction.device.steady_peak().live.total())
+            }
+        };
+        Ok(peak.map(|peak| Found { keys, config, step_ms, peak }))
+    }
+
+    /// The estimated milliseconds of a step, if rates are known.
+    fn step_ms(&self, compiler: &mut Compiler<'_>, config: &RunConfig) -> Result<Option<f64>, Violation> {
+        let work = StepWork::of(&compiler.compile_work(config)?.program);
+        Ok(self.rates.step_ms(&work, config, self.target).ok())
+    }
+}
+
+/// The runs by time, without those whose further keys are useless: a run with a part of their keys, the same batch and no
+/// more micro-batches fits and is as fast.
+fn without_useless_keys(mut found: Vec<Found>) -> Vec<Found> {
+    found.sort_by(|one, other| {
+        let by_time = one.sample_ms().total_cmp(&other.sample_ms());
+        by_time.then(one.keys.len().cmp(&other.keys.len())).then(one.peak.cmp(&other.peak))
+    });
+    let is_useful = |run: &Found| {
+        !found.iter().any(|other| {
+            other.keys.len() < run.keys.len()
+                && other.keys.iter().all(|key| run.keys.contains(key))
+                && other.config.train.batch_size == run.config.train.batch_size
+                && other.config.micro_batches() <= run.config.micro_batches()
+                && other.sample_ms() <= SAME_TIME * run.sample_ms()
+        })
+    };
+    found.iter().filter(|run| is_useful(run)).cloned().collect()
+}
+
+/// The smallest memory with which a run fits a target, in this program or in PyTorch, the device's context included. `None`
+/// if PyTorch's memory is not predicted.
+///
+/// # Errors
+/// As from `Search::estimate`.
+pub fn sufficient_memory(
+    config: &RunConfig,
+    target: &Target,
+    machine: Option<&Machine>,
+) -> Result<Option<u64>, Violation> {
+    let needed = match machine {
+        Some(machine) => machine.run(config).ok().map(|run| run.smallest_memory()),
+        None => {
+            let boundless = target.boundless();
+            let mut compiler = Compiler::new(target);
+            let program = &compiler.compile(config)?.program;
+            Some(predict(program, &boundless, RunSchedule::of(config)).device.reserved_peak)
+        }
+    };
+    Ok(needed.map(|needed| needed + target.context.0))
+}
+
+/// A run with another number of micro-batches.
+pub fn with_micro_batches(config: &RunConfig, number: usize) -> RunConfig {
+    let mut config = config.clone();
+    config.strategy.accumulate = number;
+    config
+}
