@@ -10,7 +10,7 @@ use compile::Violation;
 use device::Target;
 use memory::{RunSchedule, StepWork, predict};
 use pytorch::{Fit, Machine};
-use spec::{RunConfig, Update};
+use spec::{RunConfig, Strategy, Update};
 
 /// Combinations that are examined at a time, fastest first.
 const CHUNK: usize = 16;
@@ -54,6 +54,8 @@ pub struct Search<'a> {
     pub rates: &'a DeviceRates,
     /// PyTorch's card, if its memory decides.
     pub machine: Option<&'a Machine>,
+    /// Whether the batch may be split into another number of micro-batches.
+    pub may_split: bool,
     /// The number of results.
     pub top: usize,
 }
@@ -115,7 +117,10 @@ impl Search<'_> {
         let mut known = BTreeSet::new();
         trials.retain(|trial| known.insert(trial.config.memory_key()));
         let timed = parallel::map(trials, |trial| {
-            let whole = with_micro_batches(&trial.config, 1);
+            let whole = match self.may_split {
+                true => with_micro_batches(&trial.config, 1),
+                false => trial.config.clone(),
+            };
             let step_ms = self.step_ms(&mut Compiler::new(self.target), &whole)?;
             Ok(step_ms.map(|ms| Timed { trial, sample_ms: ms / whole.train.batch_size as f64 }))
         });
@@ -157,8 +162,14 @@ impl Search<'_> {
             }
         };
         let batch = trial.config.train.batch_size;
-        let most = if trial.config.strategy.update == Update::InBackward { 1 } else { batch };
-        let numbers = (1..=most).filter(|number| batch.is_multiple_of(*number) && batch / number <= largest);
+        let numbers = match trial.config.strategy {
+            ref strategy if !self.may_split => strategy.accumulate..=strategy.accumulate,
+            Strategy { update: Update::InBackward, .. } => 1..=1,
+            _ => 1..=batch,
+        };
+        let numbers = numbers
+            .filter(|number| batch.div_ceil(*number) <= largest)
+            .filter(|number| !self.may_split || batch.is_multiple_of(*number));
         for number in numbers {
             // Further micro-batches add to kept gradients, which one micro-batch may not need to keep.
             let config = with_micro_batches(&trial.config, number);

@@ -1,5 +1,6 @@
 //! Integration tests: the program from the command line, and its crates together.
 
+mod advise;
 mod bad_input;
 mod check;
 mod combinations;

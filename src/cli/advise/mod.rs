@@ -153,6 +153,16 @@ impl<'a> Advisor<'a> {
         Ok(Advisor { args, inputs, plan, index, strategy: &run.strategy, config, rates, decides_pytorch })
     }
 
+    fn tolerance(&self) -> Tolerance {
+        match self.args.same {
+            Same::Bitwise => Tolerance::Bitwise,
+            Same::Rounding => Tolerance::Rounding,
+            Same::Precision => Tolerance::Precision,
+            Same::Storage => Tolerance::Storage,
+            Same::Any => Tolerance::Any,
+        }
+    }
+
     /// PyTorch's card with a target's memory, if it decides.
     fn machine(&self, target: &Target) -> Result<Option<Machine>, Failure> {
         match self.decides_pytorch {
@@ -183,14 +193,7 @@ impl<'a> Advisor<'a> {
 
     /// All combinations of the keys that have an effect, the unchanged run first.
     fn trials(&self) -> Result<Vec<Trial>, Failure> {
-        let tolerance = match self.args.same {
-            Same::Bitwise => Tolerance::Bitwise,
-            Same::Rounding => Tolerance::Rounding,
-            Same::Precision => Tolerance::Precision,
-            Same::Storage => Tolerance::Storage,
-            Same::Any => Tolerance::Any,
-        };
-        let mut groups = changed_keys(self.config, tolerance);
+        let mut groups = changed_keys(self.config, self.tolerance());
         let machine = self.machine(&self.plan.target)?;
         let has_effect = |key: &ChangedKey| -> Result<bool, Failure> {
             let alone = self.expanded(vec![vec![key.clone()]])?;
@@ -239,6 +242,7 @@ impl Searcher<'_> {
             target: self.target,
             rates: &self.advisor.rates,
             machine: self.machine.as_ref(),
+            may_split: self.advisor.tolerance() >= Tolerance::Rounding,
             top: usize::from(self.advisor.args.top.max(self.advisor.args.verify.unwrap_or(1))),
         }
     }

@@ -186,7 +186,10 @@ fn smallest_card(advisor: &Advisor<'_>, best: &Found) -> Result<Option<&'static 
 pub(super) fn nothing(advisor: &Advisor<'_>, trials: &[Trial], width: usize) -> Result<String, Failure> {
     let searcher = advisor.search(&advisor.plan.target)?;
     let smallest = base::parallel::map(trials.iter().collect(), |trial: &Trial| {
-        let number = trial.config.train.batch_size;
+        let number = match searcher.search().may_split {
+            true => trial.config.train.batch_size,
+            false => trial.config.strategy.accumulate,
+        };
         searcher.search().found(trial.keys.clone(), with_micro_batches(&trial.config, number))
     });
     let smallest = smallest.into_iter().collect::<Result<Vec<_>, _>>().map_err(Failure::machine)?;

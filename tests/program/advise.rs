@@ -1,0 +1,163 @@
+//! `runner advise`: the fastest combination of keys that fits.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+
+use crate::test_folder::{TestFolder, said};
+
+const MODEL: &str = "name = \"a\"\n[model.transformer]\nlayers = 4\nd_model = 128\nheads = 4\ncontext = 128\nvocabulary = 4096\n\
+                     [data.synthetic]\n[train]\nbatch_size = 8\noptimizer.adamw = { lr = 1e-3 }\n[strategies.plain]\n";
+
+fn stdout(dir: &TestFolder, args: &[&str]) -> String {
+    String::from_utf8(dir.runner(args).stdout).unwrap()
+}
+
+/// The first row of the results: memory, estimated milliseconds, micro-batch, and the settings.
+fn best(text: &str) -> Vec<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix("1  ")).unwrap_or_else(|| panic!("{text}"));
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn rows(csv: &str) -> Vec<HashMap<String, String>> {
+    csv::Reader::from_reader(csv.as_bytes()).deserialize().map(Result::unwrap).collect()
+}
+
+/// A plan of all combinations, sorted by hand, is the witness.
+#[test]
+fn best_run_is_the_fastest_of_all_combinations_that_fit() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", MODEL);
+    let mut all = MODEL.to_owned();
+    for (number, recompute) in
+        [None, Some("\"block\""), Some("[\"norm\"]"), Some("[\"mlp\"]")].into_iter().enumerate()
+    {
+        for offload in 0..8 {
+            for accumulate in [1, 2, 4, 8] {
+                for chunks in [1, 8] {
+                    let _ = writeln!(all, "[strategies.s{number}-{offload}-{accumulate}-{chunks}]");
+                    recompute.into_iter().for_each(|value| writeln!(all, "recompute = {value}").unwrap());
+                    for (bit, key) in ["parameters", "optimizer", "activations"].into_iter().enumerate() {
+                        let _ = writeln!(all, "offload.{key} = {}", offload >> bit & 1 == 1);
+                    }
+                    let _ = writeln!(all, "accumulate = {accumulate}\nloss_chunks = {chunks}");
+                }
+            }
+        }
+    }
+    dir.write("b.toml", all);
+    for memory in ["40MiB", "62MiB", "100MiB"] {
+        let machine = ["--target", "a10g", "--memory"];
+        let limit = format!("{}MiB", memory.trim_end_matches("MiB").parse::<u64>().unwrap() + 512);
+        let plan = [&["plan", "b.toml", "--format", "csv"], machine.as_slice(), &[&limit]].concat();
+        let fitting = rows(&stdout(&dir, &plan)).into_iter().filter(|row| row["status"] == "ok");
+        let fastest =
+            fitting.map(|row| row["estimated_step_ms"].parse::<f64>().unwrap()).min_by(f64::total_cmp);
+        let advise = [&["advise", "a.toml", "--same", "rounding"], machine.as_slice(), &[&limit]].concat();
+        let text = stdout(&dir, &advise);
+        let found: f64 = best(&text)[1].parse().unwrap();
+        let fastest = fastest.expect("some combination fits");
+        // Of equally fast runs, the simplest is chosen.
+        assert!((found / fastest - 1.0).abs() < 0.006, "{memory}: {found} {fastest}\n{text}");
+    }
+}
+
+/// The written experiment fits in PyTorch with the predicted peak, and not without its keys.
+#[test]
+fn written_run_fits_in_pytorch() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", MODEL);
+    let machine = ["--target", "a10g", "--memory", "600MiB", "--as", "pytorch"];
+    let text = stdout(&dir, &[&["advise", "a.toml", "--write", "b.toml"], machine.as_slice()].concat());
+    let plan =
+        |file: &str| rows(&stdout(&dir, &[&["plan", file, "--format", "csv"], machine.as_slice()].concat()));
+    assert_eq!(plan("a.toml")[0]["torch_fits"], "no");
+    let advised = &plan("b.toml")[0];
+    assert!(["yes", "retry"].contains(&advised["torch_fits"].as_str()), "{advised:?}");
+    let mib: f64 = advised["torch_peak_bytes"].parse::<f64>().unwrap() / f64::from(1 << 20);
+    let shown: f64 = best(&text)[0].parse().unwrap();
+    assert!((mib - shown).abs() < 0.51, "{mib} {text}");
+    assert!(text.contains("micro-batch  changes to plain"), "{text}");
+    assert!(text.contains("the device's context included"), "{text}");
+    assert!(fs::read_to_string(dir.path("b.toml")).unwrap().contains("[strategies.advised]"));
+}
+
+/// Bits are the same: neither another number of micro-batches nor another dtype.
+#[test]
+fn tolerance_limits_the_changes() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", MODEL);
+    let args = ["advise", "a.toml", "--target", "a10g", "--memory", "590MiB", "--top", "9", "--same"];
+    let text = |same: &str| stdout(&dir, &[args.as_slice(), &[same]].concat());
+    let bitwise = text("bitwise");
+    assert!(bitwise.contains("bitwise equal"), "{bitwise}");
+    for setting in ["accumulate", "loss_chunks", "bf16", "offload.optimizer", "lora"] {
+        assert!(!bitwise.contains(setting), "{bitwise}");
+    }
+    let storage = text("storage");
+    assert!(storage.contains("params = \"bf16\"") && !storage.contains("lora"), "{storage}");
+    // LoRA with two bases, or none.
+    let combinations = |text: &str| -> usize {
+        let (before, _) = text.split_once(" combinations estimated").unwrap();
+        before.lines().last().unwrap().parse().unwrap()
+    };
+    assert_eq!(combinations(&text("any")), 3 * combinations(&storage));
+}
+
+#[test]
+fn without_a_fitting_run_the_smallest_is_named() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", MODEL);
+    let text = stdout(&dir, &["advise", "a.toml", "--target", "a10g", "--memory", "513MiB"]);
+    assert!(text.contains("No combination fits 513 MiB. The least, 5"), "{text}");
+}
+
+/// The best runs are trained, and the written experiment is the one that was measured to be the fastest.
+#[test]
+fn verified_runs_are_trained() {
+    let dir = TestFolder::new();
+    let small = MODEL.replace("layers = 4", "layers = 1").replace("4096", "256")
+        + "[measure]\nsteps = 2\nwarmup_steps = 1\n";
+    dir.write("a.toml", small.replace("[strategies.plain]\n", "") + "[strategies.plain]\n");
+    let args =
+        ["advise", "a.toml", "--device", "cpu", "--same", "bitwise", "--verify", "2", "--write", "b.toml"];
+    let text = stdout(&dir, &args);
+    let measured = dir.rows("results/a-verified.csv");
+    assert!(measured.iter().all(|row| row.measured.step_ms_median.is_some()), "{text}");
+    let runs = measured.len() / 3;
+    assert_eq!(measured.len(), 3 * runs);
+    let order = text.split_once("predicted  measured  ~ms/step  ms/step\n").unwrap().1;
+    let mut places: Vec<usize> = order
+        .lines()
+        .take(runs)
+        .map(|line| line.split_whitespace().nth(1).unwrap().parse().unwrap())
+        .collect();
+    places.sort_unstable();
+    assert_eq!(places, (1..=runs).collect::<Vec<_>>(), "{text}");
+    dir.runner(&["check", "b.toml"]);
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", MODEL);
+    dir.write("b.toml", MODEL.replace("\"a\"", "\"b\""));
+    dir.write("c.toml", MODEL.replace("\"a\"", "\"c\"") + "recompute = [\"norm\"]\n");
+    dir.write(
+        "d.toml",
+        MODEL.replace("optimizer.adamw = { lr = 1e-3 }\n", "[measure]\nwhat = \"inference\"\n"),
+    );
+    for (args, expected) in [
+        (&["advise", "a.toml", "b.toml"][..], "`advise` takes one experiment"),
+        (&["advise", "a.toml", "--run", "fp32"], "unknown run `fp32`"),
+        (&["advise", "a.toml", "--target", "a10g", "--verify", "2"], "cannot be used with"),
+        (&["advise", "c.toml", "--target", "a10g", "--as", "pytorch"], "checkpointed norms"),
+        (&["advise", "a.toml", "--device", "cpu", "--as", "pytorch"], "PyTorch's memory is not predicted"),
+        (&["advise", "d.toml"], "`advise` is for runs that train"),
+        (&["advise", "a.toml", "--batch-sizes", "0"], "must be a whole number"),
+    ] {
+        let output = dir.program(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?} {}", said(&output));
+        assert!(said(&output).contains(expected), "{args:?} {}", said(&output));
+    }
+}
