@@ -54,7 +54,8 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         trainer::check(config)?;
     }
     let updates_in_backward = config.trains() && strategy.update == Update::InBackward;
-    if options.checkpoint == TorchCheckpoint::Reentrant && strategy.loss_chunks > 1 && updates_in_backward {
+    let checkpoints_loss = strategy.loss_chunks > 1 && options.program == TorchProgram::Modules;
+    if options.checkpoint == TorchCheckpoint::Reentrant && checkpoints_loss && updates_in_backward {
         return not_covered(
             "updates in backward with reentrant checkpoints of the loss: each slice updates the head",
         );
@@ -157,10 +158,10 @@ fn selective(config: &RunConfig, kinds: KeywordSet<OpKind>, options: TorchOption
     Ok(())
 }
 
-/// Whether the loss is a sum that the model divides by the number of targets that are not masked: the sum over slices
-/// has no mean of its own.
-pub(crate) fn counts_targets(config: &RunConfig) -> bool {
-    masks_targets(config) && config.strategy.loss_chunks > 1
+/// Whether the loss is a sum that the script's own model divides by the number of targets that are not masked: the sum over
+/// slices has no mean of its own.
+pub(crate) fn counts_targets(config: &RunConfig, options: TorchOptions) -> bool {
+    masks_targets(config) && config.strategy.loss_chunks > 1 && !options.program.is_of_library()
 }
 
 /// Batches of an evaluation of the script: two stand for all that repeat.

@@ -46,7 +46,7 @@ impl Script<'_> {
                 &format!("        self.register_buffer(\"{name}\", {name}, persistent=False)"),
             ]);
         }
-        let (count, ignored) = match coverage::counts_targets(self.config) {
+        let (count, ignored) = match coverage::counts_targets(self.config, self.options) {
             true => (", count", ", ignore_index=-1"),
             false => ("", ""),
         };

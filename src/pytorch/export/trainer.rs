@@ -91,6 +91,9 @@ impl Script<'_> {
                 ),
             ]);
         }
+        if let Some((_, arguments)) = self.liger_function() {
+            self.line(&format!("            use_liger_kernel=True, liger_kernel_config=dict({arguments}),"));
+        }
         if let Some(name) = self.optimizer_name() {
             match &train.optimizer {
                 Optimizer::AdamW(own) => self.line(&format!(

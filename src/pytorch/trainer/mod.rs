@@ -151,9 +151,11 @@ fn compute_loss(
 ) -> Output {
     let output = torch.with_autocast(autocast, || model.forward(torch, batch.inputs(), Some(count), trains));
     // ConvertOutputsToFp32
-    let converted = autocast.map(|_| functions::cast(torch, &output.logits, DType::F32));
-    let Output { loss, logits } = output;
-    let logits = converted.unwrap_or(logits);
+    let Output { loss, mut logits } = output;
+    if autocast.is_some() {
+        let converted = logits.as_ref().map(|logits| functions::cast(torch, logits, DType::F32));
+        logits = converted;
+    }
     // loss *= num_processes
     Output { loss: functions::scale_in_place(torch, &loss), logits }
 }
