@@ -32,7 +32,8 @@ impl Trainer<'_> {
             let own_labels = &batch.labels;
             let (loss, own_logits) = self.prediction_step(&batch);
             variables.losses = Some(loss);
-            variables.outputs = own_logits.filter(|_| collects_logits).map(|logits| [logits, own_labels.clone()]);
+            variables.outputs =
+                own_logits.filter(|_| collects_logits).map(|logits| [logits, own_labels.clone()]);
             // losses.repeat(batch_size)
             let repeated = torch.empty(&[samples], DType::F32);
             variables.losses = Some(repeated.clone());

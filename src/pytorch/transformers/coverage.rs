@@ -6,8 +6,8 @@ use crate::coverage::{NotCovered, has_states, packs_documents};
 use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
-    Attention, KeywordEnum, Leak, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig, StorageDtype,
-    TRANSFORMERS_VERSION, TorchOptions, Transformer,
+    Attention, KeywordEnum, Leak, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig,
+    StorageDtype, TRANSFORMERS_VERSION, TorchOptions, Transformer,
 };
 
 /// Checks that the prediction covers a run with the model of the library.
