@@ -358,7 +358,7 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         "model.transformer={family=\"falcon\",activation=\"gelu\",norm=\"layer\"}",
         "strategies.adapters.lora={rank=4,alpha=8,targets=[\"dense\"],base=\"nf4\"}",
     ];
-    let falcon_loss = [falcon[0], "strategies.plain.loss_chunks=2"];
+    let falcon_loss = [falcon[0], falcon[1], "strategies.plain.loss_chunks=2"];
     let plain = plain.into_iter().map(|set| reason("plain", &[set]));
     let adapters = adapters.into_iter().map(|set| reason("adapters", &[set]));
     let reasons = plain.chain(adapters).chain([reason("adapters", &falcon), reason("plain", &falcon_loss)]);
