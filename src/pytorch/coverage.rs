@@ -1,9 +1,11 @@
 //! What the prediction covers: a run that cannot be spelled as the predicted program has a reason instead of a figure.
 
+use base::units::Bytes;
 use spec::{
-    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
-    KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
-    RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, TorchProgram, Transformer, Update,
+    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
+    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute,
+    Release, Rounding, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, TorchProgram,
+    Transformer, Update,
 };
 
 use crate::card::Card;
@@ -82,9 +84,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     if strategy.offload.parameters {
         return not_covered("offloaded parameters");
     }
-    if strategy.offload.activations != ActivationOffload::Nothing {
-        return not_covered("offloaded activations");
-    }
+    offloaded_activations(config, options)?;
     if !strategy.place.is_empty() {
         return not_covered("layers on the host (place)");
     }
@@ -138,6 +138,33 @@ fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     }
     if model.head_bias {
         return not_covered("a bias of the head (head_bias)");
+    }
+    Ok(())
+}
+
+/// Checks that offloaded activations are the inputs of checkpointed blocks.
+fn offloaded_activations(config: &RunConfig, options: TorchOptions) -> Covered {
+    let strategy = &config.strategy;
+    match strategy.offload.activations {
+        ActivationOffload::Nothing => return Ok(()),
+        ActivationOffload::From(Bytes(0)) => {}
+        ActivationOffload::From(_) => {
+            return not_covered(
+                "offload.activations from a size on, which save_on_cpu lacks: use offload.activations = true",
+            );
+        }
+    }
+    if options.program.is_of_library() || strategy.recompute != Recompute::Block {
+        return not_covered(
+            "offloaded activations other than the inputs of checkpointed blocks: use recompute = \"block\" with \
+             torch_program = \"modules\"",
+        );
+    }
+    if options.checkpoint == TorchCheckpoint::Reentrant {
+        return not_covered("offloaded activations with reentrant checkpoints");
+    }
+    if strategy.evaluation_pass == EvaluationPass::Grad {
+        return not_covered("offloaded activations with evaluation_pass = \"grad\"");
     }
     Ok(())
 }
