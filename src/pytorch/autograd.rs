@@ -40,9 +40,7 @@ type BackwardFn = Box<dyn Fn(&Torch, &Backward<'_>) -> Vec<Gradient>>;
 
 /// A tensor saved for backward, or its placeholder under activation checkpointing.
 enum Saved {
-    Kept {
-        _tensor: Tensor,
-    },
+    Kept(Tensor),
     Recomputed(Rc<Recomputed>),
     /// A checkpointed function, which holds its tensors, and its input.
     Call(checkpoint::Function, Tensor),
@@ -119,10 +117,10 @@ impl Node {
     pub(crate) fn save(&self, torch: &Torch, tensor: &Tensor) {
         let frame = torch.frames.borrow().last().cloned();
         let saved = match frame {
-            None => Saved::Kept { _tensor: tensor.clone() },
+            None => Saved::Kept(tensor.clone()),
             Some(frame) => match frame.pack(torch, tensor) {
                 Some(recomputed) => Saved::Recomputed(recomputed),
-                None => Saved::Kept { _tensor: tensor.clone() },
+                None => Saved::Kept(tensor.clone()),
             },
         };
         self.saved.borrow_mut().push(saved);
@@ -141,10 +139,19 @@ impl Node {
         }
     }
 
+    /// The saved tensors of a node outside checkpointed calls (`ctx.saved_tensors`).
+    pub(crate) fn saved_tensors(&self) -> Vec<Tensor> {
+        let kept = |saved: &Saved| match saved {
+            Saved::Kept(tensor) => Some(tensor.clone()),
+            Saved::Recomputed(_) | Saved::Call(..) => None,
+        };
+        self.saved.borrow().iter().filter_map(kept).collect()
+    }
+
     /// The saved tensors whose placeholders the node has. Recomputes them.
     fn unpack(&self, torch: &Torch) -> Vec<Tensor> {
         let unpack = |saved: &Saved| match saved {
-            Saved::Kept { .. } | Saved::Call(..) => None,
+            Saved::Kept(_) | Saved::Call(..) => None,
             Saved::Recomputed(recomputed) => Some(recomputed.unpack(torch)),
         };
         self.saved.borrow().iter().filter_map(unpack).collect()

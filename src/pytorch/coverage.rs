@@ -1,9 +1,11 @@
 //! What the prediction covers: a run that cannot be spelled as the predicted program has a reason instead of a figure.
 
+use base::units::Bytes;
 use spec::{
-    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation, Init,
-    KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute, Release, Rounding,
-    RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, TorchProgram, Transformer, Update,
+    ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
+    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute,
+    Release, Rounding, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, TorchProgram,
+    Transformer, Update,
 };
 
 use crate::card::Card;
@@ -54,7 +56,8 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         trainer::check(config)?;
     }
     let updates_in_backward = config.trains() && strategy.update == Update::InBackward;
-    if options.checkpoint == TorchCheckpoint::Reentrant && strategy.loss_chunks > 1 && updates_in_backward {
+    let checkpoints_loss = strategy.loss_chunks > 1 && options.program == TorchProgram::Modules;
+    if options.checkpoint == TorchCheckpoint::Reentrant && checkpoints_loss && updates_in_backward {
         return not_covered(
             "updates in backward with reentrant checkpoints of the loss: each slice updates the head",
         );
@@ -81,9 +84,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     if strategy.offload.parameters {
         return not_covered("offloaded parameters");
     }
-    if strategy.offload.activations != ActivationOffload::Nothing {
-        return not_covered("offloaded activations");
-    }
+    offloaded_activations(config, options)?;
     if !strategy.place.is_empty() {
         return not_covered("layers on the host (place)");
     }
@@ -141,6 +142,33 @@ fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     Ok(())
 }
 
+/// Checks that offloaded activations are the inputs of checkpointed blocks.
+fn offloaded_activations(config: &RunConfig, options: TorchOptions) -> Covered {
+    let strategy = &config.strategy;
+    match strategy.offload.activations {
+        ActivationOffload::Nothing => return Ok(()),
+        ActivationOffload::From(Bytes(0)) => {}
+        ActivationOffload::From(_) => {
+            return not_covered(
+                "offload.activations from a size on, which save_on_cpu lacks: use offload.activations = true",
+            );
+        }
+    }
+    if options.program.is_of_library() || strategy.recompute != Recompute::Block {
+        return not_covered(
+            "offloaded activations other than the inputs of checkpointed blocks: use recompute = \"block\" with \
+             torch_program = \"modules\"",
+        );
+    }
+    if options.checkpoint == TorchCheckpoint::Reentrant {
+        return not_covered("offloaded activations with reentrant checkpoints");
+    }
+    if strategy.evaluation_pass == EvaluationPass::Grad {
+        return not_covered("offloaded activations with evaluation_pass = \"grad\"");
+    }
+    Ok(())
+}
+
 /// Checks that PyTorch can keep the results of these operations in checkpointed blocks.
 fn selective(config: &RunConfig, kinds: KeywordSet<OpKind>, options: TorchOptions) -> Covered {
     if options.checkpoint == TorchCheckpoint::Reentrant {
@@ -157,10 +185,10 @@ fn selective(config: &RunConfig, kinds: KeywordSet<OpKind>, options: TorchOption
     Ok(())
 }
 
-/// Whether the loss is a sum that the model divides by the number of targets that are not masked: the sum over slices
-/// has no mean of its own.
-pub(crate) fn counts_targets(config: &RunConfig) -> bool {
-    masks_targets(config) && config.strategy.loss_chunks > 1
+/// Whether the loss is a sum that the script's own model divides by the number of targets that are not masked: the sum over
+/// slices has no mean of its own.
+pub(crate) fn counts_targets(config: &RunConfig, options: TorchOptions) -> bool {
+    masks_targets(config) && config.strategy.loss_chunks > 1 && !options.program.is_of_library()
 }
 
 /// Batches of an evaluation of the script: two stand for all that repeat.

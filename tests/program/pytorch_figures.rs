@@ -342,7 +342,7 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         "model.transformer.head_dim=20",
         "model.transformer.context=1",
         "strategies.plain.recompute=[\"mlp\"]",
-        "strategies.plain.loss_chunks=2",
+        "strategies.plain={loss_chunks=2,leak=\"graph\"}",
         "strategies.plain.freeze=[\"blocks.0.mlp\"]",
     ];
     let adapters = [
@@ -358,9 +358,10 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         "model.transformer={family=\"falcon\",activation=\"gelu\",norm=\"layer\"}",
         "strategies.adapters.lora={rank=4,alpha=8,targets=[\"dense\"],base=\"nf4\"}",
     ];
+    let falcon_loss = [falcon[0], falcon[1], "strategies.plain.loss_chunks=2"];
     let plain = plain.into_iter().map(|set| reason("plain", &[set]));
     let adapters = adapters.into_iter().map(|set| reason("adapters", &[set]));
-    let reasons = plain.chain(adapters).chain([reason("adapters", &falcon)]);
+    let reasons = plain.chain(adapters).chain([reason("adapters", &falcon), reason("plain", &falcon_loss)]);
     insta::assert_snapshot!("library_reasons", reasons.collect::<String>());
 }
 

@@ -186,6 +186,7 @@ fn runs() -> BTreeMap<(String, String), Run> {
         "transformers-families",
         "transformers-masks",
         "transformers-parallel",
+        "transformers-liger",
         "transformers-drawn",
         "trainer",
         "trainer-drawn",

@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use super::{Checkpointed, Function};
+use crate::autograd::Node;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use ops::OpKind;
+use ops::{OpKind, Shape};
 use spec::KeywordSet;
 
 /// One call of a checkpointed function.
 pub(crate) struct Frame {
     function: Function,
-    input: Tensor,
+    input: Input,
     autocast: Option<DType>,
     saved: RefCell<Vec<Weak<Recomputed>>>,
     values: RefCell<BTreeMap<usize, Tensor>>,
@@ -24,6 +25,29 @@ pub(crate) struct Frame {
     keeps: KeywordSet<OpKind>,
     /// The kept results that recomputation has not taken yet, by kind.
     kept: RefCell<Vec<(OpKind, Vec<Tensor>)>>,
+}
+
+/// The saved input of a call.
+enum Input {
+    Held(Tensor),
+    /// A copy in host memory, and the node of the input's gradient.
+    Offloaded(Shape, DType, Option<(Rc<Node>, usize)>),
+}
+
+impl Input {
+    /// The input on the device, where it returns to.
+    fn unpack(&self, torch: &Torch) -> Tensor {
+        match self {
+            Input::Held(input) => input.clone(),
+            Input::Offloaded(shape, dtype, node) => {
+                let input = torch.tensor(*shape, *dtype);
+                match node {
+                    Some((node, output)) => input.output_of(node, *output),
+                    None => input,
+                }
+            }
+        }
+    }
 }
 
 /// The stand-in of a tensor that is recomputed.
@@ -75,9 +99,10 @@ impl Frame {
 
     fn recompute(self: &Rc<Frame>, torch: &Torch) {
         self.is_recomputing.set(true);
+        let input = self.input.unpack(torch);
         torch.frames.borrow_mut().push(Rc::clone(self));
-        let output = torch
-            .with_autocast(self.autocast, || torch.with_grad(true, || (self.function)(torch, &self.input)));
+        let output =
+            torch.with_autocast(self.autocast, || torch.with_grad(true, || (self.function)(torch, &input)));
         drop(output);
         torch.frames.borrow_mut().pop();
         torch.stopped.set(false);
@@ -104,10 +129,14 @@ pub(crate) fn results(torch: &Torch, kind: OpKind, make: impl FnOnce() -> Vec<Te
 }
 
 pub(super) fn checkpoint(torch: &Torch, called: Checkpointed, input: &Tensor) -> Tensor {
-    let Checkpointed { function, keeps, .. } = called;
+    let Checkpointed { function, keeps, offloads, .. } = called;
+    let saved = match offloads {
+        true => Input::Offloaded(input.shape(), input.dtype(), input.node()),
+        false => Input::Held(input.clone()),
+    };
     let frame = Rc::new(Frame {
         function: Rc::clone(&function),
-        input: input.clone(),
+        input: saved,
         autocast: torch.autocast(),
         saved: RefCell::default(),
         values: RefCell::default(),

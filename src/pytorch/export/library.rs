@@ -3,8 +3,8 @@
 use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::tensor::DType;
-use crate::transformers::{self, peft_module};
-use spec::{Attention, ModelFamily, TorchProgram};
+use crate::transformers::{self, liger_mlp, peft_module};
+use spec::{Attention, KeywordEnum, ModelFamily, TorchProgram};
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
@@ -27,7 +27,24 @@ impl Script<'_> {
             (Some(_), Some(ModelFamily::Gpt2)) => "from transformers.pytorch_utils import Conv1D\n",
             _ => "",
         };
-        format!("{bitsandbytes}{peft}from transformers import {classes}\n{conv1d}")
+        let liger = match (self.options.program, self.liger_function()) {
+            (TorchProgram::Transformers, Some((function, _))) => {
+                format!("from liger_kernel.transformers import {function}\n")
+            }
+            _ => String::new(),
+        };
+        format!("{bitsandbytes}{liger}{peft}from transformers import {classes}\n{conv1d}")
+    }
+
+    /// The function of liger-kernel that replaces the family's `forward`, which `Trainer` calls itself, and the arguments for
+    /// its fused loss alone.
+    pub(super) fn liger_function(&self) -> Option<(String, String)> {
+        let family = transformers::family(self.model).filter(|_| self.config.strategy.loss_chunks > 1)?;
+        let mlp = liger_mlp(family)?;
+        Some((
+            format!("apply_liger_kernel_to_{}", family.keyword()),
+            format!("rope=False, rms_norm=False, {mlp}=False, fused_linear_cross_entropy=True"),
+        ))
     }
 
     /// The class that has the library's model, and is called as the script's own.
@@ -40,6 +57,9 @@ impl Script<'_> {
             "    def __init__(self):",
             "        super().__init__()",
         ]);
+        if let Some((function, arguments)) = self.liger_function() {
+            self.line(&format!("        {function}({arguments})"));
+        }
         self.library_class();
         self.line("        self.model.train()");
         if let Some(every) = transformers::checkpointed_layers(self.config) {

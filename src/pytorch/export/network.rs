@@ -2,7 +2,7 @@
 
 use super::{Script, python_bool};
 use crate::coverage;
-use spec::{Attention, NormPlacement, Positions, Recompute, TorchCheckpoint};
+use spec::{ActivationOffload, Attention, NormPlacement, Positions, Recompute, TorchCheckpoint};
 
 impl Script<'_> {
     pub(super) fn network(&mut self) {
@@ -46,7 +46,7 @@ impl Script<'_> {
                 &format!("        self.register_buffer(\"{name}\", {name}, persistent=False)"),
             ]);
         }
-        let (count, ignored) = match coverage::counts_targets(self.config) {
+        let (count, ignored) = match coverage::counts_targets(self.config, self.options) {
             true => (", count", ", ignore_index=-1"),
             false => ("", ""),
         };
@@ -134,7 +134,19 @@ impl Script<'_> {
     }
 
     fn blocks(&mut self, buffers: &str) {
-        match self.config.strategy.recompute {
+        let strategy = &self.config.strategy;
+        match strategy.recompute {
+            // Arguments would be offloaded, too.
+            Recompute::Block if strategy.offload.activations != ActivationOffload::Nothing => {
+                let pinned = python_bool(strategy.offload.pinned);
+                self.lines(&[
+                    &format!("        with torch.autograd.graph.save_on_cpu(pin_memory={pinned}):"),
+                    "            for block in self.blocks:",
+                    &format!(
+                        "                x = checkpoint_in_training(self, lambda x, block=block: block(x{buffers}), x)"
+                    ),
+                ]);
+            }
             Recompute::Block => self.lines(&[
                 "        for block in self.blocks:",
                 &format!("            x = checkpoint_in_training(self, block, x{buffers})"),

@@ -4,7 +4,7 @@ use super::Script;
 use crate::coverage;
 use crate::tensor::DType;
 use crate::{trainer, transformers};
-use spec::{Collect, CollectedIn, Optimizer, OptimizerState, Quantize, TorchOptimizer};
+use spec::{Collect, CollectedIn, EmptyCache, Optimizer, OptimizerState, Quantize, TorchOptimizer};
 
 impl Script<'_> {
     pub(super) fn write_trainer(&mut self) {
@@ -90,6 +90,13 @@ impl Script<'_> {
                     self.reentrant()
                 ),
             ]);
+        }
+        self.line_if(
+            config.strategy.empty_cache == EmptyCache::Micro,
+            "            torch_empty_cache_steps=1,",
+        );
+        if let Some((_, arguments)) = self.liger_function() {
+            self.line(&format!("            use_liger_kernel=True, liger_kernel_config=dict({arguments}),"));
         }
         if let Some(name) = self.optimizer_name() {
             match &train.optimizer {

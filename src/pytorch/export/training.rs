@@ -276,7 +276,7 @@ impl Script<'_> {
     fn loss(&mut self) {
         let autocast = coverage::autocast(self.config).map(torch_dtype);
         let starts = self.third_part().map(|(part, _)| format!(", {part}")).unwrap_or_default();
-        let count = if coverage::counts_targets(self.config) { ", count" } else { "" };
+        let count = if coverage::counts_targets(self.config, self.options) { ", count" } else { "" };
         let call = format!("return self.model(tokens, targets{starts}{count})");
         self.lines(&["", &format!("    def loss(self, tokens, targets{starts}{count}):")]);
         match autocast {
@@ -374,7 +374,7 @@ impl Script<'_> {
     /// Further arguments of the loss: where documents start or the attention mask, and the number of targets that divides its sum.
     fn loss_arguments(&self) -> String {
         let third = self.third_part().map(|(part, _)| format!(", {part}")).unwrap_or_default();
-        let counts = coverage::counts_targets(self.config);
+        let counts = coverage::counts_targets(self.config, self.options);
         let count = if counts { ", max(int((batch[1] >= 0).sum()), 1)" } else { "" };
         format!("{third}{count}")
     }

@@ -94,7 +94,7 @@ fn only(mut results: Vec<Tensor>) -> Tensor {
 }
 
 /// A view, whose gradient is a view.
-fn viewed(torch: &Torch, tensor: &Tensor) -> Tensor {
+pub(super) fn viewed(torch: &Torch, tensor: &Tensor) -> Tensor {
     let shape = tensor.shape();
     torch.output((shape, tensor.dtype()), Some(tensor), &[tensor], &[], move |_, backward| {
         vec![backward.gradient().view(shape).into()]

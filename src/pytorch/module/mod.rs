@@ -20,7 +20,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind};
 use ops::{Frequencies, Op, OpKind, Shape};
-use spec::{Attention, KeywordSet, Model, Recompute, RunConfig};
+use spec::{ActivationOffload, Attention, KeywordSet, Model, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
 #[derive(Clone)]
@@ -81,6 +81,8 @@ pub(crate) struct Module {
     loss_chunks: usize,
     /// The kinds of operations whose results checkpointed blocks keep.
     keeps: KeywordSet<OpKind>,
+    /// Whether the inputs of checkpointed blocks are in host memory between forward and backward.
+    offloads: bool,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
 }
@@ -134,6 +136,7 @@ impl Module {
                 Recompute::Save(kinds) => kinds,
                 _ => [].into_iter().collect(),
             },
+            offloads: config.strategy.offload.activations != ActivationOffload::Nothing,
             returns_logits: coverage::returns_logits(config),
         }))
     }
@@ -152,7 +155,11 @@ impl Module {
                 let mask = values.mask.clone().filter(|_| self.attends(call));
                 let closure = mask.clone().filter(|_| call.segment).into_iter().collect();
                 let function = self.recomputed(call, mask);
-                let y = checkpoint(torch, Checkpointed { function, closure, keeps: self.keeps }, x);
+                let y = checkpoint(
+                    torch,
+                    Checkpointed { function, closure, keeps: self.keeps, offloads: self.offloads },
+                    x,
+                );
                 values.by_index[call.output] = Some(Value::One(y));
             } else {
                 self.run(torch, call, values, trains);

@@ -11,8 +11,8 @@ mod v2_6;
 use crate::card::Card;
 use crate::coverage::NotCovered;
 use spec::{
-    AllocConf, BITSANDBYTES_VERSION, KeywordEnum, Optimizer, RunConfig, TRANSFORMERS_VERSION, TorchOptions,
-    TorchVersion,
+    ActivationOffload, AllocConf, BITSANDBYTES_VERSION, KeywordEnum, Optimizer, RunConfig,
+    TRANSFORMERS_VERSION, TorchOptions, TorchVersion,
 };
 
 /// The rules of a version.
@@ -70,6 +70,9 @@ impl Rules {
                 "Adafactor and Muon".to_owned()
             }
             false if config.uses_bitsandbytes() => format!("bitsandbytes {BITSANDBYTES_VERSION}"),
+            false if config.strategy.offload.activations != ActivationOffload::Nothing => {
+                "offloaded activations".to_owned()
+            }
             false => return Ok(()),
         };
         match self.libraries {

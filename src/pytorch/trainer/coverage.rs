@@ -14,7 +14,10 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
         (strategy.update == Update::InBackward, "updates in backward: use update = \"after_backward\""),
         (strategy.gradients == Gradients::Zero, "gradients = \"zero\": use \"free\""),
         (strategy.leak.is_some() || holds_logits(config), "forgotten references (leak, keep)"),
-        (strategy.empty_cache != EmptyCache::Never, "empty_cache: use \"never\""),
+        (
+            strategy.empty_cache == EmptyCache::Step,
+            "empty_cache = \"step\": Trainer empties the cache in each micro-batch, use \"micro\"",
+        ),
         (strategy.evaluation_pass == EvaluationPass::Grad, "evaluation_pass = \"grad\""),
         (has_master_weights(config), "master weights: use params = \"fp32\", or master_weights = false"),
         (

@@ -32,7 +32,8 @@ impl Trainer<'_> {
             let own_labels = &batch.labels;
             let (loss, own_logits) = self.prediction_step(&batch);
             variables.losses = Some(loss);
-            variables.outputs = Some([own_logits, own_labels.clone()]).filter(|_| collects_logits);
+            variables.outputs =
+                own_logits.filter(|_| collects_logits).map(|logits| [logits, own_labels.clone()]);
             // losses.repeat(batch_size)
             let repeated = torch.empty(&[samples], DType::F32);
             variables.losses = Some(repeated.clone());
@@ -53,7 +54,7 @@ impl Trainer<'_> {
     }
 
     /// `prediction_step`: the mean of the loss, and the logits.
-    fn prediction_step(&self, batch: &Batch) -> (Tensor, Tensor) {
+    fn prediction_step(&self, batch: &Batch) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
         torch.with_grad(false, || {
             let count = count_labels(torch, std::slice::from_ref(batch), self.shifts_labels);

@@ -25,7 +25,7 @@ use crate::torch::Torch;
 use crate::trained::TrainedParameter;
 use crate::transformers::{self, CausalLm, Output};
 use graph::forward_pass;
-use spec::{ModelFamily, RunConfig};
+use spec::{EmptyCache, ModelFamily, RunConfig};
 
 pub(crate) struct Trainer<'a> {
     torch: &'a Torch,
@@ -112,6 +112,9 @@ impl<'a> Trainer<'a> {
             let count = count.as_ref().expect("counted before the first micro-batch");
             let loss =
                 compute_loss(torch, &self.model, &batches[micro_batch], count, self.autocast, true).loss;
+            if self.config.strategy.empty_cache == EmptyCache::Micro {
+                torch.mark(Event::EmptyCache);
+            }
             torch.mark(Event::Phase(Phase::Backward));
             // Accelerate divides it by its own gradient_accumulation_steps, 1.
             let divided = functions::scale(torch, &loss);
@@ -151,9 +154,11 @@ fn compute_loss(
 ) -> Output {
     let output = torch.with_autocast(autocast, || model.forward(torch, batch.inputs(), Some(count), trains));
     // ConvertOutputsToFp32
-    let converted = autocast.map(|_| functions::cast(torch, &output.logits, DType::F32));
-    let Output { loss, logits } = output;
-    let logits = converted.unwrap_or(logits);
+    let Output { loss, mut logits } = output;
+    if autocast.is_some() {
+        let converted = logits.as_ref().map(|logits| functions::cast(torch, logits, DType::F32));
+        logits = converted;
+    }
     // loss *= num_processes
     Output { loss: functions::scale_in_place(torch, &loss), logits }
 }

@@ -6,8 +6,8 @@ use crate::coverage::{NotCovered, has_states, packs_documents};
 use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
-    Attention, KeywordEnum, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig, StorageDtype,
-    TRANSFORMERS_VERSION, TorchOptions, Transformer,
+    Attention, KeywordEnum, Leak, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig,
+    StorageDtype, TRANSFORMERS_VERSION, TorchOptions, Transformer,
 };
 
 /// Checks that the prediction covers a run with the model of the library.
@@ -71,7 +71,15 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
         return not_covered("heads that are not 8, 16, .. 256 channels wide".to_owned());
     }
     if strategy.loss_chunks > 1 {
-        return not_covered("loss_chunks: the library computes all logits at once".to_owned());
+        if liger_mlp(library.family).is_none() {
+            return not_covered(format!(
+                "loss_chunks with the family `{}`, for which liger-kernel has no fused loss",
+                library.family.keyword()
+            ));
+        }
+        if strategy.leak == Some(Leak::Graph) {
+            return not_covered("loss_chunks with leak = \"graph\"".to_owned());
+        }
     }
     if let Some(lora) = &strategy.lora {
         adapters(config, library.family, lora).or_else(not_covered)?;
@@ -95,6 +103,22 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
 /// The family of a model, if the library has it.
 pub(crate) fn family(model: &Transformer) -> Option<ModelFamily> {
     model.hf_configuration().map(|configuration| configuration.family)
+}
+
+/// The keyword of the feed-forward layer in liger-kernel's function for a family, if that function has the fused loss.
+pub(crate) fn liger_mlp(family: ModelFamily) -> Option<&'static str> {
+    match family {
+        ModelFamily::Gemma | ModelFamily::Gemma2 | ModelFamily::Gemma3 => Some("geglu"),
+        ModelFamily::Llama
+        | ModelFamily::Mistral
+        | ModelFamily::Qwen2
+        | ModelFamily::Qwen3
+        | ModelFamily::Smollm3
+        | ModelFamily::Olmo2
+        | ModelFamily::Olmo3
+        | ModelFamily::Phi3 => Some("swiglu"),
+        _ => None,
+    }
 }
 
 /// Checks that PEFT has the adapters of a run.

@@ -23,7 +23,7 @@ mod rotations;
 use std::rc::Rc;
 
 use self::body::Body;
-pub(crate) use self::coverage::{check, family};
+pub(crate) use self::coverage::{check, family, liger_mlp};
 use self::decoder::Decoder;
 use self::falcon::FalconLayer;
 use self::gpt_neox::GptNeoxLayer;
@@ -41,7 +41,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Graph;
 use ops::{Shape, Storage};
-use spec::{LoraBase, Model, ModelFamily, Recompute, RunConfig, Transformer};
+use spec::{LoraBase, Model, ModelFamily, Recompute, RunConfig, TorchProgram, Transformer};
 
 /// A class of the library with its head.
 pub(crate) struct CausalLm {
@@ -55,6 +55,8 @@ pub(crate) struct CausalLm {
     scales_logits: bool,
     /// Whether logits are capped (Gemma 2 and 3).
     caps_logits: bool,
+    /// Whether liger-kernel computes the loss without logits.
+    fuses_loss: bool,
 }
 
 /// `nn.Linear`
@@ -97,7 +99,8 @@ impl CausalLm {
         let returns_logits = returns_logits(config);
         let scales_logits = family == Some(ModelFamily::Granite);
         let caps_logits = model.logit_softcap.is_some();
-        Ok(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits })
+        let fuses_loss = config.strategy.loss_chunks > 1;
+        Ok(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits, fuses_loss })
     }
 
     /// The weight of the head, [V, C], and its bias.
@@ -119,10 +122,17 @@ impl CausalLm {
         // The outputs hold the last hidden states and the cache until the function returns.
         let (hidden, _cache) = self.body.forward(torch, tokens, padding, trains);
         torch.with_purpose(Purpose::Loss, || {
+            let (weight, bias) = self.head();
+            // Trainer evaluates with `skip_logits=True`.
+            if self.fuses_loss && (trains || torch.options.program == TorchProgram::Trainer) {
+                let sliced = functions::full_slices(torch, &hidden, 3);
+                let _labels = shifted_labels(torch, labels);
+                let loss = functions::fused_linear_cross_entropy(torch, &sliced, weight);
+                return Output { loss: divided(torch, loss, count), logits: None };
+            }
             let mut logits = {
                 // hidden_states[:, 0:, :]
                 let sliced = functions::full_slices(torch, &hidden, 3);
-                let (weight, bias) = self.head();
                 functions::linear(torch, &sliced, weight, bias)
             };
             if self.scales_logits {
@@ -133,7 +143,7 @@ impl CausalLm {
                 logits = functions::tanh(torch, &logits);
                 logits = functions::scale(torch, &logits);
             }
-            Output { loss: causal_loss(torch, &logits, labels, count), logits }
+            Output { loss: causal_loss(torch, &logits, labels, count), logits: Some(logits) }
         })
     }
 }
@@ -149,7 +159,7 @@ pub(crate) struct Inputs<'a> {
 /// `CausalLMOutput`
 pub(crate) struct Output {
     pub(crate) loss: Tensor,
-    pub(crate) logits: Tensor,
+    pub(crate) logits: Option<Tensor>,
 }
 
 /// `every_n_layers`: n, if every n-th layer is checkpointed.
@@ -236,14 +246,14 @@ impl Network for CausalLm {
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
         let Output { loss, logits } = self.forward(torch, Inputs { tokens, padding, labels }, None, trains);
-        (loss, Some(logits).filter(|_| self.returns_logits))
+        (loss, logits.filter(|_| self.returns_logits))
     }
 
     fn resized(&self, graph: Graph) -> Rc<dyn Network> {
         let batch = batch_of(&graph).expect("graphs of a run have the same inputs");
         let (body, head) = (Rc::clone(&self.body), self.head.clone());
-        let CausalLm { returns_logits, scales_logits, caps_logits, .. } = *self;
-        Rc::new(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits })
+        let CausalLm { returns_logits, scales_logits, caps_logits, fuses_loss, .. } = *self;
+        Rc::new(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits, fuses_loss })
     }
 }
 
@@ -251,11 +261,21 @@ impl Network for CausalLm {
 /// `count`.
 fn causal_loss(torch: &Torch, logits: &Tensor, labels: &Tensor, count: Option<&Tensor>) -> Tensor {
     let logits = functions::cast(torch, logits, DType::F32);
-    let &[samples, tokens] = labels.shape().dims() else { unreachable!("labels are a matrix") };
-    // nn.functional.pad(labels, (0, 1))[..., 1:].contiguous()
-    let padded = torch.empty(&[samples, tokens + 1], DType::I64);
-    let shifted = if samples > 1 { torch.tensor(labels.shape(), DType::I64) } else { padded.clone() };
+    let [_padded, shifted] = shifted_labels(torch, labels);
     let loss = functions::cross_entropy(torch, &logits, &shifted);
+    divided(torch, loss, count)
+}
+
+/// `nn.functional.pad(labels, (0, 1))`, and `padded[..., 1:].contiguous()`.
+fn shifted_labels(torch: &Torch, labels: &Tensor) -> [Tensor; 2] {
+    let &[samples, tokens] = labels.shape().dims() else { unreachable!("labels are a matrix") };
+    let padded = torch.empty(&[samples, tokens + 1], DType::I64);
+    let shifted = if samples > 1 { torch.like(labels) } else { padded.clone() };
+    [padded, shifted]
+}
+
+/// `loss / num_items_in_batch`, if it is given.
+fn divided(torch: &Torch, loss: Tensor, count: Option<&Tensor>) -> Tensor {
     match count {
         None => loss,
         Some(count) => functions::mul(torch, &loss, count),

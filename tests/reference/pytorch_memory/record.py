@@ -36,7 +36,7 @@ OLD_VERSION = "2.6"
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = [
     "gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "transformers-families", "transformers-masks",
-    "transformers-parallel", "trainer",
+    "transformers-parallel", "transformers-liger", "trainer",
 ]  # fmt: skip
 SAMPLED = [experiment for experiment in EXPERIMENTS if experiment != "large"]
 DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn"]
@@ -53,7 +53,7 @@ OPTIONS = {
 }
 
 # Experiments whose strategies run on the A100 and one other card.
-FEW_CARDS = ["transformers-families", "transformers-masks", "transformers-parallel"]
+FEW_CARDS = ["transformers-families", "transformers-masks", "transformers-parallel", "transformers-liger"]
 
 # Further programs with "foreach" and "for-loop". All that call `torch.utils.checkpoint` are recorded with "reentrant", too.
 UNFUSED = [
@@ -74,7 +74,7 @@ MASKED = [
     "transformers-masks/phi3-window", "transformers-families/olmo2-fp32", "transformers-families/phi3-lora-bf16-block",
     "transformers-families/starcoder2-fp32", "transformers-parallel/neox-eager", "transformers-parallel/phi-groups",
     "trainer/fp32", "trainer/bf16", "trainer/every-bf16", "trainer/accumulate",
-    "trainer/evaluation-bf16", "trainer/eager-bf16", "trainer/window-bf16",
+    "trainer/evaluation-bf16", "trainer/eager-bf16", "trainer/window-bf16", "transformers-liger/bf16-block", "trainer/liger",
 ]  # fmt: skip
 
 # Small programs whose whole sequence is stored, to show the first difference.
@@ -141,7 +141,8 @@ def programs(version):
                 yield Program(version, experiment, strategy, "for-loop", "a100")
             if f"{experiment}/{strategy}" in MASKED:
                 yield Program(version, experiment, strategy, "masked", "a100")
-            if {"recompute", "loss_chunks"} & keys.keys():
+            # The library's loss has no checkpoints.
+            if "recompute" in keys or "loss_chunks" in keys and not experiment.startswith(LIBRARY):
                 yield Program(version, experiment, strategy, "reentrant", "a100")
     for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), DRAWN):
         for number, strategy in enumerate(strategies(experiment)):
