@@ -138,7 +138,11 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
             "loss_chunks",
             "8",
             ROUNDING,
-            ["the loss of slices of rows, each under torch.utils.checkpoint", "", ""],
+            [
+                "the loss of slices of rows, each under torch.utils.checkpoint",
+                "apply_liger_kernel_to_llama(fused_linear_cross_entropy=True, ..), or of the model's family",
+                "use_liger_kernel=True, liger_kernel_config={\"fused_linear_cross_entropy\": True, ..}",
+            ],
         ),
         other(
             "8bit",

@@ -197,10 +197,11 @@ impl<'a> Advisor<'a> {
         let machine = self.machine(&self.plan.target)?;
         let has_effect = |key: &ChangedKey| -> Result<bool, Failure> {
             let alone = self.expanded(vec![vec![key.clone()]])?;
-            // A key that is invalid by itself may be valid beside others, and 16-bit parameters are predicted for PyTorch
-            // beside 16-bit optimizer states.
+            // A key that is invalid by itself may be valid beside others; and some are predicted for PyTorch beside others
+            // only: 16-bit optimizer states, checkpointed blocks.
+            let needs_others = key.is("params") || key.is("offload.activations");
             Ok(alone.first().is_none_or(|trial| {
-                let is_predicted = |machine: &Machine| key.is("params") || machine.run(&trial.config).is_ok();
+                let is_predicted = |machine: &Machine| needs_others || machine.run(&trial.config).is_ok();
                 trial.config.memory_key() != self.config.memory_key()
                     && machine.as_ref().is_none_or(is_predicted)
             }))
