@@ -1,10 +1,12 @@
 //! `runner compare`: compares the strategies of result tables.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
+use super::output;
 use super::table::{self, TableArgs};
+use compare::{Against, Tolerated};
 use results::{Row, csv};
 
 /// Compare the strategies in result CSVs
@@ -16,8 +18,26 @@ pub(super) struct Args {
     /// The strategy that is the denominator of ratios [default: the first one]
     #[arg(long, value_name = "NAME", conflicts_with = "by")]
     baseline: Option<String>,
+    /// Compare with this stored table: each of its runs must be in the new one
+    #[arg(long, value_name = "OLD.csv", conflicts_with = "baseline")]
+    against: Option<PathBuf>,
+    /// With --against: fail if a run is slower by more than this, and by more than its repeats differ
+    #[arg(long, value_name = "PERCENT", requires = "against", value_parser = percent)]
+    fail_if_slower: Option<f64>,
+    /// With --against: fail if the peak memory of a run is larger by more than this
+    #[arg(long, value_name = "PERCENT", requires = "against", value_parser = percent)]
+    fail_if_larger: Option<f64>,
     #[command(flatten)]
     table: TableArgs,
+}
+
+/// `5%` as a share.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').map(str::trim_end).and_then(|number| number.parse::<f64>().ok());
+    match number {
+        Some(number) if (0.0..=1000.0).contains(&number) => Ok(number / 100.0),
+        _ => Err("write a percentage, such as 5%".to_owned()),
+    }
 }
 
 /// The rows of all tables. Rows of other programs, which have no experiment, join the only experiment. Equal labels of different
@@ -70,8 +90,24 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         }
         tables.push((source, rows));
     }
+    if let Some(old) = &args.against {
+        let rows: Vec<Row> = tables.into_iter().flat_map(|(_, rows)| rows).collect();
+        return against(&args, &rows, old);
+    }
     let rows = side_by_side(tables);
     let options = args.table.options(args.baseline);
     table::print(&compare::render(&rows, &options, args.table.format).map_err(Failure::input)?)?;
     Ok(ExitStatus::Complete)
+}
+
+fn against(args: &Args, rows: &[Row], old: &Path) -> Result<ExitStatus, Failure> {
+    let stored = csv::read(old).map_err(Failure::input)?;
+    let tolerated = Tolerated { slower: args.fail_if_slower, larger: args.fail_if_larger };
+    let Against { text, exceeding } = compare::against(rows, &stored, tolerated).map_err(Failure::input)?;
+    output::print(&text)?;
+    if exceeding == 0 {
+        return Ok(ExitStatus::Complete);
+    }
+    let runs = if exceeding == 1 { "1 run is".to_owned() } else { format!("{exceeding} runs are") };
+    Err(Failure::machine(format!("{runs} worse than in {}", old.display())))
 }

@@ -4,6 +4,7 @@
 //! baseline), groups become a [`table`] and a [`verdict`].
 
 mod advice;
+mod against;
 mod axes;
 mod columns;
 mod doubts;
@@ -24,6 +25,7 @@ mod versions;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
+pub use against::{Against, Tolerated, against};
 use base::statistics::Ratio;
 use columns::{SideBySide, TableColumn};
 use entry::TableEntry;
@@ -95,6 +97,10 @@ pub enum CompareError {
     UnknownAxis { experiment: String, name: String, known: Vec<String> },
     #[error("unknown column `{name}`; the columns are: {known}")]
     UnknownColumn { name: String, known: String },
+    #[error("the two tables have no run in common\n = help: rows are matched by strategy and swept keys")]
+    NothingInCommon,
+    #[error("the speeds of {name} cannot be compared: the devices are {} and {}", devices[0], devices[1])]
+    OtherDevice { name: String, devices: [String; 2] },
 }
 
 fn advice_on_axes(known: &[String]) -> String {

@@ -1,6 +1,7 @@
 //! Integration tests: the program from the command line, and its crates together.
 
 mod advise;
+mod against;
 mod bad_input;
 mod check;
 mod combinations;
