@@ -208,7 +208,7 @@ impl Combination {
     }
 
     fn with(&self, choice: &Choice) -> Combination {
-        Combination { choices: [self.choices.as_slice(), &[choice.clone()]].concat() }
+        Combination { choices: [self.choices.as_slice(), std::slice::from_ref(choice)].concat() }
     }
 
     /// Whether it is one remedy by itself.

@@ -23,7 +23,9 @@ pub fn combinations(groups: &[Vec<ChangedKey>]) -> Vec<Vec<ChangedKey>> {
     let mut all: Vec<Vec<ChangedKey>> = vec![Vec::new()];
     for group in groups {
         let with = |choice: &ChangedKey| {
-            all.iter().map(|keys| [keys.as_slice(), &[choice.clone()]].concat()).collect::<Vec<_>>()
+            all.iter()
+                .map(|keys| [keys.as_slice(), std::slice::from_ref(choice)].concat())
+                .collect::<Vec<_>>()
         };
         let with: Vec<Vec<ChangedKey>> = group.iter().flat_map(with).collect();
         if all.len() + with.len() > MOST {
