@@ -59,12 +59,17 @@ pub struct ChangedKey {
 impl ChangedKey {
     /// Another batch size, which is another training.
     pub fn batch_size(size: usize) -> ChangedKey {
-        ChangedKey {
-            key: "set.\"train.batch_size\"",
-            value: size.to_string(),
-            also: &[],
-            result: "another batch size",
-        }
+        ChangedKey::training("set.\"train.batch_size\"", size)
+    }
+
+    /// Another context length: the key of each way to describe a model, of which one is valid.
+    pub fn contexts(context: usize) -> [ChangedKey; 2] {
+        ["set.\"model.hf.context\"", "set.\"model.transformer.context\""]
+            .map(|key| ChangedKey::training(key, context))
+    }
+
+    fn training(key: &'static str, value: usize) -> ChangedKey {
+        ChangedKey { key, value: value.to_string(), also: &[], result: "another training" }
     }
 
     /// Whether it changes this key.

@@ -82,9 +82,9 @@ pub struct Found {
 }
 
 impl Found {
-    /// Estimated milliseconds for each sample.
-    pub fn sample_ms(&self) -> f64 {
-        self.step_ms / self.config.train.batch_size as f64
+    /// Estimated milliseconds for each token.
+    pub fn token_ms(&self) -> f64 {
+        self.step_ms / tokens(&self.config)
     }
 }
 
@@ -92,8 +92,8 @@ impl Found {
 #[derive(Clone, Debug)]
 pub struct Timed {
     trial: Trial,
-    /// For each sample, at the largest micro-batch.
-    sample_ms: f64,
+    /// For each token, at the largest micro-batch.
+    token_ms: f64,
 }
 
 /// The result of a search.
@@ -124,11 +124,11 @@ impl Search<'_> {
                 false => trial.config.clone(),
             };
             let step_ms = self.step_ms(&mut Compiler::new(self.target), &whole)?;
-            Ok(step_ms.map(|ms| Timed { trial, sample_ms: ms / whole.train.batch_size as f64 }))
+            Ok(step_ms.map(|ms| Timed { trial, token_ms: ms / tokens(&whole) }))
         });
         let mut timed: Vec<Timed> =
             timed.into_iter().collect::<Result<Vec<_>, Violation>>()?.into_iter().flatten().collect();
-        timed.sort_by(|one, other| one.sample_ms.total_cmp(&other.sample_ms));
+        timed.sort_by(|one, other| one.token_ms.total_cmp(&other.token_ms));
         Ok(timed)
     }
 
@@ -141,7 +141,7 @@ impl Search<'_> {
         let mut results = SearchResults::default();
         for chunk in timed.chunks(CHUNK) {
             let slowest = results.found.get(self.top.saturating_sub(1));
-            if slowest.is_some_and(|slowest| slowest.sample_ms() <= chunk[0].sample_ms) {
+            if slowest.is_some_and(|slowest| slowest.token_ms() <= chunk[0].token_ms) {
                 break;
             }
             results.examined += chunk.len();
@@ -220,16 +220,16 @@ impl Search<'_> {
 /// more micro-batches fits and is as fast.
 fn without_useless_keys(mut found: Vec<Found>) -> Vec<Found> {
     found.sort_by(|one, other| {
-        let by_time = one.sample_ms().total_cmp(&other.sample_ms());
+        let by_time = one.token_ms().total_cmp(&other.token_ms());
         by_time.then(one.keys.len().cmp(&other.keys.len())).then(one.peak.cmp(&other.peak))
     });
     let is_useful = |run: &Found| {
         !found.iter().any(|other| {
             other.keys.len() < run.keys.len()
                 && other.keys.iter().all(|key| run.keys.contains(key))
-                && other.config.train.batch_size == run.config.train.batch_size
+                && tokens(&other.config) == tokens(&run.config)
                 && other.config.micro_batches() <= run.config.micro_batches()
-                && other.sample_ms() <= SAME_TIME * run.sample_ms()
+                && other.token_ms() <= SAME_TIME * run.token_ms()
         })
     };
     found.iter().filter(|run| is_useful(run)).cloned().collect()
@@ -255,6 +255,11 @@ pub fn sufficient_memory(
         }
     };
     Ok(needed.map(|needed| needed + target.context.0))
+}
+
+/// The tokens of a batch; samples, if the model has no tokens.
+fn tokens(config: &RunConfig) -> f64 {
+    (config.train.batch_size * config.sample().tokens.unwrap_or(1)) as f64
 }
 
 /// A run with another number of micro-batches.

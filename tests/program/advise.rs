@@ -19,6 +19,11 @@ fn best(text: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
+fn combinations(text: &str) -> usize {
+    let (before, _) = text.split_once(" combinations estimated").unwrap();
+    before.lines().last().unwrap().parse().unwrap()
+}
+
 fn rows(csv: &str) -> Vec<HashMap<String, String>> {
     csv::Reader::from_reader(csv.as_bytes()).deserialize().map(Result::unwrap).collect()
 }
@@ -97,11 +102,31 @@ fn tolerance_limits_the_changes() {
     let storage = text("storage");
     assert!(storage.contains("params = \"bf16\"") && !storage.contains("lora"), "{storage}");
     // LoRA with two bases, or none.
-    let combinations = |text: &str| -> usize {
-        let (before, _) = text.split_once(" combinations estimated").unwrap();
-        before.lines().last().unwrap().parse().unwrap()
-    };
     assert_eq!(combinations(&text("any")), 3 * combinations(&storage));
+}
+
+#[test]
+fn other_batches_and_contexts_are_tried_on_request() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", MODEL);
+    dir.write(
+        "b.toml",
+        "[model]\nhf = { published = \"gpt2\", context = 64 }\n[data.synthetic]\n[train]\nbatch_size = 8\n\
+                         optimizer.adamw = { lr = 1e-3 }\n[strategies.plain]\n",
+    );
+    for file in ["a.toml", "b.toml"] {
+        let text = |options: &[&str]| {
+            stdout(&dir, &[&["advise", file, "--target", "a10g", "--same", "bitwise"], options].concat())
+        };
+        let own = combinations(&text(&[]));
+        let both = text(&["--batch-sizes", "16", "--contexts", "32"]);
+        assert_eq!(combinations(&both), 4 * own, "{both}");
+        // Larger batches take less time for each token.
+        assert!(
+            both.lines().any(|line| line.starts_with("1 ") && line.contains("train.batch_size")),
+            "{both}"
+        );
+    }
 }
 
 #[test]

@@ -37,9 +37,12 @@ pub(super) struct Args {
     /// How far the training result may differ
     #[arg(long, value_enum, value_name = "RESULT", default_value = "storage")]
     same: Same,
-    /// Also try these batch sizes, such as 8,16,32
+    /// Also try these batch sizes, such as 8,16,32; the results are ordered by the time of a token
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     batch_sizes: Vec<usize>,
+    /// Also try these context lengths, such as 1024,2048
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "verify")]
+    contexts: Vec<usize>,
     /// Number of results
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u8).range(1..))]
     top: u8,
@@ -221,6 +224,7 @@ impl<'a> Advisor<'a> {
         }
         let sizes = self.args.batch_sizes.iter().filter(|size| **size != self.config.train.batch_size);
         groups.push(sizes.map(|size| ChangedKey::batch_size(*size)).collect());
+        groups.push(self.args.contexts.iter().flat_map(|context| ChangedKey::contexts(*context)).collect());
         groups.retain(|group| !group.is_empty());
         self.expanded(combinations(&groups))
     }

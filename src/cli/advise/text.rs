@@ -93,7 +93,7 @@ pub(super) fn keys(advisor: &Advisor<'_>, best: &Found, width: usize) -> Result<
             Some(without) => {
                 let bytes = best.peak as i128 - without.peak as i128;
                 let sign = if bytes < 0 { "-" } else { "+" };
-                let time = 100.0 * (best.sample_ms() / without.sample_ms() - 1.0);
+                let time = 100.0 * (best.token_ms() / without.token_ms() - 1.0);
                 [format!("{sign}{}", Bytes(bytes.unsigned_abs() as u64)), format!("{time:+.0}%")]
             }
             None => ["another key needs it".to_owned(), "-".to_owned()],
@@ -132,12 +132,12 @@ pub(super) fn alternatives(
     if advisor.plan.target.memory.0 < u64::MAX {
         let (target, bytes) = advisor.larger_target();
         let more = advisor.search(&target)?.search().run(timed).map_err(Failure::machine)?;
-        let faster = more.found.first().filter(|more| more.sample_ms() < 0.995 * best.sample_ms());
+        let faster = more.found.first().filter(|more| more.token_ms() < 0.995 * best.token_ms());
         sentences.push(match faster {
             Some(more) => format!(
                 "With {} more: {:+.0}% time with {}.",
                 bytes,
-                100.0 * (more.sample_ms() / best.sample_ms() - 1.0),
+                100.0 * (more.token_ms() / best.token_ms() - 1.0),
                 settings(more, advisor)
             ),
             None => format!("With {bytes} more, nothing is faster by 0.5% or more."),

@@ -34,26 +34,23 @@ pub(super) fn best<'f>(advisor: &Advisor<'_>, found: &'f [Found], out: &Path) ->
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied()
     };
-    let mut order: Vec<(usize, f64)> = Vec::new();
-    for (index, (name, found)) in names.iter().zip(found).enumerate() {
-        if let Some(ms) = measured(name) {
-            order.push((index, ms / found.config.train.batch_size as f64));
-        }
-    }
-    order.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    let mut order: Vec<(usize, f64)> =
+        names.iter().enumerate().filter_map(|(index, name)| Some((index, measured(name)?))).collect();
+    // Estimated milliseconds of a step and of a token have the same ratio as measured ones.
+    let by_token = |(index, ms): &(usize, f64)| ms * found[*index].token_ms() / found[*index].step_ms;
+    order.sort_by(|one, other| by_token(one).total_cmp(&by_token(other)));
     let Some((best, _)) = order.first().copied() else {
         return Err(Failure::machine("no run was measured"));
     };
     let mut lines = String::from("\npredicted  measured  ~ms/step  ms/step\n");
     for (index, found) in found.iter().enumerate() {
         let place = order.iter().position(|(at, _)| *at == index);
-        let ms = place.map(|place| order[place].1 * found.config.train.batch_size as f64);
         lines.push_str(&format!(
             "{:>9}  {:>8}  {:>8}  {:>7}  {}\n",
             index + 1,
             place.map_or_else(|| "-".to_owned(), |place| (place + 1).to_string()),
             milliseconds(found.step_ms),
-            ms.map_or_else(|| "-".to_owned(), milliseconds),
+            place.map_or_else(|| "-".to_owned(), |place| milliseconds(order[place].1)),
             text::settings(found, advisor)
         ));
     }
