@@ -74,7 +74,8 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
     let lora = "LoraConfig(r=16, lora_alpha=32, target_modules=\"all-linear\")";
     let four_bits = "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\", \
                      bnb_4bit_use_double_quant=True)";
-    let kbit = format!("{four_bits}, prepare_model_for_kbit_training, {lora}");
+    let kbit =
+        format!("{four_bits}, prepare_model_for_kbit_training(.., use_gradient_checkpointing=False), {lora}");
     let fp32 = Choice {
         name: "fp32",
         subject: Subject::Training,
@@ -159,8 +160,8 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
             "true",
             ROUNDING,
             [
-                "bitsandbytes.optim.PagedAdamW",
-                "bitsandbytes.optim.PagedAdamW",
+                "bitsandbytes.optim.PagedAdamW; with 8bit PagedAdamW8bit",
+                "bitsandbytes.optim.PagedAdamW; with 8bit PagedAdamW8bit",
                 "optim=\"paged_adamw_32bit\"; with 8bit \"paged_adamw_8bit\"",
             ],
         ),

@@ -73,14 +73,15 @@ impl DeviceRates {
         })
     }
 
-    /// Rates of the order of one thread of a server's processor, for ranking on devices of which no run was measured.
-    pub fn assumed() -> DeviceRates {
+    /// These rates, with missing ones of fp32 and of the memory of the order of one thread of a server's processor: for
+    /// ranking on devices of which too little was measured.
+    pub fn or_assumed(mut self) -> DeviceRates {
         let HostRates { bandwidth, flops, .. } = ASSUMED_HOST;
-        DeviceRates {
-            products: flops.into_iter().map(|rate| (Factors::F32, rate.0 as f64)).collect(),
-            memory: bandwidth.map(|rate| rate.0 as f64),
-            ..DeviceRates::default()
+        if let Some(FlopsPerSecond(rate)) = flops {
+            self.products.entry(Factors::F32).or_insert(rate as f64);
         }
+        self.memory = self.memory.or(bandwidth.map(|BytesPerSecond(rate)| rate as f64));
+        self
     }
 
     /// These rates with stated rates of the host and the link; a known card's missing ones are assumed.
@@ -118,7 +119,7 @@ impl DeviceRates {
         let batch_size = micro_batch * config.strategy.accumulate;
         let config = RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() };
         let mut compiler = Compiler::new(target);
-        let work = StepWork::of(&compiler.compile(&config).ok()?.program);
+        let work = StepWork::of(&compiler.compile_work(&config).ok()?.program);
         let ms = self.step_ms(&work, &config, target).ok()?;
         Some(1e3 * (batch_size * config.sample().tokens?) as f64 / ms)
     }

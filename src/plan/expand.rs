@@ -203,7 +203,7 @@ fn base_settings(document: &Document<'_>, base: Base) -> Result<Vec<Setting>, Ve
     let Some(SweepPoint { variant, values }) = point else { return Ok(Vec::new()) };
     let Variant { strategy, values: own, .. } = &variants[*variant];
     let settings = match base {
-        Base::Plain => values.iter().copied().cloned().collect(),
+        Base::Plain => values.iter().copied().filter(|value| !value.is_of_strategy()).cloned().collect(),
         Base::Run(_) => {
             values.iter().copied().chain(&strategy.settings).chain(own.iter().copied()).cloned().collect()
         }

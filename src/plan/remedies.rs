@@ -160,6 +160,17 @@ impl Tolerance {
     }
 }
 
+/// Keys whose change undoes a choice that costs memory and saves no time.
+const UNDONE: [&str; 7] =
+    ["leak", "keep", "release", "evaluation_pass", "set.\"evaluation.collect\"", "gradients", "allocator"];
+
+impl ChangedKey {
+    /// Whether the change undoes a choice that costs memory and saves no time.
+    pub fn is_undo(&self) -> bool {
+        UNDONE.contains(&self.key)
+    }
+}
+
 /// The changed keys for combinations: of each group, a combination has at most one. Micro-batches are not among them.
 pub fn changed_keys(config: &RunConfig, tolerance: Tolerance) -> Vec<Vec<ChangedKey>> {
     let mut groups: Vec<Vec<ChangedKey>> = Vec::new();

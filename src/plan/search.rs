@@ -15,12 +15,23 @@ use spec::{RunConfig, Strategy, Update};
 /// Combinations that are examined at a time, fastest first.
 const CHUNK: usize = 16;
 
+/// The results that are kept during the search: one that is useless beside a later one may leave its place.
+const KEPT: usize = 64;
+
 /// The most combinations.
 const MOST: usize = 1 << 14;
 
-/// Combinations of choices: at most one of each group.
-pub fn combinations(groups: &[Vec<ChangedKey>]) -> Vec<Vec<ChangedKey>> {
+/// Combinations of choices: at most one of each group, without or with all of `undo`. Returns also the groups that are left
+/// out because there are too many.
+pub fn combinations<'g>(
+    undo: &[ChangedKey],
+    groups: &'g [Vec<ChangedKey>],
+) -> (Vec<Vec<ChangedKey>>, &'g [Vec<ChangedKey>]) {
     let mut all: Vec<Vec<ChangedKey>> = vec![Vec::new()];
+    if !undo.is_empty() {
+        all.push(undo.to_vec());
+    }
+    let mut used = 0;
     for group in groups {
         let with = |choice: &ChangedKey| {
             all.iter()
@@ -32,16 +43,20 @@ pub fn combinations(groups: &[Vec<ChangedKey>]) -> Vec<Vec<ChangedKey>> {
             break;
         }
         all.extend(with);
+        used += 1;
     }
-    all
+    (all, &groups[used..])
 }
 
-/// The tables of strategies with these keys, named by their index.
-pub fn tables(combinations: &[Vec<ChangedKey>]) -> String {
+/// The tables of strategies with these keys and, if given, this number of micro-batches; named by their index.
+pub fn tables(combinations: &[Vec<ChangedKey>], accumulate: Option<usize>) -> String {
     let mut out = String::new();
     for (index, keys) in combinations.iter().enumerate() {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "[strategies.{index}]");
+        if let Some(number) = accumulate {
+            let _ = writeln!(out, "accumulate = {number}");
+        }
         for key in keys {
             let _ = writeln!(out, "{}", key.lines().join("\n"));
         }
@@ -56,6 +71,8 @@ pub struct Search<'a> {
     pub rates: &'a DeviceRates,
     /// PyTorch's card, if its memory decides.
     pub machine: Option<&'a Machine>,
+    /// The unchanged run.
+    pub own: &'a RunConfig,
     /// Whether the batch may be split into another number of micro-batches.
     pub may_split: bool,
     /// The number of results.
@@ -79,6 +96,8 @@ pub struct Found {
     pub step_ms: f64,
     /// Peak of live bytes (PyTorch: allocated bytes).
     pub peak: u64,
+    /// Bytes in host memory (PyTorch: managed memory).
+    pub host: u64,
 }
 
 impl Found {
@@ -139,6 +158,7 @@ impl Search<'_> {
     /// As from `estimate`.
     pub fn run(&self, timed: &[Timed]) -> Result<SearchResults, Violation> {
         let mut results = SearchResults::default();
+        let own_micro_batches = self.own.micro_batches();
         for chunk in timed.chunks(CHUNK) {
             let slowest = results.found.get(self.top.saturating_sub(1));
             if slowest.is_some_and(|slowest| slowest.token_ms() <= chunk[0].token_ms) {
@@ -148,9 +168,10 @@ impl Search<'_> {
             let found =
                 parallel::map(chunk.iter().collect(), |timed: &Timed| self.fitted(timed.trial.clone()));
             results.found.extend(found.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten());
-            results.found = without_useless_keys(results.found);
-            results.found.truncate(self.top);
+            results.found = without_useless_keys(results.found, own_micro_batches);
+            results.found.truncate(KEPT.max(self.top));
         }
+        results.found.truncate(self.top);
         Ok(results)
     }
 
@@ -167,13 +188,15 @@ impl Search<'_> {
         let numbers = match trial.config.strategy {
             ref strategy if !self.may_split => strategy.accumulate..=strategy.accumulate,
             Strategy { update: Update::InBackward, .. } => 1..=1,
-            _ => 1..=batch,
+            _ => batch.div_ceil(largest.max(1)).min(batch)..=batch,
         };
-        let numbers = numbers
-            .filter(|number| batch.div_ceil(*number) <= largest)
-            .filter(|number| !self.may_split || batch.is_multiple_of(*number));
+        // One micro-batch needs no kept gradients, which the search for the largest assumes.
+        let numbers = self
+            .may_split
+            .then_some(1)
+            .into_iter()
+            .chain(numbers.filter(|number| *number > 1 || !self.may_split));
         for number in numbers {
-            // Further micro-batches add to kept gradients, which one micro-batch may not need to keep.
             let config = with_micro_batches(&trial.config, number);
             if self.fits(&config)? {
                 return self.found(trial.keys, config);
@@ -182,7 +205,11 @@ impl Search<'_> {
         Ok(None)
     }
 
-    fn fits(&self, config: &RunConfig) -> Result<bool, Violation> {
+    /// Whether a run fits.
+    ///
+    /// # Errors
+    /// As from `estimate`.
+    pub fn fits(&self, config: &RunConfig) -> Result<bool, Violation> {
         if let Some(machine) = self.machine {
             return Ok(machine.run(config).is_ok_and(|run| !matches!(run.forecast().fit, Fit::Refused(_))));
         }
@@ -198,15 +225,17 @@ impl Search<'_> {
     pub fn found(&self, keys: Vec<ChangedKey>, config: RunConfig) -> Result<Option<Found>, Violation> {
         let mut compiler = Compiler::new(self.target);
         let Some(step_ms) = self.step_ms(&mut compiler, &config)? else { return Ok(None) };
-        let peak = match self.machine {
-            Some(machine) => machine.run(&config).ok().map(|run| run.forecast().peak().allocated),
+        let memory = match self.machine {
+            Some(machine) => {
+                machine.run(&config).ok().map(|run| (run.forecast().peak().allocated, run.managed()))
+            }
             None => {
                 let program = &compiler.compile(&config)?.program;
                 let prediction = predict(program, self.target, RunSchedule::of(&config));
-                Some(prediction.device.steady_peak().live.total())
+                Some((prediction.device.steady_peak().live.total(), prediction.host.reserved_peak))
             }
         };
-        Ok(peak.map(|peak| Found { keys, config, step_ms, peak }))
+        Ok(memory.map(|(peak, host)| Found { keys, config, step_ms, peak, host }))
     }
 
     /// The estimated milliseconds of a step, if rates are known.
@@ -217,10 +246,12 @@ impl Search<'_> {
 }
 
 /// The runs by time, without those whose further keys are useless: a run with a part of their keys, the same batch and no
-/// more micro-batches fits and is as fast.
-fn without_useless_keys(mut found: Vec<Found>) -> Vec<Found> {
+/// more micro-batches, or as many as the unchanged run, fits and is as fast.
+fn without_useless_keys(mut found: Vec<Found>, own_micro_batches: usize) -> Vec<Found> {
     found.sort_by(|one, other| {
-        let by_time = one.token_ms().total_cmp(&other.token_ms());
+        // Equal to three digits.
+        let rounded = |found: &Found| (found.token_ms().ln() / SAME_TIME.ln()).round();
+        let by_time = rounded(one).total_cmp(&rounded(other));
         by_time.then(one.keys.len().cmp(&other.keys.len())).then(one.peak.cmp(&other.peak))
     });
     let is_useful = |run: &Found| {
@@ -228,7 +259,8 @@ fn without_useless_keys(mut found: Vec<Found>) -> Vec<Found> {
             other.keys.len() < run.keys.len()
                 && other.keys.iter().all(|key| run.keys.contains(key))
                 && tokens(&other.config) == tokens(&run.config)
-                && other.config.micro_batches() <= run.config.micro_batches()
+                && (other.config.micro_batches() <= run.config.micro_batches()
+                    || other.config.micro_batches() == own_micro_batches)
                 && other.token_ms() <= SAME_TIME * run.token_ms()
         })
     };

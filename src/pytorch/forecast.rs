@@ -2,7 +2,7 @@
 
 use crate::allocator::{CardMemory, OutOfMemory, Usage};
 use crate::card::Card;
-use crate::coverage::NotCovered;
+use crate::coverage::{self, NotCovered};
 use crate::peak::{self, LivePeak};
 use crate::program::sequence;
 use crate::replay::{Peaks, replay};
@@ -146,6 +146,11 @@ impl Machine {
         let sequence = self.sequence(config)?;
         let peaks = self.unlimited(&sequence);
         Ok(TorchRun { machine: self, config, sequence, peaks })
+    }
+
+    /// Whether a run may be predicted, without predicting it: its operations are not checked.
+    pub fn may_cover(&self, config: &RunConfig) -> bool {
+        coverage::check(config, &self.card, self.options).is_ok()
     }
 
     /// The largest micro-batch that fits, for batches that it divides; `None` without a limit, or if some micro-batch that

@@ -38,7 +38,7 @@ fn best_run_is_the_fastest_of_all_combinations_that_fit() {
         [None, Some("\"block\""), Some("[\"norm\"]"), Some("[\"mlp\"]")].into_iter().enumerate()
     {
         for offload in 0..8 {
-            for accumulate in [1, 2, 4, 8] {
+            for accumulate in 1..=8 {
                 for chunks in [1, 8] {
                     let _ = writeln!(all, "[strategies.s{number}-{offload}-{accumulate}-{chunks}]");
                     recompute.into_iter().for_each(|value| writeln!(all, "recompute = {value}").unwrap());
@@ -85,6 +85,24 @@ fn written_run_fits_in_pytorch() {
     assert!(text.contains("micro-batch  changes to plain"), "{text}");
     assert!(text.contains("the device's context included"), "{text}");
     assert!(fs::read_to_string(dir.path("b.toml")).unwrap().contains("[strategies.advised]"));
+}
+
+/// The base's own number of micro-batches has no influence, and written runs keep `[plan]` and the limit.
+#[test]
+fn base_with_micro_batches_has_the_same_best_run() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", MODEL.to_owned() + "[strategies.two]\naccumulate = 2\n");
+    let args = ["advise", "a.toml", "--target", "a10g", "--memory", "590MiB", "--same", "rounding", "--run"];
+    let best = |run: &str| best(&stdout(&dir, &[args.as_slice(), &[run]].concat()))[..3].join(" ");
+    assert_eq!(best("plain"), best("two"));
+    let options = ["--as", "trainer", "--set", "plan.torch_version=\"2.11\"", "--write", "b.toml"];
+    dir.write("c.toml", MODEL.replace("[model.transformer]", "[model.transformer]\nfamily = \"gpt2\""));
+    dir.runner(&[&["advise", "c.toml", "--target", "a10g", "--memory", "2GiB"], options.as_slice()].concat());
+    let written = fs::read_to_string(dir.path("b.toml")).unwrap();
+    for line in ["torch_program = \"trainer\"", "torch_version = \"2.11\"", "memory = \"2 GiB\""] {
+        assert!(written.contains(line), "{written}");
+    }
+    dir.runner(&["check", "b.toml"]);
 }
 
 /// Bits are the same: neither another number of micro-batches nor another dtype.
@@ -149,8 +167,8 @@ fn verified_runs_are_trained() {
     let text = stdout(&dir, &args);
     let measured = dir.rows("results/a-verified.csv");
     assert!(measured.iter().all(|row| row.measured.step_ms_median.is_some()), "{text}");
-    let runs = measured.len() / 3;
-    assert_eq!(measured.len(), 3 * runs);
+    let runs = measured.len() / 6;
+    assert_eq!(measured.len(), 6 * runs);
     let order = text.split_once("predicted  measured  ~ms/step  ms/step\n").unwrap().1;
     let mut places: Vec<usize> = order
         .lines()
@@ -179,7 +197,12 @@ fn wrong_arguments_are_refused() {
         (&["advise", "c.toml", "--target", "a10g", "--as", "pytorch"], "checkpointed norms"),
         (&["advise", "a.toml", "--device", "cpu", "--as", "pytorch"], "PyTorch's memory is not predicted"),
         (&["advise", "d.toml"], "`advise` is for runs that train"),
-        (&["advise", "a.toml", "--batch-sizes", "0"], "must be a whole number"),
+        (&["advise", "a.toml", "--batch-sizes", "0"], "0 is not in 1..=16777216"),
+        (
+            &["advise", "a.toml", "--batch-sizes", "4", "--set", "train.batch_size=2"],
+            "fixes what `--batch-sizes` tries",
+        ),
+        (&["advise", "a.toml", "--target", "t4", "--as", "runner"], "does not run on compute capability 7.5"),
     ] {
         let output = dir.program(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?} {}", said(&output));

@@ -115,6 +115,14 @@ fn wrong_arguments_are_refused() {
         (&["fits", "gpt2", "--batch", "0"], "must be"),
         (&["fits", "gpt2", "--target", "h100"], "several cards are known"),
         (&["fits", "missing.toml"], "cannot read missing.toml"),
+        (&["fits", "gpt2", "--set", "precision=bf16"], "`fits` chooses the keys of strategies"),
+        (&["fits", "gpt2", "--target", "t4", "--as", "runner"], "does not run on compute capability 7.5"),
+        (
+            &["fits", "gpt2", "--target", "t4", "--target", "a10g", "--write", "x.toml"],
+            "write an experiment for each",
+        ),
+        (&["fits", "gpt2", "--set", "train.batch_size=0"], "must be a whole number"),
+        (&["fits", "gpt2", "--set", "measure.what=inference"], "is for runs that train"),
     ] {
         let output = dir.program(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?} {}", said(&output));

@@ -4,22 +4,21 @@ mod text;
 mod verify;
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use super::failure::{ExitStatus, Failure};
 use super::framework::FrameworkArgs;
 use super::inputs::{InputArgs, Inputs};
 use super::run_selector::{NumberedRun, choose, is_named};
-use super::{estimates, export, output, report, terminal, torch};
+use super::{estimates, export, framework, output, report, terminal, torch};
 use ::plan::{
-    Base, ChangedKey, DeviceRates, Found, Plan, Purpose, RatesOrigin, Search, Tolerance, Trial, changed_keys,
+    Base, ChangedKey, DeviceRates, Found, Plan, Purpose, Search, Tolerance, Trial, changed_keys,
     combinations, expand_generated, tables, with_micro_batches,
 };
 use base::rates::BytesPerSecond;
 use base::units::Bytes;
 use device::{DeviceKind, Limits, Target};
 use pytorch::Machine;
-use spec::{ExperimentInput, Framework, HostRates, RunConfig};
+use spec::{ExperimentInput, Framework, HostRates, RunConfig, Update};
 
 /// Search the combinations of strategy keys for the fastest run that fits the memory
 #[derive(Debug, clap::Args)]
@@ -38,11 +37,11 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "RESULT", default_value = "storage")]
     same: Same,
     /// Also try these batch sizes, such as 8,16,32; the results are ordered by the time of a token
-    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
-    batch_sizes: Vec<usize>,
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    batch_sizes: Vec<u32>,
     /// Also try these context lengths, such as 1024,2048
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "verify")]
-    contexts: Vec<usize>,
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "verify", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    contexts: Vec<u32>,
     /// Number of results
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u8).range(1..))]
     top: u8,
@@ -88,13 +87,16 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let selected = choose(&inputs.plans, Some(which.unwrap_or(&plan.baseline)))?;
     let advisor = Advisor::of(&args, &inputs, selected)?;
     report::devices(&inputs, false);
-    let began = Instant::now();
     let searcher = advisor.search(&advisor.plan.target)?;
-    let trials = advisor.trials()?;
+    let (trials, left_out) = advisor.trials()?;
+    if !left_out.is_empty() {
+        let left_out: Vec<String> = left_out.iter().map(ChangedKey::setting).collect();
+        output::note(&format!("warning: too many combinations; not changed: {}", left_out.join(", ")));
+    }
     let timed = searcher.search().estimate(trials.clone()).map_err(Failure::machine)?;
     let results = searcher.search().run(&timed).map_err(Failure::machine)?;
     let width = terminal::text_width();
-    output::print(&text::results(&advisor, &results, timed.len(), began.elapsed(), width))?;
+    output::print(&text::results(&advisor, &results, timed.len(), width))?;
     let Some(best) = results.found.first() else {
         output::print(&text::nothing(&advisor, &trials, width)?)?;
         return Ok(ExitStatus::Complete);
@@ -104,14 +106,27 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let mut best = best;
     if let Some(number) = args.verify {
         let found = &results.found[..results.found.len().min(usize::from(number))];
-        best = verify::best(&advisor, found, &args.out)?;
+        best = match verify::best(&advisor, found, &args.out)? {
+            Ok(best) => best,
+            Err(status) => return Ok(status),
+        };
     }
     if let Some(file) = &args.write {
         let name = format!("{}-advised", plan.experiment);
-        export::write(file, best.config.to_toml(&name, "advised"))?;
+        export::write(file, best.config.to_toml(&name, "advised") + &planned_tables(plan))?;
         output::mention(&format!("wrote {}", file.display()));
     }
     Ok(ExitStatus::Complete)
+}
+
+/// `[plan]` and the memory limit of a plan, for a written experiment.
+pub(super) fn planned_tables(plan: &Plan) -> String {
+    let Target { limited, memory, host_memory, .. } = &plan.target;
+    let memory = limited.then(|| format!("memory = \"{}\"\n", memory.exact()));
+    let host = host_memory.map(|memory| format!("host_memory = \"{}\"\n", memory.exact()));
+    let limits: String = memory.into_iter().chain(host).collect();
+    let target = if limits.is_empty() { String::new() } else { format!("\n[target]\n{limits}") };
+    plan.keys.to_toml() + &target
 }
 
 /// The run to change, and what decides.
@@ -140,6 +155,12 @@ impl<'a> Advisor<'a> {
             Some(framework) => framework == Framework::Pytorch,
             None => plan.keys.framework == Framework::Pytorch || plan.target.is_too_old(),
         };
+        framework::shown_for(&plan.target, args.framework.framework(), plan.keys.framework)?;
+        if !args.batch_sizes.is_empty() && is_set(args, "train.batch_size") {
+            return Err(Failure::input(
+                "`--set train.batch_size` fixes what `--batch-sizes` tries\n = help: remove one",
+            ));
+        }
         if decides_pytorch {
             let machine = torch::machine(&plan.target, plan.keys)?;
             machine.run(config).map_err(|reason| {
@@ -149,9 +170,9 @@ impl<'a> Advisor<'a> {
         let stated = HostRates { link: args.link, ..HostRates::default() };
         let rates = estimates::rates(&inputs.plans, &args.out, stated, inputs.host);
         let rates = rates.into_iter().next().unwrap_or_default();
-        let rates = match rates.origin {
-            RatesOrigin::Unknown => DeviceRates::assumed(),
-            RatesOrigin::Runs(_) | RatesOrigin::DataSheet => rates,
+        let rates = match plan.target.kind {
+            DeviceKind::Cpu => rates.or_assumed(),
+            DeviceKind::Cuda => rates,
         };
         Ok(Advisor { args, inputs, plan, index, strategy: &run.strategy, config, rates, decides_pytorch })
     }
@@ -182,11 +203,13 @@ impl<'a> Advisor<'a> {
         (target.clone().limited_to(Limits { memory, host_memory: target.host_memory }), Bytes(more))
     }
 
-    /// The runs with these keys changed, without those that are invalid.
+    /// The runs with these keys changed, without those that are invalid. If the batch may be split, they have one
+    /// micro-batch: some keys are invalid with several.
     fn expanded(&self, combinations: Vec<Vec<ChangedKey>>) -> Result<Vec<Trial>, Failure> {
         let environment = |name: &str| std::env::var(name).ok();
         let input = ExperimentInput::File(&self.plan.file);
-        let (settings, tables) = (self.args.inputs.settings(), tables(&combinations));
+        let accumulate = self.may_split().then_some(1);
+        let (settings, tables) = (self.args.inputs.settings(), tables(&combinations, accumulate));
         let mut experiment = expand_generated(input, settings, &environment, Base::Run(self.index), &tables)
             .map_err(Failure::input)?;
         experiment.set_data_properties(|config| self.inputs.data.describe(config));
@@ -194,44 +217,69 @@ impl<'a> Advisor<'a> {
         Ok(runs.filter_map(|(keys, point)| Some(Trial { keys, config: point.config.ok()? })).collect())
     }
 
-    /// All combinations of the keys that have an effect, the unchanged run first.
-    fn trials(&self) -> Result<Vec<Trial>, Failure> {
-        let mut groups = changed_keys(self.config, self.tolerance());
-        let machine = self.machine(&self.plan.target)?;
-        let has_effect = |key: &ChangedKey| -> Result<bool, Failure> {
-            let alone = self.expanded(vec![vec![key.clone()]])?;
-            // A key that is invalid by itself may be valid beside others; and some are predicted for PyTorch beside others
-            // only: 16-bit optimizer states, checkpointed blocks.
-            let needs_others = key.is("params") || key.is("offload.activations");
-            Ok(alone.first().is_none_or(|trial| {
-                let is_predicted = |machine: &Machine| needs_others || machine.run(&trial.config).is_ok();
-                trial.config.memory_key() != self.config.memory_key()
-                    && machine.as_ref().is_none_or(is_predicted)
-            }))
-        };
-        if self.plan.target.kind == DeviceKind::Cpu {
-            // A CPU's device and host pools are one memory.
-            groups.retain(|group| !group.iter().any(ChangedKey::is_offload));
-        }
-        for group in &mut groups {
+    fn may_split(&self) -> bool {
+        self.tolerance() >= Tolerance::Rounding
+    }
+
+    /// All combinations of the keys that have an effect, the unchanged run first; and the keys that are left out because
+    /// there are too many.
+    fn trials(&self) -> Result<(Vec<Trial>, Vec<ChangedKey>), Failure> {
+        let mut groups: Vec<Vec<ChangedKey>> = Vec::new();
+        let sizes = self.args.batch_sizes.iter().map(|size| *size as usize);
+        let sizes = sizes.filter(|size| *size != self.config.train.batch_size);
+        groups.push(sizes.map(ChangedKey::batch_size).collect());
+        let contexts = self.args.contexts.iter().flat_map(|context| ChangedKey::contexts(*context as usize));
+        groups.push(contexts.collect());
+        let (mut undo, own) = (Vec::new(), self.expanded(vec![Vec::new()])?);
+        let own = own.first().map_or(self.config, |trial| &trial.config).memory_key();
+        for group in changed_keys(self.config, self.tolerance()) {
             let mut kept = Vec::new();
-            for key in group.drain(..) {
-                if has_effect(&key)? {
-                    kept.push(key);
+            for key in group {
+                // A CPU's device and host pools are one memory.
+                if self.plan.target.kind == DeviceKind::Cpu && key.is_offload() {
+                    continue;
+                }
+                // A key that is invalid by itself may be valid beside others.
+                let alone = self.expanded(vec![vec![key.clone()]])?;
+                if alone.first().is_none_or(|trial| trial.config.memory_key() != own) {
+                    if key.is_undo() { &mut undo } else { &mut kept }.push(key);
                 }
             }
-            *group = kept;
+            groups.push(kept);
         }
-        let sizes = self.args.batch_sizes.iter().filter(|size| **size != self.config.train.batch_size);
-        groups.push(sizes.map(|size| ChangedKey::batch_size(*size)).collect());
-        groups.push(self.args.contexts.iter().flat_map(|context| ChangedKey::contexts(*context)).collect());
         groups.retain(|group| !group.is_empty());
-        self.expanded(combinations(&groups))
+        let (all, left_out) = combinations(&undo, &groups);
+        let left_out = left_out.iter().flatten().cloned().collect();
+        let machine = self.machine(&self.plan.target)?;
+        let mut trials = self.expanded(all)?;
+        trials.retain(|trial| machine.as_ref().is_none_or(|machine| machine.may_cover(&trial.config)));
+        Ok((trials, left_out))
+    }
+
+    /// The estimated milliseconds of the unchanged run, if it fits.
+    fn own_time(&self) -> Result<Option<f64>, Failure> {
+        let searcher = self.search(&self.plan.target)?;
+        let search = searcher.search();
+        match search.fits(self.config).map_err(Failure::machine)? {
+            true => {
+                let found = search.found(Vec::new(), self.config.clone()).map_err(Failure::machine)?;
+                Ok(found.map(|found| found.step_ms))
+            }
+            false => Ok(None),
+        }
     }
 
     fn search<'s>(&'s self, target: &'s Target) -> Result<Searcher<'s>, Failure> {
         Ok(Searcher { advisor: self, target, machine: self.machine(target)? })
     }
+}
+
+/// Whether `--set` has a key.
+fn is_set(args: &Args, key: &str) -> bool {
+    args.inputs
+        .settings()
+        .iter()
+        .any(|setting| setting.split('=').next().is_some_and(|name| name.trim() == key))
 }
 
 /// A search on one target.
@@ -247,7 +295,8 @@ impl Searcher<'_> {
             target: self.target,
             rates: &self.advisor.rates,
             machine: self.machine.as_ref(),
-            may_split: self.advisor.tolerance() >= Tolerance::Rounding,
+            own: self.advisor.config,
+            may_split: self.advisor.may_split(),
             top: usize::from(self.advisor.args.top.max(self.advisor.args.verify.unwrap_or(1))),
         }
     }
@@ -256,7 +305,11 @@ impl Searcher<'_> {
     fn without(&self, best: &Found, key: usize) -> Result<Option<Found>, Failure> {
         let keys = [&best.keys[..key], &best.keys[key + 1..]].concat();
         let Some(trial) = self.advisor.expanded(vec![keys])?.into_iter().next() else { return Ok(None) };
-        let config = with_micro_batches(&trial.config, best.config.strategy.accumulate);
+        let number = best.config.strategy.accumulate;
+        if number > 1 && trial.config.strategy.update == Update::InBackward {
+            return Ok(None);
+        }
+        let config = with_micro_batches(&trial.config, number);
         self.search().found(trial.keys, config).map_err(Failure::machine)
     }
 }

@@ -1,31 +1,28 @@
 //! The text of `advise`.
 
-use std::time::Duration;
-
 use super::Advisor;
 use crate::devices::columns;
 use crate::failure::Failure;
 use crate::fitted::fitted;
 use ::plan::{
-    Found, RatesOrigin, SearchResults, Timed, Trial, compile, sufficient_memory, torch_machine,
-    with_micro_batches,
+    Found, RatesOrigin, SearchResults, Timed, Trial, sufficient_memory, torch_machine, with_micro_batches,
 };
 use base::units::Bytes;
 use compare::{Unit, milliseconds};
 use device::{DeviceKind, KNOWN_CARDS, KnownCard};
-use memory::{RunSchedule, predict};
-use pytorch::Fit;
+use spec::Update;
+
+/// Host memory below this does not come from a strategy.
+const SMALL: u64 = 1 << 20;
 
 /// The fastest runs that fit.
 pub(super) fn results(
     advisor: &Advisor<'_>,
     results: &SearchResults,
     estimated: usize,
-    elapsed: Duration,
     width: usize,
 ) -> String {
     let SearchResults { found, examined } = results;
-    let rate = estimated as f64 / elapsed.as_secs_f64().max(1e-3);
     let program = match advisor.decides_pytorch {
         true => advisor.plan.keys.torch_program(Some(advisor.config)),
         false => "this program".to_owned(),
@@ -33,14 +30,19 @@ pub(super) fn results(
     let mut out = fitted(
         &format!(
             "\nrun {} of {}, batch {}; memory of {program}\n{estimated} combinations estimated, {examined} searched for \
-             the largest micro-batch, in {:.1} s ({rate:.0}/s)\n",
-            advisor.strategy,
-            advisor.plan.experiment,
-            advisor.config.train.batch_size,
-            elapsed.as_secs_f64()
+             the largest micro-batch\n",
+            advisor.strategy, advisor.plan.experiment, advisor.config.train.batch_size
         ),
         width,
     );
+    let own = advisor.own_time();
+    out.push_str(&match own {
+        Ok(Some(ms)) => {
+            format!("{} fits as it is: {} ms/step, estimated\n", advisor.strategy, milliseconds(ms))
+        }
+        Ok(None) => format!("{} as it is: out of memory, or without a prediction\n", advisor.strategy),
+        Err(_) => String::new(),
+    });
     if found.is_empty() {
         return out;
     }
@@ -94,9 +96,10 @@ pub(super) fn keys(advisor: &Advisor<'_>, best: &Found, width: usize) -> Result<
                 let bytes = best.peak as i128 - without.peak as i128;
                 let sign = if bytes < 0 { "-" } else { "+" };
                 let time = 100.0 * (best.token_ms() / without.token_ms() - 1.0);
+                let time = if time.abs() < 0.5 { 0.0 } else { time };
                 [format!("{sign}{}", Bytes(bytes.unsigned_abs() as u64)), format!("{time:+.0}%")]
             }
-            None => ["another key needs it".to_owned(), "-".to_owned()],
+            None => ["needed here".to_owned(), "-".to_owned()],
         };
         lines.push([String::new(), setting, memory, time]);
         results.push(result.to_owned());
@@ -107,11 +110,15 @@ pub(super) fn keys(advisor: &Advisor<'_>, best: &Found, width: usize) -> Result<
     let number = best.config.strategy.accumulate;
     if number != advisor.config.strategy.accumulate {
         let config = with_micro_batches(&best.config, advisor.config.strategy.accumulate);
-        let without = searcher.search().found(best.keys.clone(), config).map_err(Failure::machine)?;
+        let is_valid = config.strategy.update == Update::AfterBackward || config.strategy.accumulate == 1;
+        let without = match is_valid {
+            true => searcher.search().found(best.keys.clone(), config).map_err(Failure::machine)?,
+            false => None,
+        };
         add(format!("accumulate = {number}"), without, "equal up to rounding");
     }
     if lines.len() == 1 {
-        return Ok(format!("\n{} fits as it is.\n", advisor.strategy));
+        return Ok(String::new());
     }
     let table = columns::aligned(&lines, width);
     let rows = table
@@ -154,7 +161,10 @@ pub(super) fn alternatives(
         });
         let what = if advisor.plan.target.context.0 > 0 { ", the device's context included" } else { "" };
         let card = card.unwrap_or_default();
-        sentences.push(format!("1 needs {}{what}{card}.", Bytes(sufficient)));
+        sentences.push(format!("Run 1 needs {}{what}{card}.", Bytes(sufficient)));
+        if best.host > SMALL {
+            sentences.push(format!("It also keeps {} in host memory.", Bytes(best.host)));
+        }
     }
     Ok(sentences.iter().fold("\n".to_owned(), |out, sentence| out + &fitted(sentence, width) + "\n"))
 }
@@ -165,17 +175,14 @@ fn smallest_card(advisor: &Advisor<'_>, best: &Found) -> Result<Option<&'static 
     cards.sort_by_key(|card| card.memory);
     for card in cards {
         let target = card.target();
-        let fits = match advisor.decides_pytorch {
-            true => torch_machine(&target, advisor.plan.keys).is_some_and(|machine| {
-                machine.run(&best.config).is_ok_and(|run| !matches!(run.forecast().fit, Fit::Refused(_)))
-            }),
-            false if target.is_too_old() => false,
-            false => {
-                let program = compile(&best.config, &target).map_err(Failure::machine)?;
-                predict(&program, &target, RunSchedule::of(&best.config)).out_of_memory.is_none()
-            }
+        let is_predicted = match advisor.decides_pytorch {
+            true => torch_machine(&target, advisor.plan.keys).is_some(),
+            false => !target.is_too_old(),
         };
-        if fits {
+        let searcher = if is_predicted { Some(advisor.search(&target)?) } else { None };
+        if let Some(searcher) = searcher
+            && searcher.search().fits(&best.config).map_err(Failure::machine)?
+        {
             return Ok(Some(card));
         }
     }
@@ -186,9 +193,9 @@ fn smallest_card(advisor: &Advisor<'_>, best: &Found) -> Result<Option<&'static 
 pub(super) fn nothing(advisor: &Advisor<'_>, trials: &[Trial], width: usize) -> Result<String, Failure> {
     let searcher = advisor.search(&advisor.plan.target)?;
     let smallest = base::parallel::map(trials.iter().collect(), |trial: &Trial| {
-        let number = match searcher.search().may_split {
-            true => trial.config.train.batch_size,
-            false => trial.config.strategy.accumulate,
+        let number = match trial.config.strategy.update {
+            Update::AfterBackward if advisor.may_split() => trial.config.train.batch_size,
+            _ => trial.config.strategy.accumulate,
         };
         searcher.search().found(trial.keys.clone(), with_micro_batches(&trial.config, number))
     });

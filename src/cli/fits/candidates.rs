@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use ::plan::{Combination, DeviceRates, Plan, PlannedRun, sufficient_memory, torch_machine};
 use base::parallel;
+use pytorch::Fit;
 use spec::RunConfig;
 
 /// Whose memory decides what fits.
@@ -18,13 +19,16 @@ pub(super) enum Decider {
 pub(super) struct Need {
     /// Peak of live bytes (PyTorch: allocated bytes).
     pub(super) peak: u64,
-    /// The largest micro-batch that fits; `None` without a memory limit.
+    /// Whether the run fits, with its own micro-batch.
+    pub(super) fits: bool,
+    /// The largest micro-batch that fits; `None` without a memory limit, or if it is not predicted.
     pub(super) largest: Option<usize>,
 }
 
 impl Need {
-    pub(super) fn fits(&self, micro_batch: usize) -> bool {
-        self.largest.is_none_or(|largest| largest >= micro_batch)
+    /// Whether the run fits with some micro-batch: accumulation allows any batch.
+    pub(super) fn trains(&self) -> bool {
+        self.largest.map_or(self.fits, |largest| largest > 0)
     }
 }
 
@@ -93,12 +97,15 @@ impl<'a> Candidates<'a> {
         let all = parallel::map(valid, |(combination, run, config, prediction)| {
             let ours = Need {
                 peak: prediction.device.steady_peak().live.total(),
+                fits: prediction.out_of_memory.is_none(),
                 largest: run.fits_micro_batch.filter(|_| plan.target.memory.0 < u64::MAX),
             };
             let torch = run.torch.as_ref().map(|torch| match torch {
-                Ok(torch) => {
-                    Ok(Need { peak: torch.memory.peak().allocated, largest: torch.largest_micro_batch })
-                }
+                Ok(torch) => Ok(Need {
+                    peak: torch.memory.peak().allocated,
+                    fits: !matches!(torch.memory.fit, Fit::Refused(_)),
+                    largest: torch.largest_micro_batch,
+                }),
                 Err(reason) => Err(reason.as_str()),
             });
             let candidate = Candidate { combination, run, config, ours, torch, speed: None };
@@ -154,7 +161,8 @@ impl<'a> Candidates<'a> {
         of.filter(nearly).min_by_key(|one| (one.combination.choices.len(), peak(one)))
     }
 
-    /// The fastest candidate that fits; else the one with the lowest peak. `None` if none is predicted.
+    /// The simplest of the fastest candidates that fit with some micro-batch; else the one with the lowest peak. `None` if none
+    /// is predicted.
     pub(super) fn best_of<'c>(
         &self,
         of: impl Iterator<Item = &'c Candidate<'a>> + Clone,
@@ -162,9 +170,8 @@ impl<'a> Candidates<'a> {
     where
         'a: 'c,
     {
-        let fits = |candidate: &&Candidate<'a>| {
-            candidate.need(self.decider).is_some_and(|need| need.fits(candidate.config.micro_batch()))
-        };
+        let fits =
+            |candidate: &&Candidate<'a>| candidate.need(self.decider).is_some_and(|need| need.trains());
         let fastest = of.clone().filter(fits).filter_map(|one| one.speed).max_by(f64::total_cmp);
         let nearly = |one: &&Candidate<'a>| one.speed >= fastest.map(|fastest| SAME * fastest);
         let simplest = |one: &&Candidate<'a>, other: &&Candidate<'a>| {

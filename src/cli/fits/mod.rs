@@ -4,13 +4,15 @@ mod candidates;
 mod subject;
 mod text;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::advise::planned_tables;
 use super::failure::{ExitStatus, Failure};
 use super::framework::FrameworkArgs;
 use super::inputs::{Inputs, MachineArgs};
-use super::{estimates, export, output, target, terminal};
-use ::plan::{Choice, Combination, Plan, PlannedRun, Purpose, catalogue};
+use super::{estimates, export, framework, output, target, terminal};
+use ::plan::{Choice, Combination, Experiment, Plan, Point, Purpose, catalogue, torch_machine};
 use base::rates::BytesPerSecond;
 use candidates::{Candidates, Decider};
 use device::DeviceKind;
@@ -60,6 +62,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     };
     let width = terminal::text_width();
     let (mut listed, mut legend): (Vec<Combination>, Option<text::Legend>) = (Vec::new(), None);
+    let mut tables = String::new();
     for target in targets {
         let planned = Planned::of(&args, &subject, target)?;
         let plan = planned.plan()?;
@@ -76,6 +79,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         }
         output::print(&text::section(&candidates, width))?;
         legend.get_or_insert_default().add(&candidates, &planned.catalogue, rates.origin);
+        tables = planned_tables(plan);
         for combination in candidates.shown() {
             if !listed.contains(combination) {
                 listed.push(combination.clone());
@@ -84,10 +88,21 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     output::print(&legend.unwrap_or_default().text(width))?;
     if let Some(file) = &args.write {
-        export::write(file, subject.written(&listed)?)?;
+        if has_two_of_a_name(&listed) {
+            return Err(Failure::input(
+                "`--write` with cards that have bf16 and cards that have fp16 alone\n = help: write an experiment for each",
+            ));
+        }
+        export::write(file, subject.written(&listed)? + &tables)?;
         output::mention(&format!("wrote {}", file.display()));
     }
     Ok(ExitStatus::Complete)
+}
+
+/// Whether combinations of one name have different keys.
+fn has_two_of_a_name(combinations: &[Combination]) -> bool {
+    let names: BTreeSet<String> = combinations.iter().map(Combination::name).collect();
+    names.len() < combinations.len()
 }
 
 /// The combinations of the remedies, planned for one target.
@@ -120,18 +135,22 @@ impl Planned {
         let is_cpu = inputs.plans.iter().any(|plan| plan.target.kind == DeviceKind::Cpu);
         let catalogue: Vec<Choice> =
             catalogue.into_iter().filter(|choice| !(is_cpu && choice.subject.is_offload())).collect();
-        // What is not predicted for PyTorch by itself is not predicted in combinations.
-        let decides = args.framework.framework() != Some(Framework::Runner) && is_covered(&inputs);
-        let is_predicted = |run: &PlannedRun| !(decides && matches!(run.torch, Some(Err(_))));
-        let is_usable = |combination: &Combination| {
-            let run = inputs.runs().find(|run| run.strategy == combination.name());
-            run.is_some_and(|run| is_predicted(run) && run.config.is_ok())
-        };
         let mut combinations = Combination::alone(&catalogue);
-        let usable = catalogue.iter().zip(&combinations).filter(|(_, alone)| is_usable(alone));
-        let usable: Vec<Choice> = usable.map(|(choice, _)| choice.clone()).collect();
-        let all = Combination::all(&usable).into_iter();
-        combinations.extend(all.filter(|combination| !combination.is_alone()));
+        let all = Combination::all(&catalogue).into_iter().filter(|combination| !combination.is_alone());
+        let all: Vec<Combination> = all.collect();
+        // Combinations that cannot decide have no row.
+        let decides = args.framework.framework() != Some(Framework::Runner) && is_covered(&inputs);
+        let planned = inputs.plans.first().filter(|_| decides);
+        let machine = planned.and_then(|plan| torch_machine(&plan.target, plan.keys));
+        let experiment = subject.expand(&all.iter().map(Combination::table).collect::<String>())?;
+        let is_usable = |point: &Point| {
+            point
+                .config
+                .as_ref()
+                .is_ok_and(|config| machine.as_ref().is_none_or(|machine| machine.may_cover(config)))
+        };
+        let usable = all.into_iter().zip(&experiment.points).filter(|(_, point)| is_usable(point));
+        combinations.extend(usable.map(|(combination, _)| combination));
         let inputs = plan(args, subject, &combinations, target, program)?;
         Ok(Planned { catalogue, combinations, inputs })
     }
@@ -162,6 +181,29 @@ fn plan(
     // Both programs' figures are shown. With PyTorch's alone, a plan would also search for sufficient limits.
     let framework = |_: &_, _| Ok(Framework::Runner);
     let (purpose, targets) = (Purpose::Predict, target.as_slice());
+    framework_of(args, target)?;
+    check(&experiment)?;
     let inputs = args.machine.plan(vec![experiment], purpose, &args.out, targets, &framework, |_| false)?;
     inputs.into_iter().next().ok_or_else(|| Failure::machine("there is no target"))
+}
+
+/// Fails if every run is invalid, or if the runs do not train.
+fn check(experiment: &Experiment) -> Result<(), Failure> {
+    let mut configs = experiment.points.iter().map(|point| point.config.as_ref());
+    if let Some(Err(reason)) =
+        configs.clone().find(Result::is_err).filter(|_| configs.clone().all(|one| one.is_err()))
+    {
+        return Err(Failure::input(format!("every run is invalid: {reason}")));
+    }
+    match configs.any(|config| config.is_ok_and(|config| !config.trains())) {
+        true => Err(Failure::input("`fits` is for runs that train\n = help: use `runner plan`")),
+        false => Ok(()),
+    }
+}
+
+/// Fails if this program's memory is asked for on a card on which it does not run.
+fn framework_of(args: &Args, target: Option<&Path>) -> Result<(), Failure> {
+    let Some(target) = target else { return Ok(()) };
+    let described = target::find(target)?;
+    framework::shown_for(&described.target, args.framework.framework(), Framework::Runner).map(drop)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::Args;
 use crate::failure::Failure;
 use ::plan::{Base, Combination, Experiment, expand_generated};
-use spec::ExperimentInput;
+use spec::{ExperimentInput, KeyReference, key_reference};
 
 /// The longest default context.
 const CONTEXT: usize = 2048;
@@ -29,6 +29,11 @@ impl Subject {
     /// # Errors
     /// Options that do not apply to experiments; a model that cannot be read.
     pub(super) fn find(args: &Args) -> Result<Subject, Failure> {
+        if let Some(setting) = args.set.iter().find(|setting| is_of_strategy(setting)) {
+            return Err(Failure::input(format!(
+                "`--set {setting}`: `fits` chooses the keys of strategies\n = help: use `runner advise` or `runner plan`"
+            )));
+        }
         let path = Path::new(&args.model);
         if path.extension().is_some_and(|extension| extension == "toml") {
             if let Some((option, key)) = args
@@ -85,14 +90,8 @@ impl Subject {
         };
         let experiment = self.expand(first)?;
         let config = experiment.points.first().and_then(|point| point.config.as_ref().ok());
-        let base = match (&self.input, config) {
-            (Input::Model { text, .. }, _) => {
-                let model = text.split_once(PLAIN).map_or(text.as_str(), |(model, _)| model);
-                format!("{model}{first}")
-            }
-            (Input::Experiment(_), Some(config)) => config.to_toml(&experiment.name, &plain.name()),
-            (Input::Experiment(_), None) => return Err(Failure::input("the experiment has no valid run")),
-        };
+        let config = config.ok_or_else(|| Failure::input("the experiment has no valid run"))?;
+        let base = config.to_toml(&experiment.name, &plain.name());
         Ok([base.as_str()]
             .into_iter()
             .chain(others.iter().map(String::as_str))
@@ -119,4 +118,14 @@ fn text(model: &str, context: Option<usize>, batch: usize) -> String {
          batch_size = {batch}\nclip_norm = 1.0\noptimizer.adamw = {{ lr = 1e-4 }}\n\n[plan]\ntorch_program = \
          \"trainer\"\n\n{PLAIN}"
     )
+}
+
+/// Whether an override is of a strategy's key.
+fn is_of_strategy(setting: &str) -> bool {
+    let key = setting.split('=').next().unwrap_or_default().trim();
+    let first = key.split('.').next().unwrap_or_default();
+    let is_key =
+        |key: KeyReference| key.path.split('.').nth(2) == Some(first) && key.path.starts_with("strategies.");
+    ["defaults", "strategies", "strategy", "sweep"].contains(&first)
+        || key_reference().into_iter().any(is_key)
 }

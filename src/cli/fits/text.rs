@@ -34,13 +34,13 @@ pub(super) fn section(candidates: &Candidates<'_>, width: usize) -> String {
         DeviceKind::Cuda => format!(", of which the CUDA context takes {}", target.context),
         DeviceKind::Cpu => String::new(),
     };
-    let name = format!("\n{}: {limited}{}{context}\n", target.name, target.memory);
     let best = candidates.best();
     let alone: Vec<&Candidate<'_>> = candidates.alone().collect();
     let all = alone.iter().copied().chain(best.iter().copied());
     let unit = Unit::for_sizes(
         all.clone().flat_map(|one| one.torch_need().into_iter().chain([one.ours])).map(|need| need.peak),
     );
+    let name = format!("\n{}: {limited}{}{context}; sizes in {}\n", target.name, target.memory, unit.name);
     let lines: Vec<[String; 7]> =
         [headings(unit)].into_iter().chain(all.map(|candidate| line(candidates, candidate, unit))).collect();
     let table = columns::aligned(&lines, width);
@@ -60,7 +60,7 @@ fn line(candidates: &Candidates<'_>, candidate: &Candidate<'_>, unit: Unit) -> [
     let [ours, fits] = figures(Some(candidate.ours).filter(|_| runs_here), unit);
     let speed = candidate.speed.map_or_else(|| "-".to_owned(), rate);
     let mark = match candidate.need(candidates.decider) {
-        Some(need) if need.fits(candidate.config.micro_batch()) => " ",
+        Some(need) if need.fits => " ",
         Some(_) => "x",
         None => "-",
     };
@@ -68,7 +68,7 @@ fn line(candidates: &Candidates<'_>, candidate: &Candidate<'_>, unit: Unit) -> [
 }
 
 fn figures(need: Option<Need>, unit: Unit) -> [String; 2] {
-    let Some(Need { peak, largest }) = need else { return ["-", "-"].map(str::to_owned) };
+    let Some(Need { peak, largest, .. }) = need else { return ["-", "-"].map(str::to_owned) };
     [unit.show(peak), largest.map_or_else(|| "-".to_owned(), |largest| largest.to_string())]
 }
 
@@ -89,7 +89,9 @@ fn decision(candidates: &Candidates<'_>) -> String {
                 format!("{what}: nothing fits; {name} needs the least, a card of {sufficient}.\n")
             }
             (true, Some(largest), Some(_)) => {
-                format!("{what}: {name} is the fastest that fits; micro-batches up to {largest}.\n")
+                format!(
+                    "{what}: {name} is the fastest that fits, within 3%; micro-batches up to {largest}.\n"
+                )
             }
             (true, Some(largest), None) => {
                 format!("{what}: {name} fits, with micro-batches up to {largest}.\n")
@@ -122,13 +124,14 @@ impl Legend {
         };
         let speed =
             format!("~tok/s: tokens per second with the largest micro-batch, estimated from {origin}");
-        let ours = "GiB, MiB, fits: the same for training with this program";
+        let ours = "GiB or MiB, fits: peak memory of this program, and its largest micro-batch";
         let decides = match candidates.decider {
             Decider::Pytorch => "in PyTorch",
             Decider::Runner => "with this program",
         };
-        let marks =
-            format!("x: out of memory {decides}; -: not predicted. Accumulation allows any batch size.");
+        let marks = format!(
+            "x: out of memory {decides} with this micro-batch, accumulation allows smaller ones; -: not predicted"
+        );
         let has_speed = candidates.all.iter().any(|candidate| candidate.speed.is_some());
         for (is_shown, line) in [
             (has_torch, torch),
@@ -139,7 +142,15 @@ impl Legend {
             add(&mut self.columns, is_shown.then_some(line));
         }
         for choice in catalogue {
-            let words = Some(choice.words(plan.keys.torch_options.program)).filter(|_| has_torch);
+            // The words of optimizers are AdamW's.
+            let is_adamw =
+                candidates.all.first().is_some_and(|one| one.config.train.optimizer.name() == "adamw");
+            let of_optimizer = matches!(choice.subject, Subject::OptimizerStates | Subject::OptimizerOffload);
+            let words = match is_adamw || !of_optimizer {
+                true => choice.words(plan.keys.torch_options.program),
+                false => "of bitsandbytes",
+            };
+            let words = Some(words).filter(|_| has_torch);
             let parts = [words.unwrap_or_default(), choice.result];
             let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             let is_other = plan.target.is_too_old() && choice.subject == Subject::Training;

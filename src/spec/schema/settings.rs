@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::key::{Key, is_choice};
+use super::key::{Key, STRATEGY, is_choice};
 use crate::reader::source::Span;
 use crate::reader::tree::{Node, Table, TableEntry, Value};
 
@@ -111,6 +111,11 @@ impl KeyIndex {
 }
 
 impl Setting {
+    /// Whether it is a key of a strategy.
+    pub fn is_of_strategy(&self) -> bool {
+        self.key.segments().first().is_some_and(|first| first == STRATEGY)
+    }
+
     /// A tree with this key only.
     pub(crate) fn to_table(&self) -> Table {
         let mut node = self.node.clone();

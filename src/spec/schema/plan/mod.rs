@@ -186,6 +186,25 @@ impl PlanKeys {
 }
 
 impl PlanKeys {
+    /// `[plan]` as TOML.
+    pub fn to_toml(&self) -> String {
+        let PlanKeys { framework, torch_version, torch_options, alloc_conf } = self;
+        let TorchOptions { program, optimizer, checkpoint, attention_mask } = torch_options;
+        let alloc_conf = match *alloc_conf == AllocConf::default() {
+            true => String::new(),
+            false => format!("alloc_conf = \"{alloc_conf}\"\n"),
+        };
+        format!(
+            "\n[plan]\nas = \"{}\"\ntorch_version = \"{}\"\ntorch_program = \"{}\"\ntorch_optimizer = \
+             \"{}\"\ntorch_checkpoint = \"{}\"\ntorch_attention_mask = {attention_mask}\n{alloc_conf}",
+            framework.keyword(),
+            torch_version.keyword(),
+            program.keyword(),
+            optimizer.keyword(),
+            checkpoint.keyword()
+        )
+    }
+
     /// The program that is predicted: `PyTorch 2.15 with transformers 5.24, reentrant checkpoints, expandable_segments:True`.
     /// `run`: names the libraries that the run needs beside those of all runs.
     pub fn torch_program(&self, run: Option<&RunConfig>) -> String {
