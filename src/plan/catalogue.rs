@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::remedies::{ADAPTERS, BITWISE, PRECISION, ROUNDING, STORAGE, lora};
 use spec::TorchProgram;
 
 /// What a remedy decides. A combination has at most one remedy of each subject, in this order.
@@ -46,16 +47,10 @@ pub struct Combination {
 /// Of the names of offloads.
 const OFFLOAD: &str = "offload-";
 
-const BITWISE: &str = "bitwise equal";
-const ROUNDING: &str = "equal up to rounding";
-const PRECISION: &str = "losses within 1%";
-const STORAGE: &str = "losses within 3%";
-const ADAPTERS: &str = "trains adapters only";
-
 /// The remedies, those of `Training` first. Cards before compute capability 8.0 have fp16 units only.
 pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
     let (half, torch_half) = if has_bf16 { ("bf16", "bfloat16") } else { ("fp16", "float16") };
-    let (text, list) = (|value: &str| format!("\"{value}\""), "[\"all-linear\"]");
+    let text = |value: &str| format!("\"{value}\"");
     let training = |name, keys: Vec<(&'static str, String)>, result, words: [String; 3]| {
         let scale = (!has_bf16).then(|| ("loss_scale", text("dynamic")));
         let precision = [("precision", text(half))].into_iter().chain(scale);
@@ -71,11 +66,12 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
     let scaler = if has_bf16 { "" } else { ", GradScaler" };
     let autocast = format!("torch.autocast(\"cuda\", torch.{torch_half}){scaler}");
     let loaded = format!("from_pretrained(.., dtype=torch.{torch_half})");
-    let lora = "LoraConfig(r=16, lora_alpha=32, target_modules=\"all-linear\")";
+    let lora_config = "LoraConfig(r=16, lora_alpha=32, target_modules=\"all-linear\")";
     let four_bits = "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\", \
                      bnb_4bit_use_double_quant=True)";
-    let kbit =
-        format!("{four_bits}, prepare_model_for_kbit_training(.., use_gradient_checkpointing=False), {lora}");
+    let kbit = format!(
+        "{four_bits}, prepare_model_for_kbit_training(.., use_gradient_checkpointing=False), {lora_config}"
+    );
     let fp32 = Choice {
         name: "fp32",
         subject: Subject::Training,
@@ -102,8 +98,7 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
         let words = [format!("model.to(torch.{torch_half})"), loaded.clone(), loaded.clone()];
         choices.push(training("bf16", keys, STORAGE, words));
     }
-    let adapters =
-        |base: &str| vec![("lora", format!("{{ rank = 16, alpha = 32, targets = {list}, {base} }}"))];
+    let adapters = |base: &str| vec![("lora", lora(base))];
     choices.extend([
         training(
             "lora",
@@ -111,8 +106,8 @@ pub fn catalogue(has_bf16: bool) -> Vec<Choice> {
             ADAPTERS,
             [
                 String::new(),
-                format!("{loaded}, {autocast}, {lora}"),
-                format!("{loaded}, {half}=True, {lora}"),
+                format!("{loaded}, {autocast}, {lora_config}"),
+                format!("{loaded}, {half}=True, {lora_config}"),
             ],
         ),
         training(
@@ -229,11 +224,6 @@ impl Combination {
     /// The name of the training.
     pub fn training(&self) -> &str {
         self.choices.first().map_or("", |choice| choice.name)
-    }
-
-    /// Whether it has a choice.
-    pub fn has(&self, choice: &Choice) -> bool {
-        self.choices.contains(choice)
     }
 
     /// `bf16 + checkpoint`; several offloads are `offload-opt/act`.

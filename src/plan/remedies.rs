@@ -39,11 +39,11 @@ pub struct TorchRemedies {
     pub not_predicted: Vec<Change>,
 }
 
-const BITWISE: &str = "bitwise equal";
-const ROUNDING: &str = "equal up to rounding";
-const PRECISION: &str = "losses within 1%";
-const STORAGE: &str = "losses within 3%";
-const OTHER_TRAINING: &str = "trains adapters only";
+pub(super) const BITWISE: &str = "bitwise equal";
+pub(super) const ROUNDING: &str = "equal up to rounding";
+pub(super) const PRECISION: &str = "losses within 1%";
+pub(super) const STORAGE: &str = "losses within 3%";
+pub(super) const ADAPTERS: &str = "trains adapters only";
 
 /// A key of a strategy with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,12 +128,13 @@ const MORE_CHANGES: &[KeyChange] =
 const PURE_BF16: &[(&str, &str)] = &[("residual", "\"bf16\""), ("master_weights", "false")];
 
 /// Changes that train low-rank factors instead of the model.
-const ADAPTERS: &[KeyChange] = &[
-    ("lora", |_| lora("base = \"bf16\", tables = \"bf16\""), OTHER_TRAINING),
-    ("lora", |_| lora("base = \"nf4\", double_quantization = true"), OTHER_TRAINING),
+const LORA_CHANGES: &[KeyChange] = &[
+    ("lora", |_| lora("base = \"bf16\", tables = \"bf16\""), ADAPTERS),
+    ("lora", |_| lora("base = \"nf4\", double_quantization = true"), ADAPTERS),
 ];
 
-fn lora(base: &str) -> String {
+/// `lora` with the usual rank, on all linear layers.
+pub(super) fn lora(base: &str) -> String {
     format!("{{ rank = 16, alpha = 32, targets = [\"all-linear\"], {base} }}")
 }
 
@@ -174,7 +175,7 @@ impl ChangedKey {
 /// The changed keys for combinations: of each group, a combination has at most one. Micro-batches are not among them.
 pub fn changed_keys(config: &RunConfig, tolerance: Tolerance) -> Vec<Vec<ChangedKey>> {
     let mut groups: Vec<Vec<ChangedKey>> = Vec::new();
-    for (key, value, result) in CHANGES.iter().chain(MORE_CHANGES).chain(ADAPTERS) {
+    for (key, value, result) in CHANGES.iter().chain(MORE_CHANGES).chain(LORA_CHANGES) {
         if *key == "accumulate" || Tolerance::of(result) > tolerance {
             continue;
         }
