@@ -10,13 +10,16 @@ use compile::Violation;
 use device::Target;
 use memory::{RunSchedule, StepWork, predict};
 use pytorch::{Fit, Machine};
-use spec::{RunConfig, Strategy, Update};
+use spec::{RunConfig, Update};
 
 /// Combinations that are examined at a time, fastest first.
 const CHUNK: usize = 16;
 
 /// The results that are kept during the search: one that is useless beside a later one may leave its place.
 const KEPT: usize = 64;
+
+/// Further numbers of micro-batches that are tried where the first does not fit.
+const TRIED: usize = 4;
 
 /// The most combinations.
 const MOST: usize = 1 << 14;
@@ -177,29 +180,33 @@ impl Search<'_> {
 
     /// The run with the smallest number of micro-batches that fits, if any does.
     fn fitted(&self, trial: Trial) -> Result<Option<Found>, Violation> {
+        let Trial { keys, config } = trial;
+        if !self.may_split {
+            return if self.fits(&config)? { self.found(keys, config) } else { Ok(None) };
+        }
+        let whole = with_micro_batches(&config, 1);
+        if self.fits(&whole)? {
+            return self.found(keys, whole);
+        }
+        let batch = config.train.batch_size;
+        if config.strategy.update == Update::InBackward || batch == 1 {
+            return Ok(None);
+        }
+        // Several micro-batches keep gradients that one does not.
+        let split = with_micro_batches(&config, 2);
         let largest = match self.machine {
-            Some(machine) => machine.largest_micro_batch(&trial.config).unwrap_or(0),
-            None => {
-                let mut compiler = Compiler::new(self.target);
-                fits::largest(&mut compiler, &trial.config, self.target)?.micro_batch
-            }
+            Some(machine) => machine.largest_micro_batch(&split).unwrap_or(0),
+            None => fits::largest(&mut Compiler::new(self.target), &split, self.target)?.micro_batch,
         };
-        let batch = trial.config.train.batch_size;
-        let numbers = match trial.config.strategy {
-            ref strategy if !self.may_split => strategy.accumulate..=strategy.accumulate,
-            Strategy { update: Update::InBackward, .. } => 1..=1,
-            _ => batch.div_ceil(largest.max(1)).min(batch)..=batch,
-        };
-        // One micro-batch needs no kept gradients, which the search for the largest assumes.
-        let numbers = self
-            .may_split
-            .then_some(1)
-            .into_iter()
-            .chain(numbers.filter(|number| *number > 1 || !self.may_split));
-        for number in numbers {
-            let config = with_micro_batches(&trial.config, number);
+        if largest == 0 {
+            return Ok(None);
+        }
+        // The search assumes equal micro-batches, and memory does not always grow with them.
+        let fewest = batch.div_ceil(largest).max(2);
+        for number in fewest..=batch.min(fewest + TRIED) {
+            let config = with_micro_batches(&config, number);
             if self.fits(&config)? {
-                return self.found(trial.keys, config);
+                return self.found(keys, config);
             }
         }
         Ok(None)

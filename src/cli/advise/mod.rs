@@ -96,7 +96,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let timed = searcher.search().estimate(trials.clone()).map_err(Failure::machine)?;
     let results = searcher.search().run(&timed).map_err(Failure::machine)?;
     let width = terminal::text_width();
-    output::print(&text::results(&advisor, &results, timed.len(), width))?;
+    output::print(&text::results(&advisor, &results, timed.len(), width)?)?;
     let Some(best) = results.found.first() else {
         output::print(&text::nothing(&advisor, &trials, width)?)?;
         return Ok(ExitStatus::Complete);

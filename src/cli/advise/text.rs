@@ -21,7 +21,7 @@ pub(super) fn results(
     results: &SearchResults,
     estimated: usize,
     width: usize,
-) -> String {
+) -> Result<String, Failure> {
     let SearchResults { found, examined } = results;
     let program = match advisor.decides_pytorch {
         true => advisor.plan.keys.torch_program(Some(advisor.config)),
@@ -35,16 +35,12 @@ pub(super) fn results(
         ),
         width,
     );
-    let own = advisor.own_time();
-    out.push_str(&match own {
-        Ok(Some(ms)) => {
-            format!("{} fits as it is: {} ms/step, estimated\n", advisor.strategy, milliseconds(ms))
-        }
-        Ok(None) => format!("{} as it is: out of memory, or without a prediction\n", advisor.strategy),
-        Err(_) => String::new(),
+    out.push_str(&match advisor.own_time()? {
+        Some(ms) => format!("{} fits as it is: {} ms/step, estimated\n", advisor.strategy, milliseconds(ms)),
+        None => format!("{} does not fit as it is, or has no estimate\n", advisor.strategy),
     });
     if found.is_empty() {
-        return out;
+        return Ok(out);
     }
     let unit = Unit::for_sizes(found.iter().map(|found| found.peak));
     let mut lines = vec![["", "", unit.name, "~ms/step", "micro-batch"].map(str::to_owned)];
@@ -72,7 +68,7 @@ pub(super) fn results(
         RatesOrigin::DataSheet => "from a data sheet's peak rates, for ranking only",
     };
     out.push_str(&fitted(&format!("~ms/step: estimated {origin}\n"), width));
-    out
+    Ok(out)
 }
 
 /// `recompute = "block", accumulate = 4`
@@ -120,7 +116,8 @@ pub(super) fn keys(advisor: &Advisor<'_>, best: &Found, width: usize) -> Result<
     if lines.len() == 1 {
         return Ok(String::new());
     }
-    let table = columns::aligned(&lines, width);
+    let longest = results.iter().map(String::len).max().unwrap_or(0);
+    let table = columns::aligned(&lines, width.saturating_sub(longest + 2));
     let rows = table
         .lines()
         .zip(results)
