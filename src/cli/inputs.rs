@@ -108,7 +108,8 @@ impl InputArgs {
         is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Inputs, Failure> {
         let framework = |_: &Target, _| Ok(Framework::Runner);
-        single(self.read_all(purpose, out, target.as_slice(), &framework, is_wanted)?)
+        let experiments = self.experiments(&is_wanted)?;
+        single(self.machine.plan(experiments, purpose, out, target.as_slice(), &framework, is_wanted)?)
     }
 
     /// Reads and checks all files, with the data digests cached in the results folder `out`. A `target`, the name of a known
@@ -124,7 +125,8 @@ impl InputArgs {
         is_wanted: impl Fn(&Point) -> bool,
     ) -> Result<Inputs, Failure> {
         let framework = |target: &Target, of_experiment| shown_for(target, framework, of_experiment);
-        single(self.read_all(purpose, out, target.as_slice(), &framework, is_wanted)?)
+        let experiments = self.experiments(&is_wanted)?;
+        single(self.machine.plan(experiments, purpose, out, target.as_slice(), &framework, is_wanted)?)
     }
 
     /// As `read_shown`, for each of several targets. If this program does not run on one of them, PyTorch's memory is shown
@@ -140,20 +142,12 @@ impl InputArgs {
         let old = described.iter().map(|described| &described.target).find(|target| target.is_too_old());
         let shown =
             |target: &Target, of_experiment| shown_for(old.unwrap_or(target), framework, of_experiment);
-        self.read_all(Purpose::Predict, out, targets, &shown, is_wanted)
+        let experiments = self.experiments(&is_wanted)?;
+        self.machine.plan(experiments, Purpose::Predict, out, targets, &shown, is_wanted)
     }
 
-    /// The inputs for each target; for this machine, if there is none.
-    fn read_all(
-        &self,
-        purpose: Purpose,
-        out: &Path,
-        targets: &[&Path],
-        framework: &dyn Fn(&Target, Framework) -> Result<Framework, Failure>,
-        is_wanted: impl Fn(&Point) -> bool,
-    ) -> Result<Vec<Inputs>, Failure> {
-        let experiments = files::expand_all(&self.files, &self.set, &is_wanted)?;
-        self.machine.plan(experiments, purpose, out, targets, framework, is_wanted)
+    fn experiments(&self, is_wanted: impl Fn(&Point) -> bool) -> Result<Vec<Experiment>, Failure> {
+        files::expand_all(&self.files, &self.set, is_wanted)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Compares a table with a stored one: a check for continuous integration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::CompareError;
+use super::entry::useful_tokens_per_s;
 use super::numbers::{rate, size};
 use super::text::{pad_left, pad_right, width};
 use base::statistics;
@@ -38,9 +39,19 @@ pub struct Against {
 pub fn against(new: &[Row], old: &[Row], tolerated: Tolerated) -> Result<Against, CompareError> {
     let mut pairs: BTreeMap<String, Pair<'_>> = BTreeMap::new();
     let mut order = Vec::new();
+    let distinct = |of: fn(&Row) -> &str| -> [BTreeSet<&str>; 2] {
+        [old, new].map(|rows| rows.iter().map(of).collect())
+    };
+    let experiments: BTreeSet<&str> = distinct(|row| &row.experiment).into_iter().flatten().collect();
+    let [old_devices, new_devices] = distinct(|row| &row.device);
+    let labels = Labels {
+        experiment: experiments.len() > 1,
+        // Tables of two machines are compared as if of one, but for their speeds.
+        device: !old_devices.is_disjoint(&new_devices) && old_devices.union(&new_devices).count() > 1,
+    };
     for (rows, is_old) in [(old, true), (new, false)] {
         for row in rows {
-            let name = name(row);
+            let name = labels.name(row);
             let pair = pairs.entry(name.clone()).or_insert_with(|| {
                 order.push(name.clone());
                 Pair { name, old: Vec::new(), new: Vec::new() }
@@ -66,10 +77,20 @@ pub fn against(new: &[Row], old: &[Row], tolerated: Tolerated) -> Result<Against
     Ok(Against { text, exceeding })
 }
 
-/// `bf16, train.batch_size = 8`, with the experiment if the row has one.
-fn name(row: &Row) -> String {
-    let axes: String = row.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();
-    format!("{}{axes}", row.strategy)
+/// What tells runs apart beside the strategy and the swept keys.
+struct Labels {
+    experiment: bool,
+    device: bool,
+}
+
+impl Labels {
+    /// `gpt2-24gb: bf16, train.batch_size = 8 (NVIDIA L4)`
+    fn name(&self, row: &Row) -> String {
+        let experiment = if self.experiment { format!("{}: ", row.experiment) } else { String::new() };
+        let axes: String = row.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();
+        let device = if self.device { format!(" ({})", row.device) } else { String::new() };
+        format!("{experiment}{}{axes}{device}", row.strategy)
+    }
 }
 
 const HEADINGS: [&str; 6] = ["", "strategy", "peak", "change", "speed", "change"];
@@ -153,7 +174,7 @@ fn peak(rows: &[&Row]) -> Option<u64> {
 
 /// Tokens or samples per second, one for each repeat.
 fn speeds(rows: &[&Row]) -> Vec<f64> {
-    let speeds = rows.iter().filter_map(|row| row.tokens_per_s.or(row.samples_per_s));
+    let speeds = rows.iter().filter_map(|row| useful_tokens_per_s(row).or(row.samples_per_s));
     speeds.filter(|speed| speed.is_finite() && *speed > 0.0).collect()
 }
 

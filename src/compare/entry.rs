@@ -422,9 +422,7 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
         distinct.sort();
         distinct.dedup();
     }
-    // Padding is no result: runs that pad less are as fast with fewer tokens.
-    let useful = |row: &Row| Some(row.tokens_per_s? * (1.0 - row.padding.unwrap_or(0.0)));
-    let speed = |row: &Row| if in_tokens { useful(row) } else { row.samples_per_s };
+    let speed = |row: &Row| if in_tokens { useful_tokens_per_s(row) } else { row.samples_per_s };
     let waits = |row: &Row| Some(row.data_wait_ms? / row.step_ms_median.filter(|ms| *ms > 0.0)?);
     let peak = |predicted: Option<u64>, counted: fn(&Row) -> Option<u64>| match (basis, status) {
         (_, Status::Skipped) => None,
@@ -449,6 +447,11 @@ fn merge_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> TableEntry 
         retries: false,
         relative: Relative::default(),
     }
+}
+
+/// Tokens per second without padding, which is no result: runs that pad less are as fast with fewer tokens.
+pub(super) fn useful_tokens_per_s(row: &Row) -> Option<f64> {
+    Some(row.tokens_per_s? * (1.0 - row.padding.unwrap_or(0.0)))
 }
 
 fn clock_change(measured: &[&Row]) -> Option<f64> {

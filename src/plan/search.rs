@@ -73,7 +73,7 @@ pub struct Search<'a> {
     pub target: &'a Target,
     pub rates: &'a DeviceRates,
     /// PyTorch's card, if its memory decides.
-    pub machine: Option<&'a Machine>,
+    pub machine: Option<Machine>,
     /// The unchanged run.
     pub own: &'a RunConfig,
     /// Whether the batch may be split into another number of micro-batches.
@@ -252,11 +252,11 @@ impl Search<'_> {
     }
 }
 
-/// The runs by time, without those whose further keys are useless: a run with a part of their keys, the same batch and no
-/// more micro-batches, or as many as the unchanged run, fits and is as fast.
+/// Sorts the runs by time and drops those with useless keys. A key is useless if a run without it is as fast, has the same
+/// batch, and has no more micro-batches than this run or as many as the unchanged run.
 fn without_useless_keys(mut found: Vec<Found>, own_micro_batches: usize) -> Vec<Found> {
     found.sort_by(|one, other| {
-        // Equal to three digits.
+        // In steps of what is no difference.
         let rounded = |found: &Found| (found.token_ms().ln() / SAME_TIME.ln()).round();
         let by_time = rounded(one).total_cmp(&rounded(other));
         by_time.then(one.keys.len().cmp(&other.keys.len())).then(one.peak.cmp(&other.peak))
@@ -282,7 +282,7 @@ fn without_useless_keys(mut found: Vec<Found>, own_micro_batches: usize) -> Vec<
 pub fn sufficient_memory(
     config: &RunConfig,
     target: &Target,
-    machine: Option<&Machine>,
+    machine: Option<Machine>,
 ) -> Result<Option<u64>, Violation> {
     let needed = match machine {
         Some(machine) => machine.run(config).ok().map(|run| run.smallest_memory()),

@@ -49,6 +49,20 @@ fn stored_table_is_a_gate() {
         assert!(text.contains(expected), "{expected}: {text}");
         assert_eq!(text.contains("! "), code == 1, "{text}");
     }
+    // Equal strategies of two experiments are two runs, and tokens of padding do not count.
+    let several = |padding: f64| {
+        let rows = FAST.iter().enumerate().map(|(repeat, speed)| {
+            format!("a,plain,{repeat},100,{speed},{padding}\nb,plain,{repeat},900,{speed},0\n")
+        });
+        "experiment,strategy,repeat,peak_bytes,tokens_per_s,padding\n".to_owned() + &rows.collect::<String>()
+    };
+    dir.write("a.csv", several(0.0));
+    dir.write("b.csv", several(0.2));
+    let args = [&["compare", "b.csv", "--against", "a.csv"], limits.as_slice()].concat();
+    let text = said(&dir.program(&args).output().unwrap());
+    let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{text}"));
+    assert!(row("a: plain").contains("100 B") && row("a: plain").ends_with("SLOWER"), "{text}");
+    assert!(row("b: plain").contains("900 B") && row("b: plain").contains("+0.0%"), "{text}");
     dir.write("other.csv", table_of(&[("else", 1, &FAST)]));
     for (args, expected) in [
         (&["old.csv", "--against", "other.csv"][..], "the two tables have no run in common"),

@@ -87,14 +87,14 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let selected = choose(&inputs.plans, Some(which.unwrap_or(&plan.baseline)))?;
     let advisor = Advisor::of(&args, &inputs, selected)?;
     report::devices(&inputs, false);
-    let searcher = advisor.search(&advisor.plan.target)?;
+    let search = advisor.search(&advisor.plan.target)?;
     let (trials, left_out) = advisor.trials()?;
     if !left_out.is_empty() {
         let left_out: Vec<String> = left_out.iter().map(ChangedKey::setting).collect();
         output::note(&format!("warning: too many combinations; not changed: {}", left_out.join(", ")));
     }
-    let timed = searcher.search().estimate(trials.clone()).map_err(Failure::machine)?;
-    let results = searcher.search().run(&timed).map_err(Failure::machine)?;
+    let timed = search.estimate(trials.clone()).map_err(Failure::machine)?;
+    let results = search.run(&timed).map_err(Failure::machine)?;
     let width = terminal::text_width();
     output::print(&text::results(&advisor, &results, timed.len(), width)?)?;
     let Some(best) = results.found.first() else {
@@ -258,8 +258,7 @@ impl<'a> Advisor<'a> {
 
     /// The estimated milliseconds of the unchanged run, if it fits.
     fn own_time(&self) -> Result<Option<f64>, Failure> {
-        let searcher = self.search(&self.plan.target)?;
-        let search = searcher.search();
+        let search = self.search(&self.plan.target)?;
         match search.fits(self.config).map_err(Failure::machine)? {
             true => {
                 let found = search.found(Vec::new(), self.config.clone()).map_err(Failure::machine)?;
@@ -269,8 +268,32 @@ impl<'a> Advisor<'a> {
         }
     }
 
-    fn search<'s>(&'s self, target: &'s Target) -> Result<Searcher<'s>, Failure> {
-        Ok(Searcher { advisor: self, target, machine: self.machine(target)? })
+    fn search<'s>(&'s self, target: &'s Target) -> Result<Search<'s>, Failure> {
+        Ok(Search {
+            target,
+            rates: &self.rates,
+            machine: self.machine(target)?,
+            own: self.config,
+            may_split: self.may_split(),
+            top: usize::from(self.args.top.max(self.args.verify.unwrap_or(1))),
+        })
+    }
+
+    /// The best run without one of its keys, with as many micro-batches.
+    fn without(&self, best: &Found, key: usize) -> Result<Option<Found>, Failure> {
+        let keys = [&best.keys[..key], &best.keys[key + 1..]].concat();
+        let trial = self.expanded(vec![keys])?.into_iter().next();
+        let number = best.config.strategy.accumulate;
+        trial.map_or(Ok(None), |trial| self.with_number(trial, number))
+    }
+
+    /// A run with another number of micro-batches, if it is valid.
+    fn with_number(&self, Trial { keys, config }: Trial, number: usize) -> Result<Option<Found>, Failure> {
+        if number > 1 && config.strategy.update == Update::InBackward {
+            return Ok(None);
+        }
+        let search = self.search(&self.plan.target)?;
+        search.found(keys, with_micro_batches(&config, number)).map_err(Failure::machine)
     }
 }
 
@@ -280,36 +303,4 @@ fn is_set(args: &Args, key: &str) -> bool {
         .settings()
         .iter()
         .any(|setting| setting.split('=').next().is_some_and(|name| name.trim() == key))
-}
-
-/// A search on one target.
-struct Searcher<'s> {
-    advisor: &'s Advisor<'s>,
-    target: &'s Target,
-    machine: Option<Machine>,
-}
-
-impl Searcher<'_> {
-    fn search(&self) -> Search<'_> {
-        Search {
-            target: self.target,
-            rates: &self.advisor.rates,
-            machine: self.machine.as_ref(),
-            own: self.advisor.config,
-            may_split: self.advisor.may_split(),
-            top: usize::from(self.advisor.args.top.max(self.advisor.args.verify.unwrap_or(1))),
-        }
-    }
-
-    /// A run without one of its keys, with as many micro-batches.
-    fn without(&self, best: &Found, key: usize) -> Result<Option<Found>, Failure> {
-        let keys = [&best.keys[..key], &best.keys[key + 1..]].concat();
-        let Some(trial) = self.advisor.expanded(vec![keys])?.into_iter().next() else { return Ok(None) };
-        let number = best.config.strategy.accumulate;
-        if number > 1 && trial.config.strategy.update == Update::InBackward {
-            return Ok(None);
-        }
-        let config = with_micro_batches(&trial.config, number);
-        self.search().found(trial.keys, config).map_err(Failure::machine)
-    }
 }

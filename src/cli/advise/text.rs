@@ -83,7 +83,6 @@ pub(super) fn settings(found: &Found, advisor: &Advisor<'_>) -> String {
 
 /// What each key of the best run buys and costs.
 pub(super) fn keys(advisor: &Advisor<'_>, best: &Found, width: usize) -> Result<String, Failure> {
-    let searcher = advisor.search(&advisor.plan.target)?;
     let mut lines = vec![["", "each key of 1", "memory", "time"].map(str::to_owned)];
     let mut results = vec![String::new()];
     let mut add = |setting: String, without: Option<Found>, result: &str| {
@@ -101,17 +100,12 @@ pub(super) fn keys(advisor: &Advisor<'_>, best: &Found, width: usize) -> Result<
         results.push(result.to_owned());
     };
     for (index, key) in best.keys.iter().enumerate() {
-        add(key.setting(), searcher.without(best, index)?, key.result);
+        add(key.setting(), advisor.without(best, index)?, key.result);
     }
-    let number = best.config.strategy.accumulate;
-    if number != advisor.config.strategy.accumulate {
-        let config = with_micro_batches(&best.config, advisor.config.strategy.accumulate);
-        let is_valid = config.strategy.update == Update::AfterBackward || config.strategy.accumulate == 1;
-        let without = match is_valid {
-            true => searcher.search().found(best.keys.clone(), config).map_err(Failure::machine)?,
-            false => None,
-        };
-        add(format!("accumulate = {number}"), without, "equal up to rounding");
+    let (number, own) = (best.config.strategy.accumulate, advisor.config.strategy.accumulate);
+    if number != own {
+        let trial = Trial { keys: best.keys.clone(), config: best.config.clone() };
+        add(format!("accumulate = {number}"), advisor.with_number(trial, own)?, "equal up to rounding");
     }
     if lines.len() == 1 {
         return Ok(String::new());
@@ -135,7 +129,7 @@ pub(super) fn alternatives(
     let mut sentences = Vec::new();
     if advisor.plan.target.memory.0 < u64::MAX {
         let (target, bytes) = advisor.larger_target();
-        let more = advisor.search(&target)?.search().run(timed).map_err(Failure::machine)?;
+        let more = advisor.search(&target)?.run(timed).map_err(Failure::machine)?;
         let faster = more.found.first().filter(|more| more.token_ms() < 0.995 * best.token_ms());
         sentences.push(match faster {
             Some(more) => format!(
@@ -148,7 +142,7 @@ pub(super) fn alternatives(
         });
     }
     let machine = advisor.machine(&advisor.plan.target)?;
-    let sufficient = sufficient_memory(&best.config, &advisor.plan.target, machine.as_ref());
+    let sufficient = sufficient_memory(&best.config, &advisor.plan.target, machine);
     if let Some(sufficient) = sufficient.map_err(Failure::machine)? {
         let is_card = advisor.plan.target.kind == DeviceKind::Cuda;
         let card = if is_card { smallest_card(advisor, best)? } else { None };
@@ -176,10 +170,7 @@ fn smallest_card(advisor: &Advisor<'_>, best: &Found) -> Result<Option<&'static 
             true => torch_machine(&target, advisor.plan.keys).is_some(),
             false => !target.is_too_old(),
         };
-        let searcher = if is_predicted { Some(advisor.search(&target)?) } else { None };
-        if let Some(searcher) = searcher
-            && searcher.search().fits(&best.config).map_err(Failure::machine)?
-        {
+        if is_predicted && advisor.search(&target)?.fits(&best.config).map_err(Failure::machine)? {
             return Ok(Some(card));
         }
     }
@@ -188,20 +179,20 @@ fn smallest_card(advisor: &Advisor<'_>, best: &Found) -> Result<Option<&'static 
 
 /// The combination that needs the least memory, if none fits.
 pub(super) fn nothing(advisor: &Advisor<'_>, trials: &[Trial], width: usize) -> Result<String, Failure> {
-    let searcher = advisor.search(&advisor.plan.target)?;
+    let search = advisor.search(&advisor.plan.target)?;
     let smallest = base::parallel::map(trials.iter().collect(), |trial: &Trial| {
         let number = match trial.config.strategy.update {
             Update::AfterBackward if advisor.may_split() => trial.config.train.batch_size,
             _ => trial.config.strategy.accumulate,
         };
-        searcher.search().found(trial.keys.clone(), with_micro_batches(&trial.config, number))
+        search.found(trial.keys.clone(), with_micro_batches(&trial.config, number))
     });
     let smallest = smallest.into_iter().collect::<Result<Vec<_>, _>>().map_err(Failure::machine)?;
     let Some(smallest) = smallest.into_iter().flatten().min_by_key(|found| (found.peak, found.keys.len()))
     else {
         return Ok("\nNo combination has a prediction and a time.\n".to_owned());
     };
-    let sufficient = sufficient_memory(&smallest.config, &advisor.plan.target, searcher.machine.as_ref());
+    let sufficient = sufficient_memory(&smallest.config, &advisor.plan.target, search.machine);
     let sufficient = sufficient.map_err(Failure::machine)?.unwrap_or(smallest.peak);
     let text = format!(
         "\nNo combination fits {}. The least, {}, is needed with {}.\n",

@@ -47,12 +47,12 @@ pub(super) fn best<'f>(
     let mut order: Vec<(usize, f64)> =
         names.iter().enumerate().filter_map(|(index, name)| Some((index, measured(name)?))).collect();
     // Estimated milliseconds of a step and of a token have the same ratio as measured ones.
-    let by_token = |(index, ms): &(usize, f64)| ms * found[*index].token_ms() / found[*index].step_ms;
+    let per_token = |index: usize| found[index].token_ms() / found[index].step_ms;
+    let by_token = |(index, ms): &(usize, f64)| ms * per_token(*index);
     order.sort_by(|one, other| by_token(one).total_cmp(&by_token(other)));
     if order.is_empty() {
         return Err(Failure::machine("no run was measured"));
     }
-    let per_token = |index: usize| found[index].token_ms() / found[index].step_ms;
     let first = rounds(&names[0]);
     let is_faster = |index: usize| {
         let own = rounds(&names[index]);

@@ -190,7 +190,7 @@ impl<'a> Candidates<'a> {
             Decider::Runner => None,
             Decider::Pytorch => Some(torch_machine(&self.plan.target, self.plan.keys)?),
         };
-        sufficient_memory(candidate.config, &self.plan.target, machine.as_ref()).ok()?
+        sufficient_memory(candidate.config, &self.plan.target, machine).ok()?
     }
 
     /// The combinations in the tables.

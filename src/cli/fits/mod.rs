@@ -114,8 +114,13 @@ struct Planned {
 
 impl Planned {
     fn of(args: &Args, subject: &Subject, target: Option<&Path>) -> Result<Planned, Failure> {
-        let is_too_old = match target {
-            Some(target) => target::find(target)?.target.is_too_old(),
+        let described = target.map(target::find).transpose()?;
+        let is_too_old = match &described {
+            Some(described) => {
+                // Fails for this program's memory of a card on which it does not run.
+                framework::shown_for(&described.target, args.framework.framework(), Framework::Runner)?;
+                described.target.is_too_old()
+            }
             None => false,
         };
         let catalogue = catalogue(!is_too_old);
@@ -181,7 +186,6 @@ fn plan(
     // Both programs' figures are shown. With PyTorch's alone, a plan would also search for sufficient limits.
     let framework = |_: &_, _| Ok(Framework::Runner);
     let (purpose, targets) = (Purpose::Predict, target.as_slice());
-    framework_of(args, target)?;
     check(&experiment)?;
     let inputs = args.machine.plan(vec![experiment], purpose, &args.out, targets, &framework, |_| false)?;
     inputs.into_iter().next().ok_or_else(|| Failure::machine("there is no target"))
@@ -199,11 +203,4 @@ fn check(experiment: &Experiment) -> Result<(), Failure> {
         true => Err(Failure::input("`fits` is for runs that train\n = help: use `runner plan`")),
         false => Ok(()),
     }
-}
-
-/// Fails if this program's memory is asked for on a card on which it does not run.
-fn framework_of(args: &Args, target: Option<&Path>) -> Result<(), Failure> {
-    let Some(target) = target else { return Ok(()) };
-    let described = target::find(target)?;
-    framework::shown_for(&described.target, args.framework.framework(), Framework::Runner).map(drop)
 }

@@ -154,11 +154,11 @@ fn compute_loss(
 ) -> Output {
     let output = torch.with_autocast(autocast, || model.forward(torch, batch.inputs(), Some(count), trains));
     // ConvertOutputsToFp32
-    let Output { loss, mut logits } = output;
-    if autocast.is_some() {
-        let converted = logits.as_ref().map(|logits| functions::cast(torch, logits, DType::F32));
-        logits = converted;
-    }
+    let Output { loss, logits } = output;
+    let logits = logits.map(|logits| match autocast {
+        Some(_) => functions::cast(torch, &logits, DType::F32),
+        None => logits,
+    });
     // loss *= num_processes
     Output { loss: functions::scale_in_place(torch, &loss), logits }
 }
