@@ -136,6 +136,12 @@ fn tolerance_limits_the_changes() {
     }
     let storage = text("storage");
     assert!(storage.contains("params = \"bf16\"") && !storage.contains("lora"), "{storage}");
+    // Faster, though the unchanged run fits.
+    let roomy = stdout(&dir, &["advise", "a.toml", "--target", "a10g", "--same", "precision"]);
+    assert!(
+        roomy.contains("plain fits as it is") && best(&roomy).join(" ").contains("precision = \"bf16\""),
+        "{roomy}"
+    );
     // LoRA with two bases, or none.
     assert_eq!(combinations(&text("any")), 3 * combinations(&storage));
 }
