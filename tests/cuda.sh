@@ -183,12 +183,14 @@ sweep() {
 }
 
 # The digest of the CUDA device and its reference: kernels, launches, the CPU's kernels, operations, emulator, tests,
-# toolchain. Other crates are device-independent and tested on the CPU device; `known.rs` has the data sheets of cards.
+# toolchain, versions of the crates that the device uses. Other crates are device-independent and tested on the CPU
+# device; `known.rs` has the data sheets of cards.
 digest() {
     {
         rustc --version
         "${CXX:-g++}" -dumpfullversion
-        git ls-files -z -co --exclude-standard -- Cargo.lock src/device ':!src/device/known.rs' src/ops tests/emulator tests/cuda tests/cuda.sh |
+        cargo tree --locked --package device --edges normal,build --prefix none | sed 's/ (.*//' | LC_ALL=C sort -u
+        git ls-files -z -co --exclude-standard -- src/device ':!src/device/known.rs' src/ops tests/emulator tests/cuda tests/cuda.sh |
             LC_ALL=C sort -z | xargs -0 sha256sum
     } | sha256sum | cut -d' ' -f1
 }
