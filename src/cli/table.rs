@@ -21,6 +21,9 @@ pub(super) struct TableArgs {
     /// Table columns to show, in this order, such as memory,speed,loss
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = column)]
     columns: Option<Vec<String>>,
+    /// Show what each key of a strategy contributes, from the rows of [sweep.ablate]
+    #[arg(long, conflicts_with_all = ["by", "columns", "sort"])]
+    ladder: bool,
 }
 
 /// Names of columns in CSV files, and those of the same figures in tables.
@@ -79,6 +82,7 @@ impl TableArgs {
             width: terminal::width(),
             caution: None,
             pytorch: None,
+            ladder: self.ladder,
         }
     }
 

@@ -12,6 +12,7 @@ mod entry;
 mod figures;
 mod group;
 mod heading;
+mod ladder;
 mod legend;
 mod numbers;
 mod rounds;
@@ -57,6 +58,8 @@ pub struct Options {
     pub caution: Option<String>,
     /// Whose memory the rows hold, if not this program's: `PyTorch 2.15`.
     pub pytorch: Option<String>,
+    /// Show the contribution of each key of ablated strategies instead of the strategies.
+    pub ladder: bool,
 }
 
 /// The order of the rows within a group.
@@ -99,6 +102,12 @@ pub enum CompareError {
     UnknownColumn { name: String, known: String },
     #[error("the two tables have no run in common\n = help: rows are matched by strategy and swept keys")]
     NothingInCommon,
+    #[error(
+        "`{experiment}` has no rows of an ablation\n = help: add [sweep.ablate] with the `strategy` whose keys to compare"
+    )]
+    NoAblation { experiment: String },
+    #[error("the contributions of keys are shown as a table or as Markdown, for one machine")]
+    NoLadder,
     #[error("the speeds of {name} cannot be compared: the devices are {} and {}", devices[0], devices[1])]
     OtherDevice { name: String, devices: [String; 2] },
 }
@@ -228,8 +237,8 @@ pub fn column_names() -> Vec<&'static str> {
 }
 
 /// Checks the options against planned rows, before any row is measured.
-pub fn check(rows: &[Row], options: &Options) -> Result<(), CompareError> {
-    each_experiment(rows, options, Basis::Predicted).map(|_| ())
+pub fn check(rows: &[Row], options: &Options, format: Format) -> Result<(), CompareError> {
+    render_planned(rows, options, format).map(|_| ())
 }
 
 fn find_columns(names: &[String]) -> Result<Vec<&'static TableColumn>, CompareError> {
@@ -244,12 +253,12 @@ fn find_columns(names: &[String]) -> Result<Vec<&'static TableColumn>, CompareEr
 
 /// Compares rows of one or more experiments, with one table per experiment.
 pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<Styled, CompareError> {
-    format_all(&each_experiment(rows, options, Basis::Measured)?, format)
+    format_all(&each_experiment(rows, options, Basis::Measured)?, options, format)
 }
 
 /// The same for planned rows: predicted memory, no measured speed.
 pub fn render_planned(rows: &[Row], options: &Options, format: Format) -> Result<Styled, CompareError> {
-    format_all(&each_experiment(rows, options, Basis::Predicted)?, format)
+    format_all(&each_experiment(rows, options, Basis::Predicted)?, options, format)
 }
 
 /// Planned rows of the same experiments for several machines, each with its name: tables have a group of columns for
@@ -262,6 +271,9 @@ pub fn render_side_by_side(
     options: &Options,
     format: Format,
 ) -> Result<Styled, CompareError> {
+    if options.ladder {
+        return Err(CompareError::NoLadder);
+    }
     if matches!(format, Format::Csv | Format::Json) {
         let rows: Vec<Row> = machines.iter().flat_map(|(_, rows)| rows.clone()).collect();
         return render_planned(&rows, options, format);
@@ -297,19 +309,28 @@ pub fn render_side_by_side(
     Ok(out)
 }
 
-fn format_all(comparisons: &[Comparison], format: Format) -> Result<Styled, CompareError> {
+fn format_all(comparisons: &[Comparison], options: &Options, format: Format) -> Result<Styled, CompareError> {
+    let table = |comparison: &Comparison| match options.ladder {
+        true => ladder::table(comparison),
+        false => Ok(comparison.table()),
+    };
+    let markdown = |comparison: &Comparison| match options.ladder {
+        true => ladder::markdown(comparison),
+        false => Ok(comparison.markdown()),
+    };
     Ok(match format {
         Format::Table => {
             let mut out = Styled::default();
             for (at, comparison) in comparisons.iter().enumerate() {
                 (0..2 * usize::from(at > 0)).for_each(|_| out.blank());
-                out.lines.extend(comparison.table().lines);
+                out.lines.extend(table(comparison)?.lines);
             }
             out
         }
         Format::Markdown => {
-            comparisons.iter().map(Comparison::markdown).collect::<Vec<_>>().join("\n\n").into()
+            comparisons.iter().map(markdown).collect::<Result<Vec<_>, _>>()?.join("\n\n").into()
         }
+        Format::Csv | Format::Json if options.ladder => return Err(CompareError::NoLadder),
         Format::Csv => figures::csv(comparisons).into(),
         Format::Json => figures::json(comparisons).into(),
     })

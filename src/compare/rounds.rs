@@ -49,13 +49,24 @@ impl Rounds {
         self.figures.iter().map(|((_, repeat), _)| *repeat).max().unwrap_or(0)
     }
 
-    /// The ratios to `other`, one per round that has both.
-    pub(super) fn ratios(&self, other: &Rounds) -> Vec<f64> {
+    /// The values of both in each round that has both.
+    fn paired<'a>(&'a self, other: &'a Rounds) -> impl Iterator<Item = (&'a Round, f64, f64)> {
         let same_round = |round: &Round| {
             let at = other.figures.partition_point(|(theirs, _)| theirs < round);
             other.figures.get(at).filter(|(theirs, _)| theirs == round)
         };
-        self.figures.iter().filter_map(|(round, value)| Some(value / same_round(round)?.1)).collect()
+        self.figures.iter().filter_map(move |(round, value)| Some((round, *value, same_round(round)?.1)))
+    }
+
+    /// The ratios to `other`, one per round that has both.
+    pub(super) fn ratios(&self, other: &Rounds) -> Vec<f64> {
+        self.paired(other).map(|(_, own, other)| own / other).collect()
+    }
+
+    /// The products with `other`, one per round that has both.
+    pub(super) fn products(&self, other: &Rounds) -> Rounds {
+        let figures = self.paired(other).map(|(round, own, other)| (round.clone(), own * other)).collect();
+        Rounds { figures, looks: self.looks.max(other.looks) }
     }
 
     /// The ratio to `other` by paired rounds. Without a common round: the ratio of the medians, of unknown confidence.

@@ -246,7 +246,7 @@ fn points(document: &Document<'_>) -> Result<Points, Vec<Problem>> {
     let mut validities: BTreeMap<&str, StrategyValidity> = BTreeMap::new();
     for sweep_point in sweep_points(document, &variants)? {
         let variant = &variants[sweep_point.variant];
-        let validity = validities.entry(&variant.strategy.name).or_default();
+        let validity = validities.entry(variant.strategy.name_in_file()).or_default();
         points.push(point(document, variant, &sweep_point, validity));
     }
     let never_valid = validities.into_iter().filter(|(_, validity)| !validity.is_valid);
@@ -289,7 +289,7 @@ fn point(
         reason
     });
     let axes = sweep_point.values.iter().chain(&variant.values).map(|value| named(value)).collect();
-    let source = StrategySource { strategy: variant.strategy.name.clone(), recompute };
+    let source = StrategySource { strategy: variant.strategy.name_in_file().to_owned(), recompute };
     Point { strategy: variant.label.clone(), axes, config, without, unread, unneeded, source }
 }
 

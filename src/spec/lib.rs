@@ -10,6 +10,7 @@ mod reader;
 mod schema;
 
 pub use data::{Documents, PaddedLengths};
+pub use experiment::ablation::AblationLabel;
 pub use experiment::document::{Document, Resolved};
 pub use experiment::load::ExperimentInput;
 pub use experiment::strategies::combinations;
@@ -22,6 +23,7 @@ pub use reader::other_files::{OtherFile, OtherKind, Wanted, other_file};
 pub use reader::paths::Environment;
 pub use reader::source::{Sources, Span};
 pub use reader::tree::Table;
+pub use schema::ablation::{Ablation, AblationRows};
 pub use schema::collect::{Collect, CollectedIn, CollectedOutput};
 pub use schema::data::*;
 pub use schema::memory::{MemoryKey, ProgramKey};

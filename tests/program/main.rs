@@ -1,5 +1,6 @@
 //! Integration tests: the program from the command line, and its crates together.
 
+mod ablation;
 mod advise;
 mod against;
 mod bad_input;

@@ -93,7 +93,7 @@ fn compared(sweep: &Sweep, filter: &Filter, rows: Vec<Row>) -> Vec<Row> {
 pub(super) fn check(table: &TableArgs, plans: &[Plan]) -> Result<(), Failure> {
     for plan in plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::planned_row(plan, run, 1)).collect();
-        compare::check(&rows, &table.options(None)).map_err(Failure::input)?;
+        compare::check(&rows, &table.options(None), table.format).map_err(Failure::input)?;
     }
     Ok(())
 }

@@ -46,6 +46,10 @@ impl TableView<'_> {
         bytes.map(|bytes| self.unit.show(bytes))
     }
 
+    pub(super) fn unit(&self) -> Unit {
+        self.unit
+    }
+
     /// Whether reserved bytes differ from live ones in any cell.
     pub(super) fn shows_reserved(&self) -> bool {
         self.any(|entry| entry.reserved.is_some() && self.bytes(entry.reserved) != self.bytes(entry.memory))

@@ -107,7 +107,10 @@ impl<'a> Document<'a> {
         let written = written::read(&reader, &merged);
         let written = reader.finish(written)?;
         let name = experiment_name(file, &written);
-        let strategies = inherit(&written.strategies)?;
+        let mut strategies = inherit(&written.strategies)?;
+        if let Some(ablation) = &written.sweep.ablation {
+            strategies = ablation.expand(strategies)?;
+        }
         check_point_count(&strategies, &written.sweep)?;
         distinct_labels(&strategies)?;
         let baseline = baseline(&written, &strategies);
@@ -213,7 +216,8 @@ impl<'a> Document<'a> {
                 );
             }
         }
-        for strategy in &self.strategies {
+        // The rows of an ablation have no other keys than their strategy.
+        for strategy in self.strategies.iter().filter(|strategy| strategy.part_of.is_none()) {
             let labels = strategy.labels();
             let own = strategy.settings.iter().map(StrategyKey::set);
             for own in own.chain(strategy.axes.iter().map(StrategyKey::swept)) {

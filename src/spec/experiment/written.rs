@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use glob::Pattern;
 
+use super::ablation::WrittenAblation;
 use crate::reader::declare::KeyTable;
 use crate::reader::error::Problem;
 use crate::reader::keys::{Keys, Reader};
@@ -44,6 +45,8 @@ pub struct WrittenStrategy {
     /// Its own keys and the keys of `set`.
     pub settings: Vec<Setting>,
     pub axes: Vec<Axis>,
+    /// The strategy of the file that this row of its ablation has some keys of.
+    pub(crate) part_of: Option<String>,
 }
 
 /// The values that one key takes in a sweep: at least one, all different.
@@ -62,6 +65,7 @@ pub struct Sweep {
     pub zip: Vec<Vec<Axis>>,
     pub include: Vec<Case>,
     pub exclude: Vec<Case>,
+    pub(crate) ablation: Option<WrittenAblation>,
 }
 
 /// A pattern for points of a sweep: strategies that match, and values of keys.
@@ -165,7 +169,7 @@ fn strategy(reader: &Reader<'_>, entry: &TableEntry) -> Option<WrittenStrategy> 
         None => Vec::new(),
     };
     keys.finish();
-    Some(WrittenStrategy { name: name.clone(), span: *span, extends, settings, axes })
+    Some(WrittenStrategy { name: name.clone(), span: *span, extends, settings, axes, part_of: None })
 }
 
 fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a TableEntry>, name: &str) -> Option<&'a Table> {
@@ -217,8 +221,15 @@ fn sweep<'a>(reader: &'a Reader<'a>, mut keys: Keys<'a>) -> Sweep {
         tables(reader, keys.entry("zip"), "zip").into_iter().map(|(at, t)| zip(reader, at, t)).collect();
     let include = cases(reader, keys.entry("include"), "include");
     let exclude = cases(reader, keys.entry("exclude"), "exclude");
+    let span = keys.entry("ablate").map(|entry| entry.key_span);
+    let ablation =
+        keys.table("ablate", "sweep.ablate", "[sweep.ablate]").zip(span).map(|(mut keys, span)| {
+            let ablation = WrittenAblation::read(&mut keys, span);
+            keys.finish();
+            ablation
+        });
     keys.finish();
-    Sweep { grid, zip, include, exclude }
+    Sweep { grid, zip, include, exclude, ablation }
 }
 
 /// The tables of `[[sweep.NAME]]`.
@@ -396,6 +407,13 @@ impl Sweep {
     /// All axes, in the order of the file.
     pub fn axes(&self) -> impl Iterator<Item = &Axis> {
         self.grid.iter().chain(self.zip.iter().flatten())
+    }
+}
+
+impl WrittenStrategy {
+    /// The strategy's name in the file.
+    pub fn name_in_file(&self) -> &str {
+        self.part_of.as_ref().unwrap_or(&self.name)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Hints for unknown keys: a typing error, a key of another table, or the name of another tool.
 
+use super::ablation::Ablation;
 use super::data::Data;
 use super::key::{Key, is_experiment_key};
 use super::model::Model;
@@ -250,7 +251,8 @@ fn tables_with_keys() -> impl Iterator<Item = (String, Vec<&'static str>)> {
         ("measure", &["repeats"]),
         ("target", &["memory", "host_memory", "link"]),
         ("plan", PLAN_KEYS),
-        ("sweep", &["grid", "zip", "include", "exclude"]),
+        ("sweep", &["grid", "zip", "include", "exclude", "ablate"]),
+        ("sweep.ablate", Ablation::KEYS),
     ];
     let tables = tables.into_iter().map(|(table, keys)| (table.to_owned(), keys.to_vec()));
     let choices = variants::<Model>().chain(variants::<Data>());

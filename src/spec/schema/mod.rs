@@ -1,5 +1,6 @@
 //! The keys of experiment and target files, the rules between them, and the configurations that they resolve to.
 
+pub(crate) mod ablation;
 pub(crate) mod collect;
 pub(crate) mod data;
 pub(crate) mod hints;

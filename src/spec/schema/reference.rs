@@ -1,5 +1,6 @@
 //! The reference of keys, from their declarations.
 
+use super::ablation::Ablation;
 use super::data::Data;
 use super::model::Model;
 use super::resolved::{Evaluation, Measure, Train};
@@ -29,6 +30,7 @@ pub fn key_reference() -> Vec<KeyReference> {
     list("measure", vec![repeats::reference()], &mut all);
     list("plan", plan::reference(), &mut all);
     list("strategies.NAME", Strategy::reference(), &mut all);
+    list("sweep.ablate", Ablation::reference(), &mut all);
     all
 }
 
