@@ -74,6 +74,10 @@ fn build(comparison: &Comparison) -> Result<(Table, Vec<String>), CompareError> 
                 headings.push((lines.len(), title.to_owned()));
                 lines.extend(section);
             }
+            // A prediction has all figures of a run that does not fit, except whether it would.
+            if comparison.basis == Basis::Predicted {
+                lines.iter_mut().filter(|line| line.bytes.is_some()).for_each(|line| line.note.clear());
+            }
         }
     }
     if lines.is_empty() {
@@ -111,8 +115,8 @@ fn build(comparison: &Comparison) -> Result<(Table, Vec<String>), CompareError> 
         (has("est xtime"), "est xtime: ratio of the estimated step times (roofline)"),
     ];
     let legend = legend.into_iter().filter(|(occurs, _)| *occurs).map(|(_, text)| text.to_owned()).collect();
-    let line = |Contribution { key, note, .. }: Contribution| TableLine {
-        mark: if note.is_empty() { String::new() } else { "-".to_owned() },
+    let line = |Contribution { key, bytes, note, .. }: Contribution| TableLine {
+        mark: if bytes.is_some() { String::new() } else { "-".to_owned() },
         name: key,
         note,
     };
@@ -166,7 +170,9 @@ impl<'a> Ablated<'a> {
             let estimate = entry.and_then(|entry| entry.row.estimated_step_ms);
             let estimate = estimate.filter(|_| comparison.basis == Basis::Predicted);
             let estimate = estimate.map(|ms| format!("est {} ms", milliseconds(ms)));
-            let known: Vec<String> = [memory, speed, estimate].into_iter().flatten().collect();
+            let is_oom = entry.is_some_and(|entry| entry.status == Status::Oom);
+            let oom = is_oom.then(|| "OOM".to_owned());
+            let known: Vec<String> = [memory, speed, estimate, oom].into_iter().flatten().collect();
             if known.is_empty() { "no result".to_owned() } else { known.join(", ") }
         };
         let (none, all) = (figures(self.only(&[])), figures(self.all));
