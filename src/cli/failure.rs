@@ -30,14 +30,20 @@ impl ExitStatus {
     }
 }
 
-impl From<ExitStatus> for ExitCode {
-    fn from(status: ExitStatus) -> ExitCode {
-        ExitCode::from(match status {
+impl ExitStatus {
+    pub(super) fn code(self) -> u8 {
+        match self {
             ExitStatus::Complete => 0,
             ExitStatus::Failed => 1,
             ExitStatus::WrongInput => 2,
             ExitStatus::Interrupted => 130,
-        })
+        }
+    }
+}
+
+impl From<ExitStatus> for ExitCode {
+    fn from(status: ExitStatus) -> ExitCode {
+        ExitCode::from(status.code())
     }
 }
 

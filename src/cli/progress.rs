@@ -1,4 +1,4 @@
-//! A sweep's progress: two lines on a terminal, one line per run elsewhere.
+//! A sweep's progress: on a terminal the current run and the table so far, elsewhere one line per run.
 //!
 //! Lines are drawn only when a child reports, which it does between steps: periodic redrawing would disturb the step that is
 //! being timed.
@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::fitted::fitted;
 use super::output::{is_quiet, mention, visible};
+use super::terminal;
 use base::units::Bytes;
+use compare::Styled;
 use execute::Message;
 use results::{Row, Status};
 
@@ -18,7 +21,6 @@ const RATE: u8 = 5;
 
 pub(super) struct Progress {
     bars: Option<Bars>,
-    label: String,
     begun: Instant,
     /// Runs that had a result before this sweep.
     before: usize,
@@ -32,7 +34,12 @@ pub(super) struct Progress {
 struct Bars {
     all: MultiProgress,
     sweep: ProgressBar,
+    /// The current run.
     run: ProgressBar,
+    /// Its last report.
+    news: ProgressBar,
+    /// The table so far.
+    table: ProgressBar,
 }
 
 impl Bars {
@@ -43,9 +50,13 @@ impl Bars {
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE));
         let sweep = all.add(ProgressBar::new((before + jobs) as u64).with_position(before as u64));
         sweep.set_style(style("{bar:30} {pos} of {len} runs{msg}"));
-        let run = all.add(ProgressBar::new_spinner());
-        run.set_style(style("{wide_msg}"));
-        Bars { all, sweep, run }
+        let line = |template: &str| {
+            let line = all.add(ProgressBar::new_spinner());
+            line.set_style(style(template));
+            line
+        };
+        let (run, news, table) = (line("{wide_msg}"), line("  {wide_msg}"), line("{msg}"));
+        Bars { all, sweep, run, news, table }
     }
 }
 
@@ -56,45 +67,65 @@ impl Progress {
         if before > 0 && bars.is_none() {
             mention(&format!("{before} of {} runs have a result already", before + jobs));
         }
-        Progress { bars, label: String::new(), begun: Instant::now(), before, ended: 0, jobs }
+        Progress { bars, begun: Instant::now(), before, ended: 0, jobs }
     }
 
     /// Shows that a run starts.
-    pub(super) fn begin(&mut self, label: &str) {
-        self.label = label.to_string();
+    pub(super) fn begin(&self, label: &str) {
         if let Some(bars) = &self.bars {
-            bars.run.set_message(visible(&format!("{label}  starting")).into_owned());
+            bars.run.set_message(visible(label).into_owned());
+            bars.news.set_message("starting");
         }
     }
 
+    /// The number of the current run, and of all.
+    pub(super) fn position(&self) -> (usize, usize) {
+        (self.before + self.ended + 1, self.before + self.jobs)
+    }
+
     /// Shows a run's report.
-    pub(super) fn message(&mut self, message: &Message) {
+    pub(super) fn message(&self, message: &Message) {
         if let (Some(bars), Some(news)) = (&self.bars, news(message)) {
-            bars.run.set_message(visible(&format!("{}  {news}", self.label)).into_owned());
+            bars.news.set_message(visible(&news).into_owned());
         }
     }
 
     /// Shows a run's outcome.
     pub(super) fn end(&mut self, label: &str, outcome: &str) {
+        let (number, all) = self.position();
         self.ended += 1;
-        let number = self.before + self.ended;
-        let text = format!("[{number}/{}] {label}: {outcome}", self.before + self.jobs);
+        let text = format!("[{number}/{all}] {label}: {outcome}");
         match &self.bars {
             None => mention(&text),
             Some(bars) => {
+                let text = fitted(&visible(&text), terminal::error_width().unwrap_or(compare::WIDTH));
                 // A write error is ignored: the table has the outcome.
-                let _ = bars.all.println(visible(&text));
+                let _ = bars.all.println(text);
                 bars.sweep.set_message(self.left().map(|left| format!(", {left} left")).unwrap_or_default());
                 bars.sweep.set_position(number as u64);
             }
         }
     }
 
+    /// Shows the table so far on a terminal, which `table` returns for its width. As many lines as the terminal has room for.
+    pub(super) fn table(&self, table: impl FnOnce(Option<usize>) -> Styled) {
+        let Some(bars) = &self.bars else { return };
+        // The lines above it: the last outcome, the bar and the run.
+        const OTHERS: usize = 6;
+        let Styled { lines } = table(terminal::error_width());
+        let text = |(tone, line): &(_, String)| {
+            let line = visible(line);
+            if terminal::errors_have_colours() { terminal::coloured(*tone, &line) } else { line.into_owned() }
+        };
+        let lines = lines.iter().map(text).collect();
+        let text = cut(lines, terminal::error_height().saturating_sub(OTHERS)).join("\n");
+        bars.table.set_message(text);
+    }
+
     /// Clears the bars.
     pub(super) fn finish(self) {
-        if let Some(bars) = &self.bars {
-            bars.run.finish_and_clear();
-            bars.sweep.finish_and_clear();
+        if let Some(Bars { sweep, run, news, table, .. }) = &self.bars {
+            [table, news, run, sweep].into_iter().for_each(ProgressBar::finish_and_clear);
         }
     }
 
@@ -106,14 +137,29 @@ impl Progress {
     }
 }
 
+/// At most this number of lines, the first of which is blank.
+fn cut(mut lines: Vec<String>, most: usize) -> Vec<String> {
+    if most < 4 {
+        return Vec::new();
+    }
+    lines.insert(0, String::new());
+    if lines.len() > most {
+        let more = lines.len() - (most - 1);
+        lines.truncate(most - 1);
+        lines.push(format!("  and {more} more"));
+    }
+    lines
+}
+
 fn news(message: &Message) -> Option<String> {
     Some(match message {
         Message::Started { device, .. } => format!("on {device}"),
         Message::Phase { name } => name.clone(),
-        Message::Step { step, steps, loss, samples_per_s, tokens_per_s, peak_bytes, .. } => {
+        Message::Step { step, steps, loss, samples_per_s, tokens_per_s, live_bytes, peak_bytes, .. } => {
             let loss = loss.map_or("not finite".to_string(), |loss| format!("{loss:.3}"));
             let speed = speed(*tokens_per_s, Some(*samples_per_s)).unwrap_or_default();
-            format!("step {step}/{steps}  loss {loss}  {speed}  {}", Bytes(*peak_bytes))
+            let (live, peak) = (Bytes(*live_bytes), Bytes(*peak_bytes));
+            format!("step {step}/{steps}  loss {loss}  {speed}  live {live}, peak {peak}")
         }
         Message::Evaluation { loss, .. } => match loss {
             Some(loss) => format!("evaluation loss {loss:.3}"),
@@ -190,6 +236,14 @@ mod tests {
     }
 
     #[test]
+    fn table_is_cut_to_the_terminal() {
+        let lines = |count: usize| (1..=count).map(|line| line.to_string()).collect::<Vec<_>>();
+        assert_eq!(cut(lines(3), 4), ["", "1", "2", "3"]);
+        assert_eq!(cut(lines(5), 4), ["", "1", "2", "  and 3 more"]);
+        assert!(cut(lines(5), 3).is_empty());
+    }
+
+    #[test]
     fn a_step_is_one_line() {
         let step = |tokens_per_s| Message::Step {
             step: 5,
@@ -198,10 +252,14 @@ mod tests {
             loss: Some(3.2126),
             samples_per_s: 203.7,
             tokens_per_s,
+            live_bytes: 3 << 20,
             peak_bytes: 7 << 30,
         };
-        let expected = "step 5/23  loss 3.213  52.1k tok/s  7.00 GiB";
+        let expected = "step 5/23  loss 3.213  52.1k tok/s  live 3.00 MiB, peak 7.00 GiB";
         assert_eq!(news(&step(Some(52_140.0))).unwrap(), expected);
-        assert_eq!(news(&step(None)).unwrap(), "step 5/23  loss 3.213  204 smp/s  7.00 GiB");
+        assert_eq!(
+            news(&step(None)).unwrap(),
+            "step 5/23  loss 3.213  204 smp/s  live 3.00 MiB, peak 7.00 GiB"
+        );
     }
 }

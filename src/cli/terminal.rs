@@ -24,6 +24,11 @@ pub(super) fn error_width() -> Option<usize> {
     width_of(&Term::stderr()).map(|width| width.max(LEAST_WIDTH))
 }
 
+/// The lines of the terminal of standard error; 0 if it is none.
+pub(super) fn error_height() -> usize {
+    Term::stderr().size_checked().map_or(0, |(lines, _)| usize::from(lines))
+}
+
 fn width_of(term: &Term) -> Option<usize> {
     let (_, columns) = term.is_term().then(|| term.size_checked())??;
     Some(usize::from(columns).min(WIDEST)).filter(|columns| *columns > 0)

@@ -202,6 +202,11 @@ impl Comparison {
         out
     }
 
+    /// The rows of the table with their titles, without heading, legend and verdict.
+    pub fn rows(&self) -> Styled {
+        Styled { lines: columns::table(self).layout(self.width).lines }
+    }
+
     /// The same as GitHub Markdown, without shortened names.
     pub fn markdown(&self) -> String {
         let mut out =

@@ -219,8 +219,9 @@ impl Trainer<'_> {
                 let usage = engine.ledger().usage(Pool::Device);
                 let counted = step >= warmup_steps;
                 step += 1;
-                logs.steps.step(step, &timed, volume, usage.live.total())?;
-                self.report_step(step, &timed, volume, counted, usage.step_peak());
+                let memory = (usage.live.total(), usage.step_peak());
+                logs.steps.step(step, &timed, volume, memory.0)?;
+                self.report_step(step, &timed, volume, counted, memory);
                 if counted {
                     times.step_ms.push(timed.ms);
                     times.step_tokens.extend(volume.tokens);
@@ -377,7 +378,14 @@ impl Trainer<'_> {
         Volume::of_step(self.config, self.sample, step)
     }
 
-    fn report_step(&mut self, step: usize, done: &TimedStep, volume: Volume, timed: bool, peak_bytes: u64) {
+    fn report_step(
+        &mut self,
+        step: usize,
+        done: &TimedStep,
+        volume: Volume,
+        timed: bool,
+        (live_bytes, peak_bytes): (u64, u64),
+    ) {
         self.reporter.send(&Message::Step {
             step,
             steps: self.run_schedule.steps,
@@ -385,6 +393,7 @@ impl Trainer<'_> {
             loss: finite(done.loss),
             samples_per_s: volume.samples_per_s(done.ms),
             tokens_per_s: volume.tokens_per_s(done.ms),
+            live_bytes,
             peak_bytes,
         });
     }

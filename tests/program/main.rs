@@ -15,6 +15,7 @@ mod documented_output;
 mod documents;
 mod dump;
 mod evaluation_cycle;
+mod events;
 mod expansion;
 mod export;
 mod external_reading;

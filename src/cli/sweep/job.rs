@@ -38,10 +38,13 @@ pub(super) fn execute(
     let Sweep { plan, store, name, .. } = sweep;
     let run = &plan.runs[job.run];
     let label = report::repeat_label(plan, run, job.repeat);
+    let events = args.events();
     progress.begin(&label);
+    events.run(plan, run, job.repeat, progress.position())?;
     if let Some(row) = store.finished(&run.id, job.repeat).map_err(Failure::machine)? {
         // Another sweep has committed it since this one began.
         progress.end(&label, &progress::outcome(&row));
+        events.result(&row)?;
         return Ok(row.status);
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
@@ -53,7 +56,8 @@ pub(super) fn execute(
         command.arg("--without-rates");
     }
     let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
-        progress.message(&message)
+        events.message(&message);
+        progress.message(&message);
     });
     let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);
     let planned = Row { sweep: name.clone(), ..results::planned_row(plan, run, job.repeat) };
@@ -63,6 +67,7 @@ pub(super) fn execute(
         row = store.finished(&run.id, job.repeat).map_err(Failure::machine)?.unwrap_or(row);
     }
     progress.end(&label, &progress::outcome(&row));
+    events.result(&row)?;
     Ok(row.status)
 }
 

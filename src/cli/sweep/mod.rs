@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod dump;
+mod events;
 mod free_memory;
 mod job;
 mod others;
@@ -27,6 +28,7 @@ use super::output::note;
 use super::progress::Progress;
 use super::table::TableArgs;
 use super::target;
+use events::Events;
 use execute::DumpContents;
 use job::Job;
 use plan::{Plan, Purpose};
@@ -59,6 +61,9 @@ pub(super) struct Args {
     /// Print the runs without executing them
     #[arg(long)]
     dry_run: bool,
+    /// Print events for programs instead of tables: one JSON object per line
+    #[arg(long, conflicts_with_all = ["dry_run", "dump", "save", "format", "ladder", "by", "sort", "columns"])]
+    json: bool,
     /// Time limit of a run, such as 90s or 10m
     #[arg(long, value_name = "DURATION", value_parser = timeout::parse)]
     timeout: Option<Duration>,
@@ -73,6 +78,17 @@ pub(super) struct Args {
     /// Only to explain why there is none
     #[arg(long, hide = true)]
     target: Option<PathBuf>,
+}
+
+impl Args {
+    fn events(&self) -> Events {
+        Events { requested: self.json }
+    }
+
+    /// Whether standard output is for programs.
+    fn is_for_programs(&self) -> bool {
+        self.json || self.table.is_for_programs()
+    }
 }
 
 /// An experiment being swept: its plan and the store of its results.
@@ -134,7 +150,7 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
             "--only needs a fixed number of repeats, not `measure.repeats = { until = ... }`: add --repeats N",
         ));
     }
-    super::report::devices(&inputs, args.table.is_for_programs());
+    super::report::devices(&inputs, args.is_for_programs());
     if args.dry_run {
         return dry_run::show(&args, inputs.plans);
     }
@@ -153,6 +169,7 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
         // Find unreadable results and an unwritable table before anything is trained.
         report::rebuild(sweep).map_err(Failure::input)?;
     }
+    args.events().sweep(&sweeps)?;
     let interrupted = signals.finish_gracefully();
     let (mut ended, mut before, mut all) = (Vec::new(), 0, 0);
     for stage in 0.. {
@@ -166,11 +183,12 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
     }
     for sweep in &mut sweeps {
         sweep.store.clean();
-        report::comparison(sweep, &args.filter, &args.table)?;
+        report::comparison(sweep, &args)?;
     }
     // Of its own, now.
     let mut told = tell_doubts(&sweeps, &[], told);
-    let mut status = report::outcome(&ended, before, all);
+    let (done, mut status) = report::outcome(&ended, before, all);
+    args.events().end(done, all, status.code())?;
     for mut dumps in dumps {
         if status == ExitStatus::Interrupted {
             break;
@@ -221,7 +239,8 @@ fn work(
         }
         let sweep = &mut sweeps[job.sweep];
         let status = job::execute(sweep, job, args, interrupted, &mut progress)?;
-        report::rebuild(sweep).map_err(Failure::machine)?;
+        let table = report::rebuild(sweep).map_err(Failure::machine)?;
+        progress.table(|width| table.so_far(sweep, args, width));
         ended.push(status);
     }
     progress.finish();

@@ -4,12 +4,13 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::{Sweep, others};
+use super::{Args, Sweep, others};
 use crate::chance;
 use crate::failure::{ExitStatus, Failure};
 use crate::filter::Filter;
 use crate::output::{self, mention, note, say};
 use crate::table::{self, TableArgs};
+use compare::{Comparison, Options, Styled};
 use plan::{Label, Plan, PlannedRun};
 use results::csv::{self, CsvError};
 use results::{Row, Status, Store, StoreError};
@@ -37,6 +38,15 @@ pub(super) struct Table {
     kept: usize,
     /// Results that its table does not hold.
     others: Vec<Row>,
+}
+
+impl Table {
+    /// The lines of the comparison of the selected rows.
+    pub(super) fn so_far(self, sweep: &Sweep, args: &Args, width: Option<usize>) -> Styled {
+        let rows = compared(sweep, &args.filter, self.rows);
+        let options = Options { width, ..args.table.options(None) };
+        Comparison::new(&rows, &options).map(|comparison| comparison.rows()).unwrap_or_default()
+    }
 }
 
 /// Writes the table of every row of the experiment, so that a later failure loses nothing, and beside it that of other results
@@ -99,12 +109,12 @@ pub(super) fn check(table: &TableArgs, plans: &[Plan]) -> Result<(), Failure> {
 }
 
 /// Prints the comparison of the selected runs, and the path of the whole table.
-pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -> Result<(), Failure> {
+pub(super) fn comparison(sweep: &mut Sweep, args: &Args) -> Result<(), Failure> {
     let Table { rows, kept, others } = rebuild(sweep).map_err(Failure::machine)?;
-    let rows = compared(sweep, filter, rows);
-    if !rows.is_empty() {
-        let options = args.options(None);
-        let table = compare::render(&rows, &options, args.format).map_err(Failure::machine)?;
+    let rows = compared(sweep, &args.filter, rows);
+    if !rows.is_empty() && !args.json {
+        let options = args.table.options(None);
+        let table = compare::render(&rows, &options, args.table.format).map_err(Failure::machine)?;
         if !args.is_for_programs() {
             output::print("\n")?;
         }
@@ -133,11 +143,11 @@ pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -
     Ok(())
 }
 
-/// Reports the remaining of `all` runs, of which `before` had a result at the start, and returns the exit status. Each run's own
-/// outcome was reported when it ended.
-pub(super) fn outcome(ended: &[Status], before: usize, all: usize) -> ExitStatus {
+/// Reports the remaining of `all` runs, of which `before` had a result at the start. Returns the number of runs with a result, and
+/// the exit status. Each run's own outcome was reported when it ended.
+pub(super) fn outcome(ended: &[Status], before: usize, all: usize) -> (usize, ExitStatus) {
     let done = before + ended.iter().filter(|status| status.is_final()).count();
-    if before + ended.len() < all || ended.contains(&Status::Interrupted) {
+    let status = if before + ended.len() < all || ended.contains(&Status::Interrupted) {
         note(&format!("interrupted: {done} of {all} runs are done; repeat the command to continue"));
         ExitStatus::Interrupted
     } else if done < all {
@@ -145,5 +155,6 @@ pub(super) fn outcome(ended: &[Status], before: usize, all: usize) -> ExitStatus
         ExitStatus::Failed
     } else {
         ExitStatus::Complete
-    }
+    };
+    (done, status)
 }

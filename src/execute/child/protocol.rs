@@ -10,9 +10,9 @@ use crate::metrics::Outcome;
 /// The exit code of a child that ended with its parent: that of an interrupted program.
 const INTERRUPTED: i32 = 130;
 
-/// A child's message.
+/// A child's message. All but `Finished` are also events of `sweep --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(tag = "event", rename_all = "snake_case")]
 pub enum Message {
     /// The device is open and the run begins.
     Started { device: String, steps: usize },
@@ -29,6 +29,8 @@ pub enum Message {
         samples_per_s: f64,
         /// `None` for models without tokens.
         tokens_per_s: Option<f64>,
+        /// Live device memory between this step and the next.
+        live_bytes: u64,
         /// Peak of live device memory in steps so far.
         peak_bytes: u64,
     },
@@ -132,6 +134,7 @@ mod tests {
                 loss: Some(f64::NAN),
                 samples_per_s: 2.5,
                 tokens_per_s: None,
+                live_bytes: 5,
                 peak_bytes: 7,
             },
             Message::Evaluation { step: 1, loss: Some(1.5) },
@@ -145,7 +148,7 @@ mod tests {
         let read: Vec<Message> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(read.len(), messages.len());
         assert_eq!(read[1], messages[1]);
-        assert!(matches!(read[2], Message::Step { loss: None, peak_bytes: 7, .. }));
+        assert!(matches!(read[2], Message::Step { loss: None, live_bytes: 5, peak_bytes: 7, .. }));
         assert_eq!(read[4], messages[4]);
     }
 }

@@ -174,8 +174,8 @@ impl Dump<'_> {
             self.done = step as u64;
             let volume = Volume::of_step(&self.run.config, &self.run.sample, step - 1);
             let usage = engine.ledger().usage(Pool::Device);
-            let (live, peak_bytes) = (usage.live.total(), usage.step_peak());
-            log.step(step, &done, volume, live)?;
+            let (live_bytes, peak_bytes) = (usage.live.total(), usage.step_peak());
+            log.step(step, &done, volume, live_bytes)?;
             if !done.loss.is_finite() {
                 outcome.set_diverged();
             }
@@ -186,6 +186,7 @@ impl Dump<'_> {
                 loss: finite(done.loss),
                 samples_per_s: volume.samples_per_s(done.ms),
                 tokens_per_s: volume.tokens_per_s(done.ms),
+                live_bytes,
                 peak_bytes,
             });
         }
