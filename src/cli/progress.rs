@@ -42,11 +42,12 @@ struct Bars {
     table: ProgressBar,
 }
 
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
 impl Bars {
     fn new(before: usize, jobs: usize) -> Bars {
-        let style = |template: &str| {
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
-        };
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE));
         let sweep = all.add(ProgressBar::new((before + jobs) as u64).with_position(before as u64));
         sweep.set_style(style("{bar:30} {pos} of {len} runs{msg}"));
@@ -134,6 +135,28 @@ impl Progress {
         let runs = self.jobs - self.ended;
         let mean = self.begun.elapsed() / u32::try_from(self.ended).ok().filter(|ended| *ended > 0)?;
         (runs > 0).then(|| about(mean.saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))))
+    }
+}
+
+/// Shows on a terminal that something takes time, until it is dropped.
+pub(super) struct Waiting(ProgressBar);
+
+impl Waiting {
+    pub(super) fn begin(what: String) -> Waiting {
+        let target = match is_quiet() {
+            true => ProgressDrawTarget::hidden(),
+            false => ProgressDrawTarget::stderr_with_hz(RATE),
+        };
+        let bar = ProgressBar::with_draw_target(None, target).with_message(what);
+        bar.set_style(style("{spinner} {msg}, {elapsed}"));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Waiting(bar)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -26,8 +26,8 @@ pub struct KnownCard {
     pub fp32: f64,
     /// `None`: the card computes no such products, and this program does not run on it.
     pub tf32: Option<f64>,
-    /// Also the fp16 rate.
-    pub bf16: Option<f64>,
+    /// Products of bf16 and of fp16; of fp16 alone on cards on which this program does not run. `None`: sums are in fp16.
+    pub half: Option<f64>,
 }
 
 /// By class and generation, largest first.
@@ -61,11 +61,11 @@ pub const KNOWN_CARDS: &[KnownCard] = &[
     card("rtx-3070-8gb", "NVIDIA GeForce RTX 3070", 7_819, "8.6", 448.0, [20.3, 20.3, 40.6]),
     card("rtx-3060-12gb", "NVIDIA GeForce RTX 3060 12GB", 11_906, "8.6", 360.0, [12.7, 12.7, 25.5]),
     card("rtx-3060-8gb", "NVIDIA GeForce RTX 3060 8GB", 7_819, "8.6", 240.0, [12.7, 12.7, 25.5]),
-    old_card("t4-16gb", "Tesla T4", 15_095, "7.5", 300.0, 8.1),
-    old_card("rtx-2080-ti-11gb", "NVIDIA GeForce RTX 2080 Ti", 10_825, "7.5", 616.0, 13.4),
-    old_card("v100-32gb", "Tesla V100-SXM2-32GB", 32_494, "7.0", 900.0, 15.7),
-    old_card("v100-16gb", "Tesla V100-SXM2-16GB", 16_160, "7.0", 900.0, 15.7),
-    old_card("p100-16gb", "Tesla P100-PCIE-16GB", 16_280, "6.0", 732.0, 9.3),
+    old_card("t4-16gb", "Tesla T4", 15_095, "7.5", 300.0, 8.1, Some(65.0)),
+    old_card("rtx-2080-ti-11gb", "NVIDIA GeForce RTX 2080 Ti", 10_825, "7.5", 616.0, 13.4, Some(53.8)),
+    old_card("v100-32gb", "Tesla V100-SXM2-32GB", 32_494, "7.0", 900.0, 15.7, Some(125.0)),
+    old_card("v100-16gb", "Tesla V100-SXM2-16GB", 16_160, "7.0", 900.0, 15.7, Some(125.0)),
+    old_card("p100-16gb", "Tesla P100-PCIE-16GB", 16_280, "6.0", 732.0, 9.3, None),
 ];
 
 const fn card(
@@ -74,10 +74,10 @@ const fn card(
     mib: u64,
     capability: &'static str,
     bandwidth: f64,
-    [fp32, tf32, bf16]: [f64; 3],
+    [fp32, tf32, half]: [f64; 3],
 ) -> KnownCard {
-    let (tf32, bf16) = (Some(tf32), Some(bf16));
-    KnownCard { word, name, memory: Bytes(mib << 20), capability, bandwidth, fp32, tf32, bf16 }
+    let (tf32, half) = (Some(tf32), Some(half));
+    KnownCard { word, name, memory: Bytes(mib << 20), capability, bandwidth, fp32, tf32, half }
 }
 
 /// A card before compute capability 8.0.
@@ -88,9 +88,9 @@ const fn old_card(
     capability: &'static str,
     bandwidth: f64,
     fp32: f64,
+    half: Option<f64>,
 ) -> KnownCard {
-    let (tf32, bf16) = (None, None);
-    KnownCard { word, name, memory: Bytes(mib << 20), capability, bandwidth, fp32, tf32, bf16 }
+    KnownCard { word, name, memory: Bytes(mib << 20), capability, bandwidth, fp32, tf32: None, half }
 }
 
 impl KnownCard {
@@ -192,20 +192,21 @@ mod tests {
     #[test]
     fn published_figures_are_consistent() {
         for card in KNOWN_CARDS {
-            let KnownCard { word, memory, bandwidth, fp32, tf32, bf16, .. } = *card;
+            let KnownCard { word, memory, bandwidth, fp32, tf32, half, .. } = *card;
             let size = word.rsplit('-').next().and_then(|size| size.strip_suffix("gb")).expect("a size");
             let size: f64 = size.parse().expect("a number");
             let found = memory.0 as f64;
             assert!(found <= size * 2f64.powi(30) && found >= size * 0.97e9, "{word}: {memory}");
             let (major, minor) = card.capability.split_once('.').expect("a version");
             let capability = cuda::Version { major: major.parse().unwrap(), minor: minor.parse().unwrap() };
-            match (tf32, bf16) {
-                (Some(tf32), Some(bf16)) => {
-                    assert!(fp32 <= tf32 && 1.9 * tf32 < bf16 && bf16 < 2.1 * tf32, "{word}: rates");
-                    assert!(capability >= cuda::OLDEST, "{word}: {capability}");
-                }
-                _ => assert!(capability < cuda::OLDEST, "{word}: {capability}"),
-            }
+            let is_consistent = match (tf32, half) {
+                (Some(tf32), Some(half)) => fp32 <= tf32 && 1.9 * tf32 < half && half < 2.1 * tf32,
+                // The first tensor cores.
+                (None, half) => half.is_some_and(|half| 3.9 * fp32 < half) == (capability.major == 7),
+                (Some(_), None) => false,
+            };
+            assert!(is_consistent, "{word}: rates");
+            assert_eq!(tf32.is_some(), capability >= cuda::OLDEST, "{word}: {capability}");
             assert_eq!(card.target().is_too_old(), capability < cuda::OLDEST, "{word}");
             assert!((200.0..=8000.0).contains(&bandwidth), "{word}: {bandwidth} GB/s");
             assert_eq!(KnownCard::find(word), Some(card), "{word} is listed once");

@@ -61,8 +61,8 @@ impl DeviceRates {
         let rates = [
             (f32, Some(card.fp32)),
             (Factors { tf32: true, ..f32 }, card.tf32),
-            (Factors::BF16, card.bf16),
-            (Factors { dtype: DType::F16, tf32: false }, card.bf16),
+            (Factors::BF16, card.half.filter(|_| !target.is_too_old())),
+            (Factors { dtype: DType::F16, tf32: false }, card.half),
         ];
         let known = |(factors, tera): (Factors, Option<f64>)| Some((factors, tera? * 1e12));
         Some(DeviceRates {

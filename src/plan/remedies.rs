@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use super::Compiler;
-use super::expand::{Experiment, Point, expand_all};
+use super::expand::{Base, expand_generated};
 use super::feasible::unknown_sizes;
+use super::search::tables;
 use base::parallel;
 use compile::Violation;
 use device::Target;
 use memory::{Prediction, RunSchedule, predict};
 use pytorch::Machine;
-use spec::{Collect, Environment, KeywordEnum as _, RunConfig};
+use spec::{Collect, Environment, ExperimentInput, KeywordEnum as _, RunConfig};
 
 /// One change of a strategy.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,14 +173,21 @@ impl ChangedKey {
     }
 }
 
-/// The changed keys for combinations: of each group, a combination has at most one. Micro-batches are not among them.
-pub fn changed_keys(config: &RunConfig, tolerance: Tolerance) -> Vec<Vec<ChangedKey>> {
+/// The changed keys for combinations: of each group, a combination has at most one. Micro-batches are not among them. Cards
+/// before compute capability 8.0 have fp16 units only.
+pub fn changed_keys(config: &RunConfig, tolerance: Tolerance, has_bf16: bool) -> Vec<Vec<ChangedKey>> {
     let mut groups: Vec<Vec<ChangedKey>> = Vec::new();
     for (key, value, result) in CHANGES.iter().chain(MORE_CHANGES).chain(LORA_CHANGES) {
-        if *key == "accumulate" || Tolerance::of(result) > tolerance {
+        // Parameters in fp16 alone lose their updates.
+        let is_unsuited = *key == "accumulate" || (*key == "params" && !has_bf16);
+        if is_unsuited || Tolerance::of(result) > tolerance {
             continue;
         }
-        let changed = ChangedKey { key, value: value(config), also: &[], result };
+        let mut value = value(config);
+        if !has_bf16 && ["precision", "lora"].contains(key) {
+            value = value.replace("bf16", "fp16");
+        }
+        let changed = ChangedKey { key, value, also: &[], result };
         let pure = (*key == "params").then(|| ChangedKey { also: PURE_BF16, ..changed.clone() });
         match groups.iter_mut().find(|group| group.iter().any(|other| other.key == *key)) {
             Some(group) => group.push(changed),
@@ -197,8 +205,8 @@ fn to_host(config: &RunConfig) -> String {
     })
 }
 
-/// The changes of one run of an experiment. `number` is the run's index. Each change acts as `--set
-/// strategies.NAME.KEY=VALUE`; invalid ones are skipped. `know` sets what is known of a run's data.
+/// The changes of one run of an experiment. `number` is the run's index. Invalid changes are skipped. `know` sets what is known of
+/// a run's data.
 pub fn changes(
     file: &Path,
     overrides: &[String],
@@ -206,32 +214,22 @@ pub fn changes(
     number: usize,
     know: &dyn Fn(&mut RunConfig),
 ) -> Vec<Change> {
-    let expanded = |overrides: &[String]| {
+    let changed = |keys: Vec<ChangedKey>| {
+        let (input, base) = (ExperimentInput::File(file), Base::Run(number));
+        let experiment = expand_generated(input, overrides, environment, base, &tables(&[keys], None));
         // A change that makes the run invalid is not a remedy.
-        expand_all(file, overrides, environment).ok()
-    };
-    let Some((now, experiment)) =
-        expanded(overrides).and_then(|experiment| Some((experiment.points.get(number)?.clone(), experiment)))
-    else {
-        return Vec::new();
-    };
-    let Ok(mut config) = now.config.clone() else { return Vec::new() };
-    know(&mut config);
-    let config = &config;
-    let strategy = &now.source.strategy;
-    let changed = |(key, value, result): &KeyChange| {
-        let value = value(config);
-        let change = format!("strategies.{strategy:?}.{key}={value}");
-        let with = [overrides, &[change]].concat();
-        let changed = expanded(&with)?;
-        let mut config = same_point(&experiment, changed, &now, number)?;
+        let mut config = experiment.ok()?.points.pop()?.config.ok()?;
         know(&mut config);
-        if unknown_sizes(&config).is_some() {
-            return None;
-        }
-        Some(Change { setting: format!("{key} = {value}"), result, config })
+        Some(config)
     };
-    CHANGES.iter().filter_map(changed).filter(|change| change.config != *config).collect()
+    let Some(own) = changed(Vec::new()) else { return Vec::new() };
+    let change = |(key, value, result): &KeyChange| {
+        let key = ChangedKey { key, value: value(&own), also: &[], result };
+        let config = changed(vec![key.clone()])?;
+        let is_remedy = config != own && unknown_sizes(&config).is_none();
+        is_remedy.then(|| Change { setting: key.setting(), result, config })
+    };
+    CHANGES.iter().filter_map(change).collect()
 }
 
 /// The changes that lower the peak of a run, the most effective first.
@@ -269,13 +267,6 @@ impl Remedy {
     pub fn peak(&self) -> u64 {
         self.prediction.device.steady_peak().live.total()
     }
-}
-
-/// The run at the same point of the changed experiment.
-fn same_point(before: &Experiment, after: Experiment, now: &Point, number: usize) -> Option<RunConfig> {
-    let is_alike = before.points.len() == after.points.len();
-    let point = after.points.into_iter().nth(number).filter(|_| is_alike)?;
-    (point.strategy == now.strategy && point.axes == now.axes).then_some(point.config.ok()?)
 }
 
 fn predicted(config: &RunConfig, target: &Target) -> Result<Prediction, Violation> {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::failure::{ExitStatus, Failure};
 use super::framework::FrameworkArgs;
 use super::inputs::{InputArgs, Inputs};
+use super::progress::Waiting;
 use super::run_selector::{NumberedRun, choose, is_named};
 use super::{estimates, export, framework, output, report, terminal, torch};
 use ::plan::{
@@ -93,8 +94,10 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         let left_out: Vec<String> = left_out.iter().map(ChangedKey::setting).collect();
         output::note(&format!("warning: too many combinations; not changed: {}", left_out.join(", ")));
     }
+    let waiting = Waiting::begin(format!("searching {} combinations", trials.len()));
     let timed = search.estimate(trials.clone()).map_err(Failure::machine)?;
     let results = search.run(&timed).map_err(Failure::machine)?;
+    drop(waiting);
     let width = terminal::text_width();
     output::print(&text::results(&advisor, &results, timed.len(), width)?)?;
     let Some(best) = results.found.first() else {
@@ -232,7 +235,7 @@ impl<'a> Advisor<'a> {
         groups.push(contexts.collect());
         let (mut undo, own) = (Vec::new(), self.expanded(vec![Vec::new()])?);
         let own = own.first().map_or(self.config, |trial| &trial.config).memory_key();
-        for group in changed_keys(self.config, self.tolerance()) {
+        for group in changed_keys(self.config, self.tolerance(), !self.plan.target.is_too_old()) {
             let mut kept = Vec::new();
             for key in group {
                 // A CPU's device and host pools are one memory.

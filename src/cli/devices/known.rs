@@ -5,7 +5,7 @@ use device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 use plan::ASSUMED_HOST;
 use spec::{HOST_THREADS, HostRates};
 
-const HEADINGS: [&str; 9] = ["target", "name", "memory", "cc", "GB/s", "link", "fp32", "tf32", "bf16"];
+const HEADINGS: [&str; 9] = ["target", "name", "memory", "cc", "GB/s", "link", "fp32", "tf32", "16 bit"];
 
 const NONE: &str = "-";
 
@@ -15,10 +15,10 @@ pub(super) fn text(width: usize) -> String {
     format!(
         "{}
 Nothing here was measured with this program. Memory is what drivers report; \
-         GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, fp16 as bf16. \
+         GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, bf16 and fp16 alike. \
          cc is the compute capability, link the peak rate to the host in GB/s per direction. Assumed are \
          a context of {ASSUMED_CONTEXT}, {host}, and for {assumed} the memory of {source}. Cards without a tf32 rate: \
-         PyTorch's memory only, since this program does not run on them. A part of a name suffices: `4070`.
+         PyTorch's memory only, since this program does not run on them, and fp16 without bf16. A part of a name suffices: `4070`.
 
     runner plan FILES... --target {word:<13}   without the card; several `--target` side by side
     runner devices --device cuda --target FILE    where it is: writes what is measured there
@@ -41,7 +41,7 @@ fn assumed_host() -> String {
 }
 
 fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
-    let KnownCard { word, name, memory, capability, bandwidth, fp32, tf32, bf16 } = card;
+    let KnownCard { word, name, memory, capability, bandwidth, fp32, tf32, half } = card;
     [
         (*word).to_owned(),
         (*name).to_owned(),
@@ -51,7 +51,7 @@ fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
         card.link().to_string(),
         fp32.to_string(),
         tf32.map_or_else(|| NONE.to_owned(), |rate| rate.to_string()),
-        bf16.map_or_else(|| NONE.to_owned(), |rate| rate.to_string()),
+        half.map_or_else(|| NONE.to_owned(), |rate| rate.to_string()),
     ]
 }
 

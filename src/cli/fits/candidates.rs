@@ -111,10 +111,8 @@ impl<'a> Candidates<'a> {
             let candidate = Candidate { combination, run, config, ours, torch, speed: None };
             let largest =
                 candidate.need(decider).and_then(|need| need.largest).filter(|largest| *largest > 0);
-            // PyTorch's paged states move to the card for the update, here they stay on the host. Cards on which this
-            // program does not run have no rates in 16 bits.
-            let is_alike = decider == Decider::Runner
-                || !(config.strategy.offload.optimizer || plan.target.is_too_old());
+            // PyTorch's paged states move to the card for the update, here they stay on the host.
+            let is_alike = decider == Decider::Runner || !config.strategy.offload.optimizer;
             let speed = largest
                 .filter(|_| is_alike)
                 .and_then(|largest| rates.tokens_per_s(config, largest, &plan.target));

@@ -69,6 +69,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         let stated = HostRates { link: args.link, ..HostRates::default() };
         let rates = estimates::rates(&planned.inputs.plans, &args.out, stated, planned.inputs.host);
         let rates = rates.into_iter().next().unwrap_or_default();
+        if plan.target.is_too_old() && !is_covered(&planned.inputs) {
+            let reason = planned.inputs.runs().find_map(|run| run.torch.as_ref()?.as_ref().err());
+            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            return Err(Failure::input(format!("nothing is predicted for {}{reason}", plan.target.name)));
+        }
         let decider = match args.framework.framework() {
             Some(Framework::Pytorch) | None if is_covered(&planned.inputs) => Decider::Pytorch,
             _ => Decider::Runner,
