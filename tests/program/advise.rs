@@ -142,6 +142,9 @@ fn tolerance_limits_the_changes() {
         roomy.contains("plain fits as it is") && best(&roomy).join(" ").contains("precision = \"bf16\""),
         "{roomy}"
     );
+    // A card without bf16.
+    let old = stdout(&dir, &["advise", "a.toml", "--target", "t4", "--same", "storage"]);
+    assert!(best(&old).join(" ").contains("precision = \"fp16\"") && !old.contains("params"), "{old}");
     // LoRA with two bases, or none.
     assert_eq!(combinations(&text("any")), 3 * combinations(&storage));
 }

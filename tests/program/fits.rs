@@ -121,6 +121,7 @@ fn wrong_arguments_are_refused() {
             &["fits", "gpt2", "--target", "t4", "--target", "a10g", "--write", "x.toml"],
             "write an experiment for each",
         ),
+        (&["fits", "gpt2", "--target", "p100-16gb"], "for which PyTorch 2.15 has no code"),
         (&["fits", "gpt2", "--set", "train.batch_size=0"], "must be a whole number"),
         (&["fits", "gpt2", "--set", "measure.what=inference"], "is for runs that train"),
     ] {
