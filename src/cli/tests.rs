@@ -208,7 +208,7 @@ fn targets() {
     read_mutated("targets", &seeds, &["target.toml"], |text| {
         fs::write(&file, text).unwrap();
         let target = read_target(&file).map_err(told)?.target;
-        Ok(output::visible(&super::report::device(&target, None)).into_owned())
+        Ok(output::visible(&super::messages::device(&target, None)).into_owned())
     });
 }
 

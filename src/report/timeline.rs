@@ -1,0 +1,269 @@
+//! The timeline of a step from a run's `memory.csv`: measured live bytes by role at each operation, and the values that
+//! they consist of.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::run_files::Reader;
+use device::{ByRole, Role};
+
+/// The most operations and values of a timeline; larger steps have none.
+const MOST_OPERATIONS: usize = 20_000;
+/// Layers are joined to at most this number of ranges.
+const MOST_LAYERS: usize = 10;
+
+/// The operations of one optimizer step, in the order of the program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Timeline {
+    /// Distinct texts: `backward of blocks.3.mlp: linear-weight-gradient`.
+    pub(crate) texts: Vec<String>,
+    /// By operation: the index of its text, and its executions per step.
+    pub(crate) operations: Vec<(usize, u64)>,
+    /// The roles that have bytes.
+    pub(crate) roles: Vec<RoleBytes>,
+    /// Names of layers, or of ranges of layers.
+    pub(crate) layers: Vec<String>,
+    /// In the order of their allocation.
+    pub(crate) values: Vec<Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct RoleBytes {
+    pub(crate) name: &'static str,
+    pub(crate) color: usize,
+    /// By operation.
+    pub(crate) bytes: Vec<u64>,
+}
+
+/// A value and its lifetime.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Value {
+    pub(crate) name: String,
+    /// Index in the timeline's roles.
+    pub(crate) role: usize,
+    /// Index in the timeline's layers.
+    pub(crate) layer: usize,
+    pub(crate) bytes: u64,
+    /// The first and the last operation during which it is live.
+    pub(crate) first: usize,
+    pub(crate) last: usize,
+}
+
+impl Timeline {
+    /// The most live bytes at any operation.
+    pub(crate) fn peak(&self) -> u64 {
+        let total = |at: usize| self.roles.iter().map(|role| role.bytes[at]).sum();
+        (0..self.operations.len()).map(total).max().unwrap_or(0)
+    }
+}
+
+/// A line of `memory.csv`.
+struct Line {
+    section: String,
+    phase: String,
+    scope: String,
+    operation: String,
+    value: String,
+    times_per_step: u64,
+    live: ByRole,
+}
+
+/// `None` if a column is missing, as in files of older versions, if no step was recorded, or if the step is too large.
+pub(crate) fn read(mut reader: Reader) -> Result<Option<Timeline>, csv::Error> {
+    let header = reader.headers()?.clone();
+    let at = |name: &str| header.iter().position(|column| column == name);
+    let fixed = ["section", "phase", "scope", "operation", "value", "times_per_step"].map(at);
+    let [Some(section), Some(phase), Some(scope), Some(operation), Some(value), Some(times)] = fixed else {
+        return Ok(None);
+    };
+    let roles: Vec<(Role, usize)> =
+        Role::ALL.into_iter().filter_map(|role| Some((role, at(&role.column())?))).collect();
+    let mut lines = Vec::new();
+    for record in reader.records() {
+        let record = record?;
+        let text = |at: usize| record.get(at).unwrap_or_default().to_owned();
+        let number = |at: usize| record.get(at).and_then(|cell| cell.parse::<u64>().ok()).unwrap_or(0);
+        let mut live = ByRole::default();
+        roles.iter().for_each(|(role, at)| live[*role] = number(*at));
+        lines.push(Line {
+            section: text(section),
+            phase: text(phase),
+            scope: text(scope),
+            operation: text(operation),
+            value: text(value),
+            times_per_step: number(times),
+            live,
+        });
+    }
+    Ok(Some(of(&lines)).filter(|timeline| (1..=MOST_OPERATIONS).contains(&timeline.operations.len())))
+}
+
+/// A value whose lifetime is being read.
+struct Known {
+    name: String,
+    role: Role,
+    bytes: u64,
+    first: usize,
+    last: Option<usize>,
+}
+
+/// A line holds the live bytes after its last execution. Allocations and frees change them by the bytes of their values.
+fn of(lines: &[Line]) -> Timeline {
+    let is_start = |line: &&Line| line.section == "start";
+    let is_evaluation = |line: &&Line| line.section.starts_with("evaluation");
+    let is_step = |line: &&Line| !is_start(line) && !is_evaluation(line);
+    // Instructions of the first iteration, such as lazy initialisation, run before the recorded steps.
+    let is_first = |line: &Line| line.times_per_step == 0;
+    let mut values: Vec<Known> = Vec::new();
+    let mut live: HashMap<&str, usize> = HashMap::new();
+    let mut before_step = ByRole::default();
+    let early =
+        lines.iter().filter(is_start).chain(lines.iter().filter(is_step).filter(|line| is_first(line)));
+    for line in early {
+        if line.operation == "allocate" {
+            // Between two of these lines, the first step also changed activations and inputs.
+            let grown = LASTING.into_iter().find(|role| line.live[*role] > before_step[*role]);
+            let grown =
+                grown.or_else(|| Role::ALL.into_iter().find(|role| line.live[*role] > before_step[*role]));
+            if let Some(role) = grown {
+                let bytes = line.live[role] - before_step[role];
+                live.insert(&line.value, values.len());
+                values.push(Known { name: line.value.clone(), role, bytes, first: 0, last: None });
+            }
+        } else if line.operation == "free" {
+            live.remove(line.value.as_str()).into_iter().for_each(|at| values[at].bytes = 0);
+        }
+        before_step = line.live;
+    }
+    let step: Vec<&Line> = lines.iter().filter(is_step).filter(|line| !is_first(line)).collect();
+    // A step begins with the bytes that the previous one left.
+    let mut before = step.last().map_or_else(ByRole::default, |line| line.live);
+    let mut operations: Vec<&Line> = Vec::new();
+    for line in &step {
+        let now = operations.len();
+        let changed = |by: fn(u64, u64) -> Option<u64>| {
+            // The remainders of a cache's blocks change beside the value.
+            let roles = Role::ALL.into_iter().filter(|role| *role != Role::Rounding);
+            let change = |role: Role| by(line.live[role], before[role]).map(|bytes| (role, bytes));
+            roles.filter_map(change).find(|(_, bytes)| *bytes > 0)
+        };
+        match line.operation.as_str() {
+            "allocate" => {
+                if let Some((role, bytes)) = changed(|after, before| after.checked_sub(before)) {
+                    live.insert(&line.value, values.len());
+                    values.push(Known { name: line.value.clone(), role, bytes, first: now, last: None });
+                }
+            }
+            "free" => {
+                let freed = changed(|after, before| before.checked_sub(after));
+                match (live.remove(line.value.as_str()), freed, now.checked_sub(1)) {
+                    (Some(at), _, Some(last)) => values[at].last = Some(last),
+                    // Freed before the first operation.
+                    (Some(at), _, None) => values[at].bytes = 0,
+                    // Allocated at the end of the step before.
+                    (None, Some((role, bytes)), Some(last)) => {
+                        values.push(Known {
+                            name: line.value.clone(),
+                            role,
+                            bytes,
+                            first: 0,
+                            last: Some(last),
+                        });
+                    }
+                    (None, ..) => {}
+                }
+            }
+            "wait" | "leak" | "empty cache" => {}
+            _ => operations.push(line),
+        }
+        before = line.live;
+    }
+    let end = operations.len().saturating_sub(1);
+    values.retain(|value| value.bytes > 0 && value.first <= value.last.unwrap_or(end));
+    finish(&operations, &values, end)
+}
+
+/// Roles whose bytes only first iterations change before the second step.
+const LASTING: [Role; 4] = [Role::Parameter, Role::Cast, Role::MasterWeight, Role::Optimizer];
+
+fn finish(operations: &[&Line], values: &[Known], end: usize) -> Timeline {
+    let mut timeline = Timeline::default();
+    let mut texts: HashMap<String, usize> = HashMap::new();
+    for line in operations {
+        let text = format!("{} of {}: {}", line.phase, line.scope, line.operation);
+        let next = texts.len();
+        let index = *texts.entry(text.clone()).or_insert(next);
+        if index == next {
+            timeline.texts.push(text);
+        }
+        timeline.operations.push((index, line.times_per_step));
+    }
+    let used = |role: &Role| operations.iter().any(|line| line.live[*role] > 0);
+    let roles: Vec<Role> = Role::ALL.into_iter().filter(used).collect();
+    let bytes = |role: Role| operations.iter().map(|line| line.live[role]).collect();
+    timeline.roles = roles
+        .iter()
+        .map(|role| RoleBytes { name: role.name(), color: *role as usize, bytes: bytes(*role) })
+        .collect();
+    let names: Vec<&str> = values.iter().map(|value| layer(&value.name)).collect();
+    let (layers, ranges) = ranges(&names);
+    timeline.layers = layers;
+    let value = |(at, value): (usize, &Known)| {
+        Some(Value {
+            name: value.name.clone(),
+            role: roles.iter().position(|role| *role == value.role)?,
+            layer: ranges[at],
+            bytes: value.bytes,
+            first: value.first,
+            last: value.last.unwrap_or(end),
+        })
+    };
+    timeline.values = values.iter().enumerate().filter_map(value).collect();
+    timeline
+}
+
+/// `blocks.3` of `blocks.3.mlp.hidden`, `embedding` of `embedding.table`.
+fn layer(name: &str) -> &str {
+    let mut dots = name.match_indices('.').map(|(at, _)| at);
+    let (first, second) = (dots.next(), dots.next());
+    let is_numbered = first.is_some_and(|at| name[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
+    match first {
+        Some(_) if is_numbered => &name[..second.unwrap_or(name.len())],
+        Some(at) => &name[..at],
+        None => name,
+    }
+}
+
+/// Names of the layers, successive numbered ones joined to ranges if there are many, and each value's index of them.
+fn ranges(of_values: &[&str]) -> (Vec<String>, Vec<usize>) {
+    let mut seen = HashSet::new();
+    let mut distinct: Vec<&str> = of_values.iter().copied().filter(|name| seen.insert(*name)).collect();
+    let split = |name: &str| {
+        let (stem, number) = name.rsplit_once('.')?;
+        Some((stem.to_owned(), number.parse::<u64>().ok()?))
+    };
+    distinct.sort_by_key(|name| split(name));
+    let (numbered, others): (Vec<&str>, Vec<&str>) =
+        distinct.into_iter().partition(|name| split(name).is_some());
+    // Layers beyond the last name of their own share one.
+    let own = others.len().min(MOST_LAYERS / 2);
+    let room = MOST_LAYERS - own - usize::from(own < others.len());
+    let size = numbered.len().div_ceil(room).max(1);
+    let mut layers: Vec<String> = others[..own].iter().map(|name| (*name).to_owned()).collect();
+    let mut index: HashMap<&str, usize> = others[..own].iter().copied().zip(0..).collect();
+    for range in numbered.chunks(size) {
+        index.extend(range.iter().map(|name| (*name, layers.len())));
+        let last = range.last().and_then(|last| last.rsplit_once('.')).filter(|_| range.len() > 1);
+        layers.push(match last {
+            Some((_, number)) => format!("{} to {number}", range[0]),
+            None => range[0].to_owned(),
+        });
+    }
+    if own < others.len() {
+        index.extend(others[own..].iter().map(|name| (*name, layers.len())));
+        layers.push("other layers".to_owned());
+    }
+    let indices = of_values.iter().map(|name| index[name]).collect();
+    (layers, indices)
+}
