@@ -3,9 +3,10 @@
 use serde::Serialize;
 
 /// Colours of series, distinct also for most colour-blind readers and on light and dark ground.
-pub(crate) const PALETTE: [&str; 10] = [
+/// The first ones are the roles', in their order.
+pub(crate) const PALETTE: [&str; 12] = [
     "#4269d0", "#97bbf5", "#6cc5b0", "#efb118", "#ff725c", "#3ca951", "#9498a0", "#a463f2", "#ff8ab7",
-    "#9c6b4e",
+    "#9c6b4e", "#7a8290", "#d9480f",
 ];
 
 #[derive(Clone, Debug, Serialize)]
@@ -42,7 +43,7 @@ pub(crate) struct Series {
     pub(crate) color: usize,
     /// Series of bars with the same stack add up; the bars of different stacks stand beside each other.
     pub(crate) stack: String,
-    /// Points of a scatter chart that are joined in steps: the Pareto front. Of lines: points without a line.
+    /// Points: joined in steps, as the Pareto front. Bars: outlined, as predictions. Lines: points without a line.
     pub(crate) special: bool,
     pub(crate) points: Vec<Point>,
 }

@@ -5,6 +5,7 @@ use crate::run_files::RunFiles;
 use base::units::Bytes;
 use compare::{Compared, ComparedRow, Unit};
 use device::Role;
+use results::Status;
 
 /// The most groups with charts, rows in a chart, and points on a line. Tables show everything.
 const MOST_GROUPS: usize = 50;
@@ -14,9 +15,9 @@ const MOST_LINES: usize = 16;
 const MOST_LINE_POINTS: usize = 400;
 
 /// The colours of what roles do not colour.
-const PREDICTED: usize = 6;
-const PYTORCH: usize = 4;
-/// Colours of lines, without the grey of predictions.
+const PREDICTED: usize = 10;
+const PYTORCH: usize = 11;
+/// Colours of lines.
 const LINES: [usize; 9] = [0, 4, 5, 3, 7, 2, 8, 9, 1];
 
 /// The rows of a point of the sweep.
@@ -71,12 +72,7 @@ pub(crate) fn speed(compared: &Compared, group: &Group<'_>) -> Chart {
     let (mut unmeasured, mut all) = (Vec::new(), 0);
     for (_, row) in &group.rows {
         let (Some(memory), Some(speed)) = (row.memory, row.speed) else {
-            let why = row.effects.split([':', ';']).next().unwrap_or_default();
-            unmeasured.push(if why.is_empty() {
-                row.label.clone()
-            } else {
-                format!("{} ({why})", row.label)
-            });
+            unmeasured.push(format!("{} ({})", row.label, why(row.row.status)));
             continue;
         };
         all += 1;
@@ -112,6 +108,18 @@ pub(crate) fn speed(compared: &Compared, group: &Group<'_>) -> Chart {
     }
 }
 
+fn why(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "not measured",
+        Status::Oom => "out of memory",
+        Status::Diverged => "diverged",
+        Status::Skipped => "skipped",
+        Status::Timeout => "timed out",
+        Status::Failed => "failed",
+        Status::Interrupted => "interrupted",
+    }
+}
+
 /// The peak by role, beside the predicted peak and PyTorch's.
 pub(crate) fn memory(group: &Group<'_>) -> Chart {
     let rows: Vec<&ComparedRow> =
@@ -142,6 +150,7 @@ pub(crate) fn memory(group: &Group<'_>) -> Chart {
     all.push(bar("measured, all roles", "measured", 0, &whole));
     all.push(bar("predicted", "predicted", PREDICTED, &|row| row.row.predicted_peak_bytes));
     all.push(bar("PyTorch, predicted", "PyTorch", PYTORCH, &|row| row.row.torch_peak_bytes));
+    all.iter_mut().for_each(|series| series.special = series.color >= PREDICTED);
     all.retain(|series| !series.points.is_empty());
     let ended = shown.iter().any(|row| row.row.oom_short_bytes.is_some());
     let ended = ended.then(|| {
@@ -167,10 +176,19 @@ pub(crate) fn memory(group: &Group<'_>) -> Chart {
 
 /// Training losses as lines, evaluation losses as points.
 pub(crate) fn losses(group: &Group<'_>, files: &[RunFiles]) -> Chart {
-    let with_losses: Vec<_> = group.rows.iter().filter(|(at, _)| !files[*at].losses.is_empty()).collect();
+    // Equal curves, as of runs that train bitwise equally, are one line.
+    let mut curves: Vec<(String, &RunFiles)> = Vec::new();
+    for (at, row) in group.rows.iter().filter(|(at, _)| !files[*at].losses.is_empty()) {
+        let own = &files[*at];
+        let is_equal = |known: &RunFiles| known.losses == own.losses && known.evaluations == own.evaluations;
+        match curves.iter_mut().find(|(_, known)| is_equal(known)) {
+            Some((label, _)) => *label = format!("{label} = {}", row.label),
+            None => curves.push((row.label.clone(), own)),
+        }
+    }
     let mut all = Vec::new();
     let mut thinner = false;
-    for (number, (at, row)) in with_losses.iter().take(MOST_LINES).enumerate() {
+    for (number, (label, of_run)) in curves.iter().take(MOST_LINES).enumerate() {
         let color = LINES[number % LINES.len()];
         let point = |(step, loss): (u64, f64)| Point { x: step as f64, y: loss, text: Vec::new() };
         let line = |name: String, losses: &[(u64, f64)], special| Series {
@@ -178,14 +196,16 @@ pub(crate) fn losses(group: &Group<'_>, files: &[RunFiles]) -> Chart {
             points: thinned(losses, MOST_LINE_POINTS).into_iter().map(point).collect(),
             ..series(&name, color)
         };
-        let RunFiles { losses, evaluations, .. } = &files[*at];
+        let RunFiles { losses, evaluations, .. } = of_run;
         thinner |= losses.len() > MOST_LINE_POINTS;
-        all.push(line(row.label.clone(), losses, false));
+        all.push(line(label.clone(), losses, false));
         if !evaluations.is_empty() {
-            all.push(line(format!("{}, evaluation", row.label), evaluations, true));
+            all.push(line(format!("{label}, evaluation"), evaluations, true));
         }
     }
-    let limited = first_of(with_losses.len().min(MOST_LINES), with_losses.len(), "runs with files");
+    let evaluated = all.iter().any(|series| series.special);
+    let evaluated = evaluated.then(|| "diamonds are losses of the evaluation split".to_owned());
+    let limited = first_of(curves.len().min(MOST_LINES), curves.len(), "curves");
     let thinner = thinner.then(|| format!("long curves have {MOST_LINE_POINTS} of their steps"));
     Chart {
         name: name("loss", group),
@@ -195,7 +215,7 @@ pub(crate) fn losses(group: &Group<'_>, files: &[RunFiles]) -> Chart {
         y: "loss".to_owned(),
         categories: Vec::new(),
         series: all,
-        note: note(limited.into_iter().chain(thinner)),
+        note: note(evaluated.into_iter().chain(limited).chain(thinner)),
     }
 }
 

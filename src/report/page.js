@@ -15,6 +15,9 @@ function element(name, attributes, ...children) {
   return made;
 }
 
+/** Text whose parts in backticks are code. */
+const prose = (text) => text.split("`").map((part, at, all) => (at % 2 && at < all.length - 1 ? element("code", {}, part) : part));
+
 const textOf = (cell) => (Array.isArray(cell) ? cell[0] : cell);
 const plural = (n, thing) => `${n.toLocaleString("en")} ${thing}${n === 1 ? "" : "s"}`;
 let ids = 0;
@@ -146,7 +149,7 @@ function heading(text) {
 }
 
 function verdict(sentences) {
-  const paragraphs = sentences.map((sentence, at) => element("p", { class: at === 0 ? "first" : "" }, sentence));
+  const paragraphs = sentences.map((sentence, at) => element("p", { class: at === 0 ? "first" : "" }, ...prose(sentence)));
   return element("section", { class: "verdict", "aria-label": "Verdict" }, element("h2", {}, "Verdict"), ...paragraphs);
 }
 
@@ -156,11 +159,11 @@ function experiment(one) {
     element("h1", {}, one.name),
     element("ul", { class: "facts" }, ...facts.map((fact) => element("li", {}, fact))));
   if (one.verdict.length) article.append(verdict(one.verdict));
-  article.append(...one.notes.map((note) => element("p", { class: "note" }, note)));
+  article.append(...one.notes.map((note) => element("p", { class: "note" }, ...prose(note))));
   const pair = [chartFigure(one.speed, "speed"), chartFigure(one.memory, "memory")].filter(Boolean);
   if (pair.length) article.append(element("div", { class: "pair" }, ...pair));
   article.append(heading("Comparison"), ...tableSection(one.comparison));
-  article.append(element("p", { class: "legend" }, one.legend.map((part) => `${part}.`).join(" ")));
+  article.append(element("p", { class: "legend" }, ...prose(one.legend.map((part) => `${part}.`).join(" "))));
   if (one.timelines.length) {
     article.append(heading("Timeline of a step"), element("p", { class: "lead" },
       "Live memory of the device during each operation of an optimizer step, as it was measured. Point at the plot, or focus it ",

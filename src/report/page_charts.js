@@ -72,7 +72,9 @@ const KINDS = {
     return {
       type: "bar",
       data: { labels: chart.categories, datasets: chart.series.map((series) => ({
-        label: series.name, stack: series.stack, backgroundColor: data.palette[series.color],
+        label: series.name, stack: series.stack, borderColor: data.palette[series.color], borderWidth: series.special ? 1.5 : 0,
+        // Predicted figures are outlined.
+        borderSkipped: false, backgroundColor: data.palette[series.color] + (series.special ? "30" : ""),
         data: series.points.map((point) => ({ x: point.x, y: chart.categories[point.y], text: point.text })),
       })) },
       options: {
@@ -86,14 +88,19 @@ const KINDS = {
   lines(chart) {
     return {
       type: "line",
-      data: { datasets: chart.series.map((series) => ({
+      data: { datasets: chart.series.map((series, at) => ({
         label: series.name, data: series.points, borderColor: data.palette[series.color], backgroundColor: data.palette[series.color],
-        showLine: !series.special, pointStyle: series.special ? "rectRot" : "circle", pointRadius: series.special ? 6 : 0, borderWidth: 2,
+        showLine: !series.special, pointStyle: series.special ? "rectRot" : "circle", pointRadius: series.special ? 6 : 0,
+        // The first curve is drawn last: those that nearly coincide stay visible below each other.
+        borderWidth: Math.min(8, 2 + 1.75 * chart.series.slice(0, at).filter((other) => !other.special).length),
       })) },
       options: {
         interaction: { mode: "nearest", axis: "x", intersect: false },
         scales: { x: { type: "linear", ...titled(chart.x) }, y: titled(chart.y) },
-        plugins: { tooltip: { callbacks: { title: (items) => items.slice(0, 1).map((item) => `step ${item.raw.x}`) } } },
+        plugins: {
+          legend: { labels: { filter: (item) => !chart.series[item.datasetIndex].special } },
+          tooltip: { callbacks: { title: (items) => items.slice(0, 1).map((item) => `step ${item.raw.x}`) } },
+        },
       },
     };
   },
@@ -126,7 +133,7 @@ function chartFigure(charts, kind) {
   function draw() {
     const chart = charts[shown];
     title.textContent = chart.title;
-    note.textContent = chart.note;
+    note.replaceChildren(...prose(chart.note));
     canvas.setAttribute("aria-label", described(chart));
     if (instance) instance.destroy();
     const stacks = new Set(chart.series.map((series) => series.stack)).size;
@@ -252,22 +259,27 @@ function timelineFigure(timelines) {
     const name = bytesText(peak).split(" ")[1];
     unit = { GiB: 2 ** 30, MiB: 2 ** 20, KiB: 2 ** 10, B: 1 }[name];
     title.textContent = `Live memory by ${by}: ${timeline.title}`;
-    note.textContent = timeline.note;
+    note.replaceChildren(...prose(timeline.note));
     const steps = timeline.operations.length;
     canvas.setAttribute("aria-label", `${title.textContent}. ${steps} operations, at most ${bytesText(peak)}. ` +
       "The left and right arrow keys select an operation, Page Up and Page Down ten at once.");
-    const points = (bytes) => [...bytes, bytes[steps - 1]].map((value, index) => ({ x: index, y: value / unit }));
+    // Live bytes stay until the next operation. The areas are between the sums of the groups.
+    const sums = timeline.operations.map(() => 0);
+    const points = (bytes) => bytes.flatMap((value, index) => {
+      const y = (sums[index] += value) / unit;
+      return [{ x: index, y }, { x: index + 1, y }];
+    });
     if (instance) instance.destroy();
     instance = new Chart(canvas, {
       type: "line",
-      data: { datasets: groups.map((group) => ({
-        label: group.name, data: points(group.bytes), backgroundColor: group.colour, borderWidth: 0, pointRadius: 0, stepped: "before", fill: "stack",
+      data: { datasets: groups.map((group, index) => ({
+        label: group.name, data: points(group.bytes), backgroundColor: group.colour, borderWidth: 0, pointRadius: 0, fill: index === 0 ? "origin" : "-1",
       })) },
       options: {
         events: ["click"], parsing: false, normalized: true, layout: { padding: { top: 16 } },
         scales: {
-          x: { type: "linear", min: 0, max: steps, ...titled("operation of the step"), grid: { display: false } },
-          y: { stacked: true, beginAtZero: true, ...titled(name) },
+          x: { type: "linear", min: 0, max: steps, ...titled("operation of the step"), grid: { display: false }, ticks: { includeBounds: false } },
+          y: { beginAtZero: true, ...titled(name) },
         },
         plugins: { tooltip: { enabled: false }, legend: { onClick: null, reverse: false } },
       },

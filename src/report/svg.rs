@@ -179,7 +179,10 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
     });
     let thickness = 0.8 / stacks.len().max(1) as f64;
     for (series, extents) in chart.series.iter().zip(&extents) {
-        let fill = color(series).filled();
+        let fill = match chart.marks {
+            Marks::Bars if series.special => color(series).stroke_width(1),
+            _ => color(series).filled(),
+        };
         let points = || series.points.iter().map(|point| (point.x, point.y));
         match chart.marks {
             Marks::Points => {
