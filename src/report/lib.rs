@@ -202,13 +202,15 @@ fn timelines(compared: &Compared, files: &[RunFiles], several: bool) -> Vec<RowT
 fn areas(one: &RowTimeline, timeline: &Timeline) -> Chart {
     let unit = Unit::for_sizes([timeline.peak()].into_iter());
     let series = timeline.roles.iter().map(|role| {
+        // The last operation has a width too.
+        let bytes = role.bytes.iter().chain(role.bytes.last());
         let point = |(at, bytes): (usize, &u64)| Point { x: at as f64, y: unit.of(*bytes), text: Vec::new() };
         Series {
             name: role.name.to_owned(),
             color: role.color,
             stack: String::new(),
             special: false,
-            points: role.bytes.iter().enumerate().map(point).collect(),
+            points: bytes.enumerate().map(point).collect(),
         }
     });
     Chart {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::chart::{Chart, Marks, PALETTE, Series};
 
@@ -15,6 +16,9 @@ const BAR_HEIGHT: u32 = 44;
 const LEGEND_LINE: i32 = 20;
 /// The approximate width of a letter of the legend.
 const LETTER: i32 = 7;
+/// The library makes text smaller than its size by about a quarter.
+const TEXT: i32 = 16;
+const TITLE: i32 = 22;
 const INK: RGBColor = RGBColor(0x1c, 0x1f, 0x24);
 const GREY: RGBColor = RGBColor(0x6b, 0x72, 0x80);
 const GRID: RGBColor = RGBColor(0xe2, 0xe5, 0xea);
@@ -36,7 +40,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, String> {
     {
         let root = SVGBackend::with_string(&mut out, (WIDTH, height)).into_drawing_area();
         root.fill(&WHITE).map_err(text)?;
-        let root = root.titled(&chart.title, ("sans-serif", 20).into_font().color(&INK)).map_err(text)?;
+        let root = root.titled(&chart.title, ("sans-serif", TITLE).into_font().color(&INK)).map_err(text)?;
         let (root, legend) = root.split_vertically(root.dim_in_pixel().1 as i32 - legend_height(chart));
         keys(chart, &legend)?;
         plot(chart, &root)?;
@@ -53,6 +57,14 @@ fn color(series: &Series) -> RGBColor {
     let code = PALETTE[series.color % PALETTE.len()].trim_start_matches('#');
     let part = |at: usize| u8::from_str_radix(&code[at..at + 2], 16).unwrap_or(0);
     RGBColor(part(0), part(2), part(4))
+}
+
+/// `7k`, `0.25`
+fn number(value: &f64) -> String {
+    match value.abs() {
+        size if size >= 1e3 => compare::rate(*value),
+        _ => format!("{}", (value * 1e6).round() / 1e6),
+    }
 }
 
 /// The legend's entries with their positions, line by line.
@@ -75,7 +87,7 @@ fn legend_height(chart: &Chart) -> i32 {
 }
 
 fn keys(chart: &Chart, area: &Area<'_>) -> Result<(), String> {
-    let style = ("sans-serif", 13).into_font().color(&INK);
+    let style = ("sans-serif", TEXT).into_font().color(&INK);
     for (series, x, y) in placed(chart) {
         area.draw(&Rectangle::new([(x, y + 3), (x + 11, y + 14)], color(series).filled())).map_err(text)?;
         area.draw(&Text::new(series.name.clone(), (x + 16, y + 2), style.clone())).map_err(text)?;
@@ -157,9 +169,10 @@ fn plot(chart: &Chart, root: &Area<'_>) -> Result<(), String> {
         .y_label_area_size(left)
         .build_cartesian_2d(x, y)
         .map_err(text)?;
-    let style = ("sans-serif", 13).into_font().color(&GREY);
+    let style = ("sans-serif", TEXT).into_font().color(&GREY);
     let mut mesh = plane.configure_mesh();
     mesh.axis_style(GRID).bold_line_style(GRID).light_line_style(TRANSPARENT).label_style(style.clone());
+    mesh.x_label_formatter(&number).y_label_formatter(&number);
     mesh.x_desc(&chart.x).y_desc(&chart.y).axis_desc_style(style.clone());
     if chart.marks == Marks::Bars {
         mesh.disable_y_mesh().disable_y_axis();
@@ -170,7 +183,8 @@ fn plot(chart: &Chart, root: &Area<'_>) -> Result<(), String> {
 
 fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<(), String> {
     let extents = stacked(chart);
-    let label = ("sans-serif", 13).into_font().color(&INK);
+    let extent = plane.x_range();
+    let label = ("sans-serif", TEXT).into_font().color(&INK);
     let stacks: Vec<&str> = chart.series.iter().fold(Vec::new(), |mut stacks, series| {
         if !stacks.contains(&series.stack.as_str()) {
             stacks.push(&series.stack);
@@ -178,7 +192,13 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
         stacks
     });
     let thickness = 0.8 / stacks.len().max(1) as f64;
-    for (series, extents) in chart.series.iter().zip(&extents) {
+    // In lines, the first series is drawn last: curves that nearly coincide stay visible below each other.
+    let mut order: Vec<(usize, (&Series, &Vec<[f64; 4]>))> =
+        chart.series.iter().zip(&extents).enumerate().collect();
+    if chart.marks == Marks::Lines {
+        order.reverse();
+    }
+    for (number, (series, extents)) in order {
         let fill = match chart.marks {
             Marks::Bars if series.special => color(series).stroke_width(1),
             _ => color(series).filled(),
@@ -195,7 +215,10 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
                 plane.draw_series(points().map(|at| Circle::new(at, 5, fill))).map_err(text)?;
                 let named = series.points.iter().filter_map(|point| Some((point, point.text.first()?)));
                 let names = named.map(|(point, name)| {
-                    EmptyElement::at((point.x, point.y)) + Text::new(name.clone(), (8, -14), label.clone())
+                    let is_right = point.x > extent.end - (extent.end - extent.start) / 4.0;
+                    let (side, x) = if is_right { (HPos::Right, -9) } else { (HPos::Left, 9) };
+                    let style = label.pos(Pos::new(side, VPos::Center));
+                    EmptyElement::at((point.x, point.y)) + Text::new(name.clone(), (x, 0), style)
                 });
                 plane.draw_series(names).map_err(text)?;
             }
@@ -203,7 +226,10 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
                 plane.draw_series(points().map(|at| Circle::new(at, 4, fill))).map_err(text)?;
             }
             Marks::Lines => {
-                let line = PathElement::new(points().collect::<Vec<_>>(), color(series).stroke_width(2));
+                let line = PathElement::new(
+                    points().collect::<Vec<_>>(),
+                    color(series).stroke_width(2 + number as u32),
+                );
                 plane.draw_series([line]).map_err(text)?;
             }
             Marks::Bars => {
@@ -227,9 +253,9 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
         for (at, name) in chart.categories.iter().enumerate() {
             let (x, y) = plane.backend_coord(&(0.0, at as f64));
             let (left, top) = root.get_base_pixel();
-            let name: String = name.chars().take(28).collect();
-            let place = (x - left - 8 - LETTER * name.chars().count() as i32, y - top - 8);
-            root.draw(&Text::new(name, place.max((4, place.1)), label.clone())).map_err(text)?;
+            let name = compare::cut_middle(name, 30);
+            let style = label.pos(Pos::new(HPos::Right, VPos::Center));
+            root.draw(&Text::new(name, (x - left - 8, y - top), style)).map_err(text)?;
         }
     }
     Ok(())

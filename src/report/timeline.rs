@@ -108,84 +108,88 @@ struct Known {
     last: Option<usize>,
 }
 
-/// A line holds the live bytes after its last execution. Allocations and frees change them by the bytes of their values.
+/// A line holds the live bytes after its last execution. Allocations and frees change them by the bytes of their values;
+/// those of values on the host change nothing.
 fn of(lines: &[Line]) -> Timeline {
     let is_start = |line: &&Line| line.section == "start";
-    let is_evaluation = |line: &&Line| line.section.starts_with("evaluation");
-    let is_step = |line: &&Line| !is_start(line) && !is_evaluation(line);
-    // Instructions of the first iteration, such as lazy initialisation, run before the recorded steps.
-    let is_first = |line: &Line| line.times_per_step == 0;
-    let mut values: Vec<Known> = Vec::new();
-    let mut live: HashMap<&str, usize> = HashMap::new();
-    let mut before_step = ByRole::default();
-    let early =
-        lines.iter().filter(is_start).chain(lines.iter().filter(is_step).filter(|line| is_first(line)));
-    for line in early {
-        if line.operation == "allocate" {
-            // Between two of these lines, the first step also changed activations and inputs.
-            let grown = LASTING.into_iter().find(|role| line.live[*role] > before_step[*role]);
-            let grown =
-                grown.or_else(|| Role::ALL.into_iter().find(|role| line.live[*role] > before_step[*role]));
-            if let Some(role) = grown {
-                let bytes = line.live[role] - before_step[role];
-                live.insert(&line.value, values.len());
-                values.push(Known { name: line.value.clone(), role, bytes, first: 0, last: None });
-            }
-        } else if line.operation == "free" {
-            live.remove(line.value.as_str()).into_iter().for_each(|at| values[at].bytes = 0);
-        }
-        before_step = line.live;
+    // Instructions of the first iteration, as of lazy initialisation, run before the recorded steps.
+    let is_step = |line: &&Line| line.times_per_step > 0;
+    let mut values = LiveValues::default();
+    let mut before = ByRole::default();
+    for line in lines.iter().filter(is_start) {
+        values.apply(line, &before, 0);
+        before = line.live;
     }
-    let step: Vec<&Line> = lines.iter().filter(is_step).filter(|line| !is_first(line)).collect();
     // A step begins with the bytes that the previous one left.
-    let mut before = step.last().map_or_else(ByRole::default, |line| line.live);
+    before = lines.iter().rfind(is_step).map_or_else(ByRole::default, |line| line.live);
     let mut operations: Vec<&Line> = Vec::new();
-    for line in &step {
-        let now = operations.len();
-        let changed = |by: fn(u64, u64) -> Option<u64>| {
-            // The remainders of a cache's blocks change beside the value.
-            let roles = Role::ALL.into_iter().filter(|role| *role != Role::Rounding);
-            let change = |role: Role| by(line.live[role], before[role]).map(|bytes| (role, bytes));
-            roles.filter_map(change).find(|(_, bytes)| *bytes > 0)
-        };
-        match line.operation.as_str() {
-            "allocate" => {
-                if let Some((role, bytes)) = changed(|after, before| after.checked_sub(before)) {
-                    live.insert(&line.value, values.len());
-                    values.push(Known { name: line.value.clone(), role, bytes, first: now, last: None });
-                }
-            }
-            "free" => {
-                let freed = changed(|after, before| before.checked_sub(after));
-                match (live.remove(line.value.as_str()), freed, now.checked_sub(1)) {
-                    (Some(at), _, Some(last)) => values[at].last = Some(last),
-                    // Freed before the first operation.
-                    (Some(at), _, None) => values[at].bytes = 0,
-                    // Allocated at the end of the step before.
-                    (None, Some((role, bytes)), Some(last)) => {
-                        values.push(Known {
-                            name: line.value.clone(),
-                            role,
-                            bytes,
-                            first: 0,
-                            last: Some(last),
-                        });
-                    }
-                    (None, ..) => {}
-                }
-            }
-            "wait" | "leak" | "empty cache" => {}
-            _ => operations.push(line),
+    for line in lines.iter().filter(is_step) {
+        if !values.apply(line, &before, operations.len()) {
+            operations.push(line);
         }
         before = line.live;
     }
     let end = operations.len().saturating_sub(1);
-    values.retain(|value| value.bytes > 0 && value.first <= value.last.unwrap_or(end));
+    let mut values = values.all;
+    values.retain(|value| value.first <= value.last.unwrap_or(end));
+    for role in Role::ALL {
+        let unnamed = |(at, line): (usize, &&Line)| {
+            let of_role = values.iter().filter(|value| value.role == role);
+            let live = of_role.filter(|value| value.first <= at && at <= value.last.unwrap_or(end));
+            line.live[role].saturating_sub(live.map(|value| value.bytes).sum())
+        };
+        // Such as lazily initialised parameters, and leaks of earlier steps.
+        let bytes = operations.iter().enumerate().map(unnamed).min().unwrap_or(0);
+        if bytes > 0 {
+            let name = format!("{}, allocated before the recorded steps", role.name());
+            values.push(Known { name, role, bytes, first: 0, last: None });
+        }
+    }
     finish(&operations, &values, end)
 }
 
-/// Roles whose bytes only first iterations change before the second step.
-const LASTING: [Role; 4] = [Role::Parameter, Role::Cast, Role::MasterWeight, Role::Optimizer];
+/// The values of the lines so far.
+#[derive(Default)]
+struct LiveValues {
+    all: Vec<Known>,
+    /// By name: the indices of live values, since a name may have several.
+    live: HashMap<String, Vec<usize>>,
+}
+
+impl LiveValues {
+    /// Follows an allocation or a free before operation number `next`. Returns whether the line is one, or a wait.
+    fn apply(&mut self, line: &Line, before: &ByRole, next: usize) -> bool {
+        // The remainders of a cache's blocks change beside the value.
+        let roles = Role::ALL.into_iter().filter(|role| *role != Role::Rounding);
+        let change =
+            roles.map(|role| (role, line.live[role].abs_diff(before[role]))).find(|(_, bytes)| *bytes > 0);
+        let name = line.value.clone();
+        match (line.operation.as_str(), change) {
+            ("allocate", Some((role, bytes))) => {
+                self.live.entry(name.clone()).or_default().push(self.all.len());
+                self.all.push(Known { name, role, bytes, first: next, last: None });
+            }
+            ("free", Some((role, bytes))) => {
+                let of_name = self.live.entry(name.clone()).or_default();
+                let is_freed = |at: &usize| self.all[*at].role == role && self.all[*at].bytes == bytes;
+                let known = of_name.iter().rposition(is_freed).map(|at| of_name.remove(at));
+                match (known, next.checked_sub(1)) {
+                    (Some(at), Some(last)) => self.all[at].last = Some(last),
+                    // Freed before the first operation.
+                    (Some(at), None) => self.all[at].first = usize::MAX,
+                    // Allocated at the end of the step before.
+                    (None, Some(last)) => {
+                        self.all.push(Known { name, role, bytes, first: 0, last: Some(last) })
+                    }
+                    (None, None) => {}
+                }
+            }
+            ("allocate" | "free" | "wait" | "leak" | "empty cache", _) => {}
+            _ => return false,
+        }
+        true
+    }
+}
 
 fn finish(operations: &[&Line], values: &[Known], end: usize) -> Timeline {
     let mut timeline = Timeline::default();
@@ -225,6 +229,9 @@ fn finish(operations: &[&Line], values: &[Known], end: usize) -> Timeline {
 
 /// `blocks.3` of `blocks.3.mlp.hidden`, `embedding` of `embedding.table`.
 fn layer(name: &str) -> &str {
+    if let Some((_, unnamed)) = name.split_once(", ") {
+        return unnamed;
+    }
     let mut dots = name.match_indices('.').map(|(at, _)| at);
     let (first, second) = (dots.next(), dots.next());
     let is_numbered = first.is_some_and(|at| name[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
