@@ -1,5 +1,7 @@
 //! The charts of an experiment: memory against speed, memory by role, losses.
 
+use std::collections::BTreeSet;
+
 use crate::chart::{Chart, Marks, Point, Series, thinned};
 use crate::run_files::RunFiles;
 use base::units::Bytes;
@@ -87,6 +89,7 @@ pub(crate) fn speed(compared: &Compared, group: &Group<'_>) -> Chart {
         let to = if row.pareto { &mut front } else { &mut others };
         to.points.push(Point { x: unit.of(memory), y: speed, text });
     }
+    others.name = if front.points.is_empty() { "strategies" } else { "other strategies" }.to_owned();
     front.points.sort_by(|one, other| one.x.total_cmp(&other.x));
     let ranked = (front.points.is_empty() && all > 1)
         .then(|| "there is no Pareto front, because the repeats do not rank these speeds".to_owned());
@@ -103,7 +106,7 @@ pub(crate) fn speed(compared: &Compared, group: &Group<'_>) -> Chart {
         x: format!("peak of live memory, {}", unit.name),
         y: compared.speed_unit.to_owned(),
         categories: Vec::new(),
-        series: vec![front, others],
+        series: [front, others].into_iter().filter(|series| !series.points.is_empty()).collect(),
         note: note(ranked.into_iter().chain(missing).chain(limited)),
     }
 }
@@ -157,6 +160,10 @@ pub(crate) fn memory(group: &Group<'_>) -> Chart {
         "the measured bar of a run that ran out of memory ends where the limit stopped it; the predicted bar is its need"
             .to_owned()
     });
+    let limits: BTreeSet<u64> =
+        shown.iter().filter(|row| row.row.limited).filter_map(|row| row.row.limit_bytes).collect();
+    let limit = limits.first().filter(|_| limits.len() == 1);
+    let limit = limit.map(|limit| format!("the limit, of reserved bytes, is {}", Bytes(*limit)));
     let torch = shown.iter().any(|row| row.row.torch_peak_bytes.is_some());
     let torch = (!torch).then(|| {
         "the table holds no figures of PyTorch: they are predicted for the cards that `runner devices --targets` lists"
@@ -170,7 +177,11 @@ pub(crate) fn memory(group: &Group<'_>) -> Chart {
         y: String::new(),
         categories: shown.iter().map(|row| row.label.clone()).collect(),
         series: all,
-        note: note(ended.into_iter().chain(torch).chain(first_of(shown.len(), rows.len(), "rows"))),
+        note: note(limit.into_iter().chain(ended).chain(torch).chain(first_of(
+            shown.len(),
+            rows.len(),
+            "rows",
+        ))),
     }
 }
 

@@ -35,6 +35,7 @@ mod profile;
 mod pytorch_figures;
 mod pytorch_memory;
 mod readers;
+mod report;
 mod results_csv;
 mod rounds;
 mod rows;
