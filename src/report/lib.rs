@@ -28,8 +28,8 @@ const MOST_LOSSES: usize = 400;
 pub enum ReportError {
     #[error(transparent)]
     Compare(#[from] CompareError),
-    #[error("cannot read {}: {source}", file.display())]
-    Unreadable { file: PathBuf, source: csv::Error },
+    #[error("cannot read {}: {problem}", file.display())]
+    Unreadable { file: PathBuf, problem: String },
     #[error("there is no plot `{name}`; the plots are: {known}")]
     UnknownPlot { name: String, known: String },
     #[error("cannot draw the plot: {0}")]
@@ -149,9 +149,18 @@ impl Experiment {
                 self.compared.rows.len()
             ));
         }
-        let timelines = self.files.iter().filter(|files| files.timeline.is_some()).count();
-        if timelines == MOST_TIMELINES {
+        if self.files.iter().filter(|files| files.timeline.is_some()).count() == MOST_TIMELINES {
             notes.push(format!("Only the first {MOST_TIMELINES} runs with files have a timeline."));
+        }
+        let without =
+            self.files.iter().filter(|files| files.depth == Depth::Timeline && files.timeline.is_none());
+        let without = without.filter(|files| !files.losses.is_empty()).count();
+        if without > 0 {
+            notes.push(format!(
+                "Without a timeline, because their memory.csv is missing, of another version or longer than {} operations: \
+                 {without} of the runs.",
+                timeline::MOST_OPERATIONS
+            ));
         }
         notes
     }

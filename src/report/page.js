@@ -148,9 +148,9 @@ function heading(text) {
   return element("h2", { id: newId("section") }, text);
 }
 
-function verdict(sentences) {
+function verdict(name, sentences) {
   const paragraphs = sentences.map((sentence, at) => element("p", { class: at === 0 ? "first" : "" }, ...prose(sentence)));
-  return element("section", { class: "verdict", "aria-label": "Verdict" }, element("h2", {}, "Verdict"), ...paragraphs);
+  return element("section", { class: "verdict", "aria-label": `Verdict on ${name}` }, element("h2", {}, "Verdict"), ...paragraphs);
 }
 
 function experiment(one) {
@@ -158,12 +158,12 @@ function experiment(one) {
   const article = element("article", { id: newId("experiment") },
     element("h1", {}, one.name),
     element("ul", { class: "facts" }, ...facts.map((fact) => element("li", {}, fact))));
-  if (one.verdict.length) article.append(verdict(one.verdict));
-  article.append(...one.notes.map((note) => element("p", { class: "note" }, ...prose(note))));
+  if (one.verdict.length) article.append(verdict(one.name, one.verdict));
   const pair = [chartFigure(one.speed, "speed"), chartFigure(one.memory, "memory")].filter(Boolean);
   if (pair.length) article.append(element("div", { class: "pair" }, ...pair));
   article.append(heading("Comparison"), ...tableSection(one.comparison));
   article.append(element("p", { class: "legend" }, ...prose(one.legend.map((part) => `${part}.`).join(" "))));
+  article.append(...one.notes.map((note) => element("p", { class: "note" }, ...prose(note))));
   if (one.timelines.length) {
     article.append(heading("Timeline of a step"), element("p", { class: "lead" },
       "Live memory of the device during each operation of an optimizer step, as it was measured. Point at the plot, or focus it ",

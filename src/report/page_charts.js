@@ -33,17 +33,19 @@ const pointNames = {
     const { ctx, chartArea } = chart;
     ctx.save();
     ctx.font = `12px ${Chart.defaults.font.family}`;
-    ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
+    const style = getComputedStyle(document.documentElement);
+    [ctx.fillStyle, ctx.strokeStyle, ctx.lineWidth, ctx.lineJoin] = [style.getPropertyValue("--ink"), style.getPropertyValue("--card"), 4, "round"];
     ctx.textBaseline = "middle";
     const taken = points.map(({ dot }) => [dot.x - 5, dot.y - 5, dot.x + 5, dot.y + 5]);
     for (const { dot, raw } of points) {
       const width = ctx.measureText(raw.text[0]).width;
-      const places = [[8, 0], [-8 - width, 0], [-width / 2, -14], [-width / 2, 14], [8, -12], [8, 12], [-8 - width, -12], [-8 - width, 12]];
+      const places = [[8, -11], [-8 - width, 0], [-width / 2, -14], [8, 11], [-width / 2, 14], [8, 0], [-8 - width, -12], [-8 - width, 12]];
       const free = places.map(([x, y]) => [dot.x + x, dot.y + y - 7, dot.x + x + width, dot.y + y + 7]).find((box) =>
         box[0] >= chartArea.left && box[2] <= chartArea.right && box[1] >= chartArea.top && box[3] <= chartArea.bottom
         && taken.every((other) => box[2] < other[0] || box[0] > other[2] || box[3] < other[1] || box[1] > other[3]));
       if (!free) continue;
       taken.push(free);
+      ctx.strokeText(raw.text[0], free[0], (free[1] + free[3]) / 2);
       ctx.fillText(raw.text[0], free[0], (free[1] + free[3]) / 2);
     }
     ctx.restore();

@@ -1,5 +1,6 @@
 //! The files of a run's folder: losses and the timeline of a step.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,8 @@ const MOST_REPEATS: usize = 100;
 /// The content of the folder of a run's first repeat, as far as there is one.
 #[derive(Debug, Default)]
 pub(crate) struct RunFiles {
+    /// What was read.
+    pub(crate) depth: Depth,
     /// The path of `run.toml`.
     pub(crate) run: Option<PathBuf>,
     /// By step.
@@ -32,8 +35,9 @@ pub(crate) struct RunFiles {
 }
 
 /// The files to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Depth {
+    #[default]
     Path,
     Losses,
     /// Losses, and the timeline of a step.
@@ -79,6 +83,7 @@ impl RunFiles {
             _ => None,
         };
         Ok(RunFiles {
+            depth,
             run: Some(folder.join(RUN_FILE)),
             losses: losses(STEPS_FILE)?,
             evaluations: losses(EVALUATIONS_FILE)?,
@@ -93,7 +98,7 @@ pub(crate) type Reader = csv::Reader<io::BufReader<io::Take<regular::Uninterrupt
 fn open(file: &Path) -> Result<Option<Reader>, ReportError> {
     match regular::open_up_to(file, LARGEST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(broken(file, error.into())),
+        Err(error) => Err(broken(file, regular::reason(&error))),
         Ok(opened) => Ok(Some(csv::Reader::from_reader(io::BufReader::new(opened)))),
     }
 }
@@ -103,6 +108,6 @@ fn read<T: DeserializeOwned>(file: &Path) -> Result<Vec<T>, ReportError> {
     reader.deserialize().collect::<Result<_, _>>().map_err(|error| broken(file, error))
 }
 
-fn broken(file: &Path, source: csv::Error) -> ReportError {
-    ReportError::Unreadable { file: file.to_path_buf(), source }
+fn broken(file: &Path, problem: impl Display) -> ReportError {
+    ReportError::Unreadable { file: file.to_path_buf(), problem: problem.to_string() }
 }

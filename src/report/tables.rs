@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Name,
     Number,
     Text,
+    /// A short text.
+    Word,
     /// A command to copy.
     Code,
 }
@@ -123,15 +125,15 @@ pub(crate) fn receipts(compared: &Compared) -> Table {
         column(
             "digest",
             "of parameters and optimizer states after the last step: equal for bitwise equal training",
-            Kind::Text,
+            Kind::Word,
         ),
         column("repeats", "with measurements", Kind::Number),
-        column("run", "digest of configuration, target and data", Kind::Text),
+        column("run", "digest of configuration, target and data", Kind::Word),
     ]);
     let cells = |one: &ComparedRow| {
         let row: &Row = &one.row;
         let short = |digest: &str| text(digest.chars().take(12).collect::<String>());
-        let flops = |flops: u64| number(format!("{:.2} GFLOP", flops as f64 / 1e9), flops as f64);
+        let flops = |flops: u64| number(format!("{}FLOP", compare::rate(flops as f64)), flops as f64);
         let mut cells = name(compared, one, &one.label);
         cells.extend([
             text(status(row)),
@@ -165,17 +167,17 @@ pub(crate) fn machines(compared: &Compared) -> Table {
     let columns = vec![
         column("device", "", Kind::Name),
         column("memory limit", "", Kind::Number),
-        column("limit of", "", Kind::Text),
+        column("limit of", "", Kind::Word),
         column("host limit", "", Kind::Number),
         column("threads", "", Kind::Number),
-        column("instructions", "instruction set of matmuls", Kind::Text),
+        column("instructions", "instruction set of matmuls", Kind::Word),
         column("matmul rate", "of a large matmul, measured after the first repeat", Kind::Number),
         column(
             "copy rate",
             "bytes read and written per second in device memory, measured likewise",
             Kind::Number,
         ),
-        column("version", "of the program", Kind::Text),
+        column("version", "of the program", Kind::Word),
         column("rows", "", Kind::Number),
     ];
     let mut machines: Vec<(Vec<TableCell>, Vec<&Row>)> = Vec::new();

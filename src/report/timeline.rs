@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::run_files::Reader;
 use device::{ByRole, Role};
 
-/// The most operations and values of a timeline; larger steps have none.
-const MOST_OPERATIONS: usize = 20_000;
+/// The most operations of a timeline; larger steps have none.
+pub(crate) const MOST_OPERATIONS: usize = 5000;
 /// Layers are joined to at most this number of ranges.
 const MOST_LAYERS: usize = 10;
 
@@ -53,7 +53,7 @@ pub(crate) struct Value {
 impl Timeline {
     /// The most live bytes at any operation.
     pub(crate) fn peak(&self) -> u64 {
-        let total = |at: usize| self.roles.iter().map(|role| role.bytes[at]).sum();
+        let total = |at: usize| self.roles.iter().map(|role| role.bytes[at]).fold(0, u64::saturating_add);
         (0..self.operations.len()).map(total).max().unwrap_or(0)
     }
 }
@@ -70,8 +70,11 @@ struct Line {
 }
 
 /// `None` if a column is missing, as in files of older versions, if no step was recorded, or if the step is too large.
-pub(crate) fn read(mut reader: Reader) -> Result<Option<Timeline>, csv::Error> {
-    let header = reader.headers()?.clone();
+///
+/// # Errors
+/// A line is malformed.
+pub(crate) fn read(mut reader: Reader) -> Result<Option<Timeline>, String> {
+    let header = reader.headers().map_err(|error| error.to_string())?.clone();
     let at = |name: &str| header.iter().position(|column| column == name);
     let fixed = ["section", "phase", "scope", "operation", "value", "times_per_step"].map(at);
     let [Some(section), Some(phase), Some(scope), Some(operation), Some(value), Some(times)] = fixed else {
@@ -81,18 +84,25 @@ pub(crate) fn read(mut reader: Reader) -> Result<Option<Timeline>, csv::Error> {
         Role::ALL.into_iter().filter_map(|role| Some((role, at(&role.column())?))).collect();
     let mut lines = Vec::new();
     for record in reader.records() {
-        let record = record?;
+        let record = record.map_err(|error| error.to_string())?;
         let text = |at: usize| record.get(at).unwrap_or_default().to_owned();
-        let number = |at: usize| record.get(at).and_then(|cell| cell.parse::<u64>().ok()).unwrap_or(0);
+        let number = |at: usize| {
+            let line = record.position().map_or(0, csv::Position::line);
+            let wrong =
+                |_| format!("line {line}, column `{}`: `{}` is not a number", &header[at], &record[at]);
+            record[at].parse::<u64>().map_err(wrong)
+        };
         let mut live = ByRole::default();
-        roles.iter().for_each(|(role, at)| live[*role] = number(*at));
+        for (role, at) in &roles {
+            live[*role] = number(*at)?;
+        }
         lines.push(Line {
             section: text(section),
             phase: text(phase),
             scope: text(scope),
             operation: text(operation),
             value: text(value),
-            times_per_step: number(times),
+            times_per_step: number(times)?,
             live,
         });
     }
@@ -136,7 +146,7 @@ fn of(lines: &[Line]) -> Timeline {
         let unnamed = |(at, line): (usize, &&Line)| {
             let of_role = values.iter().filter(|value| value.role == role);
             let live = of_role.filter(|value| value.first <= at && at <= value.last.unwrap_or(end));
-            line.live[role].saturating_sub(live.map(|value| value.bytes).sum())
+            line.live[role].saturating_sub(live.map(|value| value.bytes).fold(0, u64::saturating_add))
         };
         // Such as lazily initialised parameters, and leaks of earlier steps.
         let bytes = operations.iter().enumerate().map(unnamed).min().unwrap_or(0);
