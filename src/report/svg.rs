@@ -100,7 +100,7 @@ fn ranges(chart: &Chart) -> (Range<f64>, Range<f64>) {
     let stacked = stacked(chart);
     let all = || stacked.iter().flatten();
     let span = |of: &dyn Fn(&[f64; 4]) -> [f64; 2], from_zero: bool| {
-        let values = || all().flat_map(|one| of(one));
+        let values = || all().flat_map(of);
         let low = values().fold(f64::INFINITY, f64::min);
         let high = values().fold(f64::NEG_INFINITY, f64::max);
         if !low.is_finite() || !high.is_finite() {
@@ -193,8 +193,7 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
     });
     let thickness = 0.8 / stacks.len().max(1) as f64;
     // In lines, the first series is drawn last: curves that nearly coincide stay visible below each other.
-    let mut order: Vec<(usize, (&Series, &Vec<[f64; 4]>))> =
-        chart.series.iter().zip(&extents).enumerate().collect();
+    let mut order: Vec<_> = chart.series.iter().zip(&extents).enumerate().collect();
     if chart.marks == Marks::Lines {
         order.reverse();
     }
