@@ -13,6 +13,8 @@ pub(crate) const PALETTE: [&str; 12] = [
 pub(crate) struct Chart {
     /// The name for `--svg`, unique within a report.
     pub(crate) name: String,
+    /// The point of the sweep; empty if there is one only.
+    pub(crate) point: String,
     pub(crate) title: String,
     pub(crate) marks: Marks,
     /// Titles of the axes, with units.

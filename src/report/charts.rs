@@ -15,6 +15,8 @@ const MOST_BARS: usize = 40;
 const MOST_POINTS: usize = 2000;
 const MOST_LINES: usize = 16;
 const MOST_LINE_POINTS: usize = 400;
+/// The most names of one line.
+const MOST_NAMES: usize = 6;
 
 /// The colours of what roles do not colour.
 const PREDICTED: usize = 10;
@@ -101,6 +103,7 @@ pub(crate) fn speed(compared: &Compared, group: &Group<'_>) -> Chart {
     let limited = first_of(all.min(MOST_POINTS), all, "rows");
     Chart {
         name: name("speed", group),
+        point: group.heading.to_owned(),
         title: title("Memory against speed", group),
         marks: Marks::Points,
         x: format!("peak of live memory, {}", unit.name),
@@ -171,6 +174,7 @@ pub(crate) fn memory(group: &Group<'_>) -> Chart {
     });
     Chart {
         name: name("memory", group),
+        point: group.heading.to_owned(),
         title: title("Peak of live memory by role", group),
         marks: Marks::Bars,
         x: unit.name.to_owned(),
@@ -188,18 +192,21 @@ pub(crate) fn memory(group: &Group<'_>) -> Chart {
 /// Training losses as lines, evaluation losses as points.
 pub(crate) fn losses(group: &Group<'_>, files: &[RunFiles]) -> Chart {
     // Equal curves, as of runs that train bitwise equally, are one line.
-    let mut curves: Vec<(String, &RunFiles)> = Vec::new();
+    let mut curves: Vec<(Vec<&str>, &RunFiles)> = Vec::new();
     for (at, row) in group.rows.iter().filter(|(at, _)| !files[*at].losses.is_empty()) {
         let own = &files[*at];
         let is_equal = |known: &RunFiles| known.losses == own.losses && known.evaluations == own.evaluations;
         match curves.iter_mut().find(|(_, known)| is_equal(known)) {
-            Some((label, _)) => *label = format!("{label} = {}", row.label),
-            None => curves.push((row.label.clone(), own)),
+            Some((labels, _)) => labels.push(&row.label),
+            None => curves.push((vec![&row.label], own)),
         }
     }
     let mut all = Vec::new();
     let mut thinner = false;
-    for (number, (label, of_run)) in curves.iter().take(MOST_LINES).enumerate() {
+    for (number, (labels, of_run)) in curves.iter().take(MOST_LINES).enumerate() {
+        let rest = labels.len().saturating_sub(MOST_NAMES);
+        let label = labels[..labels.len() - rest].join(" = ");
+        let label = if rest > 0 { format!("{label} = {rest} more") } else { label };
         let color = LINES[number % LINES.len()];
         let point = |(step, loss): (u64, f64)| Point { x: step as f64, y: loss, text: Vec::new() };
         let line = |name: String, losses: &[(u64, f64)], special| Series {
@@ -220,6 +227,7 @@ pub(crate) fn losses(group: &Group<'_>, files: &[RunFiles]) -> Chart {
     let thinner = thinner.then(|| format!("long curves have {MOST_LINE_POINTS} of their steps"));
     Chart {
         name: name("loss", group),
+        point: group.heading.to_owned(),
         title: title("Loss by step", group),
         marks: Marks::Lines,
         x: "step".to_owned(),

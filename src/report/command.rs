@@ -22,7 +22,8 @@ pub(crate) fn repeating(row: &ComparedRow, run: Option<&Path>) -> Option<String>
         Some(run) => words.push(run.display().to_string()),
         None => {
             words.push(format!("experiments/{experiment}.toml"));
-            words.extend(["--run".to_owned(), strategy.clone()]);
+            // In one word, since a name may begin with a hyphen.
+            words.push(format!("--run={strategy}"));
             for (key, value) in Label::of(strategy, axes).shared {
                 words.extend(["--filter".to_owned(), format!("{key}={}", pattern(value))]);
             }

@@ -224,6 +224,7 @@ fn areas(one: &RowTimeline, timeline: &Timeline) -> Chart {
     });
     Chart {
         name: one.name.clone(),
+        point: String::new(),
         title: format!("Live memory during a step: {}", one.title),
         marks: Marks::Areas,
         x: "operation of the step".to_owned(),

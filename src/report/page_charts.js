@@ -143,8 +143,7 @@ function chartFigure(charts, kind) {
     instance = new Chart(canvas, KINDS[chart.marks](chart));
   }
   drawn.push(draw);
-  const names = charts.map((chart) => chart.name.slice(chart.name.indexOf("/") + 1));
-  const choose = selector("point", names, (at) => { shown = at; draw(); });
+  const choose = selector("point", charts.map((chart) => chart.point), (at) => { shown = at; draw(); });
   return element("figure", { "data-kind": kind }, element("figcaption", {}, title, choose), plot, note);
 }
 
