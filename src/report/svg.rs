@@ -8,6 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::chart::{Chart, Marks, PALETTE, Series};
+use crate::page::visible;
 
 /// Size in pixels. Bars need more height if there are many.
 const WIDTH: u32 = 960;
@@ -46,7 +47,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, String> {
         plot(chart, &root)?;
         root.present().map_err(text)?;
     }
-    Ok(out)
+    Ok(out.chars().map(visible).collect())
 }
 
 fn text(error: impl Display) -> String {
