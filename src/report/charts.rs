@@ -18,6 +18,8 @@ const MOST_LINE_POINTS: usize = 400;
 /// The most names of one line.
 const MOST_NAMES: usize = 6;
 
+/// The stack of measured bars.
+const MEASURED: &str = "measured";
 /// The colours of what roles do not colour.
 const PREDICTED: usize = 10;
 const PYTORCH: usize = 11;
@@ -127,37 +129,42 @@ fn why(status: Status) -> &'static str {
 }
 
 /// The peak by role, beside the predicted peak and PyTorch's.
-pub(crate) fn memory(group: &Group<'_>) -> Chart {
-    let rows: Vec<&ComparedRow> =
-        group.rows.iter().map(|(_, row)| *row).filter(|row| row.memory.is_some()).collect();
+pub(crate) fn memory(group: &Group<'_>, files: &[RunFiles]) -> Chart {
+    let all = group.rows.iter().filter(|(_, row)| row.memory.is_some());
+    let rows: Vec<(&ComparedRow, &RunFiles)> = all.map(|(at, row)| (*row, &files[*at])).collect();
     let shown = &rows[..rows.len().min(MOST_BARS)];
     let unit = unit(group, |row| row.memory);
-    let bar = |name: &str, stack: &str, color, bytes: &dyn Fn(&ComparedRow) -> Option<u64>| {
-        let points = shown.iter().enumerate().filter_map(|(at, row)| {
-            let bytes = bytes(row).filter(|bytes| *bytes > 0)?;
+    let bar = |name: &str, stack: &str, color, bytes: &dyn Fn(&ComparedRow, &RunFiles) -> Option<u64>| {
+        let points = shown.iter().enumerate().filter_map(|(at, (row, files))| {
+            let bytes = bytes(row, files).filter(|bytes| *bytes > 0)?;
             let text = vec![format!("{}: {}", row.label, Bytes(bytes))];
             Some(Point { x: unit.of(bytes), y: at as f64, text })
         });
-        Series { stack: stack.into(), points: points.collect(), ..series(name, color) }
+        let special = stack != MEASURED;
+        Series { stack: stack.into(), points: points.collect(), special, ..series(name, color) }
     };
-    let is_measured = |row: &ComparedRow| {
+    let has_roles = |row: &ComparedRow| {
         row.row.peak_bytes.is_some() && row.row.live.iter().any(|(_, bytes)| bytes.is_some())
     };
-    let mut all: Vec<Series> = Role::ALL
-        .into_iter()
-        .map(|role| {
-            bar(role.name(), "measured", role as usize, &|row| {
-                row.row.live[role].filter(|_| is_measured(row))
-            })
-        })
-        .collect();
+    let mut all = Vec::new();
+    for role in Role::ALL {
+        let measured = |row: &ComparedRow, _: &RunFiles| row.row.live[role].filter(|_| has_roles(row));
+        all.push(bar(role.name(), MEASURED, role as usize, &measured));
+    }
     // Tables of other programs have a peak without roles.
-    let whole = |row: &ComparedRow| row.row.peak_bytes.filter(|_| !is_measured(row));
-    all.push(bar("measured, all roles", "measured", 0, &whole));
-    all.push(bar("predicted", "predicted", PREDICTED, &|row| row.row.predicted_peak_bytes));
-    all.push(bar("PyTorch, predicted", "PyTorch", PYTORCH, &|row| row.row.torch_peak_bytes));
-    all.iter_mut().for_each(|series| series.special = series.color >= PREDICTED);
+    let whole = |row: &ComparedRow, _: &RunFiles| row.row.peak_bytes.filter(|_| !has_roles(row));
+    all.push(bar("measured, all roles", MEASURED, 0, &whole));
+    for role in Role::ALL {
+        let predicted = |_: &ComparedRow, files: &RunFiles| files.predicted.map(|live| live[role]);
+        all.push(bar(&format!("{}, predicted", role.name()), "predicted", role as usize, &predicted));
+    }
+    let whole = |row: &ComparedRow, files: &RunFiles| {
+        row.row.predicted_peak_bytes.filter(|_| files.predicted.is_none())
+    };
+    all.push(bar("predicted", "predicted", PREDICTED, &whole));
+    all.push(bar("PyTorch, predicted", "PyTorch", PYTORCH, &|row, _| row.row.torch_peak_bytes));
     all.retain(|series| !series.points.is_empty());
+    let shown: Vec<&ComparedRow> = shown.iter().map(|(row, _)| *row).collect();
     let ended = shown.iter().any(|row| row.row.oom_short_bytes.is_some());
     let ended = ended.then(|| {
         "the measured bar of a run that ran out of memory ends where the limit stopped it; the predicted bar is its need"
@@ -177,7 +184,7 @@ pub(crate) fn memory(group: &Group<'_>) -> Chart {
         point: group.heading.to_owned(),
         title: title("Peak of live memory by role", group),
         marks: Marks::Bars,
-        x: unit.name.to_owned(),
+        x: format!("{}; outlined: predicted", unit.name),
         y: String::new(),
         categories: shown.iter().map(|row| row.label.clone()).collect(),
         series: all,

@@ -6,6 +6,7 @@ mod chart;
 mod charts;
 mod command;
 mod page;
+mod prediction;
 mod run_files;
 mod svg;
 mod tables;
@@ -122,7 +123,7 @@ impl Experiment {
         let named = |chart: Chart| Chart { name: prefixed(&compared, several, &chart.name), ..chart };
         let drawn = |charts: Vec<Chart>| charts.into_iter().filter(Chart::has_points).map(named).collect();
         let speed = drawn(groups.iter().map(|group| charts::speed(&compared, group)).collect());
-        let memory = drawn(groups.iter().map(charts::memory).collect());
+        let memory = drawn(groups.iter().map(|group| charts::memory(group, &files)).collect());
         let loss = drawn(groups.iter().map(|group| charts::losses(group, &files)).collect());
         let timelines = timelines(&compared, &files, several);
         let mut experiment =

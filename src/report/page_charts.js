@@ -22,6 +22,8 @@ const shortNumber = (value) => {
   const [scale, unit] = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]].find(([scale]) => Math.abs(value) >= scale) || [1, ""];
   return `${Number((value / scale).toPrecision(4))}${unit}`;
 };
+/** The outlined part of a bar, which has the colour of its role. */
+const isPredictedRole = (series) => series.stack === "predicted" && series.name !== "predicted";
 const linesOf = (item) => item.raw.text || [];
 
 /** Names beside the points, where they do not cover each other. */
@@ -82,7 +84,8 @@ const KINDS = {
       options: {
         indexAxis: "y", grouped: true, maxBarThickness: 16,
         scales: { x: { ...titled(chart.x), stacked: true }, y: { stacked: true, grid: { display: false }, ticks: { autoSkip: false } } },
-        plugins: { tooltip: { callbacks: { title: (items) => items.map((item) => item.label).slice(0, 1),
+        plugins: { legend: { labels: { filter: (item) => !isPredictedRole(chart.series[item.datasetIndex]) } },
+          tooltip: { callbacks: { title: (items) => items.map((item) => item.label).slice(0, 1),
           label: (item) => `${item.dataset.label}: ${(linesOf(item)[0] || "").split(": ").pop()}` } } },
       },
     };

@@ -8,15 +8,18 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::ReportError;
+use crate::prediction;
 use crate::timeline::{self, Timeline};
 use base::regular;
 use base::units::Bytes;
+use device::ByRole;
 use execute::{MEMORY_FILE, STEPS_FILE};
 use results::Row;
 
 /// The largest size of a file: some million lines.
 const LARGEST: Bytes = Bytes(256 << 20);
 const RUN_FILE: &str = "run.toml";
+const TARGET_FILE: &str = "target.toml";
 const EVALUATIONS_FILE: &str = "evaluations.csv";
 /// Repeats are numbered from 1; the first few are searched for.
 const MOST_REPEATS: usize = 100;
@@ -32,6 +35,8 @@ pub(crate) struct RunFiles {
     pub(crate) losses: Vec<(u64, f64)>,
     pub(crate) evaluations: Vec<(u64, f64)>,
     pub(crate) timeline: Option<Timeline>,
+    /// The predicted live bytes at the peak.
+    pub(crate) predicted: Option<ByRole>,
 }
 
 /// The files to read.
@@ -40,7 +45,7 @@ pub(crate) enum Depth {
     #[default]
     Path,
     Losses,
-    /// Losses, and the timeline of a step.
+    /// Losses, the timeline of a step, and the prediction.
     Timeline,
 }
 
@@ -76,6 +81,8 @@ impl RunFiles {
         if depth == Depth::Path {
             return Ok(RunFiles { run: Some(folder.join(RUN_FILE)), ..RunFiles::default() });
         }
+        let (run, target) = (folder.join(RUN_FILE), folder.join(TARGET_FILE));
+        let prediction = || prediction::live_at_peak(&run, &target, row.predicted_peak_bytes);
         let timeline = match depth {
             Depth::Timeline => {
                 open(&memory)?.map(|reader| timeline::read(reader).map_err(|error| broken(&memory, error)))
@@ -88,6 +95,7 @@ impl RunFiles {
             losses: losses(STEPS_FILE)?,
             evaluations: losses(EVALUATIONS_FILE)?,
             timeline: timeline.transpose()?.flatten(),
+            predicted: (depth == Depth::Timeline).then(prediction).flatten(),
         })
     }
 }

@@ -9,6 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::chart::{Chart, Marks, PALETTE, Series};
 use crate::page::visible;
+use device::Role;
 
 /// Size in pixels. Bars need more height if there are many.
 const WIDTH: u32 = 960;
@@ -72,7 +73,10 @@ fn number(value: &f64) -> String {
 fn placed(chart: &Chart) -> Vec<(&Series, i32, i32)> {
     let (mut x, mut y) = (60, 4);
     let mut placed = Vec::new();
-    for series in chart.series.iter().filter(|series| !series.points.is_empty()) {
+    // Predicted parts of bars have the colours of their roles.
+    let has_key =
+        |series: &&Series| chart.marks != Marks::Bars || !series.special || series.color >= Role::ALL.len();
+    for series in chart.series.iter().filter(has_key).filter(|series| !series.points.is_empty()) {
         let width = 32 + LETTER * series.name.chars().count() as i32;
         if x > 60 && x + width > WIDTH as i32 - 20 {
             (x, y) = (60, y + LEGEND_LINE);
@@ -235,10 +239,16 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
             Marks::Bars => {
                 let stack = stacks.iter().position(|stack| *stack == series.stack).unwrap_or(0);
                 let offset = thickness * stack as f64 - 0.4;
-                let bar = |[from, to, y, _]: &[f64; 4]| {
-                    Rectangle::new([(*from, y + offset), (*to, y + offset + thickness * 0.9)], fill)
+                let bar = |style: ShapeStyle| {
+                    move |[from, to, y, _]: &[f64; 4]| {
+                        Rectangle::new([(*from, y + offset), (*to, y + offset + thickness * 0.9)], style)
+                    }
                 };
-                plane.draw_series(extents.iter().map(bar)).map_err(text)?;
+                if series.special {
+                    let pale = color(series).mix(0.2).filled();
+                    plane.draw_series(extents.iter().map(bar(pale))).map_err(text)?;
+                }
+                plane.draw_series(extents.iter().map(bar(fill))).map_err(text)?;
             }
             Marks::Areas => {
                 // Live bytes stay until the next operation.

@@ -270,6 +270,7 @@ fn folders_add_timelines_losses_and_commands_that_repeat_rows() {
     for (timeline, row) in array(page, "/timelines").iter().zip(&all) {
         assert_values_make_up_the_roles(timeline, row);
     }
+    array(page, "/memory").iter().for_each(assert_predicted_roles_are_measured);
     assert_losses(page, &dir, &all);
     // The command of a row with a folder, and of one without: both give the same run.
     fs::copy(dir.path("results/a.csv"), dir.path("alone.csv")).unwrap();
@@ -325,6 +326,18 @@ fn assert_values_make_up_the_roles(timeline: &Value, row: &Row) {
         .iter()
         .any(|value| value["name"].as_str().unwrap().contains(", allocated"));
     assert_eq!(unnamed, ["lazy", "leak"].contains(&row.strategy.as_str()), "{title}");
+}
+
+/// The predicted bars are those of the measured bytes, role by role.
+fn assert_predicted_roles_are_measured(chart: &Value) {
+    let series = |stack: &str, end: &str| {
+        let of_stack = array(chart, "/series").iter().filter(|series| series["stack"] == stack);
+        let name = |series: &Value| series["name"].as_str().unwrap().strip_suffix(end).unwrap().to_owned();
+        of_stack.map(|series| (name(series), series["points"].clone())).collect::<Vec<_>>()
+    };
+    let measured = series("measured", "");
+    assert!(measured.len() > 3, "{measured:?}");
+    assert_eq!(measured, series("predicted", ", predicted"));
 }
 
 fn assert_losses(page: &Value, dir: &TestFolder, all: &[Row]) {
