@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
-use super::{chance, files, output, report, sample_lengths};
+use super::{chance, files, messages, output, sample_lengths};
 use base::brief;
 use data::Note;
 use device::DeviceChoice;
@@ -38,7 +38,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
         Failure::collect(experiments.iter_mut().map(|experiment| skip_infeasible(experiment, &data)))?;
     }
-    experiments.iter().for_each(|experiment| report::unread(experiment, |_| true));
+    experiments.iter().for_each(|experiment| messages::unread(experiment, |_| true));
     let mut out = String::new();
     for experiment in &experiments {
         if args.resolved {

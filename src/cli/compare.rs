@@ -40,9 +40,24 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads tables, each with a short name.
+///
+/// # Errors
+/// A table is unreadable or has no rows.
+pub(super) fn read(files: &[PathBuf]) -> Result<Vec<(String, Vec<Row>)>, Failure> {
+    let table = |(file, source): (&PathBuf, String)| {
+        let rows = csv::read(file).map_err(Failure::input)?;
+        if rows.is_empty() {
+            return Err(Failure::input(format!("{} holds no rows: no run has finished yet", file.display())));
+        }
+        Ok((source, rows))
+    };
+    files.iter().zip(sources(files)).map(table).collect()
+}
+
 /// The rows of all tables. Rows of other programs, which have no experiment, join the only experiment. Equal labels of different
 /// runs are distinguished by the keys that differ, else by their files.
-fn side_by_side(tables: Vec<(String, Vec<Row>)>) -> Vec<Row> {
+pub(super) fn side_by_side(tables: Vec<(String, Vec<Row>)>) -> Vec<Row> {
     let experiments: BTreeSet<String> = tables
         .iter()
         .flat_map(|(_, rows)| rows)
@@ -82,14 +97,7 @@ fn sources(files: &[PathBuf]) -> Vec<String> {
 
 /// Reads the tables and prints the comparison.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let mut tables = Vec::new();
-    for (file, source) in args.files.iter().zip(sources(&args.files)) {
-        let rows = csv::read(file).map_err(Failure::input)?;
-        if rows.is_empty() {
-            return Err(Failure::input(format!("{} holds no rows: no run has finished yet", file.display())));
-        }
-        tables.push((source, rows));
-    }
+    let tables = read(&args.files)?;
     if let Some(old) = &args.against {
         let rows: Vec<Row> = tables.into_iter().flat_map(|(_, rows)| rows).collect();
         return against(&args, &rows, old);

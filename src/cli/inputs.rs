@@ -7,7 +7,7 @@ use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
 use super::framework::shown_for;
-use super::report;
+use super::messages;
 use super::target;
 use super::torch;
 use base::units::Bytes;
@@ -172,14 +172,14 @@ impl MachineArgs {
             Purpose::Predict => Ok(()),
         });
         Failure::collect(unread)?;
-        experiments.iter().for_each(|experiment| report::unread(experiment, &is_wanted));
+        experiments.iter().for_each(|experiment| messages::unread(experiment, &is_wanted));
         let mut data = DataSets::new(out);
         let absent = Failure::collect(experiments.iter().map(|experiment| match purpose {
             Purpose::Train => data.check(experiment).map(|()| None),
             Purpose::Predict => data.check_what_is_here(experiment),
         }))?;
         let absent: Vec<String> = absent.into_iter().flatten().collect();
-        report::data_warnings(&data.notes(&experiments));
+        messages::data_warnings(&data.notes(&experiments));
         // Once for all experiments: measuring a card's context takes another process.
         let machines = match described.is_empty() {
             true => vec![Machine::Found(device::find(self.device).map_err(Failure::input)?)],

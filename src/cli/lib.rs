@@ -24,6 +24,7 @@ mod framework;
 mod inputs;
 mod keys;
 mod manual;
+mod messages;
 mod models;
 mod output;
 mod plan;
@@ -71,6 +72,8 @@ enum Command {
     Advise(advise::Args),
     /// Compare the strategies in result tables
     Compare(compare::Args),
+    /// Write the comparison as a web page with plots, or one plot as SVG
+    Report(report::Args),
     /// Describe the columns of result tables
     Columns(columns::Args),
     /// Describe the keys of experiment files
@@ -119,6 +122,7 @@ pub fn main() -> ExitCode {
         Command::Fits(args) => fits::run(args),
         Command::Advise(args) => advise::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
         Command::Columns(args) => columns::run(args),
         Command::Keys(args) => keys::run(args),
         Command::Check(args) => check::run(args),

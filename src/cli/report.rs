@@ -1,60 +1,76 @@
-//! Messages that several commands print.
+//! `runner report`: a comparison as a page or as a plot.
 
-use super::inputs::Inputs;
-use super::output::{mention, note, say};
-use base::brief;
+use std::path::{Path, PathBuf};
+
+use super::compare::{read, side_by_side};
+use super::failure::{ExitStatus, Failure};
+use super::output::say;
+use super::table::LayoutArgs;
+use base::temporary;
 use base::units::Bytes;
-use data::Note;
-use device::{DeviceKind, Target};
-use plan::{Experiment, Point};
+use report::{Report, ReportError};
+use spec::nearest;
 
-/// The devices of the runs with their notes: the first lines of every sweep.
-pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
-    let mut told: Vec<&Target> = Vec::new();
-    for plan in &inputs.plans {
-        if !told.contains(&&plan.target) {
-            let notes: String = inputs.notes.iter().map(|note| format!("; {note}")).collect();
-            let say = if for_programs { mention } else { say };
-            say(&format!("{}{notes}", device(&plan.target, inputs.memory)));
-            told.push(&plan.target);
-        }
+/// Write the comparison as a web page with plots, or one plot as SVG
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// CSVs from `runner sweep`, or from other programs, as for `compare`. The folders of runs beside them add the timeline of
+    /// a step and losses
+    #[arg(required = true, value_name = "FILE.csv")]
+    files: Vec<PathBuf>,
+    /// The file to write [default: report.html, or plot.svg with --svg]
+    #[arg(long, short, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write only this plot, as SVG: speed, memory, loss or timeline, with a point and a strategy if there are several, as in
+    /// 'timeline/batch 4/plain'
+    #[arg(long, value_name = "PLOT")]
+    svg: Option<String>,
+    /// The strategy that is the denominator of ratios [default: the first one]
+    #[arg(long, value_name = "NAME", conflicts_with = "by")]
+    baseline: Option<String>,
+    #[command(flatten)]
+    layout: LayoutArgs,
+}
+
+/// Reads the tables and writes the report.
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let ending = if args.svg.is_some() { "svg" } else { "html" };
+    let out = args.out.unwrap_or_else(|| if ending == "svg" { "plot.svg" } else { "report.html" }.into());
+    check_ending(&out, ending)?;
+    let rows = side_by_side(read(&args.files)?);
+    let folders: Vec<PathBuf> = args.files.iter().map(|file| file.with_extension("")).collect();
+    let options = args.layout.options(args.baseline);
+    let report = Report::read(&rows, &options, &folders).map_err(Failure::input)?;
+    let text = match &args.svg {
+        Some(name) => report.svg(name).map_err(|error| unknown(error, name, &report.plots()))?,
+        None => report.page(),
+    };
+    temporary::replace(&out, |to| std::io::Write::write_all(to, text.as_bytes()))
+        .map_err(|error| Failure::machine(format!("cannot write {}: {error}", out.display())))?;
+    say(&format!("wrote {} ({})", out.display(), Bytes(text.len() as u64)));
+    Ok(ExitStatus::Complete)
+}
+
+/// The file may exist and is replaced. So its name must not be that of a table: in `-o *.csv`, the shell puts one there.
+fn check_ending(out: &Path, ending: &str) -> Result<(), Failure> {
+    if out.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending)) {
+        return Ok(());
     }
+    let what = if ending == "svg" { "a plot" } else { "the page" };
+    let name = out.with_extension(ending);
+    Err(Failure::input(format!(
+        "the name of {what} must end in .{ending}: `{}`\n = help: write `-o {}`",
+        out.display(),
+        name.display()
+    )))
 }
 
-/// Missing data.
-pub(super) fn absent(inputs: &Inputs, for_programs: bool) {
-    let say = if for_programs { mention } else { say };
-    inputs.absent.iter().for_each(|line| say(line));
-}
-
-/// Warnings about inputs that were not read completely, and settings without effect.
-pub(super) fn unread(experiment: &Experiment, is_wanted: impl Fn(&Point) -> bool) {
-    experiment.warnings(is_wanted).iter().for_each(|warning| note(&format!("warning: {warning}")));
-}
-
-/// Warnings about data files.
-pub(super) fn data_warnings(notes: &[&Note]) {
-    let warnings = notes.iter().filter(|warning| warning.is_warning);
-    warnings.for_each(|warning| note(&format!("warning: {}", brief::line(&warning.text))));
-}
-
-/// `device: a processor (cpu, 2 threads), 8.00 GiB`
-pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
-    let kind = match target.kind {
-        DeviceKind::Cpu => format!("cpu, {} threads", target.threads),
-        DeviceKind::Cuda => match &target.capability {
-            Some(capability) => format!("cuda, compute capability {capability}"),
-            None => "cuda".to_string(),
-        },
-    };
-    let limited = if target.limited { "limited to " } else { "" };
-    let caution = match own {
-        _ if !target.limited => String::new(),
-        Some(own) if target.memory >= own => format!(" (not below its own memory, {own})"),
-        _ => " (its speed is not limited)".to_owned(),
-    };
-    let host = target.host_memory.map(|memory| format!(", the host limited to {memory}")).unwrap_or_default();
-    let figures = target.figures.caution().map(|caution| format!("; {caution}")).unwrap_or_default();
-    let (name, memory) = (brief::line(&target.name), target.memory);
-    format!("device: {name} ({kind}), {limited}{memory}{caution}{host}{figures}")
+fn unknown(error: ReportError, name: &str, known: &[String]) -> Failure {
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    match (&error, nearest(name, &known)) {
+        (ReportError::UnknownPlot { .. }, Some(near)) => {
+            Failure::input(format!("{error}\n = help: did you mean `{near}`?"))
+        }
+        _ => Failure::input(error),
+    }
 }

@@ -1,4 +1,4 @@
-//! The table options that `sweep`, `plan` and `compare` share.
+//! The table options that `sweep`, `plan`, `compare` and `report` share.
 
 use super::failure::Failure;
 use super::output;
@@ -9,15 +9,22 @@ use spec::nearest;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TableArgs {
+    #[command(flatten)]
+    layout: LayoutArgs,
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: Format,
+}
+
+/// Rows and columns of a table.
+#[derive(Debug, clap::Args)]
+pub(super) struct LayoutArgs {
     /// Order of the rows within a group
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
     /// Compare the values of this swept key instead of the strategies
     #[arg(long, value_name = "AXIS")]
     by: Option<String>,
-    /// Output format
-    #[arg(long, value_enum, default_value_t)]
-    pub(super) format: Format,
     /// Table columns to show, in this order, such as memory,speed,loss
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = column)]
     columns: Option<Vec<String>>,
@@ -72,7 +79,7 @@ fn column(name: &str) -> Result<String, String> {
     Err(format!("unknown column `{name}`; {advice}"))
 }
 
-impl TableArgs {
+impl LayoutArgs {
     pub(super) fn options(&self, baseline: Option<String>) -> Options {
         Options {
             baseline,
@@ -84,6 +91,12 @@ impl TableArgs {
             pytorch: None,
             ladder: self.ladder,
         }
+    }
+}
+
+impl TableArgs {
+    pub(super) fn options(&self, baseline: Option<String>) -> Options {
+        self.layout.options(baseline)
     }
 
     /// Whether the format is for programs, so that nothing else may be printed to standard output.

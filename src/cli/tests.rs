@@ -208,7 +208,7 @@ fn targets() {
     read_mutated("targets", &seeds, &["target.toml"], |text| {
         fs::write(&file, text).unwrap();
         let target = read_target(&file).map_err(told)?.target;
-        Ok(output::visible(&super::report::device(&target, None)).into_owned())
+        Ok(output::visible(&super::messages::device(&target, None)).into_owned())
     });
 }
 
@@ -330,4 +330,39 @@ fn digests() {
         DataSets::new(place.path()).keep().map_err(told)?;
         Ok(String::new())
     });
+}
+
+/// A step of one operation, as a run would have written it.
+const TIMELINE: &str = "\
+section,phase,scope,operation,value,times_per_step,parameter_bytes,activation_bytes
+start,start-up,embedding,allocate,embedding.parameters,0,4096,0
+first,forward,blocks.0.mlp,allocate,blocks.0.mlp.hidden,1,4096,1024
+first,forward,blocks.0.mlp,linear-gelu,blocks.0.mlp.hidden,1,4096,1024
+first,backward,blocks.0.mlp,free,blocks.0.mlp.hidden,1,4096,0
+update,update,head,adamw,embedding.parameters,2,4096,0
+";
+
+#[test]
+fn mutated_files_of_runs_are_reported() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("abc/1");
+    fs::create_dir_all(&folder).unwrap();
+    let (memory, steps) = (folder.join("memory.csv"), folder.join("steps.csv"));
+    fs::write(folder.join("run.toml"), "").unwrap();
+    fs::write(&memory, TIMELINE).unwrap();
+    fs::write(&steps, "step,loss\n1,3.5\n").unwrap();
+    let row = Row { run_id: "abc".into(), repeat: 1, strategy: "plain".into(), ..Row::default() };
+    let read = |file: &Path, text: &[u8]| {
+        fs::write(file, text).unwrap();
+        let report =
+            report::Report::read(std::slice::from_ref(&row), &Options::default(), &[place.path().into()]);
+        let report = report.map_err(told)?;
+        let plots = report.plots();
+        plots.iter().try_for_each(|plot| report.svg(plot).map(drop)).map_err(told)?;
+        Ok(format!("{plots:?} {}", report.page().len()))
+    };
+    read_mutated("timelines", &[TIMELINE.into()], &["memory.csv"], |text| read(&memory, text));
+    fs::write(&memory, TIMELINE).unwrap();
+    let losses = b"step,loss,ms\n1,3.5,20\n2,NaN,21.5\n3,-1e300,22\n";
+    read_mutated("losses", &[losses.to_vec()], &["steps.csv"], |text| read(&steps, text));
 }

@@ -25,7 +25,7 @@ pub(super) fn title(comparison: &Comparison) -> String {
     parts(comparison).join(" | ")
 }
 
-fn parts(comparison: &Comparison) -> Vec<String> {
+pub(super) fn parts(comparison: &Comparison) -> Vec<String> {
     let entries: Vec<&TableEntry> = comparison.entries().collect();
     let mut first = vec![comparison.experiment.clone()];
     // Skipped rows may have no model and no batch size.

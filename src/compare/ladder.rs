@@ -88,7 +88,7 @@ fn build(comparison: &Comparison) -> Result<(Table, Vec<String>), CompareError> 
         let cells: Vec<Option<String>> = lines.iter().map(cell).collect();
         let is_known = cells.iter().any(Option::is_some);
         let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned())).collect();
-        is_known.then(|| Column { title: title.to_owned(), cells, rank })
+        is_known.then(|| Column { title: title.to_owned(), cells, rank, ..Column::default() })
     };
     let is_same = |line: &Contribution| line.speed.is_some_and(|speed| speed.difference == Difference::None);
     let columns: Vec<Column> = [

@@ -7,6 +7,7 @@ mod advice;
 mod against;
 mod axes;
 mod columns;
+mod compared;
 mod doubts;
 mod entry;
 mod figures;
@@ -28,7 +29,9 @@ use std::fmt::Write as _;
 
 pub use against::{Against, Tolerated, against};
 use base::statistics::Ratio;
+pub use columns::Cell;
 use columns::{SideBySide, TableColumn};
+pub use compared::{Compared, ComparedColumn, ComparedRow, compared};
 use entry::TableEntry;
 use group::TableGroup;
 pub use numbers::{Unit, milliseconds, rate};

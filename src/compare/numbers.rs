@@ -36,8 +36,13 @@ impl Unit {
         Unit { name, scale: scale as f64, decimals }
     }
 
+    /// A size in this unit.
+    pub fn of(self, bytes: u64) -> f64 {
+        bytes as f64 / self.scale
+    }
+
     pub fn show(self, bytes: u64) -> String {
-        format!("{:.*}", self.decimals, bytes as f64 / self.scale)
+        format!("{:.*}", self.decimals, self.of(bytes))
     }
 
     pub(super) fn show_change(self, bytes: i128) -> String {

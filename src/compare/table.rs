@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use super::columns::Cell;
 use super::numbers::Unit;
 use super::styled::Tone;
 use super::text::{cut, cut_middle, markdown, pad_left, pad_right, width};
@@ -14,12 +15,20 @@ const LEAST_NAME: usize = 16;
 const LEAST_NOTE: usize = 24;
 
 /// A numeric column: one cell per row.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Column {
     pub(super) title: String,
     pub(super) cells: Vec<String>,
+    /// The cells' exact numbers, by which rows are ordered.
+    pub(super) values: Vec<Option<f64>>,
     /// If the table is too wide, columns of the highest rank are dropped first; 0 is never dropped.
     pub(super) rank: u8,
+}
+
+impl Column {
+    pub(super) fn cell(&self, row: usize) -> Cell {
+        Cell { text: self.cells[row].clone(), value: self.values.get(row).copied().flatten() }
+    }
 }
 
 #[derive(Debug)]
@@ -269,6 +278,7 @@ mod tests {
             title: title.into(),
             rank,
             cells: cells(bytes),
+            ..Column::default()
         };
         let mut columns: Vec<Column> =
             parts.iter().map(|(title, rank, bytes)| column(title, *rank, bytes)).collect();

@@ -37,6 +37,7 @@ mod profile;
 mod pytorch_figures;
 mod pytorch_memory;
 mod readers;
+mod report;
 mod results_csv;
 mod rounds;
 mod rows;

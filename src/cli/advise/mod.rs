@@ -10,7 +10,7 @@ use super::framework::FrameworkArgs;
 use super::inputs::{InputArgs, Inputs};
 use super::progress::Waiting;
 use super::run_selector::{NumberedRun, choose, is_named};
-use super::{estimates, export, framework, output, report, terminal, torch};
+use super::{estimates, export, framework, messages, output, terminal, torch};
 use ::plan::{
     Base, ChangedKey, DeviceRates, Found, Plan, Purpose, Search, Tolerance, Trial, changed_keys,
     combinations, expand_generated, tables, with_micro_batches,
@@ -87,7 +87,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     };
     let selected = choose(&inputs.plans, Some(which.unwrap_or(&plan.baseline)))?;
     let advisor = Advisor::of(&args, &inputs, selected)?;
-    report::devices(&inputs, false);
+    messages::devices(&inputs, false);
     let search = advisor.search(&advisor.plan.target)?;
     let (trials, left_out) = advisor.trials()?;
     if !left_out.is_empty() {

@@ -18,7 +18,7 @@ use super::failure::{ExitStatus, Failure};
 use super::framework::FrameworkArgs;
 use super::inputs::InputArgs;
 use super::run_selector::{NumberedRun, choose, is_named, title};
-use super::{output, report, torch};
+use super::{messages, output, torch};
 use base::units::Bytes;
 use compile::Program;
 use memory::{Prediction, RunSchedule, predict};
@@ -62,9 +62,9 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     )?;
     let NumberedRun { plan, run, index, .. } = choose(&inputs.plans, which)?;
     if args.target.is_some() {
-        report::devices(&inputs, false);
+        messages::devices(&inputs, false);
     }
-    report::absent(&inputs, false);
+    messages::absent(&inputs, false);
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let target = &plan.target;

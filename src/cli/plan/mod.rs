@@ -10,8 +10,8 @@ use crate::failure::{ExitStatus, Failure};
 use crate::filter::Filter;
 use crate::framework::{self, FrameworkArgs};
 use crate::inputs::{InputArgs, Inputs};
+use crate::messages;
 use crate::output;
-use crate::report;
 use crate::table::{self, TableArgs};
 use crate::torch;
 use base::rates::BytesPerSecond;
@@ -52,8 +52,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
         .inputs
         .read_shown(Purpose::Predict, &args.out, target, framework, |point| args.filter.names(point))?;
     args.filter.resolve(&inputs.plans)?;
-    report::devices(&inputs, args.table.is_for_programs());
-    report::absent(&inputs, args.table.is_for_programs());
+    messages::devices(&inputs, args.table.is_for_programs());
+    messages::absent(&inputs, args.table.is_for_programs());
     // All experiments share one machine, whatever their limits.
     let target = inputs.plans.first().map(|plan| &plan.target);
     let pytorch = framework::pytorch(&inputs.plans)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Args;
 use crate::failure::{ExitStatus, Failure};
 use crate::inputs::Inputs;
-use crate::{framework, output, report, table, target, torch};
+use crate::{framework, messages, output, table, target, torch};
 use compare::Options;
 use plan::{Plan, PlannedRun};
 use results::Row;
@@ -30,7 +30,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     if args.table.is_for_programs() {
         check_devices_differ(&names, &inputs)?;
     }
-    inputs.first().into_iter().for_each(|inputs| report::absent(inputs, args.table.is_for_programs()));
+    inputs.first().into_iter().for_each(|inputs| messages::absent(inputs, args.table.is_for_programs()));
     let all = || inputs.iter().flat_map(|inputs| &inputs.plans);
     let pytorch = framework::pytorch(&all().cloned().collect::<Vec<Plan>>())?;
     // A link must have an effect on one of the targets at least.

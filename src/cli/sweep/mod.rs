@@ -150,7 +150,7 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
             "--only needs a fixed number of repeats, not `measure.repeats = { until = ... }`: add --repeats N",
         ));
     }
-    super::report::devices(&inputs, args.is_for_programs());
+    super::messages::devices(&inputs, args.is_for_programs());
     if args.dry_run {
         return dry_run::show(&args, inputs.plans);
     }

@@ -1,6 +1,7 @@
 //! A table column: its title, when it is shown, its cells.
 
 use super::TableView;
+use super::cell::Cell;
 use super::definitions::ALL;
 use crate::Basis;
 use crate::entry::TableEntry;
@@ -18,7 +19,7 @@ pub(crate) struct TableColumn {
     pub(super) measured: Visibility,
     /// When tables of predicted runs show it.
     pub(super) predicted: Visibility,
-    pub(super) cell: fn(&TableView<'_>, &TableEntry) -> Option<String>,
+    pub(super) cell: fn(&TableView<'_>, &TableEntry) -> Option<Cell>,
     /// The text in the legend; empty if the title suffices.
     pub(super) explanation: fn(&TableView<'_>) -> &'static str,
 }

@@ -1,6 +1,7 @@
 //! Definitions of all table columns.
 
 use super::TableView;
+use super::cell::Cell;
 use super::column::ColumnTitle::{self, Fixed};
 use super::column::TableColumn;
 use super::column::Visibility::{Always, IfKnown, OnRequest, When};
@@ -77,7 +78,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         predicted: When(|view| {
             !view.of_pytorch && view.any(|entry| entry.row.torch_fits_micro_batch.is_some())
         }),
-        cell: |_, entry| Some(at_most(entry.row.torch_fits_micro_batch?, LARGEST_BATCH)),
+        cell: |_, entry| at_most(entry.row.torch_fits_micro_batch?),
         explanation: |_| "largest micro-batch within the memory limit in PyTorch",
     },
     TableColumn {
@@ -86,7 +87,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 5,
         measured: Always,
         predicted: Always,
-        cell: |_, entry| entry.relative.memory.map(ratio),
+        cell: |_, entry| Cell::number(entry.relative.memory?, ratio),
         explanation: |view| if view.shows_reserved() { "ratio of live peaks" } else { "" },
     },
     TableColumn {
@@ -96,8 +97,8 @@ pub(super) static ALL: [TableColumn; 37] = [
         measured: Always,
         predicted: OnRequest,
         cell: |_, entry| match entry.status {
-            Status::Oom => Some("OOM".into()),
-            _ => entry.speed.median().map(rate),
+            Status::Oom => Some(Cell::text("OOM")),
+            _ => Cell::number(entry.speed.median()?, rate),
         },
         explanation: |_| "",
     },
@@ -107,9 +108,9 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 2,
         measured: Always,
         predicted: OnRequest,
-        cell: |_, entry| match entry.relative.speed {
-            Some(_) if entry.same_speed() => Some("=".into()),
-            speed => speed.map(|speed| ratio(speed.median)),
+        cell: |_, entry| match entry.same_speed() {
+            true => Cell::number(entry.relative.speed?.median, |_| "=".to_owned()),
+            false => Cell::number(entry.relative.speed?.median, ratio),
         },
         explanation: |_| "",
     },
@@ -119,7 +120,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 3,
         measured: OnRequest,
         predicted: IfKnown,
-        cell: |_, entry| entry.row.estimated_step_ms.map(milliseconds),
+        cell: |_, entry| Cell::number(entry.row.estimated_step_ms?, milliseconds),
         explanation: |_| "estimated step time (roofline)",
     },
     TableColumn {
@@ -129,8 +130,8 @@ pub(super) static ALL: [TableColumn; 37] = [
         measured: IfKnown,
         predicted: OnRequest,
         cell: |_, entry| {
-            let half = entry.relative.speed?.half_width()?;
-            (!entry.relative.is_baseline).then(|| percent(half))
+            let half = entry.relative.speed?.half_width().filter(|_| !entry.relative.is_baseline)?;
+            Cell::number(half, percent)
         },
         explanation: |_| "half-width of xspeed's 95% confidence interval",
     },
@@ -142,8 +143,8 @@ pub(super) static ALL: [TableColumn; 37] = [
         predicted: OnRequest,
         cell: |_, entry| match entry.loss_change() {
             _ if entry.relative.is_baseline => None,
-            Some(_) if entry.same_loss() => Some("=".into()),
-            share => share.map(change),
+            Some(share) if entry.same_loss() => Cell::number(share, |_| "=".to_owned()),
+            share => Cell::number(share?, change),
         },
         explanation: |view| {
             let of_training = |entry: &TableEntry| {
@@ -163,7 +164,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 4,
         measured: OnRequest,
         predicted: OnRequest,
-        cell: |_, entry| Some(format!("{:.4}", entry.loss.as_ref()?.values.median()?)),
+        cell: |_, entry| Cell::number(entry.loss.as_ref()?.values.median()?, |loss| format!("{loss:.4}")),
         explanation: |_| "after the last step; evaluation loss, if there is one",
     },
     TableColumn {
@@ -266,7 +267,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 4,
         measured: IfKnown,
         predicted: IfKnown,
-        cell: |_, entry| Some(at_most(entry.row.fits_micro_batch?, LARGEST_BATCH)),
+        cell: |_, entry| at_most(entry.row.fits_micro_batch?),
         explanation: |view| match view.of_pytorch {
             true => "largest micro-batch within the memory limit, after cached memory was returned if needed",
             false => "largest micro-batch within the memory limit, by reserved bytes",
@@ -278,7 +279,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 6,
         measured: When(|view| view.any(TableEntry::accumulates)),
         predicted: When(|view| view.any(TableEntry::accumulates)),
-        cell: |_, entry| Some(entry.fits_batch()?.to_string()),
+        cell: |_, entry| Cell::number(entry.fits_batch()? as f64, |batch| batch.to_string()),
         explanation: |_| "largest batch with the same number of micro-batches",
     },
     TableColumn {
@@ -287,7 +288,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 14,
         measured: OnRequest,
         predicted: OnRequest,
-        cell: |_, entry| entry.row.estimated_fits_tokens_per_s.map(rate),
+        cell: |_, entry| Cell::number(entry.row.estimated_fits_tokens_per_s?, rate),
         explanation: |_| "estimated speed at the largest batch that fits",
     },
     TableColumn {
@@ -305,7 +306,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 12,
         measured: OnRequest,
         predicted: When(|view| view.any(|entry| entry.flops_added().is_some_and(|share| share > 0.0))),
-        cell: |_, entry| entry.flops_added().map(percent),
+        cell: |_, entry| Cell::number(entry.flops_added()?, percent),
         explanation: |_| "recomputed FLOPs, relative to the model's",
     },
     TableColumn {
@@ -326,7 +327,7 @@ pub(super) static ALL: [TableColumn; 37] = [
             let mut counts = view.entries.iter().filter_map(|entry| entry.row.parameters);
             counts.next().is_some_and(|first| counts.any(|other| other != first))
         }),
-        cell: |_, entry| entry.row.parameters.map(|n| Count(n).to_string()),
+        cell: |_, entry| count(entry.row.parameters?),
         explanation: |_| "",
     },
     TableColumn {
@@ -335,7 +336,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 11,
         measured: When(trains_a_part),
         predicted: When(trains_a_part),
-        cell: |_, entry| entry.row.trainable_parameters.map(|n| Count(n).to_string()),
+        cell: |_, entry| count(entry.row.trainable_parameters?),
         explanation: |_| "",
     },
     TableColumn {
@@ -344,7 +345,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 4,
         measured: When(|view| view.any(|entry| entry.wait.is_some_and(|share| share > WAITS))),
         predicted: OnRequest,
-        cell: |_, entry| entry.wait.map(percent),
+        cell: |_, entry| Cell::number(entry.wait?, percent),
         explanation: |_| "share of the step spent waiting for data",
     },
     TableColumn {
@@ -353,7 +354,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 12,
         measured: When(|view| view.any(|entry| entry.relative.other_start_time)),
         predicted: OnRequest,
-        cell: |_, entry| entry.row.first_step_ms.map(|ms| format!("{ms:.0}")),
+        cell: |_, entry| Cell::number(entry.row.first_step_ms?, |ms| format!("{ms:.0}")),
         explanation: |_| "from allocation to the end of the first step",
     },
     TableColumn {
@@ -380,7 +381,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 6,
         measured: When(|view| view.any(|entry| entry.uncounted().is_some())),
         predicted: OnRequest,
-        cell: |view, entry| entry.uncounted().map(|off| view.unit.show_change(off)),
+        cell: |view, entry| entry.uncounted().map(|off| Cell::new(view.unit.show_change(off), off as f64)),
         explanation: |_| "external reading minus counted bytes",
     },
     TableColumn {
@@ -389,7 +390,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 9,
         measured: OnRequest,
         predicted: OnRequest,
-        cell: |_, entry| (entry.repeats > 0).then(|| entry.repeats.to_string()),
+        cell: |_, entry| Cell::number(Some(entry.repeats as f64).filter(|n| *n > 0.0)?, |n| n.to_string()),
         explanation: |_| "repeats with measurements",
     },
     TableColumn {
@@ -398,7 +399,7 @@ pub(super) static ALL: [TableColumn; 37] = [
         rank: |_| 9,
         measured: OnRequest,
         predicted: OnRequest,
-        cell: |_, entry| entry.row.step_ms_median.map(|ms| format!("{ms:.1}")),
+        cell: |_, entry| Cell::number(entry.row.step_ms_median?, |ms| format!("{ms:.1}")),
         explanation: |_| "",
     },
 ];
@@ -421,9 +422,14 @@ pub(super) fn other_roles(entry: &TableEntry) -> Option<u64> {
     others.filter_map(|(_, bytes)| bytes).reduce(u64::saturating_add)
 }
 
-/// `29`, or `>1048575` if the search ended at its upper bound `most`.
-fn at_most(found: usize, most: usize) -> String {
-    if found < most { found.to_string() } else { format!(">{}", most - 1) }
+/// `29`, or `>1048575` if the search ended at its upper bound.
+fn at_most(found: usize) -> Option<Cell> {
+    let text = if found < LARGEST_BATCH { found.to_string() } else { format!(">{}", LARGEST_BATCH - 1) };
+    Some(Cell::new(text, found as f64))
+}
+
+fn count(n: u64) -> Option<Cell> {
+    Some(Cell::new(Count(n).to_string(), n as f64))
 }
 
 /// Whether any entry's peak is in a training step after the first, and the table shows a difference.
@@ -432,7 +438,7 @@ fn later_steps_need_more(view: &TableView<'_>) -> bool {
         let first = entry.row.predicted_first_step_peak_bytes;
         entry.row.evaluation_peak_bytes != entry.memory
             && first < entry.memory
-            && first.is_some_and(|first| view.bytes(Some(first)) != view.bytes(entry.memory))
+            && first.is_some_and(|first| view.size(Some(first)) != view.size(entry.memory))
     })
 }
 

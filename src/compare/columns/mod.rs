@@ -1,10 +1,12 @@
 //! The columns of a comparison and their cells.
 
+mod cell;
 mod column;
 mod definitions;
 mod note;
 mod side_by_side;
 
+pub use cell::Cell;
 pub(super) use column::{TableColumn, find, names};
 pub(super) use note::{mark, short, steps};
 pub(super) use side_by_side::SideBySide;
@@ -42,7 +44,11 @@ impl TableView<'_> {
         self.any(|entry| entry.row.context_bytes.is_some())
     }
 
-    fn bytes(&self, bytes: Option<u64>) -> Option<String> {
+    fn bytes(&self, bytes: Option<u64>) -> Option<Cell> {
+        bytes.map(|bytes| Cell::new(self.unit.show(bytes), bytes as f64))
+    }
+
+    fn size(&self, bytes: Option<u64>) -> Option<String> {
         bytes.map(|bytes| self.unit.show(bytes))
     }
 
@@ -52,12 +58,14 @@ impl TableView<'_> {
 
     /// Whether reserved bytes differ from live ones in any cell.
     pub(super) fn shows_reserved(&self) -> bool {
-        self.any(|entry| entry.reserved.is_some() && self.bytes(entry.reserved) != self.bytes(entry.memory))
+        self.any(|entry| entry.reserved.is_some() && self.size(entry.reserved) != self.size(entry.memory))
     }
 
-    fn column(&self, title: String, rank: u8, cell: impl Fn(&TableEntry) -> Option<String>) -> Column {
-        let cell = |entry: &&TableEntry| cell(entry).unwrap_or_else(|| NONE.into());
-        Column { title, rank, cells: self.entries.iter().map(cell).collect() }
+    fn column(&self, title: String, rank: u8, cell: impl Fn(&TableEntry) -> Option<Cell>) -> Column {
+        let cell = |entry: &&TableEntry| cell(entry).unwrap_or_else(|| Cell::text(NONE));
+        let cells = self.entries.iter().map(cell);
+        let (cells, values) = cells.map(|Cell { text, value }| (text, value)).unzip();
+        Column { title, rank, cells, values }
     }
 }
 
@@ -83,7 +91,7 @@ pub(super) fn table(comparison: &Comparison) -> Table {
     let mut columns = Vec::new();
     if in_columns {
         let value = |key: &str| {
-            let cell = |entry: &TableEntry| axes::inner_value(&entry.row, key).map(|value| one_line(&value));
+            let cell = |entry: &TableEntry| axes::inner_value(&entry.row, key).map(|text| Cell::key(&text));
             view.column(axes::short(key, &swept).to_owned(), 0, cell)
         };
         columns.extend(swept.iter().map(|key| value(key)));

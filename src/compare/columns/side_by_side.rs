@@ -63,7 +63,7 @@ impl<'a> SideBySide<'a> {
         let marks: Vec<&str> =
             entries.iter().map(|entry| entry.map_or("-", |entry| self.mark(entry))).collect();
         let cell = |entry: Option<&TableEntry>, column: &TableColumn| {
-            entry.and_then(|entry| (column.cell)(view, entry)).unwrap_or_else(|| NONE.to_owned())
+            entry.and_then(|entry| (column.cell)(view, entry)).map_or(NONE.to_owned(), |cell| cell.text)
         };
         let cells = entries.iter().zip(&marks).map(|(entry, mark)| {
             let mut cells: Vec<String> = self.columns.iter().map(|column| cell(*entry, column)).collect();
