@@ -4,7 +4,7 @@ use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::tensor::DType;
 use crate::transformers::{self, liger_mlp, peft_module};
-use spec::{Attention, KeywordEnum, ModelFamily, TorchProgram};
+use spec::{Attention, KeywordEnum, ModelFamily, TorchProgram, TransformersVersion};
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
@@ -64,9 +64,14 @@ impl Script<'_> {
         self.line("        self.model.train()");
         if let Some(every) = transformers::checkpointed_layers(self.config) {
             let reentrant = self.reentrant();
-            self.line(&format!(
-                "        self.model.activation_checkpointing_enable({{\"use_reentrant\": {reentrant}}}, every_n_layers={every})"
-            ));
+            match self.options.transformers {
+                TransformersVersion::V5_24 => self.line(&format!(
+                    "        self.model.activation_checkpointing_enable({{\"use_reentrant\": {reentrant}}}, every_n_layers={every})"
+                )),
+                TransformersVersion::V4_57 => self.line(&format!(
+                    "        self.model.gradient_checkpointing_enable({{\"use_reentrant\": {reentrant}}})"
+                )),
+            }
         }
         self.adapters();
         let (parameter, argument) = match self.options.attention_mask {

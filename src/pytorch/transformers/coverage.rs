@@ -7,7 +7,7 @@ use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
     Attention, KeywordEnum, Leak, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig,
-    StorageDtype, TRANSFORMERS_VERSION, TorchOptions, Transformer,
+    StorageDtype, TorchOptions, Transformer,
 };
 
 /// Checks that the prediction covers a run with the model of the library.
@@ -19,7 +19,10 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
         return not_covered("a model other than a transformer".to_owned());
     };
     let Some(library) = model.hf_configuration() else {
-        return not_covered(format!("a model that no class of transformers {TRANSFORMERS_VERSION} has"));
+        return not_covered(format!(
+            "a model that no class of transformers {} has",
+            options.transformers.keyword()
+        ));
     };
     if !matches!(
         library.family,
