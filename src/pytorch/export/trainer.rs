@@ -49,6 +49,9 @@ impl Script<'_> {
         ]);
         self.library_class();
         self.adapters();
+        let enables_gradients = self.options.transformers == TransformersVersion::V4_57
+            && transformers::checkpointed_layers(self.config).is_some();
+        self.line_if(enables_gradients, "        self.model.enable_input_require_grads()");
         for layer in &strategy.freeze {
             let names = self.library_names(layer, "");
             self.line(&format!("        freeze(self.model, {names})"));
@@ -80,15 +83,17 @@ impl Script<'_> {
     fn arguments(&mut self) {
         let config = self.config;
         let train = &config.train;
+        let order = match self.options.transformers {
+            TransformersVersion::V5_24 => " train_sampling_strategy=\"sequential\",",
+            TransformersVersion::V4_57 => "",
+        };
         self.lines(&[
             "        arguments = TrainingArguments(",
             "            output_dir=\".\", save_strategy=\"no\", report_to=\"none\", disable_tqdm=True,",
-            "            use_cpu=device == \"cpu\", max_steps=STEPS, logging_steps=1,",
+            &format!("            use_cpu=device == \"cpu\", max_steps=STEPS, logging_steps=1,{order}"),
             "            per_device_train_batch_size=MICRO_BATCH, gradient_accumulation_steps=BATCH // MICRO_BATCH,",
             &format!("            per_device_eval_batch_size={},", trainer::evaluation_batch(config)),
         ]);
-        let is_v4 = self.options.transformers == TransformersVersion::V4_57;
-        self.line_if(!is_v4, "            train_sampling_strategy=\"sequential\",");
         let autocast = coverage::autocast(config);
         self.line_if(autocast == Some(DType::BF16), "            bf16=True,");
         self.line_if(autocast == Some(DType::F16), "            fp16=True,");

@@ -1,4 +1,4 @@
-//! Training by `Trainer` of transformers 5.24 and Accelerate 1.15.
+//! Training by `Trainer` of transformers and Accelerate 1.15.
 //!
 //! Its loader copies batches to the device one ahead, all micro-batches of a step before the first forward pass. The model
 //! returns its outputs in fp32 under autocast, and the loss is the sum over the micro-batch divided by the number of
@@ -144,11 +144,15 @@ impl<'a> Trainer<'a> {
         if !self.is_v4() {
             self.variables.grad_norm = None;
         }
+        // Without `max_grad_norm`, 5.x computes the norm all the same.
+        let clips = !self.is_v4() || self.config.train.clip_norm.is_some();
         let unscaled =
-            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), true));
-        self.variables.grad_norm = clip(torch, self.optimizer.borrow().parameters());
-        let overflows =
-            self.scaler.as_ref().and_then(|_| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
+            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), clips));
+        if clips {
+            self.variables.grad_norm = clip(torch, self.optimizer.borrow().parameters());
+        }
+        let sums = self.scaler.is_some() && clips;
+        let overflows = sums.then(|| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
         self.optimizer.borrow_mut().step(torch);
         drop((unscaled, overflows));
         self.optimizer.borrow().zero_grad(true);

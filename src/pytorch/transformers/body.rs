@@ -40,6 +40,8 @@ pub(super) struct Arguments {
     pub(super) mask: Option<Tensor>,
     /// Cosines and sines, [T, D].
     pub(super) rotation: Option<[Tensor; 2]>,
+    /// Those of the other layers, which the call passes, too (Gemma 3 in 4.x).
+    pub(super) other_rotation: Option<[Tensor; 2]>,
     /// i64[1, T]
     pub(super) positions: Option<Tensor>,
 }
@@ -83,9 +85,10 @@ pub(super) fn call_layers<L: Layer + 'static>(
             Some(every) if index.is_multiple_of(every) => {
                 let (layer, held) = (Rc::clone(layer), arguments.clone());
                 let function = move |torch: &Torch, x: &Tensor| layer.forward(torch, x, &held, None, true);
-                let Arguments { mask, rotation, positions } = arguments;
+                let Arguments { mask, rotation, other_rotation, positions } = arguments;
                 let mask = mask.filter(|_| !L::MASK_BY_POSITION);
-                let closure = rotation.into_iter().flatten().chain(mask).chain(positions).collect();
+                let rotations = rotation.into_iter().chain(other_rotation).flatten();
+                let closure = rotations.chain(mask).chain(positions).collect();
                 checkpoint(torch, Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }, &x)
             }
             _ => layer.forward(torch, &x, &arguments, cache.as_deref_mut(), trains),

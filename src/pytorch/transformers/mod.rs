@@ -1,4 +1,4 @@
-//! Models of the transformers library, 5.24: its classes, called as `model(input_ids=tokens, labels=labels).loss`.
+//! Models of the transformers library: its classes, called as `model(input_ids=tokens, labels=labels).loss`.
 //!
 //! Variables of the library's Python live until their function returns or assigns them again. Tensors that autograd also
 //! saves are not held a second time here.

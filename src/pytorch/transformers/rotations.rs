@@ -22,8 +22,15 @@ impl Rotations {
         let has_window = |layer: &usize| model.window_of(*layer).is_some();
         let windowed = (0..model.layers).filter(has_window).count();
         let is_by_kind = matches!(family, Some(ModelFamily::Gemma3 | ModelFamily::Olmo3));
-        let is_mixed = is_by_kind && windowed > 0 && windowed < model.layers;
-        let of_layer = |layer| usize::from(is_mixed && has_window(&layer));
+        let is_mixed = is_by_kind
+            && match torch.options.transformers {
+                TransformersVersion::V5_24 => windowed > 0 && windowed < model.layers,
+                // Also rotations that no layer has.
+                TransformersVersion::V4_57 => true,
+            };
+        let is_windowed_first =
+            family == Some(ModelFamily::Olmo3) && torch.options.transformers == TransformersVersion::V4_57;
+        let of_layer = |layer| usize::from(is_mixed && has_window(&layer) != is_windowed_first);
         let channels = model.rotated_channels();
         let buffers = match torch.options.transformers {
             TransformersVersion::V5_24 => 2,
