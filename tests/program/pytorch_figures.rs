@@ -359,10 +359,17 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         "strategies.adapters.lora={rank=4,alpha=8,targets=[\"dense\"],base=\"nf4\"}",
     ];
     let falcon_loss = [falcon[0], falcon[1], "strategies.plain.loss_chunks=2"];
+    let older = "plan.transformers_version=\"4.57\"";
+    let older = [
+        [older, falcon[0], falcon[1]].to_vec(),
+        vec![older, "strategies.plain.recompute={every=2}"],
+        vec![older, "strategies.plain.loss_chunks=2"],
+    ];
+    let older = older.iter().map(|set| reason("plain", set));
     let plain = plain.into_iter().map(|set| reason("plain", &[set]));
     let adapters = adapters.into_iter().map(|set| reason("adapters", &[set]));
     let reasons = plain.chain(adapters).chain([reason("adapters", &falcon), reason("plain", &falcon_loss)]);
-    insta::assert_snapshot!("library_reasons", reasons.collect::<String>());
+    insta::assert_snapshot!("library_reasons", reasons.chain(older).collect::<String>());
 }
 
 /// For each key that `Trainer` lacks, the reason.
@@ -452,6 +459,7 @@ fn mistakes_state_the_way_out() {
         set("plan.as=torch"),
         set("plan.torch_version=2.11"),
         set("plan.torch_version=\"2.12\""),
+        set("plan.transformers_version=\"4.56\""),
         set("plan.torch_program=lightning"),
         set("plan.torch_optimizer=multi_tensor"),
         set("plan.torch_checkpoint=true"),

@@ -11,7 +11,10 @@ use plan::Point;
 use pytorch::{Card, Event, NotCovered, ScriptPrediction, Sequence};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use spec::{AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchVersion};
+use spec::{
+    AllocConf, KeywordEnum, RunConfig, TorchCheckpoint, TorchOptimizer, TorchOptions, TorchVersion,
+    TransformersVersion,
+};
 
 const FOLDER: &str = "tests/reference/pytorch_memory";
 
@@ -26,6 +29,9 @@ const PRINTED: usize = 10;
 struct Vector {
     #[serde(default = "default_version")]
     version: String,
+    /// The version of transformers.
+    #[serde(default = "default_library")]
+    library: String,
     experiment: String,
     strategy: String,
     options: String,
@@ -42,6 +48,10 @@ fn default_version() -> String {
     TorchVersion::default().keyword().to_owned()
 }
 
+fn default_library() -> String {
+    TransformersVersion::default().keyword().to_owned()
+}
+
 impl Vector {
     fn version(&self) -> TorchVersion {
         let version = TorchVersion::ALL.iter().find(|version| version.keyword() == self.version);
@@ -52,8 +62,14 @@ impl Vector {
         pytorch::sequence(&run.config, self.card(), self.version(), self.options(run.options))
     }
 
+    fn library(&self) -> TransformersVersion {
+        let library = TransformersVersion::ALL.iter().find(|library| library.keyword() == self.library);
+        *library.expect("a known version of transformers")
+    }
+
     /// `default`: those of `[plan]`.
     fn options(&self, default: TorchOptions) -> TorchOptions {
+        let default = TorchOptions { transformers: self.library(), ..default };
         match self.options.as_str() {
             "fused" => default,
             "foreach" => TorchOptions { optimizer: TorchOptimizer::Foreach, ..default },
@@ -79,13 +95,13 @@ impl Vector {
     }
 
     fn title(&self) -> String {
-        let Vector { experiment, strategy, options, card, version, .. } = self;
-        format!("{experiment}/{strategy} {options} {card} {version}")
+        let Vector { experiment, strategy, options, card, version, library, .. } = self;
+        format!("{experiment}/{strategy} {options} {card} {version} {library}")
     }
 
     /// The recorded sequence, which only a few programs have.
     fn recorded(&self) -> Option<String> {
-        if self.version != default_version() {
+        if self.version != default_version() || self.library != default_library() {
             return None;
         }
         let Vector { experiment, strategy, options, card, .. } = self;
@@ -101,8 +117,8 @@ impl Vector {
                 Some(recorded) => first_difference(&text, &recorded),
                 None => {
                     format!(
-                        "run tests/reference/pytorch_memory/record.py --all with PyTorch {}",
-                        self.version
+                        "run tests/reference/pytorch_memory/record.py --all with PyTorch {} and transformers {}",
+                        self.version, self.library
                     )
                 }
             };
@@ -343,6 +359,10 @@ fn recorded_programs_are_enough() {
     for version in TorchVersion::ALL {
         let of = vectors.iter().filter(|vector| vector.version() == *version).count();
         assert!(of >= 100, "{of} programs of PyTorch {}", version.keyword());
+    }
+    for library in TransformersVersion::ALL {
+        let of = vectors.iter().filter(|vector| vector.library() == *library).count();
+        assert!(of >= 60, "{of} programs of transformers {}", library.keyword());
     }
     let is_recorded = |(experiment, strategy): &(String, String)| {
         let is_own = |vector: &Vector| vector.experiment == *experiment && vector.strategy == *strategy;

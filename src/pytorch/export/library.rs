@@ -4,7 +4,7 @@ use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::tensor::DType;
 use crate::transformers::{self, liger_mlp, peft_module};
-use spec::{Attention, KeywordEnum, ModelFamily, TorchProgram};
+use spec::{Attention, KeywordEnum, ModelFamily, TorchProgram, TransformersVersion};
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
@@ -64,9 +64,15 @@ impl Script<'_> {
         self.line("        self.model.train()");
         if let Some(every) = transformers::checkpointed_layers(self.config) {
             let reentrant = self.reentrant();
-            self.line(&format!(
-                "        self.model.activation_checkpointing_enable({{\"use_reentrant\": {reentrant}}}, every_n_layers={every})"
-            ));
+            match self.options.transformers {
+                TransformersVersion::V5_24 => self.line(&format!(
+                    "        self.model.activation_checkpointing_enable({{\"use_reentrant\": {reentrant}}}, every_n_layers={every})"
+                )),
+                TransformersVersion::V4_57 => self.lines(&[
+                    &format!("        self.model.gradient_checkpointing_enable({{\"use_reentrant\": {reentrant}}})"),
+                    "        self.model.enable_input_require_grads()",
+                ]),
+            }
         }
         self.adapters();
         let (parameter, argument) = match self.options.attention_mask {
@@ -140,7 +146,7 @@ impl Script<'_> {
             "",
             "def quantize(model, **settings):",
             "    for name, layer in list(model.named_modules()):",
-            &format!("        if type(layer) is not {class} or name == \"lm_head\":"),
+            &format!("        if type(layer) is not {class} or name == \"{}\":", self.head_name()),
             "            continue",
             "        with torch.device(\"meta\"):",
             &format!("            quantized = bnb.nn.Linear4bit(layer.{inner}, layer.{outer}, layer.bias is not None, **settings)"),
@@ -151,6 +157,14 @@ impl Script<'_> {
             "        model.set_submodule(name, quantized)",
             "    model.is_loaded_in_4bit = True",
         ]);
+    }
+
+    /// The name of the head's module.
+    fn head_name(&self) -> &'static str {
+        match (transformers::family(self.model), self.options.transformers) {
+            (Some(ModelFamily::GptNeox), TransformersVersion::V4_57) => "embed_out",
+            _ => "lm_head",
+        }
     }
 
     /// `self.model` gets PEFT's adapters, if the run has some.
@@ -169,7 +183,7 @@ impl Script<'_> {
             &format!("            target_modules={modules:?}, task_type=\"CAUSAL_LM\","),
         ]);
         let saved: Vec<&str> =
-            lora.trained.iter().flat_map(|layer| saved_modules(family, layer)).copied().collect();
+            lora.trained.iter().flat_map(|layer| saved_modules(family, layer, self.head_name())).collect();
         self.line_if(!saved.is_empty(), &format!("            modules_to_save={saved:?},"));
         // The weights of `Conv1D`, which `Linear4bit` replaces.
         let is_transposed =
@@ -202,25 +216,23 @@ impl Script<'_> {
 
     /// The names of a layer's modules. `model`: the path of the library's model, with a dot at its end.
     pub(super) fn library_names(&self, layer: &str, model: &str) -> String {
-        let (embedding, head, blocks): (&[&str], [&str; 2], &str) = match transformers::family(self.model) {
+        let (embedding, norm, blocks): (&[&str], &str, &str) = match transformers::family(self.model) {
             Some(ModelFamily::Gpt2) => {
-                (&["transformer.wte", "transformer.wpe"], ["lm_head", "transformer.ln_f"], "transformer.h")
+                (&["transformer.wte", "transformer.wpe"], "transformer.ln_f", "transformer.h")
             }
             Some(ModelFamily::GptNeox) => {
-                (&["gpt_neox.embed_in"], ["lm_head", "gpt_neox.final_layer_norm"], "gpt_neox.layers")
+                (&["gpt_neox.embed_in"], "gpt_neox.final_layer_norm", "gpt_neox.layers")
             }
             Some(ModelFamily::Falcon) => {
-                (&["transformer.word_embeddings"], ["lm_head", "transformer.ln_f"], "transformer.h")
+                (&["transformer.word_embeddings"], "transformer.ln_f", "transformer.h")
             }
-            Some(ModelFamily::Phi) => {
-                (&["model.embed_tokens"], ["lm_head", "model.final_layernorm"], "model.layers")
-            }
-            _ => (&["model.embed_tokens"], ["lm_head", "model.norm"], "model.layers"),
+            Some(ModelFamily::Phi) => (&["model.embed_tokens"], "model.final_layernorm", "model.layers"),
+            _ => (&["model.embed_tokens"], "model.norm", "model.layers"),
         };
         let block = layer.replace("blocks", blocks);
         let modules = match layer {
             "embedding" => embedding,
-            "head" => &head,
+            "head" => &[self.head_name(), norm],
             _ => &[block.as_str()],
         };
         let quoted: Vec<String> = modules.iter().map(|module| format!("\"{model}{module}\"")).collect();
@@ -228,16 +240,16 @@ impl Script<'_> {
     }
 }
 
-/// The modules of a layer outside blocks.
-fn saved_modules(family: Option<ModelFamily>, layer: &str) -> &'static [&'static str] {
+/// The modules of a layer outside blocks. `head`: the name of the head's module.
+fn saved_modules(family: Option<ModelFamily>, layer: &str, head: &'static str) -> Vec<&'static str> {
     match (layer, family) {
-        ("embedding", Some(ModelFamily::Gpt2)) => &["wte", "wpe"],
-        ("embedding", Some(ModelFamily::GptNeox)) => &["embed_in"],
-        ("embedding", Some(ModelFamily::Falcon)) => &["word_embeddings"],
-        ("embedding", _) => &["embed_tokens"],
-        (_, Some(ModelFamily::GptNeox)) => &["lm_head", "final_layer_norm"],
-        (_, Some(ModelFamily::Gpt2 | ModelFamily::Falcon)) => &["lm_head", "ln_f"],
-        (_, Some(ModelFamily::Phi)) => &["lm_head", "final_layernorm"],
-        _ => &["lm_head", "model.norm"],
+        ("embedding", Some(ModelFamily::Gpt2)) => vec!["wte", "wpe"],
+        ("embedding", Some(ModelFamily::GptNeox)) => vec!["embed_in"],
+        ("embedding", Some(ModelFamily::Falcon)) => vec!["word_embeddings"],
+        ("embedding", _) => vec!["embed_tokens"],
+        (_, Some(ModelFamily::GptNeox)) => vec![head, "final_layer_norm"],
+        (_, Some(ModelFamily::Gpt2 | ModelFamily::Falcon)) => vec![head, "ln_f"],
+        (_, Some(ModelFamily::Phi)) => vec![head, "final_layernorm"],
+        _ => vec![head, "model.norm"],
     }
 }

@@ -4,7 +4,10 @@ use super::Script;
 use crate::coverage;
 use crate::tensor::DType;
 use crate::{trainer, transformers};
-use spec::{Collect, CollectedIn, EmptyCache, Optimizer, OptimizerState, Quantize, TorchOptimizer};
+use spec::{
+    Collect, CollectedIn, EmptyCache, Optimizer, OptimizerState, Quantize, TorchOptimizer,
+    TransformersVersion,
+};
 
 impl Script<'_> {
     pub(super) fn write_trainer(&mut self) {
@@ -46,6 +49,9 @@ impl Script<'_> {
         ]);
         self.library_class();
         self.adapters();
+        let enables_gradients = self.options.transformers == TransformersVersion::V4_57
+            && transformers::checkpointed_layers(self.config).is_some();
+        self.line_if(enables_gradients, "        self.model.enable_input_require_grads()");
         for layer in &strategy.freeze {
             let names = self.library_names(layer, "");
             self.line(&format!("        freeze(self.model, {names})"));
@@ -66,16 +72,25 @@ impl Script<'_> {
         if let Some(optimizer) = self.own_optimizer() {
             self.line(&format!("            optimizer_cls_and_kwargs={optimizer},"));
         }
-        self.lines(&["        )", "        self.trainer.remove_callback(PrinterCallback)", "", ""]);
+        self.line("        )");
+        self.line_if(
+            self.options.transformers == TransformersVersion::V4_57,
+            "        self.trainer._get_train_sampler = torch.utils.data.SequentialSampler",
+        );
+        self.lines(&["        self.trainer.remove_callback(PrinterCallback)", "", ""]);
     }
 
     fn arguments(&mut self) {
         let config = self.config;
         let train = &config.train;
+        let order = match self.options.transformers {
+            TransformersVersion::V5_24 => " train_sampling_strategy=\"sequential\",",
+            TransformersVersion::V4_57 => "",
+        };
         self.lines(&[
             "        arguments = TrainingArguments(",
             "            output_dir=\".\", save_strategy=\"no\", report_to=\"none\", disable_tqdm=True,",
-            "            use_cpu=device == \"cpu\", max_steps=STEPS, logging_steps=1, train_sampling_strategy=\"sequential\",",
+            &format!("            use_cpu=device == \"cpu\", max_steps=STEPS, logging_steps=1,{order}"),
             "            per_device_train_batch_size=MICRO_BATCH, gradient_accumulation_steps=BATCH // MICRO_BATCH,",
             &format!("            per_device_eval_batch_size={},", trainer::evaluation_batch(config)),
         ]);
@@ -83,11 +98,15 @@ impl Script<'_> {
         self.line_if(autocast == Some(DType::BF16), "            bf16=True,");
         self.line_if(autocast == Some(DType::F16), "            fp16=True,");
         if let Some(every) = transformers::checkpointed_layers(config) {
+            let (name, every) = match self.options.transformers {
+                TransformersVersion::V5_24 => ("activation", format!(", \"every_n_layers\": {every}")),
+                TransformersVersion::V4_57 => ("gradient", String::new()),
+            };
+            let reentrant = self.reentrant();
             self.lines(&[
-                "            activation_checkpointing=True,",
+                &format!("            {name}_checkpointing=True,"),
                 &format!(
-                    "            activation_checkpointing_kwargs={{\"use_reentrant\": {}, \"every_n_layers\": {every}}},",
-                    self.reentrant()
+                    "            {name}_checkpointing_kwargs={{\"use_reentrant\": {reentrant}{every}}},"
                 ),
             ]);
         }

@@ -5,7 +5,7 @@
 use super::attention::Heads;
 use super::elementwise::softmax;
 use super::views::{copied, copied_both_ways, full_slices};
-use super::{add, cast, dropout, matmul_output, saved_factors, scale, soft_cap};
+use super::{add, cast, dropout, matmul_output, mul, saved_factors, scale, soft_cap};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -56,6 +56,8 @@ pub(crate) struct Eager {
     /// Whether the softmax is in fp32 (`dtype=torch.float32`), and its result in the dtype of the queries. Else the result
     /// is in that of the values.
     pub(crate) upcasts: bool,
+    /// Whether it divides scores by a tensor, and hides later keys by a mask of its own (GPT-2 in 4.x).
+    pub(crate) hides_later_keys: bool,
     pub(crate) has_dropout: bool,
     /// Whether keys and values come from a cache, which has copied them.
     pub(crate) is_cached: bool,
@@ -77,9 +79,19 @@ pub(crate) fn eager_attention(
         // x[:, :, None, :, :].expand(B, G, H // G, T, D).reshape(B, H, T, D)
         false => [k, v].map(|x| repeated(torch, x, heads, 4)),
     };
-    let mut weights = {
-        let products = factors.products(torch, q, &k);
-        scale(torch, &products)
+    let products = factors.products(torch, q, &k);
+    let (mut weights, hidden_scores) = match eager.hides_later_keys {
+        false => {
+            let scaled = scale(torch, &products);
+            drop(products);
+            (scaled, None)
+        }
+        true => {
+            let divided = mul(torch, &products, &torch.scalar(products.dtype()));
+            drop(products);
+            let hidden = torch.scalar(divided.dtype());
+            (selected(torch, &divided), Some(hidden))
+        }
     };
     if eager.cap {
         weights = scale(torch, &weights);
@@ -101,8 +113,17 @@ pub(crate) fn eager_attention(
         weights = dropout(torch, &weights);
     }
     let output = factors.weighted(torch, &weights, &v);
+    drop(hidden_scores);
     // y.transpose(1, 2).contiguous()
     [joined(torch, output, heads), weights]
+}
+
+/// `torch.where(mask, x, number)`
+fn selected(torch: &Torch, x: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), None, &[x], &[], |torch, backward| {
+        let _zero = torch.scalar(backward.gradient().dtype());
+        vec![torch.like(backward.gradient()).into()]
+    })
 }
 
 /// The factors of the two products.
@@ -127,8 +148,9 @@ impl Factors {
 
     /// `torch.matmul(weights, v)`, as [B, T, H*D].
     fn weighted(&self, torch: &Torch, weights: &Tensor, v: &Tensor) -> Tensor {
+        let v = cast(torch, v, self.dtype);
         let weights = cast(torch, weights, self.dtype);
-        let v = self.for_product(torch, v, self.is_contiguous());
+        let v = self.for_product(torch, &v, self.is_contiguous());
         let Heads { batch, queries, sequence, head, .. } = self.heads;
         bmm(torch, &weights, &v, Shape::new(&[batch, sequence, queries * head]))
     }

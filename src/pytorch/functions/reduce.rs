@@ -40,6 +40,12 @@ pub(crate) fn count(torch: &Torch, x: &Tensor) -> Tensor {
     output
 }
 
+/// Whether all elements are true, `x.all()`.
+pub(crate) fn all(torch: &Torch, x: &Tensor) {
+    let _output = torch.scalar(DType::Bool);
+    scratch_of_all(torch, x.elements(), DType::Bool);
+}
+
 /// The mean of all elements.
 pub(super) fn mean_of_all(torch: &Torch, x: &Tensor) -> Tensor {
     reduced(torch, x.elements(), x.dtype())

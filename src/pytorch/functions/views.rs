@@ -163,10 +163,15 @@ pub(crate) fn joined(torch: &Torch, [a, b]: [&Tensor; 2]) -> Tensor {
     })
 }
 
-/// `torch.cat([empty, x])`: a copy, whose gradient is a slice of the gradient.
-pub(crate) fn concatenated(torch: &Torch, x: &Tensor) -> Tensor {
+/// `torch.cat([empty, x])`: a copy, whose gradient is a slice of the gradient. `empty`: the dtype of the empty tensor.
+pub(crate) fn concatenated(torch: &Torch, x: &Tensor, empty: DType) -> Tensor {
     let shape = x.shape();
-    torch.output((shape, x.dtype()), None, &[x], &[], move |_, backward| {
-        vec![backward.gradient().view(shape).into()]
+    let dtype = if empty == DType::F32 { empty } else { x.dtype() };
+    torch.output((shape, dtype), None, &[x], &[], move |torch, backward| {
+        let gradient = backward.gradient().view(shape);
+        vec![match backward.dtypes[0] == dtype {
+            true => gradient.into(),
+            false => torch.tensor(shape, backward.dtypes[0]).into(),
+        }]
     })
 }

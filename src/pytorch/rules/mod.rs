@@ -11,8 +11,8 @@ mod v2_6;
 use crate::card::Card;
 use crate::coverage::NotCovered;
 use spec::{
-    ActivationOffload, AllocConf, BITSANDBYTES_VERSION, KeywordEnum, Optimizer, RunConfig,
-    TRANSFORMERS_VERSION, TorchOptions, TorchVersion,
+    ActivationOffload, AllocConf, BITSANDBYTES_VERSION, KeywordEnum, Optimizer, RunConfig, TorchOptions,
+    TorchVersion,
 };
 
 /// The rules of a version.
@@ -65,7 +65,7 @@ impl Rules {
         options: TorchOptions,
     ) -> Result<(), NotCovered> {
         let library = match options.program.is_of_library() {
-            true => format!("transformers {TRANSFORMERS_VERSION}"),
+            true => format!("transformers {}", options.transformers.keyword()),
             false if matches!(config.train.optimizer, Optimizer::Adafactor(_) | Optimizer::Muon(_)) => {
                 "Adafactor and Muon".to_owned()
             }

@@ -59,7 +59,7 @@ impl Trainer<'_> {
         torch.with_grad(false, || {
             let count = count_labels(torch, std::slice::from_ref(batch), self.shifts_labels);
             let output = compute_loss(torch, &self.model, batch, &count, self.autocast, false);
-            (torch.like(&output.loss), output.logits)
+            (torch.like(&output.loss), output.logits.clone())
         })
     }
 }

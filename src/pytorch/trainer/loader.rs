@@ -5,6 +5,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use crate::transformers::Inputs;
 use ops::Shape;
+use spec::TransformersVersion;
 
 /// `input_ids`, `attention_mask` and `labels`, i64[B, T].
 #[derive(Clone)]
@@ -40,7 +41,8 @@ impl Loader {
     }
 }
 
-/// `sum(labels[..., 1:].ne(-100).sum() for labels in batches) / 1`, f32. `shifts`: without it, all labels are counted.
+/// `sum(labels[..., 1:].ne(-100).sum() for labels in batches) / 1`, f32, in 4.x with a sum in place of the quotient, i64.
+/// `shifts`: without it, all labels are counted.
 pub(super) fn count_labels(torch: &Torch, batches: &[Batch], shifts: bool) -> Tensor {
     let mut sum: Option<Tensor> = None;
     for Batch { labels, .. } in batches {
@@ -53,5 +55,9 @@ pub(super) fn count_labels(torch: &Torch, batches: &[Batch], shifts: bool) -> Te
         sum = Some(functions::add(torch, &of_batch, sum.as_ref().unwrap_or(&of_batch)));
     }
     let sum = sum.expect("a step has batches");
-    torch.tensor(sum.shape(), DType::F32)
+    let dtype = match torch.options.transformers {
+        TransformersVersion::V5_24 => DType::F32,
+        TransformersVersion::V4_57 => DType::I64,
+    };
+    torch.tensor(sum.shape(), dtype)
 }

@@ -1,4 +1,4 @@
-//! Training by `Trainer` of transformers 5.24 and Accelerate 1.15.
+//! Training by `Trainer` of transformers and Accelerate 1.15.
 //!
 //! Its loader copies batches to the device one ahead, all micro-batches of a step before the first forward pass. The model
 //! returns its outputs in fp32 under autocast, and the loss is the sum over the micro-batch divided by the number of
@@ -25,7 +25,7 @@ use crate::torch::Torch;
 use crate::trained::TrainedParameter;
 use crate::transformers::{self, CausalLm, Output};
 use graph::forward_pass;
-use spec::{EmptyCache, ModelFamily, RunConfig};
+use spec::{EmptyCache, ModelFamily, RunConfig, TransformersVersion};
 
 pub(crate) struct Trainer<'a> {
     torch: &'a Torch,
@@ -34,9 +34,9 @@ pub(crate) struct Trainer<'a> {
     optimizer: SharedOptimizer,
     scaler: Option<GradScaler>,
     autocast: Option<DType>,
-    /// `_tr_loss`
-    _total_loss: Tensor,
-    /// Whether the first label of a sample is not counted: in classes whose name contains `ForCausalLM`, unlike GPT-2's.
+    /// `tr_loss`
+    total_loss: Tensor,
+    /// Whether the first label of a sample is not counted: in 5.x, in classes whose name contains `ForCausalLM`, unlike GPT-2's.
     shifts_labels: bool,
     loader: Loader,
     variables: Variables,
@@ -61,15 +61,15 @@ impl<'a> Trainer<'a> {
         Ok(Trainer {
             torch,
             config,
-            shifts_labels: config.model.transformer().and_then(transformers::family)
-                != Some(ModelFamily::Gpt2),
+            shifts_labels: torch.options.transformers == TransformersVersion::V5_24
+                && config.model.transformer().and_then(transformers::family) != Some(ModelFamily::Gpt2),
             loader: Loader::new(model.batch_shape()),
             optimizer: optimizers(config, &trained, &*model, torch.options.optimizer)
                 .pop()
                 .expect("Trainer trains parameters by one optimizer"),
             scaler: coverage::is_scaled(config).then(GradScaler::default),
             autocast: autocast(config),
-            _total_loss: torch.scalar(DType::F32),
+            total_loss: torch.scalar(DType::F32),
             variables: Variables::default(),
             model,
         })
@@ -125,18 +125,34 @@ impl<'a> Trainer<'a> {
         self.variables.loss = Some(loss);
         // torch.isnan(loss) or torch.isinf(loss)
         torch.scalar(DType::Bool);
-        let _absolute = torch.scalar(DType::F32);
-        torch.scalar(DType::Bool);
+        {
+            let _absolute = torch.scalar(DType::F32);
+            torch.scalar(DType::Bool);
+        }
+        if self.is_v4() {
+            // tr_loss = tr_loss + tr_loss_step
+            self.total_loss = torch.scalar(DType::F32);
+        }
+    }
+
+    fn is_v4(&self) -> bool {
+        self.torch.options.transformers == TransformersVersion::V4_57
     }
 
     fn update(&mut self) {
         let torch = self.torch;
-        self.variables.grad_norm = None;
+        if !self.is_v4() {
+            self.variables.grad_norm = None;
+        }
+        // Without `max_grad_norm`, 5.x computes the norm all the same.
+        let clips = !self.is_v4() || self.config.train.clip_norm.is_some();
         let unscaled =
-            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), true));
-        self.variables.grad_norm = clip(torch, self.optimizer.borrow().parameters());
-        let overflows =
-            self.scaler.as_ref().and_then(|_| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
+            self.scaler.as_ref().map(|_| GradScaler::unscale(torch, &self.optimizer.borrow(), clips));
+        if clips {
+            self.variables.grad_norm = clip(torch, self.optimizer.borrow().parameters());
+        }
+        let sums = self.scaler.is_some() && clips;
+        let overflows = sums.then(|| GradScaler::sum_of_overflows(torch, &self.optimizer.borrow()));
         self.optimizer.borrow_mut().step(torch);
         drop((unscaled, overflows));
         self.optimizer.borrow().zero_grad(true);
@@ -152,13 +168,14 @@ fn compute_loss(
     autocast: Option<DType>,
     trains: bool,
 ) -> Output {
-    let output = torch.with_autocast(autocast, || model.forward(torch, batch.inputs(), Some(count), trains));
+    let mut output =
+        torch.with_autocast(autocast, || model.forward(torch, batch.inputs(), Some(count), trains));
     // ConvertOutputsToFp32
-    let Output { loss, logits } = output;
-    let logits = logits.map(|logits| match autocast {
+    output.logits = output.logits.map(|logits| match autocast {
         Some(_) => functions::cast(torch, &logits, DType::F32),
         None => logits,
     });
     // loss *= num_processes
-    Output { loss: functions::scale_in_place(torch, &loss), logits }
+    output.loss = functions::scale_in_place(torch, &output.loss);
+    output
 }

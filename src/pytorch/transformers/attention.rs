@@ -7,7 +7,7 @@ use crate::functions::{self, Eager, Heads, Layout};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
-use spec::{Attention, RunConfig, Transformer};
+use spec::{Attention, RunConfig, Transformer, TransformersVersion};
 
 /// The attention of a layer.
 #[derive(Clone, Copy)]
@@ -18,6 +18,8 @@ pub(super) struct Attending {
     cap: bool,
     /// Whether the softmax of eager attention is in fp32 even outside autocast.
     upcasts: bool,
+    /// Whether eager attention hides later keys itself, too.
+    hides_later_keys: bool,
     has_dropout: bool,
     /// The window of the layer's cache.
     window: Option<usize>,
@@ -43,6 +45,7 @@ impl Attending {
             is_eager: config.strategy.attention == Attention::Materialized,
             cap: model.attention_softcap.is_some(),
             upcasts: true,
+            hides_later_keys: false,
             has_dropout: model.dropout.attention > 0.0,
             window: model.window_of(layer),
             queries: model.heads,
@@ -52,9 +55,13 @@ impl Attending {
         }
     }
 
-    /// With the softmax in the dtype of the scores (GPT-2).
-    pub(super) fn without_upcast(self) -> Attending {
-        Attending { upcasts: false, ..self }
+    /// That of GPT-2, with the softmax in the dtype of the scores.
+    pub(super) fn of_gpt2(self, version: TransformersVersion) -> Attending {
+        let hides_later_keys = match version {
+            TransformersVersion::V5_24 => false,
+            TransformersVersion::V4_57 => true,
+        };
+        Attending { upcasts: false, hides_later_keys, ..self }
     }
 
     /// With queries that lie in memory by head, or not.
@@ -128,7 +135,8 @@ impl Attending {
         let has_dropout = trains && self.has_dropout;
         if self.is_eager {
             let mask = mask.expect("eager attention has a mask");
-            let eager = Eager { cap: self.cap, upcasts: self.upcasts, has_dropout, is_cached };
+            let Attending { cap, upcasts, hides_later_keys, .. } = *self;
+            let eager = Eager { cap, upcasts, hides_later_keys, has_dropout, is_cached };
             let [output, weights] = functions::eager_attention(torch, [q, k, v], mask, heads, eager);
             return (output, Some(weights));
         }

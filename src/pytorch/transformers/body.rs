@@ -7,7 +7,7 @@ use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
-use spec::TorchProgram;
+use spec::{TorchProgram, TransformersVersion};
 
 /// A decoder without its head.
 pub(super) trait Body {
@@ -40,6 +40,8 @@ pub(super) struct Arguments {
     pub(super) mask: Option<Tensor>,
     /// Cosines and sines, [T, D].
     pub(super) rotation: Option<[Tensor; 2]>,
+    /// Those of the other layers, which the call passes, too (Gemma 3 in 4.x).
+    pub(super) other_rotation: Option<[Tensor; 2]>,
     /// i64[1, T]
     pub(super) positions: Option<Tensor>,
 }
@@ -83,9 +85,10 @@ pub(super) fn call_layers<L: Layer + 'static>(
             Some(every) if index.is_multiple_of(every) => {
                 let (layer, held) = (Rc::clone(layer), arguments.clone());
                 let function = move |torch: &Torch, x: &Tensor| layer.forward(torch, x, &held, None, true);
-                let Arguments { mask, rotation, positions } = arguments;
+                let Arguments { mask, rotation, other_rotation, positions } = arguments;
                 let mask = mask.filter(|_| !L::MASK_BY_POSITION);
-                let closure = rotation.into_iter().flatten().chain(mask).chain(positions).collect();
+                let rotations = rotation.into_iter().chain(other_rotation).flatten();
+                let closure = rotations.chain(mask).chain(positions).collect();
                 checkpoint(torch, Checkpointed { closure, ..Checkpointed::of(Rc::new(function)) }, &x)
             }
             _ => layer.forward(torch, &x, &arguments, cache.as_deref_mut(), trains),
@@ -103,14 +106,16 @@ pub(super) fn require_gradients(embeddings: Tensor, checkpointed: Option<usize>)
 }
 
 /// Whether layers are checkpointed in this call, of those that may be (`every`: every n-th), and the cache: none with
-/// checkpoints, nor with `Trainer`, which sets `use_cache=False`.
+/// checkpoints, nor with `Trainer` of 5.x, which sets `use_cache=False`.
 pub(super) fn checkpoints_and_cache(
     torch: &Torch,
     every: Option<usize>,
     trains: bool,
 ) -> (Option<usize>, Option<Cache>) {
     let checkpointed = every.filter(|_| trains && torch.grad_enabled());
-    let uses_cache = checkpointed.is_none() && torch.options.program != TorchProgram::Trainer;
+    let is_off = torch.options.program == TorchProgram::Trainer
+        && torch.options.transformers == TransformersVersion::V5_24;
+    let uses_cache = checkpointed.is_none() && !is_off;
     (checkpointed, uses_cache.then(Cache::default))
 }
 
@@ -118,21 +123,30 @@ pub(super) fn checkpoints_and_cache(
 #[derive(Default)]
 pub(super) struct Cache {
     states: Vec<[Tensor; 2]>,
-    /// The windows of layers that have one, i64 scalars.
+    /// The windows of layers that have one, i64 scalars, in 5.x.
     windows: Vec<Tensor>,
 }
 
 impl Cache {
     /// Appends the keys and values of a layer: `torch.cat([self.keys, key_states], dim=-2)`.
     pub(super) fn update(&mut self, torch: &Torch, states: [Tensor; 2], has_window: bool) -> [Tensor; 2] {
-        self.windows.extend(has_window.then(|| torch.scalar(DType::I64)));
-        let copies = states.each_ref().map(|state| functions::concatenated(torch, state));
+        let version = torch.options.transformers;
+        let keeps_window = has_window && version == TransformersVersion::V5_24;
+        self.windows.extend(keeps_window.then(|| torch.scalar(DType::I64)));
+        let copies = states.each_ref().map(|state| {
+            let empty = match version {
+                TransformersVersion::V5_24 => state.dtype(),
+                // The dtype of keys, which under autocast are fp32 if they are rotated.
+                TransformersVersion::V4_57 => states[0].dtype(),
+            };
+            functions::concatenated(torch, state, empty)
+        });
         self.states.push(copies.clone());
         copies
     }
 }
 
-/// `position_ids` i64[1, T], `torch.arange(T) + 0`.
+/// `position_ids` i64[1, T]: `torch.arange(T)`, in 5.x `torch.arange(T) + 0`.
 pub(super) struct Positions {
     tensor: Tensor,
     samples: usize,
@@ -142,8 +156,12 @@ impl Positions {
     /// The positions of tokens [B, T].
     pub(super) fn new(torch: &Torch, tokens: Shape) -> Positions {
         let &[samples, length] = tokens.dims() else { unreachable!("tokens are a matrix") };
-        let _range = torch.empty(&[length], DType::I64);
-        Positions { tensor: torch.empty(&[1, length], DType::I64), samples }
+        let range = torch.empty(&[1, length], DType::I64);
+        let tensor = match torch.options.transformers {
+            TransformersVersion::V5_24 => torch.like(&range),
+            TransformersVersion::V4_57 => range,
+        };
+        Positions { tensor, samples }
     }
 
     pub(super) fn tensor(&self) -> &Tensor {
@@ -158,8 +176,8 @@ impl Positions {
         self.tensor.shape().last()
     }
 
-    /// `find_packed_sequence_indices`, which finds none.
-    pub(super) fn find_packed_sequences(&self, torch: &Torch) {
+    /// `find_packed_sequence_indices`: the number of each token's sequence, i64[B, T]. 5.x finds that there is one.
+    pub(super) fn find_packed_sequences(&self, torch: &Torch) -> Option<Tensor> {
         let length = self.length();
         let matrix = |columns: usize, dtype| torch.empty(&[self.samples, columns], dtype);
         let _first = matrix(1, DType::I64);
@@ -167,7 +185,7 @@ impl Positions {
             let _extended = matrix(length + 1, DType::I64);
             matrix(length, DType::I64)
         };
-        let _sequence = {
+        let sequence = {
             let _differs = matrix(length, DType::Bool);
             let sum = matrix(length, DType::I64);
             // The kernel sums numbers. CUB's scan sums a single row.
@@ -177,7 +195,13 @@ impl Positions {
             }
             sum
         };
-        let _is_first = matrix(1, DType::Bool);
-        torch.scalar(DType::Bool);
+        match torch.options.transformers {
+            TransformersVersion::V5_24 => {
+                let _is_first = matrix(1, DType::Bool);
+                torch.scalar(DType::Bool);
+                None
+            }
+            TransformersVersion::V4_57 => Some(sequence),
+        }
     }
 }

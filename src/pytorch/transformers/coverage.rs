@@ -7,7 +7,7 @@ use crate::module::dtype_of;
 use crate::tensor::DType;
 use spec::{
     Attention, KeywordEnum, Leak, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig,
-    StorageDtype, TRANSFORMERS_VERSION, TorchOptions, Transformer,
+    StorageDtype, TorchOptions, Transformer, TransformersVersion,
 };
 
 /// Checks that the prediction covers a run with the model of the library.
@@ -19,7 +19,10 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
         return not_covered("a model other than a transformer".to_owned());
     };
     let Some(library) = model.hf_configuration() else {
-        return not_covered(format!("a model that no class of transformers {TRANSFORMERS_VERSION} has"));
+        return not_covered(format!(
+            "a model that no class of transformers {} has",
+            options.transformers.keyword()
+        ));
     };
     if !matches!(
         library.family,
@@ -54,6 +57,9 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     let is_falcon = library.family == ModelFamily::Falcon;
     if is_falcon && (options.attention_mask || config.strategy.attention == Attention::Materialized) {
         return not_covered("Falcon's eager attention, and its attention masks with padding".to_owned());
+    }
+    if options.transformers == TransformersVersion::V4_57 {
+        version_4(config, library.family).or_else(not_covered)?;
     }
     if !model.rotary.divisors.is_empty() {
         return not_covered("rotations that the library scales by values read back".to_owned());
@@ -96,6 +102,21 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     }
     if config.lengths.is_some() {
         return not_covered("lengths that vary (pad_to = \"batch\")".to_owned());
+    }
+    Ok(())
+}
+
+/// Checks that 4.57 has what a run needs of its class.
+fn version_4(config: &RunConfig, family: ModelFamily) -> Result<(), String> {
+    let not_covered = |reason: &str| Err(reason.to_owned());
+    if family == ModelFamily::Falcon {
+        return not_covered("Falcon of transformers 4.57, whose masks are made by code of its own");
+    }
+    if config.strategy.loss_chunks > 1 {
+        return not_covered("loss_chunks with transformers 4.57, which liger-kernel 0.8 refuses");
+    }
+    if matches!(config.strategy.recompute, Recompute::Every(every) if every > 1) {
+        return not_covered("recompute = { every = n } with transformers 4.57, which checkpoints all layers");
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::rotations::Rotations;
 use crate::functions;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use spec::{ModelFamily, NormPlacement, RunConfig, Transformer};
+use spec::{ModelFamily, NormPlacement, RunConfig, Transformer, TransformersVersion};
 
 pub(super) struct Decoder {
     /// [V, C]
@@ -33,6 +33,10 @@ pub(super) struct Decoder {
     masks: Masks,
     /// Whether embeddings have dropout (StarCoder2).
     has_dropout: bool,
+    /// Whether training has no cache (Gemma 2 and 3 in 4.x).
+    trains_uncached: bool,
+    /// Whether layers are called with all rotations (Gemma 3 in 4.x).
+    passes_rotations: bool,
     /// Every n-th layer is checkpointed (`every_n_layers`).
     checkpointed: Option<usize>,
 }
@@ -41,7 +45,9 @@ pub(super) struct Decoder {
 enum Scale {
     /// By a number (Granite).
     Number,
-    /// By a buffer of the embedding (Gemma).
+    /// By a number after the masks and rotations are made (Gemma 1 and 2 in 4.x).
+    LateNumber,
+    /// By a buffer of the embedding (Gemma, in 4.x only Gemma 3).
     Buffer(Tensor),
 }
 
@@ -80,8 +86,10 @@ impl Decoder {
         let maker = |layer: &str| Maker::new(torch, config, layer);
         let embedding = maker("embedding").module(&[model.vocabulary, model.d_model]);
         let class = Class::of(family);
+        let is_v4 = torch.options.transformers == TransformersVersion::V4_57;
         let scale = match class {
             Class::Granite => Some(Scale::Number),
+            Class::Gemma if is_v4 && family != Some(ModelFamily::Gemma3) => Some(Scale::LateNumber),
             Class::Gemma => Some(Scale::Buffer(torch.scalar(super::initial_dtype(config)))),
             Class::Llama | Class::Olmo2 | Class::Phi3 | Class::Starcoder2 => None,
         };
@@ -98,6 +106,8 @@ impl Decoder {
             class,
             masks: Masks::new(config, model, family),
             has_dropout: class == Class::Starcoder2 && model.dropout.embedding > 0.0,
+            passes_rotations: is_v4 && family == Some(ModelFamily::Gemma3),
+            trains_uncached: is_v4 && matches!(family, Some(ModelFamily::Gemma2 | ModelFamily::Gemma3)),
             checkpointed: super::checkpointed_layers(config),
         }
     }
@@ -129,16 +139,25 @@ impl Body for Decoder {
         if let Some(Scale::Number) = &self.scale {
             embeddings = functions::scale(torch, &embeddings);
         }
-        let (checkpointed, mut cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
+        let (checkpointed, cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
+        let mut cache = cache.filter(|_| !(self.trains_uncached && trains));
         let positions = Positions::new(torch, tokens.shape());
         let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
-        let x = functions::dropout_if(torch, embeddings.clone(), self.has_dropout && trains);
+        let mut x = functions::dropout_if(torch, embeddings.clone(), self.has_dropout && trains);
         let dtype = self.class.rotary_dtype(x.dtype());
         let rotations = self.rotations.tables(torch, tokens.shape().last(), dtype);
-        let arguments = |layer| Arguments {
-            mask: masks.of_layer(layer),
-            rotation: Some(rotations[self.rotations.of_layers[layer]].clone()),
-            positions: Some(positions.tensor().clone()),
+        if let Some(Scale::LateNumber) = &self.scale {
+            x = functions::scale(torch, &x);
+        }
+        let arguments = |layer| {
+            let rotation = self.rotations.of_layers[layer];
+            let other = (0..rotations.len()).find(|&other| self.passes_rotations && other != rotation);
+            Arguments {
+                mask: masks.of_layer(layer),
+                rotation: Some(rotations[rotation].clone()),
+                other_rotation: other.map(|other| rotations[other].clone()),
+                positions: Some(positions.tensor().clone()),
+            }
         };
         let x = call_layers(torch, &self.layers, x, arguments, checkpointed, cache.as_mut(), trains);
         (self.norm.forward(torch, &x), cache)

@@ -13,9 +13,9 @@ use super::masks::Masks;
 use super::mlp::Mlp;
 use super::norm::{Norm, NormClass};
 use crate::functions::{self, Layout};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use spec::{ModelFamily, RunConfig, Transformer};
+use spec::{ModelFamily, RunConfig, Transformer, TransformersVersion};
 
 pub(super) struct Gpt2 {
     /// `wte` [V, C] and `wpe` [T, C].
@@ -34,6 +34,8 @@ struct Block {
     first_norm: Norm,
     qkv: Linear,
     attention_out: Linear,
+    /// `bias`, bool[T, T], and `masked_bias`: masks of attention, in 4.x.
+    _mask_buffers: Option<[Tensor; 2]>,
     second_norm: Norm,
     mlp: Mlp,
     attending: Attending,
@@ -47,7 +49,8 @@ impl Gpt2 {
         let embedding = maker("embedding");
         let tokens = embedding.module(&[model.vocabulary, model.d_model]);
         let positions = embedding.module(&[model.context, model.d_model]);
-        let block = |index: usize| Rc::new(Block::new(maker(&format!("blocks.{index}")), model, index));
+        let block =
+            |index: usize| Rc::new(Block::new(torch, maker(&format!("blocks.{index}")), model, index));
         let blocks = (0..model.layers).map(block).collect();
         let norm = Norm::new(maker("head"), NormClass::Layer, model.d_model);
         let has_dropout = model.dropout.embedding > 0.0;
@@ -120,16 +123,24 @@ impl Layer for Block {
 }
 
 impl Block {
-    fn new(maker: Maker<'_>, model: &Transformer, index: usize) -> Block {
+    fn new(torch: &Torch, maker: Maker<'_>, model: &Transformer, index: usize) -> Block {
         let channels = model.d_model;
+        let buffers = || match torch.options.transformers {
+            TransformersVersion::V5_24 => None,
+            TransformersVersion::V4_57 => Some([
+                torch.empty(&[model.context, model.context], DType::Bool),
+                torch.scalar(super::initial_dtype(maker.config())),
+            ]),
+        };
         let has_residual_dropout = model.dropout.residual > 0.0;
         Block {
             first_norm: Norm::new(maker, NormClass::Layer, channels),
             qkv: maker.linear("attention.qkv", channels, 3 * channels, true),
             attention_out: maker.linear("attention.out", channels, channels, true),
+            _mask_buffers: buffers(),
             second_norm: Norm::new(maker, NormClass::Layer, channels),
             mlp: Mlp::plain(maker, model, has_residual_dropout),
-            attending: Attending::new(maker.config(), model, index).without_upcast(),
+            attending: Attending::new(maker.config(), model, index).of_gpt2(torch.options.transformers),
             has_residual_dropout,
         }
     }

@@ -7,7 +7,7 @@ use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
-use spec::{Attention, ModelFamily, RunConfig, Transformer};
+use spec::{Attention, ModelFamily, RunConfig, Transformer, TransformersVersion};
 
 /// The masks that a class makes for its layers.
 pub(super) struct Masks {
@@ -51,20 +51,21 @@ impl Masks {
     ) -> MadeMasks<'_> {
         let make = |&window: &Option<usize>| {
             let padding = padding.map(|padding| torch.tensor(padding.shape(), DType::Bool));
-            if padding.is_none() && !has_cache {
-                positions.find_packed_sequences(torch);
-            }
-            let pattern = Pattern { has_window: window.is_some(), padding: padding.as_ref() };
+            let looks_for_sequences = padding.is_none() && !has_cache;
+            let sequences = looks_for_sequences.then(|| positions.find_packed_sequences(torch)).flatten();
+            let pattern = Pattern {
+                has_window: window.is_some(),
+                has_sequences: sequences.is_some(),
+                has_padding: padding.is_some(),
+            };
             if self.is_eager {
                 return Some(numbers(torch, positions, pattern, dtype));
             }
-            if !self.keeps_causal && window.is_none_or(|window| positions.length() < window) {
+            let hides_later_alone =
+                sequences.is_none() && window.is_none_or(|window| positions.length() < window);
+            if !self.keeps_causal && hides_later_alone {
                 // Causal, if no token is padding.
-                let padding = padding.as_ref()?;
-                for _ in 0..2 {
-                    let _count = functions::count(torch, padding);
-                    torch.scalar(DType::Bool);
-                }
+                check_padding(torch, padding.as_ref()?);
             }
             Some(bools(torch, positions, pattern))
         };
@@ -87,66 +88,121 @@ impl MadeMasks<'_> {
 
 /// The masked keys besides later tokens.
 #[derive(Clone, Copy)]
-struct Pattern<'a> {
+struct Pattern {
     has_window: bool,
-    /// bool[B, T]
-    padding: Option<&'a Tensor>,
+    /// Whether those of other sequences are masked.
+    has_sequences: bool,
+    has_padding: bool,
 }
 
-/// `sdpa_mask`: bool[B, 1, T, T]. Without padding, all samples are the same memory.
-fn bools(torch: &Torch, positions: &Positions, pattern: Pattern<'_>) -> Tensor {
+/// Whether a token is padding, `padding.all()`; `padding.sum() == padding.numel()` in 5.x, which also looks at a part.
+fn check_padding(torch: &Torch, padding: &Tensor) {
+    match torch.options.transformers {
+        TransformersVersion::V5_24 => {
+            for _ in 0..2 {
+                let _count = functions::count(torch, padding);
+                torch.scalar(DType::Bool);
+            }
+        }
+        TransformersVersion::V4_57 => functions::all(torch, padding),
+    }
+}
+
+/// `sdpa_mask`: bool[B, 1, T, T]. Without padding and sequences, all samples are the same memory.
+fn bools(torch: &Torch, positions: &Positions, pattern: Pattern) -> Tensor {
     let (samples, length) = (positions.samples(), positions.length());
     let range = |length: usize| torch.empty(&[length], DType::I64);
-    let _samples = range(samples);
-    let _head = range(1);
-    let _indices = [(); 2].map(|()| {
-        let _range = range(length);
-        range(length)
-    });
-    let bools = |dims: [usize; 4]| torch.empty(&dims, DType::Bool);
-    let matrix = || bools([1, 1, length, length]);
-    let causal = || match pattern.has_window {
-        false => matrix(),
-        true => {
-            // and_masks(kv > q - window, kv <= q)
-            let mut result = torch.scalar(DType::Bool);
-            for needs_difference in [true, false] {
-                let condition = {
-                    let _difference = needs_difference.then(|| range(length));
-                    matrix()
-                };
-                let both = matrix();
-                drop(condition);
-                result = both;
-            }
-            result
+    let _indices = match torch.options.transformers {
+        TransformersVersion::V5_24 => {
+            let [samples, head] = [range(samples), range(1)];
+            let [queries, keys] = [(); 2].map(|()| {
+                let _range = range(length);
+                range(length)
+            });
+            [samples, head, queries, keys]
+        }
+        TransformersVersion::V4_57 => {
+            let keys = range(length);
+            [range(samples), range(1), positions.tensor().clone(), keys]
         }
     };
-    let shape = mask_shape(samples, length);
-    if pattern.padding.is_none() {
-        return causal().view(shape);
+    let result = Conditions { torch, samples, length }.of(pattern);
+    result.view(mask_shape(samples, length))
+}
+
+/// The functions of masks, of all queries and keys at once.
+#[derive(Clone, Copy)]
+struct Conditions<'a> {
+    torch: &'a Torch,
+    samples: usize,
+    length: usize,
+}
+
+impl Conditions<'_> {
+    fn of(self, pattern: Pattern) -> Tensor {
+        let Pattern { has_window, has_sequences, has_padding } = pattern;
+        if has_padding {
+            let others = Pattern { has_padding: false, ..pattern };
+            return self.both(|| self.of(others), || self.looked_up(DType::Bool), self.samples);
+        }
+        if has_sequences {
+            let others = Pattern { has_sequences: false, ..pattern };
+            return self.both(|| self.of(others), || self.same_sequence(), self.samples);
+        }
+        if has_window {
+            return self.both(|| self.window(), || self.matrices(1), 1);
+        }
+        // kv <= q
+        self.matrices(1)
     }
-    // and_masks(causal, padding[sample, kv])
-    let mut result = torch.scalar(DType::Bool);
-    result = {
-        let causal = causal();
-        let both = matrix();
-        drop((causal, result));
+
+    /// `and_masks(first, second)`, of which the second is for this number of samples.
+    fn both(self, first: impl Fn() -> Tensor, second: impl Fn() -> Tensor, samples: usize) -> Tensor {
+        let ones = match self.torch.options.transformers {
+            TransformersVersion::V5_24 => self.torch.scalar(DType::Bool),
+            // One for each query, since the function is mapped over queries.
+            TransformersVersion::V4_57 => self.torch.empty(&[self.length], DType::Bool),
+        };
+        let result = {
+            let _condition = first();
+            self.matrices(1)
+        };
+        drop(ones);
+        let _condition = second();
+        let both = self.matrices(samples);
+        drop(result);
         both
-    };
-    let _own = {
+    }
+
+    /// Bools of all queries and keys, of this number of samples.
+    fn matrices(self, samples: usize) -> Tensor {
+        self.torch.empty(&[samples, 1, self.length, self.length], DType::Bool)
+    }
+
+    /// kv > q - window
+    fn window(self) -> Tensor {
+        let _difference = self.torch.empty(&[self.length], DType::I64);
+        self.matrices(1)
+    }
+
+    /// sequences[sample, q] == sequences[sample, kv]
+    fn same_sequence(self) -> Tensor {
+        let _both = [(); 2].map(|()| self.looked_up(DType::I64));
+        self.matrices(self.samples)
+    }
+
+    /// The values of a matrix at samples and tokens, [B, 1, 1, T].
+    fn looked_up(self, dtype: DType) -> Tensor {
         // Indices that are expanded to each other's shape are copied.
-        let copied = if samples > 1 { 2 } else { 1 };
-        let _indices: Vec<Tensor> = (0..copied).map(|_| range(samples * length)).collect();
-        bools([samples, 1, 1, length])
-    };
-    let both = torch.tensor(shape, DType::Bool);
-    drop(result);
-    both
+        let copied = if self.samples > 1 { 2 } else { 1 };
+        let index = || self.torch.empty(&[self.samples * self.length], DType::I64);
+        let _indices: Vec<Tensor> = (0..copied).map(|_| index()).collect();
+        self.torch.empty(&[self.samples, 1, 1, self.length], dtype)
+    }
 }
 
 /// `eager_mask`: 0 or the least number of the dtype, [B, 1, T, T].
-fn numbers(torch: &Torch, positions: &Positions, pattern: Pattern<'_>, dtype: DType) -> Tensor {
+fn numbers(torch: &Torch, positions: &Positions, pattern: Pattern, dtype: DType) -> Tensor {
     let _mask = bools(torch, positions, pattern);
     let _numbers = [(); 2].map(|()| torch.scalar(dtype));
     torch.tensor(mask_shape(positions.samples(), positions.length()), dtype)

@@ -1,4 +1,4 @@
-//! Models of the transformers library, 5.24: its classes, called as `model(input_ids=tokens, labels=labels).loss`.
+//! Models of the transformers library: its classes, called as `model(input_ids=tokens, labels=labels).loss`.
 //!
 //! Variables of the library's Python live until their function returns or assigns them again. Tensors that autograd also
 //! saves are not held a second time here.
@@ -22,7 +22,7 @@ mod rotations;
 
 use std::rc::Rc;
 
-use self::body::Body;
+use self::body::{Body, Cache};
 pub(crate) use self::coverage::{check, family, liger_mlp};
 use self::decoder::Decoder;
 use self::falcon::FalconLayer;
@@ -119,8 +119,8 @@ impl CausalLm {
         count: Option<&Tensor>,
         trains: bool,
     ) -> Output {
-        // The outputs hold the last hidden states and the cache until the function returns.
-        let (hidden, _cache) = self.body.forward(torch, tokens, padding, trains);
+        // The outputs of the class without its head hold the last hidden states until the function returns.
+        let (hidden, cache) = self.body.forward(torch, tokens, padding, trains);
         torch.with_purpose(Purpose::Loss, || {
             let (weight, bias) = self.head();
             // Trainer evaluates with `skip_logits=True`.
@@ -128,7 +128,7 @@ impl CausalLm {
                 let sliced = functions::full_slices(torch, &hidden, 3);
                 let _labels = shifted_labels(torch, labels);
                 let loss = functions::fused_linear_cross_entropy(torch, &sliced, weight);
-                return Output { loss: divided(torch, loss, count), logits: None };
+                return Output { loss: divided(torch, loss, count), logits: None, _cache: cache };
             }
             let mut logits = {
                 // hidden_states[:, 0:, :]
@@ -143,7 +143,8 @@ impl CausalLm {
                 logits = functions::tanh(torch, &logits);
                 logits = functions::scale(torch, &logits);
             }
-            Output { loss: causal_loss(torch, &logits, labels, count), logits: Some(logits) }
+            let loss = causal_loss(torch, &logits, labels, count);
+            Output { loss, logits: Some(logits), _cache: cache }
         })
     }
 }
@@ -160,6 +161,7 @@ pub(crate) struct Inputs<'a> {
 pub(crate) struct Output {
     pub(crate) loss: Tensor,
     pub(crate) logits: Option<Tensor>,
+    _cache: Option<Cache>,
 }
 
 /// `every_n_layers`: n, if every n-th layer is checkpointed.
@@ -245,7 +247,8 @@ impl Network for CausalLm {
         padding: Option<&Tensor>,
         trains: bool,
     ) -> (Tensor, Option<Tensor>) {
-        let Output { loss, logits } = self.forward(torch, Inputs { tokens, padding, labels }, None, trains);
+        let Output { loss, logits, .. } =
+            self.forward(torch, Inputs { tokens, padding, labels }, None, trains);
         (loss, logits.filter(|_| self.returns_logits))
     }
 

@@ -98,6 +98,7 @@ impl<L: ParallelLayer + 'static> Body for ParallelDecoder<L> {
             mask: masks.of_layer(layer),
             rotation: Some(rotations[0].clone()),
             positions: Some(positions.tensor().clone()),
+            ..Arguments::default()
         };
         let x = call_layers(torch, &self.layers, x, arguments, checkpointed, cache.as_mut(), trains);
         (self.norm.forward(torch, &x), cache)

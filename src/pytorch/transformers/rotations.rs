@@ -5,12 +5,13 @@
 use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use spec::{ModelFamily, Transformer};
+use ops::Shape;
+use spec::{ModelFamily, Transformer, TransformersVersion};
 
 /// `LlamaRotaryEmbedding`, or that of Gemma 3 and OLMo 3 with a rotation for each kind of layers.
 pub(super) struct Rotations {
-    /// For each rotation: `inv_freq` and its copy, [R/2].
-    frequencies: Vec<[Tensor; 2]>,
+    /// For each rotation: `inv_freq`, and its copy if that is a buffer, [R/2].
+    frequencies: Vec<Vec<Tensor>>,
     /// The rotation of each layer.
     pub(super) of_layers: Vec<usize>,
     channels: usize,
@@ -21,10 +22,21 @@ impl Rotations {
         let has_window = |layer: &usize| model.window_of(*layer).is_some();
         let windowed = (0..model.layers).filter(has_window).count();
         let is_by_kind = matches!(family, Some(ModelFamily::Gemma3 | ModelFamily::Olmo3));
-        let is_mixed = is_by_kind && windowed > 0 && windowed < model.layers;
-        let of_layer = |layer| usize::from(is_mixed && has_window(&layer));
+        let is_mixed = is_by_kind
+            && match torch.options.transformers {
+                TransformersVersion::V5_24 => windowed > 0 && windowed < model.layers,
+                // Also rotations that no layer has.
+                TransformersVersion::V4_57 => true,
+            };
+        let is_windowed_first =
+            family == Some(ModelFamily::Olmo3) && torch.options.transformers == TransformersVersion::V4_57;
+        let of_layer = |layer| usize::from(is_mixed && has_window(&layer) != is_windowed_first);
         let channels = model.rotated_channels();
-        let frequencies = || [(); 2].map(|()| torch.empty(&[channels / 2], DType::F32));
+        let buffers = match torch.options.transformers {
+            TransformersVersion::V5_24 => 2,
+            TransformersVersion::V4_57 => 1,
+        };
+        let frequencies = || (0..buffers).map(|_| torch.empty(&[channels / 2], DType::F32)).collect();
         Rotations {
             frequencies: (0..=usize::from(is_mixed)).map(|_| frequencies()).collect(),
             of_layers: (0..model.layers).map(of_layer).collect(),
@@ -40,9 +52,18 @@ impl Rotations {
 
 fn tables(torch: &Torch, tokens: usize, channels: usize, dtype: DType) -> [Tensor; 2] {
     let angles = |columns: usize| torch.empty(&[tokens, columns], DType::F32);
-    let _frequencies = {
-        let _positions = angles(1);
-        angles(channels / 2)
+    let positions = angles(1);
+    let (_frequencies, _positions) = match torch.options.transformers {
+        TransformersVersion::V5_24 => {
+            let frequencies = angles(channels / 2);
+            drop(positions);
+            (frequencies, None)
+        }
+        TransformersVersion::V4_57 => {
+            // inv_freq @ positions, of which both are variables
+            let shape = Shape::new(&[channels / 2, tokens]);
+            (functions::matmul_output(torch, shape, DType::F32), Some(positions))
+        }
     };
     let _embedding = angles(channels);
     let [cos, sin] = [(); 2].map(|()| {

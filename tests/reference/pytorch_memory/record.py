@@ -3,7 +3,8 @@
     cargo build --release
     python3 tests/reference/pytorch_memory/record.py PYTHON
 
-PYTHON is a Python with PyTorch's CUDA build. PyTorch 2.15 writes vectors.csv, another version its lines of versions.csv. Only programs whose script changed since the last recording run, unless
+PYTHON is a Python with PyTorch's CUDA build. PyTorch 2.15 with transformers 5.24 writes vectors.csv, another version of one of
+them its lines of versions.csv. Only programs whose script changed since the last recording run, unless
 `--all` is given. README.md describes the files.
 """
 
@@ -25,6 +26,7 @@ HERE = Path(__file__).parent
 VECTORS = HERE / "vectors.csv"
 VERSIONS = HERE / "versions.csv"
 NEWEST = "2.15"
+NEWEST_LIBRARY = "5.24"
 SEQUENCES = HERE / "sequences"
 
 # NULLCUDA_DEVICE, and the target of `runner export`.
@@ -87,6 +89,8 @@ WHOLE = [
 @dataclasses.dataclass(frozen=True)
 class Program:
     version: str
+    # The version of transformers.
+    library: str
     experiment: str
     strategy: str
     options: str
@@ -101,9 +105,10 @@ class Program:
 
 @dataclasses.dataclass
 class Vector:
-    """A line of vectors.csv, which has no `version`, or of versions.csv. Digests are the first 16 digits of SHA-256."""
+    """A line of vectors.csv, which has no `version` and `library`, or of versions.csv. Digests are the first 16 digits of SHA-256."""
 
     version: str
+    library: str
     experiment: str
     strategy: str
     options: str
@@ -118,16 +123,25 @@ class Vector:
     reserved: str
 
     def program(self):
-        return Program(self.version, self.experiment, self.strategy, self.options, self.card)
+        return Program(self.version, self.library, self.experiment, self.strategy, self.options, self.card)
 
 
 class Failed(Exception):
     pass
 
 
-def programs(version):
+def programs(version, library=NEWEST_LIBRARY):
     """Versions other than the newest: a sample, of which each rule that differs has several programs."""
-    is_newest = version == NEWEST
+    order = [Program(version, library, *key) for key in variants(version, library == NEWEST_LIBRARY)]
+    if library == NEWEST_LIBRARY:
+        return order
+    order = [program for program in order if program.experiment.startswith(LIBRARY)]
+    return order[:: 7 if version == NEWEST else 37]
+
+
+def variants(version, is_newest_library):
+    """The experiment, strategy, options and card of programs."""
+    is_newest = version == NEWEST and is_newest_library
     has_library = version != OLD_VERSION
     experiments = EXPERIMENTS if is_newest else SAMPLED
     for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), experiments):
@@ -135,19 +149,19 @@ def programs(version):
             cards = list(CARDS) if is_newest else ["a100", *OLD_CARDS] if version == OLD_VERSION else ["a100"]
             if is_newest and experiment in FEW_CARDS:
                 cards = ["a100", cards[1 + number % 3]]
-            yield from (Program(version, experiment, strategy, "fused", card) for card in cards)
+            yield from ((experiment, strategy, "fused", card) for card in cards)
             if is_newest and f"{experiment}/{strategy}" in UNFUSED:
-                yield Program(version, experiment, strategy, "foreach", "a100")
-                yield Program(version, experiment, strategy, "for-loop", "a100")
+                yield experiment, strategy, "foreach", "a100"
+                yield experiment, strategy, "for-loop", "a100"
             if f"{experiment}/{strategy}" in MASKED:
-                yield Program(version, experiment, strategy, "masked", "a100")
+                yield experiment, strategy, "masked", "a100"
             # The library's loss has no checkpoints.
             if "recompute" in keys or "loss_chunks" in keys and not experiment.startswith(LIBRARY):
-                yield Program(version, experiment, strategy, "reentrant", "a100")
+                yield experiment, strategy, "reentrant", "a100"
     for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), DRAWN):
         for number, strategy in enumerate(strategies(experiment)):
             options = "reentrant" if number % 3 == 2 else "fused"
-            yield Program(version, experiment, strategy, options, list(CARDS)[number % len(CARDS)])
+            yield experiment, strategy, options, list(CARDS)[number % len(CARDS)]
 
 
 def strategies(experiment):
@@ -185,7 +199,8 @@ def export(runner, program, target, work):
     script, predicted = folder / "train.py", folder / "predicted.txt"
     command = [runner, "export", HERE / f"{program.experiment}.toml", "--run", program.strategy]
     command += ["--target", target, "--out", script, "--requests", predicted]
-    for setting in [f'plan.torch_version="{program.version}"', *OPTIONS[program.options]]:
+    versions = [f'plan.torch_version="{program.version}"', f'plan.transformers_version="{program.library}"']
+    for setting in [*versions, *OPTIONS[program.options]]:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -221,7 +236,7 @@ class Recorder:
         if known and known.script == digest(text):
             return known, None
         sequence, steps = self.record(program, script)
-        if program.version == NEWEST and str(program) in WHOLE:
+        if (program.version, program.library) == (NEWEST, NEWEST_LIBRARY) and str(program) in WHOLE:
             program.file().write_text(sequence)
         peaks = [" ".join(str(step[key]) for step in steps) for key in ("allocated_bytes", "reserved_bytes")]
         vector = Vector(
@@ -245,9 +260,15 @@ def difference(predicted, measured):
     )
 
 
-def version_of(python):
-    code = "import torch; print('.'.join(torch.__version__.split('.')[:2]))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+def versions_of(python):
+    """Those of PyTorch and transformers."""
+    code = "from importlib import metadata; print(metadata.version('{}'))"
+    outputs = [
+        subprocess.run([python, "-c", code.format(name)], capture_output=True, text=True).stdout
+        for name in ("torch", "transformers")
+    ]
+    version, library = [".".join(output.split(".")[:2]) for output in outputs]
+    return version, library or NEWEST_LIBRARY
 
 
 def read():
@@ -256,22 +277,23 @@ def read():
     for file in filter(Path.exists, [VECTORS, VERSIONS]):
         with open(file, newline="") as lines:
             for line in csv.DictReader(lines):
-                vector = Vector(**{"version": NEWEST} | line)
+                vector = Vector(**{"version": NEWEST, "library": NEWEST_LIBRARY} | line)
                 vectors[vector.program()] = vector
     return vectors
 
 
-def write(vectors, version, order):
-    """Writes the file of a version, and keeps the lines of others in it."""
+def write(vectors, versions, order):
+    """Writes the file of these versions, and keeps the lines of others in it."""
+    newest = (NEWEST, NEWEST_LIBRARY)
     file, fields = VERSIONS, [field.name for field in dataclasses.fields(Vector)]
-    if version == NEWEST:
-        file, fields = VECTORS, fields[1:]
-    lines = [vector for vector in vectors.values() if vector.version not in (version, NEWEST)]
-    lines = ([] if version == NEWEST else lines) + [vectors[program] for program in order if program in vectors]
+    if versions == newest:
+        file, fields = VECTORS, fields[2:]
+    others = [vector for vector in vectors.values() if (vector.version, vector.library) not in (versions, newest)]
+    lines = ([] if versions == newest else others) + [vectors[program] for program in order if program in vectors]
     with open(file, "w", newline="") as out:
         writer = csv.DictWriter(out, fields, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(dataclasses.asdict(line) for line in sorted(lines, key=lambda line: line.version))
+        writer.writerows(dataclasses.asdict(line) for line in sorted(lines, key=lambda line: (line.version, line.library)))
 
 
 def main():
@@ -282,8 +304,8 @@ def main():
     parser.add_argument("--all", action="store_true", help="record unchanged programs too")
     arguments = parser.parse_args()
     SEQUENCES.mkdir(exist_ok=True)
-    version = version_of(arguments.python)
-    vectors, order, failures = read(), list(programs(version)), 0
+    versions = versions_of(arguments.python)
+    vectors, order, failures = read(), list(programs(*versions)), 0
     chosen = [program for program in order if re.search(arguments.only, str(program))]
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         recorder = Recorder(arguments.python, arguments.runner, Path(work))
@@ -301,7 +323,7 @@ def main():
                 vectors[program] = vector
             if line:
                 print(line, flush=True)
-            write(vectors, version, order)
+            write(vectors, versions, order)
     recorded = sum(program in vectors for program in order)
     print(f"{recorded} of {len(order)} programs recorded, {failures} different from the prediction or failed")
     sys.exit(failures > 0)

@@ -17,6 +17,7 @@ use crate::schema::strategy::{LoraBase, OptimizerState};
 pub(crate) const PLAN_KEYS: &[&str] = &[
     "as",
     "torch_version",
+    "transformers_version",
     "torch_program",
     "torch_optimizer",
     "torch_checkpoint",
@@ -31,9 +32,6 @@ keywords! {
         Pytorch = "pytorch",
     }
 }
-
-/// The version of the transformers library whose classes are predicted.
-pub const TRANSFORMERS_VERSION: &str = "5.24";
 
 /// The version of Accelerate that the library's `Trainer` calls.
 const ACCELERATE_VERSION: &str = "1.15";
@@ -62,6 +60,17 @@ impl TorchVersion {
             TorchVersion::V2_15 | TorchVersion::V2_11 => "PYTORCH_ALLOC_CONF",
             TorchVersion::V2_6 => "PYTORCH_CUDA_ALLOC_CONF",
         }
+    }
+}
+
+keywords! {
+    /// A version of the transformers library.
+    #[derive(Default)]
+    pub enum TransformersVersion {
+        #[default]
+        V5_24 = "5.24",
+        /// The last of 4.x.
+        V4_57 = "4.57",
     }
 }
 
@@ -116,6 +125,7 @@ keywords! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TorchOptions {
     pub program: TorchProgram,
+    pub transformers: TransformersVersion,
     pub optimizer: TorchOptimizer,
     pub checkpoint: TorchCheckpoint,
     /// Whether batches have an attention mask that hides padding.
@@ -162,6 +172,7 @@ impl PlanKeys {
         let Some(mut keys) = keys.table("plan", "plan", "[plan]") else { return Some(PlanKeys::default()) };
         let framework = keys.optional("as", keyword());
         let torch_version = keys.optional("torch_version", keyword());
+        let transformers = keys.optional("transformers_version", keyword());
         let program = keys.optional("torch_program", keyword());
         let optimizer = keys.optional("torch_optimizer", keyword());
         let checkpoint = keys.optional("torch_checkpoint", keyword());
@@ -176,6 +187,7 @@ impl PlanKeys {
             torch_version: torch_version?.unwrap_or_default(),
             torch_options: TorchOptions {
                 program: program?.unwrap_or_default(),
+                transformers: transformers?.unwrap_or_default(),
                 optimizer: optimizer?.unwrap_or_default(),
                 checkpoint: checkpoint?.unwrap_or_default(),
                 attention_mask: attention_mask?.unwrap_or_default(),
@@ -189,16 +201,17 @@ impl PlanKeys {
     /// `[plan]` as TOML.
     pub fn to_toml(&self) -> String {
         let PlanKeys { framework, torch_version, torch_options, alloc_conf } = self;
-        let TorchOptions { program, optimizer, checkpoint, attention_mask } = torch_options;
+        let TorchOptions { program, transformers, optimizer, checkpoint, attention_mask } = torch_options;
         let alloc_conf = match *alloc_conf == AllocConf::default() {
             true => String::new(),
             false => format!("alloc_conf = \"{alloc_conf}\"\n"),
         };
         format!(
-            "\n[plan]\nas = \"{}\"\ntorch_version = \"{}\"\ntorch_program = \"{}\"\ntorch_optimizer = \
-             \"{}\"\ntorch_checkpoint = \"{}\"\ntorch_attention_mask = {attention_mask}\n{alloc_conf}",
+            "\n[plan]\nas = \"{}\"\ntorch_version = \"{}\"\ntransformers_version = \"{}\"\ntorch_program = \
+             \"{}\"\ntorch_optimizer = \"{}\"\ntorch_checkpoint = \"{}\"\ntorch_attention_mask = {attention_mask}\n{alloc_conf}",
             framework.keyword(),
             torch_version.keyword(),
+            transformers.keyword(),
             program.keyword(),
             optimizer.keyword(),
             checkpoint.keyword()
@@ -208,12 +221,13 @@ impl PlanKeys {
     /// The program that is predicted: `PyTorch 2.15 with transformers 5.24, reentrant checkpoints, expandable_segments:True`.
     /// `run`: names the libraries that the run needs beside those of all runs.
     pub fn torch_program(&self, run: Option<&RunConfig>) -> String {
+        let transformers = self.torch_options.transformers.keyword();
         let library = match self.torch_options.program {
             TorchProgram::Modules => None,
-            TorchProgram::Transformers => Some(format!("transformers {TRANSFORMERS_VERSION}")),
-            TorchProgram::Trainer => Some(format!(
-                "Trainer of transformers {TRANSFORMERS_VERSION} and Accelerate {ACCELERATE_VERSION}"
-            )),
+            TorchProgram::Transformers => Some(format!("transformers {transformers}")),
+            TorchProgram::Trainer => {
+                Some(format!("Trainer of transformers {transformers} and Accelerate {ACCELERATE_VERSION}"))
+            }
         };
         let peft = run.is_some_and(|run| run.strategy.lora.is_some()).then(|| format!("PEFT {PEFT_VERSION}"));
         let bitsandbytes = run
@@ -245,16 +259,24 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let framework = "Whose memory `plan` and `explain` show: this program's, or PyTorch's for the same training on a known card. `--as` wins.";
     let conf = "Settings of PyTorch's allocator in the prediction of its memory, as in PYTORCH_ALLOC_CONF.";
     let version = "The version of PyTorch whose memory is predicted.";
+    let library = "The version of the transformers library whose classes and `Trainer` are predicted.";
     let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update.";
     let program = "The classes of the model in the prediction of PyTorch's memory: plain `torch.nn` modules, or the model's class in transformers, called by a plain training loop or by the library's `Trainer`.";
     let programs = keyword::<TorchProgram>();
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
+    let libraries = keyword::<TransformersVersion>();
     let (optimizers, checkpoints) = (keyword::<TorchOptimizer>(), keyword::<TorchCheckpoint>());
     let checkpoint = "How `torch.utils.checkpoint` recomputes in the prediction of PyTorch's memory: `use_reentrant=False` or `True`.";
     let mask = "Whether each micro-batch has an attention mask that hides padding, as collators make them, in the prediction of PyTorch's memory with the library's model. Without padding in a micro-batch, the library drops its mask.";
     vec![
         DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
         DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
+        DeclaredKey::new(
+            "transformers_version",
+            library,
+            Accepts::value(libraries.expected()),
+            Some("`\"5.24\"`"),
+        ),
         DeclaredKey::new(
             "torch_program",
             program,
