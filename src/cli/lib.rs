@@ -33,6 +33,7 @@ mod reference;
 mod report;
 mod run_selector;
 mod sample_lengths;
+mod schema;
 mod sweep;
 mod table;
 mod target;
@@ -75,6 +76,8 @@ enum Command {
     Columns(columns::Args),
     /// Describe the keys of experiment files
     Keys(keys::Args),
+    /// Print the JSON Schema of experiment files, for editors and linters of TOML
+    Schema(schema::Args),
     /// Validate experiments and check that their data exists, without training
     Check(check::Args),
     /// Explain a run: values live at its peak, what would lower it, and where time goes
@@ -121,6 +124,7 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Columns(args) => columns::run(args),
         Command::Keys(args) => keys::run(args),
+        Command::Schema(args) => schema::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Export(args) => export::run(args),

@@ -39,6 +39,7 @@ mod results_csv;
 mod rounds;
 mod rows;
 mod save;
+mod schema;
 mod shipped;
 mod snapshot;
 mod speed;
