@@ -32,6 +32,8 @@ pub(crate) enum Form {
         may_be_empty: bool,
         may_repeat: bool,
     },
+    /// A list without elements.
+    EmptyList,
     /// A table with the key's keys.
     Table,
     /// A table with exactly one of the key's keys.
@@ -79,6 +81,7 @@ impl Form {
                     "uniqueItems": !may_repeat,
                 }),
             ),
+            Form::EmptyList => ("array", json!({ "maxItems": 0 })),
             Form::Table | Form::OneOf => ("object", table.clone()),
             Form::ByName(words) => ("object", by_name(words)),
         }

@@ -79,7 +79,15 @@ impl Accepts {
         Accepts { text: format!("{}; {text}", self.text), ..self }
     }
 
-    /// The table without a key that must be left out there.
+    /// The table with a key whose list must be empty there.
+    pub(crate) fn with_empty(mut self, key: &str) -> Accepts {
+        for declared in self.keys.iter_mut().filter(|declared| declared.key == key) {
+            declared.accepts = Accepts::value("an empty list", vec![Form::EmptyList]);
+        }
+        self
+    }
+
+    /// The table without one of its keys.
     pub(crate) fn without(mut self, key: &str) -> Accepts {
         self.keys.retain(|declared| declared.key != key);
         self

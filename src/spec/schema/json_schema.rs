@@ -193,7 +193,7 @@ impl Accepts {
                 .collect::<Vec<_>>()
         };
         let pairs: Vec<Value> = self.keys.iter().enumerate().flat_map(pair).collect();
-        json!({ "not": { "anyOf": pairs } })
+        json!({ "not": { "type": "object", "anyOf": pairs } })
     }
 }
 

@@ -33,7 +33,7 @@ impl KeyReference {
 pub fn key_reference() -> Vec<KeyReference> {
     let mut all = Vec::new();
     list("", file(), &mut all);
-    for table in run(Accepts::one_of::<Model>()).into_iter().chain([target(), plan()]) {
+    for table in run_in_file().into_iter().chain([target(), plan()]) {
         list(&format!("{}.", table.key), table.accepts.keys, &mut all);
     }
     list("strategies.NAME.", strategy(), &mut all);
