@@ -151,16 +151,20 @@ impl Accepts {
         }
         let types: Vec<&str> = others.iter().map(|(kind, _)| *kind).collect();
         let kind = if let [one] = types[..] { json!({ "type": one }) } else { json!({ "type": types }) };
-        let other = merged([kind].into_iter().chain(others.into_iter().map(|(_, keywords)| keywords)));
+        let other = merged(others.into_iter().map(|(_, keywords)| keywords).chain([kind]));
         match words.is_empty() {
             true => other,
             false => json!({ "anyOf": [{ "enum": words }, other] }),
         }
     }
 
-    /// Keywords for its table, given the properties.
+    /// Keywords for its table, given the properties. A choice among other values is never empty.
     pub(crate) fn table_of(&self, properties: Map<String, Value>) -> Value {
-        let one = if self.is_one_of() { json!({ "maxProperties": 1 }) } else { json!({}) };
+        let one = match (self.is_one_of(), self.forms.len()) {
+            (false, _) => json!({}),
+            (true, 1) => json!({ "maxProperties": 1 }),
+            (true, _) => json!({ "minProperties": 1, "maxProperties": 1 }),
+        };
         merged([closed(properties), one])
     }
 
