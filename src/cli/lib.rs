@@ -21,6 +21,7 @@ mod filter;
 mod fits;
 mod fitted;
 mod framework;
+mod init;
 mod inputs;
 mod keys;
 mod manual;
@@ -66,6 +67,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Predict the memory of every combination without training
     Plan(plan::Args),
+    /// Write a commented experiment for a model, data and a machine
+    Init(init::Args),
     /// Show which memory remedies let a model train on a card, in PyTorch and here
     Fits(fits::Args),
     /// Search the combinations of strategy keys for the fastest run that fits the memory
@@ -119,6 +122,7 @@ pub fn main() -> ExitCode {
     let status = match cli.command {
         Command::Sweep(args) => sweep::run(args, signals),
         Command::Plan(args) => plan::run(args),
+        Command::Init(args) => init::run(args),
         Command::Fits(args) => fits::run(args),
         Command::Advise(args) => advise::run(args),
         Command::Compare(args) => compare::run(args),

@@ -4,7 +4,8 @@ use std::fs;
 
 use crate::test_folder::TestFolder;
 
-const COMMANDS: [&str; 8] = ["sweep", "plan", "compare", "columns", "check", "explain", "export", "devices"];
+const COMMANDS: [&str; 10] =
+    ["sweep", "plan", "compare", "columns", "schema", "init", "check", "explain", "export", "devices"];
 /// Internal commands, which the program runs itself.
 const HIDDEN: [&str; 3] = ["execute-run", "probe-device", "compile-kernels"];
 

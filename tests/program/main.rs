@@ -21,6 +21,7 @@ mod failing_calls;
 mod fits;
 mod fragmentation;
 mod help;
+mod init;
 mod kernel_sources;
 mod kill;
 mod large;
