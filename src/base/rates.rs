@@ -16,6 +16,20 @@ pub struct FlopsPerSecond(pub u64);
 const FLOP_UNITS: [(&str, f64); 4] =
     [("MFLOP/s", 1e6), ("GFLOP/s", 1e9), ("TFLOP/s", 1e12), ("PFLOP/s", 1e15)];
 
+impl BytesPerSecond {
+    /// A regular expression for rates.
+    pub fn pattern() -> String {
+        format!(r"^\s*{}\s*/s\s*$", Bytes::pattern_of(Bytes::POSITIVE))
+    }
+}
+
+impl FlopsPerSecond {
+    /// A regular expression for rates: a superset of those that parse.
+    pub fn pattern() -> String {
+        format!(r"^\s*[0-9.eE+]+\s*({})\s*$", FLOP_UNITS.map(|(unit, _)| unit).join("|"))
+    }
+}
+
 impl FromStr for BytesPerSecond {
     type Err = String;
 

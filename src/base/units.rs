@@ -113,6 +113,22 @@ impl Bytes {
     /// The largest accepted size, above the memory of any machine; sums of such sizes fit in 64 bits.
     pub const MOST: Bytes = Bytes(1 << 60);
 
+    /// A regular expression for sizes: a superset of those that parse.
+    pub fn pattern() -> String {
+        format!(r"^\s*{}\s*$", Bytes::pattern_of(r"([0-9]+\.?[0-9]*|\.[0-9]+)"))
+    }
+
+    /// The same for sizes above 0.
+    pub fn positive_pattern() -> String {
+        format!(r"^\s*{}\s*$", Bytes::pattern_of(Bytes::POSITIVE))
+    }
+
+    pub(crate) const POSITIVE: &str = r"(0*[1-9][0-9]*\.?[0-9]*|0*\.0*[1-9][0-9]*)";
+
+    pub(crate) fn pattern_of(number: &str) -> String {
+        format!(r"{number}\s*({})", UNITS.map(|(name, _)| name).join("|"))
+    }
+
     /// The size that text in another notation means: `24 GiB` for `24G`, `24 GB` for `24gb`, `1.5 GB` for `1,5 GB`.
     pub fn meant(text: &str) -> Option<String> {
         let text = text.trim();

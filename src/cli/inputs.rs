@@ -152,7 +152,7 @@ impl InputArgs {
 }
 
 impl MachineArgs {
-    fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> Limits {
         Limits { memory: self.memory, host_memory: self.host_memory }
     }
 

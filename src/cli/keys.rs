@@ -58,9 +58,8 @@ fn text<'a>(shown: impl Iterator<Item = &'a KeyReference>) -> String {
             .collect::<String>()
     };
     let entry = |key: &KeyReference| {
-        let default = key.default.as_ref().map_or(String::new(), |default| format!("\nDefault: {default}."));
-        let lines = format!("{}\nAccepts: {}.{default}", key.doc, key.accepts);
-        format!("{}\n{}", key.path, lines.lines().map(indented).collect::<String>())
+        let lines: String = key.lines().iter().map(|line| indented(line)).collect();
+        format!("{}\n{lines}", key.path)
     };
     shown.map(entry).collect::<Vec<_>>().join("\n")
 }
@@ -68,7 +67,7 @@ fn text<'a>(shown: impl Iterator<Item = &'a KeyReference>) -> String {
 fn markdown<'a>(shown: impl Iterator<Item = &'a KeyReference>) -> String {
     let mut out = format!(
         "# Keys\n\n{}\n\nThe keys of experiment files. `runner keys [NAME]` prints them. [Experiment files](experiment-file.md) \
-         describes `name`, `extends`, `baseline`, `requires`, `[target]`, `[defaults]` and sweeps.\n",
+         describes `[defaults]`, `[strategies]` and sweeps.\n",
         reference::GENERATED.replace("COMMAND", "keys")
     );
     let mut tables: Vec<(&str, String)> = Vec::new();
@@ -83,8 +82,9 @@ fn markdown<'a>(shown: impl Iterator<Item = &'a KeyReference>) -> String {
         }
     }
     for (table, rows) in tables {
+        let heading = if table.is_empty() { "The top of the file".to_owned() } else { format!("`{table}`") };
         out.push_str(&format!(
-            "\n## `{table}`\n\n| key | accepts | default | effect |\n|---|---|---|---|\n{rows}"
+            "\n## {heading}\n\n| key | accepts | default | effect |\n|---|---|---|---|\n{rows}"
         ));
     }
     out

@@ -21,6 +21,7 @@ mod filter;
 mod fits;
 mod fitted;
 mod framework;
+mod init;
 mod inputs;
 mod keys;
 mod manual;
@@ -34,6 +35,7 @@ mod reference;
 mod report;
 mod run_selector;
 mod sample_lengths;
+mod schema;
 mod sweep;
 mod table;
 mod target;
@@ -66,6 +68,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Predict the memory of every combination without training
     Plan(plan::Args),
+    /// Write a commented experiment for a model, data and a machine
+    Init(init::Args),
     /// Show which memory remedies let a model train on a card, in PyTorch and here
     Fits(fits::Args),
     /// Search the combinations of strategy keys for the fastest run that fits the memory
@@ -78,6 +82,8 @@ enum Command {
     Columns(columns::Args),
     /// Describe the keys of experiment files
     Keys(keys::Args),
+    /// Print the JSON Schema of experiment files, for editors and linters of TOML
+    Schema(schema::Args),
     /// Validate experiments and check that their data exists, without training
     Check(check::Args),
     /// Explain a run: values live at its peak, what would lower it, and where time goes
@@ -119,12 +125,14 @@ pub fn main() -> ExitCode {
     let status = match cli.command {
         Command::Sweep(args) => sweep::run(args, signals),
         Command::Plan(args) => plan::run(args),
+        Command::Init(args) => init::run(args),
         Command::Fits(args) => fits::run(args),
         Command::Advise(args) => advise::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Columns(args) => columns::run(args),
         Command::Keys(args) => keys::run(args),
+        Command::Schema(args) => schema::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Export(args) => export::run(args),

@@ -26,6 +26,7 @@ pub use reader::tree::Table;
 pub use schema::ablation::{Ablation, AblationRows};
 pub use schema::collect::{Collect, CollectedIn, CollectedOutput};
 pub use schema::data::*;
+pub use schema::json_schema::{SchemaKind, json_schema};
 pub use schema::memory::{MemoryKey, ProgramKey};
 pub use schema::model::*;
 pub use schema::optimizer::*;

@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::schema;
+use spec::SchemaKind;
+
 const GOOD: &str = r#"[model.transformer]
 layers = 2
 d_model = 64
@@ -22,27 +25,55 @@ optimizer.adamw = { lr = 3e-4 }
 recompute = "block"
 "#;
 
-/// Runs `check` in a folder with these files and returns its errors. Asserts exit code 2, no output and no new files.
-fn check_files(files: &[(&str, &str)], arguments: &[&str]) -> String {
-    let folder = tempfile::tempdir().expect("a folder for the test");
-    for (name, text) in files {
-        std::fs::write(folder.path().join(name), text).expect("a file for the test");
+/// Files, and the arguments of `check`.
+struct Input {
+    files: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+fn check_files(files: &[(&str, &str)], arguments: &[&str]) -> Input {
+    Input {
+        files: files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect(),
+        arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
     }
-    let before = names(folder.path());
-    let cache = tempfile::tempdir().expect("a folder for encoded text");
-    let output = Command::new(env!("CARGO_BIN_EXE_runner"))
-        .current_dir(folder.path())
-        .env_remove("RUNNER_TEST_UNSET")
-        .env("RUNNER_CACHE_DIR", cache.path())
-        .arg("check")
-        .args(arguments)
-        .output()
-        .expect("the program starts");
-    let stderr = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
-    assert_eq!(names(folder.path()), before, "nothing is written");
-    stderr.replace(folder.path().to_str().expect("text"), "FOLDER")
+}
+
+impl Input {
+    /// Runs `check` in a folder with these files and returns its errors. Asserts exit code 2, no output and no new files.
+    fn errors(&self) -> String {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        for (name, text) in &self.files {
+            std::fs::write(folder.path().join(name), text).expect("a file for the test");
+        }
+        let before = names(folder.path());
+        let cache = tempfile::tempdir().expect("a folder for encoded text");
+        let output = Command::new(env!("CARGO_BIN_EXE_runner"))
+            .current_dir(folder.path())
+            .env_remove("RUNNER_TEST_UNSET")
+            .env("RUNNER_CACHE_DIR", cache.path())
+            .arg("check")
+            .args(&self.arguments)
+            .output()
+            .expect("the program starts");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        assert_eq!(names(folder.path()), before, "nothing is written");
+        stderr.replace(folder.path().to_str().expect("text"), "FOLDER")
+    }
+
+    /// Whether the schema of its kind refuses a file.
+    fn is_refused_by_schema(&self) -> bool {
+        let is_argument = |name: &str| {
+            self.arguments
+                .iter()
+                .any(|argument| glob::Pattern::new(argument).is_ok_and(|pattern| pattern.matches(name)))
+        };
+        self.files.iter().filter(|(name, _)| name.ends_with(".toml")).any(|(name, text)| {
+            let kind = if is_argument(name) { SchemaKind::Experiment } else { SchemaKind::Base };
+            schema::errors(kind, text).is_some()
+        })
+    }
 }
 
 fn names(folder: &Path) -> Vec<std::ffi::OsString> {
@@ -52,7 +83,7 @@ fn names(folder: &Path) -> Vec<std::ffi::OsString> {
     names
 }
 
-fn check(text: &str) -> String {
+fn check(text: &str) -> Input {
     check_files(&[("a.toml", text)], &["a.toml"])
 }
 
@@ -95,7 +126,7 @@ const TOKENIZER: &str = r#"{
 }"#;
 
 /// Errors of the good experiment with a tokenizer file beside it.
-fn check_tokenizer(tokenizer: &str, table: &str) -> String {
+fn check_tokenizer(tokenizer: &str, table: &str) -> Input {
     let text = text_data(&format!("tokens = {{ {table} }}"));
     let files = [("a.toml", text.as_str()), ("t.json", tokenizer), ("a.txt", &TEXT.repeat(100))];
     check_files(&files, &["a.toml"])
@@ -117,7 +148,7 @@ fn hf_model(keys: &str) -> String {
 }
 
 /// Errors of that experiment with the configuration file `c.json` beside it.
-fn check_hf_model(configuration: &str, keys: &str) -> String {
+fn check_hf_model(configuration: &str, keys: &str) -> Input {
     let text = hf_model(&format!("config = \"c.json\"\n{keys}"));
     check_files(&[("a.toml", &text), ("c.json", configuration), ("a.txt", &TEXT.repeat(100))], &["a.toml"])
 }
@@ -154,10 +185,13 @@ fn append(more: &str) -> String {
 }
 
 macro_rules! bad {
-    ($($name:ident: $message:expr;)*) => {
+    ($($name:ident: $input:expr;)*) => {
         $(#[test]
         fn $name() {
-            insta::assert_snapshot!(stringify!($name), $message);
+            let (name, input): (_, Input) = (stringify!($name), $input);
+            insta::assert_snapshot!(name, input.errors());
+            let is_expressible = schema::BEYOND.iter().all(|(_, names)| !names.contains(&name));
+            assert_eq!(input.is_refused_by_schema(), is_expressible, "{name}: see `BEYOND` in schema.rs");
         })*
     };
 }
@@ -168,7 +202,7 @@ fn printed_lines_are_an_experiment() {
     for (name, text) in
         [("a.toml", ""), ("config.json", LLAMA), ("a.yaml", "a: 1\n"), ("a.py", "import torch\n")]
     {
-        let error = check_files(&[(name, text)], &[name]);
+        let error = check_files(&[(name, text)], &[name]).errors();
         let (_, lines) = error.split_once(" = help: ").expect("help");
         let lines: Vec<&str> = lines.lines().skip(1).map(str::trim).collect();
         let folder = tempfile::tempdir().expect("a folder for the test");

@@ -148,6 +148,16 @@ impl<'a> Candidates<'a> {
         best
     }
 
+    /// The best combination of each training.
+    pub(super) fn best_of_each_training(&self) -> impl Iterator<Item = &Candidate<'a>> {
+        let trainings = self.alone().filter(|one| one.combination.choices.len() == 1);
+        trainings.filter_map(|one| {
+            let training = one.combination.training();
+            let of = self.all.iter().filter(move |candidate| candidate.combination.training() == training);
+            self.best_of(of).map(|best| best.candidate)
+        })
+    }
+
     /// The simplest candidate whose peak is, nearly, the lowest.
     fn smallest<'c>(&self, of: impl Iterator<Item = &'c Candidate<'a>> + Clone) -> Option<&'c Candidate<'a>>
     where

@@ -12,12 +12,13 @@ use super::failure::{ExitStatus, Failure};
 use super::framework::FrameworkArgs;
 use super::inputs::{Inputs, MachineArgs};
 use super::{estimates, export, framework, output, target, terminal};
-use ::plan::{Choice, Combination, Experiment, Plan, Point, Purpose, catalogue, torch_machine};
+use ::plan::{Choice, Combination, DeviceRates, Experiment, Point, Purpose, catalogue, torch_machine};
 use base::rates::BytesPerSecond;
 use candidates::{Candidates, Decider};
 use device::DeviceKind;
 use spec::{Framework, HostRates, TorchProgram};
 use subject::Subject;
+pub(super) use subject::{context_of, model_key};
 
 /// Show which memory remedies let a model train on a card: alone and combined, in PyTorch and here
 #[derive(Debug, clap::Args)]
@@ -54,6 +55,45 @@ pub(super) struct Args {
     out: PathBuf,
 }
 
+/// How combinations are planned, whatever they are planned for.
+#[derive(Clone, Copy)]
+pub(super) struct Planning<'a> {
+    pub(super) framework: &'a FrameworkArgs,
+    pub(super) machine: MachineArgs,
+    /// The results folder.
+    pub(super) out: &'a Path,
+}
+
+/// A combination to compare.
+#[derive(Clone, Debug)]
+pub(super) struct Proposal {
+    pub(super) combination: Combination,
+    /// The largest micro-batch that fits, if it is known.
+    pub(super) largest: Option<usize>,
+}
+
+/// The combinations to compare in a generated experiment: the plain training, and the best combination of each training
+/// for a target.
+pub(super) fn proposed(
+    name: &str,
+    text: String,
+    planning: Planning<'_>,
+    target: Option<&Path>,
+) -> Result<Vec<Proposal>, Failure> {
+    let subject = Subject::generated(name, text);
+    let planned = Planned::of(planning, &subject, target)?;
+    let rates = planned.rates(planning.out, None);
+    let candidates = planned.candidates(planning.framework, &rates)?;
+    let mut proposed: Vec<Proposal> = Vec::new();
+    for candidate in candidates.all.first().into_iter().chain(candidates.best_of_each_training()) {
+        let largest = candidate.need(candidates.decider).and_then(|need| need.largest);
+        if proposed.iter().all(|other| other.combination != *candidate.combination) {
+            proposed.push(Proposal { combination: candidate.combination.clone(), largest });
+        }
+    }
+    Ok(proposed)
+}
+
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let subject = Subject::find(&args)?;
     let targets: Vec<Option<&Path>> = match args.target.is_empty() {
@@ -61,30 +101,19 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         false => args.target.iter().map(|target| Some(target.as_path())).collect(),
     };
     let width = terminal::text_width();
+    let planning = Planning { framework: &args.framework, machine: args.machine, out: &args.out };
     let (mut listed, mut legend): (Vec<Combination>, Option<text::Legend>) = (Vec::new(), None);
     let mut tables = String::new();
     for target in targets {
-        let planned = Planned::of(&args, &subject, target)?;
-        let plan = planned.plan()?;
-        let stated = HostRates { link: args.link, ..HostRates::default() };
-        let rates = estimates::rates(&planned.inputs.plans, &args.out, stated, planned.inputs.host);
-        let rates = rates.into_iter().next().unwrap_or_default();
-        if plan.target.is_too_old() && !is_covered(&planned.inputs) {
-            let reason = planned.inputs.runs().find_map(|run| run.torch.as_ref()?.as_ref().err());
-            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-            return Err(Failure::input(format!("nothing is predicted for {}{reason}", plan.target.name)));
-        }
-        let decider = match args.framework.framework() {
-            Some(Framework::Pytorch) | None if is_covered(&planned.inputs) => Decider::Pytorch,
-            _ => Decider::Runner,
-        };
-        let candidates = Candidates::of(plan, &planned.combinations, &rates, decider);
+        let planned = Planned::of(planning, &subject, target)?;
+        let rates = planned.rates(&args.out, args.link);
+        let candidates = planned.candidates(&args.framework, &rates)?;
         if legend.is_none() {
             output::print(&text::heading(&candidates, subject.name(), width))?;
         }
         output::print(&text::section(&candidates, width))?;
         legend.get_or_insert_default().add(&candidates, &planned.catalogue, rates.origin);
-        tables = planned_tables(plan);
+        tables = planned_tables(candidates.plan);
         for combination in candidates.shown() {
             if !listed.contains(combination) {
                 listed.push(combination.clone());
@@ -118,7 +147,7 @@ struct Planned {
 }
 
 impl Planned {
-    fn of(args: &Args, subject: &Subject, target: Option<&Path>) -> Result<Planned, Failure> {
+    fn of(args: Planning<'_>, subject: &Subject, target: Option<&Path>) -> Result<Planned, Failure> {
         let described = target.map(target::find).transpose()?;
         let is_too_old = match &described {
             Some(described) => {
@@ -165,8 +194,25 @@ impl Planned {
         Ok(Planned { catalogue, combinations, inputs })
     }
 
-    fn plan(&self) -> Result<&Plan, Failure> {
-        self.inputs.plans.first().ok_or_else(|| Failure::machine("there is no plan"))
+    /// The rates of the target, with the link's if it is stated.
+    fn rates(&self, out: &Path, link: Option<BytesPerSecond>) -> DeviceRates {
+        let stated = HostRates { link, ..HostRates::default() };
+        let rates = estimates::rates(&self.inputs.plans, out, stated, self.inputs.host);
+        rates.into_iter().next().unwrap_or_default()
+    }
+
+    fn candidates(&self, framework: &FrameworkArgs, rates: &DeviceRates) -> Result<Candidates<'_>, Failure> {
+        let plan = self.inputs.plans.first().ok_or_else(|| Failure::machine("there is no plan"))?;
+        if plan.target.is_too_old() && !is_covered(&self.inputs) {
+            let reason = self.inputs.runs().find_map(|run| run.torch.as_ref()?.as_ref().err());
+            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            return Err(Failure::input(format!("nothing is predicted for {}{reason}", plan.target.name)));
+        }
+        let decider = match framework.framework() {
+            Some(Framework::Pytorch) | None if is_covered(&self.inputs) => Decider::Pytorch,
+            _ => Decider::Runner,
+        };
+        Ok(Candidates::of(plan, &self.combinations, rates, decider))
     }
 }
 
@@ -177,7 +223,7 @@ fn is_covered(inputs: &Inputs) -> bool {
 
 /// Plans combinations, with another program of PyTorch than the experiment's if one is given.
 fn plan(
-    args: &Args,
+    args: Planning<'_>,
     subject: &Subject,
     combinations: &[Combination],
     target: Option<&Path>,
@@ -192,7 +238,7 @@ fn plan(
     let framework = |_: &_, _| Ok(Framework::Runner);
     let (purpose, targets) = (Purpose::Predict, target.as_slice());
     check(&experiment)?;
-    let inputs = args.machine.plan(vec![experiment], purpose, &args.out, targets, &framework, |_| false)?;
+    let inputs = args.machine.plan(vec![experiment], purpose, args.out, targets, &framework, |_| false)?;
     inputs.into_iter().next().ok_or_else(|| Failure::machine("there is no target"))
 }
 

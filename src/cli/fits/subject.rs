@@ -56,11 +56,19 @@ impl Subject {
         if args.context.is_some() {
             return Ok(subject);
         }
-        let experiment = subject.expand("[strategies.plain]")?;
-        let configs = experiment.points.iter().filter_map(|point| point.config.as_ref().ok());
-        let context =
-            configs.filter_map(|config| config.model.transformer()).map(|model| model.context).next();
-        Ok(if context > Some(CONTEXT) { of_context(Some(CONTEXT)) } else { subject })
+        Ok(if subject.context()? > Some(CONTEXT) { of_context(Some(CONTEXT)) } else { subject })
+    }
+
+    /// The context of its model; `None` if its run is invalid.
+    fn context(&self) -> Result<Option<usize>, Failure> {
+        let experiment = self.expand(PLAIN)?;
+        let mut configs = experiment.points.iter().filter_map(|point| point.config.as_ref().ok());
+        Ok(configs.find_map(|config| config.model.transformer()).map(|model| model.context))
+    }
+
+    /// A generated experiment.
+    pub(super) fn generated(name: &str, text: String) -> Subject {
+        Subject { input: Input::Model { name: name.to_owned(), text }, overrides: Vec::new() }
     }
 
     /// The model or the file, as the user wrote it.
@@ -106,18 +114,32 @@ const PLAIN: &str = "[strategies.plain]\n";
 /// The experiment of a model. A folder's weights are not needed.
 fn text(model: &str, context: Option<usize>, batch: usize) -> String {
     let path = Path::new(model);
-    let (key, value) = match () {
-        () if path.is_dir() => ("config", path.join("config.json").display().to_string()),
-        () if model.contains('/') || model.ends_with(".json") => ("config", model.to_owned()),
-        () => ("published", model.to_owned()),
-    };
-    let value = toml::Value::from(value);
+    let value = toml::Value::from(match path.is_dir() {
+        true => path.join("config.json").display().to_string(),
+        false => model.to_owned(),
+    });
+    let key = model_key(model);
     let context = context.map(|context| format!(", context = {context}")).unwrap_or_default();
     format!(
         "name = \"fits\"\n\n[model]\nhf = {{ {key} = {value}{context} }}\n\n[data.synthetic]\n\n[train]\n\
          batch_size = {batch}\nclip_norm = 1.0\noptimizer.adamw = {{ lr = 1e-4 }}\n\n[plan]\ntorch_program = \
          \"trainer\"\n\n{PLAIN}"
     )
+}
+
+/// The default context of a model: its own, at most 2048 tokens.
+///
+/// # Errors
+/// The model cannot be read.
+pub(crate) fn context_of(model: &str) -> Result<usize, Failure> {
+    let own = Subject::generated(model, text(model, None, 1)).context()?;
+    Ok(own.map_or(CONTEXT, |own| own.min(CONTEXT)))
+}
+
+/// The key of `[model.hf]` that has a model as a user writes it: a folder, a file, or a name.
+pub(crate) fn model_key(model: &str) -> &'static str {
+    let is_path = model.contains('/') || model.ends_with(".json") || Path::new(model).is_dir();
+    if is_path { "config" } else { "published" }
 }
 
 /// Whether an override is of a strategy's key.

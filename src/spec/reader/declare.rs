@@ -93,7 +93,7 @@ impl<K: Writable> KeyCodec for K {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::value(self.expected())
+        Accepts::parsed(self)
     }
 
     fn off(&self) -> Option<K::Output> {
@@ -127,7 +127,7 @@ impl<K: KeyCodec> KeyCodec for Optional<K> {
     }
 
     fn accepts(&self) -> Accepts {
-        self.0.accepts().or("\"off\"")
+        self.0.accepts().or("\"off\"", Vec::new())
     }
 
     fn off(&self) -> Option<Self::Output> {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use super::declare::{KeyCodec, Variant};
 use super::error::{MOST_SHOWN, Problem, Remark};
+use super::forms::Form;
 use super::hints::{self, list};
 use super::paths::Environment;
 use super::source::{Sources, Span};
@@ -128,6 +129,8 @@ pub(crate) trait ValueParser {
     fn parse(&self, value: &Value) -> Option<Self::Output>;
     /// Completes "must be" in error messages.
     fn expected(&self) -> String;
+    /// The accepted values, for editors.
+    fn forms(&self) -> Vec<Form>;
     /// The keywords that it accepts, if any.
     fn keywords(&self) -> Vec<&'static str> {
         Vec::new()

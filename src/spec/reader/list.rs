@@ -78,6 +78,6 @@ impl<C: KeyCodec> KeyCodec for List<C> {
     }
 
     fn accepts(&self) -> Accepts {
-        self.element.accepts().listed(self.expected())
+        self.element.accepts().listed(self.expected(), self.may_be_empty, self.may_repeat)
     }
 }

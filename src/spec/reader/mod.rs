@@ -2,6 +2,7 @@
 
 pub(crate) mod declare;
 pub(crate) mod error;
+pub(crate) mod forms;
 pub(crate) mod hints;
 pub(crate) mod keys;
 pub(crate) mod keyword_set;

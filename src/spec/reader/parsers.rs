@@ -1,10 +1,12 @@
 //! Parsers of the values of keys.
 
 use std::marker::PhantomData;
-use std::ops::RangeInclusive;
+use std::ops::Bound::{self, Excluded, Included};
+use std::ops::{RangeBounds as _, RangeInclusive};
 use std::str::FromStr;
 
 use super::declare::{KeywordEnum, Writable};
+use super::forms::{Form, NOT_EMPTY};
 use super::keys::{ValueParser, join};
 use super::list::List;
 use super::tree::{Value, quoted};
@@ -17,9 +19,9 @@ pub(crate) struct U64Range(pub(crate) RangeInclusive<u64>);
 /// An integer in a range, as usize.
 pub(crate) struct UsizeRange(pub(crate) RangeInclusive<usize>);
 
-/// A number that satisfies a condition; `expected` describes it in error messages.
+/// A number between two bounds; `expected` describes it in error messages.
 pub(crate) struct FloatRange {
-    pub(crate) holds: fn(f64) -> bool,
+    pub(crate) bounds: (Bound<f64>, Bound<f64>),
     pub(crate) expected: &'static str,
 }
 
@@ -67,15 +69,20 @@ pub(crate) struct ByteSize {
 /// A rate with its unit.
 pub(crate) struct RateWithUnit<T> {
     expected: &'static str,
+    pattern: fn() -> String,
     rate: PhantomData<T>,
 }
 
 pub(crate) const BYTE_RATE: RateWithUnit<BytesPerSecond> = RateWithUnit {
     expected: "a rate with its unit, such as \"25 GB/s\" (10^9 bytes per second)",
+    pattern: BytesPerSecond::pattern,
     rate: PhantomData,
 };
-pub(crate) const FLOP_RATE: RateWithUnit<FlopsPerSecond> =
-    RateWithUnit { expected: "a rate with its unit, such as \"90 GFLOP/s\"", rate: PhantomData };
+pub(crate) const FLOP_RATE: RateWithUnit<FlopsPerSecond> = RateWithUnit {
+    expected: "a rate with its unit, such as \"90 GFLOP/s\"",
+    pattern: FlopsPerSecond::pattern,
+    rate: PhantomData,
+};
 
 /// The compute capability of a GPU: "9.0".
 pub(crate) struct ComputeCapability;
@@ -90,37 +97,44 @@ pub(crate) const LONG_OR_NONE: UsizeRange = UsizeRange(0..=1 << 32);
 /// The non-negative integers of TOML.
 pub(crate) const SEED: U64Range = U64Range(0..=i64::MAX as u64);
 
+/// Half a unit in the last place of 1 as an f32.
+pub(crate) const HALF_ULP: f64 = f32::EPSILON as f64 / 2.0;
+/// The largest number that rounds to 0 in f32: 2^-150, half of the smallest f32.
+const ROUNDS_TO_0: f64 = f64::from_bits((1023 - 150) << 52);
+/// The smallest number that rounds to infinity in f32: 2^103 is half a unit in the last place of the largest f32.
+pub(crate) const ROUNDS_TO_INFINITY: f64 = f32::MAX as f64 + f64::from_bits((1023 + 103) << 52);
+/// The smallest number that rounds to 1 in f32.
+pub(crate) const ROUNDS_TO_1: f64 = 1.0 - HALF_ULP / 2.0;
+
 /// Devices store these numbers in f32, where they must not become 0 or infinite.
 pub(crate) const POSITIVE: FloatRange = FloatRange {
-    holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
+    bounds: (Excluded(ROUNDS_TO_0), Excluded(ROUNDS_TO_INFINITY)),
     expected: "a number above 0 that an f32 can hold",
 };
 pub(crate) const NOT_NEGATIVE: FloatRange = FloatRange {
-    holds: |number| number >= 0.0 && (number as f32).is_finite(),
+    bounds: (Included(0.0), Excluded(ROUNDS_TO_INFINITY)),
     expected: "a number of at least 0 that an f32 can hold",
 };
 /// Decay rates of moments. Numbers that round to 1 in f32 are excluded: such a moment would never decay.
 pub(crate) const DECAY_RATE: FloatRange = FloatRange {
-    holds: |number| number >= 0.0 && (number as f32) < 1.0,
+    bounds: (Included(0.0), Excluded(ROUNDS_TO_1)),
     expected: "a number from 0 to below 1 that does not round to 1 in f32",
 };
 pub(crate) const SHARE: FloatRange =
-    FloatRange { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
+    FloatRange { bounds: (Excluded(0.0), Included(1.0)), expected: "a number above 0 and up to 1" };
 pub(crate) const SHARE_OR_NONE: FloatRange =
-    FloatRange { holds: |number| (0.0..=1.0).contains(&number), expected: "a number from 0 to 1" };
+    FloatRange { bounds: (Included(0.0), Included(1.0)), expected: "a number from 0 to 1" };
 
 /// A loss scale, its backoff and its growth factor: devices store them in f32, where they must not become 0, 1 or
 /// infinite.
-pub(crate) const SCALE: FloatRange = FloatRange {
-    holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
-    expected: "a number above 0 and up to 3.4e38",
-};
+pub(crate) const SCALE: FloatRange =
+    FloatRange { bounds: POSITIVE.bounds, expected: "a number above 0 and up to 3.4e38" };
 pub(crate) const BELOW_ONE: FloatRange = FloatRange {
-    holds: |number| number as f32 > 0.0 && (number as f32) < 1.0,
+    bounds: (Excluded(ROUNDS_TO_0), Excluded(ROUNDS_TO_1)),
     expected: "a number between 0 and 1 that rounds to neither in f32",
 };
 pub(crate) const ABOVE_ONE: FloatRange = FloatRange {
-    holds: |number| number as f32 > 1.0 && number as f32 <= 65536.0,
+    bounds: (Excluded(1.0 + HALF_ULP), Included(65536.0)),
     expected: "a number above 1 and up to 65536",
 };
 
@@ -136,6 +150,10 @@ impl ValueParser for Boolean {
 
     fn expected(&self) -> String {
         "true or false".to_string()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Boolean]
     }
 
     /// False, even if the default is true.
@@ -155,6 +173,10 @@ impl ValueParser for U64Range {
     fn expected(&self) -> String {
         format!("a whole number from {} to {}", self.0.start(), self.0.end())
     }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Integer(self.0.clone())]
+    }
 }
 
 impl ValueParser for UsizeRange {
@@ -168,6 +190,10 @@ impl ValueParser for UsizeRange {
     fn expected(&self) -> String {
         format!("a whole number from {} to {}", self.0.start(), self.0.end())
     }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Integer(*self.0.start() as u64..=*self.0.end() as u64)]
+    }
 }
 
 impl ValueParser for FloatRange {
@@ -179,11 +205,21 @@ impl ValueParser for FloatRange {
             Value::Float(float) => *float,
             _ => return None,
         };
-        (self.holds)(number).then_some(number)
+        self.contains(number).then_some(number)
     }
 
     fn expected(&self) -> String {
         self.expected.to_string()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Number(self.bounds)]
+    }
+}
+
+impl FloatRange {
+    pub(crate) fn contains(&self, number: f64) -> bool {
+        self.bounds.contains(&number)
     }
 }
 
@@ -198,6 +234,10 @@ impl<T: KeywordEnum> ValueParser for Keyword<T> {
     fn expected(&self) -> String {
         let words: Vec<String> = self.keywords().into_iter().map(quoted).collect();
         join(&words, "or")
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::words(&self.keywords())]
     }
 
     fn keywords(&self) -> Vec<&'static str> {
@@ -218,6 +258,10 @@ impl ValueParser for NonEmptyText {
     fn expected(&self) -> String {
         "non-empty text in quotes".to_string()
     }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::matching(NOT_EMPTY.to_owned())]
+    }
 }
 
 impl ValueParser for SizeWithUnit {
@@ -232,6 +276,10 @@ impl ValueParser for SizeWithUnit {
 
     fn expected(&self) -> String {
         "a size with its unit, such as \"24 GiB\" (2^30 bytes) or \"24 GB\" (10^9 bytes)".to_string()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::matching(Bytes::positive_pattern())]
     }
 }
 
@@ -253,6 +301,10 @@ impl ValueParser for ByteSize {
             self.expected
         )
     }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::matching(Bytes::pattern()), Form::Integer(0..=Bytes::MOST.0)]
+    }
 }
 
 impl<T: FromStr> ValueParser for RateWithUnit<T> {
@@ -267,6 +319,10 @@ impl<T: FromStr> ValueParser for RateWithUnit<T> {
 
     fn expected(&self) -> String {
         self.expected.to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::matching((self.pattern)())]
     }
 
     fn meant(&self, value: &Value) -> Option<String> {
@@ -290,6 +346,11 @@ impl ValueParser for ComputeCapability {
 
     fn expected(&self) -> String {
         "a compute capability in quotes, such as \"8.6\"".to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        let number = "(0|[1-9][0-9]*)";
+        vec![Form::matching(format!("^{number}\\.{number}$"))]
     }
 
     fn meant(&self, value: &Value) -> Option<String> {
@@ -332,5 +393,24 @@ impl Writable for NonEmptyText {
 impl<T: KeywordEnum> Writable for Keyword<T> {
     fn text(&self, value: &T) -> String {
         quoted(value.keyword())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bounds of numbers that devices store in f32.
+    #[test]
+    fn bounds_follow_the_rounding_to_f32() {
+        let numbers = [ROUNDS_TO_0, ROUNDS_TO_INFINITY, ROUNDS_TO_1, 1.0 + HALF_ULP, 0.0, 1.0];
+        for number in numbers.into_iter().flat_map(|number| [number.next_down(), number, number.next_up()]) {
+            let rounded = number as f32;
+            assert_eq!(POSITIVE.contains(number), rounded > 0.0 && rounded.is_finite(), "{number:e}");
+            assert_eq!(NOT_NEGATIVE.contains(number), number >= 0.0 && rounded.is_finite(), "{number:e}");
+            assert_eq!(DECAY_RATE.contains(number), number >= 0.0 && rounded < 1.0, "{number:e}");
+            assert_eq!(BELOW_ONE.contains(number), rounded > 0.0 && rounded < 1.0, "{number:e}");
+            assert_eq!(ABOVE_ONE.contains(number), rounded > 1.0 && number <= 65536.0, "{number:e}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::declare::KeyCodec;
 use super::error::Problem;
+use super::forms::{Form, GLOB_MISTAKE, NOT_EMPTY};
 use super::keys::{Keys, Reader};
 use super::list::List;
 use super::tree::{Node, Value, quoted};
@@ -72,6 +73,10 @@ pub(crate) fn expand_variables(
     Ok(out)
 }
 
+/// Regular expressions of texts that `expand_variables` refuses, whatever the environment.
+const NOT_EXPANDED: [&str; 4] =
+    ["^~(/|$)", "://", r"(^|[^$])(\$\$)*\$[A-Za-z_]", r"(^|[^$])(\$\$)*\$\{[^}]*$"];
+
 /// The inverse of [`expand_variables`].
 pub(crate) fn escape_variables(text: &str) -> String {
     text.replace('$', "$$")
@@ -124,7 +129,7 @@ pub(crate) const PATHS: List<PathCodec> = List {
     example: "[\"../src/**/*.rs\"]",
     may_be_empty: false,
     may_repeat: false,
-    element: PathCodec { example: "../src/**/*.rs", in_folder: None, resolve: path },
+    element: PathCodec { example: "../src/**/*.rs", in_folder: None, is_glob: true },
 };
 
 /// Paths and globs of files for evaluation.
@@ -138,12 +143,12 @@ pub(crate) const EVALUATION_PATHS: List<PathCodec> = List {
 
 /// One file, without wildcards, and an example of its name.
 pub(crate) const fn file_path(example: &'static str) -> PathCodec {
-    PathCodec { example, in_folder: None, resolve: file }
+    PathCodec { example, in_folder: None, is_glob: false }
 }
 
 /// One file of this name, or the folder that it is in.
 pub(crate) const fn file_in_folder(name: &'static str) -> PathCodec {
-    PathCodec { example: name, in_folder: Some(name), resolve: file }
+    PathCodec { example: name, in_folder: Some(name), is_glob: false }
 }
 
 /// A path.
@@ -151,7 +156,8 @@ pub(crate) struct PathCodec {
     example: &'static str,
     /// The file that a folder stands for.
     in_folder: Option<&'static str>,
-    resolve: fn(&Reader<'_>, &Node, &str) -> Result<PathBuf, Problem>,
+    /// Whether it may have wildcards.
+    is_glob: bool,
 }
 
 impl KeyCodec for PathCodec {
@@ -159,7 +165,10 @@ impl KeyCodec for PathCodec {
 
     fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<PathBuf> {
         let path = match &node.value {
-            Value::Text(text) if !text.is_empty() => (self.resolve)(keys.reader(), node, text),
+            Value::Text(text) if !text.is_empty() => match self.is_glob {
+                true => path(keys.reader(), node, text),
+                false => file(keys.reader(), node, text),
+            },
             found => {
                 let (name, example) = (keys.name(key), self.example);
                 let problem = format!("`{name}` must be a path, such as \"{example}\", not {found}");
@@ -182,7 +191,10 @@ impl KeyCodec for PathCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::value("a path, relative to the file; ${VARIABLE} is expanded")
+        let glob_mistake = self.is_glob.then_some(GLOB_MISTAKE);
+        let refused: Vec<&str> = NOT_EXPANDED.into_iter().chain(glob_mistake).collect();
+        let form = Form::Text { pattern: NOT_EMPTY.to_owned(), refused: Some(refused.join("|")) };
+        Accepts::value("a path, relative to the file; ${VARIABLE} is expanded", vec![form])
     }
 }
 

@@ -84,6 +84,6 @@ impl KeyCodec for CollectCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        TABLE.accepts().or(&WHAT.expected())
+        TABLE.accepts().or(&WHAT.expected(), WHAT.forms())
     }
 }

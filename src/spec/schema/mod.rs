@@ -4,6 +4,7 @@ pub(crate) mod ablation;
 pub(crate) mod collect;
 pub(crate) mod data;
 pub(crate) mod hints;
+pub(crate) mod json_schema;
 pub(crate) mod key;
 pub(crate) mod memory;
 pub(crate) mod model;

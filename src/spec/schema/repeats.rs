@@ -1,7 +1,10 @@
 //! `measure.repeats`: how many times each run is measured, each time in its own process.
 
+use std::ops::Bound::Included;
+
 use crate::reader::declare::{KeyTable, key_table};
 use crate::reader::error::Problem;
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::{FloatRange, UsizeRange};
 use crate::reader::reference::{Accepts, DeclaredKey};
@@ -31,7 +34,7 @@ const TIMES: UsizeRange = UsizeRange(1..=1000);
 /// Fewer repeats never reach the precision.
 const MOST: UsizeRange = UsizeRange(8..=1000);
 const WIDTH: FloatRange =
-    FloatRange { holds: |share| (0.001..=0.5).contains(&share), expected: "a share from 0.001 to 0.5" };
+    FloatRange { bounds: (Included(0.001), Included(0.5)), expected: "a share from 0.001 to 0.5" };
 
 impl Repeats {
     /// The largest number of repeats.
@@ -72,7 +75,12 @@ impl Repeats {
 /// `measure.repeats` is read by hand: a number or a table.
 pub(super) fn reference() -> DeclaredKey {
     let doc = "Measurements of each run, each in its own process; or until the speed ratio to the baseline is precise enough.";
-    DeclaredKey::new("repeats", doc, Accepts::table::<UntilPrecise>().or(&TIMES.expected()), Some("`1`"))
+    DeclaredKey::new(
+        "repeats",
+        doc,
+        Accepts::table::<UntilPrecise>().or(&TIMES.expected(), TIMES.forms()),
+        Some("`1`"),
+    )
 }
 
 struct RepeatsValue;
@@ -86,5 +94,9 @@ impl ValueParser for RepeatsValue {
 
     fn expected(&self) -> String {
         format!("{}, or {{ until = 0.02, most = 20 }}", TIMES.expected())
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        TIMES.forms()
     }
 }

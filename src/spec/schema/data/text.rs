@@ -8,6 +8,7 @@ use crate::reader::declare::{
     InlineTable, KeyCodec, KeywordEnum as _, Optional, Writable, inline_table, key_table, keywords,
 };
 use crate::reader::error::Problem;
+use crate::reader::forms::{Form, NOT_EMPTY};
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::{Boolean, DIMENSION, NonEmptyText, SHARE, keyword};
 use crate::reader::paths::{EVALUATION_PATHS, PATHS, PathCodec, file_in_folder};
@@ -85,6 +86,13 @@ const TEMPLATES: [(&str, &str); 3] = [
     ("plain", "{content}"),
 ];
 
+const TWICE: &str = r"\{content\}[\s\S]*\{content\}";
+
+/// A text with `{content}` once, and without what another regular expression matches.
+fn content_once(refused: &str) -> Form {
+    Form::Text { pattern: r"\{content\}".to_owned(), refused: Some(refused.to_owned()) }
+}
+
 /// A known template, or a text.
 struct TemplateText;
 
@@ -104,6 +112,10 @@ impl ValueParser for TemplateText {
         "\"chatml\", \"llama3\", \"plain\", a text with \"{content}\" once, or { user = \"...\", assistant = \"...\" }".to_owned()
     }
 
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::words(&self.keywords()), content_once(&format!(r"{TWICE}|\{{system\}}"))]
+    }
+
     fn keywords(&self) -> Vec<&'static str> {
         TEMPLATES.map(|(name, _)| name).to_vec()
     }
@@ -121,7 +133,7 @@ key_table! {
     /// The texts of a conversation by role, each with `{content}` once.
     pub struct RoleTemplates {
         /// The text at the beginning of each conversation.
-        pub begin: Option<String> = Optional(NonEmptyText), default None;
+        pub begin: Option<String> = Optional(FixedText), default None;
         /// A message of the system. With `{system}` in `user`, it is a part of the next message of the user.
         pub system: Option<String> = Optional(MessageText), default None;
         /// A message of the user; `{system}` stands for the system messages before it, if there are any.
@@ -131,7 +143,33 @@ key_table! {
         /// A result of a tool.
         pub tool: Option<String> = Optional(MessageText), default None;
         /// The text at the end of each conversation.
-        pub end: Option<String> = Optional(NonEmptyText), default None;
+        pub end: Option<String> = Optional(FixedText), default None;
+    }
+}
+
+/// A text without placeholders, which `roles_have_texts` reports.
+struct FixedText;
+
+impl ValueParser for FixedText {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        NonEmptyText.parse(value)
+    }
+
+    fn expected(&self) -> String {
+        NonEmptyText.expected()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        let refused = Some(r"\{(content|role|system)\}".to_owned());
+        vec![Form::Text { pattern: NOT_EMPTY.to_owned(), refused }]
+    }
+}
+
+impl Writable for FixedText {
+    fn text(&self, value: &String) -> String {
+        quoted(value)
     }
 }
 
@@ -148,6 +186,10 @@ impl ValueParser for MessageText {
 
     fn expected(&self) -> String {
         "a text with \"{content}\" once".to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![content_once(TWICE)]
     }
 }
 
@@ -188,7 +230,7 @@ impl KeyCodec for TemplateCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::table::<RoleTemplates>().or(&TemplateText.expected())
+        Accepts::table::<RoleTemplates>().or(&TemplateText.expected(), TemplateText.forms())
     }
 }
 
@@ -271,7 +313,7 @@ impl KeyCodec for TokensCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::table::<Tokenizer>().or("\"bytes\" or \"ids\"")
+        Accepts::table::<Tokenizer>().or("\"bytes\" or \"ids\"", TokensKeyword.forms())
     }
 }
 
@@ -291,6 +333,10 @@ impl ValueParser for TokensKeyword {
 
     fn expected(&self) -> String {
         "\"bytes\", \"ids\" or { file = \"tokenizer.json\" }".to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::words(&self.keywords())]
     }
 
     fn keywords(&self) -> Vec<&'static str> {

@@ -6,7 +6,7 @@ mod transformer;
 use std::path::Path;
 
 pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
-pub(crate) use hf::{decides, expand_shorthand};
+pub(crate) use hf::{decides, expand_shorthand, shorthand};
 pub(super) use transformer::RATE;
 pub use transformer::{
     Dropout, Experts, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary, RotaryScaling,

@@ -1,20 +1,24 @@
 //! `[train.optimizer.adafactor]`
 
+use std::ops::Bound::{Excluded, Included};
+
 use super::{Decay, GROUPS, Group, SharedKeys, UpdateRule};
 use crate::reader::declare::key_table;
-use crate::reader::parsers::{FloatRange, NOT_NEGATIVE, POSITIVE, keyword};
+use crate::reader::parsers::{FloatRange, HALF_ULP, NOT_NEGATIVE, POSITIVE, ROUNDS_TO_1, keyword};
 use ops::Rule;
 
 /// The weight of a new value in the running mean is the step number to this power.
 const POWER: FloatRange =
-    FloatRange { holds: |number| (-100.0..=0.0).contains(&number), expected: "a number from -100 to 0" };
+    FloatRange { bounds: (Included(-100.0), Included(0.0)), expected: "a number from -100 to 0" };
+
+/// The largest number whose square, of it as an f32, rounds to 0: it rounds to 2^-75.
+const SQUARE_ROUNDS_TO_0: f64 = f64::from_bits((1023 - 75) << 52) * (1.0 + HALF_ULP);
+/// The smallest number whose square, of it as an f32, rounds to infinity: it rounds to 2^64.
+const SQUARE_ROUNDS_TO_INFINITY: f64 = f64::from_bits((1023 + 64) << 52) * ROUNDS_TO_1;
 
 /// It is squared in f32.
 const EPSILON: FloatRange = FloatRange {
-    holds: |number| {
-        let square = (number as f32) * (number as f32);
-        number > 0.0 && square > 0.0 && square.is_finite()
-    },
+    bounds: (Excluded(SQUARE_ROUNDS_TO_0), Excluded(SQUARE_ROUNDS_TO_INFINITY)),
     expected: "a number above 0 whose square fits in fp32, 1e-22 to 1e19",
 };
 
@@ -55,5 +59,20 @@ impl UpdateRule for Adafactor {
     fn shared(&self) -> SharedKeys<'_> {
         let Adafactor { lr, weight_decay, decay, ref groups, .. } = *self;
         SharedKeys { lr, weight_decay, decay, groups }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_epsilon_follow_its_square_in_f32() {
+        for bound in [SQUARE_ROUNDS_TO_0, SQUARE_ROUNDS_TO_INFINITY] {
+            for number in [bound.next_down(), bound, bound.next_up()] {
+                let square = (number as f32) * (number as f32);
+                assert_eq!(EPSILON.contains(number), square > 0.0 && square.is_finite(), "{number:e}");
+            }
+        }
     }
 }

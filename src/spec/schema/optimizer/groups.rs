@@ -3,6 +3,7 @@
 use glob::Pattern;
 
 use crate::reader::declare::{InlineTable, KeyCodec, KeyTable, Writable, inline_table};
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::list::List;
 use crate::reader::parsers::{NOT_NEGATIVE, NonEmptyText, POSITIVE};
@@ -43,6 +44,10 @@ impl ValueParser for ParameterPattern {
 
     fn expected(&self) -> String {
         "the name of a parameter or layer, or a pattern of names, such as \"*.bias\"".to_string()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::glob()]
     }
 }
 

@@ -22,7 +22,7 @@ const ITERATIONS: UsizeRange = UsizeRange(1..=64);
 
 const ADAMW: Accepting<InlineTable<AdamW>> =
     Accepting(inline_table("train.optimizer.muon.adamw", "`adamw`", "lr = 3e-4"), |adamw| {
-        adamw.without("groups")
+        adamw.with_empty("groups")
     });
 
 key_table! {

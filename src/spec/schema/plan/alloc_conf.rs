@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::reader::error::Problem;
+use crate::reader::forms::Form;
 use crate::reader::hints::{list, nearest};
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::tree::{Node, Value};
@@ -213,6 +214,10 @@ impl ValueParser for AllocConfText {
 
     fn expected(&self) -> String {
         "words of PYTORCH_ALLOC_CONF, such as \"expandable_segments:True\"".to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::matching(String::new())]
     }
 }
 

@@ -7,7 +7,7 @@ pub use alloc_conf::AllocConf;
 use alloc_conf::AllocConfText;
 
 use crate::reader::declare::{KeywordEnum, keywords};
-use crate::reader::keys::{Keys, ValueParser};
+use crate::reader::keys::Keys;
 use crate::reader::parsers::{Boolean, keyword};
 use crate::reader::reference::{Accepts, DeclaredKey};
 use crate::schema::optimizer::Optimizer;
@@ -269,33 +269,18 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let checkpoint = "How `torch.utils.checkpoint` recomputes in the prediction of PyTorch's memory: `use_reentrant=False` or `True`.";
     let mask = "Whether each micro-batch has an attention mask that hides padding, as collators make them, in the prediction of PyTorch's memory with the library's model. Without padding in a micro-batch, the library drops its mask.";
     vec![
-        DeclaredKey::new("as", framework, Accepts::value(frameworks.expected()), Some("`\"runner\"`")),
-        DeclaredKey::new("torch_version", version, Accepts::value(versions.expected()), Some("`\"2.15\"`")),
-        DeclaredKey::new(
-            "transformers_version",
-            library,
-            Accepts::value(libraries.expected()),
-            Some("`\"5.24\"`"),
-        ),
-        DeclaredKey::new(
-            "torch_program",
-            program,
-            Accepts::value(programs.expected()),
-            Some("`\"modules\"`"),
-        ),
-        DeclaredKey::new(
-            "torch_optimizer",
-            optimizer,
-            Accepts::value(optimizers.expected()),
-            Some("`\"fused\"`"),
-        ),
+        DeclaredKey::new("as", framework, Accepts::parsed(&frameworks), Some("`\"runner\"`")),
+        DeclaredKey::new("torch_version", version, Accepts::parsed(&versions), Some("`\"2.15\"`")),
+        DeclaredKey::new("transformers_version", library, Accepts::parsed(&libraries), Some("`\"5.24\"`")),
+        DeclaredKey::new("torch_program", program, Accepts::parsed(&programs), Some("`\"modules\"`")),
+        DeclaredKey::new("torch_optimizer", optimizer, Accepts::parsed(&optimizers), Some("`\"fused\"`")),
         DeclaredKey::new(
             "torch_checkpoint",
             checkpoint,
-            Accepts::value(checkpoints.expected()),
+            Accepts::parsed(&checkpoints),
             Some("`\"non-reentrant\"`"),
         ),
-        DeclaredKey::new("torch_attention_mask", mask, Accepts::value(Boolean.expected()), Some("`false`")),
-        DeclaredKey::new("alloc_conf", conf, Accepts::value(AllocConfText.expected()), Some("`\"off\"`")),
+        DeclaredKey::new("torch_attention_mask", mask, Accepts::parsed(&Boolean), Some("`false`")),
+        DeclaredKey::new("alloc_conf", conf, Accepts::parsed(&AllocConfText), Some("`\"off\"`")),
     ]
 }

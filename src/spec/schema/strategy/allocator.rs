@@ -1,8 +1,11 @@
 //! `allocator`: a keyword, or a table with the options of the caching allocator.
 
+use std::ops::Bound::Excluded;
+
 use crate::reader::reference::Accepts;
 
 use crate::reader::declare::{KeyCodec, KeyTable, Optional, Variant, key_table};
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser, join};
 use crate::reader::parsers::{Boolean, FloatRange, U64Range};
 use crate::reader::tree::{Node, Value, quoted};
@@ -23,7 +26,7 @@ pub enum Allocator {
 const SPLIT: U64Range = U64Range(21..=1 << 32);
 
 const SHARE_BELOW_ONE: FloatRange =
-    FloatRange { holds: |share| share > 0.0 && share < 1.0, expected: "a number between 0 and 1" };
+    FloatRange { bounds: (Excluded(0.0), Excluded(1.0)), expected: "a number between 0 and 1" };
 
 key_table! {
     /// The options of PyTorch's `PYTORCH_CUDA_ALLOC_CONF`, under the same names.
@@ -92,7 +95,7 @@ impl KeyCodec for AllocatorCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::value(AllocatorKeyword.expected()).or_tables(&TABLES)
+        Accepts::parsed(&AllocatorKeyword).or_tables(&TABLES)
     }
 }
 
@@ -120,6 +123,10 @@ impl ValueParser for AllocatorKeyword {
     fn expected(&self) -> String {
         let words: Vec<String> = self.keywords().into_iter().map(quoted).collect();
         format!("{}, or {{ caching = {{ max_split_size_mb = 128 }} }}", join(&words, "or"))
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::words(&self.keywords())]
     }
 
     fn keywords(&self) -> Vec<&'static str> {

@@ -1,5 +1,6 @@
 //! `loader`: the threads that assemble batches, how far ahead, and in which memory.
 
+use std::ops::Bound::Included;
 use std::time::Duration;
 
 use crate::reader::declare::{InlineTable, KeywordEnum, inline_table, key_table, keywords};
@@ -17,7 +18,7 @@ const PREFETCH: UsizeRange = UsizeRange(0..=1 << 10);
 
 /// Longer delays would show nothing more.
 const DELAY: FloatRange = FloatRange {
-    holds: |number| (0.0..=60_000.0).contains(&number),
+    bounds: (Included(0.0), Included(60_000.0)),
     expected: "a number of milliseconds from 0 to 60000",
 };
 

@@ -4,6 +4,7 @@ use crate::reader::reference::Accepts;
 
 use super::Precision;
 use crate::reader::declare::{KeyCodec, KeyTable, Variant, key_table};
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::{ABOVE_ONE, BELOW_ONE, SCALE, STEPS};
 use crate::reader::tree::{Node, Value};
@@ -85,7 +86,8 @@ impl KeyCodec for LossScaleCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::value(format!("\"dynamic\", or {}", SCALE.expected)).or_tables(&TABLES)
+        Accepts::value(format!("\"dynamic\", or {}", SCALE.expected), LossScaleValue.forms())
+            .or_tables(&TABLES)
     }
 }
 
@@ -104,5 +106,9 @@ impl ValueParser for LossScaleValue {
 
     fn expected(&self) -> String {
         format!("\"dynamic\", {}, \"off\", or {{ dynamic = {{ initial = 65536 }} }}", SCALE.expected)
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        [vec![Form::words(&["dynamic"])], SCALE.forms()].concat()
     }
 }

@@ -1,6 +1,7 @@
 //! `offload`: data that stays in host memory while the device does not use it.
 
 use crate::reader::declare::{InlineTable, Writable, inline_table, key_table};
+use crate::reader::forms::Form;
 use crate::reader::keys::ValueParser;
 use crate::reader::parsers::{Boolean, UsizeRange};
 use crate::reader::tree::Value;
@@ -65,6 +66,10 @@ impl ValueParser for SpillValue {
 
     fn expected(&self) -> String {
         "true, false, or the size from which a value is offloaded, such as \"64 KiB\"".to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Boolean, Form::matching(Bytes::pattern())]
     }
 }
 

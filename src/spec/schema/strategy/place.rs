@@ -1,6 +1,7 @@
 //! `place`: a table of layers.
 
 use crate::reader::declare::{KeyCodec, KeywordEnum, keywords};
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::keyword;
 use crate::reader::reference::Accepts;
@@ -65,7 +66,7 @@ impl KeyCodec for LayerPlacesCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::value(InvalidPlaces.expected())
+        Accepts::parsed(&InvalidPlaces)
     }
 }
 
@@ -93,5 +94,9 @@ impl ValueParser for InvalidPlaces {
 
     fn expected(&self) -> String {
         "a table of layers and where they are computed, such as { embedding = \"host\" }".to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::by_name::<LayerDevice>()]
     }
 }

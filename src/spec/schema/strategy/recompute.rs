@@ -1,12 +1,13 @@
 //! `recompute`: the activations that backward recomputes instead of keeping them. A keyword, a list of block parts, or
 //! a table.
 
-use crate::reader::reference::Accepts;
+use crate::reader::reference::{Accepts, DeclaredKey};
 use std::fmt;
 
 use super::Strategy;
 use crate::reader::declare::{KeyCodec, KeywordEnum, Writable, keywords};
 use crate::reader::error::Problem;
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser, join};
 use crate::reader::keyword_set::KeywordSet;
 use crate::reader::list::List;
@@ -208,7 +209,21 @@ impl KeyCodec for RecomputeCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::value(RecomputeValue.expected())
+        let key = |key, doc, accepts| DeclaredKey::new(key, doc, accepts, None);
+        Accepts::parsed(&RecomputeValue).or_one_of(vec![
+            key("every", "Recompute the first of every n blocks.", BLOCKS.accepts()),
+            key(
+                "segments",
+                "Recompute n segments of equally many blocks, except the last one (`checkpoint_sequential`).",
+                BLOCKS.accepts(),
+            ),
+            key(
+                "save",
+                "Recompute every block, but save the results of these operations (selective activation checkpointing).",
+                SAVED.accepts(),
+            ),
+            key("budget", "The fastest recompute plan whose peak fits.", BudgetValue.accepts()),
+        ])
     }
 }
 
@@ -234,6 +249,10 @@ impl ValueParser for RecomputeValue {
              {{ budget = 0.5 }}",
             join(&parts, "and")
         )
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        [vec![Form::words(&self.keywords())], PARTS.accepts().forms].concat()
     }
 
     fn keywords(&self) -> Vec<&'static str> {
@@ -271,6 +290,10 @@ impl ValueParser for BudgetValue {
     fn expected(&self) -> String {
         "a size with its unit, such as \"4 GiB\", or a share from 0 to 1 of the peak without recomputation, such as 0.5"
             .to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        [SizeWithUnit.forms(), SHARE.forms()].concat()
     }
 }
 

@@ -5,12 +5,14 @@ use std::path::Path;
 use super::hints::TARGET;
 use crate::reader::declare::KeywordEnum;
 use crate::reader::error::{Error, Problem};
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, Reader, ValueParser};
 use crate::reader::other_files::{Wanted, other_file};
 use crate::reader::parse::parse;
 use crate::reader::parsers::{
     BYTE_RATE, Boolean, ByteSize, ComputeCapability, FLOP_RATE, NonEmptyText, UsizeRange, keyword,
 };
+use crate::reader::reference::{Accepts, DeclaredKey};
 use crate::reader::source::{SourceText, Sources};
 use crate::reader::tree::{Table, Value};
 use base::rates::{BytesPerSecond, FlopsPerSecond};
@@ -104,6 +106,10 @@ impl ValueParser for HostThreads {
     fn expected(&self) -> String {
         format!("{HOST_THREADS}, the number of threads that operations on a card's host run on")
     }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Integer(HOST_THREADS as u64..=HOST_THREADS as u64)]
+    }
 }
 
 impl KeywordEnum for DeviceKind {
@@ -160,6 +166,62 @@ fn read(path: &Path, sources: &mut Sources) -> Result<Described, Vec<Problem>> {
     let reader = Reader::complete(&TARGET, sources, &|_| None);
     let described = described(&reader, &table);
     reader.finish(described)
+}
+
+/// The keys of a target file, which `described` reads.
+pub(crate) fn reference() -> Vec<DeclaredKey> {
+    let (kind, figures) = (keyword::<DeviceKind>(), keyword::<Figures>());
+    let required = |key, doc, accepts| DeclaredKey::new(key, doc, accepts, None);
+    let key = |key, doc, accepts, default| DeclaredKey::new(key, doc, accepts, Some(default));
+    let (of_cards, measured) = ("that of every card", "unknown");
+    vec![
+        required("name", "Name of the device.", Accepts::parsed(&NonEmptyText)),
+        required("kind", "Kind of the device.", Accepts::parsed(&kind)),
+        required("memory", "Total memory of the device.", Accepts::parsed(&POSITIVE_SIZE)),
+        key("capability", "Compute capability of a card.", Accepts::parsed(&ComputeCapability), "none"),
+        key(
+            "threads",
+            "Compute threads of a CPU, which must have the key.",
+            Accepts::parsed(&THREADS),
+            of_cards,
+        ),
+        key("alignment", "Alignment of values in memory.", Accepts::parsed(&POWER_OF_TWO), of_cards),
+        key(
+            "page",
+            "Size that memory is obtained in multiples of.",
+            Accepts::parsed(&POWER_OF_TWO),
+            of_cards,
+        ),
+        key("product_workspace", "Workspace of matmuls.", Accepts::parsed(&WORKSPACE), of_cards),
+        key("context", "Memory that a CUDA context takes.", Accepts::parsed(&ANY_SIZE), "assumed"),
+        key(
+            "limited",
+            "Whether `memory` is a limit below that of the device.",
+            Accepts::parsed(&Boolean),
+            "`false`",
+        ),
+        key("host_memory", "Memory of the host.", Accepts::parsed(&POSITIVE_SIZE), "no limit"),
+        key("figures", "Origin of the figures.", Accepts::parsed(&figures), "`\"measured\"`"),
+        key(
+            "link",
+            "Rate of the link between a card and its host, per direction.",
+            Accepts::parsed(&BYTE_RATE),
+            measured,
+        ),
+        key(
+            "host_threads",
+            "Threads that operations on a card's host run on.",
+            Accepts::parsed(&HostThreads),
+            "`1`",
+        ),
+        key(
+            "host_bandwidth",
+            "Bytes that operations on a card's host read and write, per second.",
+            Accepts::parsed(&BYTE_RATE),
+            measured,
+        ),
+        key("host_flops", "Rate of the host's fp32 matmuls.", Accepts::parsed(&FLOP_RATE), measured),
+    ]
 }
 
 fn described<'a>(reader: &'a Reader<'a>, table: &'a Table) -> Option<Described> {

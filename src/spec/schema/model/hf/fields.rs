@@ -145,7 +145,7 @@ impl<'a> ConfigFields<'a> {
     }
 
     fn in_range(&self, field: &str, range: FloatRange) -> Option<f64> {
-        let holds = |number: &f64| (range.holds)(*number);
+        let holds = |number: &f64| range.contains(*number);
         self.read(field, || range.expected.to_owned(), |value| value.as_f64().filter(holds))
     }
 
@@ -164,7 +164,7 @@ impl<'a> ConfigFields<'a> {
 
     /// A list of numbers above 0 of this length.
     pub(super) fn numbers(&self, field: &str, length: usize) -> Option<Vec<f64>> {
-        let number = |value: &Value| value.as_f64().filter(|number| (POSITIVE.holds)(*number));
+        let number = |value: &Value| value.as_f64().filter(|number| POSITIVE.contains(*number));
         let parse = |value: &Value| value.as_array()?.iter().map(number).collect::<Option<Vec<f64>>>();
         let expected = || format!("a list of {length} numbers above 0, one for each pair of channels");
         self.read(field, expected, |value| parse(value).filter(|numbers| numbers.len() == length))

@@ -30,10 +30,11 @@ use serde_json::{Map, Value, json};
 use super::Transformer;
 use crate::reader::declare::{Accepting, KeywordEnum, Optional, key_table, keywords};
 use crate::reader::error::{Problem, Remark};
-use crate::reader::keys::Keys;
+use crate::reader::keys::{Keys, ValueParser as _};
 use crate::reader::list::List;
 use crate::reader::parsers::{Boolean, DIMENSION, NonEmptyText};
 use crate::reader::paths::{PathCodec, file_path};
+use crate::reader::reference::Accepts;
 use crate::reader::tree::{Node, Table, TableEntry, Value as TreeValue};
 use base::units::Bytes;
 use base::{brief, regular};
@@ -210,6 +211,15 @@ pub(crate) fn expand_shorthand(file: &mut Table) {
     };
     let entries = vec![entry_of(chosen, text), entry_of(other, "off")];
     entry.node = Node { value: TreeValue::Table(Table { entries }), span };
+}
+
+/// The values of `model` in a file: `hf` may be short.
+pub(crate) fn shorthand(mut model: Accepts) -> Accepts {
+    let text = "a name of `runner models`, or the path of a folder or a `config.json`";
+    for hf in model.keys.iter_mut().filter(|variant| variant.key == "hf") {
+        hf.accepts = hf.accepts.clone().or(text, NonEmptyText.forms());
+    }
+    model
 }
 
 impl Hf {

@@ -1,6 +1,9 @@
 //! `dropout`: probabilities with which elements are dropped in training.
 
+use std::ops::Bound::Included;
+
 use crate::reader::declare::{InlineTable, KeyCodec, Writable, inline_table, key_table};
+use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser};
 use crate::reader::parsers::FloatRange;
 use crate::reader::reference::Accepts;
@@ -22,7 +25,7 @@ key_table! {
 }
 
 pub(in crate::schema) const RATE: FloatRange =
-    FloatRange { holds: |rate| (0.0..=0.9999).contains(&rate), expected: "a probability from 0 to 0.9999" };
+    FloatRange { bounds: (Included(0.0), Included(0.9999)), expected: "a probability from 0 to 0.9999" };
 
 const TABLE: InlineTable<Dropout> =
     inline_table("dropout", "`dropout`", "embedding = 0.1, attention = 0.1, residual = 0.1");
@@ -61,7 +64,7 @@ impl KeyCodec for DropoutCodec {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts::table::<Dropout>().or(RATE.expected)
+        Accepts::table::<Dropout>().or(RATE.expected, RATE.forms())
     }
 }
 
@@ -77,5 +80,9 @@ impl ValueParser for UniformRate {
     fn expected(&self) -> String {
         let FloatRange { expected, .. } = RATE;
         format!("{expected} for all places, or {}", TABLE.example("dropout"))
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        RATE.forms()
     }
 }

@@ -1,8 +1,10 @@
 //! `rotary`: rotary position embeddings (RoPE) of queries and keys.
 
+use std::ops::Bound::{Excluded, Included};
+
 use crate::reader::declare::{InlineTable, Optional, inline_table, key_table};
 use crate::reader::list::List;
-use crate::reader::parsers::{DIMENSION, FloatRange, POSITIVE, UsizeRange};
+use crate::reader::parsers::{DIMENSION, FloatRange, POSITIVE, ROUNDS_TO_INFINITY, UsizeRange};
 use ops::{Frequencies, Scaling};
 
 pub(super) const ROTARY: InlineTable<Rotary> = inline_table("rotary", "`rotary`", "base = 500000.0");
@@ -11,7 +13,7 @@ const SCALING: InlineTable<RotaryScaling> =
     inline_table("scaling", "`scaling`", "factor = 8.0, original = 8192");
 
 const FACTOR: FloatRange = FloatRange {
-    holds: |number| number >= 1.0 && (number as f32).is_finite(),
+    bounds: (Included(1.0), Excluded(ROUNDS_TO_INFINITY)),
     expected: "a number of at least 1 that an f32 can hold",
 };
 
