@@ -16,10 +16,10 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "FILE.csv")]
     files: Vec<PathBuf>,
     /// The strategy that is the denominator of ratios [default: the first one]
-    #[arg(long, value_name = "NAME", conflicts_with = "by")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["by", "ladder"])]
     baseline: Option<String>,
     /// Compare with this stored table: each of its runs must be in the new one
-    #[arg(long, value_name = "OLD.csv", conflicts_with = "baseline")]
+    #[arg(long, value_name = "OLD.csv", conflicts_with_all = ["baseline", "ladder"])]
     against: Option<PathBuf>,
     /// With --against: fail if a run is slower by more than this, and by more than its repeats differ
     #[arg(long, value_name = "PERCENT", requires = "against", value_parser = percent)]

@@ -37,7 +37,7 @@ struct Bars {
     /// The current run.
     run: ProgressBar,
     /// Its last report.
-    news: ProgressBar,
+    status: ProgressBar,
     /// The table so far.
     table: ProgressBar,
 }
@@ -56,8 +56,8 @@ impl Bars {
             line.set_style(style(template));
             line
         };
-        let (run, news, table) = (line("{wide_msg}"), line("  {wide_msg}"), line("{msg}"));
-        Bars { all, sweep, run, news, table }
+        let (run, status, table) = (line("{wide_msg}"), line("  {wide_msg}"), line("{msg}"));
+        Bars { all, sweep, run, status, table }
     }
 }
 
@@ -75,7 +75,7 @@ impl Progress {
     pub(super) fn begin(&self, label: &str) {
         if let Some(bars) = &self.bars {
             bars.run.set_message(visible(label).into_owned());
-            bars.news.set_message("starting");
+            bars.status.set_message("starting");
         }
     }
 
@@ -87,7 +87,7 @@ impl Progress {
     /// Shows a run's report.
     pub(super) fn message(&self, message: &Message) {
         if let (Some(bars), Some(news)) = (&self.bars, news(message)) {
-            bars.news.set_message(visible(&news).into_owned());
+            bars.status.set_message(visible(&news).into_owned());
         }
     }
 
@@ -125,8 +125,8 @@ impl Progress {
 
     /// Clears the bars.
     pub(super) fn finish(self) {
-        if let Some(Bars { sweep, run, news, table, .. }) = &self.bars {
-            [table, news, run, sweep].into_iter().for_each(ProgressBar::finish_and_clear);
+        if let Some(Bars { sweep, run, status, table, .. }) = &self.bars {
+            [table, status, run, sweep].into_iter().for_each(ProgressBar::finish_and_clear);
         }
     }
 

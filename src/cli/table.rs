@@ -14,6 +14,9 @@ pub(super) struct TableArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
+    /// Show what each key of a strategy contributes, from the rows of [sweep.ablate]
+    #[arg(long, conflicts_with_all = ["by", "columns", "sort"])]
+    ladder: bool,
 }
 
 /// Rows and columns of a table.
@@ -28,9 +31,6 @@ pub(super) struct LayoutArgs {
     /// Table columns to show, in this order, such as memory,speed,loss
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = column)]
     columns: Option<Vec<String>>,
-    /// Show what each key of a strategy contributes, from the rows of [sweep.ablate]
-    #[arg(long, conflicts_with_all = ["by", "columns", "sort"])]
-    ladder: bool,
 }
 
 /// Names of columns in CSV files, and those of the same figures in tables.
@@ -89,14 +89,14 @@ impl LayoutArgs {
             width: terminal::width(),
             caution: None,
             pytorch: None,
-            ladder: self.ladder,
+            ladder: false,
         }
     }
 }
 
 impl TableArgs {
     pub(super) fn options(&self, baseline: Option<String>) -> Options {
-        self.layout.options(baseline)
+        Options { ladder: self.ladder, ..self.layout.options(baseline) }
     }
 
     /// Whether the format is for programs, so that nothing else may be printed to standard output.

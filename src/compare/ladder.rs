@@ -1,13 +1,12 @@
 //! What each key of an ablated strategy contributes: alone, as the last one, and together with another.
 
 use super::columns;
-use super::entry::TableEntry;
+use super::entry::{NOISY, TableEntry};
 use super::group::TableGroup;
-use super::numbers::{count, list, milliseconds, percent, rate, ratio};
-use super::rounds::Rounds;
+use super::numbers::{list, milliseconds, percent, rate, ratio};
 use super::styled::{Styled, Tone};
 use super::table::{Column, Table, TableLine};
-use super::{Basis, CompareError, Comparison, WIDTH, heading, text};
+use super::{Basis, CompareError, Comparison, Format, WIDTH, doubts, heading, text};
 use base::statistics::{Difference, Ratio};
 use plan::Label;
 use results::Status;
@@ -24,104 +23,184 @@ struct Ablated<'a> {
 }
 
 /// A change of memory and speed between rows, or between changes.
-struct Contribution {
+struct Contribution<'a> {
     key: String,
+    /// The rows that it compares.
+    rows: Vec<&'a TableEntry>,
     bytes: Option<i128>,
     memory: Option<f64>,
     speed: Option<Ratio>,
     /// Ratio of the estimated step times.
     estimate: Option<f64>,
-    note: String,
 }
 
-/// The ladders of all ablations, as the text of one table.
+/// The ladders of all experiments that have an ablation.
 ///
 /// # Errors
-/// No strategy is ablated.
-pub(super) fn table(comparison: &Comparison) -> Result<Styled, CompareError> {
-    let (table, legend) = build(comparison)?;
-    let sentences_end = comparison.width.min(WIDTH);
+/// None has one, or the format is for programs.
+pub(super) fn render(comparisons: &[Comparison], format: Format) -> Result<Styled, CompareError> {
     let mut out = Styled::default();
-    out.push(Tone::Title, &heading::lines(comparison, sentences_end).join("\n"));
-    let layout = table.layout(comparison.width);
-    out.lines.extend(layout.lines);
-    out.blank();
-    let dropped = Some(layout.dropped).filter(|dropped| !dropped.is_empty());
-    let dropped = dropped.map(|dropped| format!("not shown: {}", list(&dropped)));
-    let legend: Vec<String> = legend.into_iter().chain(dropped).collect();
-    out.push(Tone::Legend, &text::pack(&legend, "; ", sentences_end).join("\n"));
+    for comparison in comparisons {
+        let Some(ladder) = Ladder::of(comparison) else { continue };
+        (0..2 * usize::from(!out.lines.is_empty())).for_each(|_| out.blank());
+        match format {
+            Format::Table => out.lines.extend(ladder.text(comparison).lines),
+            Format::Markdown => out.push(Tone::Plain, &ladder.markdown(comparison)),
+            Format::Csv | Format::Json => return Err(CompareError::NoLadder),
+        }
+    }
+    if out.lines.is_empty() {
+        let experiments: Vec<String> =
+            comparisons.iter().map(|one| format!("`{}`", one.experiment)).collect();
+        return Err(CompareError::NoAblation {
+            experiments: list(&experiments),
+            several: experiments.len() > 1,
+        });
+    }
     Ok(out)
 }
 
-/// The same as GitHub Markdown.
-///
-/// # Errors
-/// No strategy is ablated.
-pub(super) fn markdown(comparison: &Comparison) -> Result<String, CompareError> {
-    let (table, legend) = build(comparison)?;
-    let [title, legend] = [heading::title(comparison), legend.join("; ")].map(|text| text::markdown(&text));
-    Ok(format!("**{title}**\n\n{}\n\n{legend}\n", table.markdown()))
+/// The contributions of keys, by ablation and kind of row.
+struct Ladder {
+    table: Table,
+    legend: Vec<String>,
 }
 
-fn build(comparison: &Comparison) -> Result<(Table, Vec<String>), CompareError> {
-    let mut lines: Vec<Contribution> = Vec::new();
-    let mut headings: Vec<(usize, String)> = Vec::new();
-    for group in &comparison.groups {
-        for ablated in ablations(group) {
-            let place = if group.heading.is_empty() { String::new() } else { format!("{}: ", group.heading) };
-            headings.push((lines.len(), place + &ablated.ends(comparison)));
-            for (title, section) in ablated.sections() {
-                headings.push((lines.len(), title.to_owned()));
-                lines.extend(section);
-            }
-            // A prediction has all figures of a run that does not fit, except whether it would.
-            if comparison.basis == Basis::Predicted {
-                lines.iter_mut().filter(|line| line.bytes.is_some()).for_each(|line| line.note.clear());
+impl Ladder {
+    fn text(&self, comparison: &Comparison) -> Styled {
+        let sentences_end = comparison.width.min(WIDTH);
+        let mut out = Styled::default();
+        out.push(Tone::Title, &heading::lines(comparison, sentences_end).join("\n"));
+        let layout = self.table.layout(comparison.width);
+        out.lines.extend(layout.lines);
+        out.blank();
+        let dropped = Some(layout.dropped).filter(|dropped| !dropped.is_empty());
+        let dropped = dropped.map(|dropped| format!("not shown: {}", list(&dropped)));
+        let legend: Vec<String> = self.legend.iter().cloned().chain(dropped).collect();
+        out.push(Tone::Legend, &text::pack(&legend, "; ", sentences_end).join("\n"));
+        let doubts = doubts(comparison);
+        if !doubts.is_empty() {
+            out.blank();
+        }
+        doubts.iter().for_each(|doubt| out.push(Tone::Plain, &text::wrap(doubt, sentences_end)));
+        out
+    }
+
+    fn markdown(&self, comparison: &Comparison) -> String {
+        let [title, legend] =
+            [heading::title(comparison), self.legend.join("; ")].map(|text| text::markdown(&text));
+        let doubts: String =
+            doubts(comparison).iter().map(|doubt| format!("- {}\n", text::markdown(doubt))).collect();
+        format!("**{title}**\n\n{}\n\n{legend}\n\n{doubts}", self.table.markdown())
+    }
+
+    fn of(comparison: &Comparison) -> Option<Ladder> {
+        let mut lines: Vec<Contribution<'_>> = Vec::new();
+        let mut headings: Vec<(usize, String)> = Vec::new();
+        for group in &comparison.groups {
+            for ablated in ablations(group) {
+                let sections = ablated.sections();
+                if sections.is_empty() {
+                    continue;
+                }
+                let place =
+                    if group.heading.is_empty() { String::new() } else { format!("{}: ", group.heading) };
+                headings.push((lines.len(), place + &ablated.ends(comparison)));
+                for (title, section) in sections {
+                    headings.push((lines.len(), title.to_owned()));
+                    lines.extend(section);
+                }
             }
         }
+        if lines.is_empty() {
+            return None;
+        }
+        let unit = columns::view(comparison).unit();
+        let column = |title: &str, rank, cell: &dyn Fn(&Contribution<'_>) -> Option<String>| {
+            let cells: Vec<Option<String>> = lines.iter().map(cell).collect();
+            let is_known = cells.iter().any(Option::is_some);
+            let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned())).collect();
+            is_known.then(|| Column { title: title.to_owned(), cells, rank, ..Column::default() })
+        };
+        let columns = [
+            column(unit.name, 0, &|line| line.bytes.map(|bytes| unit.show_change(bytes))),
+            column("xmem", 3, &|line| line.memory.map(ratio)),
+            column("xspeed", 1, &|line| match line.speed {
+                Some(_) if line.is_level() => Some("=".to_owned()),
+                speed => speed.map(|speed| ratio(speed.median)),
+            }),
+            column("+-%", 2, &|line| line.speed?.half_width().map(percent)),
+            column("est xtime", 2, &|line| line.estimate.map(ratio)),
+        ];
+        let columns: Vec<Column> = columns.into_iter().flatten().collect();
+        let table_line = |line: &Contribution<'_>| TableLine {
+            mark: line.mark().to_owned(),
+            name: line.key.clone(),
+            note: line.note(comparison.basis),
+        };
+        let table_lines: Vec<TableLine> = lines.iter().map(table_line).collect();
+        let has_mark = |mark: &str| table_lines.iter().any(|line| line.mark == mark);
+        let has_column = |title: &str| columns.iter().any(|column| column.title == title);
+        let is_oom = |line: &Contribution<'_>| line.rows.iter().any(|row| row.status == Status::Oom);
+        let legend = [
+            (true, "alone: this key only; last: this key after all others".to_owned()),
+            (
+                headings.iter().any(|(_, heading)| heading == PAIRS),
+                "pairs: memory beyond the sum, ratios beyond the product, of both alone".to_owned(),
+            ),
+            (has_mark("~"), format!("~ speed uncertain by more than {}%, or disturbed", percent(NOISY))),
+            (lines.iter().any(Contribution::is_level), "= no measurable difference".to_owned()),
+            (
+                comparison.basis == Basis::Measured && lines.iter().any(is_oom),
+                "memory of rows marked OOM is predicted".to_owned(),
+            ),
+            (has_column("est xtime"), "est xtime: ratio of the estimated step times (roofline)".to_owned()),
+        ];
+        let legend = legend.into_iter().filter(|(occurs, _)| *occurs).map(|(_, text)| text).collect();
+        let name = "key".to_owned();
+        Some(Ladder {
+            table: Table { name, lines: table_lines, columns, headings, ..Table::default() },
+            legend,
+        })
     }
-    if lines.is_empty() {
-        return Err(CompareError::NoAblation { experiment: comparison.experiment.clone() });
+}
+
+/// Doubts about the measured speeds.
+fn doubts(comparison: &Comparison) -> Vec<String> {
+    match comparison.basis {
+        Basis::Measured => doubts::sentences(comparison),
+        Basis::Predicted => Vec::new(),
     }
-    let unit = columns::view(comparison).unit();
-    let column = |title: &str, rank, cell: &dyn Fn(&Contribution) -> Option<String>| {
-        let cells: Vec<Option<String>> = lines.iter().map(cell).collect();
-        let is_known = cells.iter().any(Option::is_some);
-        let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned())).collect();
-        is_known.then(|| Column { title: title.to_owned(), cells, rank, ..Column::default() })
-    };
-    let is_same = |line: &Contribution| line.speed.is_some_and(|speed| speed.difference == Difference::None);
-    let columns: Vec<Column> = [
-        column(unit.name, 0, &|line| line.bytes.map(|bytes| unit.show_change(bytes))),
-        column("xmem", 3, &|line| line.memory.map(ratio)),
-        column("xspeed", 1, &|line| match line.speed {
-            Some(_) if is_same(line) => Some("=".to_owned()),
-            speed => speed.map(|speed| ratio(speed.median)),
-        }),
-        column("+-%", 2, &|line| line.speed?.half_width().map(percent)),
-        column("est xtime", 2, &|line| line.estimate.map(ratio)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    let has = |title: &str| columns.iter().any(|column| column.title == title);
-    let legend = [
-        (true, "alone: added to none of the keys; last: added to all others"),
-        (
-            headings.iter().any(|(_, heading)| heading == PAIRS),
-            "pairs: memory beyond the sum, ratios beyond the product, of both alone",
-        ),
-        (lines.iter().any(is_same), "= no measurable difference"),
-        (has("est xtime"), "est xtime: ratio of the estimated step times (roofline)"),
-    ];
-    let legend = legend.into_iter().filter(|(occurs, _)| *occurs).map(|(_, text)| text.to_owned()).collect();
-    let line = |Contribution { key, bytes, note, .. }: Contribution| TableLine {
-        mark: if bytes.is_some() { String::new() } else { "-".to_owned() },
-        name: key,
-        note,
-    };
-    let lines = lines.into_iter().map(line).collect();
-    Ok((Table { name: "key".to_owned(), lines, columns, headings, ..Table::default() }, legend))
+}
+
+impl Contribution<'_> {
+    fn is_level(&self) -> bool {
+        self.speed.is_some_and(|speed| speed.difference == Difference::None)
+    }
+
+    fn mark(&self) -> &'static str {
+        let is_noisy = self.speed.and_then(|speed| speed.half_width()).is_some_and(|half| half > NOISY);
+        let is_disturbed = self.speed.is_some() && self.rows.iter().any(|row| row.is_disturbed());
+        match self.bytes {
+            None => "-",
+            Some(_) if is_noisy || is_disturbed => "~",
+            Some(_) => "",
+        }
+    }
+
+    /// Why figures are missing, and of what kind they are.
+    fn note(&self, basis: Basis) -> String {
+        // A row that ran out of memory has its predicted memory.
+        let lacking = self.rows.iter().find(|row| row.memory.is_none() && row.status != Status::Ok);
+        let lacking = lacking.and_then(|row| Some(format!("{} {}", row.label, columns::status(row)?)));
+        let oom = self.rows.iter().find(|row| basis == Basis::Measured && row.status == Status::Oom);
+        let oom = oom.map(|row| format!("{} OOM", row.label));
+        let other = self.rows.iter().find(|row| !matches!(row.status, Status::Ok | Status::Oom));
+        let other = other.and_then(|row| Some(format!("{} {}", row.label, columns::status(row)?)));
+        let emulated = self.speed.is_some() && self.rows.iter().any(|row| row.row.emulated);
+        let emulated = emulated.then(|| "emulated".to_owned());
+        lacking.or(other).or(oom).into_iter().chain(emulated).collect::<Vec<_>>().join("; ")
+    }
 }
 
 const PAIRS: &str = "pairs";
@@ -132,6 +211,9 @@ fn ablations(group: &TableGroup) -> Vec<Ablated<'_>> {
     for entry in &group.entries {
         let label = &entry.row.strategy;
         let name = Label::of(label, &entry.row.axes).name;
+        // Rows of several tables are told apart by the table's name: `lean/none (before)`.
+        let of_table = name.strip_suffix(')').and_then(|name| name.rsplit_once(" ("));
+        let name = of_table.map_or(name, |(name, _)| name);
         let Some((family, subset)) = AblationLabel::of(name) else { continue };
         let family = format!("{family}{}", &label[name.len()..]);
         let at = found.iter().position(|ablated| ablated.name == family).unwrap_or_else(|| {
@@ -151,15 +233,23 @@ fn ablations(group: &TableGroup) -> Vec<Ablated<'_>> {
 }
 
 impl<'a> Ablated<'a> {
-    fn row(&self, subset: &AblationLabel<&str>) -> Option<&'a TableEntry> {
-        self.rows.iter().find(|(of_row, _)| of_row == subset).map(|(_, entry)| *entry)
+    fn without(&self, unit: &str) -> Option<&'a TableEntry> {
+        let is_wanted =
+            |subset: &AblationLabel<&str>| matches!(subset, AblationLabel::Without(one) if *one == unit);
+        self.rows.iter().find(|(subset, _)| is_wanted(subset)).map(|(_, entry)| *entry)
     }
 
-    fn only(&self, units: &[&'a str]) -> Option<&'a TableEntry> {
-        self.row(&AblationLabel::Only(units.to_vec()))
+    fn only(&self, units: &[&str]) -> Option<&'a TableEntry> {
+        let is_wanted = |subset: &AblationLabel<&str>| match subset {
+            AblationLabel::Only(only) => {
+                only.len() == units.len() && units.iter().all(|unit| only.contains(unit))
+            }
+            AblationLabel::Without(_) => false,
+        };
+        self.rows.iter().find(|(subset, _)| is_wanted(subset)).map(|(_, entry)| *entry)
     }
 
-    /// `lean: 54.2 MiB, 12k tok/s without its 3 keys; 12.1 MiB, 20k tok/s with all`
+    /// `lean: 54.2 MiB, 12k tok/s without its keys; 12.1 MiB, 20k tok/s with all`
     fn ends(&self, comparison: &Comparison) -> String {
         let view = columns::view(comparison);
         let figures = |entry: Option<&TableEntry>| {
@@ -176,26 +266,18 @@ impl<'a> Ablated<'a> {
             if known.is_empty() { "no result".to_owned() } else { known.join(", ") }
         };
         let (none, all) = (figures(self.only(&[])), figures(self.all));
-        format!("{}: {none} without its {}; {all} with all", self.name, count(self.units.len(), "key"))
+        format!("{}: {none} without its keys; {all} with all", self.name)
     }
 
     /// The sections with rows.
-    fn sections(&self) -> Vec<(&'static str, Vec<Contribution>)> {
+    fn sections(&self) -> Vec<(&'static str, Vec<Contribution<'a>>)> {
         let none = self.only(&[]);
-        let alone = self.units.iter().filter_map(|unit| Some(step(unit, none, self.only(&[unit])?)));
-        let last = self
-            .units
-            .iter()
-            .filter_map(|unit| Some(step(unit, Some(self.row(&AblationLabel::Without(unit))?), self.all?)));
+        let alone = self.units.iter().filter_map(|unit| Some(step(unit, none?, self.only(&[unit])?)));
+        let last = self.units.iter().filter_map(|unit| Some(step(unit, self.without(unit)?, self.all?)));
         let pairs = self.units.iter().enumerate().flat_map(|(at, one)| {
             self.units[at + 1..].iter().filter_map(move |other| {
-                let both = self.only(&[one, other])?;
-                Some(interaction(
-                    format!("{one} + {other}"),
-                    none,
-                    [self.only(&[one]), self.only(&[other])],
-                    both,
-                ))
+                let alone = [self.only(&[one])?, self.only(&[other])?];
+                Some(interaction(format!("{one} + {other}"), none?, alone, self.only(&[one, other])?))
             })
         });
         let sections =
@@ -205,61 +287,43 @@ impl<'a> Ablated<'a> {
 }
 
 /// From one row to another that has one more key.
-fn step(unit: &str, from: Option<&TableEntry>, to: &TableEntry) -> Contribution {
-    let [before, after] = [from.and_then(bytes), bytes(to)];
+fn step<'a>(unit: &str, from: &'a TableEntry, to: &'a TableEntry) -> Contribution<'a> {
+    let [before, after] = [from, to].map(bytes);
     let quotient = |(after, before): (f64, f64)| (before > 0.0).then_some(after / before);
     Contribution {
         key: unit.to_owned(),
+        rows: vec![from, to],
         bytes: after.zip(before).map(|(after, before)| after - before),
         memory: after.zip(before).and_then(|(after, before)| quotient((after as f64, before as f64))),
-        speed: from.and_then(|from| to.speed_over(from)),
-        estimate: to.estimated_pace().zip(from.and_then(TableEntry::estimated_pace)).and_then(quotient),
-        note: note(from.into_iter().chain([to])),
+        speed: to.speed_over(from),
+        estimate: to.estimated_pace().zip(from.estimated_pace()).and_then(quotient),
     }
 }
 
 /// The change by two keys together, beyond the changes by each of them alone.
-fn interaction(
+fn interaction<'a>(
     key: String,
-    none: Option<&TableEntry>,
-    alone: [Option<&TableEntry>; 2],
-    both: &TableEntry,
-) -> Contribution {
-    let figures = || Some((none?, alone[0]?, alone[1]?));
-    let memory = figures().and_then(|(none, one, other)| Some([bytes(none)?, bytes(one)?, bytes(other)?]));
-    let memory = memory.zip(bytes(both));
-    let product = |[none, one, other]: [f64; 3], both: f64| {
+    none: &'a TableEntry,
+    [one, other]: [&'a TableEntry; 2],
+    both: &'a TableEntry,
+) -> Contribution<'a> {
+    let rows = [none, one, other, both];
+    let all = |figures: [Option<f64>; 4]| {
+        let [none, one, other, both] = figures;
+        let (none, one, other, both) = (none?, one?, other?, both?);
         (one > 0.0 && other > 0.0).then_some(both / one * (none / other))
     };
-    let speed = figures().and_then(|(none, one, other)| {
-        let combined = |a: &TableEntry, b: &TableEntry| -> Rounds { a.speed.products(&b.speed) };
-        combined(both, none).over(&combined(one, other))
-    });
-    let estimates = figures().and_then(|(none, one, other)| {
-        let pace = TableEntry::estimated_pace;
-        product([pace(none)?, pace(one)?, pace(other)?], pace(both)?)
-    });
+    let change = || Some(bytes(both)? - bytes(one)? - bytes(other)? + bytes(none)?);
     Contribution {
         key,
-        bytes: memory.map(|([none, one, other], both)| both - one - other + none),
-        memory: memory.and_then(|(alone, both)| product(alone.map(|bytes| bytes as f64), both as f64)),
-        speed,
-        estimate: estimates,
-        note: note(none.into_iter().chain(alone.into_iter().flatten()).chain([both])),
+        bytes: change(),
+        memory: all(rows.map(|row| row.memory.map(|bytes| bytes as f64))),
+        speed: both.speed.products(&none.speed).over(&one.speed.products(&other.speed)),
+        estimate: all(rows.map(TableEntry::estimated_pace)),
+        rows: rows.to_vec(),
     }
 }
 
 fn bytes(entry: &TableEntry) -> Option<i128> {
     entry.memory.map(i128::from)
-}
-
-/// The first row without a result.
-fn note<'e>(entries: impl Iterator<Item = &'e TableEntry>) -> String {
-    let mut missing = entries.filter(|entry| !matches!(entry.status, Status::Ok));
-    missing.next().map_or_else(String::new, |entry| {
-        let status = format!("{:?}", entry.status).to_uppercase();
-        let message =
-            if entry.row.message.is_empty() { String::new() } else { format!(": {}", entry.row.message) };
-        format!("{} {status}{message}", entry.label)
-    })
 }

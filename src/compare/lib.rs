@@ -106,9 +106,10 @@ pub enum CompareError {
     #[error("the two tables have no run in common\n = help: rows are matched by strategy and swept keys")]
     NothingInCommon,
     #[error(
-        "`{experiment}` has no rows of an ablation\n = help: add [sweep.ablate] with the `strategy` whose keys to compare"
+        "{experiments} {} no rows of an ablation\n = help: add [sweep.ablate] with the `strategy` whose keys to compare",
+        if *several { "have" } else { "has" }
     )]
-    NoAblation { experiment: String },
+    NoAblation { experiments: String, several: bool },
     #[error("the contributions of keys are shown as a table or as Markdown, for one machine")]
     NoLadder,
     #[error("the speeds of {name} cannot be compared: the devices are {} and {}", devices[0], devices[1])]
@@ -318,27 +319,21 @@ pub fn render_side_by_side(
 }
 
 fn format_all(comparisons: &[Comparison], options: &Options, format: Format) -> Result<Styled, CompareError> {
-    let table = |comparison: &Comparison| match options.ladder {
-        true => ladder::table(comparison),
-        false => Ok(comparison.table()),
-    };
-    let markdown = |comparison: &Comparison| match options.ladder {
-        true => ladder::markdown(comparison),
-        false => Ok(comparison.markdown()),
-    };
+    if options.ladder {
+        return ladder::render(comparisons, format);
+    }
     Ok(match format {
         Format::Table => {
             let mut out = Styled::default();
             for (at, comparison) in comparisons.iter().enumerate() {
                 (0..2 * usize::from(at > 0)).for_each(|_| out.blank());
-                out.lines.extend(table(comparison)?.lines);
+                out.lines.extend(comparison.table().lines);
             }
             out
         }
         Format::Markdown => {
-            comparisons.iter().map(markdown).collect::<Result<Vec<_>, _>>()?.join("\n\n").into()
+            comparisons.iter().map(Comparison::markdown).collect::<Vec<_>>().join("\n\n").into()
         }
-        Format::Csv | Format::Json if options.ladder => return Err(CompareError::NoLadder),
         Format::Csv => figures::csv(comparisons).into(),
         Format::Json => figures::json(comparisons).into(),
     })

@@ -246,7 +246,12 @@ fn points(document: &Document<'_>) -> Result<Points, Vec<Problem>> {
     let mut validities: BTreeMap<&str, StrategyValidity> = BTreeMap::new();
     for sweep_point in sweep_points(document, &variants)? {
         let variant = &variants[sweep_point.variant];
-        let validity = validities.entry(variant.strategy.name_in_file()).or_default();
+        // A row of an ablation may lack a key that another key needs.
+        let mut of_part = StrategyValidity::default();
+        let validity = match variant.strategy.is_partial() {
+            true => &mut of_part,
+            false => validities.entry(&variant.strategy.name).or_default(),
+        };
         points.push(point(document, variant, &sweep_point, validity));
     }
     let never_valid = validities.into_iter().filter(|(_, validity)| !validity.is_valid);
@@ -289,7 +294,7 @@ fn point(
         reason
     });
     let axes = sweep_point.values.iter().chain(&variant.values).map(|value| named(value)).collect();
-    let source = StrategySource { strategy: variant.strategy.name_in_file().to_owned(), recompute };
+    let source = StrategySource { strategy: variant.strategy.name.clone(), recompute };
     Point { strategy: variant.label.clone(), axes, config, without, unread, unneeded, source }
 }
 

@@ -178,15 +178,10 @@ impl ChangedKey {
 pub fn changed_keys(config: &RunConfig, tolerance: Tolerance, has_bf16: bool) -> Vec<Vec<ChangedKey>> {
     let mut groups: Vec<Vec<ChangedKey>> = Vec::new();
     for (key, value, result) in CHANGES.iter().chain(MORE_CHANGES).chain(LORA_CHANGES) {
-        // Parameters in fp16 alone lose their updates.
-        let is_unsuited = *key == "accumulate" || (*key == "params" && !has_bf16);
-        if is_unsuited || Tolerance::of(result) > tolerance {
+        if *key == "accumulate" || Tolerance::of(result) > tolerance {
             continue;
         }
-        let mut value = value(config);
-        if !has_bf16 && ["precision", "lora"].contains(key) {
-            value = value.replace("bf16", "fp16");
-        }
+        let Some(value) = suited(key, value(config), has_bf16) else { continue };
         let changed = ChangedKey { key, value, also: &[], result };
         let pure = (*key == "params").then(|| ChangedKey { also: PURE_BF16, ..changed.clone() });
         match groups.iter_mut().find(|group| group.iter().any(|other| other.key == *key)) {
@@ -197,6 +192,16 @@ pub fn changed_keys(config: &RunConfig, tolerance: Tolerance, has_bf16: bool) ->
     groups
 }
 
+/// A value for a card, which may have fp16 units only. `None`: parameters in fp16 alone would lose their updates.
+fn suited(key: &str, value: String, has_bf16: bool) -> Option<String> {
+    match key {
+        _ if has_bf16 => Some(value),
+        "params" => None,
+        "precision" | "lora" => Some(value.replace("bf16", "fp16")),
+        _ => Some(value),
+    }
+}
+
 /// The same outputs, collected in host memory.
 fn to_host(config: &RunConfig) -> String {
     config.collect().map_or("\"off\"".into(), |collect| {
@@ -205,13 +210,14 @@ fn to_host(config: &RunConfig) -> String {
     })
 }
 
-/// The changes of one run of an experiment. `number` is the run's index. Invalid changes are skipped. `know` sets what is known of
-/// a run's data.
+/// The changes of one run of an experiment, for a card with or without bf16. `number` is the run's index. Invalid changes are
+/// skipped. `know` sets what is known of a run's data.
 pub fn changes(
     file: &Path,
     overrides: &[String],
     environment: &Environment<'_>,
     number: usize,
+    has_bf16: bool,
     know: &dyn Fn(&mut RunConfig),
 ) -> Vec<Change> {
     let changed = |keys: Vec<ChangedKey>| {
@@ -224,7 +230,7 @@ pub fn changes(
     };
     let Some(own) = changed(Vec::new()) else { return Vec::new() };
     let change = |(key, value, result): &KeyChange| {
-        let key = ChangedKey { key, value: value(&own), also: &[], result };
+        let key = ChangedKey { key, value: suited(key, value(&own), has_bf16)?, also: &[], result };
         let config = changed(vec![key.clone()])?;
         let is_remedy = config != own && unknown_sizes(&config).is_none();
         is_remedy.then(|| Change { setting: key.setting(), result, config })

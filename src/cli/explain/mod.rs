@@ -70,7 +70,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitStatus, Failure> {
     let target = &plan.target;
     let environment = |name: &str| std::env::var(name).ok();
     let know = |config: &mut spec::RunConfig| inputs.data.describe(config);
-    let changes = plan::changes(&plan.file, args.inputs.settings(), &environment, index, &know);
+    let (settings, has_bf16) = (args.inputs.settings(), !target.is_too_old());
+    let changes = plan::changes(&plan.file, settings, &environment, index, has_bf16, &know);
     if plan.keys.framework == Framework::Pytorch {
         if args.operations {
             return Err(Failure::input(

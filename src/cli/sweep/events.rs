@@ -1,6 +1,5 @@
 //! The events of `sweep --json`: one JSON object per line on standard output, for programs.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -32,7 +31,7 @@ enum Event<'a> {
         experiment: &'a str,
         run_id: &'a str,
         strategy: &'a str,
-        axes: BTreeMap<&'a str, &'a str>,
+        axes: &'a [(String, String)],
         repeat: usize,
         number: usize,
         of: usize,
@@ -70,7 +69,7 @@ impl Events {
         repeat: usize,
         (number, of): (usize, usize),
     ) -> Result<(), Failure> {
-        let axes = run.axes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let axes = &run.axes;
         let (experiment, run_id, strategy) = (&plan.experiment, &run.id, &run.strategy);
         self.send(&Event::Run { experiment, run_id, strategy, axes, repeat, number, of })
     }

@@ -141,7 +141,7 @@ pub(super) fn run(mut args: Args, signals: Option<io::Result<Signals>>) -> Resul
     }
     let mut inputs = args.inputs.read(Purpose::Train, &args.out, None, |point| args.filter.names(point))?;
     args.filter.resolve(&inputs.plans)?;
-    report::check(&args.table, &inputs.plans)?;
+    report::check(&args, &inputs.plans)?;
     if let Some(repeats) = args.repeats {
         inputs.plans.iter_mut().for_each(|plan| plan.repeats = Repeats::Times(repeats as usize));
     }

@@ -9,8 +9,8 @@ use crate::chance;
 use crate::failure::{ExitStatus, Failure};
 use crate::filter::Filter;
 use crate::output::{self, mention, note, say};
-use crate::table::{self, TableArgs};
-use compare::{Comparison, Options, Styled};
+use crate::table;
+use compare::{CompareError, Comparison, Options, Styled};
 use plan::{Label, Plan, PlannedRun};
 use results::csv::{self, CsvError};
 use results::{Row, Status, Store, StoreError};
@@ -100,12 +100,13 @@ fn compared(sweep: &Sweep, filter: &Filter, rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// Checks the options of the comparison before anything is measured.
-pub(super) fn check(table: &TableArgs, plans: &[Plan]) -> Result<(), Failure> {
-    for plan in plans {
-        let rows: Vec<Row> = plan.runs.iter().map(|run| results::planned_row(plan, run, 1)).collect();
-        compare::check(&rows, &table.options(None), table.format).map_err(Failure::input)?;
-    }
-    Ok(())
+pub(super) fn check(args: &Args, plans: &[Plan]) -> Result<(), Failure> {
+    let of_plan = |plan: &Plan| {
+        let rows = plan.runs.iter().map(|run| results::planned_row(plan, run, 1)).collect();
+        args.filter.rows(rows, |row| row.strategy == plan.baseline)
+    };
+    let rows: Vec<Row> = plans.iter().flat_map(of_plan).collect();
+    compare::check(&rows, &args.table.options(None), args.table.format).map_err(Failure::input)
 }
 
 /// Prints the comparison of the selected runs, and the path of the whole table.
@@ -114,7 +115,11 @@ pub(super) fn comparison(sweep: &mut Sweep, args: &Args) -> Result<(), Failure> 
     let rows = compared(sweep, &args.filter, rows);
     if !rows.is_empty() && !args.json {
         let options = args.table.options(None);
-        let table = compare::render(&rows, &options, args.table.format).map_err(Failure::machine)?;
+        let table = match compare::render(&rows, &options, args.table.format) {
+            // Another experiment has one.
+            Err(CompareError::NoAblation { .. }) => Styled::default(),
+            table => table.map_err(Failure::machine)?,
+        };
         if !args.is_for_programs() {
             output::print("\n")?;
         }

@@ -8,7 +8,7 @@ mod side_by_side;
 
 pub use cell::Cell;
 pub(super) use column::{TableColumn, find, names};
-pub(super) use note::{mark, short, steps};
+pub(super) use note::{mark, short, status, steps};
 pub(super) use side_by_side::SideBySide;
 
 use super::entry::TableEntry;

@@ -25,22 +25,27 @@ pub(crate) fn mark(entry: &TableEntry) -> String {
     marks.into_iter().filter(|(set, _)| *set).map(|(_, mark)| mark).collect()
 }
 
-/// Status, warnings and effects of a run, most important first.
-pub(super) fn note(entry: &TableEntry, group: &TableGroup, dtypes: &BTreeSet<Dtypes>) -> String {
+/// The status of a run without a result, with its reason; the first failed request of one out of memory.
+pub(crate) fn status(entry: &TableEntry) -> Option<String> {
     let row = &entry.row;
-    let mut parts: Vec<String> = Vec::new();
     let with_message =
         |what: &str| if row.message.is_empty() { what.into() } else { format!("{what}: {}", row.message) };
     match entry.status {
-        Status::Ok => {}
-        Status::Oom => parts.push(out_of_memory(row)),
-        Status::Skipped if entry.is_not_predicted() => parts.push(with_message("NOT PREDICTED")),
-        Status::Skipped => parts.push(with_message("SKIPPED")),
-        Status::Timeout => parts.push(with_message("TIMEOUT")),
-        Status::Failed => parts.push(with_message("FAILED")),
-        Status::Interrupted => parts.push(with_message("INTERRUPTED")),
-        Status::Diverged => parts.push(with_message("DIVERGED")),
+        Status::Ok => None,
+        Status::Oom => Some(out_of_memory(row)),
+        Status::Skipped if entry.is_not_predicted() => Some(with_message("NOT PREDICTED")),
+        Status::Skipped => Some(with_message("SKIPPED")),
+        Status::Timeout => Some(with_message("TIMEOUT")),
+        Status::Failed => Some(with_message("FAILED")),
+        Status::Interrupted => Some(with_message("INTERRUPTED")),
+        Status::Diverged => Some(with_message("DIVERGED")),
     }
+}
+
+/// Status, warnings and effects of a run, most important first.
+pub(super) fn note(entry: &TableEntry, group: &TableGroup, dtypes: &BTreeSet<Dtypes>) -> String {
+    let row = &entry.row;
+    let mut parts: Vec<String> = status(entry).into_iter().collect();
     if let Some(owner) = &entry.relative.same_as {
         parts.push(format!("same as {owner}"));
     }

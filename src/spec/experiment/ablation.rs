@@ -83,7 +83,7 @@ impl Ablation {
                 let known: Vec<&str> = keys.iter().map(String::as_str).collect();
                 let name = &strategy.name;
                 return Err(Problem::new(format!(
-                    "`sweep.ablate.together` names `{written}`, which `{name}` does not set"
+                    "`sweep.ablate.together` lists `{written}`, which `{name}` does not set"
                 ))
                 .help(similar(written, &known)));
             }
@@ -130,7 +130,9 @@ impl Ablation {
             (AblationRows::Pairs, pairs.map(AblationLabel::Only).collect()),
             (AblationRows::LeaveOneOut, (0..units).map(AblationLabel::Without).collect::<Vec<_>>()),
         ];
-        let wanted = rows.into_iter().filter(|(kind, _)| self.rows.contains(kind));
+        // The effect of a pair is compared with those of its keys.
+        let needed = |kind| kind == AblationRows::Alone && self.rows.contains(&AblationRows::Pairs);
+        let wanted = rows.into_iter().filter(|(kind, _)| self.rows.contains(kind) || needed(*kind));
         let none = AblationLabel::Only(Vec::new());
         [none].into_iter().chain(wanted.flat_map(|(_, rows)| rows)).collect()
     }
@@ -149,7 +151,7 @@ fn partial(strategy: &WrittenStrategy, units: &[Unit], subset: &AblationLabel<us
     WrittenStrategy {
         name: format!("{}/{label}", strategy.name),
         settings,
-        part_of: Some(strategy.name.clone()),
+        is_partial: true,
         ..strategy.clone()
     }
 }

@@ -217,7 +217,7 @@ impl<'a> Document<'a> {
             }
         }
         // The rows of an ablation have no other keys than their strategy.
-        for strategy in self.strategies.iter().filter(|strategy| strategy.part_of.is_none()) {
+        for strategy in self.strategies.iter().filter(|strategy| !strategy.is_partial) {
             let labels = strategy.labels();
             let own = strategy.settings.iter().map(StrategyKey::set);
             for own in own.chain(strategy.axes.iter().map(StrategyKey::swept)) {

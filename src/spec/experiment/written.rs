@@ -45,8 +45,8 @@ pub struct WrittenStrategy {
     /// Its own keys and the keys of `set`.
     pub settings: Vec<Setting>,
     pub axes: Vec<Axis>,
-    /// The strategy of the file that this row of its ablation has some keys of.
-    pub(crate) part_of: Option<String>,
+    /// Whether it is a row of an ablation, with some keys of the strategy.
+    pub(crate) is_partial: bool,
 }
 
 /// The values that one key takes in a sweep: at least one, all different.
@@ -169,7 +169,7 @@ fn strategy(reader: &Reader<'_>, entry: &TableEntry) -> Option<WrittenStrategy> 
         None => Vec::new(),
     };
     keys.finish();
-    Some(WrittenStrategy { name: name.clone(), span: *span, extends, settings, axes, part_of: None })
+    Some(WrittenStrategy { name: name.clone(), span: *span, extends, settings, axes, is_partial: false })
 }
 
 fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a TableEntry>, name: &str) -> Option<&'a Table> {
@@ -411,9 +411,9 @@ impl Sweep {
 }
 
 impl WrittenStrategy {
-    /// The strategy's name in the file.
-    pub fn name_in_file(&self) -> &str {
-        self.part_of.as_ref().unwrap_or(&self.name)
+    /// Whether it is a row of an ablation, with some keys of a strategy of the file.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
     }
 }
 

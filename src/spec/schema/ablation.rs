@@ -9,7 +9,7 @@ keywords! {
     pub enum AblationRows {
         /// One key is added to none.
         Alone = "alone",
-        /// Two keys are added to none.
+        /// Two keys are added to none, and each of them.
         Pairs = "pairs",
         /// One key is removed from all.
         LeaveOneOut = "leave_one_out",
@@ -22,7 +22,7 @@ key_table! {
         /// The strategy whose keys are added and removed, inherited keys included. The keys of its own `sweep` stay in
         /// all rows.
         pub strategy: String = NonEmptyText;
-        /// "alone": each key without the others. "pairs": each two keys. "leave_one_out": all keys but one.
+        /// "alone": each key without the others. "pairs": each pair of keys, and each key alone. "leave_one_out": all keys but one.
         pub rows: Vec<AblationRows> = ROWS, default vec![AblationRows::Alone, AblationRows::LeaveOneOut];
         /// Keys that are added and removed together, such as a loss scale and its precision; each list is named by its
         /// first key. By default, the keys of one table (`lora`, `offload`) are together.
