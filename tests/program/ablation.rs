@@ -190,7 +190,7 @@ fn ladder_shows_contributions() {
     reversed.reverse();
     let text = table_of(&reversed).replace("experiment,", "").replace("e,x", "x");
     ["before.csv", "after.csv"].iter().for_each(|name| dir.write(name, &text));
-    dir.write("other.csv", table_of(&[("plain", MIB, 1.0)]).replace("\ne,", "\nf,"));
+    dir.write("other.csv", table_of(&[("plain", 500 * MIB, 1.0)]).replace("\ne,", "\nf,"));
     let text = said(&dir.runner(&["compare", "before.csv", "after.csv", "other.csv", "--ladder"]));
     for name in ["x: 1000 MiB", "x (after): 1000 MiB"] {
         assert!(text.contains(name), "{text}");
