@@ -172,9 +172,9 @@ function experiment(one) {
   }
   const loss = chartFigure(one.loss, "loss");
   if (loss) article.append(heading("Losses"), loss);
-  article.append(heading("Receipts"), element("p", { class: "lead" },
-    "What each strategy did: actions counted while the run trained, predicted beside measured memory, and an independent reading."),
-    ...tableSection(one.receipts));
+  article.append(heading("Effects"), element("p", { class: "lead" },
+    "Actions of each strategy, counted while the run trained; predicted beside measured memory; an independent reading of memory."),
+    ...tableSection(one.effects));
   article.append(heading("Machine"), ...tableSection(one.machines));
   article.append(heading("Repeat a row"), element("p", { class: "lead" },
     "Each command trains one row again, for a shell in the folder where this report was made."), ...tableSection(one.commands));

@@ -1,4 +1,4 @@
-//! The tables of an experiment: comparison, receipts, machines, commands.
+//! The tables of an experiment: comparison, effects, machines, commands.
 
 use serde::{Serialize, Serializer};
 
@@ -105,8 +105,8 @@ pub(crate) fn comparison(compared: &Compared) -> Table {
     Table { caption, columns, rows: compared.rows.iter().map(cells).collect() }
 }
 
-/// Evidence of what each strategy did, counted or read independently.
-pub(crate) fn receipts(compared: &Compared) -> Table {
+/// Effects of each strategy, counted or read independently.
+pub(crate) fn effects(compared: &Compared) -> Table {
     let mut columns = names(compared);
     columns.extend([
         column("status", "", Kind::Choice),
@@ -151,7 +151,7 @@ pub(crate) fn receipts(compared: &Compared) -> Table {
         ]);
         cells
     };
-    let caption = format!("{}: receipts", compared.experiment);
+    let caption = format!("{}: effects", compared.experiment);
     Table { caption, columns, rows: compared.rows.iter().map(cells).collect() }
 }
 

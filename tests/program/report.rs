@@ -95,12 +95,12 @@ fn figures_and_sentences_are_those_of_compare() {
         assert_eq!(page["verdict"], compared["verdict"]);
         let rows = rows(&page["comparison"]);
         assert_eq!(rows.len(), array(compared, "/rows").len());
-        let receipts = self::rows(&page["receipts"]);
-        for ((row, receipt), expected) in rows.iter().zip(&receipts).zip(array(compared, "/rows")) {
+        let effects = self::rows(&page["effects"]);
+        for ((row, effects), expected) in rows.iter().zip(&effects).zip(array(compared, "/rows")) {
             let label = expected["strategy"].as_str().unwrap();
-            assert_eq!(cell(receipt, "strategy"), label);
-            assert_eq!(cell(receipt, "measured")[1].as_f64(), expected["peak_bytes"].as_f64(), "{label}");
-            assert_eq!(cell(receipt, "predicted")[1].as_f64(), expected["predicted_peak_bytes"].as_f64());
+            assert_eq!(cell(effects, "strategy"), label);
+            assert_eq!(cell(effects, "measured")[1].as_f64(), expected["peak_bytes"].as_f64(), "{label}");
+            assert_eq!(cell(effects, "predicted")[1].as_f64(), expected["predicted_peak_bytes"].as_f64());
             assert_eq!(cell(row, "xmem")[1].as_f64(), expected["memory_ratio"].as_f64(), "{label}");
             if expected["status"] == "ok" {
                 assert_eq!(cell(row, "tok/s")[1].as_f64(), expected["tokens_per_s"].as_f64(), "{label}");
