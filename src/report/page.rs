@@ -123,6 +123,7 @@ fn hash(text: &str) -> String {
 
 /// Text of an HTML element.
 fn escaped(text: &str) -> String {
+    let text: String = text.chars().map(visible).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

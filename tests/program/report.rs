@@ -178,13 +178,16 @@ fn page_has_every_row_of_every_table_and_equal_bytes_each_time() {
 #[test]
 fn hostile_names_stay_text() {
     let dir = TestFolder::new();
+    // Tables without an experiment have the name of the file, which is the title of the page.
+    let table = "a\u{202e}.csv";
     dir.write(
-        "a.csv",
+        table,
         format!(
             "strategy,peak_bytes,tokens_per_s\n{HOSTILE},2000000,10\n\u{2028}b&amp;\u{202e},3000000,20\n"
         ),
     );
-    let page = page(&dir, &["a.csv"]);
+    let page = page(&dir, &[table]);
+    assert_eq!(inside(&page, "<title>", ":"), "a\u{fffd}");
     assert!(!page.contains("<img") && !page.contains("&amp;") && !page.contains(['\u{2028}', '\u{202e}']));
     assert_eq!(page.matches("</script>").count(), 3);
     let data = data(&page);
@@ -192,7 +195,7 @@ fn hostile_names_stay_text() {
         array(&data, "/experiments/0/comparison/rows").iter().map(|row| row[1].as_str().unwrap()).collect();
     assert_eq!(names, [HOSTILE, "b&amp;\u{fffd}"]);
     for plot in ["speed", "memory"] {
-        dir.runner(&["report", "a.csv", "--svg", plot, "-o", "a.svg"]);
+        dir.runner(&["report", table, "--svg", plot, "-o", "a.svg"]);
         let svg = fs::read_to_string(dir.path("a.svg")).unwrap();
         assert!(
             is_well_formed(&svg) && !svg.contains("<img") && svg.contains("&lt;img src=x"),
