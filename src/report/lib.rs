@@ -33,6 +33,8 @@ pub enum ReportError {
     Unreadable { file: PathBuf, problem: String },
     #[error("there is no plot `{name}`; the plots are: {known}")]
     UnknownPlot { name: String, known: String },
+    #[error("there is nothing to plot: the rows have no memory peaks, no losses and no timelines")]
+    NothingToPlot,
     #[error("cannot draw the plot: {0}")]
     Drawing(String),
 }
@@ -91,13 +93,14 @@ impl Report {
     /// One plot as an SVG file.
     ///
     /// # Errors
-    /// There is no such plot.
+    /// There is no such plot, or none at all.
     pub fn svg(&self, name: &str) -> Result<String, ReportError> {
         let found = self.experiments.iter().find_map(|experiment| experiment.chart(name));
-        let chart = found.ok_or_else(|| ReportError::UnknownPlot {
-            name: name.to_owned(),
-            known: self.plots().join(", "),
-        })?;
+        let unknown = || match self.plots() {
+            plots if plots.is_empty() => ReportError::NothingToPlot,
+            plots => ReportError::UnknownPlot { name: name.to_owned(), known: plots.join(", ") },
+        };
+        let chart = found.ok_or_else(unknown)?;
         svg::draw(&chart).map_err(ReportError::Drawing)
     }
 }

@@ -393,6 +393,7 @@ fn every_plot_is_an_svg_file() {
 #[test]
 fn misuse_is_reported() {
     let dir = TestFolder::new();
+    dir.write("no-peaks.csv", "strategy,tokens_per_s\na,10\n");
     dir.write("a.csv", "strategy,peak_bytes,tokens_per_s\na,2000000,10\n");
     dir.write("b.csv", "strategy,peak_bytes\nb,many\n");
     dir.write("empty.csv", "strategy,peak_bytes\n");
@@ -411,6 +412,7 @@ fn misuse_is_reported() {
         (&["a.csv", "--svg", "speed", "-o", "speed.png"], 2, "must end in .svg"),
         (&["a.csv", "-o", "none/page.html"], 1, "cannot write none/page.html"),
         (&["a.csv", "--svg", "timeline"], 2, "there is no plot `timeline`; the plots are: speed, memory"),
+        (&["no-peaks.csv", "--svg", "speed"], 2, "there is nothing to plot"),
         (&["a.csv", "--baseline", "c"], 2, "no strategy `c`"),
         (&["a.csv", "--by", "lr"], 2, "does not sweep `lr`"),
     ] {
