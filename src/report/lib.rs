@@ -200,7 +200,7 @@ fn timelines(compared: &Compared, files: &[RunFiles], several: bool) -> Vec<RowT
         let (peak, whole) = (timeline.peak(), one.row.peak_bytes.unwrap_or(0));
         let note = if whole > peak {
             format!(
-                "The peak of the run, {}, is not in this step but at start-up, in the first step or in an evaluation.",
+                "The peak of the run, {}, is not in this step: it is at start-up, in another step or in an evaluation.",
                 base::units::Bytes(whole)
             )
         } else {
