@@ -12,15 +12,17 @@ mod svg;
 mod tables;
 mod timeline;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use chart::{Chart, Marks, Point, Series};
-use compare::{CompareError, Compared, Options, Unit, compared};
-use results::Row;
+use compare::{CompareError, Compared, ComparedRow, Options, Unit, compared};
+use device::ByRole;
+use results::{Row, Status};
 use run_files::{Depth, RunFiles};
 use timeline::Timeline;
 
-/// The most runs with a timeline, and with losses. Tables hold all runs.
+/// The most runs with a timeline, and with losses and a prediction by role. Tables hold all runs.
 const MOST_TIMELINES: usize = 24;
 const MOST_LOSSES: usize = 400;
 
@@ -108,20 +110,21 @@ impl Report {
 impl Experiment {
     fn read(compared: Compared, folders: &[PathBuf], several: bool) -> Result<Experiment, ReportError> {
         let mut files: Vec<RunFiles> = Vec::with_capacity(compared.rows.len());
-        let (mut with_losses, mut with_timelines) = (0, 0);
+        let (mut read, mut with_timelines) = (0, 0);
         for one in &compared.rows {
             let depth = match () {
                 // Strategies that share a run share its files.
                 () if one.same_as.is_some() => Depth::Path,
                 () if with_timelines < MOST_TIMELINES => Depth::Timeline,
-                () if with_losses < MOST_LOSSES => Depth::Losses,
+                () if read < MOST_LOSSES => Depth::Losses,
                 () => Depth::Path,
             };
             let of_row = RunFiles::read(&one.row, folders, depth)?;
-            with_losses += usize::from(!of_row.losses.is_empty());
+            read += usize::from(of_row.depth > Depth::Path);
             with_timelines += usize::from(of_row.timeline.is_some());
             files.push(of_row);
         }
+        share_predictions(&compared, &mut files);
         let groups = charts::groups(&compared);
         let named = |chart: Chart| Chart { name: prefixed(&compared, several, &chart.name), ..chart };
         let drawn = |charts: Vec<Chart>| charts.into_iter().filter(Chart::has_points).map(named).collect();
@@ -139,10 +142,15 @@ impl Experiment {
     fn missing(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let name = &self.compared.experiment;
-        let has_ids = self.compared.rows.iter().any(|row| !row.row.run_id.is_empty());
-        if self.files.iter().all(|files| files.run.is_none()) && has_ids {
+        let rows = || self.compared.rows.iter().zip(&self.files);
+        let is_run = |row: &Row| !row.run_id.is_empty() && row.status != Status::Skipped;
+        let runs = rows().filter(|(row, _)| is_run(&row.row)).count();
+        let lacking = rows().filter(|(row, files)| is_run(&row.row) && files.run.is_none()).count();
+        if lacking > 0 {
+            let which =
+                if lacking < runs { format!("{lacking} of {runs} rows") } else { "the runs".to_owned() };
             notes.push(format!(
-                "The folders of the runs are not beside the table: there is no timeline and no loss curve, and the commands \
+                "The folders of {which} are not beside the table: these have no timeline and no loss curve, and their commands \
                  assume that the experiment's file is experiments/{name}.toml. `runner sweep` writes the folders beside its table."
             ));
         }
@@ -153,8 +161,16 @@ impl Experiment {
                 self.compared.rows.len()
             ));
         }
-        if self.files.iter().filter(|files| files.timeline.is_some()).count() == MOST_TIMELINES {
+        let has_unread = |depth| {
+            rows().any(|(row, files)| row.same_as.is_none() && files.run.is_some() && files.depth < depth)
+        };
+        if has_unread(Depth::Timeline) {
             notes.push(format!("Only the first {MOST_TIMELINES} runs with files have a timeline."));
+        }
+        if has_unread(Depth::Losses) {
+            notes.push(format!(
+                "Only the first {MOST_LOSSES} runs with files have loss curves and predicted bytes by role."
+            ));
         }
         let without =
             self.files.iter().filter(|files| files.depth == Depth::Timeline && files.timeline.is_none());
@@ -190,8 +206,18 @@ fn prefixed(compared: &Compared, several: bool, name: &str) -> String {
     if several { format!("{}/{name}", compared.experiment) } else { name.to_owned() }
 }
 
+/// Strategies that share a run share its prediction.
+fn share_predictions(compared: &Compared, files: &mut [RunFiles]) {
+    let with_ids = compared.rows.iter().map(|one| one.row.run_id.as_str());
+    let known = with_ids.clone().zip(&*files).filter_map(|(id, files)| Some((id, files.predicted?)));
+    let known: HashMap<&str, ByRole> = known.collect();
+    for (id, files) in with_ids.zip(files) {
+        files.predicted = known.get(id).copied();
+    }
+}
+
 fn timelines(compared: &Compared, files: &[RunFiles], several: bool) -> Vec<RowTimeline> {
-    let of_row = |(at, one): (usize, &compare::ComparedRow)| {
+    let of_row = |(at, one): (usize, &ComparedRow)| {
         let timeline = files[at].timeline.as_ref()?;
         let parts = ["timeline", &one.group, &one.label].into_iter().filter(|part| !part.is_empty());
         let name = prefixed(compared, several, &parts.collect::<Vec<_>>().join("/"));

@@ -171,6 +171,8 @@ fn page_has_every_row_of_every_table_and_equal_bytes_each_time() {
     assert!(
         other["memory"][0]["note"].as_str().unwrap().contains("The chart shows the first 40 of 1500 rows.")
     );
+    // No prediction is outlined.
+    assert_eq!(other["memory"][0]["x"], "KiB");
     // Rows of other programs have no command.
     assert!(array(other, "/commands/rows").iter().all(|row| row[1] == "-"));
 }
@@ -388,6 +390,66 @@ fn every_plot_is_an_svg_file() {
             svg.matches("<polygon").count() + svg.matches("<rect").count() + svg.matches("<polyline").count();
         assert!(marks > 3, "{plot}: {svg}");
     }
+}
+
+#[test]
+fn plot_of_speed_names_few_points_and_cuts_long_names() {
+    let dir = TestFolder::new();
+    let names = |strategies: &[String]| {
+        let lines =
+            strategies.iter().enumerate().map(|(at, name)| format!("{name},{},{}\n", at + 1, 9 * at + 1));
+        dir.write("a.csv", format!("strategy,peak_bytes,tokens_per_s\n{}", lines.collect::<String>()));
+        dir.runner(&["report", "a.csv", "--svg", "speed"]);
+        let svg = fs::read_to_string(dir.path("plot.svg")).unwrap();
+        svg.split('\n').filter(|line| line.starts_with("long")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let long = |count: usize| (0..count).map(|at| format!("long{at}{}", "x".repeat(300))).collect::<Vec<_>>();
+    let shown = names(&long(24));
+    assert_eq!(shown.len(), 24);
+    assert!(shown.iter().all(|name| name.contains('…') && name.chars().count() == 30), "{shown:?}");
+    assert!(names(&long(25)).is_empty());
+}
+
+/// The notes of an experiment's page.
+fn notes(page: &Value) -> Vec<&str> {
+    array(page, "/notes").iter().map(|note| note.as_str().unwrap()).collect()
+}
+
+#[test]
+fn limits_and_missing_folders_are_noted_and_strategies_that_share_a_run_share_its_prediction() {
+    let dir = TestFolder::new();
+    let seeds: Vec<String> = (0..25).map(|seed| seed.to_string()).collect();
+    dir.write(
+        "a.toml",
+        Tiny::default().with(&format!(
+            "[measure]\nsteps = 1\nwarmup_steps = 0\n[strategies.plain]\n[strategies.same]\naccumulate = 1\n\
+             [sweep.grid]\n\"train.seed\" = [{}]\n",
+            seeds.join(", ")
+        )),
+    );
+    dir.runner(&["sweep", "a.toml", "--repeats", "1", "--quiet"]);
+    let limit = "Only the first 24 runs with files have a timeline.";
+    let all = data(&page(&dir, &["results/a.csv"]));
+    let all = &all["experiments"][0];
+    assert_eq!(array(all, "/timelines").len(), 24);
+    assert_eq!(notes(all), [limit]);
+    assert_eq!(array(all, "/memory").len(), 25);
+    for chart in array(all, "/memory") {
+        assert_eq!(array(chart, "/categories").len(), 2);
+        assert_predicted_roles_are_measured(chart);
+    }
+    // Without the folder of a run, which two strategies share, exactly 24 have a timeline.
+    let rows = dir.rows("results/a.csv");
+    fs::remove_dir_all(dir.path("results/a").join(&rows[0].run_id)).unwrap();
+    let some = data(&page(&dir, &["results/a.csv"]));
+    let some = &some["experiments"][0];
+    assert_eq!(array(some, "/timelines").len(), 24);
+    assert_eq!(notes(some).len(), 1, "{:?}", notes(some));
+    assert!(
+        notes(some)[0].starts_with("The folders of 2 of 50 rows are not beside the table"),
+        "{:?}",
+        notes(some)
+    );
 }
 
 #[test]
