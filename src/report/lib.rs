@@ -12,7 +12,7 @@ mod svg;
 mod tables;
 mod timeline;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use chart::{Chart, Marks, Point, Series};
@@ -57,6 +57,17 @@ struct Experiment {
     memory: Vec<Chart>,
     loss: Vec<Chart>,
     timelines: Vec<RowTimeline>,
+    /// By row: the command that repeats it, or why there is none.
+    commands: Vec<String>,
+}
+
+/// The tables of a report's rows.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// The folders of the runs, beside the tables.
+    pub folders: Vec<PathBuf>,
+    /// The ids and labels of the runs as the tables hold them: `compare` makes equal labels of different runs distinct.
+    pub labels: HashSet<(String, String)>,
 }
 
 /// The timeline of a row's run.
@@ -71,14 +82,14 @@ struct RowTimeline {
 }
 
 impl Report {
-    /// Compares the rows, and reads the files of their runs below the folders that belong to the tables.
+    /// Compares the rows, and reads the files of their runs.
     ///
     /// # Errors
     /// Invalid options, no rows, or an unreadable file.
-    pub fn read(rows: &[Row], options: &Options, folders: &[PathBuf]) -> Result<Report, ReportError> {
+    pub fn read(rows: &[Row], options: &Options, tables: &Tables) -> Result<Report, ReportError> {
         let all = compared(rows, options)?;
         let several = all.len() > 1;
-        let experiments = all.into_iter().map(|compared| Experiment::read(compared, folders, several));
+        let experiments = all.into_iter().map(|compared| Experiment::read(compared, tables, several));
         Ok(Report { experiments: experiments.collect::<Result<_, _>>()? })
     }
 
@@ -108,7 +119,7 @@ impl Report {
 }
 
 impl Experiment {
-    fn read(compared: Compared, folders: &[PathBuf], several: bool) -> Result<Experiment, ReportError> {
+    fn read(compared: Compared, tables: &Tables, several: bool) -> Result<Experiment, ReportError> {
         let mut files: Vec<RunFiles> = Vec::with_capacity(compared.rows.len());
         let (mut read, mut with_timelines) = (0, 0);
         for one in &compared.rows {
@@ -119,12 +130,17 @@ impl Experiment {
                 () if read < MOST_LOSSES => Depth::Losses,
                 () => Depth::Path,
             };
-            let of_row = RunFiles::read(&one.row, folders, depth)?;
+            let of_row = RunFiles::read(&one.row, &tables.folders, depth)?;
             read += usize::from(of_row.depth > Depth::Path);
             with_timelines += usize::from(of_row.timeline.is_some());
             files.push(of_row);
         }
         share_predictions(&compared, &mut files);
+        let command = |(one, files): (&ComparedRow, &RunFiles)| {
+            let is_label = tables.labels.contains(&(one.row.run_id.clone(), one.row.strategy.clone()));
+            command::repeating(one, files.run.as_deref(), is_label).unwrap_or_else(str::to_owned)
+        };
+        let commands = compared.rows.iter().zip(&files).map(command).collect();
         let groups = charts::groups(&compared);
         let named = |chart: Chart| Chart { name: prefixed(&compared, several, &chart.name), ..chart };
         let drawn = |charts: Vec<Chart>| charts.into_iter().filter(Chart::has_points).map(named).collect();
@@ -133,7 +149,7 @@ impl Experiment {
         let loss = drawn(groups.iter().map(|group| charts::losses(group, &files)).collect());
         let timelines = timelines(&compared, &files, several);
         let mut experiment =
-            Experiment { notes: Vec::new(), speed, memory, loss, timelines, files, compared };
+            Experiment { notes: Vec::new(), speed, memory, loss, timelines, commands, files, compared };
         experiment.notes = experiment.missing();
         Ok(experiment)
     }

@@ -57,7 +57,8 @@ function copyButton(code) {
 function cellElement(cell, column) {
   const text = textOf(cell);
   if (column.kind === "name") return element("th", { scope: "row", title: text }, text);
-  if (column.kind === "code" && text !== "-") {
+  // Other texts state why there is no command.
+  if (column.kind === "code" && text.startsWith("runner ")) {
     const code = element("code", {}, text);
     return element("td", { class: "command" }, copyButton(code), code);
   }

@@ -78,7 +78,7 @@ pub(crate) fn page(experiments: &[Experiment]) -> String {
 }
 
 fn of_experiment(experiment: &Experiment) -> ExperimentData<'_> {
-    let Experiment { compared, files, notes, speed, memory, loss, timelines } = experiment;
+    let Experiment { compared, files, notes, speed, memory, loss, timelines, commands } = experiment;
     ExperimentData {
         name: &compared.experiment,
         heading: &compared.heading,
@@ -88,7 +88,7 @@ fn of_experiment(experiment: &Experiment) -> ExperimentData<'_> {
         comparison: tables::comparison(compared),
         effects: tables::effects(compared),
         machines: tables::machines(compared),
-        commands: tables::commands(compared, files),
+        commands: tables::commands(compared, commands),
         speed,
         memory,
         loss,

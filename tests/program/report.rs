@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::test_folder::{TestFolder, Tiny, said};
-use results::Row;
+use results::{Row, Status};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -413,6 +413,33 @@ fn plot_of_speed_names_few_points_and_cuts_long_names() {
 /// The notes of an experiment's page.
 fn notes(page: &Value) -> Vec<&str> {
     array(page, "/notes").iter().map(|note| note.as_str().unwrap()).collect()
+}
+
+#[test]
+fn rows_that_no_command_repeats_state_why() {
+    let dir = TestFolder::new();
+    let mut all = dir.rows(QUICKSTART);
+    let axes: Vec<String> = all[0].axes.iter().map(|(key, _)| key.clone()).collect();
+    for row in all.iter_mut().filter(|row| row.strategy == "direct") {
+        row.status = Status::Skipped;
+    }
+    results::csv::write_file(&dir.path("a.csv"), &all, &axes).unwrap();
+    // Another run of the same label in another table.
+    all.retain(|row| row.strategy == "plain");
+    all.iter_mut().for_each(|row| row.run_id = row.run_id.chars().rev().collect());
+    results::csv::write_file(&dir.path("b.csv"), &all, &axes).unwrap();
+    let data = data(&page(&dir, &["a.csv", "b.csv"]));
+    let rows = rows(&data["experiments"][0]["commands"]);
+    let command = |strategy: &str| {
+        let row = rows.iter().find(|row| cell(row, "strategy") == strategy).unwrap();
+        cell(row, "command").as_str().unwrap()
+    };
+    assert_eq!(command("direct"), "none: the row was skipped");
+    for relabelled in ["plain (a)", "plain (b)"] {
+        let command = command(relabelled);
+        assert!(command.starts_with("none: the tables hold other runs of this name"), "{command}");
+    }
+    assert!(command("both").starts_with("runner sweep experiments/quickstart.toml --run=both "));
 }
 
 #[test]
