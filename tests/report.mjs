@@ -147,7 +147,7 @@ test("screen readers get names of tables, headers, plots and states", async () =
   const walk = (node) => { all.push(node); (node.children || []).forEach(walk); };
   walk(tree);
   const names = (role) => all.filter((node) => node.role === role).map((node) => node.name);
-  assert.equal(names("table").filter((name) => /strategies compared|receipts|machines|commands/.test(name)).length, 4, `${names("table")}`);
+  assert.equal(names("table").filter((name) => /strategies compared|effects|machines|commands/.test(name)).length, 4, `${names("table")}`);
   assert.ok(names("columnheader").includes("tok/s") && names("rowheader").includes("plain"));
   const plots = await page.$$eval("canvas", (canvases) => canvases.map((canvas) => canvas.getAttribute("aria-label")));
   assert.ok(plots.every((label) => label.length > 40), `${plots}`);

@@ -8,7 +8,7 @@ use super::output::say;
 use super::table::LayoutArgs;
 use base::temporary;
 use base::units::Bytes;
-use report::{Report, ReportError};
+use report::{Report, ReportError, Tables};
 use spec::nearest;
 
 /// Write the comparison as a web page with plots, or one plot as SVG
@@ -37,10 +37,13 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let ending = if args.svg.is_some() { "svg" } else { "html" };
     let out = args.out.unwrap_or_else(|| if ending == "svg" { "plot.svg" } else { "report.html" }.into());
     check_ending(&out, ending)?;
-    let rows = side_by_side(read(&args.files)?);
-    let folders: Vec<PathBuf> = args.files.iter().map(|file| file.with_extension("")).collect();
+    let read = read(&args.files)?;
+    let written = read.iter().flat_map(|(_, rows)| rows);
+    let labels = written.map(|row| (row.run_id.clone(), row.strategy.clone())).collect();
+    let folders = args.files.iter().map(|file| file.with_extension("")).collect();
+    let rows = side_by_side(read);
     let options = args.layout.options(args.baseline);
-    let report = Report::read(&rows, &options, &folders).map_err(Failure::input)?;
+    let report = Report::read(&rows, &options, &Tables { folders, labels }).map_err(Failure::input)?;
     let text = match &args.svg {
         Some(name) => report.svg(name).map_err(|error| unknown(error, name, &report.plots()))?,
         None => report.page(),

@@ -352,10 +352,10 @@ fn mutated_files_of_runs_are_reported() {
     fs::write(&memory, TIMELINE).unwrap();
     fs::write(&steps, "step,loss\n1,3.5\n").unwrap();
     let row = Row { run_id: "abc".into(), repeat: 1, strategy: "plain".into(), ..Row::default() };
+    let tables = report::Tables { folders: vec![place.path().into()], ..report::Tables::default() };
     let read = |file: &Path, text: &[u8]| {
         fs::write(file, text).unwrap();
-        let report =
-            report::Report::read(std::slice::from_ref(&row), &Options::default(), &[place.path().into()]);
+        let report = report::Report::read(std::slice::from_ref(&row), &Options::default(), &tables);
         let report = report.map_err(told)?;
         let plots = report.plots();
         plots.iter().try_for_each(|plot| report.svg(plot).map(drop)).map_err(told)?;

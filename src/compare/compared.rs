@@ -51,13 +51,10 @@ pub struct ComparedRow {
     /// Median tokens or samples per second.
     pub speed: Option<f64>,
     pub pareto: bool,
-    pub is_baseline: bool,
     /// The strategy that is listed for the same run.
     pub same_as: Option<String>,
     /// Repeats with measurements.
     pub repeats: usize,
-    /// External reading minus counted bytes, if they differ beyond the tolerance.
-    pub uncounted: Option<i128>,
     /// The first row of its repeats, with their peaks and medians.
     pub row: Row,
 }
@@ -92,10 +89,8 @@ fn data(comparison: &Comparison) -> Compared {
         reserved: entry.reserved,
         speed: entry.speed.median(),
         pareto: entry.relative.pareto,
-        is_baseline: entry.relative.is_baseline,
         same_as: entry.relative.same_as.clone(),
         repeats: entry.repeats,
-        uncounted: entry.uncounted(),
         row: entry.row.clone(),
     });
     Compared {

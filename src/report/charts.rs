@@ -20,7 +20,7 @@ const MOST_NAMES: usize = 6;
 
 /// The stack of measured bars.
 const MEASURED: &str = "measured";
-/// The colours of what roles do not colour.
+/// Colours of series without a role.
 const PREDICTED: usize = 10;
 const PYTORCH: usize = 11;
 /// Colours of lines.
@@ -164,6 +164,7 @@ pub(crate) fn memory(group: &Group<'_>, files: &[RunFiles]) -> Chart {
     all.push(bar("predicted", "predicted", PREDICTED, &whole));
     all.push(bar("PyTorch, predicted", "PyTorch", PYTORCH, &|row, _| row.row.torch_peak_bytes));
     all.retain(|series| !series.points.is_empty());
+    let outlined = if all.iter().any(|series| series.special) { "; outlined: predicted" } else { "" };
     let shown: Vec<&ComparedRow> = shown.iter().map(|(row, _)| *row).collect();
     let ended = shown.iter().any(|row| row.row.oom_short_bytes.is_some());
     let ended = ended.then(|| {
@@ -184,7 +185,7 @@ pub(crate) fn memory(group: &Group<'_>, files: &[RunFiles]) -> Chart {
         point: group.heading.to_owned(),
         title: title("Peak of live memory by role", group),
         marks: Marks::Bars,
-        x: format!("{}; outlined: predicted", unit.name),
+        x: format!("{}{outlined}", unit.name),
         y: String::new(),
         categories: shown.iter().map(|row| row.label.clone()).collect(),
         series: all,

@@ -5,17 +5,29 @@ use std::path::Path;
 use base::units::Bytes;
 use compare::ComparedRow;
 use plan::Label;
-use results::Row;
+use results::{Row, Status};
 
 /// The folder of the repeated results: beside the earlier ones a sweep would find nothing to do.
 const OUT: &str = "repeated";
 
 /// The command, for a shell in the folder where the report was made. `run` is the path of the run's configuration;
-/// without it the experiment's file is assumed to have its name. `None` for rows of other programs.
-pub(crate) fn repeating(row: &ComparedRow, run: Option<&Path>) -> Option<String> {
+/// without it the experiment's file is assumed to have its name, and the label to be the one in the table.
+///
+/// # Errors
+/// Why the row has no command; `-` for rows of other programs.
+pub(crate) fn repeating(
+    row: &ComparedRow,
+    run: Option<&Path>,
+    is_label: bool,
+) -> Result<String, &'static str> {
     let Row { run_id, experiment, strategy, axes, .. } = &row.row;
-    if run_id.is_empty() {
-        return None;
+    match () {
+        () if row.row.status == Status::Skipped => return Err("none: the row was skipped"),
+        () if run_id.is_empty() => return Err("-"),
+        () if run.is_none() && !is_label => {
+            return Err("none: the tables hold other runs of this name, and the run's folder is missing");
+        }
+        () => {}
     }
     let mut words = vec!["runner".to_owned(), "sweep".to_owned()];
     match run {
@@ -32,7 +44,7 @@ pub(crate) fn repeating(row: &ComparedRow, run: Option<&Path>) -> Option<String>
     words.extend(["--repeats".to_owned(), row.repeats.max(1).to_string()]);
     words.extend(options(&row.row));
     words.extend(["--out".to_owned(), OUT.to_owned()]);
-    Some(words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
+    Ok(words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
 }
 
 /// The options for the machine that the row was measured on.

@@ -12,15 +12,17 @@ mod svg;
 mod tables;
 mod timeline;
 
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use chart::{Chart, Marks, Point, Series};
-use compare::{CompareError, Compared, Options, Unit, compared};
-use results::Row;
+use compare::{CompareError, Compared, ComparedRow, Options, Unit, compared};
+use device::ByRole;
+use results::{Row, Status};
 use run_files::{Depth, RunFiles};
 use timeline::Timeline;
 
-/// The most runs with a timeline, and with losses. Tables hold all runs.
+/// The most runs with a timeline, and with losses and a prediction by role. Tables hold all runs.
 const MOST_TIMELINES: usize = 24;
 const MOST_LOSSES: usize = 400;
 
@@ -33,6 +35,8 @@ pub enum ReportError {
     Unreadable { file: PathBuf, problem: String },
     #[error("there is no plot `{name}`; the plots are: {known}")]
     UnknownPlot { name: String, known: String },
+    #[error("there is nothing to plot: the rows have no memory peaks, no losses and no timelines")]
+    NothingToPlot,
     #[error("cannot draw the plot: {0}")]
     Drawing(String),
 }
@@ -53,6 +57,17 @@ struct Experiment {
     memory: Vec<Chart>,
     loss: Vec<Chart>,
     timelines: Vec<RowTimeline>,
+    /// By row: the command that repeats it, or why there is none.
+    commands: Vec<String>,
+}
+
+/// The tables of a report's rows.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// The folders of the runs, beside the tables.
+    pub folders: Vec<PathBuf>,
+    /// The ids and labels of the runs as the tables hold them: `compare` makes equal labels of different runs distinct.
+    pub labels: HashSet<(String, String)>,
 }
 
 /// The timeline of a row's run.
@@ -67,14 +82,14 @@ struct RowTimeline {
 }
 
 impl Report {
-    /// Compares the rows, and reads the files of their runs below the folders that belong to the tables.
+    /// Compares the rows, and reads the files of their runs.
     ///
     /// # Errors
     /// Invalid options, no rows, or an unreadable file.
-    pub fn read(rows: &[Row], options: &Options, folders: &[PathBuf]) -> Result<Report, ReportError> {
+    pub fn read(rows: &[Row], options: &Options, tables: &Tables) -> Result<Report, ReportError> {
         let all = compared(rows, options)?;
         let several = all.len() > 1;
-        let experiments = all.into_iter().map(|compared| Experiment::read(compared, folders, several));
+        let experiments = all.into_iter().map(|compared| Experiment::read(compared, tables, several));
         Ok(Report { experiments: experiments.collect::<Result<_, _>>()? })
     }
 
@@ -91,34 +106,41 @@ impl Report {
     /// One plot as an SVG file.
     ///
     /// # Errors
-    /// There is no such plot.
+    /// There is no such plot, or none at all.
     pub fn svg(&self, name: &str) -> Result<String, ReportError> {
         let found = self.experiments.iter().find_map(|experiment| experiment.chart(name));
-        let chart = found.ok_or_else(|| ReportError::UnknownPlot {
-            name: name.to_owned(),
-            known: self.plots().join(", "),
-        })?;
+        let unknown = || match self.plots() {
+            plots if plots.is_empty() => ReportError::NothingToPlot,
+            plots => ReportError::UnknownPlot { name: name.to_owned(), known: plots.join(", ") },
+        };
+        let chart = found.ok_or_else(unknown)?;
         svg::draw(&chart).map_err(ReportError::Drawing)
     }
 }
 
 impl Experiment {
-    fn read(compared: Compared, folders: &[PathBuf], several: bool) -> Result<Experiment, ReportError> {
+    fn read(compared: Compared, tables: &Tables, several: bool) -> Result<Experiment, ReportError> {
         let mut files: Vec<RunFiles> = Vec::with_capacity(compared.rows.len());
-        let (mut with_losses, mut with_timelines) = (0, 0);
+        let (mut read, mut with_timelines) = (0, 0);
         for one in &compared.rows {
             let depth = match () {
                 // Strategies that share a run share its files.
                 () if one.same_as.is_some() => Depth::Path,
                 () if with_timelines < MOST_TIMELINES => Depth::Timeline,
-                () if with_losses < MOST_LOSSES => Depth::Losses,
+                () if read < MOST_LOSSES => Depth::Losses,
                 () => Depth::Path,
             };
-            let of_row = RunFiles::read(&one.row, folders, depth)?;
-            with_losses += usize::from(!of_row.losses.is_empty());
+            let of_row = RunFiles::read(&one.row, &tables.folders, depth)?;
+            read += usize::from(of_row.depth > Depth::Path);
             with_timelines += usize::from(of_row.timeline.is_some());
             files.push(of_row);
         }
+        share_predictions(&compared, &mut files);
+        let command = |(one, files): (&ComparedRow, &RunFiles)| {
+            let is_label = tables.labels.contains(&(one.row.run_id.clone(), one.row.strategy.clone()));
+            command::repeating(one, files.run.as_deref(), is_label).unwrap_or_else(str::to_owned)
+        };
+        let commands = compared.rows.iter().zip(&files).map(command).collect();
         let groups = charts::groups(&compared);
         let named = |chart: Chart| Chart { name: prefixed(&compared, several, &chart.name), ..chart };
         let drawn = |charts: Vec<Chart>| charts.into_iter().filter(Chart::has_points).map(named).collect();
@@ -127,7 +149,7 @@ impl Experiment {
         let loss = drawn(groups.iter().map(|group| charts::losses(group, &files)).collect());
         let timelines = timelines(&compared, &files, several);
         let mut experiment =
-            Experiment { notes: Vec::new(), speed, memory, loss, timelines, files, compared };
+            Experiment { notes: Vec::new(), speed, memory, loss, timelines, commands, files, compared };
         experiment.notes = experiment.missing();
         Ok(experiment)
     }
@@ -136,10 +158,15 @@ impl Experiment {
     fn missing(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let name = &self.compared.experiment;
-        let has_ids = self.compared.rows.iter().any(|row| !row.row.run_id.is_empty());
-        if self.files.iter().all(|files| files.run.is_none()) && has_ids {
+        let rows = || self.compared.rows.iter().zip(&self.files);
+        let is_run = |row: &Row| !row.run_id.is_empty() && row.status != Status::Skipped;
+        let runs = rows().filter(|(row, _)| is_run(&row.row)).count();
+        let lacking = rows().filter(|(row, files)| is_run(&row.row) && files.run.is_none()).count();
+        if lacking > 0 {
+            let which =
+                if lacking < runs { format!("{lacking} of {runs} rows") } else { "the runs".to_owned() };
             notes.push(format!(
-                "The folders of the runs are not beside the table: there is no timeline and no loss curve, and the commands \
+                "The folders of {which} are not beside the table: these have no timeline and no loss curve, and their commands \
                  assume that the experiment's file is experiments/{name}.toml. `runner sweep` writes the folders beside its table."
             ));
         }
@@ -150,8 +177,16 @@ impl Experiment {
                 self.compared.rows.len()
             ));
         }
-        if self.files.iter().filter(|files| files.timeline.is_some()).count() == MOST_TIMELINES {
+        let has_unread = |depth| {
+            rows().any(|(row, files)| row.same_as.is_none() && files.run.is_some() && files.depth < depth)
+        };
+        if has_unread(Depth::Timeline) {
             notes.push(format!("Only the first {MOST_TIMELINES} runs with files have a timeline."));
+        }
+        if has_unread(Depth::Losses) {
+            notes.push(format!(
+                "Only the first {MOST_LOSSES} runs with files have loss curves and predicted bytes by role."
+            ));
         }
         let without =
             self.files.iter().filter(|files| files.depth == Depth::Timeline && files.timeline.is_none());
@@ -187,8 +222,18 @@ fn prefixed(compared: &Compared, several: bool, name: &str) -> String {
     if several { format!("{}/{name}", compared.experiment) } else { name.to_owned() }
 }
 
+/// Strategies that share a run share its prediction.
+fn share_predictions(compared: &Compared, files: &mut [RunFiles]) {
+    let with_ids = compared.rows.iter().map(|one| one.row.run_id.as_str());
+    let known = with_ids.clone().zip(&*files).filter_map(|(id, files)| Some((id, files.predicted?)));
+    let known: HashMap<&str, ByRole> = known.collect();
+    for (id, files) in with_ids.zip(files) {
+        files.predicted = known.get(id).copied();
+    }
+}
+
 fn timelines(compared: &Compared, files: &[RunFiles], several: bool) -> Vec<RowTimeline> {
-    let of_row = |(at, one): (usize, &compare::ComparedRow)| {
+    let of_row = |(at, one): (usize, &ComparedRow)| {
         let timeline = files[at].timeline.as_ref()?;
         let parts = ["timeline", &one.group, &one.label].into_iter().filter(|part| !part.is_empty());
         let name = prefixed(compared, several, &parts.collect::<Vec<_>>().join("/"));
@@ -197,7 +242,7 @@ fn timelines(compared: &Compared, files: &[RunFiles], several: bool) -> Vec<RowT
         let (peak, whole) = (timeline.peak(), one.row.peak_bytes.unwrap_or(0));
         let note = if whole > peak {
             format!(
-                "The peak of the run, {}, is not in this step but at start-up, in the first step or in an evaluation.",
+                "The peak of the run, {}, is not in this step: it is at start-up, in another step or in an evaluation.",
                 base::units::Bytes(whole)
             )
         } else {

@@ -57,7 +57,8 @@ function copyButton(code) {
 function cellElement(cell, column) {
   const text = textOf(cell);
   if (column.kind === "name") return element("th", { scope: "row", title: text }, text);
-  if (column.kind === "code" && text !== "-") {
+  // Other texts state why there is no command.
+  if (column.kind === "code" && text.startsWith("runner ")) {
     const code = element("code", {}, text);
     return element("td", { class: "command" }, copyButton(code), code);
   }
@@ -172,9 +173,9 @@ function experiment(one) {
   }
   const loss = chartFigure(one.loss, "loss");
   if (loss) article.append(heading("Losses"), loss);
-  article.append(heading("Receipts"), element("p", { class: "lead" },
-    "What each strategy did: actions counted while the run trained, predicted beside measured memory, and an independent reading."),
-    ...tableSection(one.receipts));
+  article.append(heading("Effects"), element("p", { class: "lead" },
+    "Actions of each strategy, counted while the run trained; predicted beside measured memory; an independent reading of memory."),
+    ...tableSection(one.effects));
   article.append(heading("Machine"), ...tableSection(one.machines));
   article.append(heading("Repeat a row"), element("p", { class: "lead" },
     "Each command trains one row again, for a shell in the folder where this report was made."), ...tableSection(one.commands));

@@ -31,7 +31,7 @@ struct ExperimentData<'a> {
     legend: &'a [String],
     notes: &'a [String],
     comparison: Table,
-    receipts: Table,
+    effects: Table,
     machines: Table,
     commands: Table,
     speed: &'a [Chart],
@@ -78,7 +78,7 @@ pub(crate) fn page(experiments: &[Experiment]) -> String {
 }
 
 fn of_experiment(experiment: &Experiment) -> ExperimentData<'_> {
-    let Experiment { compared, files, notes, speed, memory, loss, timelines } = experiment;
+    let Experiment { compared, files, notes, speed, memory, loss, timelines, commands } = experiment;
     ExperimentData {
         name: &compared.experiment,
         heading: &compared.heading,
@@ -86,9 +86,9 @@ fn of_experiment(experiment: &Experiment) -> ExperimentData<'_> {
         legend: &compared.legend,
         notes,
         comparison: tables::comparison(compared),
-        receipts: tables::receipts(compared),
+        effects: tables::effects(compared),
         machines: tables::machines(compared),
-        commands: tables::commands(compared, files),
+        commands: tables::commands(compared, commands),
         speed,
         memory,
         loss,
@@ -123,6 +123,7 @@ fn hash(text: &str) -> String {
 
 /// Text of an HTML element.
 fn escaped(text: &str) -> String {
+    let text: String = text.chars().map(visible).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

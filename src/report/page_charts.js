@@ -180,8 +180,25 @@ function stackAt(timeline, groups, by, at) {
   });
 }
 
+/** The bytes below a value at each operation of its lifetime: those of the groups below, and of earlier values of its group. */
+function bytesBelow(timeline, groups, by, value) {
+  const below = [];
+  for (let at = value.first; at <= value.last; at++) {
+    below.push(groups.slice(0, value[by]).reduce((sum, group) => sum + group.bytes[at], 0));
+  }
+  for (const other of timeline.values) {
+    if (other === value) break;
+    if (other[by] !== value[by]) continue;
+    const last = Math.min(value.last, other.last);
+    for (let at = Math.max(value.first, other.first); at <= last; at++) below[at - value.first] += other.bytes;
+  }
+  return below;
+}
+
 function timelineFigure(timelines) {
   let [shown, by, at, pointed, instance, groups, unit] = [0, "role", 0, null, null, [], 1];
+  // The outlined value, and the bytes below it.
+  let [outlined, below] = [null, []];
   const canvas = element("canvas", { role: "img", tabindex: "0" });
   const title = element("h3");
   const note = element("p", { class: "note figure-note" });
@@ -235,17 +252,18 @@ function timelineFigure(timelines) {
       }
       ctx.globalAlpha = 1;
       if (pointed) {
-        const low = (index) => stackAt(timeline, groups, by, index).find((one) => one.value === pointed).low / unit;
+        if (outlined !== pointed) [outlined, below] = [pointed, bytesBelow(timeline, groups, by, pointed)];
         const upper = [], lower = [];
         for (let index = pointed.first; index <= pointed.last; index++) {
-          const [bottom, top] = [low(index), low(index) + pointed.bytes / unit].map((value) => y.getPixelForValue(value));
+          const low = below[index - pointed.first];
+          const [bottom, top] = [low, low + pointed.bytes].map((bytes) => y.getPixelForValue(bytes / unit));
           for (const edge of [index, index + 1]) {
             upper.push([x.getPixelForValue(edge), top]);
-            lower.unshift([x.getPixelForValue(edge), bottom]);
+            lower.push([x.getPixelForValue(edge), bottom]);
           }
         }
         ctx.beginPath();
-        [...upper, ...lower].forEach(([px, py]) => ctx.lineTo(px, py));
+        [...upper, ...lower.reverse()].forEach(([px, py]) => ctx.lineTo(px, py));
         ctx.closePath();
         ctx.lineWidth = 1.5;
         ctx.stroke();
@@ -259,6 +277,7 @@ function timelineFigure(timelines) {
   function draw() {
     const timeline = current();
     groups = groupsOf(timeline, by);
+    outlined = null;
     const peak = Math.max(...timeline.operations.map((_, index) => total(index)));
     const name = bytesText(peak).split(" ")[1];
     unit = { GiB: 2 ** 30, MiB: 2 ** 20, KiB: 2 ** 10, B: 1 }[name];
@@ -302,10 +321,12 @@ function timelineFigure(timelines) {
     const { x, y } = instance.scales;
     const box = canvas.getBoundingClientRect();
     const steps = current().operations.length;
+    const before = [at, pointed];
     at = Math.min(steps - 1, Math.max(0, Math.floor(x.getValueForPixel(event.clientX - box.left))));
     const bytes = y.getValueForPixel(event.clientY - box.top) * unit;
     const found = stackAt(current(), groups, by, at).find((one) => one.low <= bytes && bytes < one.low + one.value.bytes);
     pointed = found ? found.value : null;
+    if (at === before[0] && pointed === before[1]) return;
     instance.draw();
     describe();
   }

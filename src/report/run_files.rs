@@ -40,12 +40,13 @@ pub(crate) struct RunFiles {
 }
 
 /// The files to read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Depth {
     #[default]
     Path,
+    /// Losses, and the prediction.
     Losses,
-    /// Losses, the timeline of a step, and the prediction.
+    /// Also the timeline of a step.
     Timeline,
 }
 
@@ -66,10 +67,13 @@ impl RunFiles {
             return Ok(RunFiles::default());
         }
         let of_repeat = |repeat: usize| {
-            let folder = |folder: &PathBuf| folder.join(&row.run_id).join(repeat.to_string());
-            folders.iter().map(folder).find(|folder| folder.join(RUN_FILE).is_file())
+            let files = |folder: &PathBuf| {
+                let folder = folder.join(&row.run_id).join(repeat.to_string());
+                (folder.join(RUN_FILE), folder)
+            };
+            folders.iter().map(files).find(|(run, _)| run.is_file())
         };
-        let Some(folder) = (1..=MOST_REPEATS.min(row.repeat.max(1))).find_map(of_repeat) else {
+        let Some((run, folder)) = (1..=MOST_REPEATS.min(row.repeat.max(1))).find_map(of_repeat) else {
             return Ok(RunFiles::default());
         };
         let losses = |name: &str| -> Result<Vec<(u64, f64)>, ReportError> {
@@ -77,12 +81,10 @@ impl RunFiles {
             let finite = lines.into_iter().filter_map(|line| Some((line.step, line.loss?)));
             Ok(finite.filter(|(_, loss)| loss.is_finite()).collect())
         };
-        let memory = folder.join(MEMORY_FILE);
+        let (memory, target) = (folder.join(MEMORY_FILE), folder.join(TARGET_FILE));
         if depth == Depth::Path {
-            return Ok(RunFiles { run: Some(folder.join(RUN_FILE)), ..RunFiles::default() });
+            return Ok(RunFiles { run: Some(run), ..RunFiles::default() });
         }
-        let (run, target) = (folder.join(RUN_FILE), folder.join(TARGET_FILE));
-        let prediction = || prediction::live_at_peak(&run, &target, row.predicted_peak_bytes);
         let timeline = match depth {
             Depth::Timeline => {
                 open(&memory)?.map(|reader| timeline::read(reader).map_err(|error| broken(&memory, error)))
@@ -91,11 +93,11 @@ impl RunFiles {
         };
         Ok(RunFiles {
             depth,
-            run: Some(folder.join(RUN_FILE)),
             losses: losses(STEPS_FILE)?,
             evaluations: losses(EVALUATIONS_FILE)?,
             timeline: timeline.transpose()?.flatten(),
-            predicted: (depth == Depth::Timeline).then(prediction).flatten(),
+            predicted: prediction::live_at_peak(&run, &target, row.predicted_peak_bytes),
+            run: Some(run),
         })
     }
 }

@@ -16,6 +16,9 @@ const WIDTH: u32 = 960;
 const HEIGHT: u32 = 560;
 const BAR_HEIGHT: u32 = 44;
 const LEGEND_LINE: i32 = 20;
+/// The most points with names, and columns of a name.
+const MOST_NAMES: usize = 24;
+const NAME_COLUMNS: usize = 30;
 /// The approximate width of a letter of the legend.
 const LETTER: i32 = 7;
 /// The library makes text smaller than its size by about a quarter.
@@ -196,6 +199,7 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
         }
         stacks
     });
+    let has_names = chart.series.iter().map(|series| series.points.len()).sum::<usize>() <= MOST_NAMES;
     let thickness = 0.8 / stacks.len().max(1) as f64;
     // In lines, the first series is drawn last: curves that nearly coincide stay visible below each other.
     let mut order: Vec<_> = chart.series.iter().zip(&extents).enumerate().collect();
@@ -217,12 +221,14 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
                         .map_err(text)?;
                 }
                 plane.draw_series(points().map(|at| Circle::new(at, 5, fill))).map_err(text)?;
-                let named = series.points.iter().filter_map(|point| Some((point, point.text.first()?)));
+                let named = series.points.iter().filter(|_| has_names);
+                let named = named.filter_map(|point| Some((point, point.text.first()?)));
                 let names = named.map(|(point, name)| {
                     let is_right = point.x > extent.end - (extent.end - extent.start) / 4.0;
                     let (side, x) = if is_right { (HPos::Right, -9) } else { (HPos::Left, 9) };
                     let style = label.pos(Pos::new(side, VPos::Center));
-                    EmptyElement::at((point.x, point.y)) + Text::new(name.clone(), (x, 0), style)
+                    EmptyElement::at((point.x, point.y))
+                        + Text::new(compare::cut_middle(name, NAME_COLUMNS), (x, 0), style)
                 });
                 plane.draw_series(names).map_err(text)?;
             }
@@ -263,7 +269,7 @@ fn marks<'a>(chart: &Chart, plane: &mut Plane<'a>, root: &Area<'a>) -> Result<()
         for (at, name) in chart.categories.iter().enumerate() {
             let (x, y) = plane.backend_coord(&(0.0, at as f64));
             let (left, top) = root.get_base_pixel();
-            let name = compare::cut_middle(name, 30);
+            let name = compare::cut_middle(name, NAME_COLUMNS);
             let style = label.pos(Pos::new(HPos::Right, VPos::Center));
             root.draw(&Text::new(name, (x - left - 8, y - top), style)).map_err(text)?;
         }

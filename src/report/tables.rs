@@ -1,9 +1,7 @@
-//! The tables of an experiment: comparison, receipts, machines, commands.
+//! The tables of an experiment: comparison, effects, machines, commands.
 
 use serde::{Serialize, Serializer};
 
-use crate::command;
-use crate::run_files::RunFiles;
 use base::units::Bytes;
 use compare::{Cell, Compared, ComparedRow};
 use results::Row;
@@ -105,8 +103,8 @@ pub(crate) fn comparison(compared: &Compared) -> Table {
     Table { caption, columns, rows: compared.rows.iter().map(cells).collect() }
 }
 
-/// Evidence of what each strategy did, counted or read independently.
-pub(crate) fn receipts(compared: &Compared) -> Table {
+/// Effects of each strategy, counted or read independently.
+pub(crate) fn effects(compared: &Compared) -> Table {
     let mut columns = names(compared);
     columns.extend([
         column("status", "", Kind::Choice),
@@ -151,7 +149,7 @@ pub(crate) fn receipts(compared: &Compared) -> Table {
         ]);
         cells
     };
-    let caption = format!("{}: receipts", compared.experiment);
+    let caption = format!("{}: effects", compared.experiment);
     Table { caption, columns, rows: compared.rows.iter().map(cells).collect() }
 }
 
@@ -215,15 +213,14 @@ pub(crate) fn machines(compared: &Compared) -> Table {
 }
 
 /// The command that repeats each row.
-pub(crate) fn commands(compared: &Compared, files: &[RunFiles]) -> Table {
+pub(crate) fn commands(compared: &Compared, commands: &[String]) -> Table {
     let mut columns = names(compared);
     columns.push(column("command", "", Kind::Code));
-    let cells = |(one, files): (&ComparedRow, &RunFiles)| {
-        let command = command::repeating(one, files.run.as_deref());
+    let cells = |(one, command): (&ComparedRow, &String)| {
         let mut cells = name(compared, one, &one.label);
-        cells.push(text(command.unwrap_or_else(|| "-".to_owned())));
+        cells.push(text(command));
         cells
     };
     let caption = format!("{}: commands that repeat the rows", compared.experiment);
-    Table { caption, columns, rows: compared.rows.iter().zip(files).map(cells).collect() }
+    Table { caption, columns, rows: compared.rows.iter().zip(commands).map(cells).collect() }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::test_folder::{TestFolder, Tiny, said};
-use results::Row;
+use results::{Row, Status};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -95,12 +95,12 @@ fn figures_and_sentences_are_those_of_compare() {
         assert_eq!(page["verdict"], compared["verdict"]);
         let rows = rows(&page["comparison"]);
         assert_eq!(rows.len(), array(compared, "/rows").len());
-        let receipts = self::rows(&page["receipts"]);
-        for ((row, receipt), expected) in rows.iter().zip(&receipts).zip(array(compared, "/rows")) {
+        let effects = self::rows(&page["effects"]);
+        for ((row, effects), expected) in rows.iter().zip(&effects).zip(array(compared, "/rows")) {
             let label = expected["strategy"].as_str().unwrap();
-            assert_eq!(cell(receipt, "strategy"), label);
-            assert_eq!(cell(receipt, "measured")[1].as_f64(), expected["peak_bytes"].as_f64(), "{label}");
-            assert_eq!(cell(receipt, "predicted")[1].as_f64(), expected["predicted_peak_bytes"].as_f64());
+            assert_eq!(cell(effects, "strategy"), label);
+            assert_eq!(cell(effects, "measured")[1].as_f64(), expected["peak_bytes"].as_f64(), "{label}");
+            assert_eq!(cell(effects, "predicted")[1].as_f64(), expected["predicted_peak_bytes"].as_f64());
             assert_eq!(cell(row, "xmem")[1].as_f64(), expected["memory_ratio"].as_f64(), "{label}");
             if expected["status"] == "ok" {
                 assert_eq!(cell(row, "tok/s")[1].as_f64(), expected["tokens_per_s"].as_f64(), "{label}");
@@ -171,6 +171,8 @@ fn page_has_every_row_of_every_table_and_equal_bytes_each_time() {
     assert!(
         other["memory"][0]["note"].as_str().unwrap().contains("The chart shows the first 40 of 1500 rows.")
     );
+    // No prediction is outlined.
+    assert_eq!(other["memory"][0]["x"], "KiB");
     // Rows of other programs have no command.
     assert!(array(other, "/commands/rows").iter().all(|row| row[1] == "-"));
 }
@@ -178,13 +180,16 @@ fn page_has_every_row_of_every_table_and_equal_bytes_each_time() {
 #[test]
 fn hostile_names_stay_text() {
     let dir = TestFolder::new();
+    // Tables without an experiment have the name of the file, which is the title of the page.
+    let table = "a\u{202e}.csv";
     dir.write(
-        "a.csv",
+        table,
         format!(
             "strategy,peak_bytes,tokens_per_s\n{HOSTILE},2000000,10\n\u{2028}b&amp;\u{202e},3000000,20\n"
         ),
     );
-    let page = page(&dir, &["a.csv"]);
+    let page = page(&dir, &[table]);
+    assert_eq!(inside(&page, "<title>", ":"), "a\u{fffd}");
     assert!(!page.contains("<img") && !page.contains("&amp;") && !page.contains(['\u{2028}', '\u{202e}']));
     assert_eq!(page.matches("</script>").count(), 3);
     let data = data(&page);
@@ -192,7 +197,7 @@ fn hostile_names_stay_text() {
         array(&data, "/experiments/0/comparison/rows").iter().map(|row| row[1].as_str().unwrap()).collect();
     assert_eq!(names, [HOSTILE, "b&amp;\u{fffd}"]);
     for plot in ["speed", "memory"] {
-        dir.runner(&["report", "a.csv", "--svg", plot, "-o", "a.svg"]);
+        dir.runner(&["report", table, "--svg", plot, "-o", "a.svg"]);
         let svg = fs::read_to_string(dir.path("a.svg")).unwrap();
         assert!(
             is_well_formed(&svg) && !svg.contains("<img") && svg.contains("&lt;img src=x"),
@@ -388,8 +393,96 @@ fn every_plot_is_an_svg_file() {
 }
 
 #[test]
+fn plot_of_speed_names_few_points_and_cuts_long_names() {
+    let dir = TestFolder::new();
+    let names = |strategies: &[String]| {
+        let lines =
+            strategies.iter().enumerate().map(|(at, name)| format!("{name},{},{}\n", at + 1, 9 * at + 1));
+        dir.write("a.csv", format!("strategy,peak_bytes,tokens_per_s\n{}", lines.collect::<String>()));
+        dir.runner(&["report", "a.csv", "--svg", "speed"]);
+        let svg = fs::read_to_string(dir.path("plot.svg")).unwrap();
+        svg.split('\n').filter(|line| line.starts_with("long")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let long = |count: usize| (0..count).map(|at| format!("long{at}{}", "x".repeat(300))).collect::<Vec<_>>();
+    let shown = names(&long(24));
+    assert_eq!(shown.len(), 24);
+    assert!(shown.iter().all(|name| name.contains('…') && name.chars().count() == 30), "{shown:?}");
+    assert!(names(&long(25)).is_empty());
+}
+
+/// The notes of an experiment's page.
+fn notes(page: &Value) -> Vec<&str> {
+    array(page, "/notes").iter().map(|note| note.as_str().unwrap()).collect()
+}
+
+#[test]
+fn rows_that_no_command_repeats_state_why() {
+    let dir = TestFolder::new();
+    let mut all = dir.rows(QUICKSTART);
+    let axes: Vec<String> = all[0].axes.iter().map(|(key, _)| key.clone()).collect();
+    for row in all.iter_mut().filter(|row| row.strategy == "direct") {
+        row.status = Status::Skipped;
+    }
+    results::csv::write_file(&dir.path("a.csv"), &all, &axes).unwrap();
+    // Another run of the same label in another table.
+    all.retain(|row| row.strategy == "plain");
+    all.iter_mut().for_each(|row| row.run_id = row.run_id.chars().rev().collect());
+    results::csv::write_file(&dir.path("b.csv"), &all, &axes).unwrap();
+    let data = data(&page(&dir, &["a.csv", "b.csv"]));
+    let rows = rows(&data["experiments"][0]["commands"]);
+    let command = |strategy: &str| {
+        let row = rows.iter().find(|row| cell(row, "strategy") == strategy).unwrap();
+        cell(row, "command").as_str().unwrap()
+    };
+    assert_eq!(command("direct"), "none: the row was skipped");
+    for relabelled in ["plain (a)", "plain (b)"] {
+        let command = command(relabelled);
+        assert!(command.starts_with("none: the tables hold other runs of this name"), "{command}");
+    }
+    assert!(command("both").starts_with("runner sweep experiments/quickstart.toml --run=both "));
+}
+
+#[test]
+fn limits_and_missing_folders_are_noted_and_strategies_that_share_a_run_share_its_prediction() {
+    let dir = TestFolder::new();
+    let seeds: Vec<String> = (0..25).map(|seed| seed.to_string()).collect();
+    dir.write(
+        "a.toml",
+        Tiny::default().with(&format!(
+            "[measure]\nsteps = 1\nwarmup_steps = 0\n[strategies.plain]\n[strategies.same]\naccumulate = 1\n\
+             [sweep.grid]\n\"train.seed\" = [{}]\n",
+            seeds.join(", ")
+        )),
+    );
+    dir.runner(&["sweep", "a.toml", "--repeats", "1", "--quiet"]);
+    let limit = "Only the first 24 runs with files have a timeline.";
+    let all = data(&page(&dir, &["results/a.csv"]));
+    let all = &all["experiments"][0];
+    assert_eq!(array(all, "/timelines").len(), 24);
+    assert_eq!(notes(all), [limit]);
+    assert_eq!(array(all, "/memory").len(), 25);
+    for chart in array(all, "/memory") {
+        assert_eq!(array(chart, "/categories").len(), 2);
+        assert_predicted_roles_are_measured(chart);
+    }
+    // Without the folder of a run, which two strategies share, exactly 24 have a timeline.
+    let rows = dir.rows("results/a.csv");
+    fs::remove_dir_all(dir.path("results/a").join(&rows[0].run_id)).unwrap();
+    let some = data(&page(&dir, &["results/a.csv"]));
+    let some = &some["experiments"][0];
+    assert_eq!(array(some, "/timelines").len(), 24);
+    assert_eq!(notes(some).len(), 1, "{:?}", notes(some));
+    assert!(
+        notes(some)[0].starts_with("The folders of 2 of 50 rows are not beside the table"),
+        "{:?}",
+        notes(some)
+    );
+}
+
+#[test]
 fn misuse_is_reported() {
     let dir = TestFolder::new();
+    dir.write("no-peaks.csv", "strategy,tokens_per_s\na,10\n");
     dir.write("a.csv", "strategy,peak_bytes,tokens_per_s\na,2000000,10\n");
     dir.write("b.csv", "strategy,peak_bytes\nb,many\n");
     dir.write("empty.csv", "strategy,peak_bytes\n");
@@ -408,6 +501,7 @@ fn misuse_is_reported() {
         (&["a.csv", "--svg", "speed", "-o", "speed.png"], 2, "must end in .svg"),
         (&["a.csv", "-o", "none/page.html"], 1, "cannot write none/page.html"),
         (&["a.csv", "--svg", "timeline"], 2, "there is no plot `timeline`; the plots are: speed, memory"),
+        (&["no-peaks.csv", "--svg", "speed"], 2, "there is nothing to plot"),
         (&["a.csv", "--baseline", "c"], 2, "no strategy `c`"),
         (&["a.csv", "--by", "lr"], 2, "does not sweep `lr`"),
     ] {
