@@ -26,8 +26,9 @@ fn reported_steps(dir: &TestFolder, run: &Path) -> Vec<(String, u64)> {
     let mut reported = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let message: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
-        for kind in ["step", "evaluation"] {
-            reported.extend(message[kind]["step"].as_u64().map(|step| (kind.to_owned(), step)));
+        let event = message["event"].as_str().unwrap();
+        if ["step", "evaluation"].contains(&event) {
+            reported.push((event.to_owned(), message["step"].as_u64().unwrap()));
         }
     }
     assert!(child.wait().unwrap().success());

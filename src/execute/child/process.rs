@@ -259,7 +259,7 @@ mod tests {
     use crate::Ended;
 
     static NOT_INTERRUPTED: AtomicBool = AtomicBool::new(false);
-    const FINISHED: &str = r#"echo '{"finished":{"ended":"complete","message":"","measured":{"peak_bytes":1,"loss_last":null}}}'"#;
+    const FINISHED: &str = r#"echo '{"event":"finished","ended":"complete","message":"","measured":{"peak_bytes":1,"loss_last":null}}'"#;
 
     struct Fake {
         folder: tempfile::TempDir,
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn finished_child_returns_its_outcome() {
-        let script = format!(r#"echo '{{"phase":{{"name":"start"}}}}'; {FINISHED}"#);
+        let script = format!(r#"echo '{{"event":"phase","name":"start"}}'; {FINISHED}"#);
         let (ending, fake) = run(&script, None, &NOT_INTERRUPTED);
         assert!(
             matches!(&ending, Ending::Finished(outcome) if outcome.ended == Ended::Complete),
