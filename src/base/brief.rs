@@ -35,6 +35,11 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown.collect::<Vec<_>>().join("\n"))
 }
 
+/// Whether it is a directional mark, embedding, override or isolate, which would let a name show another text.
+pub fn is_directional(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 fn cut(line: &str) -> Cow<'_, str> {
     let ends = (LONGEST_LINE - OMITTED.len()) / 2;
     let offset = |(at, _)| at;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::failure::Failure;
 use super::fitted::fitted;
 use super::terminal;
+use base::brief;
 
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -91,10 +92,7 @@ fn sign(c: char) -> char {
         '\0'..='\x1f' => char::from_u32(0x2400 + c as u32).unwrap_or(char::REPLACEMENT_CHARACTER),
         '\x7f' => '\u{2421}',
         '\u{80}'..='\u{9f}' => char::REPLACEMENT_CHARACTER,
-        // Directional marks, embeddings, overrides and isolates.
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            char::REPLACEMENT_CHARACTER
-        }
+        c if brief::is_directional(c) => char::REPLACEMENT_CHARACTER,
         _ => c,
     }
 }

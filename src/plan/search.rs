@@ -252,11 +252,11 @@ impl Search<'_> {
     }
 }
 
-/// Sorts the runs by time and drops those with useless keys. A key is useless if a run without it is as fast, has the same
-/// batch, and has no more micro-batches than this run or as many as the unchanged run.
+/// Sorts the runs by time and drops those with useless keys. A key is useless if a run without it is as fast and has the same
+/// batch, and its number of micro-batches is at most this run's or equals the unchanged run's.
 fn without_useless_keys(mut found: Vec<Found>, own_micro_batches: usize) -> Vec<Found> {
     found.sort_by(|one, other| {
-        // In steps of what is no difference.
+        // Times within `SAME_TIME` are equal.
         let rounded = |found: &Found| (found.token_ms().ln() / SAME_TIME.ln()).round();
         let by_time = rounded(one).total_cmp(&rounded(other));
         by_time.then(one.keys.len().cmp(&other.keys.len())).then(one.peak.cmp(&other.peak))

@@ -35,7 +35,7 @@ pub enum ReportError {
     Unreadable { file: PathBuf, problem: String },
     #[error("there is no plot `{name}`; the plots are: {known}")]
     UnknownPlot { name: String, known: String },
-    #[error("there is nothing to plot: the rows have no memory peaks, no losses and no timelines")]
+    #[error("the tables have nothing to plot: plots need memory peaks, losses or timelines")]
     NothingToPlot,
     #[error("cannot draw the plot: {0}")]
     Drawing(String),

@@ -7,6 +7,7 @@ use crate::Experiment;
 use crate::chart::{Chart, PALETTE};
 use crate::tables::{self, Table};
 use crate::timeline::Timeline;
+use base::brief;
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -127,14 +128,9 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Directional marks, embeddings, overrides and isolates would let a name show another text, so they become visible.
+/// The character, or a symbol for one that changes the direction of text.
 pub(crate) fn visible(c: char) -> char {
-    match c {
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            char::REPLACEMENT_CHARACTER
-        }
-        c => c,
-    }
+    if brief::is_directional(c) { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 /// JSON inside a `script` element. Outside of strings, JSON has none of these characters.

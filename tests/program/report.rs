@@ -501,7 +501,7 @@ fn misuse_is_reported() {
         (&["a.csv", "--svg", "speed", "-o", "speed.png"], 2, "must end in .svg"),
         (&["a.csv", "-o", "none/page.html"], 1, "cannot write none/page.html"),
         (&["a.csv", "--svg", "timeline"], 2, "there is no plot `timeline`; the plots are: speed, memory"),
-        (&["no-peaks.csv", "--svg", "speed"], 2, "there is nothing to plot"),
+        (&["no-peaks.csv", "--svg", "speed"], 2, "the tables have nothing to plot"),
         (&["a.csv", "--baseline", "c"], 2, "no strategy `c`"),
         (&["a.csv", "--by", "lr"], 2, "does not sweep `lr`"),
     ] {

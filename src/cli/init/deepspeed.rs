@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use base::regular;
 use base::units::Bytes;
 
-/// What a configuration says, in an experiment's words.
+/// The keys of an experiment that a configuration corresponds to.
 #[derive(Debug, Default)]
 pub(super) struct Translation {
     /// Samples of an optimizer step on one device.
