@@ -6,7 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Graph, GraphValue, Initial, LayerMatches, Node, Scope, ScopeId, ValueKind, named, transformer};
+use super::{
+    Graph, GraphValue, Initial, LayerMatches, Node, Scope, ScopeId, ValueKind, checkpoint_tensors, named,
+    transformer,
+};
 use data::{Part, TensorNaming};
 use ops::{Add, AddColumns, ColumnPlace, Dropout, DropoutMask, Linear, Op, Scale};
 use spec::{Lora, Model, StorageDtype};
@@ -64,10 +67,9 @@ impl AdaptableLinear {
     /// Its modules in the libraries' classes, such as `self_attn.q_proj`, by naming scheme. Schemes that store its weight
     /// in another number of tensors are omitted.
     fn modules(&self, model: &Model) -> impl Iterator<Item = (TensorNaming, String)> {
-        let Model::Transformer(model) = model;
         let (part, count, rows) =
             self.part.map_or((0, 1, self.out_features), |part| (part.number, part.count, part.rows));
-        let tensors = transformer::checkpoint_tensors(model, &self.weight, rows).into_iter();
+        let tensors = checkpoint_tensors(model, &self.weight, rows).into_iter();
         tensors.filter_map(move |(naming, tensors)| {
             let mut names: Vec<String> = tensors.into_iter().map(|tensor| tensor.tensor).collect();
             // Slices of one tensor.
@@ -95,7 +97,8 @@ fn adaptable_in(graph: &Graph, node: usize, Node { op, scope, inputs, .. }: &Nod
         return Vec::new();
     }
     let block = graph.scopes[scope.layer.index()].path.len() + 1;
-    let sub_layer = &scope.path[block..];
+    // A layer of its own is in no block.
+    let Some(sub_layer) = scope.path.get(block..) else { return Vec::new() };
     let layer = |name: &str, out_features, part| AdaptableLinear {
         node,
         weight: graph.full_name(weight),

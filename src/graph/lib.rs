@@ -4,15 +4,16 @@ mod adapters;
 mod attention;
 mod layers;
 mod micro_batches;
+mod sequential;
 mod transformer;
 mod values;
 
 pub use adapters::{AdaptableLinear, TargetMatches, adaptable, is_factor, stacked_layer, targeted};
 pub use layers::{LayerMatches, named};
-pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass};
+pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass, modules_pass};
 pub use values::goes_by;
 
-use data::{Documents, Part, RequiredParameter};
+use data::{CheckpointTensor, Documents, Part, RequiredParameter, TensorNaming};
 use ops::{Op, Shape, Sizes, StackedRows, Storage, TensorType};
 use spec::Model;
 
@@ -100,6 +101,7 @@ pub(crate) fn build_on(
 ) -> Graph {
     match model {
         Model::Transformer(model) => transformer::build(model, documents, micro_batch, tokens),
+        Model::Sequential(model) => sequential::build(model, documents, micro_batch, true),
     }
 }
 
@@ -112,13 +114,18 @@ pub fn build(model: &Model, micro_batch: usize) -> Graph {
 pub fn needed(model: &Model) -> Vec<RequiredParameter> {
     let graph = build(model, 1);
     let needed = |(name, shape): (String, Shape)| {
-        let rows = shape.dims()[0];
-        let elsewhere = match model {
-            Model::Transformer(model) => transformer::checkpoint_tensors(model, &name, rows),
-        };
+        let elsewhere = checkpoint_tensors(model, &name, shape.dims()[0]);
         RequiredParameter { name, shape, elsewhere }
     };
     graph.named_parameters().map(needed).collect()
+}
+
+/// The tensors of other libraries' checkpoints that contain a parameter with this number of rows, by naming scheme.
+fn checkpoint_tensors(model: &Model, name: &str, rows: usize) -> Vec<(TensorNaming, Vec<CheckpointTensor>)> {
+    match model {
+        Model::Transformer(model) => transformer::checkpoint_tensors(model, name, rows),
+        Model::Sequential(_) => Vec::new(),
+    }
 }
 
 impl Graph {

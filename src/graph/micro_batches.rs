@@ -1,8 +1,8 @@
 //! The forward passes of a run: over a micro-batch, over the smaller last micro-batch of a step, and those of an
 //! evaluation.
 
-use super::{Graph, build_on};
-use spec::{Attention, RunConfig};
+use super::{Graph, build_on, sequential};
+use spec::{Attention, Model, RunConfig};
 
 /// A micro-batch of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,20 @@ fn forward(config: &RunConfig, samples: usize) -> Graph {
 /// The forward pass over `samples` samples, with the run's strategy applied. If lengths vary, the samples have the length
 /// of the longest.
 pub fn forward_pass(config: &RunConfig, samples: usize) -> Graph {
-    let mut graph = build_on(&config.model, config.documents(), samples, config.longest());
+    with_strategy(config, build_on(&config.model, config.documents(), samples, config.longest()))
+}
+
+/// The same with the operations of PyTorch's modules: each layer of a list computes its own.
+pub fn modules_pass(config: &RunConfig, samples: usize) -> Graph {
+    match &config.model {
+        Model::Sequential(model) => {
+            with_strategy(config, sequential::build(model, config.documents(), samples, false))
+        }
+        Model::Transformer(_) => forward_pass(config, samples),
+    }
+}
+
+fn with_strategy(config: &RunConfig, mut graph: Graph) -> Graph {
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();
     }

@@ -31,7 +31,7 @@ impl Operation for CrossEntropy {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        let outputs = self.terms.outputs(self.name(), inputs)?;
+        let outputs = self.terms.outputs(self.name(), inputs, TensorType::elements)?;
         expect_float(self.name(), "logits", &inputs[0])?;
         Ok(outputs)
     }

@@ -20,6 +20,7 @@ mod cross_entropy;
 mod dispatch;
 mod dropout;
 mod elementwise;
+mod elementwise_loss;
 mod embedding;
 mod expert_linear;
 mod gather_tokens;
@@ -40,7 +41,7 @@ mod types;
 mod update;
 mod update_format;
 
-pub use activation::{Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
+pub use activation::{Activate, Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
 pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
 pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
@@ -50,6 +51,7 @@ pub use cross_entropy::CrossEntropy;
 pub use dispatch::{Combine, CombineBackward, Dispatch, DispatchBackward};
 pub use dropout::{Dropout, DropoutMask};
 pub use elementwise::{Add, Scale};
+pub use elementwise_loss::{ElementwiseLoss, LossFunction};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use expert_linear::{ExpertLinear, ExpertLinearInputGradient, ExpertLinearWeightGradient};
 pub use gather_tokens::GatherTokens;
@@ -390,6 +392,7 @@ macro_rules! operations {
 }
 
 operations! {
+    Activate,
     ActivationBackward,
     Add,
     AddColumns,
@@ -403,6 +406,7 @@ operations! {
     Dispatch,
     DispatchBackward,
     Dropout,
+    ElementwiseLoss,
     Embedding,
     EmbeddingBackward,
     ExpertLinear,

@@ -4,7 +4,7 @@ use super::{Op, RowSlice, SCALE, TensorType, TypeError, expect_inputs, expect_ty
 
 /// The parameters that every loss has.
 ///
-/// Its inputs: the prediction of some of N rows, targets [N elements in any shape]; if `weighted` the weights f32[B] of
+/// Its inputs: the prediction of some of N rows, the targets of all N; if `weighted` the weights f32[B] of
 /// B samples with N/B rows each; if `scaled` the loss scale f32[1]; with `accumulate` the previous loss f32[1]. Its
 /// outputs: the loss f32[1] and, with `gradient`, the gradient of the prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,15 +51,18 @@ impl LossTerms {
     }
 
     /// Output types for these input types; the types of prediction and targets are the operation's to check.
+    /// `target_rows`: the number of rows that the targets are of.
     pub(crate) fn outputs(
         &self,
         operation: &'static str,
         inputs: &[TensorType],
+        target_rows: fn(&TensorType) -> usize,
     ) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(operation, inputs, self.loss_so_far() + usize::from(self.accumulate))?;
-        let (rows, targets) = (inputs[0].shape.rows(), inputs[1].elements());
+        let (rows, targets) = (inputs[0].shape.rows(), target_rows(&inputs[1]));
         if self.rows.range(targets).len() != rows {
-            let problem = format!("{targets} targets do not match {rows} predicted rows ({})", self.rows);
+            let problem =
+                format!("{targets} rows of targets do not match {rows} predicted rows ({})", self.rows);
             return Err(TypeError { operation, problem });
         }
         let loss = TensorType::f32(&[1]);
@@ -67,7 +70,8 @@ impl LossTerms {
             let samples = inputs[2].elements();
             expect_type(operation, "the weights", &inputs[2], TensorType::f32(&[samples]))?;
             if !targets.is_multiple_of(samples) {
-                let problem = format!("{targets} targets are not a multiple of {samples} sample weights");
+                let problem =
+                    format!("{targets} rows of targets are not a multiple of {samples} sample weights");
                 return Err(TypeError { operation, problem });
             }
         }
@@ -98,12 +102,17 @@ impl LossTerms {
 pub trait Loss {
     fn terms(&self) -> &LossTerms;
 
+    /// The number of rows that these targets are of: one element each, as of classes.
+    fn target_rows(&self, targets: &TensorType) -> usize {
+        targets.elements()
+    }
+
     /// The same loss with other terms.
     fn with_terms(&self, terms: LossTerms) -> Op;
 
     /// The share of its rows in the batch, from 0 to 1.
     fn share(&self, inputs: &[TensorType]) -> f64 {
-        f64::from(self.terms().share) * inputs[0].shape.rows() as f64 / inputs[1].elements() as f64
+        f64::from(self.terms().share) * inputs[0].shape.rows() as f64 / self.target_rows(&inputs[1]) as f64
     }
 
     /// The same loss for a micro-batch with this share of the batch.

@@ -78,6 +78,10 @@ optimizer.adamw.lr = 1e-3
         &["data.tokens.paths = ['/nowhere']"],
         &["data.synthetic = {}"],
         &[
+            "model = { sequential = { input = [4], layers = [{ residual = { layers = ['layer_norm'] } }, { linear = { out = 9 } }] } }",
+            "data = { random = {} }",
+        ],
+        &[
             "model.transformer.positions = 'rotary'",
             "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
         ],
@@ -186,8 +190,10 @@ optimizer.adamw.lr = 1e-3
         let drawn = sample(20).into_iter().chain([Choice::plain()]).map(|choice| small_with(&choice));
         // The number of tokens found in the data is not a key, and the family is not hashed.
         let drawn = drawn.map(|config| {
-            let model = config.model.transformer().expect("a transformer").clone();
-            let model = Model::Transformer(Transformer { family: None, ..model });
+            let model = match config.model.clone() {
+                Model::Transformer(model) => Model::Transformer(Transformer { family: None, ..model }),
+                other => other,
+            };
             RunConfig { tokens: None, lengths: None, model, ..config }
         });
         for config in drawn.chain(shortest) {
@@ -262,6 +268,10 @@ optimizer.adamw.lr = 1e-3
         "data.tokens.header = 0",
         "data.tokens.evaluate = []",
         "data.tokens.split = 0.9",
+        "model.sequential.loss = \"cross_entropy\"",
+        "model.sequential.weights = \"off\"",
+        "data.random.samples = \"off\"",
+        "data.random.seed = 0",
         "data.synthetic.tokens = 256",
         "data.synthetic.successors = 4",
         "data.synthetic.seed = 0",

@@ -3,9 +3,9 @@
 use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute,
-    Release, Rounding, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchOptions, TorchProgram,
-    Transformer, Update,
+    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
+    Recompute, Release, Rounding, RunConfig, Sequential, StorageDtype, SubLayers, TorchCheckpoint,
+    TorchOptions, TorchProgram, Transformer, Update,
 };
 
 use crate::card::Card;
@@ -112,9 +112,46 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     Ok(())
 }
 
+/// Checks layers in a list.
+fn list_of_layers(config: &RunConfig, model: &Sequential, program: TorchProgram) -> Covered {
+    let strategy = &config.strategy;
+    if program.is_of_library() {
+        return not_covered("layers in a list (model.sequential) in a program of the transformers library");
+    }
+    if model.loss != OutputLoss::CrossEntropy {
+        return not_covered("other losses of layers in a list than cross_entropy");
+    }
+    if strategy.params != StorageDtype::Fp32 {
+        return not_covered("16-bit parameters of layers in a list");
+    }
+    if strategy.loss_chunks > 1 {
+        return not_covered("loss_chunks with layers in a list");
+    }
+    if strategy.offload.activations != ActivationOffload::Nothing {
+        return not_covered("offloaded activations of layers in a list");
+    }
+    if model.modules().iter().any(|module| !module.layer.computes()) {
+        return not_covered(
+            "layers without an operation (dropout = 0.0), which segments of checkpoints count",
+        );
+    }
+    if masks_targets(config) {
+        return not_covered("incomplete batches of layers in a list (last_batch = \"keep\")");
+    }
+    Ok(())
+}
+
+/// The model, if it is a transformer.
+pub(crate) fn transformer(config: &RunConfig) -> Result<&Transformer, NotCovered> {
+    config.model.transformer().ok_or_else(|| NotCovered("layers in a list (model.sequential)".to_owned()))
+}
+
 /// Checks the keys of the model whose operations have no recorded requests.
 fn model(config: &RunConfig, program: TorchProgram) -> Covered {
-    let Some(model) = config.model.transformer() else { return Ok(()) };
+    let model = match config.model.sequential() {
+        Some(model) => return list_of_layers(config, model, program),
+        None => transformer(config)?,
+    };
     let has_short_lengths = config.lengths.as_ref().is_some_and(|lengths| lengths.distinct().contains(&1));
     if model.context == 1 || has_short_lengths {
         return not_covered("samples of one token, whose transposed views are contiguous");
@@ -381,7 +418,8 @@ pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), 
             continue;
         }
         match &node.op {
-            Op::Embedding(_)
+            Op::Activate(_)
+            | Op::Embedding(_)
             | Op::LayerNorm(_)
             | Op::RmsNorm(_)
             | Op::Linear(_)

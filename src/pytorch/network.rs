@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Graph;
 use ops::Shape;
@@ -18,8 +18,13 @@ pub(crate) trait Network {
     /// The weight matrices of blocks.
     fn block_matrices(&self) -> Vec<Tensor>;
 
-    /// The shapes of a batch's tokens and targets.
-    fn batch_shape(&self) -> Shape;
+    /// The types of a batch's parts: tokens, or another input, and targets.
+    fn batch(&self) -> [(Shape, DType); 2];
+
+    /// The shape of a batch's tokens.
+    fn batch_shape(&self) -> Shape {
+        self.batch()[0].0
+    }
 
     /// `model(tokens, targets)`: the loss, and the logits if they are kept. `third`: where each token's document begins, if
     /// samples have several, or the library's attention mask. Dropout has an effect in training only.

@@ -19,7 +19,7 @@ use crate::torch::Torch;
 use crate::trained::TrainedParameter;
 use crate::trainer::Trainer;
 use crate::transformers::CausalLm;
-use graph::forward_pass;
+use graph::modules_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, OptimizerState, PaddedLengths,
     Precision, RunConfig, TorchOptimizer, TorchOptions, TorchProgram, TorchVersion, Update,
@@ -69,7 +69,7 @@ fn recorded(torch: &Torch, run: impl FnOnce()) -> Result<Sequence, NotCovered> {
 /// # Errors
 /// The graph has an operation that is not covered.
 pub(crate) fn check_graph(config: &RunConfig) -> Result<(), NotCovered> {
-    coverage::check_operations(config, &forward_pass(config, config.micro_batch()))
+    coverage::check_operations(config, &modules_pass(config, config.micro_batch()))
 }
 
 /// The samples of a batch and, if lengths vary, their length.
@@ -251,8 +251,10 @@ impl<'a> Program<'a> {
         let torch = self.torch;
         let has_third = coverage::packs_documents(self.config) || torch.options.attention_mask;
         let parts = if has_third { 3 } else { 2 };
-        for variable in &mut variables.batch[..parts] {
-            *variable = Some(torch.tensor(module.batch_shape(), DType::I64));
+        let [input, targets] = module.batch();
+        let third = (input.0, DType::I64);
+        for (variable, (shape, dtype)) in variables.batch[..parts].iter_mut().zip([input, targets, third]) {
+            *variable = Some(torch.tensor(shape, dtype));
         }
         let [Some(tokens), Some(targets), third] = &variables.batch else { unreachable!("assigned") };
         let (loss, logits) = torch
@@ -325,7 +327,7 @@ impl<'a> Modules<'a> {
     fn new(torch: &Torch, config: &'a RunConfig) -> Result<Modules<'a>, NotCovered> {
         // Buffers have the length of the context, whatever the lengths of samples.
         let at_context = RunConfig { lengths: None, ..config.clone() };
-        let graph = |samples| forward_pass(&at_context, samples);
+        let graph = |samples| modules_pass(&at_context, samples);
         let graph_of_full = graph(config.micro_batch());
         let full: Rc<dyn Network> = match torch.options.program {
             TorchProgram::Modules => Module::new(torch, config, graph_of_full)?,
@@ -354,7 +356,7 @@ impl<'a> Modules<'a> {
         let module = others.entry((samples, length)).or_insert_with(|| {
             let of_length = length.map(|length| self.config.at_length(length));
             let config = of_length.as_ref().unwrap_or(self.config);
-            self.full.resized(forward_pass(config, samples))
+            self.full.resized(modules_pass(config, samples))
         });
         Rc::clone(module)
     }

@@ -5,7 +5,7 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::models::{DENSE, MODELS};
+use crate::models::{DENSE, MODELS, TRANSFORMERS, on_gpu};
 use crate::on_cuda;
 
 /// A key in experiment syntax.
@@ -92,6 +92,9 @@ const AS_PARAMS: &[Need] = &[
 ];
 
 const IN_BACKWARD: &[&str] = &[r#""in_backward""#];
+
+/// Data for models that do not work on tokens.
+const RANDOM: &str = "{ random = { samples = 50, seed = 1 } }";
 
 /// No adapters, and adapters with every kind of base.
 const ADAPTED: &[&str] = &[
@@ -199,13 +202,13 @@ pub const KEYS: &[Key] = &[
             "{ budget = 0.9 }",
             r#""auto""#,
         ],
-        needs: &[],
+        needs: &[Need { of: &[r#"["mlp"]"#, r#"["attention", "norm"]"#], key: MODEL, one_of: TRANSFORMERS }],
         same: Same::Bitwise,
     },
     Key {
         name: "freeze",
         values: &["[]", r#"["embedding", "blocks.0"]"#, r#"["blocks.*.attention"]"#],
-        needs: &[],
+        needs: &[Need { of: &[r#"["blocks.*.attention"]"#], key: MODEL, one_of: TRANSFORMERS }],
         same: Same::Start,
     },
     Key {
@@ -214,6 +217,7 @@ pub const KEYS: &[Key] = &[
         needs: &[
             Need { of: ADAPTED.split_at(1).1, key: "freeze", one_of: &["[]"] },
             Need { of: ADAPTED_MLP, key: MODEL, one_of: DENSE },
+            Need { of: ADAPTED.split_at(1).1, key: MODEL, one_of: TRANSFORMERS },
         ],
         same: Same::Start,
     },
@@ -224,7 +228,11 @@ pub const KEYS: &[Key] = &[
             r#"{ embedding = "host", head = "host", "blocks.0" = "host" }"#,
             r#"{ "blocks.*" = "host", "blocks.0" = "device", "blocks.0.mlp" = "host" }"#,
         ],
-        needs: &[],
+        needs: &[Need {
+            of: &[r#"{ "blocks.*" = "host", "blocks.0" = "device", "blocks.0.mlp" = "host" }"#],
+            key: MODEL,
+            one_of: TRANSFORMERS,
+        }],
         same: Same::Arithmetic,
     },
     Key { name: "attention", values: &[r#""fused""#, r#""materialized""#], needs: &[], same: Same::Rounding },
@@ -238,7 +246,11 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "keep",
         values: &["[]", r#"["logits"]"#, r#"["blocks.0.*.x", "hidden"]"#],
-        needs: &[],
+        needs: &[Need {
+            of: &[r#"["logits"]"#, r#"["blocks.0.*.x", "hidden"]"#],
+            key: MODEL,
+            one_of: TRANSFORMERS,
+        }],
         same: Same::Bitwise,
     },
     Key {
@@ -325,7 +337,14 @@ pub const KEYS: &[Key] = &[
             "{ workers = 1, source = 'ram' }",
             "{ prefetch = 2, workers = 1, source = 'device', dtype = 'u16' }",
         ],
-        needs: &[],
+        needs: &[Need {
+            of: &[
+                "{ workers = 1, source = 'ram' }",
+                "{ prefetch = 2, workers = 1, source = 'device', dtype = 'u16' }",
+            ],
+            key: MODEL,
+            one_of: TRANSFORMERS,
+        }],
         same: Same::Bitwise,
     },
     Key {
@@ -365,10 +384,11 @@ impl Choice {
         self
     }
 
-    /// Every set key with its value.
+    /// Every set key with its value, and data that the model can read.
     fn set_keys(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let setting = |(key, value): (&'static Key, &usize)| (key.name, key.values[*value]);
-        KEYS.iter().zip(&self.0).map(setting).filter(|(_, value)| *value != UNSAID)
+        let data = (!TRANSFORMERS.contains(&self.value(MODEL))).then_some(("data", RANDOM));
+        KEYS.iter().zip(&self.0).map(setting).filter(|(_, value)| *value != UNSAID).chain(data)
     }
 
     /// All set keys as overrides, such as `recompute = "block"`.
@@ -387,7 +407,7 @@ impl Choice {
 
     /// Whether the device that tests run on supports the model: a GPU supports no experts.
     pub fn trains(&self) -> bool {
-        !on_cuda() || DENSE.contains(&self.value(MODEL))
+        !on_cuda() || on_gpu().contains(&self.value(MODEL))
     }
 
     /// The value of a key in experiment syntax.

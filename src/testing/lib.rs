@@ -6,8 +6,10 @@ pub mod keys;
 pub mod models;
 pub mod mutation;
 pub mod pairwise;
+mod random_batch;
 pub mod readers;
 mod reusing_allocator;
+mod sequential;
 mod transformers;
 
 use std::path::PathBuf;
@@ -27,6 +29,7 @@ use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
 /// Tests only train and predict verified programs.
 pub use plan::compile_verified as compile;
 use plan::{ParetoFronts, expand};
+pub use random_batch::random_batch;
 pub use reusing_allocator::ReusingAllocator;
 use spec::*;
 
@@ -172,7 +175,7 @@ pub fn small_with(choice: &Choice) -> RunConfig {
     let mut config = small();
     config.train.batch_size = BATCH_SIZE;
     let config = with(&config, choice).unwrap_or_else(|error| panic!("{choice:?}: {error}"));
-    RunConfig { tokens: Some(TOKENS), ..config }
+    models::with_data(RunConfig { tokens: Some(TOKENS), ..config })
 }
 
 /// These values of these keys, by position, with the values that they require of other keys if they are compatible;
@@ -190,7 +193,7 @@ pub fn choice(values: &[(usize, usize)]) -> Choice {
 pub fn pairwise() -> Vec<Choice> {
     let mut keys = KEYS.to_vec();
     if on_cuda() {
-        keys[keys::position(KEYS, keys::MODEL)].values = models::DENSE;
+        keys[keys::position(KEYS, keys::MODEL)].values = models::on_gpu().leak();
     }
     pairwise::pairwise(&keys)
 }

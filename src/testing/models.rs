@@ -2,10 +2,10 @@
 
 use proptest::prelude::{BoxedStrategy, Strategy as _};
 
-use spec::{Dropout, Model, ModelFamily, RunConfig};
+use spec::{Data, Dropout, Model, ModelFamily, Random, RunConfig};
 
 use crate::keys::UNSAID;
-use crate::transformers;
+use crate::{sequential, transformers};
 
 /// Models in experiment syntax: that of the run, and one of each other kind and of each Hugging Face family.
 pub const MODELS: &[&str] = &[
@@ -31,10 +31,22 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::Mixtral),
     hugging_face(ModelFamily::Qwen3Moe),
     hugging_face(ModelFamily::Olmoe),
+    sequential::CLASSIFIER,
+    sequential::REGRESSION,
 ];
 
-/// Those without experts, whose feed-forward layers can have adapters, in the same order.
-pub const DENSE: &[&str] = MODELS.split_at(MODELS.len() - 3).0;
+const TRANSFORMERS_AND_OTHERS: (&[&str], &[&str]) = MODELS.split_at(MODELS.len() - 2);
+
+/// The transformers, in the same order.
+pub const TRANSFORMERS: &[&str] = TRANSFORMERS_AND_OTHERS.0;
+
+/// Those without experts, whose feed-forward layers can have adapters.
+pub const DENSE: &[&str] = TRANSFORMERS.split_at(TRANSFORMERS.len() - 3).0;
+
+/// All models that a GPU supports: those without experts.
+pub fn on_gpu() -> Vec<&'static str> {
+    [DENSE, TRANSFORMERS_AND_OTHERS.1].concat()
+}
 
 /// A committed configuration.
 macro_rules! config {
@@ -81,16 +93,27 @@ const fn hugging_face(family: ModelFamily) -> &'static str {
 pub(crate) fn any_alike(model: &Model) -> BoxedStrategy<Model> {
     match model {
         Model::Transformer(_) => transformers::any_transformer().prop_map(Model::Transformer).boxed(),
+        Model::Sequential(_) => sequential::any_sequential().prop_map(Model::Sequential).boxed(),
     }
 }
 
 /// A run with another model. The layers that its strategy names are renamed to those of the model.
 pub(crate) fn with_model(mut config: RunConfig, model: Model) -> RunConfig {
-    match (&model, &mut config.strategy.lora) {
-        (Model::Transformer(model), Some(lora)) => transformers::adapt(lora, model),
-        (Model::Transformer(_), None) => {}
+    if let (Model::Transformer(model), Some(lora)) = (&model, &mut config.strategy.lora) {
+        transformers::adapt(lora, model);
     }
-    RunConfig { model, ..config }
+    with_data(RunConfig { model, ..config })
+}
+
+/// A run with data that its model can read.
+pub(crate) fn with_data(config: RunConfig) -> RunConfig {
+    match &config.model {
+        Model::Transformer(_) => config,
+        Model::Sequential(_) => {
+            let data = Data::Random(Random { samples: Some(50), seed: 1 });
+            RunConfig { data, tokens: None, lengths: None, ..config }
+        }
+    }
 }
 
 /// The sizes of `model` with the structure of `other`: the result and `other` differ only in sizes.
@@ -99,6 +122,10 @@ pub fn as_deep(model: &Model, other: &Model) -> Model {
         (Model::Transformer(own), Model::Transformer(other)) => {
             Model::Transformer(transformers::alike(own, other))
         }
+        (Model::Sequential(own), Model::Sequential(other)) => {
+            Model::Sequential(sequential::alike(own, other))
+        }
+        (_, other) => other.clone(),
     }
 }
 
@@ -108,5 +135,6 @@ pub fn set_dropout(model: &mut Model, rate: f64) {
         Model::Transformer(model) => {
             model.dropout = Dropout { embedding: rate, attention: rate, residual: rate };
         }
+        Model::Sequential(model) => sequential::set_dropout(model, rate),
     }
 }

@@ -142,6 +142,13 @@ fn synthetic_data(keys: &str) -> String {
     with("[data.text]\npaths = [\"*.txt\"]", &format!("[data.synthetic]\n{keys}"))
 }
 
+/// An experiment with layers in a list and random tensors.
+fn in_a_list(keys: &str) -> String {
+    let model = format!("[model.sequential]\ninput = [4]\n{keys}\n");
+    let text = with(MODEL, &model).replace("[data.text]\npaths = [\"*.txt\"]", "[data.random]");
+    text.replace("[strategies.lean]\nrecompute = \"block\"", "[strategies.lean]")
+}
+
 /// The good experiment with a model from a Hugging Face configuration.
 fn hf_model(keys: &str) -> String {
     with(MODEL, &format!("[model.hf]\n{keys}\n"))
@@ -240,7 +247,25 @@ bad! {
     empty_cache_without_caching_allocator: check(&with("recompute = \"block\"",
         "allocator = \"direct\"\nempty_cache = \"step\""));
     graph_with_caching_allocator: check(&with("recompute = \"block\"", "allocator = \"caching\"\ngraph = true"));
-    later_model: check(&with("[model.transformer]", "[model.sequential]"));
+    keys_of_another_model: check(&with("[model.transformer]", "[model.sequential]"));
+    empty_list_of_layers: check(&in_a_list("layers = []"));
+    unknown_layer: check(&in_a_list("layers = [\"conv\"]"));
+    layer_without_its_keys: check(&in_a_list("layers = [\"linear\"]"));
+    two_layers_in_a_table: check(&in_a_list("layers = [{ linear = 3, dropout = 0.1 }]"));
+    layer_of_no_features: check(&in_a_list("layers = [{ repeat = { times = 2, layers = [{ linear = 0 }] } }]"));
+    residual_layers_of_another_shape:
+        check(&in_a_list("layers = [{ group = { name = \"a\", layers = [\"relu\", { residual = [{ linear = 5 }] }] } }]"));
+    projection_of_another_shape: check(&in_a_list(
+        "layers = [{ linear = 2 }, { residual = { layers = [\"relu\"], projection = [{ linear = 3 }] } }]"));
+    repeated_group: check(&in_a_list(
+        "layers = [{ repeat = { times = 2, layers = [{ group = { name = \"a\", layers = [\"relu\"] } }] } }]"));
+    group_with_a_number_as_name:
+        check(&in_a_list("layers = [{ group = { name = \"1\", layers = [\"relu\"] } }]"));
+    too_many_layers: check(&in_a_list("layers = [{ repeat = { times = 16384, layers = [\"relu\", \"silu\"] } }]"));
+    too_many_dimensions:
+        check(&in_a_list("layers = [\"relu\"]").replace("input = [4]", "input = [2, 3, 4, 5]"));
+    segments_beyond_the_layers: check(&format!("{}\nrecompute = {{ segments = 3 }}\n", in_a_list("layers = [\"relu\", \"silu\"]")));
+    layers_on_text: check(&with(MODEL, "[model.sequential]\ninput = [4]\nlayers = [\"relu\"]\n"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
     wrong_type_of_a_table: check(&append("[evaluation]\nevery = [1, 2]"));
     table_expected: check(&format!("evaluation = 3\n{GOOD}"));

@@ -136,8 +136,13 @@ def read_tensors(path):
 
 
 def read_batches(folder):
-    """Per step: tokens and targets, each i64[B, T], and dropout seeds, i32[B, 2], or None."""
+    """Per step: tokens and targets, each i64[B, T], and dropout seeds, i32[B, 2], or None. Of a list of layers: its input
+    f32[B, ..], and targets of any shape."""
     batches = read_tensors(folder / "batches.safetensors")
+    if "input" in batches:
+        targets = batches["targets"]
+        targets = targets if targets.is_floating_point() else targets.long()
+        return batches["input"], targets, batches.get("seeds", [None] * len(targets))
     tokens, targets = batches["tokens"].long(), batches["targets"].long()
     seeds = batches.get("seeds", [None] * len(tokens))
     if "starts" not in batches:
@@ -341,7 +346,8 @@ def relative_norm(difference, norm):
 def print_speeds(run, dump, repeated):
     tokens = run.batch_size * run.context
     speeds = [tokens / statistics.median(seconds[run.warmup_steps:]) for seconds in (dump.seconds, repeated.seconds)]
-    print(f"tokens/s: runner {speeds[0]:.0f}, PyTorch {speeds[1]:.0f}")
+    unit = "samples" if run.sequential else "tokens"
+    print(f"{unit}/s: runner {speeds[0]:.0f}, PyTorch {speeds[1]:.0f}")
     print("The two were measured at different times: to compare speeds, alternate them with speed.py.")
 
 

@@ -64,7 +64,17 @@ class Run:
 
     def __init__(self, file):
         config = read_toml(file)
-        model = only_variant(config, "model", "transformer")
+        # The layers of a list, or None.
+        self.sequential = config["model"].get("sequential")
+        if self.sequential is None:
+            self.read_transformer(only_variant(config, "model", "transformer"))
+        else:
+            expect_keys("model", self.sequential, {"input", "layers", "loss", "weights"})
+            # Steps are measured in samples.
+            self.context = 1
+        self.read_training(config)
+
+    def read_transformer(self, model):
         expect_keys("model", model, MODEL_KEYS | BLOCK_KEYS.keys() | IN_PARAMETERS | {"kv_heads"})
         self.layers, self.heads = model["layers"], model["heads"]
         self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
@@ -98,6 +108,7 @@ class Run:
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
         expect_keys("rotary", self.rotary, {"base", "channels", "scaling", "divisors", "window_base", "skip_every"})
 
+    def read_training(self, config):
         train = config["train"]
         keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}
         expect_keys("train", train, keys)
@@ -166,9 +177,12 @@ class Run:
         return not any(parameter.startswith(f"{layer}.") for layer in self.frozen_layers)
 
     def title(self):
+        model = f"{len(self.sequential['layers'])} entries of layers" if self.sequential else (
+            f"{self.layers} layers, d_model {self.d_model}, {self.heads} heads, "
+            f"context {self.context}, vocabulary {self.vocabulary}"
+        )
         return (
-            f"{self.name}: {self.layers} layers, d_model {self.d_model}, {self.heads} heads, "
-            f"context {self.context}, vocabulary {self.vocabulary}\n"
+            f"{self.name}: {model}\n"
             f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, parameters {self.params}, "
             f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}"
             f"{', frozen: ' + ', '.join(self.frozen_layers) if self.frozen_layers else ''}"

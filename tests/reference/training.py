@@ -10,6 +10,7 @@ import torch
 import states
 from muon import Muon, is_matrix
 from schedules import follow_schedule
+from sequential import forward as layers_in_a_list
 from transformer import HALVES, forward
 
 
@@ -24,21 +25,27 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, m
     half = HALVES.get(run.precision)
     losses = []
     # Targets that are not padding.
-    counted = (targets >= 0).sum().item()
+    counted = counted_targets(targets)
     parts = [part.split(micro_batch) for part in (tokens, targets, seeds) if part is not None]
     for part in zip(*parts):
-        own = (part[1] >= 0).sum().item()
+        own = counted_targets(part[1])
         if own == 0:
             continue
         # If the residual stream is in 16 bits too, there is nothing to cast.
         casts = half is not None and run.residual == "fp32"
         with torch.autocast(tokens.device.type, dtype=half, enabled=casts):
             # Weighted by the micro-batch's share of targets, so that the sum is the mean over all targets.
-            loss = (model or forward)(run, parameters, *part) / (counted / own)
+            own_forward = layers_in_a_list if run.sequential else forward
+            loss = (model or own_forward)(run, parameters, *part) / (counted / own)
         if loss.requires_grad:
             scaler.scale(loss).backward()
         losses.append(loss.detach())
     return torch.stack(losses).sum()
+
+
+def counted_targets(targets):
+    """The number of targets that are not padding. Targets other than classes have none."""
+    return targets.numel() if targets.is_floating_point() else (targets >= 0).sum().item()
 
 
 def make_scaler(run, device):

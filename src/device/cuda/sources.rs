@@ -42,6 +42,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("cross_entropy.cu"),
     source!("dropout.cu"),
     source!("elementwise.cu"),
+    source!("elementwise_loss.cu"),
     source!("embedding.cu"),
     source!("head_norm.cu"),
     source!("initialise.cu"),

@@ -13,7 +13,7 @@ use crate::prepare::Prepared;
 use compile::{Parameter, Program};
 use data::{CheckpointTensor, Form, StoredParameters, TensorNaming};
 use ops::ValueId;
-use spec::{HfConfiguration, Lora, Model, Positions, RunConfig};
+use spec::{HfConfiguration, Lora, Positions, RunConfig};
 
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
@@ -32,13 +32,12 @@ pub(super) fn files(config: &RunConfig) -> [&'static str; 2] {
 
 /// The configuration of a run's model in the library. `None` if no family has it.
 pub(super) fn configuration(config: &RunConfig) -> Option<HfConfiguration> {
-    let Model::Transformer(model) = &config.model;
-    model.hf_configuration()
+    config.model.transformer()?.hf_configuration()
 }
 
 /// Why an adapter would be another one in the library.
 pub(super) fn untransferable(config: &RunConfig) -> Option<&'static str> {
-    let (Model::Transformer(model), lora) = (&config.model, config.strategy.lora.as_ref()?);
+    let (model, lora) = (config.model.transformer()?, config.strategy.lora.as_ref()?);
     let trains = |layer: &str| lora.trained.iter().any(|trained| trained == layer);
     let trains_table = trains("embedding");
     if trains_table && model.tied {

@@ -83,6 +83,9 @@ fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
 
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let sample = config.sample();
+    if sample.tokens.is_none() {
+        return testing::random_batch(config, step, samples);
+    }
     let count = samples * sample.tokens.expect("the model works on tokens");
     let token = |i: usize| token(step, i);
     let tokens = (0..count).map(|i| token(i).to_ne_bytes());

@@ -23,6 +23,7 @@ pub struct ActivationDefinition {
 
 /// Names of the operations that contain the activation, as `explain` prints them.
 pub struct Names {
+    pub plain: &'static str,
     pub add: &'static str,
     pub backward: &'static str,
     pub gate: &'static str,
@@ -36,6 +37,7 @@ pub struct Names {
 macro_rules! names {
     ($name:literal) => {
         $crate::activation::definition::Names {
+            plain: $name,
             add: concat!("add-", $name),
             backward: concat!($name, "-backward"),
             gate: concat!($name, "-gate"),

@@ -57,6 +57,12 @@ impl Activation {
     }
 }
 
+/// `y = f(x)`. Input: x num. Output: y, of the same shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Activate {
+    pub activation: Activation,
+}
+
 /// `dx = dy * f'(x)`. Inputs: dy, x num of the same shape (or f(x), if the derivative is the same there). Output: dx, of the same shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActivationBackward {
@@ -73,6 +79,36 @@ pub struct Gated {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedBackward {
     pub activation: Activation,
+}
+
+impl Operation for Activate {
+    fn name(&self) -> &'static str {
+        self.activation.definition().operations.plain
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        expect_float(self.name(), "x", &inputs[0])?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn operand(&self, _input: usize) -> Operand {
+        Operand::Matrix
+    }
+
+    fn may_overwrite(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        if tape.wants(0) {
+            let saved =
+                if self.activation.definition().keeps_result { tape.output(0) } else { tape.input(0) };
+            let inputs = vec![tape.output_gradient(0), saved];
+            let op = Op::ActivationBackward(ActivationBackward { activation: self.activation });
+            tape.contribute(op, inputs, 0, 0, &[]);
+        }
+    }
 }
 
 impl Operation for ActivationBackward {

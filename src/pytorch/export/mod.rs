@@ -5,6 +5,7 @@ mod master_weights;
 mod model;
 mod muon;
 mod network;
+mod sequential;
 mod trainer;
 mod training;
 
@@ -15,10 +16,12 @@ use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::program::{self, STEPS};
 use crate::tensor::DType;
-use spec::{Model, RunConfig, TorchOptions, TorchProgram, Transformer};
+use spec::{RunConfig, TorchOptions, TorchProgram, Transformer};
 
 /// The functions that do not depend on the run, and the main program: one for each kind of training loop.
 const FUNCTIONS: &str = include_str!("functions.py");
+/// The functions that differ for layers in a list: batches and initial parameters.
+const LIST_FUNCTIONS: &str = include_str!("list_functions.py");
 const MAIN: &str = include_str!("main.py");
 const TRAINER_MAIN: &str = include_str!("trainer.py");
 
@@ -46,13 +49,15 @@ pub fn script(
     if options.program == TorchProgram::Modules {
         program::check_graph(config)?;
     }
-    let Model::Transformer(model) = &config.model;
+    let unused = Transformer::new(1, 1, 1, 1);
+    let model = config.model.transformer().unwrap_or(&unused);
     let script = Script { config, model, options, text: String::new() };
     Ok(script.write(prediction))
 }
 
 struct Script<'a> {
     config: &'a RunConfig,
+    /// Unused for layers in a list.
     model: &'a Transformer,
     options: TorchOptions,
     text: String,
@@ -61,6 +66,18 @@ struct Script<'a> {
 impl Script<'_> {
     fn write(mut self, prediction: &ScriptPrediction<'_>) -> String {
         self.constants(prediction);
+        if let Some(model) = self.config.model.sequential() {
+            self.write_list(model);
+            let main = self.write_loop();
+            let replaced = |function: &&str| {
+                ["read_batches", "load_parameters"]
+                    .iter()
+                    .any(|name| function.starts_with(&format!("def {name}(")))
+            };
+            let others: Vec<&str> =
+                FUNCTIONS.split("\n\n\n").filter(|function| !replaced(function)).collect();
+            return self.text + &others.join("\n\n\n") + LIST_FUNCTIONS + main;
+        }
         let main = match self.options.program {
             TorchProgram::Modules => {
                 self.write_model();
@@ -102,10 +119,12 @@ impl Script<'_> {
     }
 
     fn constants(&mut self, prediction: &ScriptPrediction<'_>) {
-        let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
-            *self.model;
         let (batch, micro_batch) = (self.config.train.batch_size, self.config.micro_batch());
         let steps = coverage::simulated_steps(self.config).unwrap_or(STEPS);
+        let sizes = match self.config.model.sequential() {
+            Some(model) => sequential::sizes(model, [batch, micro_batch]),
+            None => self.sizes([batch, micro_batch]),
+        };
         let title = prediction.title.replace('"', "'");
         let set = |(variable, value): &(&str, String)| format!("os.environ[{variable:?}] = {value:?}\n");
         let words = match self.options.program {
@@ -126,9 +145,7 @@ impl Script<'_> {
              import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\
              from torch.utils.checkpoint import checkpoint, checkpoint_sequential\n{library}\n\
              STEPS = {steps}\n\
-             BATCH, MICRO_BATCH, CONTEXT, VOCABULARY = {batch}, {micro_batch}, {context}, {vocabulary}\n\
-             LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \
-             {layers}, {d_model}, {heads}, {kv_heads}, {head_dim}, {d_ff}\n"
+             {sizes}"
         );
         let peaks: Vec<(u64, u64)> =
             prediction.peaks.iter().map(|peak| (peak.allocated, peak.reserved)).collect();
@@ -142,6 +159,17 @@ impl Script<'_> {
 }
 
 impl Script<'_> {
+    /// The constants of a transformer.
+    fn sizes(&self, [batch, micro_batch]: [usize; 2]) -> String {
+        let Transformer { layers, d_model, heads, kv_heads, head_dim, d_ff, vocabulary, context, .. } =
+            *self.model;
+        format!(
+            "BATCH, MICRO_BATCH, CONTEXT, VOCABULARY = {batch}, {micro_batch}, {context}, {vocabulary}\n\
+             LAYERS, CHANNELS, HEADS, KV_HEADS, HEAD, WIDTH = \
+             {layers}, {d_model}, {heads}, {kv_heads}, {head_dim}, {d_ff}\n"
+        )
+    }
+
     /// The lengths that the documents of each micro-batch are padded to, if they vary.
     fn lengths(&mut self) {
         let (Some(lengths), Some(steps)) = (&self.config.lengths, self.config.steps_of_varying_lengths())

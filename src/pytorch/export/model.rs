@@ -417,6 +417,11 @@ impl Script<'_> {
         let attention = call(BlockPart::Attention, "attention", &arguments);
         let mlp = call(BlockPart::Mlp, "mlp", "");
         self.lines(&[&format!("        x = {attention}"), &format!("        return {mlp}")]);
+        self.checkpoint_functions();
+    }
+
+    /// The functions that call checkpointed modules.
+    pub(super) fn checkpoint_functions(&mut self) {
         self.lines(&[
             "",
             "",
@@ -457,7 +462,7 @@ impl Script<'_> {
     }
 }
 
-fn python_activation(activation: Activation, x: &str) -> String {
+pub(super) fn python_activation(activation: Activation, x: &str) -> String {
     match activation {
         Activation::Gelu => format!("F.gelu({x})"),
         Activation::GeluTanh => format!("F.gelu({x}, approximate=\"tanh\")"),

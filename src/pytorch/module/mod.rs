@@ -20,7 +20,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind};
 use ops::{Frequencies, Op, OpKind, Shape};
-use spec::{ActivationOffload, Attention, KeywordSet, Model, Recompute, RunConfig};
+use spec::{ActivationOffload, Attention, KeywordSet, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
 #[derive(Clone)]
@@ -113,11 +113,11 @@ impl Module {
             let is_input = |index: &usize| graph.values[*index].name == name;
             graph.inputs().find(is_input).ok_or_else(|| NotCovered(format!("models without {name}")))
         };
-        let Model::Transformer(model) = &config.model;
+        let groups = config.model.transformer().is_some_and(|model| model.kv_heads != model.heads);
         let is_fp32 = dtype_of(config.strategy.precision.dtype()) == DType::F32;
-        let is_unfused = is_fp32 && model.kv_heads != model.heads && !torch.rules.efficient_groups;
+        let is_unfused = is_fp32 && groups && !torch.rules.efficient_groups;
         let loss_chunks = config.strategy.loss_chunks;
-        let (tokens, targets) = (input("tokens")?, input("targets")?);
+        let (tokens, targets) = (input("tokens").or_else(|_| input("input"))?, input("targets")?);
         let (calls, last_uses) =
             (Rc::new(calls(config.strategy.recompute, &graph)), last_uses(&graph, &separate));
         Ok(Rc::new(Module {
@@ -277,8 +277,11 @@ impl Network for Module {
             .collect()
     }
 
-    fn batch_shape(&self) -> Shape {
-        self.graph.values[self.tokens].ty.shape
+    fn batch(&self) -> [(Shape, DType); 2] {
+        [self.tokens, self.targets].map(|part| {
+            let ty = self.graph.values[part].ty;
+            (ty.shape, dtype_of(ty.dtype))
+        })
     }
 
     fn loss(

@@ -32,7 +32,7 @@ pub(crate) use self::layers::peft_module;
 use self::layers::{Maker, ModuleWeight};
 use self::parallel::ParallelDecoder;
 use self::phi::PhiLayer;
-use crate::coverage::{NotCovered, returns_logits};
+use crate::coverage::{NotCovered, returns_logits, transformer};
 use crate::functions;
 use crate::module::dtype_of;
 use crate::network::Network;
@@ -41,7 +41,7 @@ use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::Graph;
 use ops::{Shape, Storage};
-use spec::{LoraBase, Model, ModelFamily, Recompute, RunConfig, TorchProgram, Transformer};
+use spec::{LoraBase, ModelFamily, Recompute, RunConfig, TorchProgram, Transformer};
 
 /// A class of the library with its head.
 pub(crate) struct CausalLm {
@@ -85,7 +85,7 @@ impl CausalLm {
     /// # Errors
     /// The graph has no tokens.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, graph: &Graph) -> Result<CausalLm, NotCovered> {
-        let Model::Transformer(model) = &config.model;
+        let model = transformer(config)?;
         let family = family(model);
         let body: Rc<dyn Body> = match family {
             Some(ModelFamily::Gpt2) => Rc::new(Gpt2::new(torch, config, model)),
@@ -235,8 +235,8 @@ impl Network for CausalLm {
         self.body.parameters().into_iter().filter(is_matrix).collect()
     }
 
-    fn batch_shape(&self) -> Shape {
-        self.batch
+    fn batch(&self) -> [(Shape, DType); 2] {
+        [(self.batch, DType::I64); 2]
     }
 
     fn loss(

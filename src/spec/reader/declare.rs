@@ -181,6 +181,43 @@ impl<T: KeyTable + PartialEq> KeyCodec for InlineTable<T> {
     }
 }
 
+/// A table of keys, or the value of one of them alone.
+pub(crate) struct ShortForm<K: KeyCodec, T> {
+    pub(crate) value: K,
+    pub(crate) table: InlineTable<T>,
+    /// The table that a value alone means.
+    pub(crate) full: fn(K::Output) -> T,
+    /// The value that means a table, if there is one.
+    pub(crate) short: fn(&T) -> Option<K::Output>,
+}
+
+impl<K: KeyCodec, T: KeyTable + PartialEq> KeyCodec for ShortForm<K, T> {
+    type Output = T;
+
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<T> {
+        match node.table() {
+            Some(_) => self.table.read(keys, key, node),
+            None => self.value.read(keys, key, node).map(self.full),
+        }
+    }
+
+    fn write(&self, key: &str, value: &T, lines: &mut TableWriter) {
+        match (self.short)(value) {
+            Some(short) => self.value.write(key, &short, lines),
+            None => self.table.write(key, value, lines),
+        }
+    }
+
+    fn example(&self, key: &str) -> String {
+        self.table.example(key)
+    }
+
+    fn accepts(&self) -> Accepts {
+        let Accepts { text, forms, .. } = self.value.accepts();
+        Accepts::table::<T>().or(&text, forms)
+    }
+}
+
 /// A codec, and what it accepts as the reference of keys describes it.
 pub(crate) struct Accepting<K>(pub(crate) K, pub(crate) fn(Accepts) -> Accepts);
 

@@ -34,6 +34,11 @@ pub(crate) enum Form {
     },
     /// A list without elements.
     EmptyList,
+    /// A list whose elements are those of the list of a key, which contains this one.
+    ListOf {
+        key: &'static str,
+        may_be_empty: bool,
+    },
     /// A table with the key's keys.
     Table,
     /// A table with exactly one of the key's keys.
@@ -79,6 +84,13 @@ impl Form {
                     "items": element.complete(),
                     "minItems": usize::from(!may_be_empty),
                     "uniqueItems": !may_repeat,
+                }),
+            ),
+            Form::ListOf { key, may_be_empty } => (
+                "array",
+                json!({
+                    "items": { "$ref": format!("#/definitions/{key}/items") },
+                    "minItems": usize::from(!may_be_empty),
                 }),
             ),
             Form::EmptyList => ("array", json!({ "maxItems": 0 })),

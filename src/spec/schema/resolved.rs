@@ -33,7 +33,7 @@ pub struct RunConfig {
 key_table! {
     /// Training: batches, optimizer and schedule.
     pub struct Train {
-        /// Sequences per optimizer step: the effective batch size, which `accumulate` splits into micro-batches.
+        /// Samples per optimizer step: the effective batch size, which `accumulate` splits into micro-batches.
         pub batch_size: usize = DIMENSION;
         /// Largest global norm of the gradients; larger gradients are scaled down (`torch.nn.utils.clip_grad_norm_`).
         pub clip_norm: Option<f64> = Optional(POSITIVE), default None;
@@ -81,7 +81,7 @@ key_table! {
         pub every: usize = STEPS, default 10;
         /// Batches per evaluation.
         pub batches: usize = STEPS, default 1;
-        /// Sequences per evaluation batch, in one forward pass (Trainer: `per_device_eval_batch_size`); "off": those of
+        /// Samples per evaluation batch, in one forward pass (Trainer: `per_device_eval_batch_size`); "off": those of
         /// `train.batch_size`, in the micro-batches of training.
         pub batch_size: Option<usize> = Optional(DIMENSION), default None;
         /// Outputs that are kept until the end of the evaluation, for a metric over all batches.
@@ -305,12 +305,12 @@ impl RunConfig {
         config
     }
 
-    /// Sequences per forward and backward pass; the last pass of a step may have fewer.
+    /// Samples per forward and backward pass; the last pass of a step may have fewer.
     pub fn micro_batch(&self) -> usize {
         self.train.batch_size.div_ceil(self.strategy.accumulate)
     }
 
-    /// Sequences of an evaluation batch that is one forward pass; `None`: evaluation batches are those of training.
+    /// Samples of an evaluation batch that is one forward pass; `None`: evaluation batches are those of training.
     pub fn evaluation_batch(&self) -> Option<usize> {
         self.evaluation.as_ref()?.batch_size
     }
@@ -325,7 +325,7 @@ impl RunConfig {
         self.train.batch_size.div_ceil(self.micro_batch())
     }
 
-    /// Sequences of the last pass, if it is smaller than the others.
+    /// Samples of the last pass, if it is smaller than the others.
     pub fn tail(&self) -> Option<usize> {
         Some(self.train.batch_size % self.micro_batch()).filter(|samples| *samples > 0)
     }

@@ -16,7 +16,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
     let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _, lengths: _ } = config;
     let problems: Vec<Problem> = [
         model.check(tree),
-        every_micro_batch_has_a_sequence(config, tree),
+        every_micro_batch_has_a_sample(config, tree),
         data.check(tree),
         data_matches_model(config, tree),
         ids_fit_loader_dtype(config, tree),
@@ -47,8 +47,10 @@ fn sizes_can_be_counted(config: &RunConfig, tree: &Table) -> Result<(), Problem>
     if let Some(batch_size) = batch_size {
         model.sizes_can_be_counted(("evaluation.batch_size", batch_size), tree)?;
     }
-    let (Some(model), Some(_)) = (model.transformer(), collect) else { return Ok(()) };
-    let sizes = [batches, batch_size.unwrap_or(config.train.batch_size), model.context, model.vocabulary];
+    if collect.is_none() {
+        return Ok(());
+    }
+    let sizes = [batches, batch_size.unwrap_or(config.train.batch_size), model.output_elements()];
     let bytes = 4 * sizes.into_iter().map(|size| size as u128).product::<u128>();
     if bytes <= 1 << 57 {
         return Ok(());
@@ -210,14 +212,14 @@ fn lengths_may_vary(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     Err(attach_span(message, &[pad_to, key], tree, format!("use pad_to = \"context\" or {remedy}")))
 }
 
-fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+fn every_micro_batch_has_a_sample(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (batch, accumulate) = (config.train.batch_size, config.strategy.accumulate);
     if accumulate <= batch {
         return Ok(());
     }
     Err(attach_span(
         format!(
-            "accumulate = {accumulate} exceeds train.batch_size = {batch}: a micro-batch has at least one sequence"
+            "accumulate = {accumulate} exceeds train.batch_size = {batch}: a micro-batch has at least one sample"
         ),
         &["strategy.accumulate", "train.batch_size"],
         tree,

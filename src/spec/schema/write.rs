@@ -34,8 +34,10 @@ impl RunConfig {
     /// defaults are left out, so that keys added by a later version do not change it. So is the model's family: layers
     /// have this program's names.
     pub fn identity(&self) -> String {
-        let Model::Transformer(model) = &self.model;
-        let model = Model::Transformer(Transformer { family: None, ..model.clone() });
+        let model = match self.model.clone() {
+            Model::Transformer(model) => Model::Transformer(Transformer { family: None, ..model }),
+            other => other,
+        };
         RunConfig { model, ..self.clone() }.tables(WriteMode::Identity, STRATEGY)
     }
 

@@ -1,8 +1,8 @@
 //! Elementwise operations and initialisation.
 
 use ops::{
-    Activation, ActivationBackward, Add, AddColumns, ColumnPlace, DType, Deviation, Fill, Frequencies, Gated,
-    GatedBackward, Normal, Op, Rotary, Scale, Scaling, TakeColumns, TensorType,
+    Activate, Activation, ActivationBackward, Add, AddColumns, ColumnPlace, DType, Deviation, Fill,
+    Frequencies, Gated, GatedBackward, Normal, Op, Rotary, Scale, Scaling, TakeColumns, TensorType,
 };
 
 use super::harness::Devices;
@@ -26,6 +26,10 @@ fn additions_and_activations_match_the_cpu() {
             });
             for op in activated.chain([Op::Add(Add::PLAIN)]) {
                 devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
+            }
+            for activation in Activation::ALL {
+                let op = Op::Activate(Activate { activation });
+                devices.check(&op, &op, &[operand(dtype, 4.0, 1)]);
             }
             let scale = Op::Scale(Scale { factor: 1.5 });
             devices.check(&scale, &scale, &[operand(dtype, 1.0, 1)]);

@@ -7,6 +7,7 @@ mod cast;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
+mod elementwise_loss;
 mod embedding;
 mod harness;
 mod head_norm;

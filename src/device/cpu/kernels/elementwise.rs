@@ -49,6 +49,15 @@ fn add_and_activate<T: Float>(activation: Activation, operands: &mut Operands, w
 }
 
 pub(super) fn scale<T: Float>(op: &Scale, operands: &mut Operands, workers: &Workers) {
+    map::<T>(operands, workers, |level, part| scale_by(level, part, op.factor));
+}
+
+/// Applies `work(level, elements)` to the only input, part by part.
+pub(super) fn map<T: Float>(
+    operands: &mut Operands,
+    workers: &Workers,
+    work: impl Fn(Level, &mut [f32]) + Sync,
+) {
     let source = operands.input_unless_aliased::<T>(0, 0);
     let (output, level) = (SharedSlice::new(operands.output::<T>(0)), workers.level());
     workers.for_each_chunk(output.len(), CHUNK, |range| {
@@ -58,7 +67,7 @@ pub(super) fn scale<T: Float>(op: &Scale, operands: &mut Operands, workers: &Wor
         if let Some(source) = source {
             part.copy_from_slice(&source[range]);
         }
-        update(level, part, &mut [0.0; BUFFER], |_, part| scale_by(level, part, op.factor));
+        update(level, part, &mut [0.0; BUFFER], |_, part| work(level, part));
     });
 }
 

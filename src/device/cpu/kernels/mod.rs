@@ -14,6 +14,7 @@ mod cross_entropy;
 mod dispatch;
 mod dropout;
 mod elementwise;
+mod elementwise_loss;
 mod embedding;
 mod expert_linear;
 mod float;
@@ -86,6 +87,7 @@ pub(super) unsafe fn run(
     };
     let dtype = |input: usize| inputs[input].ty.dtype;
     match op {
+        Op::Activate(op) => with_float!(dtype(0), T => activation::forward::<T>(op, &mut operands, workers)),
         Op::ActivationBackward(op) => {
             with_float!(dtype(0), T => activation::backward::<T>(op, &mut operands, workers));
         }
@@ -115,6 +117,9 @@ pub(super) unsafe fn run(
         Op::Dropout(op) => with_float!(dtype(0), X => with_float!(outputs[0].ty.dtype, Y => {
             dropout::run::<X, Y>(op, &mut operands, workers);
         })),
+        Op::ElementwiseLoss(op) => {
+            with_float!(dtype(0), T => elementwise_loss::run::<T>(op, &mut operands, scratch, workers));
+        }
         Op::Embedding(op) => with_float!(dtype(1), P => {
             with_float!(op.output, X => embedding::forward::<P, X>(op, &mut operands, workers));
         }),

@@ -2,6 +2,18 @@
 #include "activations.cuh"
 #include "elementwise.cuh"
 
+// y[i] = f(x[i]). `y` may be `x`.
+template <class F, class T>
+__device__ __forceinline__ void activate(T* y, const T* x, uint64_t count) {
+    each_run<T>(count, [&](auto run, uint64_t at) {
+        float values[run.size];
+        load_values(values, x + at);
+#pragma unroll
+        for (float& value : values) value = F::value(value);
+        store_values(y + at, values);
+    });
+}
+
 // before[i] = a[i] + b[i]; y[i] = f(before[i]). `before` may be `a`, and `y` may be `b`.
 template <class F, class T>
 __device__ __forceinline__ void add_and_activate(T* y, T* before, const T* a, const T* b, uint64_t count) {
@@ -84,6 +96,10 @@ __device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* bo
 }
 
 #define ACTIVATION(F, name, T, suffix)                                                                               \
+    extern "C" __global__ void __launch_bounds__(BLOCK) name##_##suffix(T* y, const T* x, uint64_t count) {          \
+        activate<F>(y, x, count);                                                                                    \
+    }                                                                                                                \
+    REGISTER(name##_##suffix)                                                                                        \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
         name##_add_##suffix(T* y, T* before, const T* a, const T* b, uint64_t count) {                               \
         add_and_activate<F>(y, before, a, b, count);                                                                 \

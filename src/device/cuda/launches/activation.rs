@@ -4,7 +4,7 @@ use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
 use ops::{Activation, DType, Gated, GatedBackward, TensorType};
 
-use super::elementwise::{RUN_ELEMENTS, binary, row_grid};
+use super::elementwise::{RUN_ELEMENTS, binary, row_grid, unary};
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size_argument};
 
 /// Suffixes of kernel names by type.
@@ -13,6 +13,18 @@ const TYPES: [&str; 3] = ["f32", "bf16", "f16"];
 /// A kernel's name: the activation, the action and the types.
 fn name(activation: Activation, action: &str, types: &str) -> String {
     format!("{}_{action}_{types}", activation.definition().word)
+}
+
+/// `y = f(x)`
+pub(super) fn forward(
+    activation: Activation,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let types = by_dtype(outputs[0].ty.dtype, TYPES)?;
+    let name = format!("{}_{types}", activation.definition().word);
+    unary(&name, [&outputs[0], &inputs[0]], &[], launcher)
 }
 
 /// `before = a + b; y = f(before)`

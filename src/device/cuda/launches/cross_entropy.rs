@@ -2,7 +2,7 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use ops::CrossEntropy;
+use ops::{CrossEntropy, LossTerms};
 
 use super::sizes::{by_dtype, flag, optional, pointer, size, size_argument, vector_len};
 
@@ -48,19 +48,25 @@ pub(super) fn run(
         0,
         &arguments,
     )?;
-    // With accumulation, the output holds the previous loss.
-    launcher.kernel(
-        "cross_entropy_mean",
-        [1, 1, 1],
-        1024,
-        0,
-        &[
-            pointer(&outputs[0]),
-            Argument::Pointer(losses),
-            size_argument(rows)?,
-            size_argument(all_rows)?,
-            Argument::F32(terms.factor()),
-            flag(terms.accumulate),
-        ],
-    )
+    mean_of_rows(&outputs[0], losses, [rows, all_rows], terms, launcher)
+}
+
+/// The mean of the losses of rows, as their share of all rows. With accumulation, it is added to the previous loss, which the
+/// output holds.
+pub(super) fn mean_of_rows(
+    loss: &Operand,
+    losses: u64,
+    [rows, all_rows]: [usize; 2],
+    terms: &LossTerms,
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let arguments = [
+        pointer(loss),
+        Argument::Pointer(losses),
+        size_argument(rows)?,
+        size_argument(all_rows)?,
+        Argument::F32(terms.factor()),
+        flag(terms.accumulate),
+    ];
+    launcher.kernel("cross_entropy_mean", [1, 1, 1], 1024, 0, &arguments)
 }

@@ -50,10 +50,21 @@ pub(super) fn scale(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let elements = outputs[0].ty.elements();
-    let arguments = [pointer(&outputs[0]), pointer(&inputs[0]), Argument::F32(op.factor), count(elements)];
+    let name = by_dtype(outputs[0].ty.dtype, SCALE)?;
+    unary(name, [&outputs[0], &inputs[0]], &[Argument::F32(op.factor)], launcher)
+}
+
+/// Launches a unary elementwise kernel: output, input, further arguments, and the number of elements.
+pub(super) fn unary(
+    name: &str,
+    [y, x]: [&Operand; 2],
+    further: &[Argument],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let elements = y.ty.elements();
+    let arguments = [&[pointer(y), pointer(x)], further, &[count(elements)]].concat();
     let blocks = blocks(elements, BLOCK as usize * RUN_ELEMENTS)?;
-    launcher.kernel(by_dtype(outputs[0].ty.dtype, SCALE)?, [blocks, 1, 1], BLOCK, 0, &arguments)
+    launcher.kernel(name, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
 /// Launches a binary elementwise kernel: output first, then the two inputs.

@@ -10,6 +10,7 @@ mod columns;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
+mod elementwise_loss;
 mod embedding;
 mod head_norm;
 mod initialise;
@@ -42,6 +43,7 @@ pub(super) fn run(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     match op {
+        Op::Activate(op) => activation::forward(op.activation, inputs, outputs, launcher),
         Op::ActivationBackward(op) => activation::backward(op.activation, inputs, outputs, launcher),
         Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
         Op::AddColumns(op) => columns::add(op, inputs, outputs, launcher),
@@ -63,6 +65,7 @@ pub(super) fn run(
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Dequantize(op) => storage::dequantize(op, inputs, outputs, launcher),
         Op::Dropout(op) => dropout::run(op, inputs, outputs, launcher),
+        Op::ElementwiseLoss(op) => elementwise_loss::run(op, inputs, outputs, workspace, launcher),
         Op::Embedding(op) => embedding::forward(op, inputs, outputs, launcher),
         Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, workspace, launcher),
         Op::Fill(op) => initialise::fill(op, outputs, launcher),

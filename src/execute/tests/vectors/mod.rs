@@ -47,6 +47,8 @@ const MODELS: Vectors = Vectors("../../tests/reference/vectors/models");
 const DOCUMENTS: Vectors = Vectors("../../tests/reference/vectors/documents");
 /// Models with dropout.
 const DROPOUT: Vectors = Vectors("../../tests/reference/vectors/dropout");
+/// Layers in a list.
+const SEQUENTIAL: Vectors = Vectors("../../tests/reference/vectors/sequential");
 /// Checkpoints, with the results of the library that saved them.
 const CHECKPOINTS: Vectors = Vectors("../../tests/reference/vectors/hugging_face");
 
@@ -69,7 +71,7 @@ impl Vectors {
 
     /// The batches of a run.
     fn batches(self, strategy: &str, config: &RunConfig) -> Vec<Batch> {
-        match [DOCUMENTS.0, DROPOUT.0].contains(&self.0) {
+        match [DOCUMENTS.0, DROPOUT.0, SEQUENTIAL.0].contains(&self.0) {
             true => batches(&self.read(&format!("{strategy}-batches")), config),
             false => batches(&STRATEGIES.read("batches"), config),
         }
@@ -300,6 +302,26 @@ fn dropout_agrees_with_pytorch() {
             let mut config = config.clone();
             change(&mut config);
             let found = differences(DROPOUT, &strategy, &config);
+            assert!(found.is_empty(), "change {number}: {}", found.join("\n"));
+        }
+    }
+}
+
+/// Each layer and each loss, also in uneven micro-batches, with segments and with modules recomputed.
+#[test]
+fn layers_in_a_list_agree_with_pytorch() {
+    assert_all_agree_with_pytorch(SEQUENTIAL, 6);
+    for (strategy, config) in SEQUENTIAL.runs() {
+        let changes: [Change; 4] = [
+            |config| config.strategy.accumulate = 3,
+            |config| config.strategy.recompute = Recompute::Block,
+            |config| config.strategy.recompute = Recompute::Segments(3),
+            |config| config.strategy.loss_chunks = 3,
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut config = config.clone();
+            change(&mut config);
+            let found = differences(SEQUENTIAL, &strategy, &config);
             assert!(found.is_empty(), "change {number}: {}", found.join("\n"));
         }
     }

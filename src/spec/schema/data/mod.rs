@@ -1,9 +1,11 @@
 //! `[data]`: one file for each kind of data set. To add one, add its file and its lines here.
 
+mod random;
 mod synthetic;
 mod text;
 mod tokens;
 
+pub use random::Random;
 pub use synthetic::Synthetic;
 pub use text::{DocumentArrangement, Mask, PadTo, Text, Tokenizer, Tokens};
 pub use tokens::{TokenFiles, TokenFormat};
@@ -21,6 +23,7 @@ choice! {
         text: Text,
         tokens: TokenFiles,
         synthetic: Synthetic,
+        random: Random,
     }
     later "cifar", "csv", "idx"
 }

@@ -1,12 +1,16 @@
 //! `[model]`: one file for each model. To add one, add its file and its lines here.
 
 mod hf;
+mod sequential;
 mod transformer;
 
 use std::path::Path;
 
 pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand, shorthand};
+pub use sequential::{
+    Layer, LayerActivation, LinearLayer, Module, NormLayer, OutputLoss, ResidualLayer, Sequential,
+};
 pub(super) use transformer::RATE;
 pub use transformer::{
     Dropout, Experts, MlpActivation, Norm, NormPlacement, Positions, QkNormOver, Rotary, RotaryScaling,
@@ -21,9 +25,9 @@ use data::{KeyedCount, Sample, TensorNaming};
 choice! {
     pub enum Model("model"): Architecture {
         transformer: Transformer,
+        sequential: Sequential,
     }
     or hf: Hf as Transformer
-    later "sequential"
 }
 
 /// A model.
@@ -45,6 +49,9 @@ trait Architecture {
 
     /// The file of its initial parameters, if there is one.
     fn weights(&self) -> Option<&Path>;
+
+    /// Elements of its output for one sample: its logits.
+    fn output_elements(&self) -> usize;
 
     /// Checks rules between its own keys.
     fn check(&self, tree: &Table) -> Result<(), Problem>;
@@ -72,7 +79,7 @@ impl Model {
 
     /// How the library's class of the model names its tensors: that of its family, or of this architecture, if there is one.
     pub fn naming(&self) -> Option<TensorNaming> {
-        let Model::Transformer(model) = self;
+        let model = self.transformer()?;
         let family = model.family.or_else(|| Some(model.hf_configuration()?.family));
         family.map(ModelFamily::naming)
     }
@@ -95,6 +102,11 @@ impl Model {
     /// The file of its initial parameters, if there is one.
     pub fn weights(&self) -> Option<&Path> {
         self.each().weights()
+    }
+
+    /// Elements of its output for one sample: its logits.
+    pub(super) fn output_elements(&self) -> usize {
+        self.each().output_elements()
     }
 
     pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {

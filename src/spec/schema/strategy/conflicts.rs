@@ -325,6 +325,29 @@ pub const CONFLICTS: &[Conflict] = &[
             })
         },
     },
+    Conflict {
+        keys: &["strategy.lora", "model"],
+        check: |run| {
+            (run.strategy.lora.is_some() && run.model.sequential().is_some()).then(|| {
+                message(
+                    "lora adapts the linear layers of a transformer's blocks; model.sequential has no such blocks",
+                    "use lora = \"off\", or freeze = [..] to train some of the layers",
+                )
+            })
+        },
+    },
+    Conflict {
+        keys: &["strategy.recompute", "model"],
+        check: |run| {
+            let names_parts = matches!(run.strategy.recompute, Recompute::Parts(_));
+            (names_parts && run.model.sequential().is_some()).then(|| {
+                message(
+                    "a list in recompute names parts of a transformer's blocks; model.sequential has no such parts",
+                    "use recompute = \"block\", { every = 2 }, { segments = 2 } or { save = [\"linear\"] }",
+                )
+            })
+        },
+    },
 ];
 
 fn message(reason: impl Into<String>, remedy: impl Into<String>) -> ConflictMessage {

@@ -7,7 +7,7 @@ mod relu;
 mod relu_squared;
 mod silu;
 
-use ops::{Activation, ActivationBackward, Gated, GatedBackward};
+use ops::{Activate, Activation, ActivationBackward, Gated, GatedBackward};
 
 use gelu::Gelu;
 use gelu_tanh::GeluTanh;
@@ -15,7 +15,7 @@ use relu::Relu;
 use relu_squared::ReluSquared;
 use silu::Silu;
 
-use super::elementwise::in_place;
+use super::elementwise::{in_place, map};
 use super::float::{BUFFER, Float, read, write};
 use super::operands::Operands;
 use super::simd::{Level, simd};
@@ -93,6 +93,19 @@ simd! {
             up[i] = dy[i] * F::value::<FUSED>(g);
         });
     }
+}
+
+simd! {
+    /// `x = f(x)`
+    fn activate_in_place(activation: Activation, x: &mut [f32]) {
+        with_function!(activation, F => for x in x.iter_mut() {
+            *x = F::value::<FUSED>(*x);
+        });
+    }
+}
+
+pub(super) fn forward<T: Float>(op: &Activate, operands: &mut Operands, workers: &Workers) {
+    map::<T>(operands, workers, |level, part| activate_in_place(level, op.activation, part));
 }
 
 pub(super) fn backward<T: Float>(op: &ActivationBackward, operands: &mut Operands, workers: &Workers) {

@@ -2,8 +2,8 @@
 
 use crate::cpu::kernels::simd::Level;
 use ops::{
-    Activation, ActivationBackward, Add, AddColumns, Cast, ColumnPlace, DType, Deviation, Fill, Frequencies,
-    Gated, GatedBackward, Normal, Op, Rotary, Scale, TakeColumns, TensorType,
+    Activate, Activation, ActivationBackward, Add, AddColumns, Cast, ColumnPlace, DType, Deviation, Fill,
+    Frequencies, Gated, GatedBackward, Normal, Op, Rotary, Scale, TakeColumns, TensorType,
 };
 
 use super::harness::{
@@ -15,6 +15,7 @@ use super::reference;
 /// An elementwise operation of one or two tensors.
 #[derive(Clone, Copy)]
 enum Elementwise {
+    Activate(Activation),
     ActivationBackward(Activation),
     Add,
     AddAndActivate(Activation),
@@ -26,6 +27,7 @@ fn elementwise_operations_match_the_reference() {
     let each = |operation: fn(Activation) -> Elementwise| Activation::ALL.into_iter().map(operation);
     let operations: Vec<Elementwise> = [Elementwise::Add, Elementwise::Scale]
         .into_iter()
+        .chain(each(Elementwise::Activate))
         .chain(each(Elementwise::ActivationBackward))
         .chain(each(Elementwise::AddAndActivate))
         .collect();
@@ -35,6 +37,10 @@ fn elementwise_operations_match_the_reference() {
         let random = |seed, factor: f32| Data::random(&[elements], seed).map(|x| factor * x).stored_as(dtype);
         let (a, wide) = (random(1, 1.0), random(2, 12.0));
         match operations[operation] {
+            Elementwise::Activate(activation) => {
+                let activated = a.to_f64().iter().map(|&x| reference::activation(activation, x)).collect();
+                check_variants(variants, Op::Activate(Activate { activation }), &[a], &[activated]);
+            }
             Elementwise::ActivationBackward(activation) => {
                 let slopes = wide.to_f64().into_iter().map(|x| reference::activation_slope(activation, x));
                 let dx = a.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();

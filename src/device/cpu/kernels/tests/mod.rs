@@ -7,6 +7,7 @@ mod cast_ids;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
+mod elementwise_loss;
 mod embedding;
 mod experts;
 mod harness;

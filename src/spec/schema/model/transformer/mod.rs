@@ -260,6 +260,10 @@ impl Architecture for Transformer {
         self.weights.as_deref()
     }
 
+    fn output_elements(&self) -> usize {
+        self.context * self.vocabulary
+    }
+
     fn check(&self, tree: &Table) -> Result<(), Problem> {
         self.check_rules(tree)
     }

@@ -1,0 +1,251 @@
+//! Random tensors: inputs and targets of any shape, made when they are requested.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::row::WEIGHTS;
+use super::{
+    Batch, Contents, DataError, DataSet, DigestCache, Inspected, Part, Sample, Source, TrainingStep, digest,
+    sampling,
+};
+use ops::DType;
+
+const INPUT: &str = "input";
+const TARGETS: &str = "targets";
+const PARTS: &[&str] = &[INPUT, TARGETS, WEIGHTS];
+
+/// Sites of random draws, so that they are independent of all others.
+const TRAINING: u64 = 0x7261_6e64_5f74_7261;
+const EVALUATION: u64 = 0x7261_6e64_5f65_7661;
+
+/// Random tensors: a sample is a pure function of the seed and its number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomSet {
+    /// Number of training samples, and of evaluation samples; `None`: new ones in each step.
+    pub samples: Option<u64>,
+    pub seed: u64,
+}
+
+#[derive(Debug)]
+struct RandomContents {
+    digest: String,
+    samples: Option<u64>,
+}
+
+/// Opened random tensors.
+#[derive(Debug)]
+struct RandomTensors {
+    seed: u64,
+    contents: RandomContents,
+}
+
+impl RandomSet {
+    fn contents(&self) -> RandomContents {
+        let RandomSet { samples, seed } = self;
+        let text = format!("random tensors, seed {seed}, samples {samples:?}");
+        RandomContents { digest: digest::combine(&[digest::of_bytes(text.as_bytes())]), samples: *samples }
+    }
+}
+
+impl DataSet for RandomSet {
+    fn name(&self) -> &'static str {
+        "random"
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        &[]
+    }
+
+    fn is_known_unread(&self) -> bool {
+        true
+    }
+
+    fn has_epochs(&self) -> bool {
+        self.samples.is_some()
+    }
+
+    fn inspect(&self, _cache: &mut DigestCache) -> Inspected {
+        Ok(Box::new(self.contents()))
+    }
+
+    fn open(&self, _sample: &Sample, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
+        Ok(Box::new(RandomTensors { seed: self.seed, contents: self.contents() }))
+    }
+}
+
+impl Contents for RandomContents {
+    fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    fn samples(&self, _sample: &Sample) -> u64 {
+        self.samples.unwrap_or(0)
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        PARTS
+    }
+
+    /// Any shape, and classes up to the requested bound.
+    fn part(&self, requested: &Part) -> Option<Part> {
+        PARTS.contains(&requested.name).then_some(*requested)
+    }
+
+    /// Never fails: there is at least one sample of each.
+    fn check_size(&self, _sample: &Sample, _evaluates: bool) -> Result<(), DataError> {
+        Ok(())
+    }
+}
+
+impl RandomTensors {
+    /// Fills one part of a sample, given by its draw; `None`: a missing sample, which does not count.
+    fn fill_sample(part: &Part, draw: Option<u64>, memory: &mut [u8]) {
+        let Some(draw) = draw else {
+            // Zeros, and masked classes, whose bits are all ones in any type.
+            memory.fill(if part.ty.dtype == DType::F32 { 0 } else { u8::MAX });
+            return;
+        };
+        let site = PARTS.iter().position(|name| *name == part.name).unwrap_or_default() as u64;
+        let draw = |element: u64| sampling::draw(draw, site, element, 0);
+        match part.below {
+            Some(below) => {
+                let classes = (0..).map(|element| sampling::scale(draw(element), below.count as u64) as u32);
+                super::ids::Ids::of(part.ty.dtype, memory).put(classes);
+            }
+            None => {
+                // Two numbers of 24 bits per draw, from 0 to 1.
+                let uniform = |bits: u64| (bits >> 40) as f32 / (1 << 24) as f32;
+                // Inputs have mean 0 and variance 1.
+                let scaled =
+                    |share: f32| if part.name == INPUT { (share - 0.5) * 12f32.sqrt() } else { share };
+                for (pair, numbers) in (0..).zip(memory.chunks_mut(2 * size_of::<f32>())) {
+                    let bits = draw(pair);
+                    for (number, bits) in numbers.as_chunks_mut().0.iter_mut().zip([bits, bits << 32]) {
+                        *number = scaled(uniform(bits)).to_ne_bytes();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fills all parts of samples; `weight`: of a sample that is present.
+    fn fill(batch: &mut Batch, weight: f32, samples: impl Iterator<Item = Option<u64>> + Clone) {
+        for filled in batch.parts_mut() {
+            let part = filled.part;
+            for (sample, memory) in samples.clone().zip(filled.samples_mut()) {
+                match part.name {
+                    WEIGHTS => memory.copy_from_slice(&sample.map_or(0.0, |_| weight).to_ne_bytes()),
+                    _ => RandomTensors::fill_sample(&part, sample, memory),
+                }
+            }
+        }
+    }
+}
+
+impl Source for RandomTensors {
+    fn contents(&self) -> &dyn Contents {
+        &self.contents
+    }
+
+    fn fill_training(
+        &self,
+        step: &TrainingStep,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        let draw = |sample| match self.contents.samples {
+            None => {
+                Some(sampling::draw(self.seed ^ step.seed.rotate_left(32), TRAINING, step.number, sample))
+            }
+            Some(count) => {
+                step.sample_index(sample, count).map(|index| sampling::draw(self.seed, TRAINING, index, 0))
+            }
+        };
+        let present = self.contents.samples.map_or(step.samples, |count| step.present(count));
+        let weight = (step.samples as f64 / present as f64) as f32;
+        RandomTensors::fill(batch, weight, samples.map(draw));
+        Ok(())
+    }
+
+    fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+        let draw = |sample| {
+            let index = self.contents.samples.map_or(sample, |count| sample % count);
+            Some(sampling::draw(self.seed, EVALUATION, index, 0))
+        };
+        RandomTensors::fill(batch, 1.0, samples.map(draw));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KeyedCount, Order};
+    use ops::TensorType;
+
+    /// An odd number of elements, and classes.
+    fn parts() -> [Part; 3] {
+        let below = Some(KeyedCount { key: "", count: 10 });
+        [
+            Part { name: INPUT, ty: TensorType::f32(&[3, 67]), below: None },
+            Part { name: TARGETS, ty: TensorType::i32(&[]), below },
+            Part { name: WEIGHTS, ty: TensorType::f32(&[]), below: None },
+        ]
+    }
+
+    fn floats(batch: &Batch, name: &str) -> Vec<f32> {
+        let (numbers, _) = batch.part(name).unwrap().bytes.as_chunks();
+        numbers.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+    }
+
+    fn classes(batch: &Batch) -> Vec<i32> {
+        let (numbers, _) = batch.part(TARGETS).unwrap().bytes.as_chunks();
+        numbers.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect()
+    }
+
+    fn training(set: &RandomSet, step: &TrainingStep, samples: Range<u64>) -> Batch {
+        let source = set.open(&Sample::NONE, &mut DigestCache::default()).unwrap();
+        let mut batch = Batch::new(&parts(), (samples.end - samples.start) as usize);
+        source.fill_training(step, samples, &mut batch).unwrap();
+        batch
+    }
+
+    const ENDLESS: RandomSet = RandomSet { samples: None, seed: 3 };
+    const FIRST: TrainingStep = TrainingStep { seed: 7, number: 0, samples: 200, order: Order::Drawn };
+
+    #[test]
+    fn inputs_are_standardized_and_classes_uniform() {
+        let batch = training(&ENDLESS, &FIRST, 0..200);
+        let numbers = floats(&batch, INPUT);
+        let mean =
+            |numbers: &mut dyn Iterator<Item = f32>| numbers.map(f64::from).sum::<f64>() / (200 * 201) as f64;
+        assert!(mean(&mut numbers.iter().copied()).abs() < 0.02);
+        assert!((mean(&mut numbers.iter().map(|x| x * x)) - 1.0).abs() < 0.02);
+        let classes = classes(&batch);
+        assert!((0..10).all(|class| classes.contains(&class)), "{classes:?}");
+        assert!(classes.iter().all(|class| (0..10).contains(class)));
+    }
+
+    #[test]
+    fn sample_ranges_match_the_whole_step() {
+        for set in [ENDLESS, RandomSet { samples: Some(50), ..ENDLESS }] {
+            let (whole, part) = (training(&set, &FIRST, 0..8), training(&set, &FIRST, 3..5));
+            assert_eq!(floats(&part, INPUT), floats(&whole, INPUT)[3 * 201..5 * 201]);
+            assert_eq!(classes(&part), classes(&whole)[3..5]);
+            for other in [TrainingStep { seed: 8, ..FIRST }, TrainingStep { number: 1, ..FIRST }] {
+                assert_ne!(floats(&training(&set, &other, 0..8), INPUT), floats(&whole, INPUT));
+            }
+        }
+    }
+
+    /// The second step of an epoch of five samples in batches of four has one sample.
+    #[test]
+    fn missing_samples_have_no_weight() {
+        let set = RandomSet { samples: Some(5), ..ENDLESS };
+        let order = Order::Shuffled { keeps_last: true };
+        let batch = training(&set, &TrainingStep { number: 1, samples: 4, order, ..FIRST }, 0..4);
+        assert_eq!(floats(&batch, WEIGHTS), [4.0, 0.0, 0.0, 0.0]);
+        assert_eq!(classes(&batch)[1..], [-1; 3]);
+        assert!(floats(&batch, INPUT)[201..].iter().all(|number| *number == 0.0));
+    }
+}

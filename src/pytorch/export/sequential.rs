@@ -1,0 +1,173 @@
+//! Layers in a list as modules of `torch.nn`, with the names of `nn.Sequential`.
+
+use std::fmt::Write;
+
+use super::{Script, python_bool};
+use spec::{Layer, LinearLayer, Module, NormLayer, Recompute, Sequential};
+
+use ops::Activation;
+
+/// The classes that torch.nn lacks.
+const CLASSES: &str = "
+
+class ReluSquared(nn.Module):
+    def forward(self, x):
+        return F.relu(x).square()
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, channels, epsilon):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.epsilon = epsilon
+
+    def forward(self, x):
+        dtype = x.dtype
+        x = x.to(torch.float32)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        return self.weight * x.to(dtype)
+
+
+class Residual(nn.Module):
+    def __init__(self, layers, projection):
+        super().__init__()
+        for index, layer in enumerate(layers):
+            self.add_module(str(index), layer)
+        self.names = [str(index) for index in range(len(layers))]
+        self.projection = nn.Sequential(*projection)
+
+    def forward(self, x):
+        y = x
+        for name in self.names:
+            y = self.get_submodule(name)(y)
+        return self.projection(x) + y
+";
+
+/// The constants of a script.
+pub(super) fn sizes(model: &Sequential, [batch, micro_batch]: [usize; 2]) -> String {
+    let tuple = |dims: &[usize]| dims.iter().map(|dim| format!("{dim}, ")).collect::<String>();
+    let (input, output) = (model.input_shape(), model.output());
+    let (targets, classes) = output.dims().split_at(output.dims().len() - 1);
+    format!(
+        "BATCH, MICRO_BATCH = {batch}, {micro_batch}\n\
+         INPUT, TARGETS, CLASSES = ({}), ({}), {}\n",
+        tuple(input.dims()),
+        tuple(targets),
+        classes[0]
+    )
+}
+
+impl Script<'_> {
+    pub(super) fn write_list(&mut self, model: &Sequential) {
+        self.text.push_str(CLASSES);
+        self.checkpoint_functions();
+        let modules = model.modules();
+        let names: Vec<&str> = modules.iter().map(|module| module.path.as_str()).collect();
+        let _ = write!(self.text, "\n\n# The modules, those in groups included.\nMODULES = {names:?}\n");
+        self.lines(&[
+            "",
+            "",
+            "class Network(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+        ]);
+        let mut shape = model.input_shape();
+        let mut group = "";
+        for Module { path, layer } in &modules {
+            let (of, name) = path.rsplit_once('.').unwrap_or(("", path));
+            if of != group && !of.is_empty() {
+                // A group within a group is a module of that one.
+                let parts: Vec<&str> = of.split('.').collect();
+                for end in 1..=parts.len() {
+                    let path = parts[..end].join(".");
+                    if !group.starts_with(&path) {
+                        let (outer, name) = path.rsplit_once('.').unwrap_or(("", &path));
+                        self.line(&format!(
+                            "        self.get_submodule({outer:?}).add_module({name:?}, nn.Module())"
+                        ));
+                    }
+                }
+            }
+            group = of;
+            let written = python(layer, &mut shape);
+            self.line(&format!("        self.get_submodule({of:?}).add_module({name:?}, {written})"));
+        }
+        self.lines(&["", "    def forward(self, x, targets):"]);
+        self.list_calls();
+        let flat = model.output().dims().len() > 1;
+        let loss = match flat {
+            true => "F.cross_entropy(x.flatten(0, -2), targets.flatten())",
+            false => "F.cross_entropy(x, targets)",
+        };
+        self.line(&match crate::coverage::returns_logits(self.config) {
+            true => format!("        return {loss}, x"),
+            false => format!("        return {loss}"),
+        });
+    }
+
+    /// The calls of the modules, checkpointed as the strategy has it.
+    fn list_calls(&mut self) {
+        let each = "        for name in MODULES:";
+        match self.config.strategy.recompute {
+            Recompute::Block => self
+                .lines(&[each, "            x = checkpoint_in_training(self, self.get_submodule(name), x)"]),
+            Recompute::Save(_) => self
+                .lines(&[each, "            x = checkpoint_selectively(self, self.get_submodule(name), x)"]),
+            Recompute::Every(every) => self.lines(&[
+                "        for index, name in enumerate(MODULES):",
+                &format!("            if index % {every} == 0:"),
+                "                x = checkpoint_in_training(self, self.get_submodule(name), x)",
+                "            else:",
+                "                x = self.get_submodule(name)(x)",
+            ]),
+            Recompute::Segments(segments) => self.lines(&[
+                "        if self.training:",
+                "            modules = [self.get_submodule(name) for name in MODULES]",
+                &format!(
+                    "            x = checkpoint_sequential(modules, {segments}, x, use_reentrant={})",
+                    self.reentrant()
+                ),
+                "        else:",
+                "            for name in MODULES:",
+                "                x = self.get_submodule(name)(x)",
+            ]),
+            _ => self.lines(&[each, "            x = self.get_submodule(name)(x)"]),
+        }
+    }
+}
+
+/// A layer as a module of PyTorch, for an input of this shape, which becomes that of the output.
+fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
+    match layer {
+        Layer::Activation(activation) => match activation.0 {
+            Activation::Gelu => "nn.GELU()".to_owned(),
+            Activation::GeluTanh => "nn.GELU(approximate=\"tanh\")".to_owned(),
+            Activation::Relu => "nn.ReLU()".to_owned(),
+            Activation::ReluSquared => "ReluSquared()".to_owned(),
+            Activation::Silu => "nn.SiLU()".to_owned(),
+        },
+        Layer::Linear(LinearLayer { out, bias }) => {
+            let features = shape.last();
+            *shape = shape.with_last(*out);
+            format!("nn.Linear({features}, {out}, bias={})", python_bool(*bias))
+        }
+        Layer::LayerNorm(NormLayer { epsilon }) => format!("nn.LayerNorm({}, eps={epsilon:e})", shape.last()),
+        Layer::RmsNorm(NormLayer { epsilon }) => format!("RMSNorm({}, {epsilon:e})", shape.last()),
+        Layer::Dropout(rate) => format!("nn.Dropout({rate:?})"),
+        Layer::Block(_) => {
+            let [layers, _] = layer.inner();
+            format!("nn.Sequential({})", all(&layers, shape))
+        }
+        Layer::Residual(_) => {
+            let [layers, projection] = layer.inner();
+            let mut projected = *shape;
+            let layers = all(&layers, shape);
+            format!("Residual([{layers}], [{}])", all(&projection, &mut projected))
+        }
+        Layer::Repeat(_) | Layer::Group(_) => unreachable!("the list was expanded into modules"),
+    }
+}
+
+fn all(layers: &[Module], shape: &mut ops::Shape) -> String {
+    layers.iter().map(|module| python(module.layer, shape)).collect::<Vec<_>>().join(", ")
+}

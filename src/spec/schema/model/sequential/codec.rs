@@ -1,0 +1,251 @@
+//! How experiment files write layers: a word (`"relu"`), or a table with one key (`{ linear = 512 }`).
+
+use super::layer::{Layer, LayerActivation, LayerGroup, LinearLayer, NormLayer, Repeat, ResidualLayer};
+use crate::reader::declare::{InlineTable, KeyCodec, KeyTable, ShortForm, Writable, inline_table};
+use crate::reader::error::Problem;
+use crate::reader::forms::Form;
+use crate::reader::keys::{Keys, ValueParser, join};
+use crate::reader::list::List;
+use crate::reader::parsers::{DIMENSION, UsizeRange};
+use crate::reader::reference::{Accepts, DeclaredKey};
+use crate::reader::tree::{Node, Value, quoted};
+use crate::reader::write::TableWriter;
+use crate::schema::model::RATE;
+use ops::Activation;
+
+/// The key of the outermost list.
+const KEY: &str = "model.sequential.layers";
+
+const LAYER: &str = "a layer";
+
+pub(super) const LAYERS: List<LayerCodec> = List {
+    of: "layers",
+    example: "[{ linear = 64 }, \"relu\", { linear = 10 }]",
+    may_be_empty: false,
+    may_repeat: true,
+    element: LayerCodec,
+};
+
+pub(super) const INNER: InnerLayers = InnerLayers(LAYERS);
+
+pub(super) const INNER_OR_NONE: InnerLayers = InnerLayers(List { may_be_empty: true, ..LAYERS });
+
+const LINEAR: ShortForm<UsizeRange, LinearLayer> = ShortForm {
+    value: DIMENSION,
+    table: inline_table("linear", "`linear`", "out = 512, bias = false"),
+    full: |out| LinearLayer { out, bias: true },
+    short: |layer| layer.bias.then_some(layer.out),
+};
+
+const RESIDUAL: ShortForm<InnerLayers, ResidualLayer> = ShortForm {
+    value: INNER,
+    table: inline_table("residual", "`residual`", "layers = [\"relu\"], projection = [{ linear = 64 }]"),
+    full: |layers| ResidualLayer { layers, projection: Vec::new() },
+    short: |layer| layer.projection.is_empty().then(|| layer.layers.clone()),
+};
+
+const NORM: InlineTable<NormLayer> = inline_table("a norm", "a norm", "epsilon = 1e-6");
+const REPEAT: InlineTable<Repeat> =
+    inline_table("repeat", "`repeat`", "times = 4, layers = [{ linear = 64 }, \"relu\"]");
+const GROUP: InlineTable<LayerGroup> =
+    inline_table("group", "`group`", "name = \"encoder\", layers = [{ linear = 64 }]");
+
+/// A layer that is written as a table with its key.
+struct LayerKey {
+    key: &'static str,
+    doc: &'static str,
+    accepts: fn() -> Accepts,
+    read: for<'a> fn(&Keys<'a>, &'static str, &'a Node) -> Option<Layer>,
+}
+
+/// An entry of `LAYER_KEYS`.
+macro_rules! layer_key {
+    ($key:literal, $doc:expr, $codec:expr, $layer:expr) => {
+        LayerKey {
+            key: $key,
+            doc: $doc,
+            accepts: || $codec.accepts(),
+            read: |keys, key, node| $codec.read(keys, key, node).map($layer),
+        }
+    };
+}
+
+const LAYER_KEYS: &[LayerKey] = &[
+    layer_key!("linear", LinearLayer::DOC, LINEAR, Layer::Linear),
+    layer_key!(
+        "layer_norm",
+        "Layer norm of the last dimension (PyTorch: `nn.LayerNorm`).",
+        NORM,
+        Layer::LayerNorm
+    ),
+    layer_key!("rms_norm", "RMS norm of the last dimension (PyTorch: `nn.RMSNorm`).", NORM, Layer::RmsNorm),
+    layer_key!("dropout", "Dropout, in training only.", RATE, Layer::Dropout),
+    layer_key!("block", "Layers that are one module.", INNER, Layer::Block),
+    layer_key!("residual", ResidualLayer::DOC, RESIDUAL, Layer::Residual),
+    layer_key!("repeat", Repeat::DOC, REPEAT, Layer::Repeat),
+    layer_key!("group", LayerGroup::DOC, GROUP, Layer::Group),
+];
+
+/// A word, or a table with one key of `LAYER_KEYS`.
+pub(super) struct LayerCodec;
+
+impl KeyCodec for LayerCodec {
+    type Output = Layer;
+
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Layer> {
+        let Some(table) = node.table() else { return keys.parse(key, node, &LayerWord) };
+        let mut layer = keys.table_of(key, node, "", LAYER)?;
+        let mut read = Vec::new();
+        for known in LAYER_KEYS {
+            if let Some(entry) = layer.entry(known.key) {
+                read.push((known.read)(&layer, known.key, &entry.node));
+            }
+        }
+        let reader = layer.reader();
+        layer.finish();
+        if read.len() == table.entries.len() && read.len() != 1 {
+            let names: Vec<String> = table.entries.iter().map(|entry| format!("`{}`", entry.key)).collect();
+            let name = keys.name(key);
+            let message = format!("`{name}` must have the key of one layer; it has {}", join(&names, "and"));
+            let help = "write a table for each layer: { linear = 64 }, { dropout = 0.1 }";
+            reader.problem(Problem::new(message).at(node.span).help(help));
+            return None;
+        }
+        read.into_iter().next().flatten()
+    }
+
+    fn write(&self, key: &str, value: &Layer, lines: &mut TableWriter) {
+        let mut table = TableWriter::empty(lines.form());
+        match value {
+            Layer::Activation(_) => return lines.line(key, &quoted(word(value))),
+            Layer::LayerNorm(norm) | Layer::RmsNorm(norm) if *norm == NormLayer::default() => {
+                return lines.line(key, &quoted(word(value)));
+            }
+            Layer::Linear(layer) => LINEAR.write("linear", layer, &mut table),
+            Layer::LayerNorm(norm) | Layer::RmsNorm(norm) => NORM.write(word(value), norm, &mut table),
+            Layer::Dropout(rate) => RATE.write("dropout", rate, &mut table),
+            Layer::Block(layers) => INNER.write("block", layers, &mut table),
+            Layer::Residual(layer) => RESIDUAL.write("residual", layer, &mut table),
+            Layer::Repeat(layer) => REPEAT.write("repeat", layer, &mut table),
+            Layer::Group(layer) => GROUP.write("group", layer, &mut table),
+        }
+        lines.line(key, &table.inline());
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = \"relu\"")
+    }
+
+    fn accepts(&self) -> Accepts {
+        let key = |layer: &LayerKey| DeclaredKey::new(layer.key, layer.doc.trim(), (layer.accepts)(), None);
+        Accepts::parsed(&LayerWord).or_one_of(LAYER_KEYS.iter().map(key).collect())
+    }
+}
+
+/// The word of a layer without keys, or with all keys at their defaults; the key of others.
+fn word(layer: &Layer) -> &'static str {
+    match layer {
+        Layer::Activation(activation) => activation.word(),
+        Layer::Linear(_) => "linear",
+        Layer::LayerNorm(_) => "layer_norm",
+        Layer::RmsNorm(_) => "rms_norm",
+        Layer::Dropout(_) => "dropout",
+        Layer::Block(_) => "block",
+        Layer::Residual(_) => "residual",
+        Layer::Repeat(_) => "repeat",
+        Layer::Group(_) => "group",
+    }
+}
+
+/// The layers that a word suffices for.
+fn words() -> impl Iterator<Item = Layer> {
+    let activations = Activation::ALL.map(|activation| Layer::Activation(LayerActivation(activation)));
+    let norms = [Layer::LayerNorm, Layer::RmsNorm].map(|norm| norm(NormLayer::default()));
+    activations.into_iter().chain(norms)
+}
+
+struct LayerWord;
+
+impl ValueParser for LayerWord {
+    type Output = Layer;
+
+    fn parse(&self, value: &Value) -> Option<Layer> {
+        let Value::Text(text) = value else { return None };
+        words().find(|layer| word(layer) == text)
+    }
+
+    fn expected(&self) -> String {
+        let words: Vec<String> = words().map(|layer| quoted(word(&layer))).collect();
+        format!("{}, or a table with the key of a layer, such as {{ linear = 64 }}", words.join(", "))
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::words(&self.keywords())]
+    }
+
+    fn keywords(&self) -> Vec<&'static str> {
+        words().map(|layer| word(&layer)).collect()
+    }
+
+    /// The word of a layer that needs a table.
+    fn meant(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let example = match text.as_str() {
+            "linear" => "{ linear = 64 }",
+            "dropout" => "{ dropout = 0.1 }",
+            _ => return None,
+        };
+        Some(example.to_owned())
+    }
+}
+
+/// A name of a Python module, which no other layer can have.
+pub(super) struct GroupName;
+
+impl ValueParser for GroupName {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let is_word = text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+        (is_word && !text.starts_with(|first: char| first.is_ascii_digit()) && !text.is_empty())
+            .then(|| text.clone())
+    }
+
+    fn expected(&self) -> String {
+        "a name of letters, digits and _, which does not begin with a digit".to_owned()
+    }
+
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::matching("^[A-Za-z_][A-Za-z0-9_]*$".to_owned())]
+    }
+}
+
+impl Writable for GroupName {
+    fn text(&self, value: &String) -> String {
+        quoted(value)
+    }
+}
+
+/// Layers within a layer: the same list, to which the reference of keys refers.
+pub(super) struct InnerLayers(List<LayerCodec>);
+
+impl KeyCodec for InnerLayers {
+    type Output = Vec<Layer>;
+
+    fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Vec<Layer>> {
+        self.0.read(keys, key, node)
+    }
+
+    fn write(&self, key: &str, value: &Vec<Layer>, lines: &mut TableWriter) {
+        self.0.write(key, value, lines);
+    }
+
+    fn example(&self, key: &str) -> String {
+        self.0.example(key)
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::value("a list of layers", vec![Form::ListOf { key: KEY, may_be_empty: self.0.may_be_empty }])
+    }
+}

@@ -1,0 +1,136 @@
+//! `[model.sequential]`: layers in a list, each on the output of the one before.
+
+mod codec;
+mod layer;
+mod modules;
+mod shapes;
+
+use std::path::{Path, PathBuf};
+
+pub use layer::{Layer, LayerActivation, LinearLayer, NormLayer, ResidualLayer};
+pub use modules::Module;
+
+use super::{Architecture, Model};
+use crate::reader::declare::{Optional, key_table, keywords};
+use crate::reader::error::Problem;
+use crate::reader::list::List;
+use crate::reader::parsers::{DIMENSION, UsizeRange, keyword};
+use crate::reader::paths::file_path;
+use crate::reader::tree::Table;
+use data::{KeyedCount, Part, Sample};
+use ops::{Shape, TensorType};
+
+/// The key that decides the number of layers and classes.
+const LAYERS: &str = "model.sequential.layers";
+
+const SHAPE: List<UsizeRange> =
+    List { of: "sizes", example: "[784]", may_be_empty: false, may_repeat: true, element: DIMENSION };
+
+key_table! {
+    /// Layers in a list (PyTorch: `nn.Sequential`). Shapes follow from that of the input.
+    pub struct Sequential {
+        /// Shape of the input of one sample: one to three sizes.
+        pub input: Vec<usize> = SHAPE;
+        /// The layers. Each is a word or a table with one key.
+        pub layers: Vec<Layer> = codec::LAYERS;
+        /// Loss of the output.
+        pub loss: OutputLoss = keyword(), default OutputLoss::CrossEntropy;
+        /// Safetensors file with the initial parameters; a relative path starts at the folder of the file that writes
+        /// it.
+        pub weights: Option<PathBuf> = Optional(file_path("final.safetensors")), default None;
+    }
+}
+
+keywords! {
+    /// The loss of a model's output.
+    pub enum OutputLoss {
+        /// Of classes, against their index: the last dimension has a logit for each (PyTorch: `CrossEntropyLoss`).
+        CrossEntropy = "cross_entropy",
+        /// The mean of squared differences (PyTorch: `MSELoss`).
+        SquaredError = "squared_error",
+        /// Of a logit for each element, against a probability (PyTorch: `BCEWithLogitsLoss`).
+        BinaryCrossEntropy = "binary_cross_entropy",
+    }
+}
+
+impl Sequential {
+    /// The shape of the input of one sample. More than three sizes are an error of `check`.
+    pub fn input_shape(&self) -> Shape {
+        Shape::new(&self.input[..self.input.len().min(3)])
+    }
+}
+
+impl Sequential {
+    /// The input of a sample, f32, and its targets: class indices i32, or f32 of the output's shape.
+    pub fn parts(&self) -> [Part; 2] {
+        let output = self.output();
+        let (leading, classes) = output.dims().split_at(output.dims().len() - 1);
+        let (ty, below) = match self.loss {
+            OutputLoss::CrossEntropy => {
+                (TensorType::i32(leading), Some(KeyedCount { key: LAYERS, count: classes[0] }))
+            }
+            OutputLoss::SquaredError | OutputLoss::BinaryCrossEntropy => {
+                (TensorType::f32(output.dims()), None)
+            }
+        };
+        let input = TensorType::f32(self.input_shape().dims());
+        [Part { name: "input", ty: input, below: None }, Part { name: "targets", ty, below }]
+    }
+
+    /// Changes each layer, those within others included.
+    pub fn for_each_layer(&mut self, change: &mut impl FnMut(&mut Layer)) {
+        layer::for_each(&mut self.layers, change);
+    }
+
+    /// Whether training drops elements.
+    pub fn has_dropout(&self) -> bool {
+        layer::any(&self.layers, |layer| matches!(layer, Layer::Dropout(rate) if *rate > 0.0))
+    }
+}
+
+impl Architecture for Sequential {
+    fn description(&self) -> String {
+        let modules = self.modules().len();
+        let sizes: Vec<String> = self.input.iter().map(usize::to_string).collect();
+        let output: Vec<String> = self.output().dims().iter().map(usize::to_string).collect();
+        format!("sequential {modules} layers {} to {}", sizes.join("x"), output.join("x"))
+    }
+
+    fn sample(&self, _tokens: Option<usize>) -> Sample {
+        Sample { parts: self.parts().to_vec(), length: None, tokens: None }
+    }
+
+    fn draws(&self) -> bool {
+        self.has_dropout()
+    }
+
+    fn evaluated(&self) -> Model {
+        let mut model = self.clone();
+        model.for_each_layer(&mut |layer| {
+            if let Layer::Dropout(rate) = layer {
+                *rate = 0.0;
+            }
+        });
+        Model::Sequential(model)
+    }
+
+    fn blocks(&self) -> KeyedCount {
+        KeyedCount { key: LAYERS, count: self.modules().len() }
+    }
+
+    fn weights(&self) -> Option<&Path> {
+        self.weights.as_deref()
+    }
+
+    fn output_elements(&self) -> usize {
+        self.output().elements()
+    }
+
+    fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.check_shapes(tree)
+    }
+
+    fn sizes_can_be_counted(&self, batch: (&str, usize), tree: &Table) -> Result<(), Problem> {
+        self.check_counts(batch, tree)
+    }
+}

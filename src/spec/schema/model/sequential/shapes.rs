@@ -1,0 +1,220 @@
+//! The shapes between layers, and limits of their sizes.
+
+use std::collections::HashSet;
+
+use super::layer::{Layer, LayerGroup, LinearLayer, Repeat, ResidualLayer};
+use super::{LAYERS, Sequential};
+use crate::reader::error::Problem;
+use crate::reader::tree::{Node, Table, Value};
+use crate::schema::rules::attach_span;
+use ops::Shape;
+
+/// Dimensions of a sample: a batch has one more.
+const MOST_DIMENSIONS: usize = 3;
+/// Modules, those within others included.
+const MOST_MODULES: u128 = 1 << 14;
+
+/// The sizes of some layers.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// Of the output.
+    shape: Shape,
+    modules: u128,
+    parameters: u128,
+    /// Elements of all outputs, for one sample.
+    elements: u128,
+    /// Multiplications of all matmuls, for one sample.
+    products: u128,
+}
+
+/// Layers whose shapes do not fit.
+#[derive(Debug)]
+struct Misfit {
+    /// The way to the layer, from the innermost list outwards.
+    steps: Vec<Step>,
+    message: String,
+    help: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Index(usize),
+    Key(&'static str),
+}
+
+impl Misfit {
+    fn within(mut self, step: Step) -> Misfit {
+        self.steps.push(step);
+        self
+    }
+}
+
+impl Sizes {
+    fn of(shape: Shape) -> Sizes {
+        Sizes { shape, modules: 0, parameters: 0, elements: 0, products: 0 }
+    }
+
+    /// These layers, and others after them.
+    fn then(self, next: Sizes) -> Sizes {
+        self.and(next, 1)
+    }
+
+    /// These layers, and others after them, several times.
+    fn and(self, next: Sizes, times: u128) -> Sizes {
+        let sum = |own: u128, next: u128| own.saturating_add(next.saturating_mul(times));
+        Sizes {
+            shape: next.shape,
+            modules: sum(self.modules, next.modules),
+            parameters: sum(self.parameters, next.parameters),
+            elements: sum(self.elements, next.elements),
+            products: sum(self.products, next.products),
+        }
+    }
+}
+
+fn of_list(layers: &[Layer], input: Shape) -> Result<Sizes, Misfit> {
+    let layers = layers.iter().enumerate();
+    layers.into_iter().try_fold(Sizes::of(input), |before, (index, layer)| {
+        let sizes = of_layer(layer, before.shape).map_err(|misfit| misfit.within(Step::Index(index)))?;
+        Ok(before.then(sizes))
+    })
+}
+
+fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
+    let module = |shape: Shape, parameters: usize, products: usize| Sizes {
+        shape,
+        modules: 1,
+        parameters: parameters as u128,
+        elements: shape.elements() as u128,
+        products: products as u128,
+    };
+    let (rows, features) = (input.rows(), input.last());
+    Ok(match layer {
+        Layer::Activation(_) | Layer::Dropout(_) => module(input, 0, 0),
+        Layer::Linear(LinearLayer { out, bias }) => {
+            let parameters = features * out + if *bias { *out } else { 0 };
+            module(input.with_last(*out), parameters, rows * features * out)
+        }
+        Layer::LayerNorm(_) => module(input, 2 * features, 0),
+        Layer::RmsNorm(_) => module(input, features, 0),
+        Layer::Block(layers) => {
+            let inner = of_list(layers, input).map_err(|misfit| misfit.within(Step::Key("block")))?;
+            Sizes::of(input).then(inner)
+        }
+        Layer::Residual(ResidualLayer { layers, projection }) => {
+            let within = |misfit: Misfit| misfit.within(Step::Key("residual"));
+            let inner = of_list(layers, input).map_err(within)?;
+            let projected = of_list(projection, input)
+                .map_err(|misfit| within(misfit.within(Step::Key("projection"))))?;
+            if inner.shape != projected.shape {
+                let added = if projection.is_empty() { "the input" } else { "the projection" };
+                return Err(Misfit {
+                    steps: Vec::new(),
+                    message: format!(
+                        "the layers of `residual` give {} per sample, {added} is {}",
+                        inner.shape, projected.shape
+                    ),
+                    help: "give both one shape: change the layers, or add projection = [{ linear = .. }]",
+                });
+            }
+            inner.then(projected).then(module(inner.shape, 0, 0))
+        }
+        Layer::Repeat(Repeat { times, layers }) => {
+            let mut all = Sizes::of(input);
+            for time in 0..*times {
+                let once = of_list(layers, all.shape).map_err(|misfit| misfit.within(Step::Key("repeat")))?;
+                if once.shape == all.shape {
+                    // All further times are equal.
+                    return Ok(all.and(once, (times - time) as u128));
+                }
+                all = all.then(once);
+            }
+            all
+        }
+        Layer::Group(LayerGroup { layers, .. }) => {
+            of_list(layers, input).map_err(|misfit| misfit.within(Step::Key("group")))?
+        }
+    })
+}
+
+/// The place of a layer: its name in messages, and its node if the file has it.
+fn locate<'t>(tree: &'t Table, steps: &[Step]) -> (String, Option<&'t Node>) {
+    let mut node = tree.find(LAYERS).map(|entry| &entry.node);
+    let mut name = LAYERS.to_owned();
+    let entry = |node: &'t Node, key: &str| Some(&node.table()?.entry(key)?.node);
+    for step in steps.iter().rev() {
+        match step {
+            Step::Index(index) => {
+                name.push_str(&format!("[{index}]"));
+                let list = node.and_then(|node| entry(node, "layers").or(Some(node)));
+                node = list.and_then(|node| match &node.value {
+                    Value::List(nodes) => nodes.get(*index),
+                    _ => None,
+                });
+            }
+            Step::Key(key) => {
+                name.push_str(&format!(".{key}"));
+                node = node.and_then(|node| entry(node, key));
+            }
+        }
+    }
+    (name, node)
+}
+
+impl Sequential {
+    fn sizes(&self) -> Result<Sizes, Misfit> {
+        of_list(&self.layers, self.input_shape())
+    }
+
+    /// The shape of the output of one sample; that of the input if layers do not fit.
+    pub fn output(&self) -> Shape {
+        self.sizes().map_or_else(|_| self.input_shape(), |sizes| sizes.shape)
+    }
+
+    /// Whether the list can be expanded and each layer fits the one before.
+    pub(super) fn check_shapes(&self, tree: &Table) -> Result<(), Problem> {
+        if self.input.len() > MOST_DIMENSIONS {
+            let message =
+                format!("a sample has at most {MOST_DIMENSIONS} dimensions, not {}", self.input.len());
+            return Err(attach_span(message, &["model.sequential.input"], tree, "use one to three sizes"));
+        }
+        let sizes = self.sizes().map_err(|Misfit { steps, message, help }| {
+            let (name, node) = locate(tree, &steps);
+            let problem = Problem::new(format!("`{name}`: {message}")).help(help);
+            match node {
+                Some(node) => problem.at(node.span),
+                None => problem,
+            }
+        })?;
+        if sizes.modules > MOST_MODULES {
+            let message = format!("the list has {} layers, those of repeated ones included", sizes.modules);
+            return Err(attach_span(message, &[LAYERS], tree, format!("use at most {MOST_MODULES}")));
+        }
+        let mut names = HashSet::new();
+        let modules = self.modules();
+        if let Some(again) = modules.iter().find(|module| !names.insert(module.path.as_str())) {
+            let message = format!("two layers have the name `{}`", again.path);
+            let help = "give each group a name of its own; a repeated group cannot have one";
+            return Err(attach_span(message, &[LAYERS], tree, help));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_counts(&self, (key, batch_size): (&str, usize), tree: &Table) -> Result<(), Problem> {
+        let Ok(Sizes { parameters, elements, products, .. }) = self.sizes() else { return Ok(()) };
+        if parameters > 1 << 40 {
+            let message = format!("the model would have {parameters} parameters");
+            return Err(attach_span(message, &[LAYERS], tree, "use at most 2^40 (about 10^12)"));
+        }
+        let samples = batch_size as u128;
+        // Room for gradients, wider dtypes and recomputation.
+        let bytes = 16 * samples * (elements + self.input_shape().elements() as u128);
+        let work = 16 * samples * products;
+        if bytes > 1 << 57 || work > 1 << 62 {
+            let message = format!("one batch of {batch_size} samples exceeds the counters of 64 bits");
+            let keys = [key, "model.sequential.input", LAYERS];
+            return Err(attach_span(message, &keys, tree, "use smaller batches or a smaller model"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! Models of layers in a list.
+
+use proptest::prelude::{Strategy as Any, any, prop_oneof};
+use proptest::sample::select;
+
+use ops::Activation;
+use spec::{
+    KeywordEnum, Layer, LayerActivation, LinearLayer, NormLayer, OutputLoss, ResidualLayer, Sequential,
+};
+
+/// Layers of every kind; the groups have the names of a transformer's layers, which strategies in tests use.
+pub(crate) const CLASSIFIER: &str = "{ sequential = { input = [12], layers = [
+    { group = { name = 'embedding', layers = [{ linear = 16 }, 'gelu'] } },
+    { group = { name = 'blocks', layers = [
+        { residual = ['layer_norm', { linear = 24 }, 'relu', { linear = { out = 16, bias = false } }] },
+        { residual = { layers = ['rms_norm', { linear = 20 }, 'silu'], projection = [{ linear = 20 }] } },
+        { repeat = { times = 2, layers = [{ linear = 20 }, 'relu'] } },
+    ] } },
+    { group = { name = 'head', layers = ['layer_norm', { linear = 10 }] } },
+] } }";
+
+/// Rows of several features, with another loss.
+pub(crate) const REGRESSION: &str = "{ sequential = { input = [3, 6], loss = 'squared_error', layers = [
+    { group = { name = 'embedding', layers = [{ linear = 8 }] } },
+    { group = { name = 'blocks', layers = [{ block = [{ linear = 8 }, 'silu'] }, 'gelu_tanh', 'rms_norm'] } },
+    { group = { name = 'head', layers = [{ linear = 5 }] } },
+] } }";
+
+/// Any list of layers under the names of a transformer's. Sizes are small, so that different dimensions are often equal.
+pub(super) fn any_sequential() -> impl Any<Value = Sequential> {
+    let size = 1..=12usize;
+    let input = proptest::collection::vec(size.clone(), 1..=3);
+    let linear = (size.clone(), any::<bool>());
+    let linear = linear.prop_map(|(out, bias)| Layer::Linear(LinearLayer { out, bias }));
+    let activation =
+        select(&Activation::ALL).prop_map(|function| Layer::Activation(LayerActivation(function)));
+    let norm = NormLayer { epsilon: 1e-4 };
+    let norm = select(vec![Layer::LayerNorm(norm), Layer::RmsNorm(norm)]);
+    let dropout = select(&[0.0, 0.1, 0.5]).prop_map(Layer::Dropout);
+    let plain = prop_oneof![3 => linear, 2 => activation, 1 => norm, 1 => dropout];
+    let some = proptest::collection::vec(plain.clone(), 1..=4);
+    // The last layer gives both branches one shape.
+    let residual =
+        (some.clone(), some.clone(), size.clone(), any::<bool>()).prop_map(|(inner, others, out, bias)| {
+            let with_last = |mut layers: Vec<Layer>| {
+                layers.push(Layer::Linear(LinearLayer { out, bias }));
+                layers
+            };
+            Layer::Residual(ResidualLayer { layers: with_last(inner), projection: with_last(others) })
+        });
+    let block = some.clone().prop_map(Layer::Block);
+    let module = prop_oneof![3 => plain, 1 => residual, 1 => block];
+    let blocks = proptest::collection::vec(module, 2..=6);
+    let loss = select(OutputLoss::ALL);
+    (input, size.clone(), blocks, size, loss).prop_map(|(input, width, blocks, outputs, loss)| {
+        let linear = |out| vec![Layer::Linear(LinearLayer { out, bias: true })];
+        let group = |name: &str, layers| Layer::group(name, layers);
+        let layers =
+            vec![group("embedding", linear(width)), group("blocks", blocks), group("head", linear(outputs))];
+        Sequential { input, layers, loss, weights: None }
+    })
+}
+
+/// The number of input features of `sizes`, with the structure of `other`.
+pub(super) fn alike(sizes: &Sequential, other: &Sequential) -> Sequential {
+    let mut input = other.input.clone();
+    if let (Some(own), Some(of_sizes)) = (input.last_mut(), sizes.input.last()) {
+        *own = *of_sizes;
+    }
+    Sequential { input, ..other.clone() }
+}
+
+/// Sets the probability of each dropout.
+pub(super) fn set_dropout(model: &mut Sequential, rate: f64) {
+    model.for_each_layer(&mut |layer| {
+        if let Layer::Dropout(own) = layer {
+            *own = rate;
+        }
+    });
+}
