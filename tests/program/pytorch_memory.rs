@@ -203,11 +203,14 @@ fn runs() -> BTreeMap<(String, String), Run> {
         "transformers-masks",
         "transformers-parallel",
         "transformers-liger",
+        "transformers-kernels",
         "transformers-drawn",
         "trainer",
+        "trainer-kernels",
         "trainer-drawn",
         "bitsandbytes-drawn",
         "families-drawn",
+        "kernels-drawn",
     ];
     plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }

@@ -181,7 +181,12 @@ impl DecoderLayer {
     }
 
     fn parameters(&self) -> impl Iterator<Item = Tensor> {
-        let norms = self.norms.iter().chain(self.result_norms.iter().flatten()).flat_map(Norm::parameters);
+        let norms = self
+            .norms
+            .iter()
+            .zip(&self.result_norms)
+            .flat_map(|(norm, result)| [Some(norm), result.as_ref()]);
+        let norms = norms.flatten().flat_map(Norm::parameters);
         self.attention.projections.parameters().chain(self.mlp.parameters()).chain(norms)
     }
 
