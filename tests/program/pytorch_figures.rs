@@ -405,7 +405,6 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         vec![older, "plan.torch_kernels=liger"],
     ];
     let liger = [
-        "model.transformer={family=\"granite\",embedding_scale=12.0,residual_scale=0.2,logit_scale=0.5}",
         "model.transformer={family=\"starcoder2\",activation=\"gelu\",norm=\"layer\"}",
         "model.transformer.activation=geglu",
         "model.transformer.bias=true",
