@@ -241,7 +241,7 @@ impl Layer for DecoderLayer {
 impl Attention {
     fn new(maker: Maker<'_>, model: &Transformer, class: Class, index: usize) -> Attention {
         let uses_liger = maker.options().kernels == TorchKernels::Liger;
-        let copies_rotated = uses_liger.then(|| match class {
+        let copies_rotated = uses_liger.then_some(match class {
             // Parts of stacked rows.
             Class::Phi3 => [true; 2],
             // `LigerRMSNorm` is contiguous.
