@@ -139,20 +139,12 @@ impl Node {
         }
     }
 
-    /// The saved tensors of a node outside checkpointed calls (`ctx.saved_tensors`).
-    pub(crate) fn saved_tensors(&self) -> Vec<Tensor> {
-        let kept = |saved: &Saved| match saved {
-            Saved::Kept(tensor) => Some(tensor.clone()),
-            Saved::Recomputed(_) | Saved::Call(..) => None,
-        };
-        self.saved.borrow().iter().filter_map(kept).collect()
-    }
-
-    /// The saved tensors whose placeholders the node has. Recomputes them.
+    /// The saved tensors (`ctx.saved_tensors`). Recomputes those of which the node has placeholders.
     fn unpack(&self, torch: &Torch) -> Vec<Tensor> {
         let unpack = |saved: &Saved| match saved {
-            Saved::Kept(_) | Saved::Call(..) => None,
+            Saved::Kept(tensor) => Some(tensor.clone()),
             Saved::Recomputed(recomputed) => Some(recomputed.unpack(torch)),
+            Saved::Call(..) => None,
         };
         self.saved.borrow().iter().filter_map(unpack).collect()
     }
@@ -216,11 +208,16 @@ fn run_nodes(torch: &Torch, root: Rc<Node>, gradient: &Tensor, retains: bool) {
             }
             Function::Backward(function) => function,
         };
-        let recomputed = node.unpack(torch);
-        let arguments =
-            Backward { gradients: &gradients, edges: &node.edges, dtypes: &node.dtypes, node: &node };
+        let saved = node.unpack(torch);
+        let arguments = Backward {
+            gradients: &gradients,
+            edges: &node.edges,
+            dtypes: &node.dtypes,
+            saved: &saved,
+            node: &node,
+        };
         let made = torch.with_purpose(node.purpose, || function(torch, &arguments));
-        drop(recomputed);
+        drop(saved);
         let mut validated = Vec::with_capacity(made.len());
         for ((gradient, edge), &dtype) in made.into_iter().zip(&node.edges).zip(&node.dtypes) {
             validated.push(edge.as_ref().and_then(|_| validate(torch, gradient, dtype)));

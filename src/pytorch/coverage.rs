@@ -4,7 +4,7 @@ use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
     EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
-    Recompute, Release, Rounding, RunConfig, Sequential, StorageDtype, SubLayers, TorchCheckpoint,
+    Recompute, Release, Rounding, RunConfig, Sequential, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels,
     TorchOptions, TorchProgram, Transformer, Update,
 };
 
@@ -47,6 +47,11 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     if options.attention_mask && !options.program.is_of_library() {
         return not_covered(
             "torch_attention_mask = true without the library's model: use torch_program = \"transformers\" or \"trainer\"",
+        );
+    }
+    if options.kernels == TorchKernels::Liger && !options.program.is_of_library() {
+        return not_covered(
+            "torch_kernels = \"liger\" without the library's model: use torch_program = \"transformers\" or \"trainer\"",
         );
     }
     if options.program.is_of_library() {

@@ -300,6 +300,8 @@ pub(crate) struct Backward<'a> {
     pub(crate) edges: &'a [Option<(Rc<Node>, usize)>],
     /// The dtypes of the inputs.
     pub(crate) dtypes: &'a [DType],
+    /// The saved tensors.
+    pub(crate) saved: &'a [Tensor],
     pub(crate) node: &'a Node,
 }
 

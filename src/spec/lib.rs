@@ -31,8 +31,8 @@ pub use schema::memory::{MemoryKey, ProgramKey};
 pub use schema::model::*;
 pub use schema::optimizer::*;
 pub use schema::plan::{
-    AllocConf, BITSANDBYTES_VERSION, Framework, PlanKeys, TorchCheckpoint, TorchOptimizer, TorchOptions,
-    TorchProgram, TorchVersion, TransformersVersion,
+    AllocConf, BITSANDBYTES_VERSION, Framework, PlanKeys, TorchCheckpoint, TorchKernels, TorchOptimizer,
+    TorchOptions, TorchProgram, TorchVersion, TransformersVersion,
 };
 pub use schema::reference::{KeyReference, key_reference};
 pub use schema::repeats::{Repeats, UntilPrecise};

@@ -302,6 +302,44 @@ fn torch_attention_mask_selects_the_masks_of_padding() {
     assert!(reason.contains("torch_attention_mask = true without the library's model"), "{reason}");
 }
 
+/// The requests are those recorded with the programs `transformers-kernels` and `trainer-kernels`.
+#[test]
+fn torch_kernels_selects_the_layers_of_liger_kernel() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", LLAMA);
+    let liger = ["--set", "plan.torch_kernels=liger"];
+    let loss = [liger[0], liger[1], "--set", "strategies.plain.loss_chunks=2"];
+    let export = |program: &str, set: &[&str]| {
+        let command = ["export", "a.toml", "--run", "plain", "--as", program];
+        succeeds(&dir, &[&command[..], &CARD, set].concat())
+    };
+    for (program, calls) in [
+        (
+            "transformers",
+            [
+                "apply_liger_kernel_to_llama(fused_linear_cross_entropy=False)\n",
+                "apply_liger_kernel_to_llama()\n",
+            ],
+        ),
+        (
+            "trainer",
+            [
+                "use_liger_kernel=True, liger_kernel_config=dict(fused_linear_cross_entropy=False),\n",
+                "use_liger_kernel=True,\n",
+            ],
+        ),
+    ] {
+        for (set, call) in [&liger[..], &loss].into_iter().zip(calls) {
+            let script = export(program, set);
+            assert!(script.contains(call), "{script}");
+        }
+    }
+    let row = &rows(&dir, "a.toml", &[&["--set", "plan.torch_program=transformers"], &liger[..]].concat())[0];
+    assert_eq!(row["torch_program"], "PyTorch 2.15 with transformers 5.24, liger-kernel 0.8");
+    let reason = rows(&dir, "a.toml", &liger)[0]["torch_fits"].to_string();
+    assert!(reason.contains("torch_kernels = \\\"liger\\\" without the library's model"), "{reason}");
+}
+
 /// Two states of a table of 2000 x 64 values, in fp32 or 8 bits; other parameters are smaller than what is paged.
 #[test]
 fn explain_shows_paged_states() {
@@ -364,8 +402,18 @@ fn runs_that_the_library_does_not_have_are_not_predicted() {
         [older, falcon[0], falcon[1]].to_vec(),
         vec![older, "strategies.plain.recompute={every=2}"],
         vec![older, "strategies.plain.loss_chunks=2"],
+        vec![older, "plan.torch_kernels=liger"],
     ];
-    let older = older.iter().map(|set| reason("plain", set));
+    let liger = [
+        "model.transformer={family=\"starcoder2\",activation=\"gelu\",norm=\"layer\"}",
+        "model.transformer.activation=geglu",
+        "model.transformer.bias=true",
+        "model.transformer.d_ff=65544",
+    ];
+    let liger = liger.map(|set| {
+        vec![set, "strategies.adapters.lora.targets=[\"attention.q\"]", "plan.torch_kernels=liger"]
+    });
+    let older = older.iter().chain(&liger).map(|set| reason("plain", set));
     let plain = plain.into_iter().map(|set| reason("plain", &[set]));
     let adapters = adapters.into_iter().map(|set| reason("adapters", &[set]));
     let reasons = plain.chain(adapters).chain([reason("adapters", &falcon), reason("plain", &falcon_loss)]);
@@ -461,6 +509,7 @@ fn mistakes_state_the_way_out() {
         set("plan.torch_version=\"2.12\""),
         set("plan.transformers_version=\"4.56\""),
         set("plan.torch_program=lightning"),
+        set("plan.torch_kernels=true"),
         set("plan.torch_optimizer=multi_tensor"),
         set("plan.torch_checkpoint=true"),
         set("plan.alloc_conf=true"),

@@ -203,11 +203,14 @@ fn runs() -> BTreeMap<(String, String), Run> {
         "transformers-masks",
         "transformers-parallel",
         "transformers-liger",
+        "transformers-kernels",
         "transformers-drawn",
         "trainer",
+        "trainer-kernels",
         "trainer-drawn",
         "bitsandbytes-drawn",
         "families-drawn",
+        "kernels-drawn",
     ];
     plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }
@@ -310,32 +313,41 @@ impl Contents for DocumentBytes {
     }
 }
 
-/// A line of `published.csv`.
+/// A line of `published.csv` or `published-lora.csv`.
 #[derive(Debug, Deserialize)]
 struct PublishedPeak {
     run: String,
     figure: String,
     published: u64,
     strategy: String,
-    /// The peak of the exported script under nullcuda, and of the script with the published program's own layers.
+    /// The peak of the exported script, and under nullcuda of the script with the published program's own layers.
     exported: u64,
     edits: String,
     edited: u64,
 }
 
-/// Peaks that others printed on an A100: the prediction is that of the exported script, and what is missing to the published
-/// peak is what the published program's own layers take.
+/// Peaks that others printed on a card: the prediction is that of the exported script, and what is missing to the published
+/// peak is what the published program's own layers take. QLoRA with an old bitsandbytes lacks a little more; torchtune does not
+/// state the length.
 #[test]
 fn published_peaks_are_explained() {
-    let mut reader = csv::Reader::from_path(Path::new(FOLDER).join("published.csv")).unwrap();
+    check_published("published", TorchVersion::V2_6, 6, |_| 0.97);
+    check_published("published-lora", TorchVersion::V2_11, 14, |strategy| match strategy {
+        "torchtune" | "torchtune-all" => 0.91,
+        _ => 0.965,
+    });
+}
+
+/// `least`: the least share of the published peak, by strategy.
+fn check_published(name: &str, version: TorchVersion, count: usize, least: impl Fn(&str) -> f64) {
+    let mut reader = csv::Reader::from_path(Path::new(FOLDER).join(format!("{name}.csv"))).unwrap();
     let rows: Vec<PublishedPeak> = reader.deserialize().map(Result::unwrap).collect();
-    assert_eq!(rows.len(), 6);
-    let runs = expanded("published");
+    assert_eq!(rows.len(), count);
+    let runs = expanded(name);
     let card = Card::named("NVIDIA A100-SXM4-40GB").expect("a known card");
     for row in &rows {
-        let run = &runs[&("published".to_owned(), row.strategy.clone())];
-        let sequence = pytorch::sequence(&run.config, card, TorchVersion::V2_6, TorchOptions::default())
-            .expect("covered");
+        let run = &runs[&(name.to_owned(), row.strategy.clone())];
+        let sequence = pytorch::sequence(&run.config, card, version, run.options).expect("covered");
         let peak = pytorch::replay(&sequence, None, AllocConf::default()).expect("no limit").whole;
         let predicted = match row.figure.as_str() {
             "reserved" => peak.reserved,
@@ -344,7 +356,8 @@ fn published_peaks_are_explained() {
         assert_eq!(predicted, row.exported, "{row:?}");
         assert!(!row.edits.is_empty() || row.edited == row.exported, "{row:?}");
         let share = row.edited as f64 / row.published as f64;
-        assert!((0.97..=1.03).contains(&share), "{}: {share:.3} of the published peak", row.run);
+        let least = least(&row.strategy);
+        assert!((least..=1.03).contains(&share), "{}: {share:.3} of the published peak", row.run);
     }
 }
 

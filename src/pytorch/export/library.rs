@@ -4,7 +4,7 @@ use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::tensor::DType;
 use crate::transformers::{self, liger_mlp, peft_module};
-use spec::{Attention, KeywordEnum, ModelFamily, TorchProgram, TransformersVersion};
+use spec::{Attention, KeywordEnum, ModelFamily, TorchKernels, TorchProgram, TransformersVersion};
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
@@ -36,15 +36,19 @@ impl Script<'_> {
         format!("{bitsandbytes}{liger}{peft}from transformers import {classes}\n{conv1d}")
     }
 
-    /// The function of liger-kernel that replaces the family's `forward`, which `Trainer` calls itself, and the arguments for
-    /// its fused loss alone.
+    /// The function of liger-kernel that replaces the family's classes, which `Trainer` calls itself, and its arguments.
     pub(super) fn liger_function(&self) -> Option<(String, String)> {
-        let family = transformers::family(self.model).filter(|_| self.config.strategy.loss_chunks > 1)?;
+        let family = transformers::family(self.model)?;
         let mlp = liger_mlp(family)?;
-        Some((
-            format!("apply_liger_kernel_to_{}", family.keyword()),
-            format!("rope=False, rms_norm=False, {mlp}=False, fused_linear_cross_entropy=True"),
-        ))
+        let arguments = match (self.options.kernels, self.config.strategy.loss_chunks > 1) {
+            (TorchKernels::Torch, false) => return None,
+            (TorchKernels::Torch, true) => {
+                format!("rope=False, rms_norm=False, {mlp}=False, fused_linear_cross_entropy=True")
+            }
+            (TorchKernels::Liger, false) => "fused_linear_cross_entropy=False".to_owned(),
+            (TorchKernels::Liger, true) => String::new(),
+        };
+        Some((format!("apply_liger_kernel_to_{}", family.keyword()), arguments))
     }
 
     /// The class that has the library's model, and is called as the script's own.

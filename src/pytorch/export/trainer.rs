@@ -115,7 +115,11 @@ impl Script<'_> {
             "            torch_empty_cache_steps=1,",
         );
         if let Some((_, arguments)) = self.liger_function() {
-            self.line(&format!("            use_liger_kernel=True, liger_kernel_config=dict({arguments}),"));
+            let config = match arguments.is_empty() {
+                true => String::new(),
+                false => format!(" liger_kernel_config=dict({arguments}),"),
+            };
+            self.line(&format!("            use_liger_kernel=True,{config}"));
         }
         if let Some(name) = self.optimizer_name() {
             match &train.optimizer {

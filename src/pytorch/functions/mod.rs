@@ -26,7 +26,7 @@ pub(crate) use elementwise::{
 };
 pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use four_bit::FourBitWeight;
-pub(crate) use liger::fused_linear_cross_entropy;
+pub(crate) use liger::{fused_linear_cross_entropy, liger_gated, liger_rms_norm, liger_rotate};
 pub(crate) use linear::{addmm, linear, matmul};
 pub(crate) use loss::cross_entropy;
 pub(crate) use manual_attention::{Eager, eager_attention, manual_attention, repeated};

@@ -1,11 +1,12 @@
 //! Differences between the classes with Llama's code.
 
-use super::norm::NormClass;
+use super::layers::Maker;
+use super::norm::{NormClass, NormPlace};
 use crate::functions;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Activation;
-use spec::ModelFamily;
+use spec::{ModelFamily, NormPlacement, TorchKernels, TorchProgram};
 
 /// The code of the model's class.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,13 +36,29 @@ impl Class {
         }
     }
 
-    pub(super) fn norm(self) -> NormClass {
-        match self {
+    /// The class of a norm. liger-kernel replaces the classes before the model is made, or with `Trainer` the norms of the
+    /// model: then it leaves those of OLMo's queries and keys.
+    pub(super) fn norm(self, maker: Maker<'_>, place: NormPlace) -> NormClass {
+        let options = maker.options();
+        let is_trainer = options.program == TorchProgram::Trainer;
+        let own = match self {
             Class::Llama | Class::Granite | Class::Phi3 => NormClass::Llama,
             Class::Gemma => NormClass::Gemma,
             Class::Olmo2 => NormClass::Olmo2,
             Class::Starcoder2 => NormClass::Layer,
+        };
+        if options.kernels == TorchKernels::Torch
+            || self == Class::Olmo2 && is_trainer && place == NormPlace::Heads
+        {
+            return own;
         }
+        let model = maker.config().model.transformer();
+        let is_sandwiched = model.is_some_and(|model| model.norm_placement == NormPlacement::Sandwich);
+        let in_place = match self {
+            Class::Olmo2 => is_trainer && place == NormPlace::Head,
+            _ => !is_sandwiched,
+        };
+        NormClass::Liger { in_place }
     }
 
     /// `residual + result`, or `residual + result * residual_multiplier`.

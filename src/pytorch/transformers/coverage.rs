@@ -5,9 +5,10 @@ use super::{adapter_dtype, compute_dtype, dtype};
 use crate::coverage::{NotCovered, has_states, packs_documents};
 use crate::module::dtype_of;
 use crate::tensor::DType;
+use ops::Activation;
 use spec::{
-    Attention, KeywordEnum, Leak, Lora, LoraBase, ModelFamily, OptimizerState, Recompute, RunConfig,
-    StorageDtype, TorchOptions, Transformer, TransformersVersion,
+    Attention, KeywordEnum, Leak, Lora, LoraBase, MlpActivation, ModelFamily, OptimizerState, Recompute,
+    RunConfig, StorageDtype, TorchKernels, TorchOptions, TorchProgram, Transformer, TransformersVersion,
 };
 
 /// Checks that the prediction covers a run with the model of the library.
@@ -87,6 +88,9 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
             return not_covered("loss_chunks with leak = \"graph\"".to_owned());
         }
     }
+    if options.kernels == TorchKernels::Liger {
+        liger_layers(config, library.family, options).or_else(not_covered)?;
+    }
     if let Some(lora) = &strategy.lora {
         adapters(config, library.family, lora).or_else(not_covered)?;
     }
@@ -102,6 +106,45 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     }
     if config.lengths.is_some() {
         return not_covered("lengths that vary (pad_to = \"batch\")".to_owned());
+    }
+    Ok(())
+}
+
+/// Checks that liger-kernel's function for the family computes the model.
+fn liger_layers(config: &RunConfig, family: ModelFamily, options: TorchOptions) -> Result<(), String> {
+    // Triton's most columns of a row.
+    const MOST_COLUMNS: usize = 1 << 16;
+    let not_covered = |reason: &str| Err(reason.to_owned());
+    let Some(model) = config.model.transformer() else { return Ok(()) };
+    if family == ModelFamily::Granite {
+        return not_covered(
+            "torch_kernels = \"liger\" with Granite, whose default is Liger's loss of whole logits",
+        );
+    }
+    let Some(mlp) = liger_mlp(family) else {
+        return Err(format!(
+            "torch_kernels = \"liger\" with the family `{}`, for which liger-kernel has no layers",
+            family.keyword()
+        ));
+    };
+    if options.transformers == TransformersVersion::V4_57 {
+        return not_covered(
+            "torch_kernels = \"liger\" with transformers 4.57, which liger-kernel 0.8 refuses",
+        );
+    }
+    let own = if mlp == "geglu" { Activation::GeluTanh } else { Activation::Silu };
+    if model.activation != MlpActivation::Gate(own) {
+        return not_covered(
+            "torch_kernels = \"liger\" with another activation than that of liger-kernel's layer",
+        );
+    }
+    if model.bias && options.program == TorchProgram::Transformers {
+        return not_covered(
+            "torch_kernels = \"liger\" with biases, which liger-kernel's feed-forward layer lacks",
+        );
+    }
+    if model.d_model.max(model.d_ff) > MOST_COLUMNS {
+        return Err(format!("torch_kernels = \"liger\" with rows of more than {MOST_COLUMNS} channels"));
     }
     Ok(())
 }

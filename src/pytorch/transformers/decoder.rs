@@ -13,13 +13,13 @@ use super::class::Class;
 use super::layers::{Maker, ModuleWeight};
 use super::masks::Masks;
 use super::mlp::Mlp;
-use super::norm::Norm;
+use super::norm::{Norm, NormPlace};
 use super::projections::{Projected, Projections};
 use super::rotations::Rotations;
-use crate::functions;
+use crate::functions::{self, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use spec::{ModelFamily, NormPlacement, RunConfig, Transformer, TransformersVersion};
+use spec::{ModelFamily, NormPlacement, RunConfig, TorchKernels, Transformer, TransformersVersion};
 
 pub(super) struct Decoder {
     /// [V, C]
@@ -71,6 +71,8 @@ struct Attention {
     /// Whether the layer rotates queries and keys.
     rotates: bool,
     attending: Attending,
+    /// With liger-kernel, whether queries and keys to be rotated do not lie in memory as [B, T, heads, D].
+    copies_rotated: Option<[bool; 2]>,
     /// Whether the output has dropout (StarCoder2).
     has_output_dropout: bool,
 }
@@ -96,7 +98,7 @@ impl Decoder {
         let layer =
             |index: usize| Rc::new(DecoderLayer::new(maker(&format!("blocks.{index}")), model, class, index));
         let layers = (0..model.layers).map(layer).collect();
-        let norm = Norm::new(maker("head"), class.norm(), model.d_model);
+        let norm = Norm::new(maker("head"), class.norm(maker("head"), NormPlace::Head), model.d_model);
         Decoder {
             embedding,
             scale,
@@ -166,7 +168,7 @@ impl Body for Decoder {
 
 impl DecoderLayer {
     fn new(maker: Maker<'_>, model: &Transformer, class: Class, index: usize) -> DecoderLayer {
-        let norm = || Norm::new(maker, class.norm(), model.d_model);
+        let norm = || Norm::new(maker, class.norm(maker, NormPlace::Residual), model.d_model);
         let is_sandwiched = model.norm_placement == NormPlacement::Sandwich;
         DecoderLayer {
             attention: Attention::new(maker, model, class, index),
@@ -179,7 +181,12 @@ impl DecoderLayer {
     }
 
     fn parameters(&self) -> impl Iterator<Item = Tensor> {
-        let norms = self.norms.iter().chain(self.result_norms.iter().flatten()).flat_map(Norm::parameters);
+        let norms = self
+            .norms
+            .iter()
+            .zip(&self.result_norms)
+            .flat_map(|(norm, result)| [Some(norm), result.as_ref()]);
+        let norms = norms.flatten().flat_map(Norm::parameters);
         self.attention.projections.parameters().chain(self.mlp.parameters()).chain(norms)
     }
 
@@ -233,12 +240,22 @@ impl Layer for DecoderLayer {
 
 impl Attention {
     fn new(maker: Maker<'_>, model: &Transformer, class: Class, index: usize) -> Attention {
+        let uses_liger = maker.options().kernels == TorchKernels::Liger;
+        let copies_rotated = uses_liger.then_some(match class {
+            // Parts of stacked rows.
+            Class::Phi3 => [true; 2],
+            // `LigerRMSNorm` is contiguous.
+            Class::Gemma if model.qk_norm => [model.heads > 1, model.kv_heads > 1],
+            _ => [false; 2],
+        });
+        // Phi-3 concatenates the rotated channels and the others.
+        let by_head = class == Class::Phi3 && !uses_liger;
         Attention {
             projections: Projections::new(maker, model, class),
             class,
             rotates: model.rotation_of(index).is_some(),
-            // Phi-3 concatenates the rotated channels and the others.
-            attending: Attending::new(maker.config(), model, index).with_layout_by_head(class == Class::Phi3),
+            attending: Attending::new(maker.config(), model, index).with_layout_by_head(by_head),
+            copies_rotated,
             has_output_dropout: class == Class::Starcoder2 && model.dropout.residual > 0.0,
         }
     }
@@ -255,15 +272,24 @@ impl Attention {
         let heads = self.attending.heads(x.shape());
         let mask = arguments.mask.as_ref();
         let is_cached = cache.is_some();
-        let layouts = [0, 1, 2].map(|part| {
-            let projection = Projection { part, is_rotated: self.rotates && part < 2 };
+        let layout = |part: usize, is_rotated: bool| {
+            let projection = Projection { part, is_rotated };
             self.attending.layout(torch, projection, heads, [is_cached, mask.is_some()], x.dtype())
+        };
+        let layouts = [0, 1, 2].map(|part| match self.copies_rotated {
+            Some([true, _] | [_, true]) if part < 2 && self.class == Class::Gemma => Layout::Heads,
+            Some(_) if self.rotates && part < 2 => Layout::Tokens,
+            _ => layout(part, self.rotates && part < 2),
         });
         let Projected { parts: [q, k, v], _stacked } =
             self.projections.forward(torch, x, heads, layouts, trains);
-        let [q, k] = match self.rotates {
-            false => [q, k],
-            true => self.class.rotate(torch, [q, k], arguments.tables()),
+        let [q, k] = match (self.rotates, self.copies_rotated) {
+            (false, _) => [q, k],
+            (true, None) => self.class.rotate(torch, [q, k], arguments.tables()),
+            (true, Some(copies)) => {
+                let gradients = [0, 1].map(|part| layout(part, false));
+                functions::liger_rotate(torch, [q, k], arguments.tables(), copies, gradients)
+            }
         };
         let qkv = self.attending.cached(torch, [q, k, v], cache);
         let (mut y, weights) = self.attending.forward(torch, &qkv, mask, is_cached, trains);

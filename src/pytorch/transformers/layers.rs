@@ -6,7 +6,7 @@ use crate::functions::{self, FourBitWeight};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Activation;
-use spec::{ModelFamily, RunConfig};
+use spec::{ModelFamily, RunConfig, TorchOptions};
 
 /// `nn.Linear`, a family's class in its place or bitsandbytes' `Linear4bit`, or PEFT's `lora.Linear` or `lora.Linear4bit`
 /// around it.
@@ -103,6 +103,10 @@ impl<'a> Maker<'a> {
 
     pub(super) fn config(self) -> &'a RunConfig {
         self.config
+    }
+
+    pub(super) fn options(self) -> TorchOptions {
+        self.torch.options
     }
 
     /// The weight of a module.

@@ -8,7 +8,7 @@ use crate::functions;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use ops::Activation;
-use spec::{MlpActivation, Transformer};
+use spec::{MlpActivation, TorchKernels, Transformer};
 
 pub(super) struct Mlp {
     /// The layers from C to F channels.
@@ -73,10 +73,18 @@ impl Mlp {
     /// x [B, T, C]
     pub(super) fn forward(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
         let activation = |x: Tensor| activation(torch, x, self.activation);
+        let uses_liger = torch.options.kernels == TorchKernels::Liger;
         // The variable `gate` of Phi-3 lives until the function returns.
         let (hidden, _gate) = match &self.inputs {
             InputLayers::Gate(linear) => {
                 let [gate, up] = &**linear;
+                if uses_liger {
+                    let hidden = {
+                        let factors = [gate, up].map(|linear| linear.forward(torch, x, trains));
+                        functions::liger_gated(torch, factors.each_ref(), false)
+                    };
+                    return self.down.forward(torch, &hidden, trains);
+                }
                 let gate = activation(gate.forward(torch, x, trains));
                 let up = up.forward(torch, x, trains);
                 (functions::mul(torch, &gate, &up), None)
@@ -85,6 +93,10 @@ impl Mlp {
                 let stacked = linear.forward(torch, x, trains);
                 let parts = functions::split(torch, &stacked, 2);
                 drop(stacked);
+                if uses_liger {
+                    let hidden = functions::liger_gated(torch, [&parts[0], &parts[1]], true);
+                    return self.down.forward(torch, &hidden, trains);
+                }
                 let gate = activation(parts[0].clone());
                 (functions::mul(torch, &parts[1], &gate), Some(parts[0].clone()))
             }

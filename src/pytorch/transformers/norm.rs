@@ -16,6 +16,19 @@ pub(super) enum NormClass {
     Olmo2,
     /// `GemmaRMSNorm`
     Gemma,
+    /// `LigerRMSNorm`
+    Liger { in_place: bool },
+}
+
+/// The place of a norm in a model.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum NormPlace {
+    /// Before or after a sub-layer.
+    Residual,
+    /// Before the head.
+    Head,
+    /// Of queries and keys.
+    Heads,
 }
 
 pub(super) struct Norm {
@@ -40,8 +53,20 @@ impl Norm {
 
     /// x [.., C]
     pub(super) fn forward(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        self.of_layout(torch, x, false)
+    }
+
+    /// The norm of the rows of x [B, heads, T, C], which lies in memory as [B, T, heads, C].
+    pub(super) fn by_head(&self, torch: &Torch, x: &Tensor) -> Tensor {
+        self.of_layout(torch, x, x.shape().dims()[1] > 1)
+    }
+
+    fn of_layout(&self, torch: &Torch, x: &Tensor, is_transposed: bool) -> Tensor {
         let weight = &self.weight.weight;
         match (self.class, &self.bias) {
+            (NormClass::Liger { in_place }, _) => {
+                functions::liger_rms_norm(torch, x, weight, in_place, is_transposed)
+            }
             (_, Some(bias)) => functions::layer_norm(torch, x, weight, &bias.weight),
             (NormClass::Gemma, None) => gemma_rms_norm(torch, x, weight),
             (NormClass::Olmo2, None) => olmo2_rms_norm(torch, x, weight),

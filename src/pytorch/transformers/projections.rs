@@ -2,7 +2,7 @@
 
 use super::class::Class;
 use super::layers::{Linear, Maker};
-use super::norm::Norm;
+use super::norm::{Norm, NormPlace};
 use crate::functions::{self, Heads, Layout};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -46,7 +46,9 @@ impl Projections {
         let parts = [("attention.q", queries), ("attention.k", keys), ("attention.v", keys)];
         let linear = Box::new(parts.map(|(path, width)| maker.linear(path, channels, width, model.qkv_bias)));
         let out = out();
-        let norms = |widths: [usize; 2]| widths.map(|width| Norm::new(maker, class.norm(), width));
+        let norms = |widths: [usize; 2]| {
+            widths.map(|width| Norm::new(maker, class.norm(maker, NormPlace::Heads), width))
+        };
         let inputs = match class {
             Class::Olmo2 => QkvLayers::Normed(linear, norms([queries, keys])),
             Class::Gemma if model.qk_norm => QkvLayers::NormedByHead(linear, norms([model.head_dim; 2])),
@@ -107,8 +109,8 @@ impl Projections {
             QkvLayers::NormedByHead(linear, [q_norm, k_norm]) => {
                 let project = |part: usize| by_head(part, &linear[part].forward(torch, x, trains));
                 let [mut q, mut k, v] = each.map(project);
-                q = q_norm.forward(torch, &q);
-                k = k_norm.forward(torch, &k);
+                q = q_norm.by_head(torch, &q);
+                k = k_norm.by_head(torch, &k);
                 Projected { parts: [q, k, v], _stacked: None }
             }
             QkvLayers::Stacked(linear) => {

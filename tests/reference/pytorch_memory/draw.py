@@ -5,6 +5,7 @@
     python3 draw.py --trainer SEED COUNT > trainer-drawn.toml
     python3 draw.py --bitsandbytes SEED COUNT > bitsandbytes-drawn.toml
     python3 draw.py --families SEED COUNT > families-drawn.toml
+    python3 draw.py --kernels SEED COUNT > kernels-drawn.toml
 
 Equal arguments give equal programs.
 """
@@ -312,6 +313,30 @@ class FamiliesDraw(LibraryDraw):
         return settings, strategy
 
 
+class KernelsDraw(FamiliesDraw):
+    """One program with liger-kernel's layers, of a family that it has."""
+
+    FAMILIES = ["llama", "llama", "qwen2", "qwen3", "mistral", "olmo2", "olmo3", "phi3", "gemma2", "gemma3_text"]
+
+    def model(self):
+        model = super().model()
+        if "gemma" not in model["family"]:
+            model["activation"] = "swiglu"
+        return model
+
+    def llama(self, model):
+        return {}
+
+    def qwen2(self, model):
+        return {"qkv_bias": True}
+
+    def qwen3(self, model):
+        return {"qk_norm": True}
+
+    def loss(self):
+        return {"loss_chunks": 8} if self.chance(0.6) else super().loss()
+
+
 class TrainerDraw(LibraryDraw):
     """One program with the library's Trainer."""
 
@@ -383,8 +408,14 @@ class BitsandbytesDraw(TrainerDraw):
         return settings, strategy
 
 
-DIALECTS = {"bitsandbytes": "trainer", "families": "transformers"}
-PROGRAMS = {"--transformers": LibraryDraw, "--trainer": TrainerDraw, "--bitsandbytes": BitsandbytesDraw, "--families": FamiliesDraw}
+DIALECTS = {"bitsandbytes": "trainer", "families": "transformers", "kernels": "transformers"}
+PROGRAMS = {
+    "--transformers": LibraryDraw,
+    "--trainer": TrainerDraw,
+    "--bitsandbytes": BitsandbytesDraw,
+    "--families": FamiliesDraw,
+    "--kernels": KernelsDraw,
+}
 
 
 def toml(value):
@@ -401,6 +432,7 @@ def main():
     print(BASE.format(arguments=" ".join(arguments), name=f"{program}-drawn" if program else "drawn"), end="")
     if program:
         print(LIBRARY.format(program=DIALECTS.get(program, program)), end="")
+        print("torch_kernels = \"liger\"\n" * (program == "kernels"), end="")
     for number in range(1, count + 1):
         settings, strategy = draw(f"{seed}/{number}").program()
         print(f"\n[strategies.drawn-{number}]")

@@ -38,12 +38,12 @@ OLD_VERSION = "2.6"
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = [
     "gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "transformers-families", "transformers-masks",
-    "transformers-parallel", "transformers-liger", "trainer",
+    "transformers-parallel", "transformers-liger", "transformers-kernels", "trainer", "trainer-kernels",
 ]  # fmt: skip
 SAMPLED = [experiment for experiment in EXPERIMENTS if experiment != "large"]
-DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn"]
+DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn", "kernels-drawn"]
 # Begin the names of experiments with the transformers library.
-LIBRARY = ("transformers", "trainer", "bitsandbytes", "families")
+LIBRARY = ("transformers", "trainer", "bitsandbytes", "families", "kernels")
 
 # Keys of [plan] that change the script.
 OPTIONS = {
@@ -55,7 +55,10 @@ OPTIONS = {
 }
 
 # Experiments whose strategies run on the A100 and one other card.
-FEW_CARDS = ["transformers-families", "transformers-masks", "transformers-parallel", "transformers-liger"]
+FEW_CARDS = [
+    "transformers-families", "transformers-masks", "transformers-parallel", "transformers-liger",
+    "transformers-kernels", "trainer-kernels",
+]  # fmt: skip
 
 # Further programs with "foreach" and "for-loop". All that call `torch.utils.checkpoint` are recorded with "reentrant", too.
 UNFUSED = [
@@ -77,6 +80,8 @@ MASKED = [
     "transformers-families/starcoder2-fp32", "transformers-parallel/neox-eager", "transformers-parallel/phi-groups",
     "trainer/fp32", "trainer/bf16", "trainer/every-bf16", "trainer/accumulate",
     "trainer/evaluation-bf16", "trainer/eager-bf16", "trainer/window-bf16", "transformers-liger/bf16-block", "trainer/liger",
+    "transformers-kernels/bf16", "transformers-kernels/qwen-3", "transformers-kernels/phi-3", "transformers-kernels/gemma-3",
+    "trainer-kernels/bf16-block",
 ]  # fmt: skip
 
 # Small programs whose whole sequence is stored, to show the first difference.

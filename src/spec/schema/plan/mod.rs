@@ -19,6 +19,7 @@ pub(crate) const PLAN_KEYS: &[&str] = &[
     "torch_version",
     "transformers_version",
     "torch_program",
+    "torch_kernels",
     "torch_optimizer",
     "torch_checkpoint",
     "torch_attention_mask",
@@ -38,6 +39,9 @@ const ACCELERATE_VERSION: &str = "1.15";
 
 /// The version of PEFT whose adapters are predicted.
 const PEFT_VERSION: &str = "0.21";
+
+/// The version of liger-kernel whose layers and loss are predicted.
+const LIGER_VERSION: &str = "0.8";
 
 /// The version of bitsandbytes whose optimizers and weights in four bits are predicted.
 pub const BITSANDBYTES_VERSION: &str = "0.50";
@@ -96,6 +100,18 @@ impl TorchProgram {
 }
 
 keywords! {
+    /// Whose kernels compute norms, rotations and gates of the library's model.
+    #[derive(Default)]
+    pub enum TorchKernels {
+        /// PyTorch's, called by the library's own classes.
+        #[default]
+        Torch = "torch",
+        /// liger-kernel's, which `use_liger_kernel=True` switches on.
+        Liger = "liger",
+    }
+}
+
+keywords! {
     /// How an optimizer of `torch.optim` runs a step.
     #[derive(Default)]
     pub enum TorchOptimizer {
@@ -126,6 +142,7 @@ keywords! {
 pub struct TorchOptions {
     pub program: TorchProgram,
     pub transformers: TransformersVersion,
+    pub kernels: TorchKernels,
     pub optimizer: TorchOptimizer,
     pub checkpoint: TorchCheckpoint,
     /// Whether batches have an attention mask that hides padding.
@@ -174,6 +191,7 @@ impl PlanKeys {
         let torch_version = keys.optional("torch_version", keyword());
         let transformers = keys.optional("transformers_version", keyword());
         let program = keys.optional("torch_program", keyword());
+        let kernels = keys.optional("torch_kernels", keyword());
         let optimizer = keys.optional("torch_optimizer", keyword());
         let checkpoint = keys.optional("torch_checkpoint", keyword());
         let attention_mask = keys.optional("torch_attention_mask", Boolean);
@@ -188,6 +206,7 @@ impl PlanKeys {
             torch_options: TorchOptions {
                 program: program?.unwrap_or_default(),
                 transformers: transformers?.unwrap_or_default(),
+                kernels: kernels?.unwrap_or_default(),
                 optimizer: optimizer?.unwrap_or_default(),
                 checkpoint: checkpoint?.unwrap_or_default(),
                 attention_mask: attention_mask?.unwrap_or_default(),
@@ -201,18 +220,20 @@ impl PlanKeys {
     /// `[plan]` as TOML.
     pub fn to_toml(&self) -> String {
         let PlanKeys { framework, torch_version, torch_options, alloc_conf } = self;
-        let TorchOptions { program, transformers, optimizer, checkpoint, attention_mask } = torch_options;
+        let TorchOptions { program, transformers, kernels, optimizer, checkpoint, attention_mask } =
+            torch_options;
         let alloc_conf = match *alloc_conf == AllocConf::default() {
             true => String::new(),
             false => format!("alloc_conf = \"{alloc_conf}\"\n"),
         };
         format!(
             "\n[plan]\nas = \"{}\"\ntorch_version = \"{}\"\ntransformers_version = \"{}\"\ntorch_program = \
-             \"{}\"\ntorch_optimizer = \"{}\"\ntorch_checkpoint = \"{}\"\ntorch_attention_mask = {attention_mask}\n{alloc_conf}",
+             \"{}\"\ntorch_kernels = \"{}\"\ntorch_optimizer = \"{}\"\ntorch_checkpoint = \"{}\"\ntorch_attention_mask = {attention_mask}\n{alloc_conf}",
             framework.keyword(),
             torch_version.keyword(),
             transformers.keyword(),
             program.keyword(),
+            kernels.keyword(),
             optimizer.keyword(),
             checkpoint.keyword()
         )
@@ -229,6 +250,8 @@ impl PlanKeys {
                 Some(format!("Trainer of transformers {transformers} and Accelerate {ACCELERATE_VERSION}"))
             }
         };
+        let uses_liger = self.torch_options.kernels == TorchKernels::Liger;
+        let liger = uses_liger.then(|| format!("liger-kernel {LIGER_VERSION}"));
         let peft = run.is_some_and(|run| run.strategy.lora.is_some()).then(|| format!("PEFT {PEFT_VERSION}"));
         let bitsandbytes = run
             .is_some_and(RunConfig::uses_bitsandbytes)
@@ -242,10 +265,11 @@ impl PlanKeys {
         let checkpoint = reentrant.then(|| "reentrant checkpoints".to_owned());
         let mask = self.torch_options.attention_mask.then(|| "attention masks".to_owned());
         let settings = (self.alloc_conf != AllocConf::default()).then(|| self.alloc_conf.to_string());
-        let differences: Vec<String> = [library, peft, bitsandbytes, optimizer, checkpoint, mask, settings]
-            .into_iter()
-            .flatten()
-            .collect();
+        let differences: Vec<String> =
+            [library, liger, peft, bitsandbytes, optimizer, checkpoint, mask, settings]
+                .into_iter()
+                .flatten()
+                .collect();
         let version = self.torch_version.keyword();
         match differences.is_empty() {
             true => format!("PyTorch {version}"),
@@ -263,6 +287,8 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update.";
     let program = "The classes of the model in the prediction of PyTorch's memory: plain `torch.nn` modules, or the model's class in transformers, called by a plain training loop or by the library's `Trainer`.";
     let programs = keyword::<TorchProgram>();
+    let kernels = "Whose kernels compute norms, rotations and gates in the prediction of PyTorch's memory with the library's model: PyTorch's, or those that `use_liger_kernel=True` switches on. `loss_chunks` adds Liger's loss.";
+    let kernel_names = keyword::<TorchKernels>();
     let (frameworks, versions) = (keyword::<Framework>(), keyword::<TorchVersion>());
     let libraries = keyword::<TransformersVersion>();
     let (optimizers, checkpoints) = (keyword::<TorchOptimizer>(), keyword::<TorchCheckpoint>());
@@ -273,6 +299,7 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
         DeclaredKey::new("torch_version", version, Accepts::parsed(&versions), Some("`\"2.15\"`")),
         DeclaredKey::new("transformers_version", library, Accepts::parsed(&libraries), Some("`\"5.24\"`")),
         DeclaredKey::new("torch_program", program, Accepts::parsed(&programs), Some("`\"modules\"`")),
+        DeclaredKey::new("torch_kernels", kernels, Accepts::parsed(&kernel_names), Some("`\"torch\"`")),
         DeclaredKey::new("torch_optimizer", optimizer, Accepts::parsed(&optimizers), Some("`\"fused\"`")),
         DeclaredKey::new(
             "torch_checkpoint",
