@@ -142,7 +142,7 @@ fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     Ok(())
 }
 
-/// Checks that offloaded activations are the inputs of checkpointed blocks.
+/// Checks that `save_on_cpu` can offload the activations.
 fn offloaded_activations(config: &RunConfig, options: TorchOptions) -> Covered {
     let strategy = &config.strategy;
     match strategy.offload.activations {
@@ -154,17 +154,15 @@ fn offloaded_activations(config: &RunConfig, options: TorchOptions) -> Covered {
             );
         }
     }
-    if options.program.is_of_library() || strategy.recompute != Recompute::Block {
-        return not_covered(
-            "offloaded activations other than the inputs of checkpointed blocks: use recompute = \"block\" with \
-             torch_program = \"modules\"",
-        );
+    if options.program.is_of_library() {
+        return not_covered("offloaded activations of the library's models: use torch_program = \"modules\"");
     }
-    if options.checkpoint == TorchCheckpoint::Reentrant {
+    let has_checkpoints = strategy.recompute != Recompute::None || strategy.loss_chunks > 1;
+    if options.checkpoint == TorchCheckpoint::Reentrant && has_checkpoints {
         return not_covered("offloaded activations with reentrant checkpoints");
     }
-    if strategy.evaluation_pass == EvaluationPass::Grad {
-        return not_covered("offloaded activations with evaluation_pass = \"grad\"");
+    if strategy.evaluation_pass == EvaluationPass::Grad && strategy.recompute == Recompute::Block {
+        return not_covered("offloaded activations of checkpointed blocks with evaluation_pass = \"grad\"");
     }
     Ok(())
 }
@@ -212,6 +210,12 @@ fn simulated_passes(config: &RunConfig) -> usize {
         evaluations.saturating_mul(evaluated_batches(config, evaluation)).saturating_mul(of_evaluation);
     let trained = steps.unwrap_or(0).saturating_mul(micro_batches);
     if differ { trained.saturating_add(evaluated) } else { 0 }
+}
+
+/// Whether the whole forward pass is under `save_on_cpu`. With checkpointed blocks, their calls are.
+pub(crate) fn saves_forward_on_cpu(config: &RunConfig) -> bool {
+    let strategy = &config.strategy;
+    strategy.offload.activations != ActivationOffload::Nothing && strategy.recompute != Recompute::Block
 }
 
 /// Whether samples have several documents: attention then has a mask for each sample.

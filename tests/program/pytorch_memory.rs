@@ -195,7 +195,7 @@ struct Run {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), Run> {
-    let plain = ["gpt", "llama", "large", "drawn", "padded"];
+    let plain = ["gpt", "llama", "large", "drawn", "padded", "offload", "offload-drawn"];
     let of_library = [
         "transformers",
         "transformers-gpt",

@@ -133,14 +133,18 @@ impl Script<'_> {
         python_bool(self.options.checkpoint == TorchCheckpoint::Reentrant)
     }
 
+    pub(super) fn save_on_cpu(&self) -> String {
+        let pinned = python_bool(self.config.strategy.offload.pinned);
+        format!("torch.autograd.graph.save_on_cpu(pin_memory={pinned})")
+    }
+
     fn blocks(&mut self, buffers: &str) {
         let strategy = &self.config.strategy;
         match strategy.recompute {
             // Arguments would be offloaded, too.
             Recompute::Block if strategy.offload.activations != ActivationOffload::Nothing => {
-                let pinned = python_bool(strategy.offload.pinned);
                 self.lines(&[
-                    &format!("        with torch.autograd.graph.save_on_cpu(pin_memory={pinned}):"),
+                    &format!("        with {}:", self.save_on_cpu()),
                     "            for block in self.blocks:",
                     &format!(
                         "                x = checkpoint_in_training(self, lambda x, block=block: block(x{buffers}), x)"

@@ -279,12 +279,13 @@ impl Script<'_> {
         let count = if coverage::counts_targets(self.config, self.options) { ", count" } else { "" };
         let call = format!("return self.model(tokens, targets{starts}{count})");
         self.lines(&["", &format!("    def loss(self, tokens, targets{starts}{count}):")]);
-        match autocast {
-            None => self.line(&format!("        {call}")),
-            Some(dtype) => self.lines(&[
-                &format!("        with torch.autocast(self.device, dtype={dtype}):"),
-                &format!("            {call}"),
-            ]),
+        let offloads = coverage::saves_forward_on_cpu(self.config).then(|| self.save_on_cpu());
+        let autocast = autocast.map(|dtype| format!("torch.autocast(self.device, dtype={dtype})"));
+        let contexts: Vec<String> = offloads.into_iter().chain(autocast).collect();
+        match contexts.is_empty() {
+            true => self.line(&format!("        {call}")),
+            false => self
+                .lines(&[&format!("        with {}:", contexts.join(", ")), &format!("            {call}")]),
         }
     }
 

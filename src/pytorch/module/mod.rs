@@ -29,6 +29,25 @@ enum Value {
     Parts(Vec<Tensor>),
 }
 
+/// The calls under `save_on_cpu`: whether its copies are in pinned memory. `None`: not under it.
+#[derive(Clone, Copy)]
+struct Offloads {
+    forward: Option<bool>,
+    /// Checkpointed blocks, whose inputs alone are saved.
+    blocks: Option<bool>,
+}
+
+impl Offloads {
+    fn of(config: &RunConfig) -> Offloads {
+        let offload = config.strategy.offload;
+        let pinned = (offload.activations != ActivationOffload::Nothing).then_some(offload.pinned);
+        match coverage::saves_forward_on_cpu(config) {
+            true => Offloads { forward: pinned, blocks: None },
+            false => Offloads { forward: None, blocks: pinned },
+        }
+    }
+}
+
 /// The values in use.
 struct Values {
     /// By index in the graph.
@@ -70,6 +89,8 @@ pub(crate) struct Module {
     rotations: Vec<(Frequencies, [Tensor; 2])>,
     /// Masks bool[T, T] of attention: of the full context, and of the window.
     masks: [Option<Tensor>; 2],
+    /// Of parameters.
+    dtype: DType,
     /// Whether attention is written out, here or in PyTorch.
     is_written_out: bool,
     calls: Rc<Vec<Call>>,
@@ -81,8 +102,8 @@ pub(crate) struct Module {
     loss_chunks: usize,
     /// The kinds of operations whose results checkpointed blocks keep.
     keeps: KeywordSet<OpKind>,
-    /// Whether the inputs of checkpointed blocks are in host memory between forward and backward.
-    offloads: bool,
+    /// What is under `save_on_cpu`: the calls of blocks, or the whole forward pass.
+    offloads: Offloads,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
 }
@@ -126,6 +147,7 @@ impl Module {
             order,
             rotations,
             masks,
+            dtype,
             is_written_out: config.strategy.attention == Attention::Materialized || is_unfused,
             calls,
             last_uses,
@@ -136,18 +158,22 @@ impl Module {
                 Recompute::Save(kinds) => kinds,
                 _ => [].into_iter().collect(),
             },
-            offloads: config.strategy.offload.activations != ActivationOffload::Nothing,
+            offloads: Offloads::of(config),
             returns_logits: coverage::returns_logits(config),
         }))
     }
 
     fn run_calls(self: &Rc<Module>, torch: &Torch, calls: &[Call], values: &mut Values, trains: bool) {
+        // The caller's variable holds the input of `checkpoint_sequential` until it returns.
+        let mut sequential_input = None;
         for call in calls {
             if call.segment && !trains {
                 self.run_calls(torch, &call.calls, values, trains);
                 continue;
             }
             let input = values.by_index[call.input].clone();
+            sequential_input =
+                input.clone().filter(|_| call.segment).map(|first| sequential_input.unwrap_or(first));
             if call.checkpointed && trains {
                 values.by_index[call.input] = None;
                 let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
@@ -155,11 +181,8 @@ impl Module {
                 let mask = values.mask.clone().filter(|_| self.attends(call));
                 let closure = mask.clone().filter(|_| call.segment).into_iter().collect();
                 let function = self.recomputed(call, mask);
-                let y = checkpoint(
-                    torch,
-                    Checkpointed { function, closure, keeps: self.keeps, offloads: self.offloads },
-                    x,
-                );
+                let called = Checkpointed { function, closure, keeps: self.keeps };
+                let y = torch.with_save_on_cpu(self.offloads.blocks, || checkpoint(torch, called, x));
                 values.by_index[call.output] = Some(Value::One(y));
             } else {
                 self.run(torch, call, values, trains);
@@ -298,7 +321,9 @@ impl Network for Module {
         });
         values.by_index[self.tokens] = Some(Value::One(tokens.clone()));
         values.by_index[self.targets] = Some(Value::One(targets.clone()));
-        self.run_calls(torch, &self.calls, &mut values, trains);
+        torch.with_save_on_cpu(self.offloads.forward, || {
+            self.run_calls(torch, &self.calls, &mut values, trains);
+        });
         (values.one(self.graph.nodes.last().expect("a loss").outputs[0]), values.logits)
     }
 }

@@ -37,11 +37,11 @@ OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = [
-    "gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "transformers-families", "transformers-masks",
+    "gpt", "llama", "large", "padded", "offload", "transformers", "transformers-gpt", "transformers-families", "transformers-masks",
     "transformers-parallel", "transformers-liger", "trainer",
 ]  # fmt: skip
 SAMPLED = [experiment for experiment in EXPERIMENTS if experiment != "large"]
-DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn"]
+DRAWN = ["drawn", "offload-drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn"]
 # Begin the names of experiments with the transformers library.
 LIBRARY = ("transformers", "trainer", "bitsandbytes", "families")
 
