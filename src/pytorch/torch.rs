@@ -159,6 +159,11 @@ impl Torch {
         Tensor::new(self.storage(shape.elements() as u64 * dtype.bytes()), shape, dtype)
     }
 
+    /// A tensor in host memory.
+    pub(crate) fn on_host(&self, shape: Shape, dtype: DType) -> Tensor {
+        Tensor::new(Rc::new(Storage::new(0, self.purpose(), &self.sequence, false)), shape, dtype)
+    }
+
     pub(crate) fn empty(&self, dims: &[usize], dtype: DType) -> Tensor {
         self.tensor(Shape::new(dims), dtype)
     }

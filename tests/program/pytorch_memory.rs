@@ -74,6 +74,7 @@ impl Vector {
             "fused" => default,
             "foreach" => TorchOptions { optimizer: TorchOptimizer::Foreach, ..default },
             "for-loop" => TorchOptions { optimizer: TorchOptimizer::ForLoop, ..default },
+            "torchao" => TorchOptions { optimizer: TorchOptimizer::Torchao, ..default },
             "reentrant" => TorchOptions { checkpoint: TorchCheckpoint::Reentrant, ..default },
             "masked" => TorchOptions { attention_mask: true, ..default },
             other => panic!("unknown options {other}"),

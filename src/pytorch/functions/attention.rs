@@ -139,11 +139,18 @@ pub(crate) fn scaled_dot_product_attention(
     let repadded = (bias.is_some() && torch.saves_on_cpu().is_some())
         .then(|| scores.with_last(padded(heads.sequence)))
         .filter(|shape| *shape != scores);
+    if repadded.is_some() && !torch.rules.efficient_groups {
+        torch.refuse(NotCovered(format!(
+            "offloaded activations with a mask of {} columns: backward of PyTorch {} fails unless they are a multiple of 8",
+            heads.sequence,
+            torch.rules.version.keyword()
+        )));
+    }
     let node = torch.node(&[&q, &k, &v], &[], move |torch, _| match kernel {
         Kernel::Flash => flash_backward(torch, Heads { by_head, ..heads }, dtype),
         Kernel::Efficient => {
             let _padded = repadded.map(|shape| torch.tensor(shape, dtype));
-            efficient_backward(torch, heads, dtype)
+            efficient_backward(torch, heads, dtype, has_dropout)
         }
     });
     let [of_queries, of_keys] = [heads.queries, heads.keys].map(|count| heads.strides(count));
@@ -326,7 +333,7 @@ fn efficient_forward(
     (output, saved)
 }
 
-fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> Vec<Gradient> {
     let gradients = empty_gradients(torch, heads, dtype);
     let _expanded = expanded_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence);
@@ -341,20 +348,21 @@ fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient
     };
     // Before Volta, no kernel for fp32 divides the keys.
     if dtype.is_half() || torch.card.capability >= (7, 0) {
-        torch.scratch(efficient_workspace(torch, heads, dtype));
+        torch.scratch(efficient_workspace(torch, heads, dtype, has_dropout));
     }
     gradients
 }
 
 /// The workspace of memory-efficient attention's backward: for each tile of query gradients a counter and its sum; in
 /// some kernels, also the sums of the gradients of keys and values.
-fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType) -> u64 {
+fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> u64 {
     let has_large_shared_memory = matches!(torch.card.capability, (8..=10, 0));
     let (rows, columns, sums_all) = match (dtype.is_half(), heads.head) {
         (_, ..=64) => (64, 64, false),
         (false, _) => (if has_large_shared_memory { 128 } else { 64 }, 64, false),
         (true, 129..) => (128, 64, true),
-        (true, 97..) if matches!(torch.card.capability, (8, 6 | 9)) => (64, 64, true),
+        (true, ..=96) if matches!(torch.card.capability, (8, 6 | 9)) && !has_dropout => (128, 64, false),
+        (true, _) if matches!(torch.card.capability, (8, 6 | 9)) => (64, 64, true),
         (true, _) if torch.card.capability == (7, 5) => (128, 64, false),
         (true, _) => (if has_large_shared_memory { 128 } else { 64 }, 128, false),
     };

@@ -27,7 +27,10 @@ impl Module {
         let tensor = match &node.op {
             Op::Embedding(embedding) => {
                 let [table] = self.parameter(node, 1) else { unreachable!("a table is one tensor") };
-                let mut x = functions::embedding(torch, table, &values.one(node.inputs[0]));
+                let mut x = {
+                    let _moved = self.moved(torch, [node.inputs[1]].into_iter());
+                    functions::embedding(torch, table, &values.one(node.inputs[0]))
+                };
                 if embedding.scale != 1.0 {
                     x = functions::scale(torch, &x);
                 }
@@ -39,6 +42,7 @@ impl Module {
                             // `torch.arange(CONTEXT) - starts`
                             positions = torch.tensor(self.batch_shape(), DType::I64);
                         }
+                        let _moved = self.moved(torch, [node.inputs[2]].into_iter());
                         functions::embedding(torch, table, &positions)
                     };
                     x = functions::add(torch, &x, &positions);

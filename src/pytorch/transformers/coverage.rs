@@ -88,7 +88,7 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
         }
     }
     if let Some(lora) = &strategy.lora {
-        adapters(config, library.family, lora).or_else(not_covered)?;
+        adapters(config, options, library.family, lora).or_else(not_covered)?;
     }
     let is_whole = |layer: &str| {
         let blocks = layer.strip_prefix("blocks.").map(|block| block.parse::<usize>().is_ok());
@@ -143,7 +143,12 @@ pub(crate) fn liger_mlp(family: ModelFamily) -> Option<&'static str> {
 }
 
 /// Checks that PEFT has the adapters of a run.
-fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), String> {
+fn adapters(
+    config: &RunConfig,
+    options: TorchOptions,
+    family: ModelFamily,
+    lora: &Lora,
+) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if lora.base == LoraBase::Int8 {
@@ -161,7 +166,7 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
         );
     }
     if lora.base == LoraBase::Nf4 {
-        return check_four_bit(config);
+        return check_four_bit(config, options);
     }
     let is_of_one_dtype = lora.tables.is_none_or(|tables| dtype_of(tables.dtype()) == dtype(config))
         && (lora.tables.is_some() || dtype_of(strategy.params.dtype()) == dtype(config));
@@ -175,7 +180,7 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
     if dtype(config) == DType::F32 && strategy.params != StorageDtype::Fp32 {
         return not_covered("an fp32 base with 16-bit params");
     }
-    trained_dtypes(config)
+    trained_dtypes(config, options)
 }
 
 /// Checks the layers that are trained beside adapters.
@@ -199,7 +204,7 @@ fn check_saved_modules(config: &RunConfig, lora: &Lora) -> Result<(), String> {
 }
 
 /// Checks the dtypes of a model with a base in four bits, its adapters and its other layers.
-fn check_four_bit(config: &RunConfig) -> Result<(), String> {
+fn check_four_bit(config: &RunConfig, options: TorchOptions) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if adapter_dtype(config) != DType::F32 {
@@ -213,11 +218,11 @@ fn check_four_bit(config: &RunConfig) -> Result<(), String> {
             "lora.tables = \"fp32\" with 16-bit params: use params = \"fp32\" with 16-bit precision",
         );
     }
-    trained_dtypes(config)
+    trained_dtypes(config, options)
 }
 
 /// Checks the dtypes of adapters, of their gradients and states, and of the residual stream.
-fn trained_dtypes(config: &RunConfig) -> Result<(), String> {
+fn trained_dtypes(config: &RunConfig, options: TorchOptions) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if strategy.residual != strategy.params {
@@ -234,7 +239,7 @@ fn trained_dtypes(config: &RunConfig) -> Result<(), String> {
         OptimizerState::Bf16 => DType::BF16,
         OptimizerState::EightBit => return Ok(()),
     };
-    let is_of_torch = !config.has_bitsandbytes_optimizer();
+    let is_of_torch = !config.has_bitsandbytes_optimizer(options);
     if config.trains() && has_states(config) && is_of_torch && states != adapter_dtype(config) {
         return not_covered("optimizer states of another dtype than the adapters");
     }

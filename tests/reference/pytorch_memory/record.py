@@ -52,6 +52,7 @@ OPTIONS = {
     "for-loop": ["plan.torch_optimizer=for-loop"],
     "reentrant": ["plan.torch_checkpoint=reentrant"],
     "masked": ["plan.torch_attention_mask=true"],
+    "torchao": ["plan.torch_optimizer=torchao"],
 }
 
 # Experiments whose strategies run on the A100 and one other card.
@@ -155,6 +156,8 @@ def variants(version, is_newest_library):
                 yield experiment, strategy, "for-loop", "a100"
             if f"{experiment}/{strategy}" in MASKED:
                 yield experiment, strategy, "masked", "a100"
+            if experiment == "offload" and "optimizer" in keys.get("offload", {}):
+                yield from ((experiment, strategy, "torchao", card) for card in cards)
             # The library's loss has no checkpoints.
             if "recompute" in keys or "loss_chunks" in keys and not experiment.startswith(LIBRARY):
                 yield experiment, strategy, "reentrant", "a100"
