@@ -42,8 +42,36 @@ type BackwardFn = Box<dyn Fn(&Torch, &Backward<'_>) -> Vec<Gradient>>;
 enum Saved {
     Kept(Tensor),
     Recomputed(Rc<Recomputed>),
+    /// A copy in host memory, `torch.autograd.graph.save_on_cpu`.
+    OnHost(Shape, DType),
     /// A checkpointed function, which holds its tensors, and its input.
     Call(checkpoint::Function, Tensor),
+}
+
+/// How the elements of a saved tensor lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strides {
+    Contiguous,
+    /// Without gaps, in another order of the dimensions.
+    Permuted,
+    /// With gaps or repeated elements, as in a slice or an expanded tensor.
+    Sparse,
+}
+
+impl Strides {
+    pub(crate) fn permuted_if(condition: bool) -> Strides {
+        if condition { Strides::Permuted } else { Strides::Contiguous }
+    }
+
+    /// Whether a copy to host memory makes a contiguous copy first. Copies in pageable memory have the same order of
+    /// dimensions.
+    fn is_copied(self, pinned: bool) -> bool {
+        match self {
+            Strides::Contiguous => false,
+            Strides::Permuted => pinned,
+            Strides::Sparse => true,
+        }
+    }
 }
 
 /// One operation of the autograd graph.
@@ -113,12 +141,23 @@ impl Node {
         }
     }
 
-    /// Saves a tensor for backward. Within a checkpointed call, saves a placeholder.
+    /// Saves a contiguous tensor for backward.
     pub(crate) fn save(&self, torch: &Torch, tensor: &Tensor) {
+        self.save_with(torch, tensor, Strides::Contiguous);
+    }
+
+    /// Saves a tensor for backward. Within a checkpointed call, saves a placeholder.
+    pub(crate) fn save_with(&self, torch: &Torch, tensor: &Tensor, strides: Strides) {
         let frame = torch.frames.borrow().last().cloned();
-        let saved = match frame {
-            None => Saved::Kept(tensor.clone()),
-            Some(frame) => match frame.pack(torch, tensor) {
+        let saved = match (frame, torch.saves_on_cpu()) {
+            (None, None) => Saved::Kept(tensor.clone()),
+            (None, Some(pinned)) => {
+                if strides.is_copied(pinned) {
+                    torch.scratch(tensor.elements() as u64 * tensor.dtype().bytes());
+                }
+                Saved::OnHost(tensor.shape(), tensor.dtype())
+            }
+            (Some(frame), _) => match frame.pack(torch, tensor) {
                 Some(recomputed) => Saved::Recomputed(recomputed),
                 None => Saved::Kept(tensor.clone()),
             },
@@ -139,11 +178,15 @@ impl Node {
         }
     }
 
-    /// The saved tensors (`ctx.saved_tensors`). Recomputes those of which the node has placeholders.
+    /// The saved tensors (`ctx.saved_tensors`). Recomputes those of which the node has placeholders, or copies them from
+    /// host memory.
     fn unpack(&self, torch: &Torch) -> Vec<Tensor> {
         let unpack = |saved: &Saved| match saved {
             Saved::Kept(tensor) => Some(tensor.clone()),
             Saved::Recomputed(recomputed) => Some(recomputed.unpack(torch)),
+            Saved::OnHost(shape, dtype) => {
+                Some(torch.with_purpose(self.purpose, || torch.tensor(*shape, *dtype)))
+            }
             Saved::Call(..) => None,
         };
         self.saved.borrow().iter().filter_map(unpack).collect()

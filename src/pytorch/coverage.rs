@@ -3,7 +3,7 @@
 use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
+    EvaluationPass, Gradients, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
     Recompute, Release, Rounding, RunConfig, Sequential, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels,
     TorchOptions, TorchProgram, Transformer, Update,
 };
@@ -32,8 +32,9 @@ fn not_covered(reason: &str) -> Covered {
 /// Checks that the prediction covers a run on this card.
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     model(config, options.program)?;
-    dtypes(config, card)?;
-    optimizer(config, card)?;
+    dtypes(config, card, options)?;
+    optimizer(config, card, options)?;
+    torchao(config, options)?;
     let strategy = &config.strategy;
     match strategy.recompute {
         Recompute::None | Recompute::Block | Recompute::Every(_) | Recompute::Segments(_) => {}
@@ -58,7 +59,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
         transformers::check(config, options)?;
     }
     if options.program == TorchProgram::Trainer {
-        trainer::check(config)?;
+        trainer::check(config, options)?;
     }
     let updates_in_backward = config.trains() && strategy.update == Update::InBackward;
     let checkpoints_loss = strategy.loss_chunks > 1 && options.program == TorchProgram::Modules;
@@ -86,8 +87,14 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     if strategy.lora.is_some() && options.program == TorchProgram::Modules {
         return not_covered("adapters (lora): use torch_program = \"transformers\" or \"trainer\"");
     }
-    if strategy.offload.parameters {
-        return not_covered("offloaded parameters");
+    if strategy.offload.parameters && config.trains() {
+        return not_covered(
+            "offloaded parameters in training: a module that leaves the card after its forward pass takes weights along \
+             that backward needs",
+        );
+    }
+    if strategy.offload.parameters && options.program.is_of_library() {
+        return not_covered("offloaded parameters of the library's models: use torch_program = \"modules\"");
     }
     offloaded_activations(config, options)?;
     if !strategy.place.is_empty() {
@@ -132,8 +139,8 @@ fn list_of_layers(config: &RunConfig, model: &Sequential, program: TorchProgram)
     if strategy.loss_chunks > 1 {
         return not_covered("loss_chunks with layers in a list");
     }
-    if strategy.offload.activations != ActivationOffload::Nothing {
-        return not_covered("offloaded activations of layers in a list");
+    if strategy.offload.activations != ActivationOffload::Nothing || strategy.offload.parameters {
+        return not_covered("offloaded activations or parameters of layers in a list");
     }
     if model.modules().iter().any(|module| !module.layer.computes()) {
         return not_covered(
@@ -184,7 +191,7 @@ fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     Ok(())
 }
 
-/// Checks that offloaded activations are the inputs of checkpointed blocks.
+/// Checks that `save_on_cpu` can offload the activations.
 fn offloaded_activations(config: &RunConfig, options: TorchOptions) -> Covered {
     let strategy = &config.strategy;
     match strategy.offload.activations {
@@ -196,17 +203,15 @@ fn offloaded_activations(config: &RunConfig, options: TorchOptions) -> Covered {
             );
         }
     }
-    if options.program.is_of_library() || strategy.recompute != Recompute::Block {
-        return not_covered(
-            "offloaded activations other than the inputs of checkpointed blocks: use recompute = \"block\" with \
-             torch_program = \"modules\"",
-        );
+    if options.program.is_of_library() {
+        return not_covered("offloaded activations of the library's models: use torch_program = \"modules\"");
     }
-    if options.checkpoint == TorchCheckpoint::Reentrant {
+    let has_checkpoints = strategy.recompute != Recompute::None || strategy.loss_chunks > 1;
+    if options.checkpoint == TorchCheckpoint::Reentrant && has_checkpoints {
         return not_covered("offloaded activations with reentrant checkpoints");
     }
-    if strategy.evaluation_pass == EvaluationPass::Grad {
-        return not_covered("offloaded activations with evaluation_pass = \"grad\"");
+    if strategy.evaluation_pass == EvaluationPass::Grad && strategy.recompute == Recompute::Block {
+        return not_covered("offloaded activations of checkpointed blocks with evaluation_pass = \"grad\"");
     }
     Ok(())
 }
@@ -254,6 +259,12 @@ fn simulated_passes(config: &RunConfig) -> usize {
         evaluations.saturating_mul(evaluated_batches(config, evaluation)).saturating_mul(of_evaluation);
     let trained = steps.unwrap_or(0).saturating_mul(micro_batches);
     if differ { trained.saturating_add(evaluated) } else { 0 }
+}
+
+/// Whether the whole forward pass is under `save_on_cpu`. With checkpointed blocks, their calls are.
+pub(crate) fn saves_forward_on_cpu(config: &RunConfig) -> bool {
+    let strategy = &config.strategy;
+    strategy.offload.activations != ActivationOffload::Nothing && strategy.recompute != Recompute::Block
 }
 
 /// Whether samples have several documents: attention then has a mask for each sample.
@@ -304,7 +315,7 @@ pub(crate) fn accumulates_in_fp32(config: &RunConfig) -> bool {
     has_master_weights(config) && config.strategy.gradient_dtype == StorageDtype::Fp32
 }
 
-fn dtypes(config: &RunConfig, card: &Card) -> Covered {
+fn dtypes(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     let strategy = &config.strategy;
     if card.capability < (8, 0) && strategy.precision == Precision::Bf16 {
         return not_covered("bf16 before compute capability 8.0");
@@ -335,7 +346,7 @@ fn dtypes(config: &RunConfig, card: &Card) -> Covered {
     if strategy.precision.dtype() != strategy.params.dtype() {
         return not_covered("matmuls of another dtype than 16-bit parameters");
     }
-    let has_states = has_states(config) && !config.has_bitsandbytes_optimizer();
+    let has_states = has_states(config) && !config.has_bitsandbytes_optimizer(options);
     match strategy.optimizer_state {
         OptimizerState::Fp32 if config.trains() && has_states && !has_masters => {
             not_covered("optimizer_state = \"fp32\" with 16-bit parameters: torch.optim uses their dtype")
@@ -361,7 +372,7 @@ pub(crate) fn has_states(config: &RunConfig) -> bool {
     !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0)
 }
 
-fn optimizer(config: &RunConfig, card: &Card) -> Covered {
+fn optimizer(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     if !config.trains() {
         return Ok(());
     }
@@ -392,7 +403,8 @@ fn optimizer(config: &RunConfig, card: &Card) -> Covered {
             "offloaded states of another optimizer than AdamW, Adam and Lion, which bitsandbytes pages",
         );
     }
-    if strategy.offload.optimizer && strategy.optimizer_state == OptimizerState::Bf16 {
+    let has_torchao = config.has_torchao_optimizer(options);
+    if strategy.offload.optimizer && strategy.optimizer_state == OptimizerState::Bf16 && !has_torchao {
         return not_covered("offloaded bf16 states: bitsandbytes has fp32 and 8 bits");
     }
     if config.train.optimizer.groups().iter().any(|group| group.named.is_some()) {
@@ -413,6 +425,37 @@ fn optimizer(config: &RunConfig, card: &Card) -> Covered {
         return not_covered("stochastic rounding");
     }
     Ok(())
+}
+
+/// Checks that torchao's `CPUOffloadOptimizer` is the same training. Its hooks copy gradients to the host in backward.
+fn torchao(config: &RunConfig, options: TorchOptions) -> Covered {
+    if !config.has_torchao_optimizer(options) {
+        return Ok(());
+    }
+    let strategy = &config.strategy;
+    let reasons = [
+        (options.program.is_of_library(), "the library's models: use torch_program = \"modules\""),
+        (
+            !matches!(config.train.optimizer, Optimizer::AdamW(_) | Optimizer::Adam(_)),
+            "another optimizer than AdamW and Adam",
+        ),
+        (
+            strategy.optimizer_state == OptimizerState::EightBit,
+            "8-bit states: its 8- and 4-bit optimizers are compiled by torch.compile, with unknown scratch",
+        ),
+        (has_master_weights(config), "master weights, whose gradients have no hooks"),
+        (strategy.update == Update::InBackward, "updates in backward"),
+        (strategy.gradients == Gradients::Zero, "gradients that are kept: its zero_grad releases them"),
+        (config.train.clip_norm.is_some(), "clipping, which comes after its copies of the gradients"),
+        (
+            strategy.loss_scale.is_some(),
+            "a loss scale, which is divided out after its copies of the gradients",
+        ),
+    ];
+    match reasons.into_iter().find(|(applies, _)| *applies) {
+        Some((_, reason)) => Err(NotCovered(format!("torchao's CPUOffloadOptimizer with {reason}"))),
+        None => Ok(()),
+    }
 }
 
 /// Checks the operations of a run's graph.

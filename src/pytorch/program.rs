@@ -22,7 +22,7 @@ use crate::transformers::CausalLm;
 use graph::modules_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, OptimizerState, PaddedLengths,
-    Precision, RunConfig, TorchOptimizer, TorchOptions, TorchProgram, TorchVersion, Update,
+    Precision, RunConfig, TorchOptions, TorchProgram, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -105,7 +105,7 @@ impl<'a> Program<'a> {
             true => TrainedParameter::of(torch, config, &*modules.full),
             false => Vec::new(),
         };
-        let optimizers = optimizers(config, &trained, &*modules.full, torch.options.optimizer);
+        let optimizers = optimizers(config, &trained, &*modules.full, torch.options);
         register_hooks(config, &trained, &optimizers);
         let strategy = &config.strategy;
         let scales =
@@ -368,15 +368,17 @@ pub(crate) fn optimizers(
     config: &RunConfig,
     trained: &[TrainedParameter],
     network: &dyn Network,
-    implementation: TorchOptimizer,
+    options: TorchOptions,
 ) -> Vec<SharedOptimizer> {
+    let implementation = options.optimizer;
     let kind = match &config.train.optimizer {
         OptimizerConfig::Sgd(sgd) => Kind::Sgd { momentum: sgd.momentum != 0.0 },
         OptimizerConfig::Lion(_) => Kind::Lion,
         OptimizerConfig::Adafactor(_) => Kind::Adafactor,
         OptimizerConfig::AdamW(_) | OptimizerConfig::Adam(_) | OptimizerConfig::Muon(_) => Kind::Adam,
     };
-    let library = match config.has_bitsandbytes_optimizer() {
+    let library = match config.has_bitsandbytes_optimizer(options) {
+        _ if config.has_torchao_optimizer(options) => Library::Torchao,
         false => Library::Torch(implementation),
         true => Library::Bitsandbytes(States {
             bits: state_bits(config, trained, network),

@@ -30,6 +30,8 @@ pub(crate) struct Torch {
     /// Autocast's cache: 16-bit copies of fp32 leaves, by the leaf's id. Sorted, so that the order of release is
     /// deterministic.
     casts: RefCell<BTreeMap<usize, Tensor>>,
+    /// `torch.autograd.graph.save_on_cpu`, if it is active: whether its copies are in pinned memory.
+    save_on_cpu: Cell<Option<bool>>,
     /// The calls of `torch.utils.checkpoint` in progress, innermost last.
     pub(crate) frames: RefCell<Vec<Rc<Frame>>>,
     /// Whether the current recomputation has all tensors that backward needs. PyTorch then leaves the function by an
@@ -58,6 +60,7 @@ impl Torch {
             grad: Cell::new(true),
             autocast: Cell::new(None),
             casts: RefCell::default(),
+            save_on_cpu: Cell::new(None),
             frames: RefCell::default(),
             stopped: Cell::new(false),
             nodes: Cell::new(0),
@@ -156,6 +159,11 @@ impl Torch {
         Tensor::new(self.storage(shape.elements() as u64 * dtype.bytes()), shape, dtype)
     }
 
+    /// A tensor in host memory.
+    pub(crate) fn on_host(&self, shape: Shape, dtype: DType) -> Tensor {
+        Tensor::new(Rc::new(Storage::new(0, self.purpose(), &self.sequence, false)), shape, dtype)
+    }
+
     pub(crate) fn empty(&self, dims: &[usize], dtype: DType) -> Tensor {
         self.tensor(Shape::new(dims), dtype)
     }
@@ -201,6 +209,19 @@ impl Torch {
             drop(casts);
         }
         value
+    }
+
+    /// Calls a function under `torch.autograd.graph.save_on_cpu(pin_memory=pinned)`, if it is given.
+    pub(crate) fn with_save_on_cpu<T>(&self, pinned: Option<bool>, run: impl FnOnce() -> T) -> T {
+        let before = self.save_on_cpu.replace(pinned.or(self.save_on_cpu.get()));
+        let value = run();
+        self.save_on_cpu.set(before);
+        value
+    }
+
+    /// Whether tensors that are saved now go to host memory, and to pinned memory. A checkpointed call saves none.
+    pub(crate) fn saves_on_cpu(&self) -> Option<bool> {
+        self.save_on_cpu.get().filter(|_| self.frames.borrow().is_empty())
     }
 
     pub(crate) fn cached_cast(&self, tensor: &Tensor) -> Option<Tensor> {

@@ -74,6 +74,7 @@ impl Vector {
             "fused" => default,
             "foreach" => TorchOptions { optimizer: TorchOptimizer::Foreach, ..default },
             "for-loop" => TorchOptions { optimizer: TorchOptimizer::ForLoop, ..default },
+            "torchao" => TorchOptions { optimizer: TorchOptimizer::Torchao, ..default },
             "reentrant" => TorchOptions { checkpoint: TorchCheckpoint::Reentrant, ..default },
             "masked" => TorchOptions { attention_mask: true, ..default },
             other => panic!("unknown options {other}"),
@@ -195,7 +196,7 @@ struct Run {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), Run> {
-    let plain = ["gpt", "llama", "large", "drawn", "padded"];
+    let plain = ["gpt", "llama", "large", "drawn", "padded", "offload", "offload-drawn"];
     let of_library = [
         "transformers",
         "transformers-gpt",

@@ -21,13 +21,11 @@ pub(crate) struct Checkpointed {
     pub(crate) closure: Vec<Tensor>,
     /// The kinds of operations whose results are kept (`create_selective_checkpoint_contexts`).
     pub(crate) keeps: KeywordSet<OpKind>,
-    /// Whether its input is in host memory between forward and backward (`torch.autograd.graph.save_on_cpu`).
-    pub(crate) offloads: bool,
 }
 
 impl Checkpointed {
     pub(crate) fn of(function: Function) -> Checkpointed {
-        Checkpointed { function, closure: Vec::new(), keeps: [].into_iter().collect(), offloads: false }
+        Checkpointed { function, closure: Vec::new(), keeps: [].into_iter().collect() }
     }
 }
 

@@ -129,8 +129,8 @@ pub(crate) fn results(torch: &Torch, kind: OpKind, make: impl FnOnce() -> Vec<Te
 }
 
 pub(super) fn checkpoint(torch: &Torch, called: Checkpointed, input: &Tensor) -> Tensor {
-    let Checkpointed { function, keeps, offloads, .. } = called;
-    let saved = match offloads {
+    let Checkpointed { function, keeps, .. } = called;
+    let saved = match torch.saves_on_cpu().is_some() {
         true => Input::Offloaded(input.shape(), input.dtype(), input.node()),
         false => Input::Held(input.clone()),
     };

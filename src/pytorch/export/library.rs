@@ -8,9 +8,14 @@ use spec::{Attention, KeywordEnum, ModelFamily, TorchKernels, TorchProgram, Tran
 
 impl Script<'_> {
     pub(super) fn library_imports(&self) -> String {
-        let bitsandbytes = if self.config.uses_bitsandbytes() { "import bitsandbytes as bnb\n" } else { "" };
+        let bitsandbytes =
+            if self.config.uses_bitsandbytes(self.options) { "import bitsandbytes as bnb\n" } else { "" };
+        let torchao = match self.config.has_torchao_optimizer(self.options) {
+            true => "from torchao.optim import CPUOffloadOptimizer\n",
+            false => "",
+        };
         let classes = match self.options.program {
-            TorchProgram::Modules => return bitsandbytes.to_owned(),
+            TorchProgram::Modules => return format!("{bitsandbytes}{torchao}"),
             TorchProgram::Transformers => "AutoConfig, AutoModelForCausalLM",
             TorchProgram::Trainer => {
                 "AutoConfig, AutoModelForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments"

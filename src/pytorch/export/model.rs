@@ -422,16 +422,29 @@ impl Script<'_> {
 
     /// The functions that call checkpointed modules.
     pub(super) fn checkpoint_functions(&mut self) {
+        let [parameters, function, arguments] = self.checkpointed();
         self.lines(&[
             "",
             "",
-            "def checkpoint_in_training(module, function, *arguments):",
+            &format!("def checkpoint_in_training(module, function, {parameters}):"),
             "    if module.training:",
-            &format!("        return checkpoint(function, *arguments, use_reentrant={})", self.reentrant()),
-            "    return function(*arguments)",
+            &format!(
+                "        return checkpoint({function}, {arguments}, use_reentrant={})",
+                self.reentrant()
+            ),
+            &format!("    return function({parameters})"),
         ]);
         if let Recompute::Save(kinds) = self.config.strategy.recompute {
             self.selective_checkpoint(kinds);
+        }
+    }
+
+    /// Of functions that call a checkpointed function: the parameters to pass on, the checkpointed function, its arguments.
+    fn checkpointed(&self) -> [&'static str; 3] {
+        match coverage::saves_forward_on_cpu(self.config) {
+            // `save_on_cpu` would offload all arguments.
+            true => ["x, *arguments", "lambda x: function(x, *arguments)", "x"],
+            false => ["*arguments", "function", "*arguments"],
         }
     }
 
@@ -447,17 +460,20 @@ impl Script<'_> {
         let operations = kinds.iter().flat_map(operations);
         let operations: Vec<String> =
             operations.map(|name| format!("torch.ops.aten.{name}.default")).collect();
+        let [parameters, function, arguments] = self.checkpointed();
         self.lines(&[
             "",
             "",
             &format!("KEPT = [{}]", operations.join(", ")),
             "",
             "",
-            "def checkpoint_selectively(module, function, *arguments):",
+            &format!("def checkpoint_selectively(module, function, {parameters}):"),
             "    if module.training:",
             "        contexts = lambda: torch.utils.checkpoint.create_selective_checkpoint_contexts(KEPT)",
-            "        return checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts)",
-            "    return function(*arguments)",
+            &format!(
+                "        return checkpoint({function}, {arguments}, use_reentrant=False, context_fn=contexts)"
+            ),
+            &format!("    return function({parameters})"),
         ]);
     }
 }

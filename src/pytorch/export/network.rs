@@ -9,6 +9,18 @@ impl Script<'_> {
         let learned = self.model.positions == Positions::Learned;
         let ends_with_norm = self.model.norm_placement != NormPlacement::Post;
         let norm = self.norm_module();
+        if self.config.strategy.offload.parameters {
+            self.lines(&[
+                "",
+                "",
+                "def on_device(module, x, *arguments):",
+                "    \"\"\"Calls a module whose parameters are in host memory otherwise.\"\"\"",
+                "    module.to(x.device)",
+                "    y = module(x, *arguments)",
+                "    module.to(\"cpu\")",
+                "    return y",
+            ]);
+        }
         self.lines(&[
             "",
             "",
@@ -68,14 +80,16 @@ impl Script<'_> {
             _ => String::new(),
         };
         let positions = match learned {
-            true if self.config.lengths.is_some() => {
-                " + self.positions(torch.arange(tokens.shape[1], device=tokens.device))"
-            }
-            true if packs => " + self.positions(torch.arange(CONTEXT, device=tokens.device) - starts)",
-            true => " + self.positions(torch.arange(CONTEXT, device=tokens.device))",
+            true if self.config.lengths.is_some() => "torch.arange(tokens.shape[1], device=tokens.device)",
+            true if packs => "torch.arange(CONTEXT, device=tokens.device) - starts",
+            true => "torch.arange(CONTEXT, device=tokens.device)",
             false => "",
         };
-        self.line(&format!("        x = self.embedding(tokens){scale}{positions}"));
+        let positions = match learned {
+            true => format!(" + {}", self.applied("self.positions", positions)),
+            false => String::new(),
+        };
+        self.line(&format!("        x = {}{scale}{positions}", self.applied("self.embedding", "tokens")));
         let dropout = self.model.dropout.embedding;
         self.line_if(dropout > 0.0, &format!("        x = F.dropout(x, {dropout:?}, self.training)"));
         let part = if self.config.lengths.is_some() { "[: tokens.shape[1]]" } else { "" };
@@ -85,13 +99,13 @@ impl Script<'_> {
         };
         let buffers: String = self.block_arguments().split(", ").skip(1).map(argument).collect();
         self.blocks(&buffers);
-        let x = if ends_with_norm { "self.norm(x)" } else { "x" };
-        let x = self.model.logit_scale.map_or(x.to_owned(), |scale| format!("{x} * {scale:?}"));
+        let x = if ends_with_norm { self.applied("self.norm", "x") } else { "x".to_owned() };
+        let x = self.model.logit_scale.map_or(x.clone(), |scale| format!("{x} * {scale:?}"));
         let cap = self.model.logit_softcap;
         let capped = cap.map(|cap| format!("        logits = torch.tanh(logits / {cap:?}) * {cap:?}"));
         let chunks = self.config.strategy.loss_chunks;
         if chunks == 1 {
-            self.line(&format!("        logits = self.head({x})"));
+            self.line(&format!("        logits = {}", self.applied("self.head", &x)));
             capped.iter().for_each(|line| self.line(line));
             let ignored = if coverage::masks_targets(self.config) { ", ignore_index=-1" } else { "" };
             let loss = format!("F.cross_entropy(logits.flatten(0, 1), targets.flatten(){ignored})");
@@ -113,10 +127,18 @@ impl Script<'_> {
             &format!("        return loss / {}", if count.is_empty() { "targets.numel()" } else { "count" }),
             "",
             "    def chunk_loss(self, x, targets):",
-            "        logits = self.head(x)",
+            &format!("        logits = {}", self.applied("self.head", "x")),
         ]);
         capped.iter().for_each(|line| self.line(line));
         self.line(&format!("        return F.cross_entropy(logits, targets, reduction=\"sum\"{ignored})"));
+    }
+
+    /// The call of a module that is no part of another one.
+    fn applied(&self, module: &str, arguments: &str) -> String {
+        match self.config.strategy.offload.parameters {
+            true => format!("on_device({module}, {arguments})"),
+            false => format!("{module}({arguments})"),
+        }
     }
 
     /// The index of each block's rotation, or None.
@@ -133,14 +155,24 @@ impl Script<'_> {
         python_bool(self.options.checkpoint == TorchCheckpoint::Reentrant)
     }
 
+    pub(super) fn save_on_cpu(&self) -> String {
+        let pinned = python_bool(self.config.strategy.offload.pinned);
+        format!("torch.autograd.graph.save_on_cpu(pin_memory={pinned})")
+    }
+
     fn blocks(&mut self, buffers: &str) {
         let strategy = &self.config.strategy;
+        if strategy.offload.parameters {
+            return self.lines(&[
+                "        for block in self.blocks:",
+                &format!("            x = {}", self.applied("block", &format!("x{buffers}"))),
+            ]);
+        }
         match strategy.recompute {
             // Arguments would be offloaded, too.
             Recompute::Block if strategy.offload.activations != ActivationOffload::Nothing => {
-                let pinned = python_bool(strategy.offload.pinned);
                 self.lines(&[
-                    &format!("        with torch.autograd.graph.save_on_cpu(pin_memory={pinned}):"),
+                    &format!("        with {}:", self.save_on_cpu()),
                     "            for block in self.blocks:",
                     &format!(
                         "                x = checkpoint_in_training(self, lambda x, block=block: block(x{buffers}), x)"

@@ -162,7 +162,9 @@ impl Script<'_> {
             }
             (Optimizer::AdamW(_), _) if is_eight_bit => Some("adamw_8bit"),
             (Optimizer::Lion(_), _) => Some(if is_eight_bit { "lion_8bit" } else { "lion_32bit" }),
-            (Optimizer::AdamW(_), TorchOptimizer::Fused) => Some("adamw_torch_fused"),
+            (Optimizer::AdamW(_), TorchOptimizer::Fused | TorchOptimizer::Torchao) => {
+                Some("adamw_torch_fused")
+            }
             (Optimizer::AdamW(_), TorchOptimizer::Foreach) => Some("adamw_torch"),
             _ => None,
         }

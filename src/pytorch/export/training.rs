@@ -86,7 +86,13 @@ impl Script<'_> {
         let casts = strategy.params != StorageDtype::Fp32 && !self.options.program.is_of_library();
         let dtype = torch_dtype(dtype_of(strategy.params.dtype()));
         self.line_if(casts, &format!("        self.model.to({dtype})"));
-        self.line("        self.model.to(device)");
+        match strategy.offload.parameters {
+            true => self.lines(&[
+                "        for name, buffer in self.model.named_buffers():",
+                "            setattr(self.model, name, buffer.to(device))",
+            ]),
+            false => self.line("        self.model.to(device)"),
+        }
         self.allow_tf32();
         self.line_if(strategy.leak.is_some(), "        self.kept = []");
         if trains {
@@ -113,7 +119,7 @@ impl Script<'_> {
 
     /// The arguments that choose the optimizer's implementation.
     pub(super) fn implementation(&self) -> String {
-        if self.config.has_bitsandbytes_optimizer() {
+        if self.config.has_bitsandbytes_optimizer(self.options) {
             return match self.config.strategy.optimizer_state {
                 OptimizerState::EightBit => {
                     format!(", min_8bit_size={}", self.config.strategy.quantize.from)
@@ -122,11 +128,15 @@ impl Script<'_> {
             };
         }
         match self.options.optimizer {
-            TorchOptimizer::Fused if matches!(self.config.train.optimizer, Optimizer::Adafactor(_)) => "",
+            TorchOptimizer::Fused | TorchOptimizer::Torchao
+                if matches!(self.config.train.optimizer, Optimizer::Adafactor(_)) =>
+            {
+                ""
+            }
             TorchOptimizer::ForLoop if matches!(self.config.train.optimizer, Optimizer::Adafactor(_)) => {
                 ", foreach=False"
             }
-            TorchOptimizer::Fused => ", fused=True",
+            TorchOptimizer::Fused | TorchOptimizer::Torchao => ", fused=True",
             TorchOptimizer::Foreach => ", foreach=True",
             TorchOptimizer::ForLoop => ", foreach=False, fused=False",
         }
@@ -170,7 +180,8 @@ impl Script<'_> {
             ),
         };
         let paged = if self.config.strategy.offload.optimizer { "Paged" } else { "" };
-        let class = match (self.config.has_bitsandbytes_optimizer(), self.config.strategy.optimizer_state) {
+        let is_bitsandbytes_s = self.config.has_bitsandbytes_optimizer(self.options);
+        let class = match (is_bitsandbytes_s, self.config.strategy.optimizer_state) {
             (false, _) => format!("torch.optim.{name}"),
             (true, OptimizerState::EightBit) => format!("bnb.optim.{paged}{name}8bit"),
             (true, OptimizerState::Fp32 | OptimizerState::Bf16) => format!("bnb.optim.{paged}{name}"),
@@ -245,7 +256,11 @@ impl Script<'_> {
             self.lines(&[&format!("        groups = [group for group in {groups} if group[\"params\"]]")]);
             match muon {
                 None => {
-                    self.line(&format!("        self.optimizer = {class}(groups, {options}{implementation})"))
+                    let constructor = match self.config.has_torchao_optimizer(self.options) {
+                        true => format!("CPUOffloadOptimizer(groups, {class}, "),
+                        false => format!("{class}(groups, "),
+                    };
+                    self.line(&format!("        self.optimizer = {constructor}{options}{implementation})"))
                 }
                 Some(arguments) => self.lines(&[
                     "        self.optimizers = []",
@@ -279,12 +294,13 @@ impl Script<'_> {
         let count = if coverage::counts_targets(self.config, self.options) { ", count" } else { "" };
         let call = format!("return self.model(tokens, targets{starts}{count})");
         self.lines(&["", &format!("    def loss(self, tokens, targets{starts}{count}):")]);
-        match autocast {
-            None => self.line(&format!("        {call}")),
-            Some(dtype) => self.lines(&[
-                &format!("        with torch.autocast(self.device, dtype={dtype}):"),
-                &format!("            {call}"),
-            ]),
+        let offloads = coverage::saves_forward_on_cpu(self.config).then(|| self.save_on_cpu());
+        let autocast = autocast.map(|dtype| format!("torch.autocast(self.device, dtype={dtype})"));
+        let contexts: Vec<String> = offloads.into_iter().chain(autocast).collect();
+        match contexts.is_empty() {
+            true => self.line(&format!("        {call}")),
+            false => self
+                .lines(&[&format!("        with {}:", contexts.join(", ")), &format!("            {call}")]),
         }
     }
 

@@ -4,7 +4,7 @@ use super::elementwise::softmax;
 use super::manual_attention::{bmm, joined};
 use super::views::copied;
 use super::{cast, dropout, scale};
-use crate::autograd::Gradient;
+use crate::autograd::{Gradient, Strides};
 use crate::checkpoint::results;
 use crate::coverage::NotCovered;
 use crate::tensor::{DType, Tensor};
@@ -22,9 +22,16 @@ pub(crate) struct Heads {
     pub(crate) head: usize,
     /// Whether queries lie in memory by head, [B, H, T, D], so that FlashAttention's result does, too.
     pub(crate) by_head: bool,
+    /// Whether queries, keys and values are slices of one tensor.
+    pub(crate) is_sliced: bool,
 }
 
 impl Heads {
+    /// The strides of queries, keys or values [B, heads, T, D] that do not lie by head.
+    pub(super) fn strides(&self, heads: usize) -> Strides {
+        if self.is_sliced { Strides::Sparse } else { Strides::permuted_if(heads > 1) }
+    }
+
     fn elements(&self) -> [usize; 2] {
         [self.queries, self.keys].map(|heads| self.batch * self.sequence * heads * self.head)
     }
@@ -111,6 +118,12 @@ pub(crate) fn scaled_dot_product_attention(
                     torch.rules.version.keyword()
                 )));
             }
+            if torch.saves_on_cpu().is_some() {
+                torch.refuse(NotCovered(format!(
+                    "offloaded activations of grouped heads in fp32, which PyTorch {} has no fused kernel for",
+                    torch.rules.version.keyword()
+                )));
+            }
             return unfused_attention(torch, [&q, &k, &v], is_causal, heads, has_dropout);
         }
         torch.refuse(NotCovered(format!(
@@ -119,10 +132,39 @@ pub(crate) fn scaled_dot_product_attention(
         )));
     }
     let bias = mask.map(|mask| bias_of_mask(torch, mask, dtype));
-    let node = torch.node(&[&q, &k, &v], &[&q, &k, &v], move |torch, _| match kernel {
-        Kernel::Flash => flash_backward(torch, heads, dtype),
-        Kernel::Efficient => efficient_backward(torch, heads, dtype),
+    // Copies in pinned memory, and what returns from there, are contiguous.
+    let by_head = heads.by_head || torch.saves_on_cpu() == Some(true);
+    let scores = Shape::new(&[heads.batch, heads.queries, heads.sequence, heads.sequence]);
+    // What returns from host memory has no padding, and is padded again.
+    let repadded = (bias.is_some() && torch.saves_on_cpu().is_some())
+        .then(|| scores.with_last(padded(heads.sequence)))
+        .filter(|shape| *shape != scores);
+    if repadded.is_some() && !torch.rules.efficient_groups {
+        torch.refuse(NotCovered(format!(
+            "offloaded activations with a mask of {} columns: backward of PyTorch {} fails unless they are a multiple of 8",
+            heads.sequence,
+            torch.rules.version.keyword()
+        )));
+    }
+    let node = torch.node(&[&q, &k, &v], &[], move |torch, _| match kernel {
+        Kernel::Flash => flash_backward(torch, Heads { by_head, ..heads }, dtype),
+        Kernel::Efficient => {
+            let _padded = repadded.map(|shape| torch.tensor(shape, dtype));
+            efficient_backward(torch, heads, dtype, has_dropout)
+        }
     });
+    let [of_queries, of_keys] = [heads.queries, heads.keys].map(|count| heads.strides(count));
+    if let Some(node) = &node {
+        if let Some(bias) = &bias {
+            // Expanded to all scores.
+            let is_expanded = bias.elements() != scores.elements();
+            let strides = if is_expanded { Strides::Sparse } else { Strides::Contiguous };
+            node.save_with(torch, &bias.view(scores), strides);
+        }
+        for (tensor, strides) in [(&k, of_keys), (&q, of_queries), (&v, of_keys)] {
+            node.save_with(torch, tensor, strides);
+        }
+    }
     let mut saved = results(torch, OpKind::Attention, || {
         let (output, saved) = match kernel {
             Kernel::Flash => flash_forward(torch, heads, dtype, has_dropout),
@@ -134,9 +176,11 @@ pub(crate) fn scaled_dot_product_attention(
     match node {
         None => output,
         Some(node) => {
-            node.save(torch, &output.detached());
-            bias.iter().for_each(|tensor| node.save(torch, tensor));
-            saved.iter().for_each(|tensor| node.save(torch, tensor));
+            let mut saved = saved.iter();
+            // In the order of their names: `logsumexp`, `output`, and the state of the random number generator.
+            saved.next().into_iter().for_each(|tensor| node.save(torch, tensor));
+            node.save_with(torch, &output.detached(), Strides::permuted_if(heads.queries > 1));
+            saved.for_each(|tensor| node.save(torch, tensor));
             output.output_of(&node, 0)
         }
     }
@@ -148,10 +192,15 @@ fn bias_of_mask(torch: &Torch, mask: Shape, dtype: DType) -> Tensor {
         let _numbers = [torch.scalar(dtype), torch.scalar(dtype)];
         torch.tensor(mask, dtype)
     };
-    match mask.last().next_multiple_of(8) {
-        padded if padded == mask.last() => bias,
-        padded => torch.tensor(mask.with_last(padded), dtype),
+    match padded(mask.last()) {
+        columns if columns == mask.last() => bias,
+        columns => torch.tensor(mask.with_last(columns), dtype),
     }
+}
+
+/// The columns of a mask in memory.
+fn padded(columns: usize) -> usize {
+    columns.next_multiple_of(8)
 }
 
 /// Attention of grouped heads where no fused kernel takes them, `_scaled_dot_product_attention_math`.
@@ -179,7 +228,7 @@ fn unfused_attention(
             let k = scale(torch, &k);
             let is_copied = heads.queries > 1 && heads.batch > 1 && !heads.by_head;
             let q = if is_copied { copied(torch, &q) } else { q.clone() };
-            bmm(torch, &q, &k, scores)
+            bmm(torch, [&q, &k], [Strides::Contiguous; 2], scores)
         };
         let mut weights = softmax(torch, &products, products.dtype());
         {
@@ -192,7 +241,7 @@ fn unfused_attention(
         if has_dropout {
             weights = dropout(torch, &weights);
         }
-        bmm(torch, &weights, &v, heads.query_shape())
+        bmm(torch, [&weights, &v], [Strides::Contiguous; 2], heads.query_shape())
     };
     joined(torch, output, heads)
 }
@@ -275,7 +324,7 @@ fn efficient_forward(
     let output = torch.tensor(heads.query_shape(), dtype);
     if needs_grad {
         let rows = heads.sequence.next_multiple_of(32);
-        saved.push(torch.empty(&[heads.batch, heads.queries, rows], DType::F32));
+        saved.insert(0, torch.empty(&[heads.batch, heads.queries, rows], DType::F32));
     }
     if dtype.is_half() && heads.head > 128 {
         // The output's sums do not fit into registers.
@@ -284,7 +333,7 @@ fn efficient_forward(
     (output, saved)
 }
 
-fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> Vec<Gradient> {
     let gradients = empty_gradients(torch, heads, dtype);
     let _expanded = expanded_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence);
@@ -299,20 +348,21 @@ fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient
     };
     // Before Volta, no kernel for fp32 divides the keys.
     if dtype.is_half() || torch.card.capability >= (7, 0) {
-        torch.scratch(efficient_workspace(torch, heads, dtype));
+        torch.scratch(efficient_workspace(torch, heads, dtype, has_dropout));
     }
     gradients
 }
 
 /// The workspace of memory-efficient attention's backward: for each tile of query gradients a counter and its sum; in
 /// some kernels, also the sums of the gradients of keys and values.
-fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType) -> u64 {
+fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> u64 {
     let has_large_shared_memory = matches!(torch.card.capability, (8..=10, 0));
     let (rows, columns, sums_all) = match (dtype.is_half(), heads.head) {
         (_, ..=64) => (64, 64, false),
         (false, _) => (if has_large_shared_memory { 128 } else { 64 }, 64, false),
         (true, 129..) => (128, 64, true),
-        (true, 97..) if matches!(torch.card.capability, (8, 6 | 9)) => (64, 64, true),
+        (true, ..=96) if matches!(torch.card.capability, (8, 6 | 9)) && !has_dropout => (128, 64, false),
+        (true, _) if matches!(torch.card.capability, (8, 6 | 9)) => (64, 64, true),
         (true, _) if torch.card.capability == (7, 5) => (128, 64, false),
         (true, _) => (if has_large_shared_memory { 128 } else { 64 }, 128, false),
     };

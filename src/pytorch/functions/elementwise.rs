@@ -1,7 +1,7 @@
 //! Elementwise operations.
 
-use super::saved_factors;
-use crate::autograd::Gradient;
+use super::save_factors;
+use crate::autograd::{Gradient, Strides};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{Activation, Shape};
@@ -42,15 +42,20 @@ pub(crate) fn add_in_place(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
 pub(crate) fn mul(torch: &Torch, a: &Tensor, b: &Tensor) -> Tensor {
     let (shape, dtype) = (broadcast(a.shape(), b.shape()), promoted(a, b));
     let shapes = [a.shape(), b.shape()];
-    let saved = saved_factors(a, b);
-    torch.output((shape, dtype), None, &[a, b], &saved, move |torch, backward| {
+    let node = torch.node(&[a, b], &[], move |torch, backward| {
         let second = backward.needs(1).then(|| torch.tensor(shape, dtype));
         let first = backward.needs(0).then(|| torch.tensor(shape, dtype));
         let sum = |gradient: Option<Tensor>, shape| {
             gradient.map_or(Gradient::None, |gradient| Gradient::SumTo(gradient, shape))
         };
         vec![sum(first, shapes[0]), sum(second, shapes[1])]
-    })
+    });
+    node.iter().for_each(|node| save_factors(torch, node, [a, b], [Strides::Contiguous; 2]));
+    let output = torch.tensor(shape, dtype);
+    match node {
+        Some(node) => output.output_of(&node, 0),
+        None => output,
+    }
 }
 
 /// An operation whose gradient is one new tensor of the gradient's shape.

@@ -1,7 +1,7 @@
 //! `torch.nn.functional.linear` and `torch.addmm`.
 
-use super::{cast, matmul_output, reduce, saved_factors};
-use crate::autograd::Gradient;
+use super::{cast, matmul_output, reduce, save_factors};
+use crate::autograd::{Gradient, Strides};
 use crate::checkpoint::results;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
@@ -28,7 +28,7 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
         let weight = viewed(torch, &weight);
         (viewed(torch, &x), weight)
     };
-    product(torch, &x, &weight, bias.as_ref(), shape)
+    product(torch, &x, (&weight, Strides::Permuted), bias.as_ref(), shape)
 }
 
 /// `x @ weight.T`. Autocast casts the transposed weight, which its cache does not hold. x [.., K], weight [M, K].
@@ -40,7 +40,7 @@ pub(crate) fn matmul(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
         None => factor.clone(),
     });
     let x = viewed(torch, &x);
-    product(torch, &x, &weight, None, shape)
+    product(torch, &x, (&weight, Strides::Permuted), None, shape)
 }
 
 /// `torch.addmm(bias, x, weight)` of x as a matrix, by cuBLASLt. x [.., K], weight [K, M], bias [M].
@@ -51,29 +51,40 @@ pub(crate) fn addmm(torch: &Torch, bias: &Tensor, x: &Tensor, weight: &Tensor) -
         Some(dtype) => cast(torch, factor, dtype),
         None => factor.clone(),
     });
-    let output = product(torch, &x, &weight, Some(&bias), shape);
+    let output = product(torch, &x, (&weight, Strides::Contiguous), Some(&bias), shape);
     viewed(torch, &output)
 }
 
 /// The product of x and a weight: `addmm` with a bias, `mm` without. `shape`: of the result.
-fn product(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, shape: Shape) -> Tensor {
+fn product(
+    torch: &Torch,
+    x: &Tensor,
+    (weight, strides): (&Tensor, Strides),
+    bias: Option<&Tensor>,
+    shape: Shape,
+) -> Tensor {
     let (rows, outer, dtype) = (x.shape().rows(), shape.last(), x.dtype());
     let (x_shape, weight_shape) = (x.shape(), weight.shape());
-    let saved = saved_factors(x, weight);
     let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype);
     let node = match bias {
-        Some(bias) => torch.node(&[bias, x, weight], &saved, move |torch, backward| {
+        Some(bias) => torch.node(&[bias, x, weight], &[], move |torch, backward| {
             let dx = backward.needs(1).then(|| product(torch, x_shape));
             let dw = backward.needs(2).then(|| product(torch, weight_shape));
             let db = Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
             vec![db, dx.into(), dw.into()]
         }),
-        None => torch.node(&[x, weight], &saved, move |torch, backward| {
+        None => torch.node(&[x, weight], &[], move |torch, backward| {
             let dw = backward.needs(1).then(|| product(torch, weight_shape));
             let dx = backward.needs(0).then(|| product(torch, x_shape));
             vec![dx.into(), dw.into()]
         }),
     };
+    if let Some(node) = &node {
+        match bias {
+            Some(_) => save_factors(torch, node, [weight, x], [strides, Strides::Contiguous]),
+            None => save_factors(torch, node, [x, weight], [Strides::Contiguous, strides]),
+        }
+    }
     let output = only(results(torch, OpKind::Linear, || {
         let output = torch.tensor(shape, dtype);
         match bias {

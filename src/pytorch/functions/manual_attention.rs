@@ -5,7 +5,8 @@
 use super::attention::Heads;
 use super::elementwise::softmax;
 use super::views::{copied, copied_both_ways, full_slices};
-use super::{add, cast, dropout, matmul_output, mul, saved_factors, scale, soft_cap};
+use super::{add, cast, dropout, matmul_output, mul, save_factors, scale, soft_cap};
+use crate::autograd::Strides;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -140,19 +141,42 @@ impl Factors {
         let casts = [k, q].map(|x| cast(torch, x, self.dtype));
         // The cast of a single repeated head is a copy of its own.
         let is_copy = self.is_contiguous() || self.is_grouped() && k.dtype() != self.dtype;
-        let q = self.for_product(torch, &casts[1], self.heads.by_head);
-        let k = self.for_product(torch, &casts[0], is_copy || self.heads.by_head && !self.is_grouped());
+        let (q, of_q) = self.for_product(torch, &casts[1], self.heads.by_head);
+        let k_lies_by_head = is_copy || self.heads.by_head && !self.is_grouped();
+        let (k, of_k) = self.for_product(torch, &casts[0], k_lies_by_head);
+        // Only a copy is contiguous after it is transposed.
+        let of_k = match of_k {
+            Strides::Contiguous => Strides::permuted_if(!self.is_copied(k_lies_by_head)),
+            Strides::Permuted if self.is_expanded() => Strides::Sparse,
+            of_k => of_k,
+        };
         let Heads { batch, queries, sequence, .. } = self.heads;
-        bmm(torch, &q, &k, Shape::new(&[batch, queries, sequence, sequence]))
+        bmm(torch, [&q, &k], [of_q, of_k], Shape::new(&[batch, queries, sequence, sequence]))
     }
 
     /// `torch.matmul(weights, v)`, as [B, T, H*D].
     fn weighted(&self, torch: &Torch, weights: &Tensor, v: &Tensor) -> Tensor {
+        let is_cast = v.dtype() != self.dtype;
         let v = cast(torch, v, self.dtype);
         let weights = cast(torch, weights, self.dtype);
-        let v = self.for_product(torch, &v, self.is_contiguous());
+        let (v, of_v) = self.for_product(torch, &v, self.is_contiguous());
+        let of_v = match of_v {
+            Strides::Permuted if self.is_expanded() => {
+                if is_cast {
+                    Strides::Contiguous
+                } else {
+                    Strides::Sparse
+                }
+            }
+            of_v => of_v,
+        };
         let Heads { batch, queries, sequence, head, .. } = self.heads;
-        bmm(torch, &weights, &v, Shape::new(&[batch, sequence, queries * head]))
+        bmm(
+            torch,
+            [&weights, &v],
+            [Strides::Contiguous, of_v],
+            Shape::new(&[batch, sequence, queries * head]),
+        )
     }
 
     fn is_grouped(&self) -> bool {
@@ -164,10 +188,23 @@ impl Factors {
         if self.is_grouped() { self.heads.keys > 1 } else { self.is_cached }
     }
 
+    /// Whether keys and values are a single head, expanded without a copy.
+    fn is_expanded(&self) -> bool {
+        self.is_grouped() && self.heads.keys == 1
+    }
+
     /// [B, T, H, D] as [B, H, T, D] is contiguous with one head; `bmm` needs no copy of one sample either.
-    fn for_product(&self, torch: &Torch, x: &Tensor, is_contiguous: bool) -> Tensor {
-        let is_copied = self.heads.queries > 1 && self.heads.batch > 1 && !is_contiguous;
-        if is_copied { copied(torch, x) } else { x.clone() }
+    fn is_copied(&self, is_contiguous: bool) -> bool {
+        self.heads.queries > 1 && self.heads.batch > 1 && !is_contiguous
+    }
+
+    /// Queries, keys or values as `bmm` takes them.
+    fn for_product(&self, torch: &Torch, x: &Tensor, is_contiguous: bool) -> (Tensor, Strides) {
+        match self.is_copied(is_contiguous) {
+            true => (copied(torch, x), Strides::Contiguous),
+            false if is_contiguous => (x.clone(), Strides::Contiguous),
+            false => (x.clone(), self.heads.strides(self.heads.queries)),
+        }
     }
 }
 
@@ -190,14 +227,17 @@ pub(crate) fn repeated(torch: &Torch, x: &Tensor, heads: Heads, slices: usize) -
 }
 
 /// `torch.bmm(a, b)`; the second gradient is made first.
-pub(super) fn bmm(torch: &Torch, a: &Tensor, b: &Tensor, shape: Shape) -> Tensor {
+pub(super) fn bmm(torch: &Torch, [a, b]: [&Tensor; 2], strides: [Strides; 2], shape: Shape) -> Tensor {
     let (dtype, shapes) = (a.dtype(), [a.shape(), b.shape()]);
-    let saved = saved_factors(a, b);
-    let output = torch.output((shape, dtype), None, &[a, b], &saved, move |torch, backward| {
+    let node = torch.node(&[a, b], &[], move |torch, backward| {
         let second = backward.needs(1).then(|| matmul_output(torch, shapes[1], dtype));
         let first = backward.needs(0).then(|| matmul_output(torch, shapes[0], dtype));
         vec![first.into(), second.into()]
     });
-    torch.cublas_workspace();
-    output
+    node.iter().for_each(|node| save_factors(torch, node, [a, b], strides));
+    let output = matmul_output(torch, shape, dtype);
+    match node {
+        Some(node) => output.output_of(&node, 0),
+        None => output,
+    }
 }

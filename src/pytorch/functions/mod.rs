@@ -38,6 +38,7 @@ pub(crate) use views::{
     listed, slice, split,
 };
 
+use crate::autograd::{Node, Strides};
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 
@@ -48,8 +49,11 @@ pub(crate) fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> Te
     output
 }
 
-/// The factors of a product that autograd saves: each for the gradient of the other.
-fn saved_factors<'a>(a: &'a Tensor, b: &'a Tensor) -> Vec<&'a Tensor> {
-    let is_needed = |(_, other): &(&'a Tensor, &Tensor)| other.requires_grad();
-    [(a, b), (b, a)].into_iter().filter(is_needed).map(|(factor, _)| factor).collect()
+/// Saves the factors of a product for backward, each if the other needs a gradient: the second first.
+fn save_factors(torch: &Torch, node: &Node, [a, b]: [&Tensor; 2], [of_a, of_b]: [Strides; 2]) {
+    for (factor, other, strides) in [(b, a, of_b), (a, b, of_a)] {
+        if other.requires_grad() {
+            node.save_with(torch, factor, strides);
+        }
+    }
 }

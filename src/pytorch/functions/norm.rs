@@ -13,7 +13,7 @@ pub(crate) fn layer_norm(torch: &Torch, x: &Tensor, weight: &Tensor, bias: &Tens
     });
     let (shape, dtype, rows) = (x.shape(), x.dtype(), x.shape().rows());
     let weight_shape = weight.shape();
-    let node = torch.node(&[&x, &weight, &bias], &[&x, &weight, &bias], move |torch, backward| {
+    let node = torch.node(&[&x, &weight, &bias], &[&bias, &x, &weight], move |torch, backward| {
         let dx = backward.needs(0).then(|| torch.tensor(shape, dtype));
         let [dw, db] = [1, 2].map(|input| backward.needs(input).then(|| torch.tensor(weight_shape, dtype)));
         vec![dx.into(), dw.into(), db.into()]

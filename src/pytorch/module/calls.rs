@@ -13,6 +13,7 @@ pub(super) struct Call {
     pub(super) input: usize,
     pub(super) output: usize,
     pub(super) checkpointed: bool,
+    pub(super) block: bool,
     /// A segment of `checkpoint_sequential`, which is a call in training only.
     pub(super) segment: bool,
     /// The calls in it, if it is not a plain sequence of operations.
@@ -40,7 +41,7 @@ fn checkpointed_blocks(recompute: Recompute, graph: &Graph, blocks: &[Range<usiz
         };
         let block = graph.scopes[graph.nodes[nodes.start].scope.index()].layer;
         let parts = calls_within(recompute, graph, block, nodes.clone());
-        Call::new(graph, nodes.clone(), checkpointed, parts)
+        Call { block: true, ..Call::new(graph, nodes.clone(), checkpointed, parts) }
     };
     let mut calls: Vec<Call> = blocks.iter().enumerate().map(block).collect();
     if let Recompute::Segments(segments) = recompute {
@@ -96,6 +97,6 @@ impl Call {
     fn new(graph: &Graph, nodes: Range<usize>, checkpointed: bool, calls: Vec<Call>) -> Call {
         let input = graph.nodes[nodes.start].inputs[0];
         let output = graph.nodes[nodes.end - 1].outputs[0];
-        Call { nodes, input, output, checkpointed, segment: false, calls }
+        Call { nodes, input, output, checkpointed, block: false, segment: false, calls }
     }
 }

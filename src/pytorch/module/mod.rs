@@ -29,6 +29,25 @@ enum Value {
     Parts(Vec<Tensor>),
 }
 
+/// The calls under `save_on_cpu`: whether its copies are in pinned memory. `None`: not under it.
+#[derive(Clone, Copy)]
+struct Offloads {
+    forward: Option<bool>,
+    /// Checkpointed blocks, whose inputs alone are saved.
+    blocks: Option<bool>,
+}
+
+impl Offloads {
+    fn of(config: &RunConfig) -> Offloads {
+        let offload = config.strategy.offload;
+        let pinned = (offload.activations != ActivationOffload::Nothing).then_some(offload.pinned);
+        match coverage::saves_forward_on_cpu(config) {
+            true => Offloads { forward: pinned, blocks: None },
+            false => Offloads { forward: None, blocks: pinned },
+        }
+    }
+}
+
 /// The values in use.
 struct Values {
     /// By index in the graph.
@@ -70,6 +89,8 @@ pub(crate) struct Module {
     rotations: Vec<(Frequencies, [Tensor; 2])>,
     /// Masks bool[T, T] of attention: of the full context, and of the window.
     masks: [Option<Tensor>; 2],
+    /// Of parameters.
+    dtype: DType,
     /// Whether attention is written out, here or in PyTorch.
     is_written_out: bool,
     calls: Rc<Vec<Call>>,
@@ -81,8 +102,11 @@ pub(crate) struct Module {
     loss_chunks: usize,
     /// The kinds of operations whose results checkpointed blocks keep.
     keeps: KeywordSet<OpKind>,
-    /// Whether the inputs of checkpointed blocks are in host memory between forward and backward.
-    offloads: bool,
+    /// Whether parameters are on the device only while their module runs: `module.to(device)` before, `module.to("cpu")`
+    /// after it.
+    offloads_parameters: bool,
+    /// What is under `save_on_cpu`: the calls of blocks, or the whole forward pass.
+    offloads: Offloads,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
 }
@@ -97,10 +121,13 @@ impl Module {
         let dtype = dtype_of(config.strategy.params.dtype());
         let separate = separate_parts(&graph);
         let order = parameter_order(&graph, &separate);
+        let offloads_parameters = config.strategy.offload.parameters;
         let mut parameters = vec![Vec::new(); graph.values.len()];
         for &(value, part) in &order {
             let GraphValue { ty, kind, .. } = graph.values[value];
-            let tensor = torch.tensor(part_shape(ty.shape, &separate[value], part), dtype);
+            let shape = part_shape(ty.shape, &separate[value], part);
+            let tensor =
+                if offloads_parameters { torch.on_host(shape, dtype) } else { torch.tensor(shape, dtype) };
             let is_trained = matches!(kind, ValueKind::Parameter { trainable: true, .. });
             parameters[value].push(if is_trained { tensor.leaf() } else { tensor });
         }
@@ -126,6 +153,7 @@ impl Module {
             order,
             rotations,
             masks,
+            dtype,
             is_written_out: config.strategy.attention == Attention::Materialized || is_unfused,
             calls,
             last_uses,
@@ -136,18 +164,23 @@ impl Module {
                 Recompute::Save(kinds) => kinds,
                 _ => [].into_iter().collect(),
             },
-            offloads: config.strategy.offload.activations != ActivationOffload::Nothing,
+            offloads_parameters,
+            offloads: Offloads::of(config),
             returns_logits: coverage::returns_logits(config),
         }))
     }
 
     fn run_calls(self: &Rc<Module>, torch: &Torch, calls: &[Call], values: &mut Values, trains: bool) {
+        // The caller's variable holds the input of `checkpoint_sequential` until it returns.
+        let mut sequential_input = None;
         for call in calls {
             if call.segment && !trains {
                 self.run_calls(torch, &call.calls, values, trains);
                 continue;
             }
             let input = values.by_index[call.input].clone();
+            sequential_input =
+                input.clone().filter(|_| call.segment).map(|first| sequential_input.unwrap_or(first));
             if call.checkpointed && trains {
                 values.by_index[call.input] = None;
                 let Some(Value::One(x)) = &input else { unreachable!("a call has one input") };
@@ -155,16 +188,28 @@ impl Module {
                 let mask = values.mask.clone().filter(|_| self.attends(call));
                 let closure = mask.clone().filter(|_| call.segment).into_iter().collect();
                 let function = self.recomputed(call, mask);
-                let y = checkpoint(
-                    torch,
-                    Checkpointed { function, closure, keeps: self.keeps, offloads: self.offloads },
-                    x,
-                );
+                let called = Checkpointed { function, closure, keeps: self.keeps };
+                let y = torch.with_save_on_cpu(self.offloads.blocks, || checkpoint(torch, called, x));
                 values.by_index[call.output] = Some(Value::One(y));
             } else {
+                let nodes = call.nodes.clone().filter(|_| call.block);
+                let _moved =
+                    self.moved(torch, nodes.flat_map(|index| self.graph.nodes[index].inputs.clone()));
                 self.run(torch, call, values, trains);
             }
         }
+    }
+
+    /// The parameters among these values that `module.to(device)` moves to the device, in the order of the modules.
+    fn moved(&self, torch: &Torch, values: impl Iterator<Item = usize>) -> Vec<Tensor> {
+        if !self.offloads_parameters {
+            return Vec::new();
+        }
+        let values: Vec<usize> = values.collect();
+        let order = self.order.iter().filter(|(value, _)| values.contains(value));
+        torch.with_purpose(Purpose::Parameter, || {
+            order.map(|&(value, part)| torch.like(&self.parameters[value][part])).collect()
+        })
     }
 
     fn attends(&self, call: &Call) -> bool {
@@ -196,10 +241,22 @@ impl Module {
                 return;
             }
             let purpose = if self.is_loss(index) { Purpose::Loss } else { Purpose::Activation };
-            let output = torch.with_purpose(purpose, || self.call(torch, index, values, trains));
+            let output = torch.with_purpose(purpose, || {
+                let _moved = self.moved_alone(torch, index);
+                self.call(torch, index, values, trains)
+            });
             self.release(index, values);
             values.by_index[self.graph.nodes[index].outputs[0]] = Some(output);
         }
+    }
+
+    /// The parameters of a node outside blocks, which is a module of its own. Those of two tables move one after the other.
+    fn moved_alone(&self, torch: &Torch, index: usize) -> Vec<Tensor> {
+        let node = &self.graph.nodes[index];
+        let scopes = &self.graph.scopes;
+        let is_in_block = scopes[scopes[node.scope.index()].layer.index()].block;
+        let moves = !is_in_block && !matches!(node.op, Op::Embedding(_));
+        self.moved(torch, node.inputs.iter().copied().filter(|_| moves))
     }
 
     /// Whether a node computes the logits or the loss.
@@ -225,7 +282,9 @@ impl Module {
             // self.chunk_loss(chunk, targets)
             let function = move |torch: &Torch, x: &Tensor| {
                 let (weights, _) = module.weights(&module.graph.nodes[head]);
+                let moved = module.moved_alone(torch, head);
                 let mut logits = functions::linear(torch, x, &weights[0], None);
+                drop(moved);
                 if is_capped {
                     logits = functions::soft_cap(torch, &logits);
                 }
@@ -301,7 +360,9 @@ impl Network for Module {
         });
         values.by_index[self.tokens] = Some(Value::One(tokens.clone()));
         values.by_index[self.targets] = Some(Value::One(targets.clone()));
-        self.run_calls(torch, &self.calls, &mut values, trains);
+        torch.with_save_on_cpu(self.offloads.forward, || {
+            self.run_calls(torch, &self.calls, &mut values, trains);
+        });
         (values.one(self.graph.nodes.last().expect("a loss").outputs[0]), values.logits)
     }
 }

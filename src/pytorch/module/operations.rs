@@ -27,7 +27,10 @@ impl Module {
         let tensor = match &node.op {
             Op::Embedding(embedding) => {
                 let [table] = self.parameter(node, 1) else { unreachable!("a table is one tensor") };
-                let mut x = functions::embedding(torch, table, &values.one(node.inputs[0]));
+                let mut x = {
+                    let _moved = self.moved(torch, [node.inputs[1]].into_iter());
+                    functions::embedding(torch, table, &values.one(node.inputs[0]))
+                };
                 if embedding.scale != 1.0 {
                     x = functions::scale(torch, &x);
                 }
@@ -39,6 +42,7 @@ impl Module {
                             // `torch.arange(CONTEXT) - starts`
                             positions = torch.tensor(self.batch_shape(), DType::I64);
                         }
+                        let _moved = self.moved(torch, [node.inputs[2]].into_iter());
                         functions::embedding(torch, table, &positions)
                     };
                     x = functions::add(torch, &x, &positions);
@@ -62,13 +66,13 @@ impl Module {
                 let x = values.one(node.inputs[0]);
                 let zero_centered = norm.offset != 0.0;
                 let linear = self.writer_of(node.inputs[0]);
-                let (heads, _) = self.reader_of(node.inputs[0]).expect("attention");
-                let (_, rotates) = self.reader_of(node.outputs[0]).expect("attention");
+                let reader = self.reader_of(node.outputs[0]).expect("attention");
+                let heads = reader.heads;
                 // Of all heads together.
                 let is_joint = norm.heads.queries != heads.queries || norm.heads.keys != heads.keys;
                 let part = |part: usize| {
                     let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
-                    let layout = self.layout(part, heads, rotates);
+                    let layout = self.layout(torch, part, &reader);
                     let Some(norm) = (part < 2).then(|| &self.parameter(node, 1 + part)[0]) else {
                         return self.project(torch, linear, part, &x, shape, layout);
                     };
@@ -111,7 +115,7 @@ impl Module {
                 let (qkv, _argument) = match value {
                     Value::Parts(qkv) => (parts(qkv), None),
                     // `attend(self.qkv(x))` holds its argument until it returns.
-                    Value::One(qkv) => (parts(self.split_heads(torch, &qkv, heads)), Some(qkv)),
+                    Value::One(qkv) => (parts(self.split_heads(torch, &qkv, heads, true)), Some(qkv)),
                 };
                 let has_dropout = trains && dropped.is_some();
                 let is_windowed = is_windowed(&attention.attending, heads.sequence);
@@ -176,10 +180,10 @@ impl Module {
                 // The reader computes the products itself, one after the other.
                 return Value::One(x);
             }
-            let (heads, rotates) = self.reader_of(node.outputs[0]).expect("attention");
+            let reader = self.reader_of(node.outputs[0]).expect("attention");
             let part = |part: usize| {
-                let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
-                self.project(torch, node, part, &x, shape, self.layout(part, heads, rotates))
+                let shape = reader.heads.part_shape(part);
+                self.project(torch, node, part, &x, shape, self.layout(torch, part, &reader))
             };
             return Value::Parts((0..weights.len()).map(part).collect());
         }
@@ -197,28 +201,40 @@ impl Module {
         Value::One(y)
     }
 
-    /// `x.split(H * D, -1)` by head, for attention written out.
-    fn split_heads(&self, torch: &Torch, qkv: &Tensor, heads: Heads) -> Vec<Tensor> {
+    /// `x.split(H * D, -1)` by head.
+    fn split_heads(&self, torch: &Torch, qkv: &Tensor, heads: Heads, is_masked: bool) -> Vec<Tensor> {
         let parts = functions::split(torch, qkv, 3).into_iter().enumerate();
         let by_head = |(part, x): (usize, Tensor)| {
             let shape = if part == 0 { heads.query_shape() } else { heads.key_shape() };
-            // The gradient of the keys has the layout of the view already.
-            let layout = if part == 1 { Layout::Tokens } else { Layout::Heads };
+            let layout = match self.is_written_out {
+                // The gradient of the keys has the layout of the view already.
+                true if part == 1 => Layout::Tokens,
+                true => Layout::Heads,
+                false => self.layout(torch, part, &Reader { heads, rotates: false, is_masked }),
+            };
             functions::heads(torch, &x, shape.dims(), layout)
         };
         parts.map(by_head).collect()
     }
 
     /// The layout of the gradient of queries, keys or values.
-    fn layout(&self, part: usize, heads: Heads, rotates: bool) -> Layout {
+    fn layout(&self, torch: &Torch, part: usize, &Reader { heads, rotates, is_masked }: &Reader) -> Layout {
         match (part, self.is_written_out) {
             // Rotated queries and keys are contiguous.
             (0 | 1, _) if rotates => Layout::Heads,
             // The gradient of `k.transpose(-2, -1)`, unless that of repeated heads is summed.
             (1, true) if heads.keys == heads.queries => Layout::Channels,
             (_, true) => Layout::Heads,
+            (_, false) if !is_masked && self.has_flash_of_copies(torch) => Layout::Heads,
             (_, false) => Layout::Tokens,
         }
+    }
+
+    /// Whether attention without a mask is FlashAttention, whose gradients lie as its arguments do: those that return
+    /// from pinned memory are contiguous.
+    fn has_flash_of_copies(&self, torch: &Torch) -> bool {
+        let dtype = torch.autocast().unwrap_or(self.dtype);
+        torch.saves_on_cpu() == Some(true) && functions::is_flash(torch, dtype)
     }
 
     /// Queries, keys or values of x, by head: `self.q(x).unflatten(-1, (-1, HEAD)).transpose(1, 2)`.
@@ -248,15 +264,17 @@ impl Module {
         (self.parameter(node, 1), if linear.bias { self.parameter(node, 2) } else { &[] })
     }
 
-    /// The sizes of the attention layer that reads a value, directly or through norms and rotation, and whether these
-    /// change queries and keys.
-    fn reader_of(&self, value: usize) -> Option<(Heads, bool)> {
+    /// The attention layer that reads a value, directly or through norms and rotation.
+    fn reader_of(&self, value: usize) -> Option<Reader> {
         let reader = self.graph.nodes.iter().find(|node| node.inputs.first() == Some(&value))?;
         if let Some(attending) = attending(&reader.op) {
-            return Some((self.heads(reader, attending), false));
+            let heads = self.heads(reader, attending);
+            return Some(Reader { heads, rotates: false, is_masked: is_masked(attending, heads.sequence) });
         }
         match &reader.op {
-            Op::QkNorm(_) | Op::Rotary(_) => Some((self.reader_of(reader.outputs[0])?.0, true)),
+            Op::QkNorm(_) | Op::Rotary(_) => {
+                Some(Reader { rotates: true, ..self.reader_of(reader.outputs[0])? })
+            }
             _ => None,
         }
     }
@@ -271,7 +289,14 @@ impl Module {
             keys: heads.keys,
             head: heads.head,
             by_head: false,
+            is_sliced: self.writer_is_one_matrix(node.inputs[0]),
         }
+    }
+
+    /// Whether one matrix computes queries, keys and values.
+    fn writer_is_one_matrix(&self, value: usize) -> bool {
+        let writer = self.writer_of(value);
+        matches!(writer.op, Op::Linear(_)) && self.parameter(writer, 1).len() == 1
     }
 
     fn attention(
@@ -285,7 +310,10 @@ impl Module {
         let heads = self.heads(node, attending);
         let [q, k, v] = match values.by_index[node.inputs[0]].clone().expect("an input") {
             Value::Parts(qkv) => parts(qkv),
-            Value::One(qkv) => parts(functions::split(torch, &qkv, 3)),
+            Value::One(qkv) => {
+                let is_masked = is_masked(attending, heads.sequence);
+                parts(self.split_heads(torch, &qkv, heads, is_masked))
+            }
         };
         let has_dropout = trains && attending.dropped.is_some();
         let windowed = is_windowed(attending, heads.sequence);
@@ -303,6 +331,19 @@ impl Module {
         // `transpose(1, 2).reshape(B, T, C)` of a result that is laid out as [B, T, H, D].
         functions::heads(torch, &y, &[heads.batch, heads.sequence, channels], Layout::Tokens)
     }
+}
+
+/// The attention layer that reads a value.
+struct Reader {
+    heads: Heads,
+    /// Whether norms or rotation change queries and keys before.
+    rotates: bool,
+    is_masked: bool,
+}
+
+/// Whether attention has a mask as a tensor.
+fn is_masked(attending: &AttentionConfig, sequence: usize) -> bool {
+    attending.documents || is_windowed(attending, sequence)
 }
 
 fn parts(parts: Vec<Tensor>) -> [Tensor; 3] {

@@ -36,7 +36,17 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) enum Library {
     Torch(TorchOptimizer),
+    /// `CPUOffloadOptimizer`: small parameters have a fused optimizer on the card, the others one on the host.
+    Torchao,
     Bitsandbytes(States),
+}
+
+impl Library {
+    fn updates_on_card(&self, parameter: &Tensor) -> bool {
+        // `minimal_size`
+        const ON_HOST: usize = 4096;
+        !matches!(self, Library::Torchao) || parameter.elements() < ON_HOST
+    }
 }
 
 impl Kind {
@@ -55,7 +65,10 @@ impl Kind {
     /// The implementation that its class in `torch.optim` has: Muon one, Adafactor none that is fused.
     fn implementation(self, chosen: TorchOptimizer) -> TorchOptimizer {
         match (self, chosen) {
-            (Kind::Muon { .. }, _) | (Kind::Adafactor, TorchOptimizer::Fused) => TorchOptimizer::ForLoop,
+            (Kind::Muon { .. }, _) | (Kind::Adafactor, TorchOptimizer::Fused | TorchOptimizer::Torchao) => {
+                TorchOptimizer::ForLoop
+            }
+            (_, TorchOptimizer::Torchao) => TorchOptimizer::Fused,
             _ => chosen,
         }
     }
@@ -75,7 +88,7 @@ impl Optimizer {
     pub(crate) fn new(kind: Kind, library: Library, groups: Vec<Vec<Tensor>>) -> Optimizer {
         let library = match library {
             Library::Torch(chosen) => Library::Torch(kind.implementation(chosen)),
-            of_bitsandbytes @ Library::Bitsandbytes(_) => of_bitsandbytes,
+            library @ (Library::Torchao | Library::Bitsandbytes(_)) => library,
         };
         Optimizer { kind, library, groups, states: HashMap::new(), codes: Vec::new() }
     }
@@ -92,8 +105,9 @@ impl Optimizer {
     /// `optimizer.step()`
     pub(crate) fn step(&mut self, torch: &Torch) {
         for group in 0..self.groups.len() {
-            let parameters: Vec<Tensor> =
-                self.groups[group].iter().filter(|parameter| parameter.has_grad()).cloned().collect();
+            let updated =
+                |parameter: &&Tensor| parameter.has_grad() && self.library.updates_on_card(parameter);
+            let parameters: Vec<Tensor> = self.groups[group].iter().filter(updated).cloned().collect();
             self.step_group(torch, &parameters);
         }
     }
@@ -121,8 +135,9 @@ impl Optimizer {
     fn new_states(&mut self, torch: &Torch, parameter: &Tensor) -> Vec<Tensor> {
         let shapes = self.kind.states(parameter.shape());
         match &self.library {
-            Library::Torch(implementation) => {
-                let has_step = self.kind == Kind::Adam && *implementation == TorchOptimizer::Fused;
+            library @ (Library::Torch(_) | Library::Torchao) => {
+                let is_fused = matches!(library, Library::Torch(TorchOptimizer::Fused) | Library::Torchao);
+                let has_step = self.kind == Kind::Adam && is_fused;
                 let step = has_step.then(|| torch.scalar(DType::F32));
                 let state = |shape: &Shape| {
                     torch.with_purpose(Purpose::OptimizerState, || torch.tensor(*shape, parameter.dtype()))
@@ -153,7 +168,7 @@ impl Optimizer {
 /// The temporaries of a step of AdamW and Adam.
 fn adam(torch: &Torch, parameters: &[Tensor], implementation: TorchOptimizer) {
     match implementation {
-        TorchOptimizer::Fused => {}
+        TorchOptimizer::Fused | TorchOptimizer::Torchao => {}
         TorchOptimizer::Foreach => {
             // torch._foreach_sqrt(exp_avg_sqs)
             let _roots: Vec<Tensor> = parameters.iter().map(|parameter| torch.like(parameter)).collect();

@@ -69,7 +69,8 @@ impl Rules {
             false if matches!(config.train.optimizer, Optimizer::Adafactor(_) | Optimizer::Muon(_)) => {
                 "Adafactor and Muon".to_owned()
             }
-            false if config.uses_bitsandbytes() => format!("bitsandbytes {BITSANDBYTES_VERSION}"),
+            false if config.uses_bitsandbytes(options) => format!("bitsandbytes {BITSANDBYTES_VERSION}"),
+            false if config.has_torchao_optimizer(options) => "torchao".to_owned(),
             false if config.strategy.offload.activations != ActivationOffload::Nothing => {
                 "offloaded activations".to_owned()
             }

@@ -2,10 +2,10 @@
 
 use crate::coverage::{NotCovered, autocast, has_master_weights, holds_logits};
 use crate::tensor::DType;
-use spec::{EmptyCache, EvaluationPass, Gradients, LossScale, Optimizer, RunConfig, Update};
+use spec::{EmptyCache, EvaluationPass, Gradients, LossScale, Optimizer, RunConfig, TorchOptions, Update};
 
 /// Checks that `Trainer` has the run's keys.
-pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
+pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), NotCovered> {
     let strategy = &config.strategy;
     let has_fp16_autocast = autocast(config) == Some(DType::F16);
     let reasons = [
@@ -33,7 +33,7 @@ pub(crate) fn check(config: &RunConfig) -> Result<(), NotCovered> {
             "a constant loss scale: use loss_scale = \"dynamic\"",
         ),
         (
-            config.has_bitsandbytes_optimizer() && strategy.quantize.embeddings,
+            config.has_bitsandbytes_optimizer(options) && strategy.quantize.embeddings,
             "8-bit states of embeddings: use quantize.embeddings = false",
         ),
         (matches!(config.train.optimizer, Optimizer::Muon(_)), "Muon: Trainer has one optimizer"),

@@ -64,7 +64,7 @@ impl<'a> Trainer<'a> {
             shifts_labels: torch.options.transformers == TransformersVersion::V5_24
                 && config.model.transformer().and_then(transformers::family) != Some(ModelFamily::Gpt2),
             loader: Loader::new(model.batch_shape()),
-            optimizer: optimizers(config, &trained, &*model, torch.options.optimizer)
+            optimizer: optimizers(config, &trained, &*model, torch.options)
                 .pop()
                 .expect("Trainer trains parameters by one optimizer"),
             scaler: coverage::is_scaled(config).then(GradScaler::default),

@@ -79,6 +79,7 @@ impl Attending {
             keys: self.keys,
             head: self.head,
             by_head: self.by_head,
+            is_sliced: false,
         }
     }
 

@@ -92,7 +92,7 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
         liger_layers(config, library.family, options).or_else(not_covered)?;
     }
     if let Some(lora) = &strategy.lora {
-        adapters(config, library.family, lora).or_else(not_covered)?;
+        adapters(config, options, library.family, lora).or_else(not_covered)?;
     }
     let is_whole = |layer: &str| {
         let blocks = layer.strip_prefix("blocks.").map(|block| block.parse::<usize>().is_ok());
@@ -186,7 +186,12 @@ pub(crate) fn liger_mlp(family: ModelFamily) -> Option<&'static str> {
 }
 
 /// Checks that PEFT has the adapters of a run.
-fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), String> {
+fn adapters(
+    config: &RunConfig,
+    options: TorchOptions,
+    family: ModelFamily,
+    lora: &Lora,
+) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if lora.base == LoraBase::Int8 {
@@ -204,7 +209,7 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
         );
     }
     if lora.base == LoraBase::Nf4 {
-        return check_four_bit(config);
+        return check_four_bit(config, options);
     }
     let is_of_one_dtype = lora.tables.is_none_or(|tables| dtype_of(tables.dtype()) == dtype(config))
         && (lora.tables.is_some() || dtype_of(strategy.params.dtype()) == dtype(config));
@@ -218,7 +223,7 @@ fn adapters(config: &RunConfig, family: ModelFamily, lora: &Lora) -> Result<(), 
     if dtype(config) == DType::F32 && strategy.params != StorageDtype::Fp32 {
         return not_covered("an fp32 base with 16-bit params");
     }
-    trained_dtypes(config)
+    trained_dtypes(config, options)
 }
 
 /// Checks the layers that are trained beside adapters.
@@ -242,7 +247,7 @@ fn check_saved_modules(config: &RunConfig, lora: &Lora) -> Result<(), String> {
 }
 
 /// Checks the dtypes of a model with a base in four bits, its adapters and its other layers.
-fn check_four_bit(config: &RunConfig) -> Result<(), String> {
+fn check_four_bit(config: &RunConfig, options: TorchOptions) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if adapter_dtype(config) != DType::F32 {
@@ -256,11 +261,11 @@ fn check_four_bit(config: &RunConfig) -> Result<(), String> {
             "lora.tables = \"fp32\" with 16-bit params: use params = \"fp32\" with 16-bit precision",
         );
     }
-    trained_dtypes(config)
+    trained_dtypes(config, options)
 }
 
 /// Checks the dtypes of adapters, of their gradients and states, and of the residual stream.
-fn trained_dtypes(config: &RunConfig) -> Result<(), String> {
+fn trained_dtypes(config: &RunConfig, options: TorchOptions) -> Result<(), String> {
     let not_covered = |reason: &str| Err(reason.to_owned());
     let strategy = &config.strategy;
     if strategy.residual != strategy.params {
@@ -277,7 +282,7 @@ fn trained_dtypes(config: &RunConfig) -> Result<(), String> {
         OptimizerState::Bf16 => DType::BF16,
         OptimizerState::EightBit => return Ok(()),
     };
-    let is_of_torch = !config.has_bitsandbytes_optimizer();
+    let is_of_torch = !config.has_bitsandbytes_optimizer(options);
     if config.trains() && has_states(config) && is_of_torch && states != adapter_dtype(config) {
         return not_covered("optimizer states of another dtype than the adapters");
     }

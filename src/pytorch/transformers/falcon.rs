@@ -133,7 +133,7 @@ impl FalconAttention {
         let &[batch, sequence, channels] = x.shape().dims() else { unreachable!("x is [B, T, C]") };
         let (queries, head) = (self.heads, self.head_dim);
         let keys = if matches!(self.stacking, Stacking::MultiQuery) { 1 } else { queries };
-        let heads = Heads { batch, sequence, queries, keys, head, by_head: false };
+        let heads = Heads { batch, sequence, queries, keys, head, by_head: false, is_sliced: false };
         let qkv = self.qkv.forward(torch, x, trains);
         let by_head = |x: &Tensor, shape: Shape| functions::heads(torch, x, shape.dims(), Layout::Tokens);
         let [q, k, v] = {

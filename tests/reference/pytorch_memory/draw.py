@@ -6,6 +6,7 @@
     python3 draw.py --bitsandbytes SEED COUNT > bitsandbytes-drawn.toml
     python3 draw.py --families SEED COUNT > families-drawn.toml
     python3 draw.py --kernels SEED COUNT > kernels-drawn.toml
+    python3 draw.py --offload SEED COUNT > offload-drawn.toml
 
 Equal arguments give equal programs.
 """
@@ -170,6 +171,19 @@ class Draw:
                 strategy.pop(key, None)
         else:
             self.training(settings, strategy, model, batch)
+        return settings, strategy
+
+
+class OffloadDraw(Draw):
+    """One program under `torch.autograd.graph.save_on_cpu`."""
+
+    def program(self):
+        settings, strategy = super().program()
+        settings.pop("measure.what", None)
+        context = int(settings["model.transformer.context"])
+        if self.chance(0.3) and settings.get("model.transformer.causal") is None:
+            settings["model.transformer.window"] = str(self.one(context // 3, context // 2))
+        strategy["offload"] = {"activations": True, "pinned": self.chance(0.6)}
         return settings, strategy
 
 
@@ -415,6 +429,7 @@ PROGRAMS = {
     "--bitsandbytes": BitsandbytesDraw,
     "--families": FamiliesDraw,
     "--kernels": KernelsDraw,
+    "--offload": OffloadDraw,
 }
 
 
@@ -430,7 +445,7 @@ def main():
     seed, count = arguments[-2], int(arguments[-1])
     program = arguments[0].removeprefix("--") if draw is not Draw else None
     print(BASE.format(arguments=" ".join(arguments), name=f"{program}-drawn" if program else "drawn"), end="")
-    if program:
+    if issubclass(draw, LibraryDraw):
         print(LIBRARY.format(program=DIALECTS.get(program, program)), end="")
         print("torch_kernels = \"liger\"\n" * (program == "kernels"), end="")
     for number in range(1, count + 1):

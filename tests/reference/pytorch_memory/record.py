@@ -37,11 +37,11 @@ OLD_VERSION = "2.6"
 
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = [
-    "gpt", "llama", "large", "padded", "transformers", "transformers-gpt", "transformers-families", "transformers-masks",
-    "transformers-parallel", "transformers-liger", "transformers-kernels", "trainer", "trainer-kernels",
+    "gpt", "llama", "large", "padded", "offload", "layers", "transformers", "transformers-gpt", "transformers-families",
+    "transformers-masks", "transformers-parallel", "transformers-liger", "transformers-kernels", "trainer", "trainer-kernels",
 ]  # fmt: skip
 SAMPLED = [experiment for experiment in EXPERIMENTS if experiment != "large"]
-DRAWN = ["drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn", "kernels-drawn"]
+DRAWN = ["drawn", "offload-drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn", "kernels-drawn"]
 # Begin the names of experiments with the transformers library.
 LIBRARY = ("transformers", "trainer", "bitsandbytes", "families", "kernels")
 
@@ -52,6 +52,7 @@ OPTIONS = {
     "for-loop": ["plan.torch_optimizer=for-loop"],
     "reentrant": ["plan.torch_checkpoint=reentrant"],
     "masked": ["plan.torch_attention_mask=true"],
+    "torchao": ["plan.torch_optimizer=torchao"],
 }
 
 # Experiments whose strategies run on the A100 and one other card.
@@ -160,6 +161,8 @@ def variants(version, is_newest_library):
                 yield experiment, strategy, "for-loop", "a100"
             if f"{experiment}/{strategy}" in MASKED:
                 yield experiment, strategy, "masked", "a100"
+            if experiment == "offload" and "optimizer" in keys.get("offload", {}):
+                yield from ((experiment, strategy, "torchao", card) for card in cards)
             # The library's loss has no checkpoints.
             if "recompute" in keys or "loss_chunks" in keys and not experiment.startswith(LIBRARY):
                 yield experiment, strategy, "reentrant", "a100"

@@ -45,6 +45,7 @@ const LIGER_VERSION: &str = "0.8";
 
 /// The version of bitsandbytes whose optimizers and weights in four bits are predicted.
 pub const BITSANDBYTES_VERSION: &str = "0.50";
+const TORCHAO_VERSION: &str = "0.18";
 
 keywords! {
     /// A version of PyTorch.
@@ -122,6 +123,8 @@ keywords! {
         Foreach = "foreach",
         /// One tensor after the other (`foreach=False, fused=False`).
         ForLoop = "for-loop",
+        /// With `offload.optimizer`, torchao's `CPUOffloadOptimizer`; else as "fused".
+        Torchao = "torchao",
     }
 }
 
@@ -159,17 +162,23 @@ pub struct PlanKeys {
 }
 
 impl RunConfig {
+    /// Whether torchao has the optimizer: its states are in host memory, and the host updates.
+    pub fn has_torchao_optimizer(&self, options: TorchOptions) -> bool {
+        self.trains() && self.strategy.offload.optimizer && options.optimizer == TorchOptimizer::Torchao
+    }
+
     /// Whether bitsandbytes has the optimizer that `torch.optim` lacks: Lion, 8-bit states, or paged ones.
-    pub fn has_bitsandbytes_optimizer(&self) -> bool {
+    pub fn has_bitsandbytes_optimizer(&self, options: TorchOptions) -> bool {
         let is_lion = matches!(self.train.optimizer, Optimizer::Lion(_));
         let has_own_states = self.strategy.optimizer_state == OptimizerState::EightBit;
-        self.trains() && (is_lion || has_own_states || self.strategy.offload.optimizer)
+        let is_bitsandbytes_s = is_lion || has_own_states || self.strategy.offload.optimizer;
+        self.trains() && is_bitsandbytes_s && !self.has_torchao_optimizer(options)
     }
 
     /// Whether the run in PyTorch needs bitsandbytes.
-    pub fn uses_bitsandbytes(&self) -> bool {
+    pub fn uses_bitsandbytes(&self, options: TorchOptions) -> bool {
         let is_four_bit = self.strategy.lora.as_ref().is_some_and(|lora| lora.base == LoraBase::Nf4);
-        is_four_bit || self.has_bitsandbytes_optimizer()
+        is_four_bit || self.has_bitsandbytes_optimizer(options)
     }
 }
 
@@ -254,10 +263,15 @@ impl PlanKeys {
         let liger = uses_liger.then(|| format!("liger-kernel {LIGER_VERSION}"));
         let peft = run.is_some_and(|run| run.strategy.lora.is_some()).then(|| format!("PEFT {PEFT_VERSION}"));
         let bitsandbytes = run
-            .is_some_and(RunConfig::uses_bitsandbytes)
+            .is_some_and(|run| run.uses_bitsandbytes(self.torch_options))
             .then(|| format!("bitsandbytes {BITSANDBYTES_VERSION}"));
         let optimizer = match self.torch_options.optimizer {
-            TorchOptimizer::Fused => None,
+            TorchOptimizer::Torchao
+                if run.is_some_and(|run| run.has_torchao_optimizer(self.torch_options)) =>
+            {
+                Some(format!("torchao {TORCHAO_VERSION}"))
+            }
+            TorchOptimizer::Fused | TorchOptimizer::Torchao => None,
             TorchOptimizer::Foreach => Some("a foreach optimizer".to_owned()),
             TorchOptimizer::ForLoop => Some("a for-loop optimizer".to_owned()),
         };
@@ -284,7 +298,7 @@ pub(super) fn reference() -> Vec<DeclaredKey> {
     let conf = "Settings of PyTorch's allocator in the prediction of its memory, as in PYTORCH_ALLOC_CONF.";
     let version = "The version of PyTorch whose memory is predicted.";
     let library = "The version of the transformers library whose classes and `Trainer` are predicted.";
-    let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update.";
+    let optimizer = "How `torch.optim` runs a step in the prediction of PyTorch's memory. Without `fused=True`, PyTorch takes \"foreach\", which has temporaries in the update. With \"torchao\", runs with `offload.optimizer` have torchao's `CPUOffloadOptimizer`, and others \"fused\".";
     let program = "The classes of the model in the prediction of PyTorch's memory: plain `torch.nn` modules, or the model's class in transformers, called by a plain training loop or by the library's `Trainer`.";
     let programs = keyword::<TorchProgram>();
     let kernels = "Whose kernels compute norms, rotations and gates in the prediction of PyTorch's memory with the library's model: PyTorch's, or those that `use_liger_kernel=True` switches on. `loss_chunks` adds Liger's loss.";
