@@ -62,7 +62,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
             "updates in backward with reentrant checkpoints of the loss: each slice updates the head",
         );
     }
-    if config.lengths.is_some() {
+    if config.lengths.is_some() && !options.program.is_of_library() {
         let model = config.model.transformer();
         let windows = |model: &Transformer| (0..model.layers).any(|block| model.window_of(block).is_some());
         if strategy.attention == Attention::Materialized || model.is_some_and(windows) {

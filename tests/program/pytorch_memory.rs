@@ -203,11 +203,15 @@ fn runs() -> BTreeMap<(String, String), Run> {
         "transformers-masks",
         "transformers-parallel",
         "transformers-liger",
+        "transformers-padded",
         "transformers-drawn",
         "trainer",
+        "trainer-padded",
         "trainer-drawn",
         "bitsandbytes-drawn",
         "families-drawn",
+        "documents-drawn",
+        "documents-trainer-drawn",
     ];
     plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }

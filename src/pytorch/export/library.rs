@@ -203,7 +203,7 @@ impl Script<'_> {
         ]);
         let masked = if coverage::masks_targets(self.config) { ".masked_fill(labels < 0, -100)" } else { "" };
         self.line(&format!("        self.batches[1] = labels{masked}"));
-        if self.options.attention_mask {
+        if self.options.attention_mask && !self.is_padded() {
             self.lines(&[
                 "        # Each sample has padding.",
                 "        mask = torch.ones_like(tokens)",

@@ -1,11 +1,11 @@
 //! Accelerate's loader (`DataLoaderShard`), and the number of labels of a step.
 
 use crate::functions;
+use crate::network::Inputs;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use crate::transformers::Inputs;
 use ops::Shape;
-use spec::TransformersVersion;
+use spec::{PaddedMicroBatch, TransformersVersion};
 
 /// `input_ids`, `attention_mask` and `labels`, i64[B, T].
 #[derive(Clone)]
@@ -13,16 +13,24 @@ pub(super) struct Batch {
     tokens: Tensor,
     padding: Option<Tensor>,
     pub(super) labels: Tensor,
+    /// Whether the attention mask hides a token.
+    has_padding: bool,
 }
 
 impl Batch {
     pub(super) fn inputs(&self) -> Inputs<'_> {
-        Inputs { tokens: &self.tokens, padding: self.padding.as_ref(), labels: &self.labels }
+        Inputs {
+            tokens: &self.tokens,
+            targets: &self.labels,
+            third: self.padding.as_ref(),
+            hides_tokens: self.has_padding,
+        }
     }
 }
 
 /// Copies batches to the device. It holds the last one until the next one is there.
 pub(super) struct Loader {
+    /// Of a batch, unless lengths vary.
     shape: Shape,
     current: Option<Batch>,
 }
@@ -32,10 +40,16 @@ impl Loader {
         Loader { shape, current: None }
     }
 
-    pub(super) fn next(&mut self, torch: &Torch) -> Batch {
-        let part = || torch.tensor(self.shape, DType::I64);
-        let batch =
-            Batch { tokens: part(), padding: torch.options.attention_mask.then(part), labels: part() };
+    /// `padded`: if lengths vary.
+    pub(super) fn next(&mut self, torch: &Torch, padded: Option<PaddedMicroBatch>) -> Batch {
+        let shape = padded.map_or(self.shape, |padded| self.shape.with_last(padded.length));
+        let part = || torch.tensor(shape, DType::I64);
+        let batch = Batch {
+            tokens: part(),
+            padding: torch.options.attention_mask.then(part),
+            labels: part(),
+            has_padding: padded.is_none_or(|padded| padded.has_padding),
+        };
         self.current = Some(batch.clone());
         batch
     }

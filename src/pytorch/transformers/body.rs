@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions;
+use crate::network::Inputs;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -22,15 +23,8 @@ pub(super) trait Body {
     /// The parameters, in the order of the modules.
     fn parameters(&self) -> Vec<Tensor>;
 
-    /// The last hidden states [B, T, C] of tokens [B, T], and the cache. Checkpointing turns the cache off where there is
-    /// a graph. `padding`: the attention mask [B, T], if there is one.
-    fn forward(
-        &self,
-        torch: &Torch,
-        tokens: &Tensor,
-        padding: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Cache>);
+    /// The last hidden states [B, T, C], and the cache. Checkpointing turns the cache off where there is a graph.
+    fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>);
 }
 
 /// The arguments of a layer's call beside x [B, T, C].

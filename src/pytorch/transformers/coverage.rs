@@ -100,9 +100,6 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
     if packs_documents(config) {
         return not_covered("packed documents".to_owned());
     }
-    if config.lengths.is_some() {
-        return not_covered("lengths that vary (pad_to = \"batch\")".to_owned());
-    }
     Ok(())
 }
 

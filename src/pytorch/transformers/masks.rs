@@ -4,6 +4,7 @@
 
 use super::body::Positions;
 use crate::functions;
+use crate::network::Inputs;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -40,17 +41,17 @@ impl Masks {
         Masks { windows, of_layers, is_eager, keeps_causal: family == Some(ModelFamily::Falcon) }
     }
 
-    /// The masks of all layers for hidden states [B, T, C] of this dtype. `padding`: the attention mask of the batch.
+    /// The masks of all layers for hidden states [B, T, C] of this dtype.
     pub(super) fn make(
         &self,
         torch: &Torch,
         positions: &Positions,
-        padding: Option<&Tensor>,
+        inputs: Inputs<'_>,
         dtype: DType,
         has_cache: bool,
     ) -> MadeMasks<'_> {
         let make = |&window: &Option<usize>| {
-            let padding = padding.map(|padding| torch.tensor(padding.shape(), DType::Bool));
+            let padding = inputs.third.map(|padding| torch.tensor(padding.shape(), DType::Bool));
             let looks_for_sequences = padding.is_none() && !has_cache;
             let sequences = looks_for_sequences.then(|| positions.find_packed_sequences(torch)).flatten();
             let pattern = Pattern {
@@ -65,7 +66,10 @@ impl Masks {
                 sequences.is_none() && window.is_none_or(|window| positions.length() < window);
             if !self.keeps_causal && hides_later_alone {
                 // Causal, if no token is padding.
-                check_padding(torch, padding.as_ref()?);
+                let is_padding = check_padding(torch, padding.as_ref()?, inputs.hides_tokens);
+                if !is_padding {
+                    return None;
+                }
             }
             Some(bools(torch, positions, pattern))
         };
@@ -95,17 +99,19 @@ struct Pattern {
     has_padding: bool,
 }
 
-/// Whether a token is padding, `padding.all()`; `padding.sum() == padding.numel()` in 5.x, which also looks at a part.
-fn check_padding(torch: &Torch, padding: &Tensor) {
+/// Looks whether a token is padding, `padding.all()`; `padding.sum() == padding.numel()` in 5.x, which then also looks at
+/// a part.
+fn check_padding(torch: &Torch, padding: &Tensor, is_padding: bool) -> bool {
     match torch.options.transformers {
         TransformersVersion::V5_24 => {
-            for _ in 0..2 {
+            for _ in 0..if is_padding { 2 } else { 1 } {
                 let _count = functions::count(torch, padding);
                 torch.scalar(DType::Bool);
             }
         }
         TransformersVersion::V4_57 => functions::all(torch, padding),
     }
+    is_padding
 }
 
 /// `sdpa_mask`: bool[B, 1, T, T]. Without padding and sequences, all samples are the same memory.
