@@ -217,6 +217,11 @@ impl PaddedLengths {
         lengths
     }
 
+    /// Whether each micro-batch has a sample with padding.
+    pub fn all_have_padding(&self) -> bool {
+        self.training.have_padding.iter().chain(&self.evaluation.have_padding).all(|has_padding| *has_padding)
+    }
+
     /// Steps with known lengths.
     pub fn steps(&self) -> usize {
         self.training.lengths.len() / self.training.per_batch

@@ -188,7 +188,7 @@ optimizer.adamw.lr = 1e-3
         let drawn = drawn.map(|config| {
             let model = config.model.transformer().expect("a transformer").clone();
             let model = Model::Transformer(Transformer { family: None, ..model });
-            RunConfig { tokens: None, lengths: None, model, ..config }
+            RunConfig { tokens: None, lengths: None, all_packed: None, model, ..config }
         });
         for config in drawn.chain(shortest) {
             let identity = config.identity();

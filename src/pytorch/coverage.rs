@@ -11,6 +11,7 @@ use spec::{
 use crate::card::Card;
 use crate::module::{attending, dtype_of};
 use crate::tensor::DType;
+use crate::torch::Torch;
 use crate::{trainer, transformers};
 use graph::Graph;
 use ops::{AttentionConfig, Op, OpKind, TensorType};
@@ -217,6 +218,11 @@ fn simulated_passes(config: &RunConfig) -> usize {
 /// Whether samples have several documents: attention then has a mask for each sample.
 pub(crate) fn packs_documents(config: &RunConfig) -> bool {
     config.documents() == Documents::Packed
+}
+
+/// Whether a batch has a part beside tokens and targets: that of packed documents, or an attention mask.
+pub(crate) fn has_third(torch: &Torch, config: &RunConfig) -> bool {
+    packs_documents(config) || torch.options.attention_mask
 }
 
 /// The steps of a run whose steps differ: lengths vary, or each step leaks. `None`: the first steps stand for all.

@@ -13,9 +13,9 @@ pub(crate) struct Inputs<'a> {
     pub(crate) tokens: &'a Tensor,
     /// The library's `labels`.
     pub(crate) targets: &'a Tensor,
-    /// Where each token's document begins, if samples have several, or the library's attention mask.
+    /// Where each token's document begins, if samples have several (the library: its position in it), or an attention mask.
     pub(crate) third: Option<&'a Tensor>,
-    /// Whether `third` hides a token.
+    /// Whether `third` hides a token from a later one.
     pub(crate) hides_tokens: bool,
 }
 

@@ -251,8 +251,7 @@ impl<'a> Program<'a> {
         variables: &mut Variables,
     ) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
-        let has_third = coverage::packs_documents(self.config) || torch.options.attention_mask;
-        let parts = if has_third { 3 } else { 2 };
+        let parts = if coverage::has_third(torch, self.config) { 3 } else { 2 };
         for variable in &mut variables.batch[..parts] {
             *variable = Some(torch.tensor(module.batch_shape(), DType::I64));
         }

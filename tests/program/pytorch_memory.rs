@@ -301,6 +301,11 @@ impl Contents for DocumentBytes {
         Some(SampleLengths { training: samples(training), evaluation: samples(evaluation) })
     }
 
+    /// The samples of the recorded packed programs have several documents.
+    fn first_documents(&self, _sample: &Sample) -> Option<SampleLengths> {
+        Some(SampleLengths { training: vec![0; self.0.len()], evaluation: vec![0; self.0.len()] })
+    }
+
     fn parts(&self) -> &'static [&'static str] {
         &[]
     }

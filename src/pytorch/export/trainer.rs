@@ -16,6 +16,10 @@ impl Script<'_> {
         let evaluated = trainer::evaluated_batches(self.config) * trainer::evaluation_batch(self.config);
         self.lines(&["# Samples of an evaluation.", &format!("EVALUATED = {evaluated}")]);
         self.padded_samples();
+        let packs = coverage::packs_documents(self.config);
+        if packs {
+            self.read_positions();
+        }
         self.lines(&[
             "",
             "",
@@ -37,6 +41,13 @@ impl Script<'_> {
                     "        evaluated = padded_samples(tokens, labels, EVALUATION_LENGTHS, {})",
                     trainer::evaluation_batch(self.config)
                 ),
+            ]),
+            (false, false) if packs => self.lines(&[
+                "        positions = read_positions(dump).flatten(0, 1)",
+                "        samples = [",
+                "            {\"input_ids\": ids, \"position_ids\": own_positions, \"labels\": own}",
+                "            for ids, own_positions, own in zip(tokens, positions, labels)",
+                "        ]",
             ]),
             (false, false) => self.line(
                 "        samples = [{\"input_ids\": ids, \"labels\": own} for ids, own in zip(tokens, labels)]",

@@ -43,7 +43,10 @@ impl Script<'_> {
             ]);
         }
         let packs = coverage::packs_documents(self.config);
-        if packs {
+        let of_library = self.options.program.is_of_library();
+        if packs && of_library {
+            self.read_positions();
+        } else if packs {
             self.lines(&[
                 "",
                 "",
@@ -88,7 +91,11 @@ impl Script<'_> {
             "        self.device = device",
             &format!(
                 "        self.batches = read_batches(dump){}",
-                if packs { " + [read_starts(dump)]" } else { "" }
+                match (packs, of_library) {
+                    (true, true) => " + [read_positions(dump)]",
+                    (true, false) => " + [read_starts(dump)]",
+                    (false, _) => "",
+                }
             ),
         ]);
         match self.options.program.is_of_library() {
@@ -404,9 +411,10 @@ impl Script<'_> {
     }
 
     /// The name of a batch's part beside tokens and targets, and of batches with it.
-    fn third_part(&self) -> Option<(&'static str, &'static str)> {
+    pub(super) fn third_part(&self) -> Option<(&'static str, &'static str)> {
         if coverage::packs_documents(self.config) {
-            return Some(("starts", "packed"));
+            let part = if self.options.program.is_of_library() { "positions" } else { "starts" };
+            return Some((part, "packed"));
         }
         self.options.attention_mask.then_some(("mask", "masked"))
     }

@@ -121,7 +121,7 @@ pub(crate) fn scaled_dot_product_attention(
     let bias = mask.map(|mask| bias_of_mask(torch, mask, dtype));
     let node = torch.node(&[&q, &k, &v], &[&q, &k, &v], move |torch, _| match kernel {
         Kernel::Flash => flash_backward(torch, heads, dtype),
-        Kernel::Efficient => efficient_backward(torch, heads, dtype),
+        Kernel::Efficient => efficient_backward(torch, heads, dtype, has_dropout),
     });
     let mut saved = results(torch, OpKind::Attention, || {
         let (output, saved) = match kernel {
@@ -284,7 +284,7 @@ fn efficient_forward(
     (output, saved)
 }
 
-fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient> {
+fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> Vec<Gradient> {
     let gradients = empty_gradients(torch, heads, dtype);
     let _expanded = expanded_gradients(torch, heads, dtype);
     let rows = heads.rows(heads.sequence);
@@ -299,20 +299,23 @@ fn efficient_backward(torch: &Torch, heads: Heads, dtype: DType) -> Vec<Gradient
     };
     // Before Volta, no kernel for fp32 divides the keys.
     if dtype.is_half() || torch.card.capability >= (7, 0) {
-        torch.scratch(efficient_workspace(torch, heads, dtype));
+        torch.scratch(efficient_workspace(torch, heads, dtype, has_dropout));
     }
     gradients
 }
 
 /// The workspace of memory-efficient attention's backward: for each tile of query gradients a counter and its sum; in
 /// some kernels, also the sums of the gradients of keys and values.
-fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType) -> u64 {
+fn efficient_workspace(torch: &Torch, heads: Heads, dtype: DType, has_dropout: bool) -> u64 {
     let has_large_shared_memory = matches!(torch.card.capability, (8..=10, 0));
     let (rows, columns, sums_all) = match (dtype.is_half(), heads.head) {
         (_, ..=64) => (64, 64, false),
         (false, _) => (if has_large_shared_memory { 128 } else { 64 }, 64, false),
         (true, 129..) => (128, 64, true),
-        (true, 97..) if matches!(torch.card.capability, (8, 6 | 9)) => (64, 64, true),
+        // The kernel for up to 96 channels has no dropout.
+        (true, head) if matches!(torch.card.capability, (8, 6 | 9)) && (head > 96 || has_dropout) => {
+            (64, 64, true)
+        }
         (true, _) if torch.card.capability == (7, 5) => (128, 64, false),
         (true, _) => (if has_large_shared_memory { 128 } else { 64 }, 128, false),
     };

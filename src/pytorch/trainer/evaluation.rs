@@ -3,7 +3,7 @@
 use super::coverage::{evaluated_batches, evaluated_micro_batches, evaluation_batch};
 use super::loader::{Batch, Loader, count_labels};
 use super::{Trainer, compute_loss};
-use crate::coverage::collects_logits;
+use crate::coverage::{collects_logits, has_third};
 use crate::network::Network;
 use crate::outputs::Collected;
 use crate::sequence::{Event, Phase};
@@ -24,7 +24,7 @@ impl Trainer<'_> {
         let (collect, collects_logits) = (config.collect(), collects_logits(config));
         let concatenates = collect.is_none_or(|collect| collect.concatenate);
         let to_host = collect.is_some_and(|collect| collect.to == CollectedIn::Host);
-        let mut loader = Loader::new(Shape::new(&[samples, length]));
+        let mut loader = Loader::new(Shape::new(&[samples, length]), has_third(torch, config));
         let [mut losses, mut logits, mut labels] = [(); 3].map(|()| Collected::new(concatenates));
         let mut variables = Variables::default();
         let micro_batches = evaluated_micro_batches(config);

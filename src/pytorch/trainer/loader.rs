@@ -7,14 +7,13 @@ use crate::torch::Torch;
 use ops::Shape;
 use spec::{PaddedMicroBatch, TransformersVersion};
 
-/// `input_ids`, `attention_mask` and `labels`, i64[B, T].
+/// `input_ids`, `attention_mask` or `position_ids`, and `labels`, i64[B, T].
 #[derive(Clone)]
 pub(super) struct Batch {
     tokens: Tensor,
-    padding: Option<Tensor>,
+    third: Option<Tensor>,
     pub(super) labels: Tensor,
-    /// Whether the attention mask hides a token.
-    has_padding: bool,
+    hides_tokens: bool,
 }
 
 impl Batch {
@@ -22,8 +21,8 @@ impl Batch {
         Inputs {
             tokens: &self.tokens,
             targets: &self.labels,
-            third: self.padding.as_ref(),
-            hides_tokens: self.has_padding,
+            third: self.third.as_ref(),
+            hides_tokens: self.hides_tokens,
         }
     }
 }
@@ -32,12 +31,14 @@ impl Batch {
 pub(super) struct Loader {
     /// Of a batch, unless lengths vary.
     shape: Shape,
+    /// Whether batches have an attention mask, or positions of packed documents.
+    has_third: bool,
     current: Option<Batch>,
 }
 
 impl Loader {
-    pub(super) fn new(shape: Shape) -> Loader {
-        Loader { shape, current: None }
+    pub(super) fn new(shape: Shape, has_third: bool) -> Loader {
+        Loader { shape, has_third, current: None }
     }
 
     /// `padded`: if lengths vary.
@@ -46,9 +47,9 @@ impl Loader {
         let part = || torch.tensor(shape, DType::I64);
         let batch = Batch {
             tokens: part(),
-            padding: torch.options.attention_mask.then(part),
+            third: self.has_third.then(part),
             labels: part(),
-            has_padding: padded.is_none_or(|padded| padded.has_padding),
+            hides_tokens: padded.is_none_or(|padded| padded.has_padding),
         };
         self.current = Some(batch.clone());
         batch

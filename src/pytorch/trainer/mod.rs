@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub(crate) use self::coverage::{check, evaluated_batches, evaluation_batch, simulated_passes};
 use self::loader::{Batch, Loader};
 use crate::autograd::backward;
-use crate::coverage::{NotCovered, autocast, simulated_steps};
+use crate::coverage::{NotCovered, autocast, has_third, simulated_steps};
 use crate::functions;
 use crate::grad_scaler::GradScaler;
 use crate::network::Network;
@@ -63,7 +63,7 @@ impl<'a> Trainer<'a> {
             config,
             shifts_labels: torch.options.transformers == TransformersVersion::V5_24
                 && config.model.transformer().and_then(transformers::family) != Some(ModelFamily::Gpt2),
-            loader: Loader::new(model.batch_shape()),
+            loader: Loader::new(model.batch_shape(), has_third(torch, config)),
             optimizer: optimizers(config, &trained, &*model, torch.options.optimizer)
                 .pop()
                 .expect("Trainer trains parameters by one optimizer"),

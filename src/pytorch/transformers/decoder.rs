@@ -137,11 +137,11 @@ impl Body for Decoder {
         }
         let (checkpointed, cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
         let mut cache = cache.filter(|_| !(self.trains_uncached && trains));
-        let positions = Positions::new(torch, tokens.shape());
+        let positions = Positions::new(torch, inputs);
         let masks = self.masks.make(torch, &positions, inputs, embeddings.dtype(), cache.is_some());
         let mut x = functions::dropout_if(torch, embeddings.clone(), self.has_dropout && trains);
         let dtype = self.class.rotary_dtype(x.dtype());
-        let rotations = self.rotations.tables(torch, tokens.shape().last(), dtype);
+        let rotations = self.rotations.tables(torch, positions.tensor(), dtype);
         if let Some(Scale::LateNumber) = &self.scale {
             x = functions::scale(torch, &x);
         }

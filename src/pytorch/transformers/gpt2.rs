@@ -80,7 +80,7 @@ impl Body for Gpt2 {
         let (checkpointed, mut cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
         let embeddings =
             require_gradients(functions::embedding(torch, &self.tokens.weight, tokens), self.checkpointed);
-        let positions = Positions::new(torch, tokens.shape());
+        let positions = Positions::new(torch, inputs);
         let position_embeddings = functions::embedding(torch, &self.positions.weight, positions.tensor());
         let mut x = functions::add(torch, &embeddings, &position_embeddings);
         let masks = self.masks.make(torch, &positions, inputs, embeddings.dtype(), cache.is_some());

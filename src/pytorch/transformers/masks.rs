@@ -51,7 +51,8 @@ impl Masks {
         has_cache: bool,
     ) -> MadeMasks<'_> {
         let make = |&window: &Option<usize>| {
-            let padding = inputs.third.map(|padding| torch.tensor(padding.shape(), DType::Bool));
+            let padding = inputs.third.filter(|_| torch.options.attention_mask);
+            let padding = padding.map(|padding| torch.tensor(padding.shape(), DType::Bool));
             let looks_for_sequences = padding.is_none() && !has_cache;
             let sequences = looks_for_sequences.then(|| positions.find_packed_sequences(torch)).flatten();
             let pattern = Pattern {
@@ -149,21 +150,34 @@ impl Conditions<'_> {
         let Pattern { has_window, has_sequences, has_padding } = pattern;
         if has_padding {
             let others = Pattern { has_padding: false, ..pattern };
-            return self.both(|| self.of(others), || self.looked_up(DType::Bool), self.samples);
+            return self.both(|| self.of(others), || self.looked_up(DType::Bool), [1, self.samples]);
+        }
+        let is_remapped = has_sequences && self.torch.options.transformers == TransformersVersion::V5_24;
+        if is_remapped {
+            let first = || {
+                // Positions of queries and keys in their documents.
+                let _positions = [(); 2].map(|()| self.looked_up(DType::I64));
+                self.causal(has_window, self.samples)
+            };
+            return self.both(first, || self.same_sequence(), [self.samples; 2]);
         }
         if has_sequences {
             let others = Pattern { has_sequences: false, ..pattern };
-            return self.both(|| self.of(others), || self.same_sequence(), self.samples);
+            return self.both(|| self.of(others), || self.same_sequence(), [1, self.samples]);
         }
-        if has_window {
-            return self.both(|| self.window(), || self.matrices(1), 1);
-        }
-        // kv <= q
-        self.matrices(1)
+        self.causal(has_window, 1)
     }
 
-    /// `and_masks(first, second)`, of which the second is for this number of samples.
-    fn both(self, first: impl Fn() -> Tensor, second: impl Fn() -> Tensor, samples: usize) -> Tensor {
+    /// kv <= q, with a window `and_masks(kv > q - window, kv <= q)`, for positions of this number of samples.
+    fn causal(self, has_window: bool, samples: usize) -> Tensor {
+        match has_window {
+            true => self.both(|| self.window(samples), || self.matrices(samples), [samples; 2]),
+            false => self.matrices(samples),
+        }
+    }
+
+    /// `and_masks(first, second)`, which are for these numbers of samples.
+    fn both(self, first: impl Fn() -> Tensor, second: impl Fn() -> Tensor, samples: [usize; 2]) -> Tensor {
         let ones = match self.torch.options.transformers {
             TransformersVersion::V5_24 => self.torch.scalar(DType::Bool),
             // One for each query, since the function is mapped over queries.
@@ -171,11 +185,11 @@ impl Conditions<'_> {
         };
         let result = {
             let _condition = first();
-            self.matrices(1)
+            self.matrices(samples[0])
         };
         drop(ones);
         let _condition = second();
-        let both = self.matrices(samples);
+        let both = self.matrices(samples[1]);
         drop(result);
         both
     }
@@ -186,9 +200,9 @@ impl Conditions<'_> {
     }
 
     /// kv > q - window
-    fn window(self) -> Tensor {
-        let _difference = self.torch.empty(&[self.length], DType::I64);
-        self.matrices(1)
+    fn window(self, samples: usize) -> Tensor {
+        let _difference = self.torch.empty(&[samples, self.length], DType::I64);
+        self.matrices(samples)
     }
 
     /// sequences[sample, q] == sequences[sample, kv]

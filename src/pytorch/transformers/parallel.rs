@@ -83,13 +83,13 @@ impl<L: ParallelLayer + 'static> Body for ParallelDecoder<L> {
         let mut embeddings =
             require_gradients(functions::embedding(torch, self.embedding(), tokens), self.checkpointed);
         let (checkpointed, mut cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
-        let positions = Positions::new(torch, tokens.shape());
+        let positions = Positions::new(torch, inputs);
         let masks = self.masks.make(torch, &positions, inputs, embeddings.dtype(), cache.is_some());
         let x = functions::dropout_if(torch, embeddings.clone(), self.has_dropout && trains);
         if L::REASSIGNS_EMBEDDINGS {
             embeddings.clone_from(&x);
         }
-        let rotations = self.rotations.tables(torch, tokens.shape().last(), x.dtype());
+        let rotations = self.rotations.tables(torch, positions.tensor(), x.dtype());
         let arguments = |layer| Arguments {
             mask: masks.of_layer(layer),
             rotation: Some(rotations[0].clone()),

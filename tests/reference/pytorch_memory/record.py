@@ -180,7 +180,9 @@ def variants(version, is_newest_library):
 def padded(experiment, strategy, number, is_newest):
     """On one card without attention masks, and on another with them; of other versions one of the two for some strategies."""
     cards = list(CARDS)
-    if is_newest:
+    if is_newest and strategy.startswith("packed"):
+        yield from ((experiment, strategy, "fused", cards[(number + other) % 4]) for other in (0, 2))
+    elif is_newest:
         yield experiment, strategy, "fused", cards[number % 4]
         yield experiment, strategy, "masked", cards[(number + 1 + number // 4) % 4]
     elif number % 3 < 2:

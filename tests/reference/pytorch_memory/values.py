@@ -5,6 +5,7 @@
 
 import runpy
 import sys
+import weakref
 
 import torch
 import transformers
@@ -16,24 +17,34 @@ from triton.runtime import jit
 find = masking_utils.find_packed_sequence_indices
 pad = operations.pad_across_processes
 to = torch.Tensor.to
-# The matrices of integers that tensors on the card were copied from, by address.
-hosts = {}
+# Matrices of integers on the card, and those on the host that they are copies of, by address.
+copies = {}
+
+
+def host_of(tensor):
+    """The values of a copy, or of a part that begins with it. None: other tensors, which may have the address of a former copy."""
+    copy, host = copies.get(tensor.data_ptr(), (None, None))
+    return host if copy is not None and copy() is not None else None
 
 
 def to_and_remember(tensor, *arguments, **settings):
     copy = to(tensor, *arguments, **settings)
     if tensor.ndim == 2 and not tensor.is_floating_point() and copy.is_cuda:
-        hosts[copy.data_ptr()] = hosts.get(tensor.data_ptr()) if tensor.is_cuda else tensor
+        host = host_of(tensor) if tensor.is_cuda else tensor
+        copies[copy.data_ptr()] = weakref.ref(copy), host
     return copy
 
 
 def all_of_host(tensor):
-    return bool(hosts[tensor.data_ptr()].all())
+    host = host_of(tensor)
+    return host is not None and bool(host.all())
 
 
-def find_none(position_ids):
-    """Positions are not those of several packed sequences."""
-    find(position_ids)  # requests memory
+def find_in_host(position_ids):
+    """Positions that the library makes itself are not those of several packed sequences."""
+    sequences = find(position_ids)  # requests memory
+    host = host_of(position_ids)
+    return sequences if host is not None and (host.diff() != 1).any() else None
 
 
 def launch_nothing(kernel, *arguments, **settings):
@@ -52,10 +63,9 @@ if transformers.__version__.startswith("5."):
 
     def fast_all_of_host(mask):
         fast_all(mask)  # requests memory
-        # Later calls look at a part of the mask, which has no padding elsewhere.
-        return mask.data_ptr() in hosts and all_of_host(mask)
+        return all_of_host(mask)
 
-    masking_utils.find_packed_sequence_indices = find_none
+    masking_utils.find_packed_sequence_indices = find_in_host
     masking_utils.fast_all = fast_all_of_host
 else:  # 4.x reads only masks, and always makes one for packed sequences
     ignore = masking_utils._ignore_causal_mask_sdpa
