@@ -123,6 +123,7 @@ fn small_run() -> RunConfig {
         strategy: Strategy::default(),
         tokens: None,
         lengths: None,
+        all_packed: None,
     }
 }
 

@@ -235,6 +235,18 @@ impl Contents for DocumentSet {
         })
     }
 
+    fn first_documents(&self, sample: &Sample) -> Option<SampleLengths> {
+        let lengths = |documents: Range<usize>| {
+            let samples = self.arrange(documents, context(sample));
+            let first = |number| samples.pieces(Some(number)).first().map_or(0, |piece| piece.len as u32);
+            (0..samples.count()).map(first).collect()
+        };
+        (self.documents == Documents::Packed).then(|| SampleLengths {
+            training: lengths(0..self.training),
+            evaluation: lengths(self.training..self.ends.len()),
+        })
+    }
+
     fn parts(&self) -> &'static [&'static str] {
         self.documents.names()
     }

@@ -34,11 +34,46 @@ pub struct Batching {
 pub struct PaddedLengths {
     /// Of a micro-batch with the longest sample of the data.
     longest: usize,
-    /// Micro-batch by micro-batch, step after step.
-    training: Vec<u32>,
-    evaluation: Vec<u32>,
-    /// Micro-batches of a step and of an evaluation batch.
-    per_batch: [usize; 2],
+    training: MicroBatches,
+    evaluation: MicroBatches,
+}
+
+/// A micro-batch of padded samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PaddedMicroBatch {
+    /// Tokens of each sample, padding included.
+    pub length: usize,
+    /// Whether a sample has padding.
+    pub has_padding: bool,
+}
+
+/// Micro-batches of steps or of an evaluation, batch after batch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct MicroBatches {
+    lengths: Vec<u32>,
+    have_padding: Vec<bool>,
+    /// Micro-batches of a batch.
+    per_batch: usize,
+}
+
+impl MicroBatches {
+    fn new(micro_batches: impl Iterator<Item = PaddedMicroBatch>, per_batch: usize) -> MicroBatches {
+        let parts = micro_batches.map(|each| (each.length as u32, each.has_padding));
+        let (lengths, have_padding) = parts.unzip();
+        MicroBatches { lengths, have_padding, per_batch }
+    }
+
+    /// `None` after the last batch.
+    fn get(&self, batch: usize, micro_batch: usize) -> Option<PaddedMicroBatch> {
+        let index = batch * self.per_batch + micro_batch;
+        let length = *self.lengths.get(index)? as usize;
+        Some(PaddedMicroBatch { length, has_padding: self.have_padding[index] })
+    }
+
+    /// The lengths of a batch; none after the last.
+    fn of(&self, batch: usize) -> &[u32] {
+        self.lengths.get(batch * self.per_batch..(batch + 1) * self.per_batch).unwrap_or_default()
+    }
 }
 
 impl Batching {
@@ -73,6 +108,14 @@ impl PaddedLengths {
         let evaluated = if evaluates { longest(&samples.evaluation) } else { 0 };
         let of = |split: &[u32], sample: Option<u64>| sample.map_or(0, |sample| split[sample as usize]);
 
+        let micro_batch = |lengths: &mut dyn Iterator<Item = u32>| {
+            let (shortest, longest) = lengths.fold((u32::MAX, 0), |(shortest, longest), length| {
+                (shortest.min(length), longest.max(length))
+            });
+            let length = padded(longest);
+            PaddedMicroBatch { length, has_padding: (shortest as usize) < length }
+        };
+
         let training = (0..batches.steps as u64).flat_map(|number| {
             let step = TrainingStep {
                 seed: batches.seed,
@@ -81,29 +124,25 @@ impl PaddedLengths {
                 order: batches.order,
             };
             let split = &samples.training;
-            let index = move |sample| step.sample_index(sample, split.len() as u64);
-            batches.training.micro_batches().map(move |micro_batch| {
-                padded(micro_batch.map(|sample| of(split, index(sample))).max().unwrap_or(0)) as u32
-            })
+            let length = move |sample| of(split, step.sample_index(sample, split.len() as u64));
+            batches.training.micro_batches().map(move |range| micro_batch(&mut range.map(length)))
         });
         let evaluation = (0..batches.evaluation_batches).flat_map(|batch| {
             let (split, first) = (&samples.evaluation, (batch * batches.evaluation.samples) as u64);
-            batches.evaluation.micro_batches().map(move |micro_batch| {
-                let index = |sample: u64| Some((first + sample) % split.len() as u64);
-                padded(micro_batch.map(|sample| of(split, index(sample))).max().unwrap_or(0)) as u32
-            })
+            let length = move |sample: u64| of(split, Some((first + sample) % split.len() as u64));
+            batches.evaluation.micro_batches().map(move |range| micro_batch(&mut range.map(length)))
         });
         Some(PaddedLengths {
             longest: padded(longest(&samples.training).max(evaluated)),
-            training: training.collect(),
-            evaluation: evaluation.collect(),
-            per_batch: [batches.training.count(), batches.evaluation.count()],
+            training: MicroBatches::new(training, batches.training.count()),
+            evaluation: MicroBatches::new(evaluation, batches.evaluation.count()),
         })
     }
 
     /// The lengths of a run whose micro-batches all have one length.
     pub fn of_one(length: usize) -> PaddedLengths {
-        PaddedLengths { longest: length, training: Vec::new(), evaluation: Vec::new(), per_batch: [1; 2] }
+        let [training, evaluation] = [(); 2].map(|()| MicroBatches::new(std::iter::empty(), 1));
+        PaddedLengths { longest: length, training, evaluation }
     }
 
     /// The length of a micro-batch with the longest sample of the data.
@@ -111,20 +150,44 @@ impl PaddedLengths {
         self.longest
     }
 
-    /// The length of a micro-batch of a step; both are counted from 0. The longest for batches after the run's.
+    /// A micro-batch of a step; both are counted from 0.
+    pub fn training_batch(&self, step: usize, micro_batch: usize) -> PaddedMicroBatch {
+        self.training.get(step, micro_batch).unwrap_or(self.later_batch())
+    }
+
+    /// A micro-batch of an evaluation batch.
+    pub fn evaluation_batch(&self, batch: usize, micro_batch: usize) -> PaddedMicroBatch {
+        self.evaluation.get(batch, micro_batch).unwrap_or(self.later_batch())
+    }
+
+    /// Batches after the run's count as the longest.
+    fn later_batch(&self) -> PaddedMicroBatch {
+        PaddedMicroBatch { length: self.longest, has_padding: true }
+    }
+
+    /// The length of a micro-batch of a step.
     pub fn training(&self, step: usize, micro_batch: usize) -> usize {
-        let length = self.training.get(step * self.per_batch[0] + micro_batch);
-        length.map_or(self.longest, |length| *length as usize)
+        self.training_batch(step, micro_batch).length
+    }
+
+    /// Micro-batches of a step.
+    pub fn per_step(&self) -> usize {
+        self.training.per_batch
+    }
+
+    /// Micro-batches of an evaluation batch.
+    pub fn per_evaluation_batch(&self) -> usize {
+        self.evaluation.per_batch
     }
 
     /// The lengths of a step's micro-batches.
     pub fn of_step(&self, step: usize) -> &[u32] {
-        batch(&self.training, self.per_batch[0], step)
+        self.training.of(step)
     }
 
     /// The lengths of the micro-batches of an evaluation batch.
     pub fn of_evaluation(&self, number: usize) -> &[u32] {
-        batch(&self.evaluation, self.per_batch[1], number)
+        self.evaluation.of(number)
     }
 
     /// Tokens of a step of `samples` samples, padding included.
@@ -137,28 +200,32 @@ impl PaddedLengths {
 
     /// The length of a micro-batch of an evaluation batch.
     pub fn evaluation(&self, batch: usize, micro_batch: usize) -> usize {
-        let length = self.evaluation.get(batch * self.per_batch[1] + micro_batch);
-        length.map_or(self.longest, |length| *length as usize)
+        self.evaluation_batch(batch, micro_batch).length
     }
 
     /// The distinct lengths of the run's micro-batches, ascending.
     pub fn distinct(&self) -> Vec<usize> {
-        let mut lengths: Vec<usize> =
-            self.training.iter().chain(&self.evaluation).map(|length| *length as usize).collect();
+        let mut lengths: Vec<usize> = self
+            .training
+            .lengths
+            .iter()
+            .chain(&self.evaluation.lengths)
+            .map(|length| *length as usize)
+            .collect();
         lengths.sort_unstable();
         lengths.dedup();
         lengths
     }
 
+    /// Whether each micro-batch has a sample with padding.
+    pub fn all_have_padding(&self) -> bool {
+        self.training.have_padding.iter().chain(&self.evaluation.have_padding).all(|has_padding| *has_padding)
+    }
+
     /// Steps with known lengths.
     pub fn steps(&self) -> usize {
-        self.training.len() / self.per_batch[0]
+        self.training.lengths.len() / self.training.per_batch
     }
-}
-
-/// The lengths of a batch; none after the last.
-fn batch(lengths: &[u32], per_batch: usize, number: usize) -> &[u32] {
-    lengths.get(number * per_batch..(number + 1) * per_batch).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -197,6 +264,13 @@ mod tests {
         // 4 and 9; 20 and, from the front again, 4.
         assert_eq!([0, 1].map(|batch| lengths.evaluation(batch, 0)), [16, 24]);
         assert_eq!((lengths.longest(), lengths.steps()), (40, 3));
+        // 4 and 9 tokens in 16; a micro-batch of one sample of 40 tokens has no padding.
+        assert!(lengths.evaluation_batch(0, 0).has_padding);
+        let one = Batching { samples: 4, micro_batch: 1 };
+        let alone = BatchSequence { training: one, multiple: 1, ..BATCHES };
+        let lengths = PaddedLengths::new(&samples, 40, &alone).unwrap();
+        assert!((0..4).all(|number| !lengths.training_batch(0, number).has_padding));
+        assert_eq!(lengths.training_batch(3, 0), PaddedMicroBatch { length: 40, has_padding: true });
     }
 
     #[test]

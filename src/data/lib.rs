@@ -28,7 +28,7 @@ pub use digest::{DigestCache, Work};
 pub use documents::Documents;
 pub use error::{DataError, ErrorKey, Split};
 pub use formats::file_format;
-pub use lengths::{BatchSequence, Batching, PaddedLengths};
+pub use lengths::{BatchSequence, Batching, PaddedLengths, PaddedMicroBatch};
 pub use order::{Order, TrainingStep};
 pub use random::RandomSet;
 pub use row::TokenRow;

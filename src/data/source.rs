@@ -159,6 +159,11 @@ pub trait Contents: Debug + Send + Sync {
         None
     }
 
+    /// The tokens of the first document of each sample, if samples have several documents.
+    fn first_documents(&self, _sample: &Sample) -> Option<SampleLengths> {
+        None
+    }
+
     /// The number of samples per epoch; 0 without epochs.
     fn samples(&self, _sample: &Sample) -> u64 {
         0

@@ -3,14 +3,15 @@
 use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Gradients, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
-    Recompute, Release, Rounding, RunConfig, Sequential, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels,
-    TorchOptions, TorchProgram, Transformer, Update,
+    EvaluationPass, Gradients, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss,
+    Precision, Recompute, Release, Rounding, RunConfig, Sequential, StorageDtype, SubLayers, TorchCheckpoint,
+    TorchKernels, TorchOptions, TorchProgram, Transformer, Update,
 };
 
 use crate::card::Card;
 use crate::module::{attending, dtype_of};
 use crate::tensor::DType;
+use crate::torch::Torch;
 use crate::{trainer, transformers};
 use graph::Graph;
 use ops::{AttentionConfig, Op, OpKind, TensorType};
@@ -68,7 +69,7 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
             "updates in backward with reentrant checkpoints of the loss: each slice updates the head",
         );
     }
-    if config.lengths.is_some() {
+    if config.lengths.is_some() && !options.program.is_of_library() {
         let model = config.model.transformer();
         let windows = |model: &Transformer| (0..model.layers).any(|block| model.window_of(block).is_some());
         if strategy.attention == Attention::Materialized || model.is_some_and(windows) {
@@ -270,6 +271,11 @@ pub(crate) fn saves_forward_on_cpu(config: &RunConfig) -> bool {
 /// Whether samples have several documents: attention then has a mask for each sample.
 pub(crate) fn packs_documents(config: &RunConfig) -> bool {
     config.documents() == Documents::Packed
+}
+
+/// Whether a batch has a part beside tokens and targets: that of packed documents, or an attention mask.
+pub(crate) fn has_third(torch: &Torch, config: &RunConfig) -> bool {
+    packs_documents(config) || torch.options.attention_mask
 }
 
 /// The steps of a run whose steps differ: lengths vary, or each step leaks. `None`: the first steps stand for all.

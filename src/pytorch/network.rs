@@ -7,6 +7,18 @@ use crate::torch::Torch;
 use graph::Graph;
 use ops::Shape;
 
+/// A batch on the device, i64[B, T] each.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) tokens: &'a Tensor,
+    /// The library's `labels`.
+    pub(crate) targets: &'a Tensor,
+    /// Where each token's document begins, if samples have several (the library: its position in it), or an attention mask.
+    pub(crate) third: Option<&'a Tensor>,
+    /// Whether `third` hides a token from a later one.
+    pub(crate) hides_tokens: bool,
+}
+
 /// A model for batches of one size.
 pub(crate) trait Network {
     /// The parameters, in the order of the modules.
@@ -26,16 +38,8 @@ pub(crate) trait Network {
         self.batch()[0].0
     }
 
-    /// `model(tokens, targets)`: the loss, and the logits if they are kept. `third`: where each token's document begins, if
-    /// samples have several, or the library's attention mask. Dropout has an effect in training only.
-    fn loss(
-        self: Rc<Self>,
-        torch: &Torch,
-        tokens: &Tensor,
-        targets: &Tensor,
-        third: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Tensor>);
+    /// `model(tokens, targets)`: the loss, and the logits if they are kept. Dropout has an effect in training only.
+    fn loss(self: Rc<Self>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>);
 
     /// The same model for batches of another size, those of this graph.
     fn resized(&self, graph: Graph) -> Rc<dyn Network>;

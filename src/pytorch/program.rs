@@ -9,7 +9,7 @@ use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::module::Module;
-use crate::network::Network;
+use crate::network::{Inputs, Network};
 use crate::optimizer::{Kind, Library, Optimizer, StateBits, States, clip};
 use crate::outputs::Outputs;
 use crate::rules;
@@ -22,7 +22,7 @@ use crate::transformers::CausalLm;
 use graph::modules_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, OptimizerState, PaddedLengths,
-    Precision, RunConfig, TorchOptions, TorchProgram, TorchVersion, Update,
+    PaddedMicroBatch, Precision, RunConfig, TorchOptions, TorchProgram, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -164,7 +164,7 @@ impl<'a> Program<'a> {
         } else {
             self.torch.mark(Event::Phase(Phase::Forward));
             self.evaluate(1, EvaluationPass::NoGrad, &|lengths, _, micro_batch| {
-                lengths.training(step, micro_batch)
+                lengths.training_batch(step, micro_batch)
             });
         }
         if self.config.strategy.empty_cache != EmptyCache::Never {
@@ -177,7 +177,7 @@ impl<'a> Program<'a> {
         if let Some(evaluation) = self.config.evaluation.as_ref().filter(|_| self.config.trains()) {
             self.torch.mark(Event::Phase(Phase::Evaluation));
             let batches = coverage::evaluated_batches(self.config, evaluation);
-            self.evaluate(batches, self.config.strategy.evaluation_pass, &PaddedLengths::evaluation);
+            self.evaluate(batches, self.config.strategy.evaluation_pass, &PaddedLengths::evaluation_batch);
         }
     }
 
@@ -191,8 +191,9 @@ impl<'a> Program<'a> {
         let of_micro_batch = |micro_batch| {
             torch.mark(Event::Phase(Phase::Forward));
             let is_last = micro_batch + 1 == micro_batches;
-            let length = config.lengths.as_ref().map(|lengths| lengths.training(step, micro_batch));
-            let (loss, logits) = self.loss(self.modules.of(is_last, length), true, &mut variables);
+            let padded = config.lengths.as_ref().map(|lengths| lengths.training_batch(step, micro_batch));
+            let module = self.modules.of(is_last, padded.map(|padded| padded.length));
+            let (loss, logits) = self.loss(module, padded, true, &mut variables);
             match strategy.leak {
                 Some(Leak::Loss | Leak::Graph) => self.leaked.push(loss.clone()),
                 Some(Leak::Logits) => self.leaked.extend(logits.clone()),
@@ -241,24 +242,25 @@ impl<'a> Program<'a> {
         self.optimizers.iter().for_each(|optimizer| optimizer.borrow().zero_grad(frees));
     }
 
-    /// Moves a micro-batch to the device and computes its loss.
+    /// Moves a micro-batch to the device and computes its loss. `padded`: if lengths vary.
     fn loss(
         &self,
         module: Rc<dyn Network>,
+        padded: Option<PaddedMicroBatch>,
         trains: bool,
         variables: &mut Variables,
     ) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
-        let has_third = coverage::packs_documents(self.config) || torch.options.attention_mask;
-        let parts = if has_third { 3 } else { 2 };
+        let parts = if coverage::has_third(torch, self.config) { 3 } else { 2 };
         let [input, targets] = module.batch();
         let third = (input.0, DType::I64);
         for (variable, (shape, dtype)) in variables.batch[..parts].iter_mut().zip([input, targets, third]) {
             *variable = Some(torch.tensor(shape, dtype));
         }
         let [Some(tokens), Some(targets), third] = &variables.batch else { unreachable!("assigned") };
-        let (loss, logits) = torch
-            .with_autocast(self.autocast, || module.loss(torch, tokens, targets, third.as_ref(), trains));
+        let hides_tokens = padded.is_none_or(|padded| padded.has_padding);
+        let inputs = Inputs { tokens, targets, third: third.as_ref(), hides_tokens };
+        let (loss, logits) = torch.with_autocast(self.autocast, || module.loss(torch, inputs, trains));
         variables.loss = Some(loss.clone());
         (loss, logits)
     }
@@ -277,12 +279,12 @@ impl<'a> Program<'a> {
         backward(torch, &root, retains);
     }
 
-    /// Evaluates batches; the script keeps the sum of their losses as a number. `length`: of a micro-batch of a batch.
+    /// Evaluates batches; the script keeps the sum of their losses as a number. `padded`: a micro-batch of a batch.
     fn evaluate(
         &self,
         batches: usize,
         pass: EvaluationPass,
-        length: &dyn Fn(&PaddedLengths, usize, usize) -> usize,
+        padded: &dyn Fn(&PaddedLengths, usize, usize) -> PaddedMicroBatch,
     ) {
         let (torch, config) = (self.torch, self.config);
         let own_batch = config.evaluation_batch().filter(|_| config.trains());
@@ -292,12 +294,13 @@ impl<'a> Program<'a> {
         torch.with_grad(pass == EvaluationPass::Grad, || {
             for batch in 0..batches {
                 let of_micro_batch = |micro_batch| {
-                    let length = config.lengths.as_ref().map(|of| length(of, batch, micro_batch));
+                    let padded = config.lengths.as_ref().map(|of| padded(of, batch, micro_batch));
+                    let length = padded.map(|padded| padded.length);
                     let module = match own_batch {
                         Some(samples) => self.modules.of_samples(samples, length),
                         None => self.modules.of(micro_batch + 1 == micro_batches, length),
                     };
-                    let (loss, logits) = self.loss(module, false, &mut variables);
+                    let (loss, logits) = self.loss(module, padded, false, &mut variables);
                     variables.logits = logits.filter(|_| coverage::collects_logits(config));
                     outputs.add(torch, &loss, variables.logits.as_ref());
                 };

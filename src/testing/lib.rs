@@ -134,6 +134,7 @@ pub fn small() -> RunConfig {
         strategy: Strategy::default(),
         tokens: Some(TOKENS),
         lengths: None,
+        all_packed: None,
     }
 }
 

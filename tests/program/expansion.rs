@@ -535,6 +535,7 @@ prop_compose! {
             strategy: choices.strategy,
             tokens: None,
             lengths: None,
+            all_packed: None,
         }
     }
 }

@@ -196,7 +196,7 @@ struct Run {
 
 /// The runs of the vectors' experiments, by experiment and strategy.
 fn runs() -> BTreeMap<(String, String), Run> {
-    let plain = ["gpt", "llama", "large", "drawn", "padded", "offload", "offload-drawn"];
+    let plain = ["gpt", "llama", "large", "drawn", "padded", "offload", "offload-drawn", "layers"];
     let of_library = [
         "transformers",
         "transformers-gpt",
@@ -205,13 +205,17 @@ fn runs() -> BTreeMap<(String, String), Run> {
         "transformers-parallel",
         "transformers-liger",
         "transformers-kernels",
+        "transformers-padded",
         "transformers-drawn",
         "trainer",
         "trainer-kernels",
+        "trainer-padded",
         "trainer-drawn",
         "bitsandbytes-drawn",
         "families-drawn",
         "kernels-drawn",
+        "documents-drawn",
+        "documents-trainer-drawn",
     ];
     plain.into_iter().chain(of_library).flat_map(expanded).collect()
 }
@@ -299,6 +303,11 @@ impl Contents for DocumentBytes {
         };
         let (training, evaluation) = self.0.split_at(self.0.len() * 9 / 10);
         Some(SampleLengths { training: samples(training), evaluation: samples(evaluation) })
+    }
+
+    /// The samples of the recorded packed programs have several documents.
+    fn first_documents(&self, _sample: &Sample) -> Option<SampleLengths> {
+        Some(SampleLengths { training: vec![0; self.0.len()], evaluation: vec![0; self.0.len()] })
     }
 
     fn parts(&self) -> &'static [&'static str] {

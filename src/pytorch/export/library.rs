@@ -84,9 +84,10 @@ impl Script<'_> {
             }
         }
         self.adapters();
-        let (parameter, argument) = match self.options.attention_mask {
-            true => (", mask", ", attention_mask=mask"),
-            false => ("", ""),
+        let (parameter, argument) = match self.third_part() {
+            Some(("mask", _)) => (", mask", ", attention_mask=mask"),
+            Some(_) => (", positions", ", position_ids=positions"),
+            None => ("", ""),
         };
         self.lines(&["", &format!("    def forward(self, tokens, labels{parameter}):")]);
         let call = format!("self.model(input_ids=tokens{argument}, labels=labels)");
@@ -207,12 +208,15 @@ impl Script<'_> {
     /// The library shifts labels itself. Parameters are its own initial ones: a dump has other names.
     pub(super) fn library_batches(&mut self) {
         self.lines(&[
-            "        tokens, targets = self.batches",
+            match self.third_part() {
+                Some(("positions", _)) => "        tokens, targets = self.batches[:2]",
+                _ => "        tokens, targets = self.batches",
+            },
             "        labels = torch.cat((tokens[..., :1], targets[..., :-1]), -1)",
         ]);
         let masked = if coverage::masks_targets(self.config) { ".masked_fill(labels < 0, -100)" } else { "" };
         self.line(&format!("        self.batches[1] = labels{masked}"));
-        if self.options.attention_mask {
+        if self.options.attention_mask && !self.is_padded() {
             self.lines(&[
                 "        # Each sample has padding.",
                 "        mask = torch.ones_like(tokens)",
@@ -221,6 +225,22 @@ impl Script<'_> {
             ]);
         }
         self.line("        self.model = Network()");
+    }
+
+    /// The function that reads the positions of packed documents.
+    pub(super) fn read_positions(&mut self) {
+        self.lines(&[
+            "",
+            "",
+            "def read_positions(dump):",
+            "    \"\"\"The position of each token in its document, [steps, batch, context].\"\"\"",
+            "    if dump is None:",
+            "        return (torch.arange(CONTEXT) % (CONTEXT - 1)).repeat(STEPS + 2, BATCH, 1)",
+            "    from safetensors.torch import load_file",
+            "",
+            "    starts = load_file(os.path.join(dump, \"batches.safetensors\"))[\"starts\"].long()",
+            "    return torch.arange(CONTEXT) - starts",
+        ]);
     }
 
     /// The names of a layer's modules. `model`: the path of the library's model, with a dot at its end.

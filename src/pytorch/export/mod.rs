@@ -16,7 +16,7 @@ use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::program::{self, STEPS};
 use crate::tensor::DType;
-use spec::{RunConfig, TorchOptions, TorchProgram, Transformer};
+use spec::{PaddedMicroBatch, RunConfig, TorchOptions, TorchProgram, Transformer};
 
 /// The functions that do not depend on the run, and the main program: one for each kind of training loop.
 const FUNCTIONS: &str = include_str!("functions.py");
@@ -76,7 +76,7 @@ impl Script<'_> {
             };
             let others: Vec<&str> =
                 FUNCTIONS.split("\n\n\n").filter(|function| !replaced(function)).collect();
-            return self.text + &others.join("\n\n\n") + LIST_FUNCTIONS + main;
+            return self.text + &others.join("\n\n\n") + LIST_FUNCTIONS + &main;
         }
         let main = match self.options.program {
             TorchProgram::Modules => {
@@ -89,17 +89,17 @@ impl Script<'_> {
             }
             TorchProgram::Trainer => {
                 self.write_trainer();
-                TRAINER_MAIN
+                TRAINER_MAIN.replace("EVALUATES", &self.trainer_evaluates())
             }
         };
-        self.text + FUNCTIONS + main
+        self.text + FUNCTIONS + &main
     }
 
     /// A training loop of the script's own.
-    fn write_loop(&mut self) -> &'static str {
+    fn write_loop(&mut self) -> String {
         self.master_weight_hooks();
         self.write_training();
-        MAIN
+        MAIN.to_owned()
     }
 
     fn line(&mut self, line: &str) {
@@ -177,12 +177,26 @@ impl Script<'_> {
             return;
         };
         let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
-        let training: Vec<&[u32]> = (0..steps).map(|step| lengths.of_step(step)).collect();
-        let evaluation: Vec<&[u32]> = (0..batches).map(|batch| lengths.of_evaluation(batch)).collect();
+        let micro_batch = |PaddedMicroBatch { length, has_padding }| match self.options.attention_mask {
+            true => format!("({length}, {})", python_bool(has_padding)),
+            false => length.to_string(),
+        };
+        let list = |elements: Vec<String>| format!("[{}]", elements.join(", "));
+        let of_step = |step| {
+            let micro_batches = 0..lengths.per_step();
+            list(micro_batches.map(|number| micro_batch(lengths.training_batch(step, number))).collect())
+        };
+        let of_evaluation = |batch| {
+            let micro_batches = 0..lengths.per_evaluation_batch();
+            list(micro_batches.map(|number| micro_batch(lengths.evaluation_batch(batch, number))).collect())
+        };
+        let training = list((0..steps).map(of_step).collect());
+        let evaluation = list((0..batches).map(of_evaluation).collect());
+        let padding = if self.options.attention_mask { ", and whether another one is padded" } else { "" };
         let _ = write!(
             self.text,
-            "# The longest document of each micro-batch, by step, and by batch of an evaluation.\n\
-             LENGTHS = {training:?}\nEVALUATION_LENGTHS = {evaluation:?}\n"
+            "# The longest document of each micro-batch{padding}, by step, and by batch of an evaluation.\n\
+             LENGTHS = {training}\nEVALUATION_LENGTHS = {evaluation}\n"
         );
     }
 }

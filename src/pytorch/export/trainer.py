@@ -14,7 +14,7 @@ class Steps(TrainerCallback):
             torch.cuda.reset_peak_memory_stats()
 
     def on_step_end(self, args, state, control, **kwargs):
-        control.should_evaluate = EVALUATED > 0 and state.global_step >= STEPS - 1
+        control.should_evaluate = EVALUATED > 0 and EVALUATES
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.line and "loss" in logs:

@@ -14,9 +14,13 @@ impl Script<'_> {
         let strategy = &self.config.strategy;
         self.library_configuration();
         let evaluated = trainer::evaluated_batches(self.config) * trainer::evaluation_batch(self.config);
+        self.lines(&["# Samples of an evaluation.", &format!("EVALUATED = {evaluated}")]);
+        self.padded_samples();
+        let packs = coverage::packs_documents(self.config);
+        if packs {
+            self.read_positions();
+        }
         self.lines(&[
-            "# Samples of an evaluation.",
-            &format!("EVALUATED = {evaluated}"),
             "",
             "",
             "class Run:",
@@ -29,11 +33,26 @@ impl Script<'_> {
             coverage::masks_targets(self.config),
             "        labels = labels.masked_fill(labels < 0, -100)",
         );
-        match self.options.attention_mask {
-            false => self.line(
+        match (self.is_padded(), self.options.attention_mask) {
+            (true, _) => self.lines(&[
+                "        # The steps, and one ahead.",
+                "        samples = padded_samples(tokens, labels, [*LENGTHS, LENGTHS[-1]], MICRO_BATCH)",
+                &format!(
+                    "        evaluated = padded_samples(tokens, labels, EVALUATION_LENGTHS, {})",
+                    trainer::evaluation_batch(self.config)
+                ),
+            ]),
+            (false, false) if packs => self.lines(&[
+                "        positions = read_positions(dump).flatten(0, 1)",
+                "        samples = [",
+                "            {\"input_ids\": ids, \"position_ids\": own_positions, \"labels\": own}",
+                "            for ids, own_positions, own in zip(tokens, positions, labels)",
+                "        ]",
+            ]),
+            (false, false) => self.line(
                 "        samples = [{\"input_ids\": ids, \"labels\": own} for ids, own in zip(tokens, labels)]",
             ),
-            true => self.lines(&[
+            (false, true) => self.lines(&[
                 "        # Each sample has padding.",
                 "        mask = torch.ones_like(tokens)",
                 "        mask[:, -1] = 0",
@@ -43,10 +62,12 @@ impl Script<'_> {
                 "        ]",
             ]),
         }
-        self.lines(&[
-            "        # As many as the steps need, one batch ahead, and as an evaluation needs.",
-            "        samples *= max((STEPS + 1) * BATCH, EVALUATED) // len(samples) + 1",
-        ]);
+        if !self.is_padded() {
+            self.lines(&[
+                "        # As many as the steps need, one batch ahead, and as an evaluation needs.",
+                "        samples *= max((STEPS + 1) * BATCH, EVALUATED) // len(samples) + 1",
+            ]);
+        }
         self.library_class();
         self.adapters();
         let enables_gradients = self.options.transformers == TransformersVersion::V4_57
@@ -63,7 +84,10 @@ impl Script<'_> {
             "            self.model,",
             "            arguments,",
             "            train_dataset=samples,",
-            "            eval_dataset=samples[:EVALUATED],",
+            match self.is_padded() {
+                true => "            eval_dataset=evaluated,",
+                false => "            eval_dataset=samples[:EVALUATED],",
+            },
         ]);
         self.line_if(
             coverage::collects_logits(self.config),
@@ -78,6 +102,48 @@ impl Script<'_> {
             "        self.trainer._get_train_sampler = torch.utils.data.SequentialSampler",
         );
         self.lines(&["        self.trainer.remove_callback(PrinterCallback)", "", ""]);
+    }
+
+    /// The function that pads samples, if lengths vary.
+    fn padded_samples(&mut self) {
+        if !self.is_padded() {
+            return;
+        }
+        let is_masked = self.options.attention_mask;
+        self.lines(&[
+            "",
+            "",
+            "def padded_samples(tokens, labels, batches, count):",
+            "    \"\"\"As a collator pads them: micro-batches of `count` samples to the longest document of each.\"\"\"",
+            "    samples = []",
+            if is_masked {
+                "    for number, (length, has_padding) in enumerate(sum(batches, [])):"
+            } else {
+                "    for number, length in enumerate(sum(batches, [])):"
+            },
+            "        for sample in range(number * count, (number + 1) * count):",
+            "            ids, own = (part[sample % len(part), :length] for part in (tokens, labels))",
+            "            samples.append({\"input_ids\": ids, \"labels\": own})",
+        ]);
+        if is_masked {
+            self.lines(&[
+                "            mask = torch.ones_like(ids)",
+                "            mask[-1] = not has_padding",
+                "            samples[-1][\"attention_mask\"] = mask",
+            ]);
+        }
+        self.line("    return samples");
+    }
+
+    /// The condition for an evaluation after a step.
+    pub(super) fn trainer_evaluates(&self) -> String {
+        match self.config.evaluation.as_ref().filter(|_| self.is_padded()) {
+            None => "state.global_step >= STEPS - 1".to_owned(),
+            Some(evaluation) => {
+                let every = evaluation.every.max(1);
+                format!("(state.global_step % {every} == 0 or state.global_step == STEPS)")
+            }
+        }
     }
 
     fn arguments(&mut self) {

@@ -12,18 +12,41 @@ impl Script<'_> {
     pub(super) fn write_training(&mut self) {
         let strategy = &self.config.strategy;
         let trains = self.config.trains();
+        let is_masked = self.is_padded() && self.options.attention_mask;
+        if is_masked {
+            self.lines(&[
+                "",
+                "",
+                "def with_mask(batch, has_padding):",
+                "    \"\"\"A batch and its attention mask, which hides a token if a sample has padding.\"\"\"",
+                "    mask = torch.ones_like(batch[0])",
+                "    mask[0, -1] = not has_padding",
+                "    return [*batch, mask]",
+            ]);
+        }
+        let batch_with_mask = |batch: &str| match is_masked {
+            true => format!("with_mask({batch}, has_padding)"),
+            false => batch.to_owned(),
+        };
         if self.is_padded() {
+            let padded = if is_masked { "(length, has_padding)" } else { "length" };
             self.lines(&[
                 "",
                 "",
                 "def padded_micro_batches(batches, step, lengths):",
                 "    \"\"\"As a collator pads them: to the longest document of each.\"\"\"",
-                "    for batch, length in zip(micro_batches(batches, step), lengths):",
-                "        yield [part[:, :length].contiguous() for part in batch]",
+                &format!("    for batch, {padded} in zip(micro_batches(batches, step), lengths):"),
+                &format!(
+                    "        yield {}",
+                    batch_with_mask("[part[:, :length].contiguous() for part in batch]")
+                ),
             ]);
         }
         let packs = coverage::packs_documents(self.config);
-        if packs {
+        let of_library = self.options.program.is_of_library();
+        if packs && of_library {
+            self.read_positions();
+        } else if packs {
             self.lines(&[
                 "",
                 "",
@@ -36,7 +59,7 @@ impl Script<'_> {
                 "    return load_file(os.path.join(dump, \"batches.safetensors\"))[\"starts\"].long()",
             ]);
         }
-        if let Some((_, adjective)) = self.third_part() {
+        if let Some((_, adjective)) = self.third_part().filter(|_| !self.is_padded()) {
             self.lines(&[
                 "",
                 "",
@@ -45,7 +68,11 @@ impl Script<'_> {
             ]);
         }
         if self.config.evaluation_batch().is_some() && trains {
-            let [argument, index] = if self.is_padded() { [", length", ", :length"] } else { [""; 2] };
+            let [argument, index] = match self.is_padded() {
+                true if is_masked => [", length, has_padding", ", :length"],
+                true => [", length", ", :length"],
+                false => [""; 2],
+            };
             self.lines(&[
                 "",
                 "",
@@ -53,7 +80,7 @@ impl Script<'_> {
                 "    \"\"\"Samples of training stand for those of the evaluation split.\"\"\"",
                 "    parts = [part.flatten(0, 1) for part in batches]",
                 "    rows = torch.arange(number * samples, (number + 1) * samples) % len(parts[0])",
-                &format!("    return [part[rows{index}] for part in parts]"),
+                &format!("    return {}", batch_with_mask(&format!("[part[rows{index}] for part in parts]"))),
             ]);
         }
         self.lines(&[
@@ -64,7 +91,11 @@ impl Script<'_> {
             "        self.device = device",
             &format!(
                 "        self.batches = read_batches(dump){}",
-                if packs { " + [read_starts(dump)]" } else { "" }
+                match (packs, of_library) {
+                    (true, true) => " + [read_positions(dump)]",
+                    (true, false) => " + [read_starts(dump)]",
+                    (false, _) => "",
+                }
             ),
         ]);
         match self.options.program.is_of_library() {
@@ -396,15 +427,16 @@ impl Script<'_> {
     }
 
     /// The name of a batch's part beside tokens and targets, and of batches with it.
-    fn third_part(&self) -> Option<(&'static str, &'static str)> {
+    pub(super) fn third_part(&self) -> Option<(&'static str, &'static str)> {
         if coverage::packs_documents(self.config) {
-            return Some(("starts", "packed"));
+            let part = if self.options.program.is_of_library() { "positions" } else { "starts" };
+            return Some((part, "packed"));
         }
         self.options.attention_mask.then_some(("mask", "masked"))
     }
 
     /// Whether micro-batches have different lengths.
-    fn is_padded(&self) -> bool {
+    pub(super) fn is_padded(&self) -> bool {
         self.config.steps_of_varying_lengths().is_some()
     }
 
@@ -460,7 +492,11 @@ impl Script<'_> {
         let batch = match own_batch {
             None => self.micro_batches("step + number", "lengths[number]"),
             Some(samples) => {
-                let length = if self.is_padded() { ", lengths[number][0]" } else { "" };
+                let length = match (self.is_padded(), self.options.attention_mask) {
+                    (true, true) => ", *lengths[number][0]",
+                    (true, false) => ", lengths[number][0]",
+                    (false, _) => "",
+                };
                 format!("[evaluation_batch(self.batches, number, {samples}{length})]")
             }
         };

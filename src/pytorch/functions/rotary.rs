@@ -6,7 +6,7 @@ use super::{add, mul};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 
-/// `x * cos + rotate_half(x) * sin`, x [B, heads, T, D], cos and sin [T, D].
+/// `x * cos + rotate_half(x) * sin`, x [B, heads, T, D], cos and sin [1 or B, 1, T, D].
 pub(crate) fn rotate(torch: &Torch, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
     let direct = mul(torch, x, cos);
     let rotated = {
@@ -16,7 +16,7 @@ pub(crate) fn rotate(torch: &Torch, x: &Tensor, cos: &Tensor, sin: &Tensor) -> T
     add(torch, &direct, &rotated)
 }
 
-/// `rotate` of the first R channels, as Phi-3 has it, of queries and keys. cos and sin [T, R].
+/// `rotate` of the first R channels, as Phi-3 has it, of queries and keys. cos and sin [1 or B, 1, T, R].
 pub(crate) fn rotate_part(torch: &Torch, xs: [&Tensor; 2], cos: &Tensor, sin: &Tensor) -> [Tensor; 2] {
     let rotated = cos.shape().last();
     let parts = xs.map(|x| divided_columns(torch, x, rotated));

@@ -14,7 +14,7 @@ use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotati
 use crate::checkpoint::{Checkpointed, Function, checkpoint};
 use crate::coverage::{self, NotCovered};
 use crate::functions;
-use crate::network::Network;
+use crate::network::{Inputs, Network};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -343,16 +343,10 @@ impl Network for Module {
         })
     }
 
-    fn loss(
-        self: Rc<Module>,
-        torch: &Torch,
-        tokens: &Tensor,
-        targets: &Tensor,
-        starts: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Tensor>) {
+    fn loss(self: Rc<Module>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
+        let Inputs { tokens, targets, third, .. } = inputs;
         let mut values = Values::new(&self.graph);
-        values.mask = starts.map(|starts| {
+        values.mask = third.map(|starts| {
             // `(starts[:, None, :, None] == starts[:, None, None, :]) & self.mask`
             let [samples, tokens] = [starts.shape().dims()[0], starts.shape().last()];
             let _same_document = torch.empty(&[samples, 1, tokens, tokens], DType::Bool);

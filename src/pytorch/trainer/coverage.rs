@@ -1,6 +1,6 @@
 //! The runs that `Trainer` can train.
 
-use crate::coverage::{NotCovered, autocast, has_master_weights, holds_logits};
+use crate::coverage::{NotCovered, autocast, has_master_weights, holds_logits, simulated_steps};
 use crate::tensor::DType;
 use spec::{EmptyCache, EvaluationPass, Gradients, LossScale, Optimizer, RunConfig, TorchOptions, Update};
 
@@ -55,14 +55,23 @@ pub(crate) fn evaluation_batch(config: &RunConfig) -> usize {
     config.evaluation_batch().unwrap_or(config.micro_batch())
 }
 
+/// The forward passes for a batch of an evaluation.
+pub(super) fn evaluated_micro_batches(config: &RunConfig) -> usize {
+    if config.evaluation_batch().is_some() { 1 } else { config.micro_batches() }
+}
+
 /// The forward passes of an evaluation.
 pub(crate) fn evaluated_batches(config: &RunConfig) -> usize {
-    let micro_batches = if config.evaluation_batch().is_some() { 1 } else { config.micro_batches() };
+    let micro_batches = evaluated_micro_batches(config);
     config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches.saturating_mul(micro_batches))
 }
 
 /// Forward passes that are simulated: those of two evaluations, whose losses are collected, and the micro-batches of a step,
-/// whose batches are on the device together.
+/// whose batches are on the device together; if lengths vary, all of the run.
 pub(crate) fn simulated_passes(config: &RunConfig) -> usize {
-    evaluated_batches(config).saturating_mul(2).saturating_add(config.micro_batches())
+    let steps = simulated_steps(config);
+    let evaluations =
+        steps.map_or(2, |steps| (0..steps).filter(|step| config.is_evaluated_after(*step)).count());
+    let trained = config.micro_batches().saturating_mul(steps.unwrap_or(1));
+    evaluated_batches(config).saturating_mul(evaluations).saturating_add(trained)
 }

@@ -1,9 +1,9 @@
 //! `evaluation_loop`: losses are collected for every sample, and logits and labels if a metric is computed from them.
 
-use super::coverage::{evaluated_batches, evaluation_batch};
+use super::coverage::{evaluated_batches, evaluated_micro_batches, evaluation_batch};
 use super::loader::{Batch, Loader, count_labels};
 use super::{Trainer, compute_loss};
-use crate::coverage::collects_logits;
+use crate::coverage::{collects_logits, has_third};
 use crate::network::Network;
 use crate::outputs::Collected;
 use crate::sequence::{Event, Phase};
@@ -24,11 +24,14 @@ impl Trainer<'_> {
         let (collect, collects_logits) = (config.collect(), collects_logits(config));
         let concatenates = collect.is_none_or(|collect| collect.concatenate);
         let to_host = collect.is_some_and(|collect| collect.to == CollectedIn::Host);
-        let mut loader = Loader::new(Shape::new(&[samples, length]));
+        let mut loader = Loader::new(Shape::new(&[samples, length]), has_third(torch, config));
         let [mut losses, mut logits, mut labels] = [(); 3].map(|()| Collected::new(concatenates));
         let mut variables = Variables::default();
-        for _ in 0..evaluated_batches(config) {
-            let batch = loader.next(torch);
+        let micro_batches = evaluated_micro_batches(config);
+        for number in 0..evaluated_batches(config) {
+            let padded = config.lengths.as_ref();
+            let padded = padded.map(|of| of.evaluation_batch(number / micro_batches, number % micro_batches));
+            let batch = loader.next(torch, padded);
             let own_labels = &batch.labels;
             let (loss, own_logits) = self.prediction_step(&batch);
             variables.losses = Some(loss);

@@ -1,41 +1,56 @@
 //! Accelerate's loader (`DataLoaderShard`), and the number of labels of a step.
 
 use crate::functions;
+use crate::network::Inputs;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use crate::transformers::Inputs;
 use ops::Shape;
-use spec::TransformersVersion;
+use spec::{PaddedMicroBatch, TransformersVersion};
 
-/// `input_ids`, `attention_mask` and `labels`, i64[B, T].
+/// `input_ids`, `attention_mask` or `position_ids`, and `labels`, i64[B, T].
 #[derive(Clone)]
 pub(super) struct Batch {
     tokens: Tensor,
-    padding: Option<Tensor>,
+    third: Option<Tensor>,
     pub(super) labels: Tensor,
+    hides_tokens: bool,
 }
 
 impl Batch {
     pub(super) fn inputs(&self) -> Inputs<'_> {
-        Inputs { tokens: &self.tokens, padding: self.padding.as_ref(), labels: &self.labels }
+        Inputs {
+            tokens: &self.tokens,
+            targets: &self.labels,
+            third: self.third.as_ref(),
+            hides_tokens: self.hides_tokens,
+        }
     }
 }
 
 /// Copies batches to the device. It holds the last one until the next one is there.
 pub(super) struct Loader {
+    /// Of a batch, unless lengths vary.
     shape: Shape,
+    /// Whether batches have an attention mask, or positions of packed documents.
+    has_third: bool,
     current: Option<Batch>,
 }
 
 impl Loader {
-    pub(super) fn new(shape: Shape) -> Loader {
-        Loader { shape, current: None }
+    pub(super) fn new(shape: Shape, has_third: bool) -> Loader {
+        Loader { shape, has_third, current: None }
     }
 
-    pub(super) fn next(&mut self, torch: &Torch) -> Batch {
-        let part = || torch.tensor(self.shape, DType::I64);
-        let batch =
-            Batch { tokens: part(), padding: torch.options.attention_mask.then(part), labels: part() };
+    /// `padded`: if lengths vary.
+    pub(super) fn next(&mut self, torch: &Torch, padded: Option<PaddedMicroBatch>) -> Batch {
+        let shape = padded.map_or(self.shape, |padded| self.shape.with_last(padded.length));
+        let part = || torch.tensor(shape, DType::I64);
+        let batch = Batch {
+            tokens: part(),
+            third: self.has_third.then(part),
+            labels: part(),
+            hides_tokens: padded.is_none_or(|padded| padded.has_padding),
+        };
         self.current = Some(batch.clone());
         batch
     }

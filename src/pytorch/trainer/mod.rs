@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub(crate) use self::coverage::{check, evaluated_batches, evaluation_batch, simulated_passes};
 use self::loader::{Batch, Loader};
 use crate::autograd::backward;
-use crate::coverage::{NotCovered, autocast};
+use crate::coverage::{NotCovered, autocast, has_third, simulated_steps};
 use crate::functions;
 use crate::grad_scaler::GradScaler;
 use crate::network::Network;
@@ -63,7 +63,7 @@ impl<'a> Trainer<'a> {
             config,
             shifts_labels: torch.options.transformers == TransformersVersion::V5_24
                 && config.model.transformer().and_then(transformers::family) != Some(ModelFamily::Gpt2),
-            loader: Loader::new(model.batch_shape()),
+            loader: Loader::new(model.batch_shape(), has_third(torch, config)),
             optimizer: optimizers(config, &trained, &*model, torch.options)
                 .pop()
                 .expect("Trainer trains parameters by one optimizer"),
@@ -75,28 +75,40 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// The steps, of which the last two are followed by evaluations.
+    /// The steps, of which the last two are followed by evaluations; if lengths vary, all steps and evaluations of the run.
     pub(crate) fn run(&mut self) {
-        for step in 0..STEPS {
-            self.step();
-            if step + 2 >= STEPS {
+        let varying = simulated_steps(self.config);
+        for step in 0..varying.unwrap_or(STEPS) {
+            self.step(step);
+            let is_evaluated = match varying {
+                Some(_) => self.config.is_evaluated_after(step),
+                None => step + 2 >= STEPS,
+            };
+            if is_evaluated {
                 self.evaluate();
             }
         }
     }
 
-    fn step(&mut self) {
-        let torch = self.torch;
-        let batches: Vec<Batch> = (0..self.config.micro_batches()).map(|_| self.loader.next(torch)).collect();
+    fn step(&mut self, step: usize) {
+        let (torch, lengths) = (self.torch, self.config.lengths.as_ref());
+        let batches: Vec<Batch> = (0..self.config.micro_batches())
+            .map(|number| self.loader.next(torch, lengths.map(|of| of.training_batch(step, number))))
+            .collect();
         let count = loader::count_labels(torch, &batches, self.shifts_labels);
         self.variables.batches = batches;
         self.variables.count = Some(count);
         torch.mark(Event::Step);
         let micro_batches = self.config.micro_batches();
-        torch.iterations(micro_batches, false, |micro_batch| {
+        let lengths_vary = self.config.lengths.is_some();
+        let of_micro_batch = |micro_batch: usize| {
             self.variables.inputs = Some(self.variables.batches[micro_batch].clone());
             self.train(micro_batch);
-        });
+        };
+        match lengths_vary {
+            true => (0..micro_batches).for_each(of_micro_batch),
+            false => torch.iterations(micro_batches, false, of_micro_batch),
+        }
         torch.mark(Event::Phase(Phase::Update));
         self.update();
         // The mean of the logged loss.

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::functions;
+use crate::network::Inputs;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use ops::Shape;
 use spec::{TorchProgram, TransformersVersion};
 
 /// A decoder without its head.
@@ -22,15 +22,8 @@ pub(super) trait Body {
     /// The parameters, in the order of the modules.
     fn parameters(&self) -> Vec<Tensor>;
 
-    /// The last hidden states [B, T, C] of tokens [B, T], and the cache. Checkpointing turns the cache off where there is
-    /// a graph. `padding`: the attention mask [B, T], if there is one.
-    fn forward(
-        &self,
-        torch: &Torch,
-        tokens: &Tensor,
-        padding: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Cache>);
+    /// The last hidden states [B, T, C], and the cache. Checkpointing turns the cache off where there is a graph.
+    fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>);
 }
 
 /// The arguments of a layer's call beside x [B, T, C].
@@ -38,7 +31,7 @@ pub(super) trait Body {
 pub(super) struct Arguments {
     /// [B, 1, T, T]
     pub(super) mask: Option<Tensor>,
-    /// Cosines and sines, [T, D].
+    /// Cosines and sines, [1, 1, T, D] or [B, 1, T, D].
     pub(super) rotation: Option<[Tensor; 2]>,
     /// Those of the other layers, which the call passes, too (Gemma 3 in 4.x).
     pub(super) other_rotation: Option<[Tensor; 2]>,
@@ -146,22 +139,26 @@ impl Cache {
     }
 }
 
-/// `position_ids` i64[1, T]: `torch.arange(T)`, in 5.x `torch.arange(T) + 0`.
+/// `position_ids` i64[1, T]: `torch.arange(T)`, in 5.x `torch.arange(T) + 0`; or those of packed documents, i64[B, T].
 pub(super) struct Positions {
     tensor: Tensor,
     samples: usize,
+    /// Whether a sample has several documents.
+    are_packed: bool,
 }
 
 impl Positions {
-    /// The positions of tokens [B, T].
-    pub(super) fn new(torch: &Torch, tokens: Shape) -> Positions {
-        let &[samples, length] = tokens.dims() else { unreachable!("tokens are a matrix") };
+    pub(super) fn new(torch: &Torch, inputs: Inputs<'_>) -> Positions {
+        let &[samples, length] = inputs.tokens.shape().dims() else { unreachable!("tokens are a matrix") };
+        if let Some(positions) = inputs.third.filter(|_| !torch.options.attention_mask) {
+            return Positions { tensor: positions.clone(), samples, are_packed: inputs.hides_tokens };
+        }
         let range = torch.empty(&[1, length], DType::I64);
         let tensor = match torch.options.transformers {
             TransformersVersion::V5_24 => torch.like(&range),
             TransformersVersion::V4_57 => range,
         };
-        Positions { tensor, samples }
+        Positions { tensor, samples, are_packed: false }
     }
 
     pub(super) fn tensor(&self) -> &Tensor {
@@ -176,7 +173,7 @@ impl Positions {
         self.tensor.shape().last()
     }
 
-    /// `find_packed_sequence_indices`: the number of each token's sequence, i64[B, T]. 5.x finds that there is one.
+    /// `find_packed_sequence_indices`: the number of each token's sequence, i64[B, T]; in 5.x none, if there is one.
     pub(super) fn find_packed_sequences(&self, torch: &Torch) -> Option<Tensor> {
         let length = self.length();
         let matrix = |columns: usize, dtype| torch.empty(&[self.samples, columns], dtype);
@@ -199,7 +196,7 @@ impl Positions {
             TransformersVersion::V5_24 => {
                 let _is_first = matrix(1, DType::Bool);
                 torch.scalar(DType::Bool);
-                None
+                self.are_packed.then_some(sequence)
             }
             TransformersVersion::V4_57 => Some(sequence),
         }

@@ -102,10 +102,7 @@ pub(crate) fn check(config: &RunConfig, options: TorchOptions) -> Result<(), Not
         return not_covered("freeze of parts of blocks".to_owned());
     }
     if packs_documents(config) {
-        return not_covered("packed documents".to_owned());
-    }
-    if config.lengths.is_some() {
-        return not_covered("lengths that vary (pad_to = \"batch\")".to_owned());
+        packed(config, options, library.family).or_else(not_covered)?;
     }
     Ok(())
 }
@@ -162,6 +159,27 @@ fn version_4(config: &RunConfig, family: ModelFamily) -> Result<(), String> {
         return not_covered("recompute = { every = n } with transformers 4.57, which checkpoints all layers");
     }
     Ok(())
+}
+
+/// Checks packed documents, of which the library finds the beginnings in `position_ids`.
+fn packed(config: &RunConfig, options: TorchOptions, family: ModelFamily) -> Result<(), String> {
+    let not_covered = |reason: &str| Err(reason.to_owned());
+    if options.attention_mask {
+        return not_covered("torch_attention_mask with packed documents, which then are not told apart");
+    }
+    if family == ModelFamily::Falcon {
+        return not_covered("packed documents with Falcon");
+    }
+    if options.transformers == TransformersVersion::V4_57 {
+        return not_covered("packed documents with transformers 4.57");
+    }
+    match config.all_packed {
+        Some(true) => Ok(()),
+        Some(false) => not_covered(
+            "packed documents of which one alone fills a whole micro-batch: the library then makes no mask",
+        ),
+        None => not_covered("packed documents of unknown lengths"),
+    }
 }
 
 /// The family of a model, if the library has it.

@@ -17,6 +17,7 @@ use super::norm::{Norm, NormPlace};
 use super::projections::{Projected, Projections};
 use super::rotations::Rotations;
 use crate::functions::{self, Layout};
+use crate::network::Inputs;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use spec::{ModelFamily, NormPlacement, RunConfig, TorchKernels, Transformer, TransformersVersion};
@@ -125,13 +126,8 @@ impl Body for Decoder {
         [self.embedding.weight.clone()].into_iter().chain(layers).chain(self.norm.parameters()).collect()
     }
 
-    fn forward(
-        &self,
-        torch: &Torch,
-        tokens: &Tensor,
-        padding: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Cache>) {
+    fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>) {
+        let tokens = inputs.tokens;
         let mut embeddings = functions::embedding(torch, self.embedding(), tokens);
         if let Some(Scale::Buffer(scale)) = &self.scale {
             let scale = functions::cast(torch, scale, embeddings.dtype());
@@ -143,11 +139,11 @@ impl Body for Decoder {
         }
         let (checkpointed, cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
         let mut cache = cache.filter(|_| !(self.trains_uncached && trains));
-        let positions = Positions::new(torch, tokens.shape());
-        let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
+        let positions = Positions::new(torch, inputs);
+        let masks = self.masks.make(torch, &positions, inputs, embeddings.dtype(), cache.is_some());
         let mut x = functions::dropout_if(torch, embeddings.clone(), self.has_dropout && trains);
         let dtype = self.class.rotary_dtype(x.dtype());
-        let rotations = self.rotations.tables(torch, tokens.shape().last(), dtype);
+        let rotations = self.rotations.tables(torch, positions.tensor(), dtype);
         if let Some(Scale::LateNumber) = &self.scale {
             x = functions::scale(torch, &x);
         }

@@ -13,6 +13,7 @@ use super::masks::Masks;
 use super::mlp::Mlp;
 use super::norm::{Norm, NormClass};
 use crate::functions::{self, Layout};
+use crate::network::Inputs;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use spec::{ModelFamily, RunConfig, Transformer, TransformersVersion};
@@ -74,20 +75,15 @@ impl Body for Gpt2 {
         self.embeddings().into_iter().chain(blocks).chain(self.norm.parameters()).collect()
     }
 
-    fn forward(
-        &self,
-        torch: &Torch,
-        tokens: &Tensor,
-        padding: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Cache>) {
+    fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>) {
+        let tokens = inputs.tokens;
         let (checkpointed, mut cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
         let embeddings =
             require_gradients(functions::embedding(torch, &self.tokens.weight, tokens), self.checkpointed);
-        let positions = Positions::new(torch, tokens.shape());
+        let positions = Positions::new(torch, inputs);
         let position_embeddings = functions::embedding(torch, &self.positions.weight, positions.tensor());
         let mut x = functions::add(torch, &embeddings, &position_embeddings);
-        let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
+        let masks = self.masks.make(torch, &positions, inputs, embeddings.dtype(), cache.is_some());
         x = functions::dropout_if(torch, x, self.has_dropout && trains);
         let arguments = |layer| Arguments {
             mask: masks.of_layer(layer),

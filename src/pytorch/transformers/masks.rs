@@ -4,6 +4,7 @@
 
 use super::body::Positions;
 use crate::functions;
+use crate::network::Inputs;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::Shape;
@@ -40,16 +41,17 @@ impl Masks {
         Masks { windows, of_layers, is_eager, keeps_causal: family == Some(ModelFamily::Falcon) }
     }
 
-    /// The masks of all layers for hidden states [B, T, C] of this dtype. `padding`: the attention mask of the batch.
+    /// The masks of all layers for hidden states [B, T, C] of this dtype.
     pub(super) fn make(
         &self,
         torch: &Torch,
         positions: &Positions,
-        padding: Option<&Tensor>,
+        inputs: Inputs<'_>,
         dtype: DType,
         has_cache: bool,
     ) -> MadeMasks<'_> {
         let make = |&window: &Option<usize>| {
+            let padding = inputs.third.filter(|_| torch.options.attention_mask);
             let padding = padding.map(|padding| torch.tensor(padding.shape(), DType::Bool));
             let looks_for_sequences = padding.is_none() && !has_cache;
             let sequences = looks_for_sequences.then(|| positions.find_packed_sequences(torch)).flatten();
@@ -65,7 +67,10 @@ impl Masks {
                 sequences.is_none() && window.is_none_or(|window| positions.length() < window);
             if !self.keeps_causal && hides_later_alone {
                 // Causal, if no token is padding.
-                check_padding(torch, padding.as_ref()?);
+                let is_padding = check_padding(torch, padding.as_ref()?, inputs.hides_tokens);
+                if !is_padding {
+                    return None;
+                }
             }
             Some(bools(torch, positions, pattern))
         };
@@ -95,17 +100,19 @@ struct Pattern {
     has_padding: bool,
 }
 
-/// Whether a token is padding, `padding.all()`; `padding.sum() == padding.numel()` in 5.x, which also looks at a part.
-fn check_padding(torch: &Torch, padding: &Tensor) {
+/// Looks whether a token is padding, `padding.all()`; `padding.sum() == padding.numel()` in 5.x, which then also looks at
+/// a part.
+fn check_padding(torch: &Torch, padding: &Tensor, is_padding: bool) -> bool {
     match torch.options.transformers {
         TransformersVersion::V5_24 => {
-            for _ in 0..2 {
+            for _ in 0..if is_padding { 2 } else { 1 } {
                 let _count = functions::count(torch, padding);
                 torch.scalar(DType::Bool);
             }
         }
         TransformersVersion::V4_57 => functions::all(torch, padding),
     }
+    is_padding
 }
 
 /// `sdpa_mask`: bool[B, 1, T, T]. Without padding and sequences, all samples are the same memory.
@@ -143,21 +150,34 @@ impl Conditions<'_> {
         let Pattern { has_window, has_sequences, has_padding } = pattern;
         if has_padding {
             let others = Pattern { has_padding: false, ..pattern };
-            return self.both(|| self.of(others), || self.looked_up(DType::Bool), self.samples);
+            return self.both(|| self.of(others), || self.looked_up(DType::Bool), [1, self.samples]);
+        }
+        let is_remapped = has_sequences && self.torch.options.transformers == TransformersVersion::V5_24;
+        if is_remapped {
+            let first = || {
+                // Positions of queries and keys in their documents.
+                let _positions = [(); 2].map(|()| self.looked_up(DType::I64));
+                self.causal(has_window, self.samples)
+            };
+            return self.both(first, || self.same_sequence(), [self.samples; 2]);
         }
         if has_sequences {
             let others = Pattern { has_sequences: false, ..pattern };
-            return self.both(|| self.of(others), || self.same_sequence(), self.samples);
+            return self.both(|| self.of(others), || self.same_sequence(), [1, self.samples]);
         }
-        if has_window {
-            return self.both(|| self.window(), || self.matrices(1), 1);
-        }
-        // kv <= q
-        self.matrices(1)
+        self.causal(has_window, 1)
     }
 
-    /// `and_masks(first, second)`, of which the second is for this number of samples.
-    fn both(self, first: impl Fn() -> Tensor, second: impl Fn() -> Tensor, samples: usize) -> Tensor {
+    /// kv <= q, with a window `and_masks(kv > q - window, kv <= q)`, for positions of this number of samples.
+    fn causal(self, has_window: bool, samples: usize) -> Tensor {
+        match has_window {
+            true => self.both(|| self.window(samples), || self.matrices(samples), [samples; 2]),
+            false => self.matrices(samples),
+        }
+    }
+
+    /// `and_masks(first, second)`, which are for these numbers of samples.
+    fn both(self, first: impl Fn() -> Tensor, second: impl Fn() -> Tensor, samples: [usize; 2]) -> Tensor {
         let ones = match self.torch.options.transformers {
             TransformersVersion::V5_24 => self.torch.scalar(DType::Bool),
             // One for each query, since the function is mapped over queries.
@@ -165,11 +185,11 @@ impl Conditions<'_> {
         };
         let result = {
             let _condition = first();
-            self.matrices(1)
+            self.matrices(samples[0])
         };
         drop(ones);
         let _condition = second();
-        let both = self.matrices(samples);
+        let both = self.matrices(samples[1]);
         drop(result);
         both
     }
@@ -180,9 +200,9 @@ impl Conditions<'_> {
     }
 
     /// kv > q - window
-    fn window(self) -> Tensor {
-        let _difference = self.torch.empty(&[self.length], DType::I64);
-        self.matrices(1)
+    fn window(self, samples: usize) -> Tensor {
+        let _difference = self.torch.empty(&[samples, self.length], DType::I64);
+        self.matrices(samples)
     }
 
     /// sequences[sample, q] == sequences[sample, kv]

@@ -35,7 +35,7 @@ use self::phi::PhiLayer;
 use crate::coverage::{NotCovered, returns_logits, transformer};
 use crate::functions;
 use crate::module::dtype_of;
-use crate::network::Network;
+use crate::network::{Inputs, Network};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -115,18 +115,18 @@ impl CausalLm {
     pub(crate) fn forward(
         &self,
         torch: &Torch,
-        Inputs { tokens, padding, labels }: Inputs<'_>,
+        inputs: Inputs<'_>,
         count: Option<&Tensor>,
         trains: bool,
     ) -> Output {
         // The outputs of the class without its head hold the last hidden states until the function returns.
-        let (hidden, cache) = self.body.forward(torch, tokens, padding, trains);
+        let (hidden, cache) = self.body.forward(torch, inputs, trains);
         torch.with_purpose(Purpose::Loss, || {
             let (weight, bias) = self.head();
             // Trainer evaluates with `skip_logits=True`.
             if self.fuses_loss && (trains || torch.options.program == TorchProgram::Trainer) {
                 let sliced = functions::full_slices(torch, &hidden, 3);
-                let _labels = shifted_labels(torch, labels);
+                let _labels = shifted_labels(torch, inputs.targets);
                 let loss = functions::fused_linear_cross_entropy(torch, &sliced, weight);
                 return Output { loss: divided(torch, loss, count), logits: None, _cache: cache };
             }
@@ -143,18 +143,10 @@ impl CausalLm {
                 logits = functions::tanh(torch, &logits);
                 logits = functions::scale(torch, &logits);
             }
-            let loss = causal_loss(torch, &logits, labels, count);
+            let loss = causal_loss(torch, &logits, inputs.targets, count);
             Output { loss, logits: Some(logits), _cache: cache }
         })
     }
-}
-
-/// `input_ids`, `attention_mask` and `labels`, i64[B, T].
-#[derive(Clone, Copy)]
-pub(crate) struct Inputs<'a> {
-    pub(crate) tokens: &'a Tensor,
-    pub(crate) padding: Option<&'a Tensor>,
-    pub(crate) labels: &'a Tensor,
 }
 
 /// `CausalLMOutput`
@@ -239,16 +231,8 @@ impl Network for CausalLm {
         [(self.batch, DType::I64); 2]
     }
 
-    fn loss(
-        self: Rc<CausalLm>,
-        torch: &Torch,
-        tokens: &Tensor,
-        labels: &Tensor,
-        padding: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Tensor>) {
-        let Output { loss, logits, .. } =
-            self.forward(torch, Inputs { tokens, padding, labels }, None, trains);
+    fn loss(self: Rc<CausalLm>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
+        let Output { loss, logits, .. } = self.forward(torch, inputs, None, trains);
         (loss, logits.filter(|_| self.returns_logits))
     }
 

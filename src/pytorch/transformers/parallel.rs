@@ -13,6 +13,7 @@ use super::masks::Masks;
 use super::norm::{Norm, NormClass};
 use super::rotations::Rotations;
 use crate::functions;
+use crate::network::Inputs;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use spec::{RunConfig, Transformer};
@@ -77,23 +78,18 @@ impl<L: ParallelLayer + 'static> Body for ParallelDecoder<L> {
         [self.embedding.weight.clone()].into_iter().chain(layers).chain(norm).collect()
     }
 
-    fn forward(
-        &self,
-        torch: &Torch,
-        tokens: &Tensor,
-        padding: Option<&Tensor>,
-        trains: bool,
-    ) -> (Tensor, Option<Cache>) {
+    fn forward(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Cache>) {
+        let tokens = inputs.tokens;
         let mut embeddings =
             require_gradients(functions::embedding(torch, self.embedding(), tokens), self.checkpointed);
         let (checkpointed, mut cache) = checkpoints_and_cache(torch, self.checkpointed, trains);
-        let positions = Positions::new(torch, tokens.shape());
-        let masks = self.masks.make(torch, &positions, padding, embeddings.dtype(), cache.is_some());
+        let positions = Positions::new(torch, inputs);
+        let masks = self.masks.make(torch, &positions, inputs, embeddings.dtype(), cache.is_some());
         let x = functions::dropout_if(torch, embeddings.clone(), self.has_dropout && trains);
         if L::REASSIGNS_EMBEDDINGS {
             embeddings.clone_from(&x);
         }
-        let rotations = self.rotations.tables(torch, tokens.shape().last(), x.dtype());
+        let rotations = self.rotations.tables(torch, positions.tensor(), x.dtype());
         let arguments = |layer| Arguments {
             mask: masks.of_layer(layer),
             rotation: Some(rotations[0].clone()),

@@ -44,25 +44,27 @@ impl Rotations {
         }
     }
 
-    /// Cosines and sines [T, R] of each rotation, in the dtype of the hidden states.
-    pub(super) fn tables(&self, torch: &Torch, tokens: usize, dtype: DType) -> Vec<[Tensor; 2]> {
-        self.frequencies.iter().map(|_| tables(torch, tokens, self.channels, dtype)).collect()
+    /// Cosines and sines of each rotation for positions i64[1, T] or i64[B, T], in the dtype of the hidden states:
+    /// [1, 1, T, R] or [B, 1, T, R].
+    pub(super) fn tables(&self, torch: &Torch, positions: &Tensor, dtype: DType) -> Vec<[Tensor; 2]> {
+        self.frequencies.iter().map(|_| tables(torch, positions.shape(), self.channels, dtype)).collect()
     }
 }
 
-fn tables(torch: &Torch, tokens: usize, channels: usize, dtype: DType) -> [Tensor; 2] {
-    let angles = |columns: usize| torch.empty(&[tokens, columns], DType::F32);
-    let positions = angles(1);
+fn tables(torch: &Torch, positions: Shape, channels: usize, dtype: DType) -> [Tensor; 2] {
+    let &[samples, tokens] = positions.dims() else { unreachable!("positions are a matrix") };
+    let angles = |columns: usize| torch.empty(&[samples, 1, tokens, columns], DType::F32);
+    let numbers = angles(1);
     let (_frequencies, _positions) = match torch.options.transformers {
         TransformersVersion::V5_24 => {
             let frequencies = angles(channels / 2);
-            drop(positions);
+            drop(numbers);
             (frequencies, None)
         }
         TransformersVersion::V4_57 => {
             // inv_freq @ positions, of which both are variables
-            let shape = Shape::new(&[channels / 2, tokens]);
-            (functions::matmul_output(torch, shape, DType::F32), Some(positions))
+            let shape = Shape::new(&[samples, channels / 2, tokens]);
+            (functions::matmul_output(torch, shape, DType::F32), Some(numbers))
         }
     };
     let _embedding = angles(channels);

@@ -409,6 +409,7 @@ fn config() -> RunConfig {
         strategy: Strategy::default(),
         tokens: None,
         lengths: None,
+        all_packed: None,
     }
 }
 

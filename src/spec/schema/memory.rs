@@ -24,6 +24,7 @@ pub struct MemoryKey {
     pub program: ProgramKey,
     /// The padded length of each micro-batch, if they vary.
     pub lengths: Option<Arc<PaddedLengths>>,
+    pub all_packed: Option<bool>,
 }
 
 /// Configurations contain no NaN.
@@ -65,7 +66,17 @@ impl Ord for ProgramKey {
 // Structs are destructured here, so that a new key cannot be forgotten.
 impl RunConfig {
     pub fn memory_key(&self) -> MemoryKey {
-        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _, lengths } = self;
+        let RunConfig {
+            model,
+            data: _,
+            train,
+            evaluation,
+            measure,
+            strategy,
+            tokens: _,
+            lengths,
+            all_packed,
+        } = self;
         // With a leak, collected outputs, or an allocator that keeps freed memory, memory also depends on the numbers of
         // steps, evaluations and evaluation batches. The program does not, so they are not part of `ProgramKey`.
         let depends_on_steps = match strategy.allocator {
@@ -80,11 +91,22 @@ impl RunConfig {
             steps,
             program: self.program_key(),
             lengths: lengths.clone(),
+            all_packed: *all_packed,
         }
     }
 
     pub fn program_key(&self) -> ProgramKey {
-        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens, lengths: _ } = self;
+        let RunConfig {
+            model,
+            data: _,
+            train,
+            evaluation,
+            measure,
+            strategy,
+            tokens,
+            lengths: _,
+            all_packed: _,
+        } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, shuffle: _, last_batch: _, optimizer, schedule: _ } =
             train;

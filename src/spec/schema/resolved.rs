@@ -12,7 +12,8 @@ use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR
 use std::sync::Arc;
 
 use data::{
-    Batch, BatchSequence, Batching, Contents, Documents, Memory, Order, PaddedLengths, Part, Sample, row,
+    Batch, BatchSequence, Batching, Contents, Documents, Memory, Order, PaddedLengths, Part, Sample,
+    SampleLengths, row,
 };
 
 /// One run: model, data, training and one strategy.
@@ -28,6 +29,8 @@ pub struct RunConfig {
     pub tokens: Option<usize>,
     /// The padded length of each micro-batch, if they vary. Not a key either: the documents decide.
     pub lengths: Option<Arc<PaddedLengths>>,
+    /// Whether each micro-batch has a sample that is not one document alone, if documents are packed. Likewise.
+    pub all_packed: Option<bool>,
 }
 
 key_table! {
@@ -145,13 +148,24 @@ impl RunConfig {
         self.tokens = contents.tokens();
         // The documents are cut at the context.
         self.lengths = None;
-        self.lengths = self.padded_lengths(contents).map(Arc::new);
+        let sample = self.sample();
+        self.lengths = self.data.batch_multiple().and_then(|multiple| {
+            let lengths = contents.sample_lengths(&sample)?;
+            self.padded_lengths(&lengths, &sample, multiple).map(Arc::new)
+        });
+        // Beside the first document, all else is as padding.
+        self.all_packed = contents.first_documents(&sample).and_then(|lengths| {
+            let padded = self.padded_lengths(&lengths, &sample, sample.tokens?)?;
+            Some(padded.all_have_padding())
+        });
     }
 
-    fn padded_lengths(&self, contents: &dyn Contents) -> Option<PaddedLengths> {
-        let multiple = self.data.batch_multiple()?;
-        let sample = self.sample();
-        let samples = contents.sample_lengths(&sample)?;
+    fn padded_lengths(
+        &self,
+        samples: &SampleLengths,
+        sample: &Sample,
+        multiple: usize,
+    ) -> Option<PaddedLengths> {
         let training = Batching { samples: self.train.batch_size, micro_batch: self.micro_batch() };
         let own_batch = |samples| Batching { samples, micro_batch: samples };
         let batches = BatchSequence {
@@ -163,7 +177,7 @@ impl RunConfig {
             evaluation: self.evaluation_batch().map_or(training, own_batch),
             multiple,
         };
-        PaddedLengths::new(&samples, sample.tokens?, &batches)
+        PaddedLengths::new(samples, sample.tokens?, &batches)
     }
 
     /// Optimizer steps of a run whose micro-batches have different lengths. `None`: all have one length.

@@ -13,7 +13,17 @@ use data::Documents;
 
 /// Checks a configuration whose keys are all in range; `tree` has the spans of the keys.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
-    let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _, lengths: _ } = config;
+    let RunConfig {
+        model,
+        data,
+        train,
+        evaluation,
+        measure: _,
+        strategy,
+        tokens: _,
+        lengths: _,
+        all_packed: _,
+    } = config;
     let problems: Vec<Problem> = [
         model.check(tree),
         every_micro_batch_has_a_sample(config, tree),

@@ -41,6 +41,7 @@ pub(crate) fn read_run(reader: &Reader<'_>, tree: &Table) -> Option<RunConfig> {
         strategy: strategy?,
         tokens: None,
         lengths: None,
+        all_packed: None,
     })
 }
 

@@ -43,7 +43,17 @@ impl RunConfig {
 
     fn tables(&self, form: WriteMode, strategy_name: &str) -> String {
         // Destructured, so that a new table cannot be forgotten.
-        let RunConfig { model, data, train, evaluation, measure, strategy, tokens: _, lengths: _ } = self;
+        let RunConfig {
+            model,
+            data,
+            train,
+            evaluation,
+            measure,
+            strategy,
+            tokens: _,
+            lengths: _,
+            all_packed: _,
+        } = self;
         let evaluation =
             evaluation.as_ref().map(|evaluation| TableWriter::of(evaluation, form).under("evaluation"));
         [

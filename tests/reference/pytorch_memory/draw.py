@@ -7,6 +7,8 @@
     python3 draw.py --families SEED COUNT > families-drawn.toml
     python3 draw.py --kernels SEED COUNT > kernels-drawn.toml
     python3 draw.py --offload SEED COUNT > offload-drawn.toml
+    python3 draw.py --documents SEED COUNT > documents-drawn.toml
+    python3 draw.py --documents-trainer SEED COUNT > documents-trainer-drawn.toml
 
 Equal arguments give equal programs.
 """
@@ -422,7 +424,38 @@ class BitsandbytesDraw(TrainerDraw):
         return settings, strategy
 
 
-DIALECTS = {"bitsandbytes": "trainer", "families": "transformers", "kernels": "transformers"}
+class DocumentsDraw:
+    """One program on padded documents of different lengths."""
+
+    def program(self):
+        settings, strategy = super().program()
+        for key in ("keep", "leak"):
+            strategy.pop(key, None)
+        if "loss_chunks" in strategy or self.chance(0.4):
+            settings["data.text.pad_to_multiple_of"] = str(self.one(8, 16) if "loss_chunks" in strategy else self.one(2, 4, 8, 16))
+        if self.chance(0.3):
+            settings["train.shuffle"] = "true"
+            settings["train.last_batch"] = '"keep"'
+        settings["measure.warmup_steps"] = "1"
+        settings["measure.steps"] = str(self.one(2, 3, 5))
+        settings.pop("evaluation", None)
+        if self.chance(0.5) and settings.get("measure.what") is None:
+            evaluation = {"every": self.one(1, 2, 5), "batches": self.one(1, 2, 3)}
+            if self.chance(0.5):
+                evaluation["batch_size"] = self.one(1, 2, 4)
+            settings["evaluation"] = toml(evaluation)
+        return settings, strategy
+
+
+class LibraryDocumentsDraw(DocumentsDraw, FamiliesDraw):
+    """One with a class of the library."""
+
+
+class TrainerDocumentsDraw(DocumentsDraw, TrainerDraw):
+    """One with the library's Trainer."""
+
+
+DIALECTS = {"bitsandbytes": "trainer", "families": "transformers", "kernels": "transformers", "documents": "transformers", "documents-trainer": "trainer"}
 PROGRAMS = {
     "--transformers": LibraryDraw,
     "--trainer": TrainerDraw,
@@ -430,7 +463,17 @@ PROGRAMS = {
     "--families": FamiliesDraw,
     "--kernels": KernelsDraw,
     "--offload": OffloadDraw,
+    "--documents": LibraryDocumentsDraw,
+    "--documents-trainer": TrainerDocumentsDraw,
 }
+
+DOCUMENTS = """\
+[data.text]
+paths = ["../vectors/documents/lines.jsonl"]
+jsonl = "text"
+documents = "padded"
+pad_to = "batch"
+"""
 
 
 def toml(value):
@@ -444,7 +487,10 @@ def main():
     draw = PROGRAMS.get(arguments[0], Draw)
     seed, count = arguments[-2], int(arguments[-1])
     program = arguments[0].removeprefix("--") if draw is not Draw else None
-    print(BASE.format(arguments=" ".join(arguments), name=f"{program}-drawn" if program else "drawn"), end="")
+    base = BASE.format(arguments=" ".join(arguments), name=f"{program}-drawn" if program else "drawn")
+    if program and program.startswith("documents"):
+        base = base.replace("[data.synthetic]\n", DOCUMENTS)
+    print(base, end="")
     if issubclass(draw, LibraryDraw):
         print(LIBRARY.format(program=DIALECTS.get(program, program)), end="")
         print("torch_kernels = \"liger\"\n" * (program == "kernels"), end="")

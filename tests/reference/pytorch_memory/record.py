@@ -38,12 +38,14 @@ OLD_VERSION = "2.6"
 # Every strategy of these files runs on every card, and every drawn one on one card.
 EXPERIMENTS = [
     "gpt", "llama", "large", "padded", "offload", "layers", "transformers", "transformers-gpt", "transformers-families",
-    "transformers-masks", "transformers-parallel", "transformers-liger", "transformers-kernels", "trainer", "trainer-kernels",
+    "transformers-masks", "transformers-parallel", "transformers-liger", "transformers-kernels", "transformers-padded",
+    "trainer", "trainer-kernels", "trainer-padded",
 ]  # fmt: skip
 SAMPLED = [experiment for experiment in EXPERIMENTS if experiment != "large"]
 DRAWN = ["drawn", "offload-drawn", "transformers-drawn", "trainer-drawn", "bitsandbytes-drawn", "families-drawn", "kernels-drawn"]
+DRAWN_DOCUMENTS = ["documents-drawn", "documents-trainer-drawn"]
 # Begin the names of experiments with the transformers library.
-LIBRARY = ("transformers", "trainer", "bitsandbytes", "families", "kernels")
+LIBRARY = ("transformers", "trainer", "bitsandbytes", "families", "kernels", "documents")
 
 # Keys of [plan] that change the script.
 OPTIONS = {
@@ -84,6 +86,9 @@ MASKED = [
     "transformers-kernels/bf16", "transformers-kernels/qwen-3", "transformers-kernels/phi-3", "transformers-kernels/gemma-3",
     "trainer-kernels/bf16-block",
 ]  # fmt: skip
+
+# Experiments of padded documents.
+PADDED = ["transformers-padded", "trainer-padded"]
 
 # Small programs whose whole sequence is stored, to show the first difference.
 WHOLE = [
@@ -141,8 +146,10 @@ def programs(version, library=NEWEST_LIBRARY):
     order = [Program(version, library, *key) for key in variants(version, library == NEWEST_LIBRARY)]
     if library == NEWEST_LIBRARY:
         return order
-    order = [program for program in order if program.experiment.startswith(LIBRARY)]
-    return order[:: 7 if version == NEWEST else 37]
+    of_library = [program for program in order if program.experiment.startswith(LIBRARY)]
+    order = [program for program in of_library if program.experiment not in PADDED]
+    of_padded = [program for program in of_library if program.experiment in PADDED]
+    return order[:: 7 if version == NEWEST else 37] + of_padded[:: 3 if version == NEWEST else 12]
 
 
 def variants(version, is_newest_library):
@@ -155,6 +162,9 @@ def variants(version, is_newest_library):
             cards = list(CARDS) if is_newest else ["a100", *OLD_CARDS] if version == OLD_VERSION else ["a100"]
             if is_newest and experiment in FEW_CARDS:
                 cards = ["a100", cards[1 + number % 3]]
+            if experiment in PADDED:
+                yield from padded(experiment, strategy, number, is_newest)
+                cards = []
             yield from ((experiment, strategy, "fused", card) for card in cards)
             if is_newest and f"{experiment}/{strategy}" in UNFUSED:
                 yield experiment, strategy, "foreach", "a100"
@@ -164,12 +174,28 @@ def variants(version, is_newest_library):
             if experiment == "offload" and "optimizer" in keys.get("offload", {}):
                 yield from ((experiment, strategy, "torchao", card) for card in cards)
             # The library's loss has no checkpoints.
-            if "recompute" in keys or "loss_chunks" in keys and not experiment.startswith(LIBRARY):
+            if cards and ("recompute" in keys or "loss_chunks" in keys and not experiment.startswith(LIBRARY)):
                 yield experiment, strategy, "reentrant", "a100"
     for experiment in filter(lambda name: has_library or not name.startswith(LIBRARY), DRAWN):
         for number, strategy in enumerate(strategies(experiment)):
             options = "reentrant" if number % 3 == 2 else "fused"
             yield experiment, strategy, options, list(CARDS)[number % len(CARDS)]
+    for experiment in DRAWN_DOCUMENTS if is_newest else []:
+        for number, strategy in enumerate(strategies(experiment)):
+            options = ["masked", "fused", "masked", "reentrant", "masked"][number % 5]
+            yield experiment, strategy, options, list(CARDS)[number % len(CARDS)]
+
+
+def padded(experiment, strategy, number, is_newest):
+    """On one card without attention masks, and on another with them; of other versions one of the two for some strategies."""
+    cards = list(CARDS)
+    if is_newest and strategy.startswith("packed"):
+        yield from ((experiment, strategy, "fused", cards[(number + other) % 4]) for other in (0, 2))
+    elif is_newest:
+        yield experiment, strategy, "fused", cards[number % 4]
+        yield experiment, strategy, "masked", cards[(number + 1 + number // 4) % 4]
+    elif number % 3 < 2:
+        yield experiment, strategy, ["fused", "masked"][number % 3], "a100"
 
 
 def strategies(experiment):
