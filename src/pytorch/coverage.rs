@@ -143,6 +143,12 @@ fn list_of_layers(config: &RunConfig, model: &Sequential, program: TorchProgram)
     if strategy.offload.activations != ActivationOffload::Nothing || strategy.offload.parameters {
         return not_covered("offloaded activations or parameters of layers in a list");
     }
+    if matches!(config.train.optimizer, Optimizer::Muon(_)) {
+        return not_covered("Muon with layers in a list");
+    }
+    if !strategy.keep.is_empty() {
+        return not_covered("kept values of layers in a list (keep)");
+    }
     if model.modules().iter().any(|module| !module.layer.computes()) {
         return not_covered(
             "layers without an operation (dropout = 0.0), which segments of checkpoints count",
@@ -470,6 +476,11 @@ pub(crate) fn check_operations(config: &RunConfig, graph: &Graph) -> Result<(), 
         if let Some(attending) = attending(&node.op) {
             check_attention(config, attending, &graph.values[node.inputs[0]].ty)?;
             continue;
+        }
+        if let Op::Linear(_) = node.op
+            && graph.values[node.inputs[1]].ty.shape.dims().contains(&1)
+        {
+            return Err(NotCovered("linear layers of one feature".to_owned()));
         }
         match &node.op {
             Op::Activate(_)

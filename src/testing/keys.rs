@@ -5,7 +5,7 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::models::{DENSE, MODELS, TRANSFORMERS, on_gpu};
+use crate::models::{DENSE, MODELS, ON_GPU, TRANSFORMERS};
 use crate::on_cuda;
 
 /// A key in experiment syntax.
@@ -407,7 +407,7 @@ impl Choice {
 
     /// Whether the device that tests run on supports the model: a GPU supports no experts.
     pub fn trains(&self) -> bool {
-        !on_cuda() || on_gpu().contains(&self.value(MODEL))
+        !on_cuda() || ON_GPU.contains(&self.value(MODEL))
     }
 
     /// The value of a key in experiment syntax.

@@ -194,7 +194,7 @@ pub fn choice(values: &[(usize, usize)]) -> Choice {
 pub fn pairwise() -> Vec<Choice> {
     let mut keys = KEYS.to_vec();
     if on_cuda() {
-        keys[keys::position(KEYS, keys::MODEL)].values = models::on_gpu().leak();
+        keys[keys::position(KEYS, keys::MODEL)].values = models::ON_GPU;
     }
     pairwise::pairwise(&keys)
 }

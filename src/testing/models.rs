@@ -28,25 +28,33 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::GptNeox),
     hugging_face(ModelFamily::Phi),
     hugging_face(ModelFamily::Falcon),
+    sequential::CLASSIFIER,
+    sequential::REGRESSION,
     hugging_face(ModelFamily::Mixtral),
     hugging_face(ModelFamily::Qwen3Moe),
     hugging_face(ModelFamily::Olmoe),
-    sequential::CLASSIFIER,
-    sequential::REGRESSION,
 ];
 
-const TRANSFORMERS_AND_OTHERS: (&[&str], &[&str]) = MODELS.split_at(MODELS.len() - 2);
+/// The numbers of models of layers in a list and of models with experts, which come last.
+const LISTS: usize = 2;
+const EXPERTS: usize = 3;
 
-/// The transformers, in the same order.
-pub const TRANSFORMERS: &[&str] = TRANSFORMERS_AND_OTHERS.0;
+/// Those without experts, which a GPU supports, in the same order.
+pub const ON_GPU: &[&str] = MODELS.split_at(MODELS.len() - EXPERTS).0;
 
-/// Those without experts, whose feed-forward layers can have adapters.
-pub const DENSE: &[&str] = TRANSFORMERS.split_at(TRANSFORMERS.len() - 3).0;
+/// The transformers without experts, whose feed-forward layers can have adapters, in the same order.
+pub const DENSE: &[&str] = ON_GPU.split_at(ON_GPU.len() - LISTS).0;
 
-/// All models that a GPU supports: those without experts.
-pub fn on_gpu() -> Vec<&'static str> {
-    [DENSE, TRANSFORMERS_AND_OTHERS.1].concat()
-}
+/// The transformers.
+pub const TRANSFORMERS: &[&str] = &{
+    let mut all = [UNSAID; MODELS.len() - LISTS];
+    let mut index = 0;
+    while index < all.len() {
+        all[index] = if index < DENSE.len() { MODELS[index] } else { MODELS[index + LISTS] };
+        index += 1;
+    }
+    all
+};
 
 /// A committed configuration.
 macro_rules! config {

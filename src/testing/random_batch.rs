@@ -3,11 +3,10 @@
 use data::{Batch, DataSet, DigestCache, Order, RandomSet, TrainingStep, seeds};
 use spec::RunConfig;
 
-/// The batch of a step, for a model that does not work on tokens. With weights, the last sample is missing.
+/// The batch of a step, for a model that does not work on tokens. No sample is missing.
 pub fn random_batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let mut batch = config.empty_batch(samples);
-    let missing = usize::from(batch.part("weights").is_some() && samples > 1);
-    let set = RandomSet { samples: Some((samples - missing) as u64), seed: step as u64 };
+    let set = RandomSet { samples: Some(samples as u64), seed: step as u64 };
     let of_step = TrainingStep {
         seed: config.train.seed,
         number: 0,

@@ -258,14 +258,22 @@ bad! {
     projection_of_another_shape: check(&in_a_list(
         "layers = [{ linear = 2 }, { residual = { layers = [\"relu\"], projection = [{ linear = 3 }] } }]"));
     repeated_group: check(&in_a_list(
-        "layers = [{ repeat = { times = 2, layers = [{ group = { name = \"a\", layers = [\"relu\"] } }] } }]"));
+        "layers = [{ repeat = { times = 2, layers = [{ group = { name = \"a\", layers = [{ linear = 4 }] } }] } }]"));
     group_with_a_number_as_name:
         check(&in_a_list("layers = [{ group = { name = \"1\", layers = [\"relu\"] } }]"));
     too_many_layers: check(&in_a_list("layers = [{ repeat = { times = 16384, layers = [\"relu\", \"silu\"] } }]"));
     too_many_dimensions:
-        check(&in_a_list("layers = [\"relu\"]").replace("input = [4]", "input = [2, 3, 4, 5]"));
-    segments_beyond_the_layers: check(&format!("{}\nrecompute = {{ segments = 3 }}\n", in_a_list("layers = [\"relu\", \"silu\"]")));
-    layers_on_text: check(&with(MODEL, "[model.sequential]\ninput = [4]\nlayers = [\"relu\"]\n"));
+        check(&in_a_list("layers = [{ linear = 4 }]").replace("input = [4]", "input = [2, 3, 4, 5]"));
+    segments_beyond_the_layers: check(&format!("{}\nrecompute = {{ segments = 3 }}\n", in_a_list("layers = [{ linear = 4 }, \"silu\"]")));
+    layers_on_text: check(&with(MODEL, "[model.sequential]\ninput = [4]\nlayers = [{ linear = 4 }]\n"));
+    nested_repeats: check(&in_a_list(&format!("layers = [{0}{0}{0}{{ linear = 4 }}{1}{1}{1}]",
+        "{ repeat = { times = 16384, layers = [", "] } }")));
+    sizes_of_layers_beyond_64_bits: check(&in_a_list("layers = [\"layer_norm\"]")
+        .replace("input = [4]", "input = [16777216, 1048576, 16777216]"));
+    one_name_within_a_block: check(&in_a_list(
+        "layers = [{ block = [{ group = { name = \"a\", layers = [\"silu\"] } }, { group = { name = \"a\", layers = [{ linear = 4 }] } }] }]"));
+    layer_off: check(&in_a_list("layers = [{ dropout = \"off\" }, { linear = 4 }]"));
+    layers_without_parameters: check(&in_a_list("layers = [\"relu\", { dropout = 0.1 }]"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
     wrong_type_of_a_table: check(&append("[evaluation]\nevery = [1, 2]"));
     table_expected: check(&format!("evaluation = 3\n{GOOD}"));

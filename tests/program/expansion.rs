@@ -202,7 +202,7 @@ fn invalid_point_is_kept_with_reason() {
     let skipped: Vec<_> = experiment.points.iter().filter_map(|point| point.config.as_ref().err()).collect();
     assert_eq!(
         skipped,
-        ["accumulate = 7 exceeds train.batch_size = 6: a micro-batch has at least one sequence; use 1 to 6"]
+        ["accumulate = 7 exceeds train.batch_size = 6: a micro-batch has at least one sample; use 1 to 6"]
     );
 }
 

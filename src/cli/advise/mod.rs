@@ -220,8 +220,11 @@ impl<'a> Advisor<'a> {
         Ok(runs.filter_map(|(keys, point)| Some(Trial { keys, config: point.config.ok()? })).collect())
     }
 
+    /// Whether other numbers of micro-batches are tried: not if lengths depend on the micro-batch, which are known of the
+    /// run's own.
     fn may_split(&self) -> bool {
-        self.tolerance() >= Tolerance::Rounding
+        let depends = self.config.lengths.is_some() || self.config.all_packed.is_some();
+        self.tolerance() >= Tolerance::Rounding && !depends
     }
 
     /// All combinations of the keys that have an effect, the unchanged run first; and the keys that are left out because

@@ -1,5 +1,16 @@
 
 
+def own_name(name):
+    """The name of a parameter in a dump: modules are in dictionaries, whose keys have no dots."""
+    return ("." + name).replace(".layers.", ".").replace("/", ".")[1:]
+
+
+def freeze(model, *layers):
+    for name, parameter in model.named_parameters():
+        if any(own_name(name).startswith(layer + ".") for layer in layers):
+            parameter.requires_grad_(False)
+
+
 def read_batches(dump):
     """Inputs and targets of every step, [steps, batch, ..]."""
     if dump is None:
@@ -17,4 +28,4 @@ def load_parameters(model, dump):
 
     stored = load_file(os.path.join(dump, "initial.safetensors"))
     for name, parameter in model.named_parameters():
-        parameter.data.copy_(stored[name])
+        parameter.data.copy_(stored[own_name(name)])

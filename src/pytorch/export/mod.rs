@@ -20,7 +20,7 @@ use spec::{PaddedMicroBatch, RunConfig, TorchOptions, TorchProgram, Transformer}
 
 /// The functions that do not depend on the run, and the main program: one for each kind of training loop.
 const FUNCTIONS: &str = include_str!("functions.py");
-/// The functions that differ for layers in a list: batches and initial parameters.
+/// The functions that differ for layers in a list: names of parameters, batches.
 const LIST_FUNCTIONS: &str = include_str!("list_functions.py");
 const MAIN: &str = include_str!("main.py");
 const TRAINER_MAIN: &str = include_str!("trainer.py");
@@ -70,7 +70,7 @@ impl Script<'_> {
             self.write_list(model);
             let main = self.write_loop();
             let replaced = |function: &&str| {
-                ["read_batches", "load_parameters"]
+                ["freeze", "read_batches", "load_parameters"]
                     .iter()
                     .any(|name| function.starts_with(&format!("def {name}(")))
             };

@@ -1,7 +1,5 @@
 //! Layers in a list as modules of `torch.nn`, with the names of `nn.Sequential`.
 
-use std::fmt::Write;
-
 use super::{Script, python_bool};
 use spec::{Layer, LinearLayer, Module, NormLayer, Recompute, Sequential};
 
@@ -28,18 +26,21 @@ class RMSNorm(nn.Module):
         return self.weight * x.to(dtype)
 
 
+class Block(nn.ModuleDict):
+    def forward(self, x):
+        for layer in self.values():
+            x = layer(x)
+        return x
+
+
 class Residual(nn.Module):
     def __init__(self, layers, projection):
         super().__init__()
-        for index, layer in enumerate(layers):
-            self.add_module(str(index), layer)
-        self.names = [str(index) for index in range(len(layers))]
-        self.projection = nn.Sequential(*projection)
+        self.layers = Block(layers)
+        self.projection = Block(projection)
 
     def forward(self, x):
-        y = x
-        for name in self.names:
-            y = self.get_submodule(name)(y)
+        y = self.layers(x)
         return self.projection(x) + y
 ";
 
@@ -62,35 +63,18 @@ impl Script<'_> {
         self.text.push_str(CLASSES);
         self.checkpoint_functions();
         let modules = model.modules();
-        let names: Vec<&str> = modules.iter().map(|module| module.path.as_str()).collect();
-        let _ = write!(self.text, "\n\n# The modules, those in groups included.\nMODULES = {names:?}\n");
         self.lines(&[
             "",
             "",
             "class Network(nn.Module):",
             "    def __init__(self):",
             "        super().__init__()",
+            "        self.layers = nn.ModuleDict()",
         ]);
         let mut shape = model.input_shape();
-        let mut group = "";
         for Module { path, layer } in &modules {
-            let (of, name) = path.rsplit_once('.').unwrap_or(("", path));
-            if of != group && !of.is_empty() {
-                // A group within a group is a module of that one.
-                let parts: Vec<&str> = of.split('.').collect();
-                for end in 1..=parts.len() {
-                    let path = parts[..end].join(".");
-                    if !group.starts_with(&path) {
-                        let (outer, name) = path.rsplit_once('.').unwrap_or(("", &path));
-                        self.line(&format!(
-                            "        self.get_submodule({outer:?}).add_module({name:?}, nn.Module())"
-                        ));
-                    }
-                }
-            }
-            group = of;
             let written = python(layer, &mut shape);
-            self.line(&format!("        self.get_submodule({of:?}).add_module({name:?}, {written})"));
+            self.line(&format!("        self.layers[{:?}] = {written}", key(path)));
         }
         self.lines(&["", "    def forward(self, x, targets):"]);
         self.list_calls();
@@ -107,33 +91,35 @@ impl Script<'_> {
 
     /// The calls of the modules, checkpointed as the strategy has it.
     fn list_calls(&mut self) {
-        let each = "        for name in MODULES:";
+        let each = "        for layer in self.layers.values():";
         match self.config.strategy.recompute {
-            Recompute::Block => self
-                .lines(&[each, "            x = checkpoint_in_training(self, self.get_submodule(name), x)"]),
-            Recompute::Save(_) => self
-                .lines(&[each, "            x = checkpoint_selectively(self, self.get_submodule(name), x)"]),
+            Recompute::Block => self.lines(&[each, "            x = checkpoint_in_training(self, layer, x)"]),
+            Recompute::Save(_) => self.lines(&[each, "            x = checkpoint_selectively(self, layer, x)"]),
             Recompute::Every(every) => self.lines(&[
-                "        for index, name in enumerate(MODULES):",
+                "        for index, layer in enumerate(self.layers.values()):",
                 &format!("            if index % {every} == 0:"),
-                "                x = checkpoint_in_training(self, self.get_submodule(name), x)",
+                "                x = checkpoint_in_training(self, layer, x)",
                 "            else:",
-                "                x = self.get_submodule(name)(x)",
+                "                x = layer(x)",
             ]),
             Recompute::Segments(segments) => self.lines(&[
                 "        if self.training:",
-                "            modules = [self.get_submodule(name) for name in MODULES]",
                 &format!(
-                    "            x = checkpoint_sequential(modules, {segments}, x, use_reentrant={})",
+                    "            x = checkpoint_sequential(list(self.layers.values()), {segments}, x, use_reentrant={})",
                     self.reentrant()
                 ),
                 "        else:",
-                "            for name in MODULES:",
-                "                x = self.get_submodule(name)(x)",
+                "            for layer in self.layers.values():",
+                "                x = layer(x)",
             ]),
-            _ => self.lines(&[each, "            x = self.get_submodule(name)(x)"]),
+            _ => self.lines(&[each, "            x = layer(x)"]),
         }
     }
+}
+
+/// The key of a module in an `nn.ModuleDict`, which has no dots.
+fn key(path: &str) -> String {
+    path.replace('.', "/")
 }
 
 /// A layer as a module of PyTorch, for an input of this shape, which becomes that of the output.
@@ -156,18 +142,23 @@ fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
         Layer::Dropout(rate) => format!("nn.Dropout({rate:?})"),
         Layer::Block(_) => {
             let [layers, _] = layer.inner();
-            format!("nn.Sequential({})", all(&layers, shape))
+            format!("Block({})", dict(&layers, "", shape))
         }
         Layer::Residual(_) => {
             let [layers, projection] = layer.inner();
             let mut projected = *shape;
-            let layers = all(&layers, shape);
-            format!("Residual([{layers}], [{}])", all(&projection, &mut projected))
+            let layers = dict(&layers, "", shape);
+            format!("Residual({layers}, {})", dict(&projection, "projection.", &mut projected))
         }
         Layer::Repeat(_) | Layer::Group(_) => unreachable!("the list was expanded into modules"),
     }
 }
 
-fn all(layers: &[Module], shape: &mut ops::Shape) -> String {
-    layers.iter().map(|module| python(module.layer, shape)).collect::<Vec<_>>().join(", ")
+/// Layers by their names without the prefix, as a dictionary.
+fn dict(layers: &[Module], prefix: &str, shape: &mut ops::Shape) -> String {
+    let entry = |Module { path, layer }: &Module| {
+        let name = path.strip_prefix(prefix).unwrap_or(path);
+        format!("{:?}: {}", key(name), python(layer, shape))
+    };
+    format!("{{{}}}", layers.iter().map(entry).collect::<Vec<_>>().join(", "))
 }

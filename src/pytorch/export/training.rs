@@ -108,6 +108,7 @@ impl Script<'_> {
             // Modules that the script has outside the graph's layers.
             let names = match layer.as_str() {
                 layer if self.options.program.is_of_library() => self.library_names(layer, "model."),
+                layer if self.config.model.sequential().is_some() => format!("{layer:?}"),
                 "embedding" => "\"embedding\", \"positions\"".to_owned(),
                 "head" => "\"head\", \"norm\"".to_owned(),
                 layer => format!("{layer:?}"),

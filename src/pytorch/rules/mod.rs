@@ -74,6 +74,7 @@ impl Rules {
             false if config.strategy.offload.activations != ActivationOffload::Nothing => {
                 "offloaded activations".to_owned()
             }
+            false if config.model.sequential().is_some() => "layers in a list".to_owned(),
             false => return Ok(()),
         };
         match self.libraries {

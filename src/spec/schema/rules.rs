@@ -37,6 +37,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         if evaluation.is_some() { data.has_evaluation_data(tree) } else { Ok(()) },
         train.optimizer.check(tree),
         if config.trains() { train.schedule.check(config.steps(), tree) } else { Ok(()) },
+        has_parameters_to_train(config, tree),
         strategy.segments_have_blocks(model.blocks(), tree),
     ]
     .into_iter()
@@ -105,6 +106,16 @@ impl Sources {
 
 /// Checks what is known of the data set before it is read; the rest is checked once it was read.
 fn data_matches_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (model, data) = (config.model.name(), config.data.name());
+    let mismatch = match (config.model.sequential(), config.data.random()) {
+        (Some(_), None) => Some(("tensors", "use data.random")),
+        (None, Some(_)) => Some(("tokens", "use data.text, data.tokens or data.synthetic")),
+        _ => None,
+    };
+    if let Some((input, help)) = mismatch {
+        let message = format!("model.{model} reads {input}, which data.{data} does not provide");
+        return Err(attach_span(message, &["model", "data"], tree, help));
+    }
     let known = config.data.data_set().check_known(&config.sample());
     known.map_err(|error| attach_span(error.to_string(), &error.keys(), tree, error.help()))
 }
@@ -220,6 +231,16 @@ fn lengths_may_vary(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     };
     let message = format!("with pad_to = \"batch\" the shapes of micro-batches vary; {reason}");
     Err(attach_span(message, &[pad_to, key], tree, format!("use pad_to = \"context\" or {remedy}")))
+}
+
+fn has_parameters_to_train(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let has_none = config.model.sequential().is_some_and(|model| !model.has_parameters());
+    if !config.trains() || !has_none {
+        return Ok(());
+    }
+    let message = "model.sequential.layers have no parameters to train".to_owned();
+    let help = "add a linear layer or a norm, or use measure.what = \"inference\"";
+    Err(attach_span(message, &["model.sequential.layers"], tree, help))
 }
 
 fn every_micro_batch_has_a_sample(config: &RunConfig, tree: &Table) -> Result<(), Problem> {

@@ -8,6 +8,8 @@ use testing::{changed, small};
 
 const LAYERS: &str = "model = { sequential = { input = [4], layers = [{ linear = 4 }] } }";
 
+const RANDOM: &str = "data = { random = {} }";
+
 /// For each conflict, in the order of `CONFLICTS`: settings that it alone refuses, and a setting that resolves the
 /// conflict if it replaces the one with the same key.
 const EXAMPLES: &[(&[&str], &str)] = &[
@@ -45,8 +47,8 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["update = 'in_backward'", "train.clip_norm = 'off'", "accumulate = 2"], "accumulate = 1"),
     (&["update = 'in_backward'", "train.clip_norm = 'off'", "gradients = 'zero'"], "gradients = 'free'"),
     (&["measure.what = 'inference'", "recompute = 'auto'"], "recompute = 'block'"),
-    (&[LAYERS, "lora = { rank = 2, alpha = 2, targets = ['mlp'] }"], "lora = 'off'"),
-    (&[LAYERS, "recompute = ['mlp']"], "recompute = 'none'"),
+    (&[LAYERS, RANDOM, "lora = { rank = 2, alpha = 2, targets = ['mlp'] }"], "lora = 'off'"),
+    (&[LAYERS, RANDOM, "recompute = ['mlp']"], "recompute = 'none'"),
 ];
 
 #[test]

@@ -44,7 +44,8 @@ const RESIDUAL: ShortForm<InnerLayers, ResidualLayer> = ShortForm {
     short: |layer| layer.projection.is_empty().then(|| layer.layers.clone()),
 };
 
-const NORM: InlineTable<NormLayer> = inline_table("a norm", "a norm", "epsilon = 1e-6");
+const LAYER_NORM: InlineTable<NormLayer> = inline_table("layer_norm", "`layer_norm`", "epsilon = 1e-6");
+const RMS_NORM: InlineTable<NormLayer> = inline_table("rms_norm", "`rms_norm`", "epsilon = 1e-6");
 const REPEAT: InlineTable<Repeat> =
     inline_table("repeat", "`repeat`", "times = 4, layers = [{ linear = 64 }, \"relu\"]");
 const GROUP: InlineTable<LayerGroup> =
@@ -75,10 +76,15 @@ const LAYER_KEYS: &[LayerKey] = &[
     layer_key!(
         "layer_norm",
         "Layer norm of the last dimension (PyTorch: `nn.LayerNorm`).",
-        NORM,
+        LAYER_NORM,
         Layer::LayerNorm
     ),
-    layer_key!("rms_norm", "RMS norm of the last dimension (PyTorch: `nn.RMSNorm`).", NORM, Layer::RmsNorm),
+    layer_key!(
+        "rms_norm",
+        "RMS norm of the last dimension (PyTorch: `nn.RMSNorm`).",
+        RMS_NORM,
+        Layer::RmsNorm
+    ),
     layer_key!("dropout", "Dropout, in training only.", RATE, Layer::Dropout),
     layer_key!("block", "Layers that are one module.", INNER, Layer::Block),
     layer_key!("residual", ResidualLayer::DOC, RESIDUAL, Layer::Residual),
@@ -103,7 +109,8 @@ impl KeyCodec for LayerCodec {
         }
         let reader = layer.reader();
         layer.finish();
-        if read.len() == table.entries.len() && read.len() != 1 {
+        let is_known = |key: &str| LAYER_KEYS.iter().any(|known| known.key == key);
+        if read.len() != 1 && table.entries.iter().all(|entry| is_known(&entry.key)) {
             let names: Vec<String> = table.entries.iter().map(|entry| format!("`{}`", entry.key)).collect();
             let name = keys.name(key);
             let message = format!("`{name}` must have the key of one layer; it has {}", join(&names, "and"));
@@ -122,7 +129,8 @@ impl KeyCodec for LayerCodec {
                 return lines.line(key, &quoted(word(value)));
             }
             Layer::Linear(layer) => LINEAR.write("linear", layer, &mut table),
-            Layer::LayerNorm(norm) | Layer::RmsNorm(norm) => NORM.write(word(value), norm, &mut table),
+            Layer::LayerNorm(norm) => LAYER_NORM.write("layer_norm", norm, &mut table),
+            Layer::RmsNorm(norm) => RMS_NORM.write("rms_norm", norm, &mut table),
             Layer::Dropout(rate) => RATE.write("dropout", rate, &mut table),
             Layer::Block(layers) => INNER.write("block", layers, &mut table),
             Layer::Residual(layer) => RESIDUAL.write("residual", layer, &mut table),

@@ -93,7 +93,8 @@ impl Architecture for Sequential {
         let modules = self.modules().len();
         let sizes: Vec<String> = self.input.iter().map(usize::to_string).collect();
         let output: Vec<String> = self.output().dims().iter().map(usize::to_string).collect();
-        format!("sequential {modules} layers {} to {}", sizes.join("x"), output.join("x"))
+        let layers = if modules == 1 { "layer" } else { "layers" };
+        format!("sequential {modules} {layers} {} to {}", sizes.join("x"), output.join("x"))
     }
 
     fn sample(&self, _tokens: Option<usize>) -> Sample {

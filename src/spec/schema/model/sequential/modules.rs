@@ -1,7 +1,9 @@
 //! The modules of a list: its layers with their names, repeated ones one by one.
 
+use std::collections::HashSet;
+
 use super::Sequential;
-use super::layer::{Layer, LayerGroup, Repeat};
+use super::layer::{Layer, LayerGroup, Repeat, ResidualLayer};
 
 /// A module, with the name that `nn.Sequential` gives it: `3`, or `encoder.3` in a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,11 +13,41 @@ pub struct Module<'a> {
     pub layer: &'a Layer,
 }
 
+/// Modules of a list, those within others included.
+pub(super) const MOST_MODULES: u128 = 1 << 14;
+
 impl Sequential {
-    /// The modules of the list, those of groups included. Modules within a block or residual layer belong to it.
+    /// The modules of the list, those of groups included. Modules within a block or residual layer belong to it. None if
+    /// the list is too long, which is an error.
     pub fn modules(&self) -> Vec<Module<'_>> {
-        modules(&self.layers, "")
+        if count(&self.layers) > MOST_MODULES { Vec::new() } else { modules(&self.layers, "") }
     }
+}
+
+/// The number of modules of a list, those within others included.
+pub(super) fn count(layers: &[Layer]) -> u128 {
+    let own = |layer: &Layer| match layer {
+        Layer::Repeat(Repeat { times, layers }) => count(layers).saturating_mul(*times as u128),
+        Layer::Group(LayerGroup { layers, .. }) => count(layers),
+        Layer::Block(layers) => count(layers).saturating_add(1),
+        Layer::Residual(ResidualLayer { layers, projection }) => {
+            count(layers).saturating_add(count(projection)).saturating_add(1)
+        }
+        _ => 1,
+    };
+    layers.iter().map(own).fold(0, u128::saturating_add)
+}
+
+/// A name that two of these modules have, or two modules within one of them.
+pub(super) fn repeated_name(modules: &[Module]) -> Option<String> {
+    let mut names = HashSet::new();
+    if let Some(again) = modules.iter().find(|module| !names.insert(module.path.as_str())) {
+        return Some(again.path.clone());
+    }
+    modules.iter().find_map(|module| {
+        let name = repeated_name(&module.layer.inner().concat())?;
+        Some(format!("{}.{name}", module.path))
+    })
 }
 
 /// The modules of a list of layers; their names begin with the prefix.

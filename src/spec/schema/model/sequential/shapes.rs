@@ -1,8 +1,7 @@
 //! The shapes between layers, and limits of their sizes.
 
-use std::collections::HashSet;
-
 use super::layer::{Layer, LayerGroup, LinearLayer, Repeat, ResidualLayer};
+use super::modules::{MOST_MODULES, count, repeated_name};
 use super::{LAYERS, Sequential};
 use crate::reader::error::Problem;
 use crate::reader::tree::{Node, Table, Value};
@@ -11,15 +10,12 @@ use ops::Shape;
 
 /// Dimensions of a sample: a batch has one more.
 const MOST_DIMENSIONS: usize = 3;
-/// Modules, those within others included.
-const MOST_MODULES: u128 = 1 << 14;
 
 /// The sizes of some layers.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     /// Of the output.
     shape: Shape,
-    modules: u128,
     parameters: u128,
     /// Elements of all outputs, for one sample.
     elements: u128,
@@ -51,7 +47,7 @@ impl Misfit {
 
 impl Sizes {
     fn of(shape: Shape) -> Sizes {
-        Sizes { shape, modules: 0, parameters: 0, elements: 0, products: 0 }
+        Sizes { shape, parameters: 0, elements: 0, products: 0 }
     }
 
     /// These layers, and others after them.
@@ -64,12 +60,16 @@ impl Sizes {
         let sum = |own: u128, next: u128| own.saturating_add(next.saturating_mul(times));
         Sizes {
             shape: next.shape,
-            modules: sum(self.modules, next.modules),
             parameters: sum(self.parameters, next.parameters),
             elements: sum(self.elements, next.elements),
             products: sum(self.products, next.products),
         }
     }
+}
+
+/// The number of elements, which may exceed a usize.
+fn elements(shape: Shape) -> u128 {
+    shape.dims().iter().map(|&dim| dim as u128).product()
 }
 
 fn of_list(layers: &[Layer], input: Shape) -> Result<Sizes, Misfit> {
@@ -81,19 +81,19 @@ fn of_list(layers: &[Layer], input: Shape) -> Result<Sizes, Misfit> {
 }
 
 fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
-    let module = |shape: Shape, parameters: usize, products: usize| Sizes {
+    let module = |shape: Shape, parameters: u128, products: u128| Sizes {
         shape,
-        modules: 1,
-        parameters: parameters as u128,
-        elements: shape.elements() as u128,
-        products: products as u128,
+        parameters,
+        elements: elements(shape),
+        products,
     };
-    let (rows, features) = (input.rows(), input.last());
+    let features = input.last() as u128;
     Ok(match layer {
         Layer::Activation(_) | Layer::Dropout(_) => module(input, 0, 0),
         Layer::Linear(LinearLayer { out, bias }) => {
-            let parameters = features * out + if *bias { *out } else { 0 };
-            module(input.with_last(*out), parameters, rows * features * out)
+            let outputs = *out as u128;
+            let parameters = features * outputs + if *bias { outputs } else { 0 };
+            module(input.with_last(*out), parameters, elements(input).saturating_mul(outputs))
         }
         Layer::LayerNorm(_) => module(input, 2 * features, 0),
         Layer::RmsNorm(_) => module(input, features, 0),
@@ -163,12 +163,22 @@ fn locate<'t>(tree: &'t Table, steps: &[Step]) -> (String, Option<&'t Node>) {
 
 impl Sequential {
     fn sizes(&self) -> Result<Sizes, Misfit> {
+        let modules = count(&self.layers);
+        if modules > MOST_MODULES {
+            let message = format!("the list has {modules} layers, those of repeated ones included");
+            return Err(Misfit { steps: Vec::new(), message, help: "use at most 16384" });
+        }
         of_list(&self.layers, self.input_shape())
     }
 
     /// The shape of the output of one sample; that of the input if layers do not fit.
     pub fn output(&self) -> Shape {
         self.sizes().map_or_else(|_| self.input_shape(), |sizes| sizes.shape)
+    }
+
+    /// Whether it has a parameter.
+    pub fn has_parameters(&self) -> bool {
+        self.sizes().map_or(true, |sizes| sizes.parameters > 0)
     }
 
     /// Whether the list can be expanded and each layer fits the one before.
@@ -178,7 +188,7 @@ impl Sequential {
                 format!("a sample has at most {MOST_DIMENSIONS} dimensions, not {}", self.input.len());
             return Err(attach_span(message, &["model.sequential.input"], tree, "use one to three sizes"));
         }
-        let sizes = self.sizes().map_err(|Misfit { steps, message, help }| {
+        self.sizes().map_err(|Misfit { steps, message, help }| {
             let (name, node) = locate(tree, &steps);
             let problem = Problem::new(format!("`{name}`: {message}")).help(help);
             match node {
@@ -186,14 +196,8 @@ impl Sequential {
                 None => problem,
             }
         })?;
-        if sizes.modules > MOST_MODULES {
-            let message = format!("the list has {} layers, those of repeated ones included", sizes.modules);
-            return Err(attach_span(message, &[LAYERS], tree, format!("use at most {MOST_MODULES}")));
-        }
-        let mut names = HashSet::new();
-        let modules = self.modules();
-        if let Some(again) = modules.iter().find(|module| !names.insert(module.path.as_str())) {
-            let message = format!("two layers have the name `{}`", again.path);
+        if let Some(name) = repeated_name(&self.modules()) {
+            let message = format!("two layers have the name `{name}`");
             let help = "give each group a name of its own; a repeated group cannot have one";
             return Err(attach_span(message, &[LAYERS], tree, help));
         }
@@ -201,14 +205,15 @@ impl Sequential {
     }
 
     pub(super) fn check_counts(&self, (key, batch_size): (&str, usize), tree: &Table) -> Result<(), Problem> {
-        let Ok(Sizes { parameters, elements, products, .. }) = self.sizes() else { return Ok(()) };
+        let Ok(sizes) = self.sizes() else { return Ok(()) };
+        let Sizes { parameters, products, .. } = sizes;
         if parameters > 1 << 40 {
             let message = format!("the model would have {parameters} parameters");
             return Err(attach_span(message, &[LAYERS], tree, "use at most 2^40 (about 10^12)"));
         }
         let samples = batch_size as u128;
         // Room for gradients, wider dtypes and recomputation.
-        let bytes = 16 * samples * (elements + self.input_shape().elements() as u128);
+        let bytes = 16 * samples * (sizes.elements + elements(self.input_shape()));
         let work = 16 * samples * products;
         if bytes > 1 << 57 || work > 1 << 62 {
             let message = format!("one batch of {batch_size} samples exceeds the counters of 64 bits");
