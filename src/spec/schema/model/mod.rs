@@ -23,6 +23,7 @@ use crate::reader::tree::Table;
 use data::{KeyedCount, Sample, TensorNaming};
 
 choice! {
+    #[expect(clippy::large_enum_variant, reason = "a run has one model")]
     pub enum Model("model"): Architecture {
         transformer: Transformer,
         sequential: Sequential,
