@@ -16,7 +16,7 @@ pub(crate) const CLASSIFIER: &str = "{ sequential = { input = [12], layers = [
         { residual = { layers = ['rms_norm', { linear = 20 }, 'silu'], projection = [{ linear = 20 }] } },
         { repeat = { times = 2, layers = [{ linear = 20 }, 'relu'] } },
     ] } },
-    { group = { name = 'head', layers = ['layer_norm', { linear = 10 }] } },
+    { group = { name = 'head', layers = [{ linear = 10 }] } },
 ] } }";
 
 /// Rows of several features, with another loss.
