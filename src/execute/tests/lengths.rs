@@ -158,6 +158,9 @@ fn random_combinations_follow_their_lengths() {
     let combinations = testing::tenth(if testing::on_cuda() { 8 } else { 300 });
     for (number, choice) in testing::sample(combinations).into_iter().enumerate() {
         let mut config = testing::small_with(&choice);
+        if config.sample().tokens.is_none() {
+            continue;
+        }
         // `rules` refuses these keys with lengths that vary.
         let Strategy { graph, leak, keep, .. } = &mut config.strategy;
         (*graph, *leak) = (false, None);
