@@ -1,7 +1,7 @@
 //! Layers in a list. B micro-batch, N rows of a sample, K and M input and output features of a linear layer.
 //!
-//! Each module is a layer of its own: the unit of recomputation and of buckets. Within a block, a linear layer computes the
-//! activation after it.
+//! Each module is a layer of its own: the unit of recomputation and of buckets. Within a module,
+//! a linear layer computes the activation after it.
 
 use super::{Graph, Initial, ScopeId};
 use data::{Documents, Part};
@@ -11,9 +11,8 @@ use ops::{
 };
 use spec::{Layer, LayerActivation, LinearLayer, Module, NormLayer, OutputLoss, Sequential};
 
-/// The forward pass over `micro_batch` = B samples.
-/// `fuses`: whether linear layers within a
-/// module compute the activations after them.
+/// The forward pass over `micro_batch` = B samples. `fuses`: whether linear layers within a module compute the activations
+/// after them.
 pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize, fuses: bool) -> Graph {
     let mut graph = Graph::new();
     let [input, targets] = model.parts();

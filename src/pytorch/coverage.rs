@@ -1,11 +1,14 @@
 //! What the prediction covers: a run that cannot be spelled as the predicted program has a reason instead of a figure.
 
+mod list;
+mod optimizer;
+
 use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Gradients, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss,
-    Precision, Recompute, Release, Rounding, RunConfig, Sequential, StorageDtype, SubLayers, TorchCheckpoint,
-    TorchKernels, TorchOptions, TorchProgram, Transformer, Update,
+    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute,
+    Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels, TorchOptions, TorchProgram,
+    Transformer, Update,
 };
 
 use crate::card::Card;
@@ -34,8 +37,8 @@ fn not_covered(reason: &str) -> Covered {
 pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     model(config, options.program)?;
     dtypes(config, card, options)?;
-    optimizer(config, card, options)?;
-    torchao(config, options)?;
+    optimizer::check(config, card, options)?;
+    optimizer::torchao(config, options)?;
     let strategy = &config.strategy;
     match strategy.recompute {
         Recompute::None | Recompute::Block | Recompute::Every(_) | Recompute::Segments(_) => {}
@@ -125,41 +128,6 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     Ok(())
 }
 
-/// Checks layers in a list.
-fn list_of_layers(config: &RunConfig, model: &Sequential, program: TorchProgram) -> Covered {
-    let strategy = &config.strategy;
-    if program.is_of_library() {
-        return not_covered("layers in a list (model.sequential) in a program of the transformers library");
-    }
-    if model.loss != OutputLoss::CrossEntropy {
-        return not_covered("other losses of layers in a list than cross_entropy");
-    }
-    if strategy.params != StorageDtype::Fp32 {
-        return not_covered("16-bit parameters of layers in a list");
-    }
-    if strategy.loss_chunks > 1 {
-        return not_covered("loss_chunks with layers in a list");
-    }
-    if strategy.offload.activations != ActivationOffload::Nothing || strategy.offload.parameters {
-        return not_covered("offloaded activations or parameters of layers in a list");
-    }
-    if matches!(config.train.optimizer, Optimizer::Muon(_)) {
-        return not_covered("Muon with layers in a list");
-    }
-    if !strategy.keep.is_empty() {
-        return not_covered("kept values of layers in a list (keep)");
-    }
-    if model.modules().iter().any(|module| !module.layer.computes()) {
-        return not_covered(
-            "layers without an operation (dropout = 0.0), which segments of checkpoints count",
-        );
-    }
-    if masks_targets(config) {
-        return not_covered("incomplete batches of layers in a list (last_batch = \"keep\")");
-    }
-    Ok(())
-}
-
 /// The model, if it is a transformer.
 pub(crate) fn transformer(config: &RunConfig) -> Result<&Transformer, NotCovered> {
     config.model.transformer().ok_or_else(|| NotCovered("layers in a list (model.sequential)".to_owned()))
@@ -168,7 +136,7 @@ pub(crate) fn transformer(config: &RunConfig) -> Result<&Transformer, NotCovered
 /// Checks the keys of the model whose operations have no recorded requests.
 fn model(config: &RunConfig, program: TorchProgram) -> Covered {
     let model = match config.model.sequential() {
-        Some(model) => return list_of_layers(config, model, program),
+        Some(model) => return list::check(config, model, program),
         None => transformer(config)?,
     };
     let has_short_lengths = config.lengths.as_ref().is_some_and(|lengths| lengths.distinct().contains(&1));
@@ -382,92 +350,6 @@ pub(crate) fn autocast(config: &RunConfig) -> Option<DType> {
 /// Whether the optimizer has states.
 pub(crate) fn has_states(config: &RunConfig) -> bool {
     !matches!(&config.train.optimizer, Optimizer::Sgd(sgd) if sgd.momentum == 0.0)
-}
-
-fn optimizer(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
-    if !config.trains() {
-        return Ok(());
-    }
-    let strategy = &config.strategy;
-    match config.train.optimizer {
-        Optimizer::AdamW(_) | Optimizer::Adam(_) | Optimizer::Sgd(_) => {}
-        Optimizer::Lion(_) if strategy.optimizer_state == OptimizerState::Bf16 => {
-            return not_covered("bf16 states of Lion: bitsandbytes has fp32 and 8 bits");
-        }
-        Optimizer::Lion(_) => {}
-        Optimizer::Adafactor(_) | Optimizer::Muon(_)
-            if strategy.optimizer_state == OptimizerState::EightBit =>
-        {
-            return not_covered("8-bit states of Adafactor and Muon, which bitsandbytes lacks");
-        }
-        Optimizer::Adafactor(ref own) if own.clip_threshold < 1.0 => {
-            return not_covered("a clip_threshold below 1, which torch.optim.Adafactor refuses");
-        }
-        Optimizer::Muon(_) if card.capability < (8, 0) => {
-            return not_covered("Muon, whose matmuls are bf16, before compute capability 8.0");
-        }
-        Optimizer::Adafactor(_) | Optimizer::Muon(_) => {}
-    }
-    let has_pages =
-        matches!(config.train.optimizer, Optimizer::AdamW(_) | Optimizer::Adam(_) | Optimizer::Lion(_));
-    if strategy.offload.optimizer && !has_pages {
-        return not_covered(
-            "offloaded states of another optimizer than AdamW, Adam and Lion, which bitsandbytes pages",
-        );
-    }
-    let has_torchao = config.has_torchao_optimizer(options);
-    if strategy.offload.optimizer && strategy.optimizer_state == OptimizerState::Bf16 && !has_torchao {
-        return not_covered("offloaded bf16 states: bitsandbytes has fp32 and 8 bits");
-    }
-    if config.train.optimizer.groups().iter().any(|group| group.named.is_some()) {
-        return not_covered("parameter groups");
-    }
-    if strategy.optimizer_state == OptimizerState::EightBit && !has_states(config) {
-        return not_covered("8-bit states of SGD without momentum, which bitsandbytes lacks");
-    }
-    let has_bf16_gradients = strategy.params == StorageDtype::Bf16 && !strategy.has_master_weights();
-    let is_sgd = matches!(config.train.optimizer, Optimizer::Sgd(_));
-    if strategy.optimizer_state == OptimizerState::EightBit && is_sgd && has_bf16_gradients {
-        return not_covered("8-bit states of SGD with bf16 gradients, for which bitsandbytes has no kernel");
-    }
-    if strategy.optimizer_state == OptimizerState::Bf16 && strategy.params == StorageDtype::Fp32 {
-        return not_covered("bf16 optimizer states beside fp32 parameters");
-    }
-    if strategy.rounding != Rounding::Nearest {
-        return not_covered("stochastic rounding");
-    }
-    Ok(())
-}
-
-/// Checks that torchao's `CPUOffloadOptimizer` is the same training. Its hooks copy gradients to the host in backward.
-fn torchao(config: &RunConfig, options: TorchOptions) -> Covered {
-    if !config.has_torchao_optimizer(options) {
-        return Ok(());
-    }
-    let strategy = &config.strategy;
-    let reasons = [
-        (options.program.is_of_library(), "the library's models: use torch_program = \"modules\""),
-        (
-            !matches!(config.train.optimizer, Optimizer::AdamW(_) | Optimizer::Adam(_)),
-            "another optimizer than AdamW and Adam",
-        ),
-        (
-            strategy.optimizer_state == OptimizerState::EightBit,
-            "8-bit states: its 8- and 4-bit optimizers are compiled by torch.compile, with unknown scratch",
-        ),
-        (has_master_weights(config), "master weights, whose gradients have no hooks"),
-        (strategy.update == Update::InBackward, "updates in backward"),
-        (strategy.gradients == Gradients::Zero, "gradients that are kept: its zero_grad releases them"),
-        (config.train.clip_norm.is_some(), "clipping, which comes after its copies of the gradients"),
-        (
-            strategy.loss_scale.is_some(),
-            "a loss scale, which is divided out after its copies of the gradients",
-        ),
-    ];
-    match reasons.into_iter().find(|(applies, _)| *applies) {
-        Some((_, reason)) => Err(NotCovered(format!("torchao's CPUOffloadOptimizer with {reason}"))),
-        None => Ok(()),
-    }
 }
 
 /// Checks the operations of a run's graph.

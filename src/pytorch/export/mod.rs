@@ -5,6 +5,7 @@ mod master_weights;
 mod model;
 mod muon;
 mod network;
+mod optimizer;
 mod sequential;
 mod trainer;
 mod training;

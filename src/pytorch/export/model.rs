@@ -478,7 +478,7 @@ impl Script<'_> {
     }
 }
 
-pub(super) fn python_activation(activation: Activation, x: &str) -> String {
+fn python_activation(activation: Activation, x: &str) -> String {
     match activation {
         Activation::Gelu => format!("F.gelu({x})"),
         Activation::GeluTanh => format!("F.gelu({x}, approximate=\"tanh\")"),

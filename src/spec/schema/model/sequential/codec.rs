@@ -113,8 +113,14 @@ impl KeyCodec for LayerCodec {
         if read.len() != 1 && table.entries.iter().all(|entry| is_known(&entry.key)) {
             let names: Vec<String> = table.entries.iter().map(|entry| format!("`{}`", entry.key)).collect();
             let name = keys.name(key);
-            let message = format!("`{name}` must have the key of one layer; it has {}", join(&names, "and"));
-            let help = "write a table for each layer: { linear = 64 }, { dropout = 0.1 }";
+            let (message, help) = match &names[..] {
+                // Its key was not read.
+                [only] => (format!("{only} of `{name}` cannot be \"off\""), "remove the layer"),
+                _ => (
+                    format!("`{name}` must have the key of one layer; it has {}", join(&names, "and")),
+                    "write a table for each layer: { linear = 64 }, { dropout = 0.1 }",
+                ),
+            };
             reader.problem(Problem::new(message).at(node.span).help(help));
             return None;
         }

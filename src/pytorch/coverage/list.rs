@@ -1,0 +1,39 @@
+//! What the prediction covers of layers in a list.
+
+use super::{Covered, masks_targets, not_covered};
+use spec::{ActivationOffload, Optimizer, OutputLoss, RunConfig, Sequential, StorageDtype, TorchProgram};
+
+/// Checks layers in a list.
+pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgram) -> Covered {
+    let strategy = &config.strategy;
+    if program.is_of_library() {
+        return not_covered("layers in a list (model.sequential) in a program of the transformers library");
+    }
+    if model.loss != OutputLoss::CrossEntropy {
+        return not_covered("other losses of layers in a list than cross_entropy");
+    }
+    if strategy.params != StorageDtype::Fp32 {
+        return not_covered("16-bit parameters of layers in a list");
+    }
+    if strategy.loss_chunks > 1 {
+        return not_covered("loss_chunks with layers in a list");
+    }
+    if strategy.offload.activations != ActivationOffload::Nothing || strategy.offload.parameters {
+        return not_covered("offloaded activations or parameters of layers in a list");
+    }
+    if matches!(config.train.optimizer, Optimizer::Muon(_)) {
+        return not_covered("Muon with layers in a list");
+    }
+    if !strategy.keep.is_empty() {
+        return not_covered("kept values of layers in a list (keep)");
+    }
+    if model.modules().iter().any(|module| !module.layer.computes()) {
+        return not_covered(
+            "layers without an operation (dropout = 0.0), which segments of checkpoints count",
+        );
+    }
+    if masks_targets(config) {
+        return not_covered("incomplete batches of layers in a list (last_batch = \"keep\")");
+    }
+    Ok(())
+}
