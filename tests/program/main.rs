@@ -35,6 +35,7 @@ mod plan;
 mod planning;
 mod precision;
 mod profile;
+mod pytorch_coverage;
 mod pytorch_figures;
 mod pytorch_memory;
 mod readers;

@@ -40,7 +40,7 @@ fn fails(dir: &TestFolder, arguments: &[&str]) -> String {
 }
 
 /// The rows of a plan, with all figures.
-fn rows(dir: &TestFolder, file: &str, more: &[&str]) -> Vec<Value> {
+pub(crate) fn rows(dir: &TestFolder, file: &str, more: &[&str]) -> Vec<Value> {
     let arguments = [&["plan", file, "--format", "json"], &CARD[..], more].concat();
     let json: Value = serde_json::from_str(&succeeds(dir, &arguments)).unwrap();
     json[0]["rows"].as_array().unwrap().clone()
@@ -226,7 +226,7 @@ fn torch_checkpoint_selects_reentrant_checkpoints() {
     assert!(script.contains("use_reentrant=True") && !script.contains("use_reentrant=False"), "{script}");
 }
 
-const LLAMA: &str = r#"
+pub(crate) const LLAMA: &str = r#"
 name = "llama"
 [model.transformer]
 family = "llama"
@@ -357,115 +357,6 @@ fn explain_shows_paged_states() {
         let line = format!("\n{bytes} of optimizer states in managed memory, beside these peaks\n");
         assert!(text.contains(&line), "{text}");
     }
-}
-
-#[test]
-fn runs_that_the_library_does_not_have_are_not_predicted() {
-    let dir = TestFolder::new();
-    dir.write("a.toml", LLAMA);
-    let reason = |run: &str, set: &[&str]| {
-        let arguments = set.iter().flat_map(|set| ["--set", set]);
-        let more: Vec<&str> =
-            ["--set", "plan.torch_program=transformers"].into_iter().chain(arguments).collect();
-        let rows = rows(&dir, "a.toml", &more);
-        let row = rows.iter().find(|row| row["strategy"] == run).unwrap();
-        assert!(row["torch_peak_bytes"].is_null(), "{set:?}");
-        format!("{run} {}\n  {}\n", set.join(" "), row["torch_fits"].as_str().unwrap())
-    };
-    let plain = [
-        "plan.torch_version=\"2.6\"",
-        "model.transformer.family=olmo2",
-        "model.transformer.causal=false",
-        "model.transformer.rotary.divisors=[2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0]",
-        "model.transformer.head_dim=20",
-        "model.transformer.context=1",
-        "strategies.plain.recompute=[\"mlp\"]",
-        "strategies.plain={loss_chunks=2,leak=\"graph\"}",
-        "strategies.plain.freeze=[\"blocks.0.mlp\"]",
-    ];
-    let adapters = [
-        "strategies.adapters.lora.targets=[\"attention.qkv\"]",
-        "strategies.adapters.lora.base=int8",
-        "strategies.adapters.lora.base=bf16",
-        "strategies.adapters.lora.trained=[\"blocks.0.mlp\"]",
-        "strategies.adapters.lora={rank=4,alpha=8,targets=[\"q_proj\"],base=\"nf4\",tables=\"bf16\"}",
-        "strategies.adapters={precision=\"bf16\",lora={rank=4,alpha=8,targets=[\"q_proj\"],base=\"nf4\"}}",
-        "strategies.adapters.optimizer_state=bf16",
-    ];
-    let falcon = [
-        "model.transformer={family=\"falcon\",activation=\"gelu\",norm=\"layer\"}",
-        "strategies.adapters.lora={rank=4,alpha=8,targets=[\"dense\"],base=\"nf4\"}",
-    ];
-    let falcon_loss = [falcon[0], falcon[1], "strategies.plain.loss_chunks=2"];
-    let older = "plan.transformers_version=\"4.57\"";
-    let older = [
-        [older, falcon[0], falcon[1]].to_vec(),
-        vec![older, "strategies.plain.recompute={every=2}"],
-        vec![older, "strategies.plain.loss_chunks=2"],
-        vec![older, "plan.torch_kernels=liger"],
-    ];
-    let liger = [
-        "model.transformer={family=\"starcoder2\",activation=\"gelu\",norm=\"layer\"}",
-        "model.transformer.activation=geglu",
-        "model.transformer.bias=true",
-        "model.transformer.d_ff=65544",
-    ];
-    let liger = liger.map(|set| {
-        vec![set, "strategies.adapters.lora.targets=[\"attention.q\"]", "plan.torch_kernels=liger"]
-    });
-    let older = older.iter().chain(&liger).map(|set| reason("plain", set));
-    let plain = plain.into_iter().map(|set| reason("plain", &[set]));
-    let adapters = adapters.into_iter().map(|set| reason("adapters", &[set]));
-    let reasons = plain.chain(adapters).chain([reason("adapters", &falcon), reason("plain", &falcon_loss)]);
-    insta::assert_snapshot!("library_reasons", reasons.chain(older).collect::<String>());
-}
-
-/// For each key that `Trainer` lacks, the reason.
-#[test]
-fn runs_that_trainer_does_not_have_are_not_predicted() {
-    let dir = TestFolder::new();
-    dir.write("a.toml", LLAMA);
-    let reason = |set: &[&str]| {
-        let set = set.iter().flat_map(|set| ["--set", set]);
-        let more: Vec<&str> = ["--set", "plan.torch_program=trainer"].into_iter().chain(set).collect();
-        let rows = rows(&dir, "a.toml", &more);
-        let row = rows.iter().find(|row| row["strategy"] == "plain").unwrap();
-        assert!(row["torch_peak_bytes"].is_null(), "{more:?}");
-        format!("{}\n  {}\n", more[3..].join(" "), row["torch_fits"].as_str().unwrap())
-    };
-    let reasons = [
-        reason(&["measure.what=inference"]),
-        reason(&["train.batch_size=5", "strategies.plain.accumulate=2"]),
-        reason(&["strategies.plain.update=in_backward"]),
-        reason(&["strategies.plain.gradients=zero"]),
-        reason(&["strategies.plain.keep=[\"head.logits\"]"]),
-        reason(&["strategies.plain.leak=loss"]),
-        reason(&["strategies.plain.allocator=caching", "strategies.plain.empty_cache=step"]),
-        reason(&["evaluation={every=1,batches=1}", "strategies.plain.evaluation_pass=grad"]),
-        reason(&["strategies.plain.params=bf16", "strategies.plain.residual=bf16"]),
-        reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=off"]),
-        reason(&["strategies.plain.precision=fp16", "strategies.plain.loss_scale=128.0"]),
-        reason(&[
-            "strategies.plain={params=\"fp16\",residual=\"fp16\",lora={rank=4,alpha=8,targets=[\"q_proj\"]}}",
-        ]),
-        reason(&[
-            "strategies.plain.optimizer_state=8bit",
-            "strategies.plain.params=bf16",
-            "strategies.plain.master_weights=false",
-            "train.optimizer={sgd={lr=0.1,momentum=0.9}}",
-        ]),
-        reason(&["evaluation={every=1,batches=1200}"]),
-        reason(&["train.optimizer.adamw.decay=all"]),
-        reason(&["strategies.plain.optimizer_state=8bit", "strategies.plain.quantize={embeddings=true}"]),
-        reason(&["train.optimizer={muon={lr=0.02,adamw={lr=1e-3}}}"]),
-        reason(&["train.optimizer={sgd={lr=0.1}}", "strategies.plain.offload.optimizer=true"]),
-        reason(&[
-            "model.transformer={family=\"falcon\",activation=\"gelu\",norm=\"layer\"}",
-            "strategies.adapters.lora.targets=[\"dense\"]",
-            "plan.torch_attention_mask=true",
-        ]),
-    ];
-    insta::assert_snapshot!("trainer_reasons", reasons.concat());
 }
 
 /// The settings must be in the environment before PyTorch is imported.

@@ -19,14 +19,14 @@ pub(crate) fn linear(torch: &Torch, x: &Tensor, weight: &Tensor, bias: Option<&T
     };
     let (Some(weight), Some(x)) = (weight, x) else { unreachable!("both are given") };
     let shape = x.shape().with_last(weight.shape().dims()[0]);
-    // `x.view(-1, K)` and `weight.t()` are nodes of their own: gradients of biases are complete before those of
+    // The views of x and of the weight are nodes of their own: gradients of biases are complete before those of
     // weights, and sums of input gradients wait for both with a bias, or come first without.
     let (x, weight) = if bias.is_some() {
-        let x = viewed(torch, &x);
+        let x = as_matrix(torch, x);
         (x, viewed(torch, &weight))
     } else {
         let weight = viewed(torch, &weight);
-        (viewed(torch, &x), weight)
+        (as_matrix(torch, x), weight)
     };
     product(torch, &x, (&weight, Strides::Permuted), bias.as_ref(), shape)
 }
@@ -39,7 +39,7 @@ pub(crate) fn matmul(torch: &Torch, x: &Tensor, weight: &Tensor) -> Tensor {
         Some(dtype) => cast(torch, factor, dtype),
         None => factor.clone(),
     });
-    let x = viewed(torch, &x);
+    let x = as_matrix(torch, x);
     product(torch, &x, (&weight, Strides::Permuted), None, shape)
 }
 
@@ -102,6 +102,11 @@ fn product(
 /// The result of an operation that has one.
 fn only(mut results: Vec<Tensor>) -> Tensor {
     results.pop().expect("one result")
+}
+
+/// `x.view(-1, K)`, a node of its own unless x is a matrix already. x [.., K].
+fn as_matrix(torch: &Torch, x: Tensor) -> Tensor {
+    if x.shape().dims().len() > 2 { viewed(torch, &x) } else { x }
 }
 
 /// A view, whose gradient is a view.
