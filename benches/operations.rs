@@ -209,6 +209,7 @@ fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunCon
         strategy: Strategy { precision, ..Strategy::default() },
         tokens: None,
         lengths: None,
+        all_packed: None,
     }
 }
 
