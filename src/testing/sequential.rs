@@ -22,7 +22,7 @@ pub(crate) const CLASSIFIER: &str = "{ sequential = { input = [12], layers = [
 /// Rows of several features, with another loss.
 pub(crate) const REGRESSION: &str = "{ sequential = { input = [3, 6], loss = 'squared_error', layers = [
     { group = { name = 'embedding', layers = [{ linear = 48 }] } },
-    { group = { name = 'blocks', layers = [{ block = [{ linear = 64 }, 'silu'] }, 'gelu_tanh', 'rms_norm'] } },
+    { group = { name = 'blocks', layers = [{ block = [{ linear = 64 }, 'silu'] }, 'rms_norm', 'gelu_tanh'] } },
     { group = { name = 'head', layers = [{ linear = 5 }] } },
 ] } }";
 
