@@ -13,8 +13,8 @@ pub struct Fill {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Deviation {
     Fixed(f32),
-    /// `1 / sqrt(3 * fan_in)`, where fan_in is the innermost dimension: the standard deviation of a uniform
-    /// distribution on +-1/sqrt(fan_in), as in PyTorch's linear layers.
+    /// `1 / sqrt(3 * fan_in)`, where fan_in is the number of elements of an output feature: the standard deviation of a
+    /// uniform distribution on +-1/sqrt(fan_in), as in PyTorch's linear layers and convolutions.
     FanIn,
 }
 
@@ -23,7 +23,10 @@ impl Deviation {
     pub fn of(self, ty: &TensorType) -> f32 {
         match self {
             Deviation::Fixed(deviation) => deviation,
-            Deviation::FanIn => (3.0 * ty.shape.last() as f64).sqrt().recip() as f32,
+            Deviation::FanIn => {
+                let fan_in = ty.elements() / ty.shape.dims()[0];
+                (3.0 * fan_in as f64).sqrt().recip() as f32
+            }
         }
     }
 }

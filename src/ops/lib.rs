@@ -16,6 +16,7 @@ mod bucket;
 mod cast;
 mod cast_ids;
 mod columns;
+mod conv2d;
 mod cross_entropy;
 mod dispatch;
 mod dropout;
@@ -37,9 +38,11 @@ mod rms_norm;
 mod rotary;
 mod route;
 mod storage;
+mod transpose;
 mod types;
 mod update;
 mod update_format;
+mod window;
 
 pub use activation::{Activate, Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
 pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
@@ -47,6 +50,9 @@ pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
 pub use columns::{AddColumns, ColumnPlace, TakeColumns};
+pub use conv2d::{
+    Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, Patches,
+};
 pub use cross_entropy::CrossEntropy;
 pub use dispatch::{Combine, CombineBackward, Dispatch, DispatchBackward};
 pub use dropout::{Dropout, DropoutMask};
@@ -68,12 +74,14 @@ pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
 pub use route::{MOST_PAIRS, Route, RouteBackward};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
+pub use transpose::Transpose;
 pub use types::{DType, RowSlice, Shape, TensorType};
 pub use update::{
     Adafactor, Adam, Adjust, Elementwise, Factored, GradientTerms, Lion, Moment, Muon, MuonScratch,
     OptimizerStep, Rule, Sgd, State, StateGranularity, UpdateRule,
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
+pub use window::Window;
 
 /// Identifies a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -401,6 +409,9 @@ operations! {
     Cast,
     Combine,
     CombineBackward,
+    Conv2d,
+    Conv2dInputGradient,
+    Conv2dWeightGradient,
     CrossEntropy,
     Dequantize,
     Dispatch,
@@ -435,6 +446,7 @@ operations! {
     RouteBackward,
     Scale,
     TakeColumns,
+    Transpose,
     LoadParameter,
     GatherTokens,
     OptimizerStep,

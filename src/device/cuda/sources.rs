@@ -39,6 +39,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("attention_query_gradients_masked_f16.cu"),
     source!("attention_query_gradients_masked_f32.cu"),
     source!("columns.cu"),
+    source!("conv2d.cu"),
     source!("cross_entropy.cu"),
     source!("dropout.cu"),
     source!("elementwise.cu"),

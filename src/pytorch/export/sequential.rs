@@ -1,9 +1,12 @@
 //! Layers in a list as modules of `torch.nn`, with the names of `nn.Sequential`.
 
 use super::{Script, python_bool};
-use spec::{Layer, LinearLayer, Module, NormLayer, Recompute, Sequential};
+use spec::{
+    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LinearLayer, Module, NormLayer, PoolLayer, Recompute,
+    Sequential,
+};
 
-use ops::Activation;
+use ops::{Activation, Window};
 
 /// The classes that torch.nn lacks.
 const CLASSES: &str = "
@@ -139,6 +142,33 @@ fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
         }
         Layer::LayerNorm(NormLayer { epsilon }) => format!("nn.LayerNorm({}, eps={epsilon:e})", shape.last()),
         Layer::RmsNorm(NormLayer { epsilon }) => format!("RMSNorm({}, {epsilon:e})", shape.last()),
+        Layer::Conv2d(layer) => {
+            let ConvLayer { out, kernel, stride, padding, groups, bias } = *layer;
+            let channels = shape.dims()[0];
+            *shape = windows(layer.window(), out, shape);
+            format!(
+                "nn.Conv2d({channels}, {out}, {kernel}, stride={stride}, padding={padding}, groups={groups}, bias={})",
+                python_bool(bias)
+            )
+        }
+        Layer::MaxPool(layer) => pool("MaxPool2d", layer, shape),
+        Layer::AvgPool(layer) => pool("AvgPool2d", layer, shape),
+        Layer::GlobalPool => {
+            *shape = ops::Shape::new(&[shape.dims()[0], 1, 1]);
+            "nn.AdaptiveAvgPool2d(1)".to_owned()
+        }
+        Layer::BatchNorm(BatchNormLayer { epsilon, momentum }, _) => {
+            let dimensions = if shape.dims().len() == 1 { 1 } else { 2 };
+            let channels = shape.dims()[0];
+            format!("nn.BatchNorm{dimensions}d({channels}, eps={epsilon:e}, momentum={momentum})")
+        }
+        Layer::GroupNorm(GroupNormLayer { groups, epsilon }) => {
+            format!("nn.GroupNorm({groups}, {}, eps={epsilon:e})", shape.dims()[0])
+        }
+        Layer::Flatten => {
+            *shape = ops::Shape::new(&[shape.elements()]);
+            "nn.Flatten()".to_owned()
+        }
         Layer::Dropout(rate) => format!("nn.Dropout({rate:?})"),
         Layer::Block(_) => {
             let [layers, _] = layer.inner();
@@ -152,6 +182,19 @@ fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
         }
         Layer::Repeat(_) | Layer::Group(_) => unreachable!("the list was expanded into modules"),
     }
+}
+
+fn pool(class: &str, layer: &PoolLayer, shape: &mut ops::Shape) -> String {
+    let Window { kernel, stride, padding } = layer.window();
+    *shape = windows(layer.window(), shape.dims()[0], shape);
+    format!("nn.{class}({}, stride={stride}, padding={padding})", kernel[0])
+}
+
+/// The shape of an image of these channels with an element for each place of the window.
+fn windows(window: Window, channels: usize, image: &ops::Shape) -> ops::Shape {
+    let [height, width] = [image.dims()[1], image.dims()[2]];
+    let [height, width] = window.output([height, width]).expect("checked: the window fits");
+    ops::Shape::new(&[channels, height, width])
 }
 
 /// Layers by their names without the prefix, as a dictionary.

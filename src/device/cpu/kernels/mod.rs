@@ -10,6 +10,7 @@ mod bucket_chunks;
 mod cast;
 mod cast_ids;
 mod columns;
+mod conv2d;
 mod cross_entropy;
 mod dispatch;
 mod dropout;
@@ -40,6 +41,7 @@ mod stretch;
 #[cfg(test)]
 mod tests;
 mod thread_pool;
+mod transpose;
 mod weights;
 mod workers;
 
@@ -103,6 +105,17 @@ pub(super) unsafe fn run(
         Op::Combine(_) => with_float!(dtype(0), T => dispatch::combine::<T>(&mut operands, workers)),
         Op::CombineBackward(_) => {
             with_float!(dtype(0), T => dispatch::combine_backward::<T>(&mut operands, workers));
+        }
+        Op::Conv2d(op) => {
+            with_float!(dtype(0), T => conv2d::forward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::Conv2dInputGradient(op) => {
+            with_float!(dtype(0), T => conv2d::input_gradient::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::Conv2dWeightGradient(op) => {
+            with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
+                conv2d::weight_gradient::<T, G>(op, &mut operands, scratch, workers);
+            }));
         }
         Op::CrossEntropy(op) => {
             with_float!(dtype(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
@@ -196,6 +209,7 @@ pub(super) unsafe fn run(
         Op::RouteBackward(op) => with_float!(dtype(0), T => route::backward::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::TakeColumns(op) => with_float!(dtype(0), T => columns::take::<T>(op, &mut operands, workers)),
+        Op::Transpose(op) => with_float!(dtype(0), T => transpose::run::<T>(op, &mut operands, workers)),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors, not the device"),
         Op::GatherTokens(op) => stretch::run(op, &mut operands),
         Op::OptimizerStep(op) => optimizer::update(op, &mut operands, scratch, workers),

@@ -54,6 +54,11 @@ pub(super) fn scale(
     unary(name, [&outputs[0], &inputs[0]], &[Argument::F32(op.factor)], launcher)
 }
 
+/// Copies a floating-point tensor.
+pub(super) fn copy(to: &Operand, from: &Operand, launcher: &mut Launcher) -> Result<(), DeviceError> {
+    unary(by_dtype(to.ty.dtype, SCALE)?, [to, from], &[Argument::F32(1.0)], launcher)
+}
+
 /// Launches a unary elementwise kernel: output, input, further arguments, and the number of elements.
 pub(super) fn unary(
     name: &str,

@@ -21,7 +21,7 @@ fn transposed(operand: &Operand) -> Matrix {
 }
 
 /// An addend with scale 1.
-fn unscaled(address: u64) -> Added {
+pub(super) fn unscaled(address: u64) -> Added {
     Added { address, scale: 1.0 }
 }
 
@@ -31,7 +31,7 @@ fn is_exact(matmul: &Matmul) -> bool {
 }
 
 /// Enqueues a matmul and its epilogue: fused by the library, or else by `finish`.
-fn with_epilogue(
+pub(super) fn with_epilogue(
     plain: Matmul,
     epilogue: Epilogue,
     launcher: &mut Launcher,

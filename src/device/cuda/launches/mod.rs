@@ -7,6 +7,7 @@ mod adafactor;
 mod attention;
 mod column_sums;
 mod columns;
+mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
@@ -62,6 +63,9 @@ pub(super) fn run(
             let problem = "CUDA devices do not support experts in this version".to_owned();
             Err(TypeError { operation: op.name(), problem }.into())
         }
+        Op::Conv2d(op) => conv2d::forward(op, inputs, outputs, workspace, launcher),
+        Op::Conv2dInputGradient(op) => conv2d::input_gradient(op, inputs, outputs, workspace, launcher),
+        Op::Conv2dWeightGradient(op) => conv2d::weight_gradient(op, inputs, outputs, workspace, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Dequantize(op) => storage::dequantize(op, inputs, outputs, launcher),
         Op::Dropout(op) => dropout::run(op, inputs, outputs, launcher),
@@ -91,6 +95,7 @@ pub(super) fn run(
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::TakeColumns(op) => columns::take(op, inputs, outputs, launcher),
+        Op::Transpose(op) => conv2d::transpose(op, inputs, outputs, launcher),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors"),
         Op::GatherTokens(op) => stretch::run(op, inputs, outputs, launcher),
         Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),

@@ -9,7 +9,8 @@ use std::path::Path;
 pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand, shorthand};
 pub use sequential::{
-    Layer, LayerActivation, LinearLayer, Module, NormLayer, OutputLoss, ResidualLayer, Sequential,
+    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
+    OutputLoss, PoolLayer, ResidualLayer, Sequential, Statistics,
 };
 pub(super) use transformer::RATE;
 pub use transformer::{

@@ -1,6 +1,9 @@
 //! How experiment files write layers: a word (`"relu"`), or a table with one key (`{ linear = 512 }`).
 
-use super::layer::{Layer, LayerActivation, LayerGroup, LinearLayer, NormLayer, Repeat, ResidualLayer};
+use super::layer::{
+    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LayerGroup, LinearLayer, NormLayer,
+    PoolLayer, Repeat, ResidualLayer, Statistics,
+};
 use crate::reader::declare::{InlineTable, KeyCodec, KeyTable, ShortForm, Writable, inline_table};
 use crate::reader::error::Problem;
 use crate::reader::forms::Form;
@@ -46,6 +49,12 @@ const RESIDUAL: ShortForm<InnerLayers, ResidualLayer> = ShortForm {
 
 const LAYER_NORM: InlineTable<NormLayer> = inline_table("layer_norm", "`layer_norm`", "epsilon = 1e-6");
 const RMS_NORM: InlineTable<NormLayer> = inline_table("rms_norm", "`rms_norm`", "epsilon = 1e-6");
+const CONV2D: InlineTable<ConvLayer> =
+    inline_table("conv2d", "`conv2d`", "out = 64, kernel = 3, padding = 1");
+const MAX_POOL: InlineTable<PoolLayer> = inline_table("max_pool", "`max_pool`", "kernel = 2");
+const AVG_POOL: InlineTable<PoolLayer> = inline_table("avg_pool", "`avg_pool`", "kernel = 2");
+const BATCH_NORM: InlineTable<BatchNormLayer> = inline_table("batch_norm", "`batch_norm`", "momentum = 0.01");
+const GROUP_NORM: InlineTable<GroupNormLayer> = inline_table("group_norm", "`group_norm`", "groups = 8");
 const REPEAT: InlineTable<Repeat> =
     inline_table("repeat", "`repeat`", "times = 4, layers = [{ linear = 64 }, \"relu\"]");
 const GROUP: InlineTable<LayerGroup> =
@@ -85,6 +94,23 @@ const LAYER_KEYS: &[LayerKey] = &[
         RMS_NORM,
         Layer::RmsNorm
     ),
+    layer_key!("conv2d", ConvLayer::DOC, CONV2D, Layer::Conv2d),
+    layer_key!(
+        "max_pool",
+        "Maximum of each window of an image (PyTorch: `nn.MaxPool2d`).",
+        MAX_POOL,
+        Layer::MaxPool
+    ),
+    layer_key!(
+        "avg_pool",
+        "Mean of each window of an image, padding included (PyTorch: `nn.AvgPool2d`).",
+        AVG_POOL,
+        Layer::AvgPool
+    ),
+    layer_key!("batch_norm", BatchNormLayer::DOC, BATCH_NORM, |layer| {
+        Layer::BatchNorm(layer, Statistics::Batch)
+    }),
+    layer_key!("group_norm", GroupNormLayer::DOC, GROUP_NORM, Layer::GroupNorm),
     layer_key!("dropout", "Dropout, in training only.", RATE, Layer::Dropout),
     layer_key!("block", "Layers that are one module.", INNER, Layer::Block),
     layer_key!("residual", ResidualLayer::DOC, RESIDUAL, Layer::Residual),
@@ -130,13 +156,21 @@ impl KeyCodec for LayerCodec {
     fn write(&self, key: &str, value: &Layer, lines: &mut TableWriter) {
         let mut table = TableWriter::empty(lines.form());
         match value {
-            Layer::Activation(_) => return lines.line(key, &quoted(word(value))),
+            Layer::Activation(_) | Layer::GlobalPool | Layer::Flatten => return lines.line(key, &quoted(word(value))),
             Layer::LayerNorm(norm) | Layer::RmsNorm(norm) if *norm == NormLayer::default() => {
+                return lines.line(key, &quoted(word(value)));
+            }
+            Layer::BatchNorm(norm, _) if *norm == BatchNormLayer::default() => {
                 return lines.line(key, &quoted(word(value)));
             }
             Layer::Linear(layer) => LINEAR.write("linear", layer, &mut table),
             Layer::LayerNorm(norm) => LAYER_NORM.write("layer_norm", norm, &mut table),
             Layer::RmsNorm(norm) => RMS_NORM.write("rms_norm", norm, &mut table),
+            Layer::Conv2d(layer) => CONV2D.write("conv2d", layer, &mut table),
+            Layer::MaxPool(layer) => MAX_POOL.write("max_pool", layer, &mut table),
+            Layer::AvgPool(layer) => AVG_POOL.write("avg_pool", layer, &mut table),
+            Layer::BatchNorm(norm, _) => BATCH_NORM.write("batch_norm", norm, &mut table),
+            Layer::GroupNorm(norm) => GROUP_NORM.write("group_norm", norm, &mut table),
             Layer::Dropout(rate) => RATE.write("dropout", rate, &mut table),
             Layer::Block(layers) => INNER.write("block", layers, &mut table),
             Layer::Residual(layer) => RESIDUAL.write("residual", layer, &mut table),
@@ -163,6 +197,13 @@ fn word(layer: &Layer) -> &'static str {
         Layer::Linear(_) => "linear",
         Layer::LayerNorm(_) => "layer_norm",
         Layer::RmsNorm(_) => "rms_norm",
+        Layer::Conv2d(_) => "conv2d",
+        Layer::MaxPool(_) => "max_pool",
+        Layer::AvgPool(_) => "avg_pool",
+        Layer::GlobalPool => "global_pool",
+        Layer::BatchNorm(..) => "batch_norm",
+        Layer::GroupNorm(_) => "group_norm",
+        Layer::Flatten => "flatten",
         Layer::Dropout(_) => "dropout",
         Layer::Block(_) => "block",
         Layer::Residual(_) => "residual",
@@ -175,7 +216,8 @@ fn word(layer: &Layer) -> &'static str {
 fn words() -> impl Iterator<Item = Layer> {
     let activations = Activation::ALL.map(|activation| Layer::Activation(LayerActivation(activation)));
     let norms = [Layer::LayerNorm, Layer::RmsNorm].map(|norm| norm(NormLayer::default()));
-    activations.into_iter().chain(norms)
+    let batch_norm = Layer::BatchNorm(BatchNormLayer::default(), Statistics::Batch);
+    activations.into_iter().chain(norms).chain([batch_norm, Layer::GlobalPool, Layer::Flatten])
 }
 
 struct LayerWord;
@@ -207,6 +249,10 @@ impl ValueParser for LayerWord {
         let example = match text.as_str() {
             "linear" => "{ linear = 64 }",
             "dropout" => "{ dropout = 0.1 }",
+            "conv2d" => "{ conv2d = { out = 64, kernel = 3 } }",
+            "max_pool" => "{ max_pool = { kernel = 2 } }",
+            "avg_pool" => "{ avg_pool = { kernel = 2 } }",
+            "group_norm" => "{ group_norm = { groups = 8 } }",
             _ => return None,
         };
         Some(example.to_owned())

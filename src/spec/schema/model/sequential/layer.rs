@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 
 use super::codec::{GroupName, INNER, INNER_OR_NONE};
-use crate::reader::declare::key_table;
-use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, UsizeRange};
-use ops::Activation;
+use crate::reader::declare::{Optional, key_table};
+use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SHARE, UsizeRange};
+use ops::{Activation, Window};
 
 /// PyTorch's default.
 const NORM_EPSILON: f64 = 1e-5;
@@ -20,6 +20,15 @@ pub enum Layer {
     Linear(LinearLayer),
     LayerNorm(NormLayer),
     RmsNorm(NormLayer),
+    Conv2d(ConvLayer),
+    MaxPool(PoolLayer),
+    AvgPool(PoolLayer),
+    /// The mean of each channel of an image.
+    GlobalPool,
+    BatchNorm(BatchNormLayer, Statistics),
+    GroupNorm(GroupNormLayer),
+    /// All dimensions of a sample become one.
+    Flatten,
     /// The probability with which elements are dropped in training.
     Dropout(f64),
     /// Layers that are one module.
@@ -46,6 +55,74 @@ key_table! {
         /// Added to the variance, or to the mean square, before its square root (`eps`).
         pub epsilon: f64 = POSITIVE, default NORM_EPSILON;
     }
+}
+
+/// Sizes of windows and of their steps: the places of a maximum within a window fit a byte.
+const CELLS: UsizeRange = UsizeRange(1..=15);
+
+const PADDING: UsizeRange = UsizeRange(0..=15);
+
+key_table! {
+    /// A convolution of images with shape [channels, height, width] (PyTorch: `nn.Conv2d`).
+    #[derive(Copy)]
+    pub struct ConvLayer {
+        /// Output channels.
+        pub out: usize = DIMENSION;
+        /// Height and width of the kernel.
+        pub kernel: usize = CELLS;
+        /// Step between the places of the kernel.
+        pub stride: usize = CELLS, default 1;
+        /// Rows and columns of zeros on each side.
+        pub padding: usize = PADDING, default 0;
+        /// Groups of channels with kernels of their own.
+        pub groups: usize = DIMENSION, default 1;
+        /// Whether it has a bias.
+        pub bias: bool = Boolean, default true;
+    }
+}
+
+key_table! {
+    /// Maximum or mean of each window of an image.
+    #[derive(Copy)]
+    pub struct PoolLayer {
+        /// Height and width of the window.
+        pub kernel: usize = CELLS;
+        /// Step between windows; as large as the window if absent.
+        pub stride: Option<usize> = Optional(CELLS), default None;
+        /// Rows and columns of padding on each side; at most half of the window.
+        pub padding: usize = PADDING, default 0;
+    }
+}
+
+key_table! {
+    /// Batch norm of each channel of an image, or of each feature (PyTorch: `nn.BatchNorm2d`, `nn.BatchNorm1d`).
+    #[derive(Copy)]
+    pub struct BatchNormLayer: Default {
+        /// Added to the variance before its square root (`eps`).
+        pub epsilon: f64 = POSITIVE, default NORM_EPSILON;
+        /// Weight of the batch in the running statistics, with which an evaluation normalises.
+        pub momentum: f64 = SHARE, default 0.1;
+    }
+}
+
+key_table! {
+    /// Norm of each group of channels of a sample (PyTorch: `nn.GroupNorm`).
+    #[derive(Copy)]
+    pub struct GroupNormLayer {
+        /// Groups of channels.
+        pub groups: usize = DIMENSION;
+        /// Added to the variance before its square root (`eps`).
+        pub epsilon: f64 = POSITIVE, default NORM_EPSILON;
+    }
+}
+
+/// The statistics with which batch norm normalises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub enum Statistics {
+    /// The batch's, in training.
+    Batch,
+    /// The running ones, in evaluation.
+    Running,
 }
 
 key_table! {
@@ -109,10 +186,45 @@ pub(super) fn for_each(layers: &mut [Layer], change: &mut impl FnMut(&mut Layer)
     }
 }
 
+impl ConvLayer {
+    pub fn window(&self) -> Window {
+        Window { kernel: [self.kernel; 2], stride: self.stride, padding: self.padding }
+    }
+}
+
+impl PoolLayer {
+    pub fn window(&self) -> Window {
+        let stride = self.stride.unwrap_or(self.kernel);
+        Window { kernel: [self.kernel; 2], stride, padding: self.padding }
+    }
+}
+
 impl Layer {
     /// Layers under one name.
     pub fn group(name: &str, layers: Vec<Layer>) -> Layer {
         Layer::Group(LayerGroup { name: name.to_owned(), layers })
+    }
+
+    /// Whether it is a convolution, a pool or a norm of channels.
+    pub(super) fn is_of_images(&self) -> bool {
+        match self {
+            Layer::Conv2d(_)
+            | Layer::MaxPool(_)
+            | Layer::AvgPool(_)
+            | Layer::GlobalPool
+            | Layer::BatchNorm(..)
+            | Layer::GroupNorm(_)
+            | Layer::Flatten => true,
+            Layer::Activation(_)
+            | Layer::Linear(_)
+            | Layer::LayerNorm(_)
+            | Layer::RmsNorm(_)
+            | Layer::Dropout(_)
+            | Layer::Block(_)
+            | Layer::Residual(_)
+            | Layer::Repeat(_)
+            | Layer::Group(_) => false,
+        }
     }
 
     /// The lists of layers within a layer.

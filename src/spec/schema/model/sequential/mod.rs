@@ -7,7 +7,10 @@ mod shapes;
 
 use std::path::{Path, PathBuf};
 
-pub use layer::{Layer, LayerActivation, LinearLayer, NormLayer, ResidualLayer};
+pub use layer::{
+    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, NormLayer, PoolLayer,
+    ResidualLayer, Statistics,
+};
 pub use modules::Module;
 
 use super::{Architecture, Model};
@@ -82,6 +85,16 @@ impl Sequential {
         layer::for_each(&mut self.layers, change);
     }
 
+    /// Whether it has layers of images: convolutions, pools, norms of channels.
+    pub fn has_images(&self) -> bool {
+        layer::any(&self.layers, Layer::is_of_images)
+    }
+
+    /// Whether it has batch norm.
+    pub fn has_batch_norm(&self) -> bool {
+        layer::any(&self.layers, |layer| matches!(layer, Layer::BatchNorm(..)))
+    }
+
     /// Whether training drops elements.
     pub fn has_dropout(&self) -> bool {
         layer::any(&self.layers, |layer| matches!(layer, Layer::Dropout(rate) if *rate > 0.0))
@@ -107,10 +120,10 @@ impl Architecture for Sequential {
 
     fn evaluated(&self) -> Model {
         let mut model = self.clone();
-        model.for_each_layer(&mut |layer| {
-            if let Layer::Dropout(rate) = layer {
-                *rate = 0.0;
-            }
+        model.for_each_layer(&mut |layer| match layer {
+            Layer::Dropout(rate) => *rate = 0.0,
+            Layer::BatchNorm(_, statistics) => *statistics = Statistics::Running,
+            _ => {}
         });
         Model::Sequential(model)
     }

@@ -1,12 +1,14 @@
 //! The shapes between layers, and limits of their sizes.
 
-use super::layer::{Layer, LayerGroup, LinearLayer, Repeat, ResidualLayer};
+use super::layer::{
+    ConvLayer, GroupNormLayer, Layer, LayerGroup, LinearLayer, PoolLayer, Repeat, ResidualLayer,
+};
 use super::modules::{MOST_MODULES, count, repeated_name};
 use super::{LAYERS, Sequential};
 use crate::reader::error::Problem;
 use crate::reader::tree::{Node, Table, Value};
 use crate::schema::rules::attach_span;
-use ops::Shape;
+use ops::{Shape, Window};
 
 /// Dimensions of a sample: a batch has one more.
 const MOST_DIMENSIONS: usize = 3;
@@ -72,6 +74,31 @@ fn elements(shape: Shape) -> u128 {
     shape.dims().iter().map(|&dim| dim as u128).product()
 }
 
+fn misfit(message: String, help: &'static str) -> Misfit {
+    Misfit { steps: Vec::new(), message, help }
+}
+
+/// The sizes of an image [channels, height, width].
+fn image(input: Shape, layer: &str) -> Result<[usize; 3], Misfit> {
+    <[usize; 3]>::try_from(input.dims()).map_err(|_| {
+        misfit(
+            format!("{layer} takes images of shape [channels, height, width], not {input}"),
+            "set model.sequential.input to three sizes, and use it before flatten",
+        )
+    })
+}
+
+/// The height and width of the output of a window.
+fn slide(window: Window, size: [usize; 2]) -> Result<[usize; 2], Misfit> {
+    window.output(size).ok_or_else(|| {
+        let [height, width] = size;
+        misfit(
+            format!("the window of {} does not fit images of {height}x{width}", window.kernel[0]),
+            "use a smaller kernel, more padding, or fewer strides and pools before it",
+        )
+    })
+}
+
 fn of_list(layers: &[Layer], input: Shape) -> Result<Sizes, Misfit> {
     let layers = layers.iter().enumerate();
     layers.into_iter().try_fold(Sizes::of(input), |before, (index, layer)| {
@@ -97,6 +124,58 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
         }
         Layer::LayerNorm(_) => module(input, 2 * features, 0),
         Layer::RmsNorm(_) => module(input, features, 0),
+        Layer::Conv2d(layer @ ConvLayer { out, kernel, groups, bias, .. }) => {
+            let [channels, size @ ..] = image(input, "conv2d")?;
+            for (count, of) in [(channels, "input"), (*out, "output")] {
+                if !count.is_multiple_of(*groups) {
+                    return Err(misfit(
+                        format!("{count} {of} channels cannot be divided into {groups} groups"),
+                        "use a number of groups that divides both",
+                    ));
+                }
+            }
+            let size = slide(layer.window(), size)?;
+            let of_kernel = (channels / groups * kernel * kernel) as u128;
+            let bias = if *bias { *out as u128 } else { 0 };
+            let shape = Shape::new(&[*out, size[0], size[1]]);
+            module(shape, *out as u128 * of_kernel + bias, elements(shape).saturating_mul(of_kernel))
+        }
+        Layer::MaxPool(layer) | Layer::AvgPool(layer) => {
+            let PoolLayer { kernel, padding, .. } = *layer;
+            let [channels, size @ ..] = image(input, "a pool")?;
+            if 2 * padding > kernel {
+                return Err(misfit(
+                    format!("padding = {padding} is more than half of kernel = {kernel}"),
+                    "use less padding",
+                ));
+            }
+            let size = slide(layer.window(), size)?;
+            module(Shape::new(&[channels, size[0], size[1]]), 0, 0)
+        }
+        Layer::GlobalPool => {
+            let [channels, ..] = image(input, "global_pool")?;
+            module(Shape::new(&[channels, 1, 1]), 0, 0)
+        }
+        Layer::BatchNorm(..) => match *input.dims() {
+            [channels] | [channels, _, _] => module(input, 2 * channels as u128, 0),
+            _ => {
+                return Err(misfit(
+                    format!("batch_norm takes [features] or [channels, height, width], not {input}"),
+                    "use layer_norm, or change the shape",
+                ));
+            }
+        },
+        Layer::GroupNorm(GroupNormLayer { groups, .. }) => {
+            let channels = input.dims()[0];
+            if !channels.is_multiple_of(*groups) || input.dims().len() == 2 {
+                return Err(misfit(
+                    format!("group_norm cannot divide {input} into {groups} groups of channels"),
+                    "give it [features] or [channels, height, width], and a number of groups that divides the first",
+                ));
+            }
+            module(input, 2 * channels as u128, 0)
+        }
+        Layer::Flatten => module(Shape::new(&[input.elements()]), 0, 0),
         Layer::Block(layers) => {
             let inner = of_list(layers, input).map_err(|misfit| misfit.within(Step::Key("block")))?;
             Sizes::of(input).then(inner)
@@ -108,14 +187,13 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
                 .map_err(|misfit| within(misfit.within(Step::Key("projection"))))?;
             if inner.shape != projected.shape {
                 let added = if projection.is_empty() { "the input" } else { "the projection" };
-                return Err(Misfit {
-                    steps: Vec::new(),
-                    message: format!(
+                return Err(misfit(
+                    format!(
                         "the layers of `residual` give {} per sample, {added} is {}",
                         inner.shape, projected.shape
                     ),
-                    help: "give both one shape: change the layers, or add projection = [{ linear = .. }]",
-                });
+                    "give both one shape: change the layers, or add projection = [{ linear = .. }]",
+                ));
             }
             inner.then(projected).then(module(inner.shape, 0, 0))
         }
