@@ -40,6 +40,7 @@ mod storage;
 mod types;
 mod update;
 mod update_format;
+mod window;
 
 pub use activation::{Activate, Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
 pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
@@ -74,6 +75,7 @@ pub use update::{
     OptimizerStep, Rule, Sgd, State, StateGranularity, UpdateRule,
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
+pub use window::Window;
 
 /// Identifies a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
