@@ -12,6 +12,7 @@
 
 mod activation;
 mod attention;
+mod avg_pool;
 mod bucket;
 mod cast;
 mod cast_ids;
@@ -31,6 +32,7 @@ mod linear;
 mod loss;
 mod loss_scale;
 mod materialized_attention;
+mod max_pool;
 mod qk_norm;
 mod quantize;
 mod rms_norm;
@@ -44,6 +46,7 @@ mod window;
 
 pub use activation::{Activate, Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
 pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
+pub use avg_pool::{AvgPool, AvgPoolBackward};
 pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
@@ -63,6 +66,7 @@ pub use linear::{Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::{Loss, LossTerms};
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBackward};
+pub use max_pool::{MaxPool, MaxPoolBackward};
 pub use qk_norm::{QkNorm, QkNormBackward, QkNormHeads};
 pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
@@ -400,6 +404,8 @@ operations! {
     AddColumns,
     Attention,
     AttentionBackward,
+    AvgPool,
+    AvgPoolBackward,
     Cast,
     Combine,
     CombineBackward,
@@ -428,6 +434,8 @@ operations! {
     LossScale,
     MaterializedAttention,
     MaterializedAttentionBackward,
+    MaxPool,
+    MaxPoolBackward,
     Normal,
     Quantize,
     RmsNorm,

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::{TensorType, TypeError, expect_float};
+
 /// A window that slides over images: kernel height and width, stride, zero padding on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -22,6 +24,21 @@ impl Window {
             Some(padded.checked_sub(kernel)?.checked_div(self.stride)? + 1)
         };
         Some([along(size[0], self.kernel[0])?, along(size[1], self.kernel[1])?])
+    }
+
+    /// The shape [B, OH, OW, C] of the window's outputs for x num[B,H,W,C].
+    pub(super) fn outputs(&self, operation: &'static str, x: &TensorType) -> Result<[usize; 4], TypeError> {
+        expect_float(operation, "x", x)?;
+        let &[batch, height, width, channels] = x.shape.dims() else {
+            return Err(TypeError { operation, problem: format!("x is {x}, expected images [B, H, W, C]") });
+        };
+        let Some([places_down, places_across]) = self.output([height, width]) else {
+            let Window { kernel: [down, across], stride, padding } = self;
+            let window = format!("a {down} x {across} window with stride {stride} and padding {padding}");
+            let problem = format!("{window} does not fit images of {height} x {width}");
+            return Err(TypeError { operation, problem });
+        };
+        Ok([batch, places_down, places_across, channels])
     }
 
     /// Cells of the kernel.

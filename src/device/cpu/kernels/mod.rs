@@ -6,6 +6,7 @@
 
 mod activation;
 mod attention;
+mod avg_pool;
 mod bucket_chunks;
 mod cast;
 mod cast_ids;
@@ -19,12 +20,14 @@ mod embedding;
 mod expert_linear;
 mod float;
 mod global_norm;
+mod images;
 mod initialise;
 mod layer_norm;
 mod linear;
 mod loss_scale;
 mod math;
 mod matmul;
+mod max_pool;
 mod operands;
 mod optimizer;
 mod philox;
@@ -98,6 +101,10 @@ pub(super) unsafe fn run(
         }
         Op::AttentionBackward(op) => {
             with_float!(dtype(0), T => attention::backward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::AvgPool(op) => with_float!(dtype(0), T => avg_pool::forward::<T>(op, &mut operands, workers)),
+        Op::AvgPoolBackward(op) => {
+            with_float!(dtype(0), T => avg_pool::backward::<T>(op, &mut operands, workers));
         }
         Op::Cast(op) => with_float!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
         Op::Combine(_) => with_float!(dtype(0), T => dispatch::combine::<T>(&mut operands, workers)),
@@ -177,6 +184,10 @@ pub(super) unsafe fn run(
         Op::MaterializedAttentionBackward(op) => with_float!(dtype(0), T => {
             attention::materialized_backward::<T>(op, &mut operands, scratch, workers);
         }),
+        Op::MaxPool(op) => with_float!(dtype(0), T => max_pool::forward::<T>(op, &mut operands, workers)),
+        Op::MaxPoolBackward(op) => {
+            with_float!(dtype(0), T => max_pool::backward::<T>(op, &mut operands, workers));
+        }
         Op::Normal(op) => {
             with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
         }

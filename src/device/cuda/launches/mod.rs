@@ -49,6 +49,10 @@ pub(super) fn run(
         Op::AddColumns(op) => columns::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
+        Op::AvgPool(_) | Op::AvgPoolBackward(_) | Op::MaxPool(_) | Op::MaxPoolBackward(_) => {
+            let problem = "CUDA devices do not support pooling in this version".to_owned();
+            Err(TypeError { operation: op.name(), problem }.into())
+        }
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::Combine(_)
         | Op::CombineBackward(_)

@@ -14,6 +14,7 @@ mod harness;
 mod linear;
 mod muon;
 mod norms;
+mod pooling;
 mod reference;
 mod storage;
 mod stretch;
