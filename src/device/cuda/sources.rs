@@ -51,6 +51,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("muon.cu"),
     source!("optimizer.cu"),
     source!("optimizer_quantized.cu"),
+    source!("pooling.cu"),
     source!("reduction.cu"),
     source!("rms_norm.cu"),
     source!("rotary.cu"),

@@ -17,6 +17,7 @@ mod matrices;
 mod modes;
 mod numbers;
 mod optimizer;
+mod pooling;
 mod rms_norm;
 mod storage;
 mod stretch;

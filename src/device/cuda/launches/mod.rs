@@ -19,6 +19,7 @@ mod linear;
 mod materialized_attention;
 mod muon;
 mod optimizer;
+mod pooling;
 mod rms_norm;
 mod rotary;
 mod sizes;
@@ -49,10 +50,8 @@ pub(super) fn run(
         Op::AddColumns(op) => columns::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
-        Op::AvgPool(_) | Op::AvgPoolBackward(_) | Op::MaxPool(_) | Op::MaxPoolBackward(_) => {
-            let problem = "CUDA devices do not support pooling in this version".to_owned();
-            Err(TypeError { operation: op.name(), problem }.into())
-        }
+        Op::AvgPool(op) => pooling::average(op, inputs, outputs, launcher),
+        Op::AvgPoolBackward(op) => pooling::average_backward(op, inputs, outputs, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::Combine(_)
         | Op::CombineBackward(_)
@@ -88,6 +87,8 @@ pub(super) fn run(
         Op::MaterializedAttentionBackward(op) => {
             materialized_attention::backward(op, inputs, outputs, launcher)
         }
+        Op::MaxPool(op) => pooling::max(op, inputs, outputs, launcher),
+        Op::MaxPoolBackward(op) => pooling::max_backward(op, inputs, outputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
         Op::Quantize(op) => storage::quantize(op, inputs, outputs, workspace, launcher),
         Op::RmsNorm(op) => rms_norm::forward(op, inputs, outputs, launcher),
