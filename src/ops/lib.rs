@@ -13,6 +13,7 @@
 mod activation;
 mod attention;
 mod avg_pool;
+mod batch_norm;
 mod bucket;
 mod cast;
 mod cast_ids;
@@ -47,6 +48,7 @@ mod window;
 pub use activation::{Activate, Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
 pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
 pub use avg_pool::{AvgPool, AvgPoolBackward};
+pub use batch_norm::{BatchNorm, BatchNormBackward, BatchNormMode};
 pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
@@ -299,6 +301,12 @@ pub trait Operation {
         unreachable!("{} has no backward: it is not an operation of a forward pass", self.name())
     }
 
+    /// The form that recomputation in backward uses instead, without side effects. It takes only the first inputs and
+    /// writes only the first outputs. `None` if the operation itself is recomputed.
+    fn recomputed(&self) -> Option<Op> {
+        None
+    }
+
     /// The form that adds to existing parameter gradients (gradient accumulation). Its additional inputs are the
     /// previous versions of its outputs, in the order of `accumulated`.
     fn accumulating(&self) -> Option<Op> {
@@ -406,6 +414,8 @@ operations! {
     AttentionBackward,
     AvgPool,
     AvgPoolBackward,
+    BatchNorm,
+    BatchNormBackward,
     Cast,
     Combine,
     CombineBackward,

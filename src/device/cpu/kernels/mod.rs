@@ -7,9 +7,11 @@
 mod activation;
 mod attention;
 mod avg_pool;
+mod batch_norm;
 mod bucket_chunks;
 mod cast;
 mod cast_ids;
+mod channels;
 mod columns;
 mod cross_entropy;
 mod dispatch;
@@ -106,6 +108,12 @@ pub(super) unsafe fn run(
         Op::AvgPoolBackward(op) => {
             with_float!(dtype(0), T => avg_pool::backward::<T>(op, &mut operands, workers));
         }
+        Op::BatchNorm(op) => {
+            with_float!(dtype(0), T => batch_norm::forward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::BatchNormBackward(op) => with_float!(dtype(0), T => with_float!(op.gradients, G => {
+            batch_norm::backward::<T, G>(op, &mut operands, scratch, workers);
+        })),
         Op::Cast(op) => with_float!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
         Op::Combine(_) => with_float!(dtype(0), T => dispatch::combine::<T>(&mut operands, workers)),
         Op::CombineBackward(_) => {

@@ -52,6 +52,10 @@ pub(super) fn run(
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
         Op::AvgPool(op) => pooling::average(op, inputs, outputs, launcher),
         Op::AvgPoolBackward(op) => pooling::average_backward(op, inputs, outputs, launcher),
+        Op::BatchNorm(_) | Op::BatchNormBackward(_) => {
+            let problem = "CUDA devices do not support batch normalization in this version".to_owned();
+            Err(TypeError { operation: op.name(), problem }.into())
+        }
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::Combine(_)
         | Op::CombineBackward(_)

@@ -11,6 +11,7 @@ mod elementwise_loss;
 mod embedding;
 mod experts;
 mod harness;
+mod image_norms;
 mod linear;
 mod muon;
 mod norms;
