@@ -3,6 +3,7 @@
 //! Needs a card or the emulated stack of `tests/emulator`; without either, these tests fail.
 
 mod attention;
+mod batch_norm;
 mod cast;
 mod cross_entropy;
 mod dropout;

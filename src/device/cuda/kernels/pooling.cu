@@ -157,24 +157,24 @@ __device__ __forceinline__ void avg_pool_backward(T* dx, const T* dy, const T* b
 
 #define POOLING(T, suffix)                                                                                           \
     extern "C" __global__ void __launch_bounds__(BLOCK) max_pool_##suffix(                                           \
-        T* __restrict__ y, uint8_t* __restrict__ places, const T* __restrict__ x, uint64_t elements, PoolWindow window,  \
-        PoolSizes sizes) {                                                                                               \
+        T* __restrict__ y, uint8_t* __restrict__ places, const T* __restrict__ x, uint64_t elements,                 \
+        PoolWindow window, PoolSizes sizes) {                                                                        \
         max_pool(y, places, x, elements, window, sizes);                                                             \
     }                                                                                                                \
     REGISTER(max_pool_##suffix)                                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK) max_pool_backward_##suffix(                                  \
         T* dx, const T* __restrict__ dy, const uint8_t* __restrict__ places, const T* before, uint64_t elements,     \
-        PoolWindow window, PoolSizes sizes) {                                                                                \
+        PoolWindow window, PoolSizes sizes) {                                                                        \
         max_pool_backward(dx, dy, places, before, elements, window, sizes);                                          \
     }                                                                                                                \
     REGISTER(max_pool_backward_##suffix)                                                                             \
     extern "C" __global__ void __launch_bounds__(BLOCK) avg_pool_##suffix(                                           \
-        T* __restrict__ y, const T* __restrict__ x, uint64_t elements, PoolWindow window, PoolSizes sizes) {                 \
+        T* __restrict__ y, const T* __restrict__ x, uint64_t elements, PoolWindow window, PoolSizes sizes) {         \
         avg_pool(y, x, elements, window, sizes);                                                                     \
     }                                                                                                                \
     REGISTER(avg_pool_##suffix)                                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK) avg_pool_backward_##suffix(                                  \
-        T* dx, const T* __restrict__ dy, const T* before, uint64_t elements, PoolWindow window, PoolSizes sizes) {           \
+        T* dx, const T* __restrict__ dy, const T* before, uint64_t elements, PoolWindow window, PoolSizes sizes) {   \
         avg_pool_backward(dx, dy, before, elements, window, sizes);                                                  \
     }                                                                                                                \
     REGISTER(avg_pool_backward_##suffix)

@@ -5,6 +5,7 @@
 mod activation;
 mod adafactor;
 mod attention;
+mod batch_norm;
 mod column_sums;
 mod columns;
 mod cross_entropy;
@@ -52,10 +53,8 @@ pub(super) fn run(
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
         Op::AvgPool(op) => pooling::average(op, inputs, outputs, launcher),
         Op::AvgPoolBackward(op) => pooling::average_backward(op, inputs, outputs, launcher),
-        Op::BatchNorm(_) | Op::BatchNormBackward(_) => {
-            let problem = "CUDA devices do not support batch normalization in this version".to_owned();
-            Err(TypeError { operation: op.name(), problem }.into())
-        }
+        Op::BatchNorm(op) => batch_norm::forward(op, inputs, outputs, workspace, launcher),
+        Op::BatchNormBackward(op) => batch_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::Combine(_)
         | Op::CombineBackward(_)
