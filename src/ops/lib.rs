@@ -27,6 +27,7 @@ mod embedding;
 mod expert_linear;
 mod gather_tokens;
 mod global_norm;
+mod group_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
@@ -62,6 +63,7 @@ pub use embedding::{Embedding, EmbeddingBackward};
 pub use expert_linear::{ExpertLinear, ExpertLinearInputGradient, ExpertLinearWeightGradient};
 pub use gather_tokens::GatherTokens;
 pub use global_norm::GlobalNorm;
+pub use group_norm::{GroupNorm, GroupNormBackward};
 pub use initialise::{Deviation, Fill, LoadParameter, Normal};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Linear, LinearInputGradient, LinearWeightGradient};
@@ -434,6 +436,8 @@ operations! {
     Gated,
     GatedBackward,
     GlobalNorm,
+    GroupNorm,
+    GroupNormBackward,
     QkNorm,
     QkNormBackward,
     LayerNorm,

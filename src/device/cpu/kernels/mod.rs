@@ -22,6 +22,7 @@ mod embedding;
 mod expert_linear;
 mod float;
 mod global_norm;
+mod group_norm;
 mod images;
 mod initialise;
 mod layer_norm;
@@ -160,6 +161,12 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => activation::gated_backward::<T>(op, &mut operands, workers));
         }
         Op::GlobalNorm(op) => global_norm::run(op, &mut operands, scratch, workers),
+        Op::GroupNorm(op) => {
+            with_float!(dtype(0), T => group_norm::forward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::GroupNormBackward(op) => with_float!(dtype(0), T => with_float!(op.gradients, G => {
+            group_norm::backward::<T, G>(op, &mut operands, scratch, workers);
+        })),
         Op::QkNorm(op) => with_float!(dtype(0), T => qk_norm::forward::<T>(op, &mut operands, workers)),
         Op::QkNormBackward(op) => with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
             qk_norm::backward::<T, G>(op, &mut operands, scratch, workers);
