@@ -45,6 +45,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("elementwise.cu"),
     source!("elementwise_loss.cu"),
     source!("embedding.cu"),
+    source!("group_norm.cu"),
     source!("head_norm.cu"),
     source!("initialise.cu"),
     source!("layer_norm.cu"),

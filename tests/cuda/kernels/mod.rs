@@ -10,6 +10,7 @@ mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod group_norm;
 mod harness;
 mod head_norm;
 mod layer_norm;

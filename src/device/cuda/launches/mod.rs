@@ -13,6 +13,7 @@ mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod group_norm;
 mod head_norm;
 mod initialise;
 mod layer_norm;
@@ -78,10 +79,8 @@ pub(super) fn run(
         Op::Gated(op) => activation::gated(op, inputs, outputs, launcher),
         Op::GatedBackward(op) => activation::gated_backward(op, inputs, outputs, launcher),
         Op::GlobalNorm(op) => optimizer::global_norm(op, inputs, outputs, workspace, launcher),
-        Op::GroupNorm(_) | Op::GroupNormBackward(_) => {
-            let problem = "CUDA devices do not support group normalization in this version".to_owned();
-            Err(TypeError { operation: op.name(), problem }.into())
-        }
+        Op::GroupNorm(op) => group_norm::forward(op, inputs, outputs, launcher),
+        Op::GroupNormBackward(op) => group_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::QkNorm(op) => head_norm::forward(op, inputs, outputs, launcher),
         Op::QkNormBackward(op) => head_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::LayerNorm(op) => layer_norm::forward(op, inputs, outputs, launcher),
