@@ -12,6 +12,8 @@
 
 mod activation;
 mod attention;
+mod avg_pool;
+mod batch_norm;
 mod bucket;
 mod cast;
 mod cast_ids;
@@ -26,12 +28,14 @@ mod embedding;
 mod expert_linear;
 mod gather_tokens;
 mod global_norm;
+mod group_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
 mod loss;
 mod loss_scale;
 mod materialized_attention;
+mod max_pool;
 mod qk_norm;
 mod quantize;
 mod rms_norm;
@@ -46,6 +50,8 @@ mod window;
 
 pub use activation::{Activate, Activation, ActivationBackward, ActivationDefinition, Gated, GatedBackward};
 pub use attention::{Attention, AttentionBackward, AttentionConfig, Heads};
+pub use avg_pool::{AvgPool, AvgPoolBackward};
+pub use batch_norm::{BatchNorm, BatchNormBackward, BatchNormMode};
 pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
@@ -62,12 +68,14 @@ pub use embedding::{Embedding, EmbeddingBackward};
 pub use expert_linear::{ExpertLinear, ExpertLinearInputGradient, ExpertLinearWeightGradient};
 pub use gather_tokens::GatherTokens;
 pub use global_norm::GlobalNorm;
+pub use group_norm::{GroupNorm, GroupNormBackward};
 pub use initialise::{Deviation, Fill, LoadParameter, Normal};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::{Loss, LossTerms};
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBackward};
+pub use max_pool::{MaxPool, MaxPoolBackward};
 pub use qk_norm::{QkNorm, QkNormBackward, QkNormHeads};
 pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
@@ -301,6 +309,12 @@ pub trait Operation {
         unreachable!("{} has no backward: it is not an operation of a forward pass", self.name())
     }
 
+    /// The form that recomputation in backward uses instead, without side effects. It takes only the first inputs and
+    /// writes only the first outputs. `None` if the operation itself is recomputed.
+    fn recomputed(&self) -> Option<Op> {
+        None
+    }
+
     /// The form that adds to existing parameter gradients (gradient accumulation). Its additional inputs are the
     /// previous versions of its outputs, in the order of `accumulated`.
     fn accumulating(&self) -> Option<Op> {
@@ -406,6 +420,10 @@ operations! {
     AddColumns,
     Attention,
     AttentionBackward,
+    AvgPool,
+    AvgPoolBackward,
+    BatchNorm,
+    BatchNormBackward,
     Cast,
     Combine,
     CombineBackward,
@@ -427,6 +445,8 @@ operations! {
     Gated,
     GatedBackward,
     GlobalNorm,
+    GroupNorm,
+    GroupNormBackward,
     QkNorm,
     QkNormBackward,
     LayerNorm,
@@ -437,6 +457,8 @@ operations! {
     LossScale,
     MaterializedAttention,
     MaterializedAttentionBackward,
+    MaxPool,
+    MaxPoolBackward,
     Normal,
     Quantize,
     RmsNorm,

@@ -3,12 +3,14 @@
 //! Needs a card or the emulated stack of `tests/emulator`; without either, these tests fail.
 
 mod attention;
+mod batch_norm;
 mod cast;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod group_norm;
 mod harness;
 mod head_norm;
 mod layer_norm;
@@ -17,6 +19,7 @@ mod matrices;
 mod modes;
 mod numbers;
 mod optimizer;
+mod pooling;
 mod rms_norm;
 mod storage;
 mod stretch;

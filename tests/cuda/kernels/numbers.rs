@@ -140,9 +140,9 @@ impl Data {
         self.numbers.iter().map(|number| number.to_bits()).collect()
     }
 
-    /// The same numbers in f32; i32 data stay i32.
+    /// The same numbers in f32; integers keep their type.
     pub(crate) fn to_f32(&self) -> Data {
-        let dtype = if self.ty.dtype == DType::I32 { DType::I32 } else { DType::F32 };
+        let dtype = if self.ty.dtype.is_float() { DType::F32 } else { self.ty.dtype };
         Data { ty: TensorType { dtype, ..self.ty }, numbers: self.numbers.clone() }
     }
 }

@@ -342,9 +342,9 @@ impl<'a> Conv<'a> {
             for (x, pixel) in pixels.chunks_mut(all).enumerate() {
                 let pixel = &mut pixel[group * channels..][..channels];
                 update(level, pixel, &mut sums, |channels_of_run, sums| {
-                    for place_y in self.places(0, y) {
+                    for place_y in window.covering(0, y, output[0]) {
                         let first = (sample * output[0] + place_y) * output[1];
-                        for place_x in self.places(1, x) {
+                        for place_x in window.covering(1, x, output[1]) {
                             let row = first + place_x;
                             if !rows.contains(&row) {
                                 continue;
@@ -360,13 +360,5 @@ impl<'a> Conv<'a> {
                 });
             }
         });
-    }
-
-    /// The places along an axis whose windows contain a pixel.
-    fn places(&self, axis: usize, pixel: usize) -> Range<usize> {
-        let window = self.convolution.window;
-        let end = (pixel + window.padding) / window.stride + 1;
-        let start = (pixel + window.padding + 1).saturating_sub(window.kernel[axis]).div_ceil(window.stride);
-        start..end.min(self.patches.output[axis])
     }
 }

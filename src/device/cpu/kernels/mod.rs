@@ -6,9 +6,12 @@
 
 mod activation;
 mod attention;
+mod avg_pool;
+mod batch_norm;
 mod bucket_chunks;
 mod cast;
 mod cast_ids;
+mod channels;
 mod columns;
 mod conv2d;
 mod cross_entropy;
@@ -20,12 +23,15 @@ mod embedding;
 mod expert_linear;
 mod float;
 mod global_norm;
+mod group_norm;
+mod images;
 mod initialise;
 mod layer_norm;
 mod linear;
 mod loss_scale;
 mod math;
 mod matmul;
+mod max_pool;
 mod operands;
 mod optimizer;
 mod philox;
@@ -101,6 +107,16 @@ pub(super) unsafe fn run(
         Op::AttentionBackward(op) => {
             with_float!(dtype(0), T => attention::backward::<T>(op, &mut operands, scratch, workers));
         }
+        Op::AvgPool(op) => with_float!(dtype(0), T => avg_pool::forward::<T>(op, &mut operands, workers)),
+        Op::AvgPoolBackward(op) => {
+            with_float!(dtype(0), T => avg_pool::backward::<T>(op, &mut operands, workers));
+        }
+        Op::BatchNorm(op) => {
+            with_float!(dtype(0), T => batch_norm::forward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::BatchNormBackward(op) => with_float!(dtype(0), T => with_float!(op.gradients, G => {
+            batch_norm::backward::<T, G>(op, &mut operands, scratch, workers);
+        })),
         Op::Cast(op) => with_float!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
         Op::Combine(_) => with_float!(dtype(0), T => dispatch::combine::<T>(&mut operands, workers)),
         Op::CombineBackward(_) => {
@@ -158,6 +174,12 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => activation::gated_backward::<T>(op, &mut operands, workers));
         }
         Op::GlobalNorm(op) => global_norm::run(op, &mut operands, scratch, workers),
+        Op::GroupNorm(op) => {
+            with_float!(dtype(0), T => group_norm::forward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::GroupNormBackward(op) => with_float!(dtype(0), T => with_float!(op.gradients, G => {
+            group_norm::backward::<T, G>(op, &mut operands, scratch, workers);
+        })),
         Op::QkNorm(op) => with_float!(dtype(0), T => qk_norm::forward::<T>(op, &mut operands, workers)),
         Op::QkNormBackward(op) => with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
             qk_norm::backward::<T, G>(op, &mut operands, scratch, workers);
@@ -190,6 +212,10 @@ pub(super) unsafe fn run(
         Op::MaterializedAttentionBackward(op) => with_float!(dtype(0), T => {
             attention::materialized_backward::<T>(op, &mut operands, scratch, workers);
         }),
+        Op::MaxPool(op) => with_float!(dtype(0), T => max_pool::forward::<T>(op, &mut operands, workers)),
+        Op::MaxPoolBackward(op) => {
+            with_float!(dtype(0), T => max_pool::backward::<T>(op, &mut operands, workers));
+        }
         Op::Normal(op) => {
             with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
         }

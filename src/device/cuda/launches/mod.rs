@@ -5,6 +5,7 @@
 mod activation;
 mod adafactor;
 mod attention;
+mod batch_norm;
 mod column_sums;
 mod columns;
 mod conv2d;
@@ -13,6 +14,7 @@ mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod group_norm;
 mod head_norm;
 mod initialise;
 mod layer_norm;
@@ -20,6 +22,7 @@ mod linear;
 mod materialized_attention;
 mod muon;
 mod optimizer;
+mod pooling;
 mod rms_norm;
 mod rotary;
 mod sizes;
@@ -50,6 +53,10 @@ pub(super) fn run(
         Op::AddColumns(op) => columns::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
+        Op::AvgPool(op) => pooling::average(op, inputs, outputs, launcher),
+        Op::AvgPoolBackward(op) => pooling::average_backward(op, inputs, outputs, launcher),
+        Op::BatchNorm(op) => batch_norm::forward(op, inputs, outputs, workspace, launcher),
+        Op::BatchNormBackward(op) => batch_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::Combine(_)
         | Op::CombineBackward(_)
@@ -76,6 +83,8 @@ pub(super) fn run(
         Op::Gated(op) => activation::gated(op, inputs, outputs, launcher),
         Op::GatedBackward(op) => activation::gated_backward(op, inputs, outputs, launcher),
         Op::GlobalNorm(op) => optimizer::global_norm(op, inputs, outputs, workspace, launcher),
+        Op::GroupNorm(op) => group_norm::forward(op, inputs, outputs, launcher),
+        Op::GroupNormBackward(op) => group_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::QkNorm(op) => head_norm::forward(op, inputs, outputs, launcher),
         Op::QkNormBackward(op) => head_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::LayerNorm(op) => layer_norm::forward(op, inputs, outputs, launcher),
@@ -88,6 +97,8 @@ pub(super) fn run(
         Op::MaterializedAttentionBackward(op) => {
             materialized_attention::backward(op, inputs, outputs, launcher)
         }
+        Op::MaxPool(op) => pooling::max(op, inputs, outputs, launcher),
+        Op::MaxPoolBackward(op) => pooling::max_backward(op, inputs, outputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
         Op::Quantize(op) => storage::quantize(op, inputs, outputs, workspace, launcher),
         Op::RmsNorm(op) => rms_norm::forward(op, inputs, outputs, launcher),

@@ -28,7 +28,7 @@ pub(super) enum Data {
     F32(TensorType, Vec<f32>),
     /// 16-bit elements: bf16, f16 or u16.
     Bits16(TensorType, Vec<u16>),
-    /// u8 elements; an even number of bytes.
+    /// u8 elements.
     Codes(TensorType, Vec<u8>),
     I32(TensorType, Vec<i32>),
 }
@@ -92,7 +92,7 @@ impl Data {
     pub(super) fn to_f64(&self) -> Vec<f64> {
         match self {
             Data::F32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
-            Data::Bits16(ty, bits) => to_f32(ty.dtype, bits).into_iter().map(f64::from).collect(),
+            Data::Bits16(ty, bits) => to_f32(*ty, bits).into_iter().map(f64::from).collect(),
             Data::Codes(_, codes) => codes.iter().map(|&code| f64::from(code)).collect(),
             Data::I32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
         }
@@ -104,7 +104,8 @@ impl Data {
             Data::F32(_, values) => values.iter().flat_map(|value| halves(value.to_bits())).collect(),
             Data::Bits16(_, bits) => bits.clone(),
             Data::Codes(_, codes) => {
-                codes.as_chunks().0.iter().map(|&pair| u16::from_le_bytes(pair)).collect()
+                let pairs = codes.chunks(2);
+                pairs.map(|pair| u16::from_le_bytes([pair[0], *pair.get(1).unwrap_or(&PADDING)])).collect()
             }
             Data::I32(_, values) => values.iter().flat_map(|&value| halves(value as u32)).collect(),
         }
@@ -118,9 +119,9 @@ fn narrowed<T: Float>(values: &[f32]) -> Vec<T> {
 }
 
 /// Converts elements of any type, codes included, to f32.
-fn to_f32(dtype: DType, bits: &[u16]) -> Vec<f32> {
+fn to_f32(ty: TensorType, bits: &[u16]) -> Vec<f32> {
     let mut wide = vec![0.0; bits.len()];
-    match dtype {
+    match ty.dtype {
         DType::BF16 => {
             Bf16::widen(Level::Portable, &bits.iter().map(|&bits| Bf16(bits)).collect::<Vec<_>>(), &mut wide);
         }
@@ -130,13 +131,16 @@ fn to_f32(dtype: DType, bits: &[u16]) -> Vec<f32> {
         DType::F32 | DType::I32 => {
             let whole = bits.as_chunks::<2>().0.iter();
             let words = whole.map(|half| u32::from(half[1]) << 16 | u32::from(half[0]));
-            return match dtype {
+            return match ty.dtype {
                 DType::I32 => words.map(|word| word.cast_signed() as f32).collect(),
                 _ => words.map(f32::from_bits).collect(),
             };
         }
         DType::U16 => return bits.iter().map(|&bits| f32::from(bits)).collect(),
-        DType::U8 => return bits.iter().flat_map(|bits| bits.to_le_bytes()).map(f32::from).collect(),
+        DType::U8 => {
+            let bytes = bits.iter().flat_map(|bits| bits.to_le_bytes());
+            return bytes.take(ty.elements()).map(f32::from).collect();
+        }
         DType::U4 => unreachable!("4-bit codes are packed in bytes"),
     }
     wide
@@ -148,6 +152,8 @@ struct GuardedBuffer {
     /// Index of the first used element: at the requested offset from a cache line, the alignment of device memory.
     start: usize,
     len: usize,
+    /// Whether the upper byte of the last element is not used.
+    is_padded: bool,
 }
 
 const LINE_BYTES: usize = 64;
@@ -155,21 +161,24 @@ const LINE: usize = LINE_BYTES / size_of::<u16>();
 const GUARD: u16 = 0xC0FE;
 /// Bits that are NaN in every floating-point type; two of them are an f32 NaN.
 const NAN: u16 = 0x7FFF;
+/// The byte after an odd number of bytes.
+const PADDING: u8 = (NAN >> 8) as u8;
 
 impl GuardedBuffer {
     fn new(bytes: usize, bytes_before: usize) -> GuardedBuffer {
-        let [len, before] = [bytes, bytes_before].map(|bytes| bytes / size_of::<u16>());
+        let [len, before] = [bytes, bytes_before].map(|bytes| bytes.div_ceil(size_of::<u16>()));
         // One line for the alignment, one for the guard.
         let storage = vec![GUARD; before + len + 2 * LINE];
         let start = storage.as_ptr().align_offset(LINE_BYTES) + before;
-        let mut memory = GuardedBuffer { storage, start, len };
+        let is_padded = !bytes.is_multiple_of(size_of::<u16>());
+        let mut memory = GuardedBuffer { storage, start, len, is_padded };
         memory.bits_mut().fill(NAN);
         memory
     }
 
-    fn from_bits(bits: &[u16], bytes_before: usize) -> GuardedBuffer {
-        let mut memory = GuardedBuffer::new(size_of_val(bits), bytes_before);
-        memory.bits_mut().copy_from_slice(bits);
+    fn from_data(data: &Data, bytes_before: usize) -> GuardedBuffer {
+        let mut memory = GuardedBuffer::new(data.ty().bytes() as usize, bytes_before);
+        memory.bits_mut().copy_from_slice(&data.bits());
         memory
     }
 
@@ -188,7 +197,9 @@ impl GuardedBuffer {
 
     fn guards_are_intact(&self) -> bool {
         let (before, after) = (&self.storage[..self.start], &self.storage[self.start + self.len..]);
+        let is_padding = |last: Option<&u16>| last.is_some_and(|bits| bits.to_le_bytes()[1] == PADDING);
         before.iter().chain(after).all(|&bits| bits == GUARD)
+            && (!self.is_padded || is_padding(self.bits().last()))
     }
 }
 
@@ -221,7 +232,7 @@ fn launch_at(op: &Op, inputs: &[Data], options: LaunchOptions, rows: usize) -> V
     if options.alias {
         aliases.extend(op.may_overwrite());
     }
-    let filled = inputs.iter().map(|input| GuardedBuffer::from_bits(&input.bits(), before(input.ty())));
+    let filled = inputs.iter().map(|input| GuardedBuffer::from_data(input, before(input.ty())));
     let mut memory: Vec<GuardedBuffer> = filled.collect();
     let output_buffers: Vec<usize> = output_types
         .iter()
@@ -256,7 +267,7 @@ fn launch_at(op: &Op, inputs: &[Data], options: LaunchOptions, rows: usize) -> V
         assert!(written || memory.bits() == input.bits(), "{} changed its input {index}", op.name());
     }
     let outputs = output_buffers.iter().zip(&output_types);
-    outputs.map(|(&index, ty)| to_f32(ty.dtype, memory[index].bits())).collect()
+    outputs.map(|(&index, ty)| to_f32(*ty, memory[index].bits())).collect()
 }
 
 /// Workers, cached per test thread, because starting their threads takes longer than most launches.
@@ -359,7 +370,11 @@ pub(super) fn check_variants(variants: Variants, op: Op, inputs: &[Data], expect
                     let error = relative_error(output, expected);
                     assert!(error < TOLERANCE, "{context} is off by {error:e}");
                 }
-                DType::U16 | DType::U8 | DType::U4 => unreachable!("no tested output has this type"),
+                DType::U8 => {
+                    let same = output.iter().map(|&code| f64::from(code)).eq(expected.iter().copied());
+                    assert!(same, "{context} differs");
+                }
+                DType::U16 | DType::U4 => unreachable!("no tested output has this type"),
             }
         }
         for (threads, alias, rows) in variants {

@@ -103,6 +103,52 @@ pub(super) fn layer_norm_backward(dy: &[f64], x: &[f64], weight: &[f64], epsilon
     [dx, dweight, row_sum(dy, channels)]
 }
 
+/// y, mean, rstd, where the elements of each group are normalized together. x is [.., C]; weight and bias have a value
+/// per channel. Batch norm has a group per channel; group norm, one per sample and group of channels.
+pub(super) fn grouped_norm(
+    x: &[f64],
+    groups: &[Vec<usize>],
+    (weight, bias): (&[f64], &[f64]),
+    epsilon: f64,
+) -> [Vec<f64>; 3] {
+    let [mut y, mut means, mut rstds] = [vec![0.0; x.len()], Vec::new(), Vec::new()];
+    for group in groups {
+        let row: Vec<f64> = group.iter().map(|&element| x[element]).collect();
+        let (one, zero) = (vec![1.0; row.len()], vec![0.0; row.len()]);
+        let [normalized, mean, rstd] = layer_norm(&row, &one, &zero, epsilon);
+        for (&element, normalized) in group.iter().zip(normalized) {
+            let channel = element % weight.len();
+            y[element] = normalized * weight[channel] + bias[channel];
+        }
+        means.extend(mean);
+        rstds.extend(rstd);
+    }
+    [y, means, rstds]
+}
+
+/// dx, dweight, dbias of `grouped_norm`.
+pub(super) fn grouped_norm_backward(
+    dy: &[f64],
+    x: &[f64],
+    groups: &[Vec<usize>],
+    weight: &[f64],
+    epsilon: f64,
+) -> [Vec<f64>; 3] {
+    let channels = weight.len();
+    let (one, zero) = (vec![1.0; channels], vec![0.0; channels]);
+    let [normalized, ..] = grouped_norm(x, groups, (&one, &zero), epsilon);
+    let mut dx = vec![0.0; x.len()];
+    for group in groups {
+        let row = |of: &dyn Fn(usize) -> f64| group.iter().map(|&element| of(element)).collect::<Vec<f64>>();
+        let slopes = row(&|element| dy[element] * weight[element % channels]);
+        let [row_dx, ..] =
+            layer_norm_backward(&slopes, &row(&|element| x[element]), &vec![1.0; group.len()], epsilon);
+        group.iter().zip(row_dx).for_each(|(&element, value)| dx[element] = value);
+    }
+    let products: Vec<f64> = dy.iter().zip(normalized).map(|(dy, normalized)| dy * normalized).collect();
+    [dx, row_sum(&products, channels), row_sum(dy, channels)]
+}
+
 /// y and rrms.
 pub(super) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2] {
     let channels = weight.len();
