@@ -13,6 +13,8 @@ pub enum Role {
     /// A parameter in the dtype of matmuls: a 16-bit copy, or the dequantized values of a quantized parameter.
     Cast,
     MasterWeight,
+    /// Running statistics, which the forward pass updates.
+    Buffer,
     Gradient,
     Optimizer,
     Activation,
@@ -25,10 +27,11 @@ pub enum Role {
 
 impl Role {
     /// In column order.
-    pub const ALL: [Role; 10] = [
+    pub const ALL: [Role; 11] = [
         Role::Parameter,
         Role::Cast,
         Role::MasterWeight,
+        Role::Buffer,
         Role::Gradient,
         Role::Optimizer,
         Role::Activation,
@@ -43,6 +46,7 @@ impl Role {
             Role::Parameter => "parameter",
             Role::Cast => "cast",
             Role::MasterWeight => "master weight",
+            Role::Buffer => "buffer",
             Role::Gradient => "gradient",
             Role::Optimizer => "optimizer",
             Role::Activation => "activation",
@@ -59,6 +63,7 @@ impl Role {
             Role::Parameter => "the model's parameters",
             Role::Cast => "copies of parameters in the dtype of matmuls",
             Role::MasterWeight => "fp32 copies of 16-bit parameters",
+            Role::Buffer => "running statistics, which the forward pass updates",
             Role::Gradient => "gradients of parameters",
             Role::Optimizer => "optimizer states, such as moments",
             Role::Activation => "results of the forward pass, and their gradients",

@@ -60,6 +60,10 @@ pub enum ValueKind {
         trainable: bool,
         storage: Storage,
     },
+    /// Not trained, but updated by an operation of the forward pass in training, such as running statistics. f32.
+    Buffer {
+        initial: Initial,
+    },
     /// An input of the batch.
     Input,
 }
@@ -129,9 +133,11 @@ fn checkpoint_tensors(model: &Model, name: &str, rows: usize) -> Vec<(TensorNami
 }
 
 impl Graph {
-    /// All parameters with their full names.
+    /// All parameters and buffers with their full names.
     fn named_parameters(&self) -> impl Iterator<Item = (String, Shape)> {
-        let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));
+        let parameters = self.values.iter().filter(|value| {
+            matches!(value.kind, ValueKind::Parameter { .. } | ValueKind::Buffer { .. })
+        });
         parameters.map(|value| (self.full_name(value), value.ty.shape))
     }
 
@@ -177,6 +183,10 @@ impl Graph {
     fn parameter(&mut self, name: &'static str, scope: ScopeId, dims: &[usize], initial: Initial) -> usize {
         let kind = ValueKind::Parameter { initial, trainable: true, storage: Storage::Plain };
         self.value(name, scope, TensorType::f32(dims), kind)
+    }
+
+    fn buffer(&mut self, name: &'static str, scope: ScopeId, dims: &[usize], initial: Initial) -> usize {
+        self.value(name, scope, TensorType::f32(dims), ValueKind::Buffer { initial })
     }
 
     /// Appends an operation with named outputs. Panics if the model's shapes are inconsistent.

@@ -115,6 +115,7 @@ pub fn modules_pass(config: &RunConfig, samples: usize) -> Graph {
 }
 
 fn with_strategy(config: &RunConfig, mut graph: Graph) -> Graph {
+    graph.slice_patches(config.strategy.conv_workspace.0);
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();
     }

@@ -1,4 +1,5 @@
-//! Layers in a list. B micro-batch, N rows of a sample, K and M input and output features of a linear layer.
+//! Layers in a list. B micro-batch, N rows of a sample, K and M input and output features of a linear layer; images of C
+//! channels, H rows and W columns.
 //!
 //! Each module is a layer of its own: the unit of recomputation and of buckets. Within a module,
 //! a linear layer computes the activation after it.
@@ -6,10 +7,14 @@
 use super::{Graph, Initial, ScopeId};
 use data::{Documents, Part};
 use ops::{
-    Activate, Activation, Add, CrossEntropy, DType, Dropout, DropoutMask, ElementwiseLoss, LayerNorm, Linear,
-    LossFunction, LossTerms, Op, RmsNorm,
+    Activate, Activation, Add, AvgPool, BatchNorm, BatchNormMode, Conv2d, Convolution, CrossEntropy, DType,
+    Dropout, DropoutMask, ElementwiseLoss, GroupNorm, LayerNorm, Linear, LossFunction, LossTerms, MaxPool, Op,
+    RmsNorm, Shape, Transpose, Window,
 };
-use spec::{Layer, LayerActivation, LinearLayer, Module, NormLayer, OutputLoss, Sequential};
+use spec::{
+    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
+    OutputLoss, Sequential, Statistics,
+};
 
 /// The forward pass over `micro_batch` = B samples. `fuses`: whether linear layers within a module compute the activations
 /// after them.
@@ -25,12 +30,13 @@ pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize
             let x = part(&input);
             builder.dropout =
                 model.has_dropout().then(|| DropoutSites { seeds: part(&Part::seeds()), next: 0 });
-            x
+            X { value: x, channels: Channels::First }
         });
         output = Some(builder.layer(scope, layer, x));
     }
     let output = output.expect("a list has at least one layer");
-    let scope = graph.layer("loss".to_owned(), false);
+    let scope = builder.graph.layer("loss".to_owned(), false);
+    let output = builder.channels_first(scope, output);
     let targets = graph.input(scope, &targets, micro_batch);
     let weights = documents.parts(0).first().map(|part| graph.input(scope, part, micro_batch));
     let terms = LossTerms { weighted: weights.is_some(), ..LossTerms::PLAIN };
@@ -51,6 +57,23 @@ struct DropoutSites {
     next: u32,
 }
 
+/// The output of a layer.
+#[derive(Clone, Copy)]
+struct X {
+    value: usize,
+    channels: Channels,
+}
+
+/// The order of dimensions. Images have their channels last from one operation on images to the next; a transposition
+/// precedes an operation to which the order matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Channels {
+    /// As the user declares them, and as PyTorch has them: num[B,C,H,W]; also that of samples without images.
+    First,
+    /// Images num[B,H,W,C].
+    Last,
+}
+
 /// Builds layers.
 struct Builder<'g> {
     graph: &'g mut Graph,
@@ -59,36 +82,77 @@ struct Builder<'g> {
 }
 
 impl Builder<'_> {
-    /// The output of a layer for input x num[B,..,K]. Its operations and parameters are in this scope.
-    fn layer(&mut self, scope: ScopeId, layer: &Layer, x: usize) -> usize {
+    /// The output of a layer for input x. Its operations and parameters are in this scope.
+    fn layer(&mut self, scope: ScopeId, layer: &Layer, x: X) -> X {
+        let rows = |builder: &mut Self| builder.channels_first(scope, x);
+        let images = |builder: &mut Self| builder.channels_last(scope, x);
+        let first = |value| X { value, channels: Channels::First };
+        let last = |value| X { value, channels: Channels::Last };
         match layer {
             Layer::Activation(LayerActivation(activation)) => {
-                self.node(Op::Activate(Activate { activation: *activation }), scope, vec![x])
+                let op = Op::Activate(Activate { activation: *activation });
+                X { value: self.node(op, scope, vec![x.value]), ..x }
             }
-            Layer::Linear(layer) => self.linear(scope, layer, x, None),
+            Layer::Linear(layer) => {
+                let x = rows(self);
+                first(self.linear(scope, layer, x, None))
+            }
             Layer::LayerNorm(NormLayer { epsilon }) => {
-                let channels = [self.features(x)];
-                let weight = self.graph.parameter("weight", scope, &channels, Initial::Constant(1.0));
-                let bias = self.graph.parameter("bias", scope, &channels, Initial::Constant(0.0));
+                let x = rows(self);
+                let [weight, bias] = self.affine(scope, x);
                 let op = LayerNorm { epsilon: *epsilon as f32, stream: false, output: DType::F32 };
                 let names = ["output", "mean", "rstd"];
                 let [y, ..] = self.graph.node(Op::LayerNorm(op), scope, vec![x, weight, bias], names);
-                y
+                first(y)
             }
             Layer::RmsNorm(NormLayer { epsilon }) => {
+                let x = rows(self);
                 let channels = [self.features(x)];
                 let weight = self.graph.parameter("weight", scope, &channels, Initial::Constant(1.0));
                 let op = RmsNorm { epsilon: *epsilon as f32, offset: 0.0, stream: false, output: DType::F32 };
                 let [y, _] = self.graph.node(Op::RmsNorm(op), scope, vec![x, weight], ["output", "rrms"]);
-                y
+                first(y)
             }
+            Layer::Conv2d(layer) => {
+                let x = images(self);
+                last(self.conv2d(scope, layer, x))
+            }
+            Layer::MaxPool(layer) => {
+                let x = images(self);
+                let op = Op::MaxPool(MaxPool { window: layer.window() });
+                let [y, _] = self.graph.node(op, scope, vec![x], ["output", "places"]);
+                last(y)
+            }
+            Layer::AvgPool(layer) => {
+                let x = images(self);
+                last(self.node(Op::AvgPool(AvgPool { window: layer.window() }), scope, vec![x]))
+            }
+            Layer::GlobalPool => {
+                let x = images(self);
+                let [_, height, width, _] = self.image(x);
+                let window = Window { kernel: [height, width], stride: 1, padding: 0 };
+                last(self.node(Op::AvgPool(AvgPool { window }), scope, vec![x]))
+            }
+            Layer::BatchNorm(layer, statistics) => {
+                let x = if self.is_of_images(x) { last(images(self)) } else { x };
+                X { value: self.batch_norm(scope, layer, *statistics, x.value), ..x }
+            }
+            Layer::GroupNorm(GroupNormLayer { groups, epsilon }) => {
+                let x = if self.is_of_images(x) { last(images(self)) } else { x };
+                let [weight, bias] = self.affine(scope, x.value);
+                let op = Op::GroupNorm(GroupNorm { groups: *groups, epsilon: *epsilon as f32 });
+                let inputs = vec![x.value, weight, bias];
+                let [y, ..] = self.graph.node(op, scope, inputs, ["output", "mean", "rstd"]);
+                X { value: y, ..x }
+            }
+            Layer::Flatten => first(self.flatten(scope, x)),
             Layer::Dropout(rate) => {
                 let Some(DropoutSites { seeds, next }) = &mut self.dropout else { return x };
                 let (seeds, site) = (*seeds, *next);
                 *next += 1;
                 let Some(dropped) = DropoutMask::at_rate(*rate, site) else { return x };
                 let op = Dropout { dropped, residual: false, stream: false, to: None };
-                self.node(Op::Dropout(op), scope, vec![x, seeds])
+                X { value: self.node(Op::Dropout(op), scope, vec![x.value, seeds]), ..x }
             }
             Layer::Block(_) => {
                 let [layers, _] = layer.inner();
@@ -98,14 +162,18 @@ impl Builder<'_> {
                 let [layers, projection] = layer.inner();
                 let y = self.list(scope, &layers, x);
                 let x = self.list(scope, &projection, x);
-                self.node(Op::Add(Add::PLAIN), scope, vec![x, y])
+                let x = match y.channels {
+                    Channels::First => self.channels_first(scope, x),
+                    Channels::Last => self.channels_last(scope, x),
+                };
+                X { value: self.node(Op::Add(Add::PLAIN), scope, vec![x, y.value]), ..y }
             }
             Layer::Repeat(_) | Layer::Group(_) => unreachable!("the list was expanded into modules"),
         }
     }
 
     /// Layers within a module.
-    fn list(&mut self, of: ScopeId, layers: &[Module], mut x: usize) -> usize {
+    fn list(&mut self, of: ScopeId, layers: &[Module], mut x: X) -> X {
         let mut layers = layers.iter().peekable();
         while let Some(Module { path, layer }) = layers.next() {
             let scope = self.graph.child_scope(of, path);
@@ -118,7 +186,8 @@ impl Builder<'_> {
             x = match (layer, activation) {
                 (Layer::Linear(linear), Some(_)) => {
                     layers.next();
-                    self.linear(scope, linear, x, activation)
+                    let x = self.channels_first(scope, x);
+                    X { value: self.linear(scope, linear, x, activation), channels: Channels::First }
                 }
                 _ => self.layer(scope, layer, x),
             };
@@ -126,7 +195,7 @@ impl Builder<'_> {
         x
     }
 
-    /// `f(x W^T + bias)`. Weight and bias have the standard deviation of PyTorch's initialisation.
+    /// `f(x W^T + bias)` of x num[B,..,K]. Weight and bias have the standard deviation of PyTorch's initialisation.
     fn linear(
         &mut self,
         scope: ScopeId,
@@ -134,12 +203,7 @@ impl Builder<'_> {
         x: usize,
         activation: Option<Activation>,
     ) -> usize {
-        let features = self.features(x);
-        let mut inputs = vec![x, self.graph.parameter("weight", scope, &[out, features], Initial::FanIn)];
-        if bias {
-            let deviation = Initial::Normal((1.0 / (3.0 * features as f32)).sqrt());
-            inputs.push(self.graph.parameter("bias", scope, &[out], deviation));
-        }
+        let inputs = self.weights(scope, x, &[out, self.features(x)], bias);
         let op = Op::Linear(Linear { bias, activation, residual: false, tf32: false });
         match activation {
             None => self.node(op, scope, inputs),
@@ -151,14 +215,124 @@ impl Builder<'_> {
         }
     }
 
+    /// A convolution of images x num[B,H,W,C].
+    fn conv2d(&mut self, scope: ScopeId, layer: &ConvLayer, x: usize) -> usize {
+        let ConvLayer { out, kernel, groups, bias, .. } = *layer;
+        let dims = [out, self.features(x) / groups, kernel, kernel];
+        let inputs = self.weights(scope, x, &dims, bias);
+        let convolution =
+            Convolution { window: layer.window(), groups, bias, slice_bytes: u64::MAX, tf32: false };
+        self.node(Op::Conv2d(Conv2d(convolution)), scope, inputs)
+    }
+
+    /// x, a weight with these sizes, output features first, and a bias.
+    fn weights(&mut self, scope: ScopeId, x: usize, dims: &[usize], bias: bool) -> Vec<usize> {
+        let mut inputs = vec![x, self.graph.parameter("weight", scope, dims, Initial::FanIn)];
+        if bias {
+            let fan_in: usize = dims[1..].iter().product();
+            let deviation = Initial::Normal((1.0 / (3.0 * fan_in as f32)).sqrt());
+            inputs.push(self.graph.parameter("bias", scope, &dims[..1], deviation));
+        }
+        inputs
+    }
+
+    /// Batch norm of x num[B,..,C].
+    fn batch_norm(
+        &mut self,
+        scope: ScopeId,
+        &BatchNormLayer { epsilon, momentum }: &BatchNormLayer,
+        statistics: Statistics,
+        x: usize,
+    ) -> usize {
+        let [weight, bias] = self.affine(scope, x);
+        let channels = [self.features(x)];
+        let mean = self.graph.buffer("running_mean", scope, &channels, Initial::Constant(0.0));
+        let variance = self.graph.buffer("running_var", scope, &channels, Initial::Constant(1.0));
+        let inputs = vec![x, weight, bias, mean, variance];
+        let op = |mode| {
+            Op::BatchNorm(BatchNorm { epsilon: epsilon as f32, momentum: momentum as f32, mode })
+        };
+        match statistics {
+            Statistics::Batch => {
+                let names = ["output", "mean", "rstd", "running_mean", "running_var"];
+                let [y, ..] = self.graph.node(op(BatchNormMode::Training), scope, inputs, names);
+                y
+            }
+            Statistics::Running => self.node(op(BatchNormMode::Evaluation), scope, inputs),
+        }
+    }
+
+    /// The weight and the bias of a norm of x num[..,C].
+    fn affine(&mut self, scope: ScopeId, x: usize) -> [usize; 2] {
+        let channels = [self.features(x)];
+        [("weight", 1.0), ("bias", 0.0)]
+            .map(|(name, value)| self.graph.parameter(name, scope, &channels, Initial::Constant(value)))
+    }
+
+    /// All elements of a sample in one dimension, in the order of num[B,C,H,W].
+    fn flatten(&mut self, scope: ScopeId, x: X) -> usize {
+        let dims = self.graph.values[x.value].ty.shape;
+        let elements = dims.dims()[1..].iter().product();
+        let rows = match x.channels {
+            Channels::First if dims.dims().len() == 2 => return x.value,
+            Channels::First => 1,
+            Channels::Last => elements / dims.last(),
+        };
+        self.transpose(scope, x.value, rows, &[elements])
+    }
+
+    /// x in the declared order of dimensions.
+    fn channels_first(&mut self, scope: ScopeId, X { value, channels }: X) -> usize {
+        if channels == Channels::First {
+            return value;
+        }
+        let [_, height, width, channels] = self.image(value);
+        self.transpose(scope, value, height * width, &[channels, height, width])
+    }
+
+    /// Images num[B,H,W,C].
+    fn channels_last(&mut self, scope: ScopeId, X { value, channels }: X) -> usize {
+        if channels == Channels::Last {
+            return value;
+        }
+        let [_, channels, height, width] = self.image(value);
+        self.transpose(scope, value, channels, &[height, width, channels])
+    }
+
+    fn transpose(&mut self, scope: ScopeId, x: usize, rows: usize, sample: &[usize]) -> usize {
+        let op = Transpose { rows, sample: Shape::new(sample), accumulate: false };
+        let [y] = self.graph.node(Op::Transpose(op), scope, vec![x], ["transposed"]);
+        y
+    }
+
+    fn is_of_images(&self, x: X) -> bool {
+        self.graph.values[x.value].ty.shape.dims().len() == 4
+    }
+
+    /// The sizes of images.
+    fn image(&self, x: usize) -> [usize; 4] {
+        <[usize; 4]>::try_from(self.graph.values[x].ty.shape.dims()).expect("checked: layers of images get images")
+    }
+
     /// Appends an operation with one output.
     fn node(&mut self, op: Op, scope: ScopeId, inputs: Vec<usize>) -> usize {
         let [y] = self.graph.node(op, scope, inputs, ["output"]);
         y
     }
 
-    /// K.
+    /// The size of the last dimension.
     fn features(&self, x: usize) -> usize {
         self.graph.values[x].ty.shape.last()
+    }
+}
+
+impl Graph {
+    /// Divides the patches of convolutions into slices of at most this size.
+    pub(super) fn slice_patches(&mut self, bytes: u64) {
+        for node in &mut self.nodes {
+            if let Op::Conv2d(Conv2d(convolution)) = &mut node.op {
+                convolution.slice_bytes = bytes;
+            }
+        }
     }
 }

@@ -353,6 +353,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.lora = \"off\"",
         "strategy.place = {}",
         "strategy.loss_chunks = 1",
+        "strategy.conv_workspace = \"16 MiB\"",
         "strategy.release = \"eager\"",
         "strategy.keep = []",
         "strategy.leak = \"off\"",

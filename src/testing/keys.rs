@@ -5,7 +5,7 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::models::{DENSE, MODELS, ON_GPU, TRANSFORMERS};
+use crate::models::{CONVOLUTIONS, DENSE, MODELS, ON_GPU, TRANSFORMERS, WITHOUT_BATCH_NORM};
 use crate::on_cuda;
 
 /// A key in experiment syntax.
@@ -131,7 +131,12 @@ const CACHING: &[&str] = &[
 ];
 
 pub const KEYS: &[Key] = &[
-    Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
+    Key {
+        name: "accumulate",
+        values: &["1", "2", "3"],
+        needs: &[Need { of: &["2", "3"], key: MODEL, one_of: WITHOUT_BATCH_NORM }],
+        same: Same::Rounding,
+    },
     Key {
         name: "params",
         values: &[r#""fp32""#, r#""bf16""#, r#""fp16""#],
@@ -236,6 +241,12 @@ pub const KEYS: &[Key] = &[
         same: Same::Arithmetic,
     },
     Key { name: "attention", values: &[r#""fused""#, r#""materialized""#], needs: &[], same: Same::Rounding },
+    Key {
+        name: "conv_workspace",
+        values: &["\"16 MiB\"", "\"1 KiB\""],
+        needs: &[Need { of: &["\"1 KiB\""], key: MODEL, one_of: CONVOLUTIONS }],
+        same: Same::Rounding,
+    },
     Key { name: "loss_chunks", values: &["1", "2", "7"], needs: &[], same: Same::Rounding },
     Key {
         name: "release",

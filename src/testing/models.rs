@@ -30,13 +30,15 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::Falcon),
     sequential::CLASSIFIER,
     sequential::REGRESSION,
+    sequential::CONVOLUTIONS,
+    sequential::BATCH_NORM,
     hugging_face(ModelFamily::Mixtral),
     hugging_face(ModelFamily::Qwen3Moe),
     hugging_face(ModelFamily::Olmoe),
 ];
 
 /// The numbers of models of layers in a list and of models with experts, which come last.
-const LISTS: usize = 2;
+const LISTS: usize = 4;
 const EXPERTS: usize = 3;
 
 /// Those without experts, which a GPU supports, in the same order.
@@ -44,6 +46,23 @@ pub const ON_GPU: &[&str] = MODELS.split_at(MODELS.len() - EXPERTS).0;
 
 /// The transformers without experts, whose feed-forward layers can have adapters, in the same order.
 pub const DENSE: &[&str] = ON_GPU.split_at(ON_GPU.len() - LISTS).0;
+
+/// Layers in a list with convolutions.
+pub const CONVOLUTIONS: &[&str] = &[sequential::CONVOLUTIONS, sequential::BATCH_NORM];
+
+/// The models whose results do not depend on the division of a batch.
+pub const WITHOUT_BATCH_NORM: &[&str] = &{
+    let mut all = [UNSAID; MODELS.len() - 1];
+    let (mut from, mut to) = (0, 0);
+    while from < MODELS.len() {
+        if from != DENSE.len() + LISTS - 1 {
+            all[to] = MODELS[from];
+            to += 1;
+        }
+        from += 1;
+    }
+    all
+};
 
 /// The transformers.
 pub const TRANSFORMERS: &[&str] = &{

@@ -26,6 +26,30 @@ pub(crate) const REGRESSION: &str = "{ sequential = { input = [3, 6], loss = 'sq
     { group = { name = 'head', layers = [{ linear = 5 }] } },
 ] } }";
 
+/// Images through convolutions of every kind, pools and group norm.
+pub(crate) const CONVOLUTIONS: &str = "{ sequential = { input = [3, 9, 8], layers = [
+    { group = { name = 'embedding', layers = [{ conv2d = { out = 8, kernel = 3, padding = 1, bias = false } }] } },
+    { group = { name = 'blocks', layers = [
+        { residual = { layers = [
+            { group_norm = { groups = 2 } }, 'relu', { conv2d = { out = 12, kernel = 3, stride = 2, padding = 1 } }, 'silu',
+            { conv2d = { out = 12, kernel = 3, padding = 1, groups = 4 } },
+        ], projection = [{ conv2d = { out = 12, kernel = 1, stride = 2 } }] } },
+        { conv2d = { out = 10, kernel = 1 } },
+        'gelu', { max_pool = { kernel = 3, stride = 2, padding = 1 } }, { avg_pool = { kernel = 2, stride = 1 } },
+    ] } },
+    { group = { name = 'head', layers = ['flatten', { linear = 10 }] } },
+] } }";
+
+/// Images through batch norm.
+pub(crate) const BATCH_NORM: &str = "{ sequential = { input = [2, 6, 6], layers = [
+    { group = { name = 'embedding', layers = [{ conv2d = { out = 8, kernel = 3, padding = 1, bias = false } }] } },
+    { group = { name = 'blocks', layers = [
+        { residual = ['batch_norm', 'relu', { conv2d = { out = 8, kernel = 3, padding = 1, bias = false } }, 'batch_norm'] },
+        { block = [{ conv2d = { out = 12, kernel = 3, stride = 2, padding = 1 } }, { batch_norm = { momentum = 0.3 } }, 'relu'] },
+    ] } },
+    { group = { name = 'head', layers = ['global_pool', 'flatten', 'batch_norm', { linear = 10 }] } },
+] } }";
+
 /// Any list of layers under the names of a transformer's. Sizes are small, so that different dimensions are often equal.
 pub(super) fn any_sequential() -> impl Any<Value = Sequential> {
     let size = 1..=12usize;

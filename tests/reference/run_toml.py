@@ -14,7 +14,7 @@ MEMORY_ONLY = {"release", "keep", "leak", "gradients", "update", "allocator", "e
 MEMORY_ONLY |= {"evaluation_pass", "graph", "init", "loader"}
 
 # Strategy keys that affect only the order of sums.
-ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
+ROUNDING_ONLY = {"attention", "conv_workspace", "loss_chunks", "offload", "place"}
 
 # `weights`, `initial_deviation` and `family` have no effect here: a dump holds the initial parameters, wherever they came from.
 MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights", "initial_deviation", "family"}

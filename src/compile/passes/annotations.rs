@@ -91,9 +91,12 @@ fn set_init_pool(program: &mut Program, pool: Pool) {
     }
 }
 
-/// Moves parameters and their scales; those of layers that are placed on the host stay there.
+/// Moves parameters and their scales; those of layers that are placed on the host stay there, as do buffers, which the
+/// forward pass updates.
 fn move_parameters(program: &mut Program, pool: Pool) {
-    let buckets: Vec<ValueId> = program.buckets.iter().flat_map(Bucket::parameter_storages).collect();
+    let is_buffer = |bucket: &Bucket| program.value(bucket.parameters).role == Role::Buffer;
+    let parameters = program.buckets.iter().filter(|bucket| !is_buffer(bucket));
+    let buckets: Vec<ValueId> = parameters.flat_map(Bucket::parameter_storages).collect();
     let moved = program.mask(&buckets);
     // Initial values before quantization move along with their parameter.
     let is_moved = |id: ValueId| {

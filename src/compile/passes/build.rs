@@ -95,7 +95,9 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
     let looked_up = graph.looked_up();
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (ShapeSource::Bucket(bucket), ty);
-        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.device.workplace());
+        let (name, role) =
+            if group.buffers { ("buffers", Role::Buffer) } else { ("parameters", Role::Parameter) };
+        let of = program.add_value(name, group.layer, ty, role, group.device.workplace());
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,
@@ -133,6 +135,8 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
 pub(crate) struct Group {
     layer: ScopeId,
     trainable: bool,
+    /// Whether they are buffers of the model, not parameters.
+    buffers: bool,
     dtype: DType,
     /// The storage format of frozen parameters.
     storage: Storage,
@@ -163,33 +167,41 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     // Random sites follow the order of the graph's parameters, whatever the buckets.
     let mut next = 0..;
     let site = |value: &GraphValue| match value.kind {
-        ValueKind::Parameter { .. } => next.next().expect("fewer than 2^32 parameters"),
-        _ => 0,
+        ValueKind::Parameter { .. } | ValueKind::Buffer { .. } => {
+            next.next().expect("fewer than 2^32 parameters")
+        }
+        ValueKind::Activation | ValueKind::Input => 0,
     };
     let sites: Vec<u32> = graph.values.iter().map(site).collect();
     let mut groups: Vec<(Group, Vec<(usize, graph::Initial)>)> = Vec::new();
     let mut group_index: HashMap<Group, usize> = HashMap::new();
     for (index, value) in graph.values.iter().enumerate() {
-        if let ValueKind::Parameter { initial, trainable, storage } = value.kind {
-            let layer = graph.scopes[value.scope.index()].layer;
-            let update = if trainable {
-                group_of(&updates, &graph.full_name(value), hidden_matrices[index])
-            } else {
-                0
-            };
-            let format = if trainable {
-                format_of(&updates[update].rule, &value.ty.shape, looked_up[index])
-            } else {
-                UpdateFormat::default()
-            };
-            let device = devices.get(value.scope.index()).copied().unwrap_or(Pool::Device);
-            let group = Group { layer, trainable, dtype: dtypes.parameters, storage, format, update, device };
-            let place = *group_index.entry(group).or_insert(groups.len());
-            if place == groups.len() {
-                groups.push((group, Vec::new()));
+        let (initial, trainable, storage, dtype) = match value.kind {
+            ValueKind::Parameter { initial, trainable, storage } => {
+                (initial, trainable, storage, dtypes.parameters)
             }
-            groups[place].1.push((index, initial));
+            ValueKind::Buffer { initial } => (initial, false, Storage::Plain, DType::F32),
+            ValueKind::Activation | ValueKind::Input => continue,
+        };
+        let buffers = matches!(value.kind, ValueKind::Buffer { .. });
+        let layer = graph.scopes[value.scope.index()].layer;
+        let update = if trainable {
+            group_of(&updates, &graph.full_name(value), hidden_matrices[index])
+        } else {
+            0
+        };
+        let format = if trainable {
+            format_of(&updates[update].rule, &value.ty.shape, looked_up[index])
+        } else {
+            UpdateFormat::default()
+        };
+        let device = devices.get(value.scope.index()).copied().unwrap_or(Pool::Device);
+        let group = Group { layer, trainable, buffers, dtype, storage, format, update, device };
+        let place = *group_index.entry(group).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push((group, Vec::new()));
         }
+        groups[place].1.push((index, initial));
     }
     groups.sort_by_key(|(group, _)| group.layer);
     groups.into_iter().map(move |(group, parameters)| {
@@ -318,7 +330,7 @@ fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
 fn assert_trained_together(graph: &Graph, node: &Node) {
     let trained = node.inputs.iter().filter_map(|&input| match graph.values[input].kind {
         ValueKind::Parameter { trainable, .. } => Some(trainable),
-        ValueKind::Activation | ValueKind::Input => None,
+        ValueKind::Buffer { .. } | ValueKind::Activation | ValueKind::Input => None,
     });
     let trained: Vec<bool> = trained.collect();
     let together = trained.windows(2).all(|pair| pair[0] == pair[1]);
@@ -365,7 +377,7 @@ fn forward(
             continue;
         }
         let role = match value.kind {
-            ValueKind::Parameter { .. } => {
+            ValueKind::Parameter { .. } | ValueKind::Buffer { .. } => {
                 let parameter = *parameters.next().expect("every parameter lies in a bucket");
                 let own = program.value(parameter);
                 debug_assert_eq!(

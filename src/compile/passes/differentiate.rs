@@ -192,9 +192,16 @@ impl Recomputation {
             if !outputs.iter().any(|output| self.recomputed.contains_key(output)) {
                 continue;
             }
-            let outputs = outputs.iter().map(|&output| self.recomputed_value(program, output)).collect();
-            let inputs = inputs.iter().map(|&input| self.recomputed_value(program, input)).collect();
-            let action = Action::Launch { op: op.clone(), inputs, outputs, workspace: *workspace };
+            // The form without side effects neither reads nor writes what the operation updates.
+            let (form, updates) = match op.recomputed() {
+                Some(form) => (form, op.updates()),
+                None => (op.clone(), [].as_slice()),
+            };
+            let written = (0..).zip(outputs).filter(|(at, _)| updates.iter().all(|update| update.0 != *at));
+            let read = (0..).zip(inputs).filter(|(at, _)| updates.iter().all(|update| update.1 != *at));
+            let outputs = written.map(|(_, &output)| self.recomputed_value(program, output)).collect();
+            let inputs = read.map(|(_, &input)| self.recomputed_value(program, input)).collect();
+            let action = Action::Launch { op: form, inputs, outputs, workspace: *workspace };
             let instruction = Instruction::new(action, instruction.scope, Phase::Backward);
             repeated.push(Instruction { recompute: true, ..instruction });
         }

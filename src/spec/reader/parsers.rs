@@ -371,6 +371,12 @@ impl Writable for U64Range {
     }
 }
 
+impl Writable for SizeWithUnit {
+    fn text(&self, value: &Bytes) -> String {
+        quoted(&value.exact())
+    }
+}
+
 impl Writable for UsizeRange {
     fn text(&self, value: &usize) -> String {
         value.to_string()

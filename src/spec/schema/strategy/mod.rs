@@ -30,7 +30,8 @@ pub use states::{OptimizerState, Rounding};
 pub use conflicts::{CONFLICTS, Conflict, ConflictMessage};
 
 use crate::reader::declare::{KeyTable, Optional, key_table};
-use crate::reader::parsers::{Boolean, DIMENSION, LAYERS, UsizeRange, VALUES, keyword};
+use crate::reader::parsers::{Boolean, DIMENSION, LAYERS, SizeWithUnit, UsizeRange, VALUES, keyword};
+use base::units::Bytes;
 use loss_scale::LossScaleCodec;
 use place::LayerPlacesCodec;
 
@@ -81,6 +82,9 @@ key_table! {
         pub attention: Attention = keyword(), default Attention::Fused;
         /// Largest number of row slices in which logits, loss and logit gradient are computed one after the other.
         pub loss_chunks: usize = SLICES, default 1;
+        /// Largest slice of patches that a convolution gathers for a matmul (im2col). Smaller slices need less scratch memory
+        /// and more matmuls.
+        pub conv_workspace: Bytes = SizeWithUnit, default Bytes(16 << 20);
         /// When memory that is no longer needed is freed: after the last use, or at the end of the layer or the
         /// section.
         pub release: Release = keyword(), default Release::Eager;

@@ -300,7 +300,7 @@ impl ValueParser for BudgetValue {
 impl Writable for BudgetValue {
     fn text(&self, budget: &Budget) -> String {
         match budget {
-            Budget::Bytes(bytes) => quoted(&bytes.exact()),
+            Budget::Bytes(bytes) => SizeWithUnit.text(bytes),
             Budget::Share(share) => SHARE.text(share),
             Budget::Memory => quoted(AUTO),
         }
