@@ -135,9 +135,10 @@ fn checkpoint_tensors(model: &Model, name: &str, rows: usize) -> Vec<(TensorNami
 impl Graph {
     /// All parameters and buffers with their full names.
     fn named_parameters(&self) -> impl Iterator<Item = (String, Shape)> {
-        let parameters = self.values.iter().filter(|value| {
-            matches!(value.kind, ValueKind::Parameter { .. } | ValueKind::Buffer { .. })
-        });
+        let parameters = self
+            .values
+            .iter()
+            .filter(|value| matches!(value.kind, ValueKind::Parameter { .. } | ValueKind::Buffer { .. }));
         parameters.map(|value| (self.full_name(value), value.ty.shape))
     }
 

@@ -8,8 +8,8 @@ use super::{Graph, Initial, ScopeId};
 use data::{Documents, Part};
 use ops::{
     Activate, Activation, Add, AvgPool, BatchNorm, BatchNormMode, Conv2d, Convolution, CrossEntropy, DType,
-    Dropout, DropoutMask, ElementwiseLoss, GroupNorm, LayerNorm, Linear, LossFunction, LossTerms, MaxPool, Op,
-    RmsNorm, Shape, Transpose, Window,
+    Dropout, DropoutMask, ElementwiseLoss, GroupNorm, LayerNorm, Linear, LossFunction, LossTerms, MaxPool,
+    Op, RmsNorm, Shape, Transpose, Window,
 };
 use spec::{
     BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
@@ -249,9 +249,7 @@ impl Builder<'_> {
         let mean = self.graph.buffer("running_mean", scope, &channels, Initial::Constant(0.0));
         let variance = self.graph.buffer("running_var", scope, &channels, Initial::Constant(1.0));
         let inputs = vec![x, weight, bias, mean, variance];
-        let op = |mode| {
-            Op::BatchNorm(BatchNorm { epsilon: epsilon as f32, momentum: momentum as f32, mode })
-        };
+        let op = |mode| Op::BatchNorm(BatchNorm { epsilon: epsilon as f32, momentum: momentum as f32, mode });
         match statistics {
             Statistics::Batch => {
                 let names = ["output", "mean", "rstd", "running_mean", "running_var"];
@@ -311,7 +309,8 @@ impl Builder<'_> {
 
     /// The sizes of images.
     fn image(&self, x: usize) -> [usize; 4] {
-        <[usize; 4]>::try_from(self.graph.values[x].ty.shape.dims()).expect("checked: layers of images get images")
+        <[usize; 4]>::try_from(self.graph.values[x].ty.shape.dims())
+            .expect("checked: layers of images get images")
     }
 
     /// Appends an operation with one output.

@@ -6,8 +6,8 @@
 
 use super::linear::{product_flops, product_workspace};
 use super::{
-    Arithmetic, DType, Op, OpKind, Operand, Operation, OutputRole, Shape, Tape, TensorType, TypeError, Window,
-    WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
+    Arithmetic, DType, Op, OpKind, Operand, Operation, OutputRole, Shape, Tape, TensorType, TypeError,
+    Window, WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
 /// What a convolution and its gradients have in common.
@@ -27,7 +27,7 @@ pub struct Convolution {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conv2d(pub Convolution);
 
-/// The sum of `dy W` at each pixel under the kernel.
+/// The sum of `dy W` at each pixel under the kernel. A slice's terms are summed in f32, and rounded once to a 16-bit dx.
 ///
 /// Inputs: dy num[B,OH,OW,M], weight, with `accumulate` the partial dx. Output: dx num[B,H,W,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +65,8 @@ pub struct Patches {
     pub features: usize,
     /// K.
     pub columns: usize,
+    /// Type of an element of a patch.
+    pub dtype: DType,
     /// Whether x itself has the patches: the kernel is a pixel.
     pub in_place: bool,
 }
@@ -87,13 +89,22 @@ const WORKSPACE_ALIGNMENT: u64 = 256;
 impl Convolution {
     /// The patches of x num[B,H,W,C] for M output channels. The kernel fits the image.
     pub fn patches(&self, x: &TensorType, features: usize) -> Patches {
+        self.patches_of(x, features, x.dtype)
+    }
+
+    /// The gradients of the patches of x, which are summed in f32.
+    pub fn patch_gradients(&self, x: &TensorType, features: usize) -> Patches {
+        self.patches_of(x, features, DType::F32)
+    }
+
+    fn patches_of(&self, x: &TensorType, features: usize, dtype: DType) -> Patches {
         let [samples, height, width, channels] = dims(&x.shape);
         let output = self.window.output([height, width]).unwrap_or([0; 2]);
         let rows = samples * output[0] * output[1];
         let channels_of_group = channels / self.groups;
         let columns = self.window.cells() * channels_of_group;
         let in_place = self.window == Window::PIXEL && self.groups == 1;
-        let fitting = self.slice_bytes / x.dtype.bytes_of(columns);
+        let fitting = self.slice_bytes / dtype.bytes_of(columns);
         let rows_per_slice = if in_place { rows } else { (fitting as usize).clamp(1, rows.max(1)) };
         Patches {
             image: [height, width, channels],
@@ -103,13 +114,14 @@ impl Convolution {
             channels: channels_of_group,
             features: features / self.groups,
             columns,
+            dtype,
             in_place,
         }
     }
 
     /// The workspace apart from the matmuls', of the convolution and its input gradient or of its weight gradient.
     pub fn workspace(&self, x: DType, patches: &Patches, of_weight_gradient: bool) -> ConvWorkspace {
-        let Patches { rows_per_slice, columns, features, .. } = *patches;
+        let Patches { rows_per_slice, columns, features, dtype, .. } = *patches;
         let part = |bytes: u64| bytes.next_multiple_of(WORKSPACE_ALIGNMENT);
         let all_features = features * self.groups;
         let weights = match of_weight_gradient {
@@ -119,7 +131,7 @@ impl Convolution {
         };
         ConvWorkspace {
             weights: part(weights),
-            patches: if patches.in_place { 0 } else { part(x.bytes_of(rows_per_slice * columns)) },
+            patches: if patches.in_place { 0 } else { part(dtype.bytes_of(rows_per_slice * columns)) },
             group: if self.groups == 1 { 0 } else { part(x.bytes_of(rows_per_slice * features)) },
         }
     }
@@ -255,11 +267,8 @@ impl Operation for Conv2d {
             let partial = tape.partial(0);
             inputs.extend(partial);
             let [_, height, width, _] = dims(&tape.input_type(0).shape);
-            let op = Conv2dInputGradient {
-                convolution,
-                size: [height, width],
-                accumulate: partial.is_some(),
-            };
+            let op =
+                Conv2dInputGradient { convolution, size: [height, width], accumulate: partial.is_some() };
             tape.emit(Op::Conv2dInputGradient(op), inputs, &[OutputRole::Gradient(0)]);
         }
     }
@@ -284,8 +293,7 @@ impl Operation for Conv2dInputGradient {
         expect_image(self.name(), "dy", &inputs[0])?;
         expect_image(self.name(), "weight", &inputs[1])?;
         let dx = self.dx(&inputs[0], &inputs[1]);
-        let features =
-            self.convolution.expect_weight(self.name(), &inputs[1], dx.shape.last(), dx.dtype)?;
+        let features = self.convolution.expect_weight(self.name(), &inputs[1], dx.shape.last(), dx.dtype)?;
         expect_type(self.name(), "dy", &inputs[0], self.convolution.output(self.name(), &dx, features)?)?;
         if self.accumulate {
             expect_type(self.name(), "the partial gradient", &inputs[2], dx)?;
@@ -298,7 +306,7 @@ impl Operation for Conv2dInputGradient {
     }
 
     fn workspace(&self, inputs: &[TensorType], outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let patches = self.convolution.patches(&outputs[0], inputs[0].shape.last());
+        let patches = self.convolution.patch_gradients(&outputs[0], inputs[0].shape.last());
         self.convolution.workspace(inputs[0].dtype, &patches, false).bytes() + product_workspace(limits)
     }
 

@@ -56,9 +56,7 @@ pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
 pub use columns::{AddColumns, ColumnPlace, TakeColumns};
-pub use conv2d::{
-    Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, Patches,
-};
+pub use conv2d::{Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, Patches};
 pub use cross_entropy::CrossEntropy;
 pub use dispatch::{Combine, CombineBackward, Dispatch, DispatchBackward};
 pub use dropout::{Dropout, DropoutMask};

@@ -1,6 +1,9 @@
 //! Transposition of each sample.
 
-use super::{Op, Operand, Operation, OutputRole, Shape, Tape, TensorType, TypeError, expect_float, expect_inputs, expect_type};
+use super::{
+    Op, Operand, Operation, OutputRole, Shape, Tape, TensorType, TypeError, expect_float, expect_inputs,
+    expect_type,
+};
 
 /// Transposes each sample: x num[B,..] with `rows` rows of its remaining elements becomes y num[B,sample]. One row or one column
 /// is a copy in another shape. With `accumulate` the second input num[B,sample] is added.

@@ -185,11 +185,8 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
         };
         let buffers = matches!(value.kind, ValueKind::Buffer { .. });
         let layer = graph.scopes[value.scope.index()].layer;
-        let update = if trainable {
-            group_of(&updates, &graph.full_name(value), hidden_matrices[index])
-        } else {
-            0
-        };
+        let update =
+            if trainable { group_of(&updates, &graph.full_name(value), hidden_matrices[index]) } else { 0 };
         let format = if trainable {
             format_of(&updates[update].rule, &value.ty.shape, looked_up[index])
         } else {

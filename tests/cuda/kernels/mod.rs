@@ -5,6 +5,7 @@
 mod attention;
 mod batch_norm;
 mod cast;
+mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod elementwise;

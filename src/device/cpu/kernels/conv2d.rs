@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use ops::{
-    Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, Patches, TensorType,
-};
+use ops::{Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, DType, Patches};
 
 use super::as_floats;
 use super::elementwise::add_to;
@@ -23,7 +21,8 @@ pub(super) fn forward<T: Float>(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    let conv = Conv::new(convolution, operands.input_type(0), operands.output_type(0).shape.last());
+    let patches = convolution.patches(operands.input_type(0), operands.output_type(0).shape.last());
+    let conv = Conv { convolution, dtype: T::DTYPE, patches };
     let (x, weight) = (operands.input::<T>(0), operands.input::<T>(1));
     let bias = convolution.bias.then(|| operands.input::<T>(2));
     let y = operands.output::<T>(0);
@@ -68,16 +67,18 @@ pub(super) fn input_gradient<T: Float>(
     workers: &Workers,
 ) {
     let convolution = &op.convolution;
-    let conv = Conv::new(convolution, operands.output_type(0), operands.input_type(0).shape.last());
+    let patches = convolution.patch_gradients(operands.output_type(0), operands.input_type(0).shape.last());
+    let conv = Conv { convolution, dtype: T::DTYPE, patches };
     let (dy, weight) = (operands.input::<T>(0), operands.input::<T>(1));
     let addend = operands.addend::<T>(0, op.accumulate.then_some(2));
     let dx = operands.output::<T>(0);
     let Parts { weights, patches, group, rest } = conv.parts(false, scratch);
     let weights = conv.by_cells(weight, as_floats(weights), workers);
-    let (patches, group) = (as_floats::<T>(patches), as_floats::<T>(group));
+    let group = as_floats::<T>(group);
     let Patches { columns, features, in_place, .. } = conv.patches;
     if in_place {
-        return gradients(&conv.patches, conv.patches.rows, dy, weights, addend).run(dx, None, rest, workers);
+        let matmul: Matmul<T, T, T> = gradients(&conv.patches, conv.patches.rows, dy, weights, addend);
+        return matmul.run(dx, None, rest, workers);
     }
     match addend {
         Addend::Zero => dx.fill(T::default()),
@@ -89,20 +90,21 @@ pub(super) fn input_gradient<T: Float>(
             let dy = conv.outputs(dy, number, rows.clone(), group);
             let weights = &weights[number * features * columns..][..features * columns];
             let patches = &mut patches[..rows.len() * columns];
-            gradients(&conv.patches, rows.len(), dy, weights, Addend::Zero).run(patches, None, rest, workers);
+            let matmul: Matmul<T, f32, f32> = gradients(&conv.patches, rows.len(), dy, weights, Addend::Zero);
+            matmul.run(patches, None, rest, workers);
             conv.scatter(patches, number, rows.clone(), dx, workers);
         }
     }
 }
 
 /// The gradients of `rows` patches.
-fn gradients<'a, T: Float>(
+fn gradients<'a, T: Float, C: Float>(
     &Patches { features, columns, .. }: &Patches,
     rows: usize,
     dy: &'a [T],
     weights: &'a [T],
-    addend: Addend<'a, T>,
-) -> Matmul<'a, T, T, T> {
+    addend: Addend<'a, C>,
+) -> Matmul<'a, T, C, C> {
     Matmul {
         rows,
         inner: features,
@@ -122,7 +124,8 @@ pub(super) fn weight_gradient<T: Float, G: Float>(
     workers: &Workers,
 ) {
     let convolution = &op.convolution;
-    let conv = Conv::new(convolution, operands.input_type(0), operands.input_type(1).shape.last());
+    let patches = convolution.patches(operands.input_type(0), operands.input_type(1).shape.last());
+    let conv = Conv { convolution, dtype: T::DTYPE, patches };
     let (x, dy) = (operands.input::<T>(0), operands.input::<T>(1));
     let Parts { weights: sums, patches, group, rest } = conv.parts(true, scratch);
     let (patches, group) = (as_floats::<T>(patches), as_floats::<T>(group));
@@ -183,8 +186,9 @@ pub(super) fn weight_gradient<T: Float, G: Float>(
 /// A convolution with the sizes of its operands.
 struct Conv<'a> {
     convolution: &'a Convolution,
+    /// The type of x and y.
+    dtype: DType,
     patches: Patches,
-    workspace: [ConvWorkspace; 2],
 }
 
 /// The parts of the workspace.
@@ -196,21 +200,15 @@ struct Parts<'a> {
     rest: &'a mut [f32],
 }
 
-impl<'a> Conv<'a> {
-    /// A convolution of x num[B,H,W,C] with M output channels.
-    fn new(convolution: &'a Convolution, x: &TensorType, features: usize) -> Conv<'a> {
-        let patches = convolution.patches(x, features);
-        let workspace = [false, true].map(|of| convolution.workspace(x.dtype, &patches, of));
-        Conv { convolution, patches, workspace }
-    }
-
+impl Conv<'_> {
     /// M.
     fn features(&self) -> usize {
         self.patches.features * self.convolution.groups
     }
 
     fn parts<'s>(&self, of_weight_gradient: bool, scratch: &'s mut [f32]) -> Parts<'s> {
-        let ConvWorkspace { weights, patches, group } = self.workspace[usize::from(of_weight_gradient)];
+        let ConvWorkspace { weights, patches, group } =
+            self.convolution.workspace(self.dtype, &self.patches, of_weight_gradient);
         let len = |bytes: u64| bytes as usize / size_of::<f32>();
         let (weights, scratch) = scratch.split_at_mut(len(weights));
         let (patches, scratch) = scratch.split_at_mut(len(patches));
@@ -321,7 +319,7 @@ impl<'a> Conv<'a> {
     /// places, so that the sums do not depend on slices, except for rounding in 16 bits.
     fn scatter<T: Float>(
         &self,
-        patches: &[T],
+        patches: &[f32],
         group: usize,
         rows: Range<usize>,
         dx: &mut [T],
@@ -338,7 +336,7 @@ impl<'a> Conv<'a> {
             // SAFETY: each task has its own line of an image.
             #[allow(unsafe_code)]
             let pixels = unsafe { dx.range_mut(line * width * all..(line + 1) * width * all) };
-            let [mut sums, mut wide] = [[0.0; BUFFER]; 2];
+            let mut sums = [0.0; BUFFER];
             for (x, pixel) in pixels.chunks_mut(all).enumerate() {
                 let pixel = &mut pixel[group * channels..][..channels];
                 update(level, pixel, &mut sums, |channels_of_run, sums| {
@@ -353,8 +351,7 @@ impl<'a> Conv<'a> {
                                 .map(|(pixel, place)| pixel + window.padding - place * window.stride);
                             let cell = cell[0] * window.kernel[1] + cell[1];
                             let term = &patches[(row - rows.start) * columns + cell * channels..][..channels];
-                            let term = T::widened(level, &term[channels_of_run.clone()], &mut wide);
-                            add_to(level, sums, term);
+                            add_to(level, sums, &term[channels_of_run.clone()]);
                         }
                     }
                 });

@@ -70,8 +70,8 @@ __device__ __forceinline__ uint32_t first_place(uint32_t padded, uint32_t kernel
 // Adds a slice of `rows` patches to the pixels: one block per pixel, from `first_pixel` on. `dx` starts at the group's first
 // channel. Each pixel's terms are added in the order of their patches.
 template <class T>
-__device__ __forceinline__ void scatter_patches(T* dx, const T* patches, Sizes sizes, uint32_t first, uint32_t rows,
-                                                uint32_t first_pixel) {
+__device__ __forceinline__ void scatter_patches(T* dx, const float* patches, Sizes sizes, uint32_t first,
+                                                uint32_t rows, uint32_t first_pixel) {
     const uint32_t pixel = first_pixel + blockIdx.x;
     const uint32_t column = pixel % sizes.width + sizes.padding;
     const uint32_t row = pixel / sizes.width % sizes.height + sizes.padding;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void scatter_patches(T* dx, const T* patches, Sizes s
                 const uint32_t patch = (sample * sizes.places_down + down) * sizes.places_across + across - first;
                 if (patch >= rows) continue;
                 const uint32_t cell = (row - down * sizes.stride) * sizes.kernel_width + column - across * sizes.stride;
-                sum += to_float(patches[(static_cast<uint64_t>(patch) * cells + cell) * sizes.channels + channel]);
+                sum += patches[(static_cast<uint64_t>(patch) * cells + cell) * sizes.channels + channel];
             }
         }
         *sink = from_float<T>(sum);
@@ -132,7 +132,7 @@ __device__ __forceinline__ void store_weight_gradient(T* gradient, const float* 
     }                                                                                                                \
     REGISTER(gather_patches_##suffix)                                                                                \
     extern "C" __global__ void __launch_bounds__(256) scatter_patches_##suffix(                                      \
-        T* __restrict__ dx, const T* __restrict__ patches, uint32_t height, uint32_t width, uint32_t all,            \
+        T* __restrict__ dx, const float* __restrict__ patches, uint32_t height, uint32_t width, uint32_t all,        \
         uint32_t channels, uint32_t places_down, uint32_t places_across, uint32_t kernel_height,                     \
         uint32_t kernel_width, uint32_t stride, uint32_t padding, uint32_t first, uint32_t rows,                     \
         uint32_t first_pixel) {                                                                                      \

@@ -55,7 +55,8 @@ pub(super) fn forward(
 ) -> Result<(), DeviceError> {
     let (x, weight, y) = (&inputs[0], &inputs[1], &outputs[0]);
     let bias = convolution.bias.then(|| inputs[2].address);
-    let conv = Conv::new(convolution, &x.ty, y.ty.shape.last(), false, workspace);
+    let patches = convolution.patches(&x.ty, y.ty.shape.last());
+    let conv = Conv::new(convolution, patches, x.ty.dtype, false, workspace);
     let weights = conv.by_cells(weight, launcher)?;
     let Patches { columns, features, .. } = conv.patches;
     for rows in conv.slices() {
@@ -98,7 +99,8 @@ pub(super) fn input_gradient(
 ) -> Result<(), DeviceError> {
     let (dy, weight, dx) = (&inputs[0], &inputs[1], &outputs[0]);
     let convolution = &op.convolution;
-    let conv = Conv::new(convolution, &dx.ty, dy.ty.shape.last(), false, workspace);
+    let patches = convolution.patch_gradients(&dx.ty, dy.ty.shape.last());
+    let conv = Conv::new(convolution, patches, dx.ty.dtype, false, workspace);
     let weights = conv.by_cells(weight, launcher)?;
     let Patches { columns, features, in_place, .. } = conv.patches;
     let product = Matmul { inner: features, columns, ..conv.product() };
@@ -124,7 +126,7 @@ pub(super) fn input_gradient(
                 rows: rows.len(),
                 left: conv.matrix(of_dy),
                 right: conv.matrix(conv.of_group(weights, group)),
-                output: conv.matrix(conv.parts.patches),
+                output: Matrix { address: conv.parts.patches, dtype: DType::F32, transposed: false },
                 ..product
             })?;
             conv.scatter(dx, group, rows.clone(), launcher)?;
@@ -143,7 +145,8 @@ pub(super) fn weight_gradient(
 ) -> Result<(), DeviceError> {
     let (x, dy) = (&inputs[0], &inputs[1]);
     let convolution = &op.convolution;
-    let conv = Conv::new(convolution, &x.ty, dy.ty.shape.last(), true, workspace);
+    let patches = convolution.patches(&x.ty, dy.ty.shape.last());
+    let conv = Conv::new(convolution, patches, x.ty.dtype, true, workspace);
     let Patches { columns, features, channels, .. } = conv.patches;
     let of_group = (features * columns) as u64 * DType::F32.bytes();
     for rows in conv.slices() {
@@ -165,8 +168,7 @@ pub(super) fn weight_gradient(
     }
     let cells = convolution.window.cells();
     let store = |gradient: &Operand, sums: u64, sizes: [usize; 2], launcher: &mut Launcher| {
-        let names =
-            ["store_weight_gradient_f32", "store_weight_gradient_bf16", "store_weight_gradient_f16"];
+        let names = ["store_weight_gradient_f32", "store_weight_gradient_bf16", "store_weight_gradient_f16"];
         let elements = gradient.ty.elements();
         let arguments = [
             pointer(gradient),
@@ -205,16 +207,15 @@ struct Parts {
 }
 
 impl<'a> Conv<'a> {
-    /// A convolution of x num[B,H,W,C] with M output channels, or its weight gradient.
+    /// A convolution of x of this type or its weight gradient.
     fn new(
         convolution: &'a Convolution,
-        x: &TensorType,
-        features: usize,
+        patches: Patches,
+        dtype: DType,
         of_weight_gradient: bool,
         (address, bytes): (u64, u64),
     ) -> Conv<'a> {
-        let patches = convolution.patches(x, features);
-        let workspace = convolution.workspace(x.dtype, &patches, of_weight_gradient);
+        let workspace = convolution.workspace(dtype, &patches, of_weight_gradient);
         let ConvWorkspace { weights, patches: of_patches, .. } = workspace;
         let own = workspace.bytes();
         let parts = Parts {
@@ -223,7 +224,7 @@ impl<'a> Conv<'a> {
             group: address + weights + of_patches,
             rest: (address + own, bytes - own),
         };
-        Conv { convolution, patches, dtype: x.dtype, parts }
+        Conv { convolution, patches, dtype, parts }
     }
 
     /// M.

@@ -156,7 +156,9 @@ impl KeyCodec for LayerCodec {
     fn write(&self, key: &str, value: &Layer, lines: &mut TableWriter) {
         let mut table = TableWriter::empty(lines.form());
         match value {
-            Layer::Activation(_) | Layer::GlobalPool | Layer::Flatten => return lines.line(key, &quoted(word(value))),
+            Layer::Activation(_) | Layer::GlobalPool | Layer::Flatten => {
+                return lines.line(key, &quoted(word(value)));
+            }
             Layer::LayerNorm(norm) | Layer::RmsNorm(norm) if *norm == NormLayer::default() => {
                 return lines.line(key, &quoted(word(value)));
             }
