@@ -4,8 +4,8 @@
 //! This crate contains neither models nor strategies.
 //!
 //! Shapes: B batch, T sequence, N = B*T rows, C channels, H query heads, G key and value heads, D channels per head, V
-//! vocabulary, F width of a feed-forward layer, K and M input and output features of a linear layer, E experts. All tensors are
-//! row-major.
+//! vocabulary, F width of a feed-forward layer, K and M input and output features of a linear layer, E experts. Images are
+//! [B,H,W,C], channels last, with H height and W width; a window's outputs are [B,OH,OW,C]. All tensors are row-major.
 //!
 //! Matmuls run in f32, bf16 or f16. `num` in a description stands for one of these types, the same one for all operands
 //! of the operation. Norms, softmax, losses and all sums are computed in f32 or better in every case.
