@@ -12,11 +12,13 @@ mod order;
 mod padding;
 mod random;
 pub mod row;
+mod samples;
 mod sampling;
 pub mod seeds;
 mod slices;
 mod source;
 mod synthetic;
+mod tensors;
 mod text;
 mod token_files;
 mod token_width;
@@ -34,6 +36,7 @@ pub use random::RandomSet;
 pub use row::TokenRow;
 pub use source::{Contents, DataSet, Inspected, Note, SampleLengths, Source, check_order};
 pub use synthetic::SyntheticSet;
+pub use tensors::{TensorSet, TensorSource};
 pub use text::{
     ChatTemplate, EncoderFailure, Encoding, RecordFormat, TextSet, TokenizerFile, encode_documents,
 };

@@ -82,6 +82,10 @@ optimizer.adamw.lr = 1e-3
             "data = { random = {} }",
         ],
         &[
+            "model = { sequential = { input = [4], layers = [{ linear = 9 }] } }",
+            "data = { tensors = { input = '/nowhere', targets = '/nowhere' } }",
+        ],
+        &[
             "model.transformer.positions = 'rotary'",
             "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
         ],
@@ -213,6 +217,9 @@ optimizer.adamw.lr = 1e-3
         let paths = |table: &str| format!("{table}\npaths = [\"/nowhere\"]");
         let [text, tokens] = ["[data.text]", "[data.tokens]"];
         let text = lines.join("\n").replace(text, &paths(text)).replace(tokens, &paths(tokens));
+        let tensors = "[data.tensors]";
+        let pair = format!("{tensors}\ninput = \"/nowhere\"\ntargets = \"/nowhere\"");
+        let text = text.replace(tensors, &pair);
         let text = text.replace("tokens = {}", "tokens = { file = \"/nowhere\" }");
         let strategy = if text.contains("[strategy]") { "" } else { "\n[strategy]" };
         read(&format!("{text}{strategy}").replace("[strategy]", "[strategies.plain]"), &[])
@@ -270,6 +277,10 @@ optimizer.adamw.lr = 1e-3
         "data.tokens.split = 0.9",
         "model.sequential.loss = \"cross_entropy\"",
         "model.sequential.weights = \"off\"",
+        "data.tensors.files = []",
+        "data.tensors.scale = 1.0",
+        "data.tensors.evaluate = \"off\"",
+        "data.tensors.split = 0.9",
         "data.random.samples = \"off\"",
         "data.random.seed = 0",
         "data.synthetic.tokens = 256",
@@ -384,7 +395,8 @@ optimizer.adamw.lr = 1e-3
             );
         }
         for default in defaults {
-            let is_known = KNOWN_DEFAULTS.contains(&default.as_str()) || default.contains(".paths = ");
+            let is_path = default.contains(".paths = ") || default.ends_with(" = \"/nowhere\"");
+            let is_known = KNOWN_DEFAULTS.contains(&default.as_str()) || is_path;
             assert!(is_known, "the default `{default}` is missing in KNOWN_DEFAULTS");
         }
     }
