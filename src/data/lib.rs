@@ -1,15 +1,18 @@
 //! Data sets, batches and checkpoint files: the inputs of a run.
 
 mod batch;
+mod cifar;
 mod digest;
 mod documents;
 mod error;
 mod files;
 mod formats;
 mod ids;
+mod idx;
 mod lengths;
 mod order;
 mod padding;
+mod pixels;
 mod random;
 pub mod row;
 mod samples;
@@ -26,12 +29,15 @@ mod tokens;
 mod weights;
 
 pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, Sample};
+pub use cifar::{CifarClasses, CifarSet};
 pub use digest::{DigestCache, Work};
 pub use documents::Documents;
 pub use error::{DataError, ErrorKey, Split};
 pub use formats::file_format;
+pub use idx::{IdxFiles, IdxSet};
 pub use lengths::{BatchSequence, Batching, PaddedLengths, PaddedMicroBatch};
 pub use order::{Order, TrainingStep};
+pub use pixels::Pixels;
 pub use random::RandomSet;
 pub use row::TokenRow;
 pub use source::{Contents, DataSet, Inspected, Note, SampleLengths, Source, check_order};

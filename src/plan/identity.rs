@@ -86,6 +86,14 @@ optimizer.adamw.lr = 1e-3
             "data = { tensors = { input = '/nowhere', targets = '/nowhere' } }",
         ],
         &[
+            "model = { sequential = { input = [4], layers = [{ linear = 9 }] } }",
+            "data = { idx = { images = '/nowhere', labels = '/nowhere' } }",
+        ],
+        &[
+            "model = { sequential = { input = [3072], layers = [{ linear = 10 }] } }",
+            "data = { cifar = { paths = ['/nowhere'] } }",
+        ],
+        &[
             "model.transformer.positions = 'rotary'",
             "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
         ],
@@ -217,9 +225,14 @@ optimizer.adamw.lr = 1e-3
         let paths = |table: &str| format!("{table}\npaths = [\"/nowhere\"]");
         let [text, tokens] = ["[data.text]", "[data.tokens]"];
         let text = lines.join("\n").replace(text, &paths(text)).replace(tokens, &paths(tokens));
-        let tensors = "[data.tensors]";
-        let pair = format!("{tensors}\ninput = \"/nowhere\"\ntargets = \"/nowhere\"");
-        let text = text.replace(tensors, &pair);
+        let cifar = "[data.cifar]";
+        let text = text.replace(cifar, &paths(cifar));
+        let text = [("[data.tensors]", "input", "targets"), ("[data.idx]", "images", "labels")]
+            .into_iter()
+            .fold(text, |text, (table, input, targets)| {
+                let files = format!("{table}\n{input} = \"/nowhere\"\n{targets} = \"/nowhere\"");
+                text.replace(table, &files)
+            });
         let text = text.replace("tokens = {}", "tokens = { file = \"/nowhere\" }");
         let strategy = if text.contains("[strategy]") { "" } else { "\n[strategy]" };
         read(&format!("{text}{strategy}").replace("[strategy]", "[strategies.plain]"), &[])
@@ -281,6 +294,19 @@ optimizer.adamw.lr = 1e-3
         "data.tensors.scale = 1.0",
         "data.tensors.evaluate = \"off\"",
         "data.tensors.split = 0.9",
+        "data.idx.mean = []",
+        "data.idx.std = []",
+        "data.idx.crop = \"off\"",
+        "data.idx.flip = false",
+        "data.idx.evaluate = \"off\"",
+        "data.idx.split = 0.9",
+        "data.cifar.classes = 10",
+        "data.cifar.mean = []",
+        "data.cifar.std = []",
+        "data.cifar.crop = \"off\"",
+        "data.cifar.flip = false",
+        "data.cifar.evaluate = []",
+        "data.cifar.split = 0.9",
         "data.random.samples = \"off\"",
         "data.random.seed = 0",
         "data.synthetic.tokens = 256",

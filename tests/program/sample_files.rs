@@ -1,4 +1,4 @@
-//! Samples of layers in a list from files: `[data.tensors]`.
+//! Samples of layers in a list from files: `[data.tensors]`, `[data.idx]`, `[data.cifar]`.
 
 use crate::test_folder::{TestFolder, said};
 use results::Status;
@@ -138,4 +138,102 @@ fn mistakes_with_tensors_are_reported() {
     ];
     let errors = experiments.map(|text| checked(&folder, &text));
     insta::assert_snapshot!("tensors_with_mistakes", errors.join("\n"));
+}
+
+/// An IDX file of u8.
+fn idx(sizes: &[u32], numbers: &[u8]) -> Vec<u8> {
+    let sizes: Vec<u8> = sizes.iter().flat_map(|size| size.to_be_bytes()).collect();
+    [&[0, 0, 8, (sizes.len() / 4) as u8], sizes.as_slice(), numbers].concat()
+}
+
+/// Images of 2 by 2 pixels that show their class: a white pixel at its index.
+fn white_pixels() -> Vec<u8> {
+    (0..SAMPLES)
+        .flat_map(|sample| (0..CLASSES).map(move |at| if at == class(sample) { 255 } else { 0 }))
+        .collect()
+}
+
+/// Records of CIFAR-10: the class sets a quarter of the red rows.
+fn records() -> Vec<u8> {
+    let record = |sample: usize| {
+        let red = move |at: usize| if at / 256 == class(sample) { 255 } else { 0 };
+        std::iter::once(class(sample) as u8).chain((0..3072).map(red))
+    };
+    (0..SAMPLES).flat_map(record).collect()
+}
+
+/// A folder with images in both formats, the last 16 samples in files of their own.
+fn image_folder() -> TestFolder {
+    let folder = TestFolder::new();
+    let (pixels, labels, records) = (white_pixels(), classes(1), records());
+    folder.write("images", idx(&[64, 2, 2], &pixels[..256]));
+    folder.write("labels", idx(&[64], &labels[..64]));
+    folder.write("test-images", idx(&[16, 2, 2], &pixels[256..]));
+    folder.write("test-labels", idx(&[16], &labels[64..]));
+    folder.write("data_batch_1.bin", &records[..40 * 3073]);
+    folder.write("data_batch_2.bin", &records[40 * 3073..64 * 3073]);
+    folder.write("test_batch.bin", &records[64 * 3073..]);
+    folder
+}
+
+const IDX: &str = "[data.idx]\nimages = \"images\"\nlabels = \"labels\"\n\
+                   evaluate = { images = \"test-images\", labels = \"test-labels\" }";
+
+const CIFAR: &str = "[data.cifar]\npaths = [\"data_batch_*.bin\"]\nevaluate = [\"test_batch.bin\"]";
+
+/// CIFAR has ten classes.
+fn cifar(keys: &str) -> String {
+    experiment("[3072]", &format!("{CIFAR}\n{keys}"))
+        .replace("linear = 4", "linear = 10")
+        .replace("lr = 0.5", "lr = 0.01")
+}
+
+#[test]
+fn models_learn_from_images() {
+    let folder = image_folder();
+    for (data, bound) in [
+        (experiment("[4]", IDX), 0.8),
+        (experiment("[4]", &format!("{IDX}\nmean = [0.25]\nstd = [0.4]")), 0.3),
+        (cifar(""), 0.5),
+        (cifar("crop = 4\nflip = true"), 0.8),
+    ] {
+        let losses = trained(&folder, &data);
+        assert_eq!(losses[0], losses[1], "the loader does not change results");
+        assert!(losses[0] < bound, "{losses:?}: {data}");
+        std::fs::remove_dir_all(folder.path("results")).unwrap();
+    }
+    let checked = [experiment("[4]", IDX), cifar("")].map(|text| checked(&folder, &text));
+    insta::assert_snapshot!("images_checked", checked.join("\n"));
+}
+
+#[test]
+fn mistakes_with_images_are_reported() {
+    let folder = image_folder();
+    folder.write("short", &idx(&[64, 2, 2], &white_pixels())[..200]);
+    folder.write("images.gz", b"\x1f\x8b\x08\0\0\0\0\0");
+    folder.write("floats", [0, 0, 13, 1, 0, 0, 0, 0]);
+    folder.write("five", idx(&[64], &[4; 64]));
+    folder.write("cut.bin", &records()[..3000]);
+    folder.write("fine.bin", vec![1; 3074 * 2]);
+    folder.write("other.bin", vec![11; 3073]);
+    let idx = experiment("[4]", IDX);
+    let experiments = [
+        idx.replace("images = \"images\"", "images = \"short\""),
+        idx.replace("images = \"images\"", "images = \"images.gz\""),
+        idx.replace("images = \"images\"", "images = \"floats\""),
+        idx.replace("images = \"images\"", "images = \"labels\""),
+        idx.replace("labels = \"labels\"", "labels = \"five\""),
+        idx.replace("input = [4]", "input = [1, 4, 4]"),
+        experiment("[4]", &format!("{IDX}\nmean = [0.1, 0.2]")),
+        experiment("[4]", &format!("{IDX}\nsplit = 0.8")),
+        experiment("[4]", "[data.idx]\nimages = \"images\""),
+        cifar("").replace("data_batch_*", "cut"),
+        cifar("").replace("data_batch_*", "fine"),
+        cifar("").replace("data_batch_*", "other"),
+        cifar("").replace("linear = 10", "linear = 4"),
+        cifar("classes = 20"),
+        cifar("std = [0.2]"),
+    ];
+    let errors = experiments.map(|text| checked(&folder, &text));
+    insta::assert_snapshot!("images_with_mistakes", errors.join("\n"));
 }

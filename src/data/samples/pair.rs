@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{INPUT, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory};
 use crate::digest::{self, FileDigest};
 use crate::error::count as counted;
+use crate::pixels::Pixels;
 use crate::{DataError, DigestCache, Part, Sample};
 
 /// The keys of the experiment that name the files.
@@ -19,6 +20,8 @@ pub(crate) struct PairKeys {
 pub(crate) enum Transform {
     /// Each is multiplied by this.
     Scale(f32),
+    /// They are the pixels of an image, `[C, H, W]` in u8.
+    Pixels(Pixels),
 }
 
 /// Inputs and targets, as many of each.
@@ -87,7 +90,11 @@ impl Pair {
     /// Checks the shape and the numbers of the input against the model's.
     fn check_input(&self, requested: &Part) -> Result<(), DataError> {
         let asked = requested.ty.shape.dims();
-        let fits = asked == self.input.dims;
+        let fits = match (&self.transform, self.input.dims.as_slice()) {
+            (Transform::Pixels(_), [1, size @ ..]) if asked == size => true,
+            (Transform::Pixels(_), _) if asked == [self.input.elements()] => true,
+            (_, dims) => asked == dims,
+        };
         if fits {
             return Ok(());
         }
@@ -167,10 +174,17 @@ impl ReadSamples for Pair {
         })
     }
 
-    fn read(&self, index: u64, _draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
+    fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
         if let Some(input) = memory.input {
             match &self.transform {
                 Transform::Scale(scale) => self.input.read_numbers(index, *scale, input)?,
+                Transform::Pixels(pixels) => {
+                    let mut stored = vec![0; self.input.elements()];
+                    self.input.read_bytes(index, 0, &mut stored)?;
+                    if let [_, height, width] = *self.input.dims {
+                        pixels.fill(&stored, [height, width], draw, input);
+                    }
+                }
             }
         }
         match memory.targets {

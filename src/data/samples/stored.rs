@@ -183,6 +183,15 @@ impl StoredSamples {
         format!("{}[{}]", self.number.name(), dims.join(", "))
     }
 
+    /// Reads bytes of a sample, from an offset in it on.
+    ///
+    /// # Errors
+    /// The file has become unreadable, or has changed.
+    pub(crate) fn read_bytes(&self, sample: u64, first: usize, bytes: &mut [u8]) -> Result<(), DataError> {
+        self.file.check()?;
+        self.file.read_at(bytes, self.begin + sample * self.stride + first as u64)
+    }
+
     /// Passes the numbers of a sample to `each`, with the index of the first, a piece at a time.
     fn pieces(&self, sample: u64, mut each: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
         self.file.check()?;

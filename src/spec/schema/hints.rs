@@ -288,8 +288,9 @@ mod tests {
             let name = meant.split(" = ").next().unwrap_or_default();
             assert!(is_key(name), "`{name}` is not a key");
             for other in *others {
-                // A key of [measure]; elsewhere the warm-up of the learning rate.
-                assert!(!is_key(other) || *other == "warmup_steps", "`{other}` is a key itself");
+                // Keys of [measure] and of [data.tensors]; elsewhere the warm-up of the learning rate, and `paths`.
+                let elsewhere = ["warmup_steps", "files"];
+                assert!(!is_key(other) || elsewhere.contains(other), "`{other}` is a key itself");
                 assert!(!seen.contains(other), "`{other}` is a duplicate");
                 assert_eq!(other_name(other), Some((*meant, name)));
                 assert!(!is_parallel(other) || *other == "zero_grad", "`{other}` is about several devices");

@@ -1,11 +1,16 @@
 //! `[data]`: one file for each kind of data set. To add one, add its file and its lines here.
 
+mod cifar;
+mod idx;
+mod pixels;
 mod random;
 mod synthetic;
 mod tensors;
 mod text;
 mod tokens;
 
+pub use cifar::Cifar;
+pub use idx::{Idx, IdxFiles};
 pub use random::Random;
 pub use synthetic::Synthetic;
 pub use tensors::{TensorFiles, TensorSamples};
@@ -27,8 +32,10 @@ choice! {
         synthetic: Synthetic,
         random: Random,
         tensors: TensorFiles,
+        idx: Idx,
+        cifar: Cifar,
     }
-    later "cifar", "csv", "idx"
+    later "csv"
 }
 
 /// A kind of data set.
