@@ -94,6 +94,10 @@ optimizer.adamw.lr = 1e-3
             "data = { cifar = { paths = ['/nowhere'] } }",
         ],
         &[
+            "model = { sequential = { input = [3, 8, 8], layers = [{ linear = 9 }] } }",
+            "data = { images = { folder = '/nowhere' } }",
+        ],
+        &[
             "model.transformer.positions = 'rotary'",
             "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
         ],
@@ -227,6 +231,8 @@ optimizer.adamw.lr = 1e-3
         let text = lines.join("\n").replace(text, &paths(text)).replace(tokens, &paths(tokens));
         let cifar = "[data.cifar]";
         let text = text.replace(cifar, &paths(cifar));
+        let images = "[data.images]";
+        let text = text.replace(images, &format!("{images}\nfolder = \"/nowhere\""));
         let text = [("[data.tensors]", "input", "targets"), ("[data.idx]", "images", "labels")]
             .into_iter()
             .fold(text, |text, (table, input, targets)| {
@@ -307,6 +313,12 @@ optimizer.adamw.lr = 1e-3
         "data.cifar.flip = false",
         "data.cifar.evaluate = []",
         "data.cifar.split = 0.9",
+        "data.images.mean = []",
+        "data.images.std = []",
+        "data.images.crop = \"off\"",
+        "data.images.flip = false",
+        "data.images.evaluate = \"off\"",
+        "data.images.split = 0.9",
         "data.random.samples = \"off\"",
         "data.random.seed = 0",
         "data.synthetic.tokens = 256",

@@ -1,4 +1,5 @@
-//! Samples of layers in a list from files: `[data.tensors]`, `[data.idx]`, `[data.cifar]`.
+//! Samples of layers in a list from files: `[data.tensors]`, `[data.idx]`, `[data.cifar]`,
+//! `[data.images]`.
 
 use crate::test_folder::{TestFolder, said};
 use results::Status;
@@ -236,4 +237,54 @@ fn mistakes_with_images_are_reported() {
     ];
     let errors = experiments.map(|text| checked(&folder, &text));
     insta::assert_snapshot!("images_with_mistakes", errors.join("\n"));
+}
+
+/// A folder for each class, with images of 8 by 2 pixels; the white quarter is the class.
+fn class_folders() -> TestFolder {
+    let folder = TestFolder::new();
+    for sample in 0..SAMPLES {
+        let class = class(sample);
+        let of_class = folder.path(&format!("images/{class}"));
+        std::fs::create_dir_all(&of_class).unwrap();
+        // Other whites, so that no two files are the same.
+        let white = 255 - sample as u8;
+        let shade = |x: u32, _| image::Luma([if x as usize / 2 == class { white } else { 0 }]);
+        let ending = if sample % 2 == 0 { "png" } else { "jpg" };
+        image::GrayImage::from_fn(8, 2, shade).save(of_class.join(format!("{sample}.{ending}"))).unwrap();
+    }
+    folder
+}
+
+/// A model of images with one channel, one row and four pixels.
+fn images(keys: &str) -> String {
+    experiment("[1, 1, 4]", &format!("[data.images]\nfolder = \"images\"\n{keys}"))
+}
+
+#[test]
+fn models_learn_from_folders_of_images() {
+    let folder = class_folders();
+    let losses = trained(&folder, &images("mean = [0.25]\nstd = [0.4]"));
+    assert_eq!(losses[0], losses[1], "the loader does not change results");
+    assert!(losses[0] < 0.6, "{losses:?}");
+    insta::assert_snapshot!("folders_checked", checked(&folder, &images("")));
+}
+
+#[test]
+fn mistakes_with_folders_of_images_are_reported() {
+    let folder = class_folders();
+    std::fs::create_dir_all(folder.path("val/9")).unwrap();
+    folder.write("val/9/0.png", "no image");
+    std::fs::create_dir_all(folder.path("text/0")).unwrap();
+    folder.write("text/0/0.png", "no image");
+    let experiments = [
+        images("").replace("\"images\"", "\"none\""),
+        images("").replace("\"images\"", "\"images/0\""),
+        images("").replace("\"images\"", "\"text\""),
+        images("evaluate = \"val\""),
+        images("mean = [0.1, 0.2, 0.3]"),
+        images("").replace("[1, 1, 4]", "[4]"),
+        images("").replace("linear = 4", "linear = 3"),
+    ];
+    let errors = experiments.map(|text| checked(&folder, &text));
+    insta::assert_snapshot!("folders_with_mistakes", errors.join("\n"));
 }

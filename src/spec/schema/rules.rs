@@ -108,7 +108,9 @@ impl Sources {
 fn data_matches_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (model, data) = (config.model.name(), config.data.name());
     let mismatch = match (config.model.sequential(), config.data.has_tensors()) {
-        (Some(_), false) => Some(("tensors", "use data.tensors, data.idx, data.cifar or data.random")),
+        (Some(_), false) => {
+            Some(("tensors", "use data.tensors, data.idx, data.cifar, data.images or data.random"))
+        }
         (None, true) => Some(("tokens", "use data.text, data.tokens or data.synthetic")),
         _ => None,
     };

@@ -2,6 +2,7 @@
 
 mod cifar;
 mod idx;
+mod images;
 mod pixels;
 mod random;
 mod synthetic;
@@ -11,6 +12,7 @@ mod tokens;
 
 pub use cifar::Cifar;
 pub use idx::{Idx, IdxFiles};
+pub use images::ImageFolders;
 pub use random::Random;
 pub use synthetic::Synthetic;
 pub use tensors::{TensorFiles, TensorSamples};
@@ -34,6 +36,7 @@ choice! {
         tensors: TensorFiles,
         idx: Idx,
         cifar: Cifar,
+        images: ImageFolders,
     }
     later "csv"
 }
