@@ -53,7 +53,7 @@ impl Pixels {
             for (x, number) in numbers.iter_mut().enumerate() {
                 let x = if is_mirrored { width - 1 - x } else { x };
                 let pixel = source.and_then(|source| Some(source[inside(x, left, width)?])).unwrap_or(0);
-                // In the order of torchvision's transforms, so that results are the same to the bit.
+                // In the order of torchvision's `ToTensor` and `Normalize`.
                 *number = ((f32::from(pixel) / 255.0 - mean) / deviation).to_ne_bytes();
             }
         }
