@@ -208,6 +208,36 @@ impl DigestCache {
         self.cached_or(name, path, SystemTime::now(), |error| error, read)
     }
 
+    /// The digest of an image file, which is checked before, unless its digest is cached.
+    pub(super) fn of_image(
+        &mut self,
+        path: &Path,
+        check: impl FnOnce() -> Result<(), DataError>,
+    ) -> Result<FileDigest, DataError> {
+        let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
+        let name = format!("{} as an image", path.display());
+        let read = |progress: &mut Progress| {
+            check()?;
+            hash_file(path, 0, progress, |_| ()).map(Examined::from).map_err(unreadable)
+        };
+        Ok(self.cached_or(name, path, SystemTime::now(), unreadable, read)?.digest)
+    }
+
+    /// The digest of a file's contents, and the largest class that `scan` finds in a part of it.
+    pub(super) fn of_classes(
+        &mut self,
+        path: &Path,
+        part: &str,
+        scan: impl FnOnce() -> Result<u32, DataError>,
+    ) -> Result<Examined, DataError> {
+        let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
+        let digest = self.of_file(path).map_err(unreadable)?;
+        let name = format!("{} with classes in {part}", path.display());
+        self.cached_or(name, path, SystemTime::now(), unreadable, |_| {
+            Ok(Examined { digest, largest: scan()?, text: None })
+        })
+    }
+
     /// The digest and the properties of a file of text, which `examine` finds.
     pub(super) fn of_text(
         &mut self,

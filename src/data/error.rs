@@ -83,6 +83,9 @@ pub enum DataError {
     /// An error in the files for evaluation.
     #[error("{0}")]
     Evaluation(Box<DataError>),
+    /// An error in the files of a key other than `paths`.
+    #[error("{error}")]
+    InKey { key: &'static str, error: Box<DataError> },
     #[error("split = {split} is not a fraction of the data")]
     BadSplit { split: f64 },
     #[error(
@@ -166,10 +169,16 @@ impl DataError {
         DataError::Evaluation(Box::new(self))
     }
 
+    /// The same error in the files of this key of the data set's table.
+    #[must_use]
+    pub(super) fn in_key(self, key: &'static str) -> DataError {
+        DataError::InKey { key, error: Box::new(self) }
+    }
+
     /// How to fix it.
     pub fn help(&self) -> String {
         match self {
-            DataError::Evaluation(error) => error.help(),
+            DataError::Evaluation(error) | DataError::InKey { error, .. } => error.help(),
             DataError::NoPaths => "list at least one file or glob".into(),
             DataError::NoMatch { .. } => "relative paths are relative to the file that contains them".into(),
             DataError::BadGlob { .. } => "use `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
@@ -231,7 +240,7 @@ impl DataError {
     /// Whether the only problem is that the data does not exist on this machine.
     pub fn is_absence(&self) -> bool {
         match self {
-            DataError::Evaluation(error) => error.is_absence(),
+            DataError::Evaluation(error) | DataError::InKey { error, .. } => error.is_absence(),
             DataError::NoMatch { .. } => true,
             DataError::Unreadable { error, .. } | DataError::NoTokenizer { error, .. } => {
                 error.kind() == io::ErrorKind::NotFound
@@ -243,7 +252,7 @@ impl DataError {
     /// The path or glob that the error concerns, as given in the experiment.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            DataError::Evaluation(error) => error.path(),
+            DataError::Evaluation(error) | DataError::InKey { error, .. } => error.path(),
             DataError::NoMatch { pattern }
             | DataError::BadGlob { pattern, .. }
             | DataError::TooManyFiles { pattern } => Some(Path::new(pattern)),
@@ -277,6 +286,7 @@ impl DataError {
                 ErrorKey::Data("paths") => ErrorKey::Data("evaluate"),
                 other => other,
             },
+            DataError::InKey { key, .. } => ErrorKey::Data(key),
             DataError::TooShort { largest_split: Some(_), .. } | DataError::BadSplit { .. } => {
                 ErrorKey::Data("split")
             }

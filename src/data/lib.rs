@@ -1,22 +1,28 @@
 //! Data sets, batches and checkpoint files: the inputs of a run.
 
 mod batch;
+mod cifar;
 mod digest;
 mod documents;
 mod error;
 mod files;
 mod formats;
 mod ids;
+mod idx;
+mod images;
 mod lengths;
 mod order;
 mod padding;
+mod pixels;
 mod random;
 pub mod row;
+mod samples;
 mod sampling;
 pub mod seeds;
 mod slices;
 mod source;
 mod synthetic;
+mod tensors;
 mod text;
 mod token_files;
 mod token_width;
@@ -24,16 +30,21 @@ mod tokens;
 mod weights;
 
 pub use batch::{Batch, FilledPart, KeyedCount, Memory, Part, Sample};
+pub use cifar::{CifarClasses, CifarSet};
 pub use digest::{DigestCache, Work};
 pub use documents::Documents;
 pub use error::{DataError, ErrorKey, Split};
 pub use formats::file_format;
+pub use idx::{IdxFiles, IdxSet};
+pub use images::ImageSet;
 pub use lengths::{BatchSequence, Batching, PaddedLengths, PaddedMicroBatch};
 pub use order::{Order, TrainingStep};
+pub use pixels::Pixels;
 pub use random::RandomSet;
 pub use row::TokenRow;
 pub use source::{Contents, DataSet, Inspected, Note, SampleLengths, Source, check_order};
 pub use synthetic::SyntheticSet;
+pub use tensors::{TensorSet, TensorSource};
 pub use text::{
     ChatTemplate, EncoderFailure, Encoding, RecordFormat, TextSet, TokenizerFile, encode_documents,
 };

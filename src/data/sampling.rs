@@ -16,6 +16,11 @@ pub(super) fn draw(seed: u64, site: u64, step: u64, sample: u64) -> u64 {
     mix(mix(mix(mix(site) ^ seed) ^ step) ^ sample)
 }
 
+/// Another random number, of a draw and a site.
+pub(super) fn mixed(draw: u64, site: u64) -> u64 {
+    mix(draw ^ mix(site))
+}
+
 /// Maps a draw to `0..count`, uniform to within count / 2^64.
 pub(super) fn scale(draw: u64, count: u64) -> u64 {
     // The high half of the product.

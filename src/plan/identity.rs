@@ -82,6 +82,22 @@ optimizer.adamw.lr = 1e-3
             "data = { random = {} }",
         ],
         &[
+            "model = { sequential = { input = [4], layers = [{ linear = 9 }] } }",
+            "data = { tensors = { input = '/nowhere', targets = '/nowhere' } }",
+        ],
+        &[
+            "model = { sequential = { input = [4], layers = [{ linear = 9 }] } }",
+            "data = { idx = { images = '/nowhere', labels = '/nowhere' } }",
+        ],
+        &[
+            "model = { sequential = { input = [3072], layers = [{ linear = 10 }] } }",
+            "data = { cifar = { paths = ['/nowhere'] } }",
+        ],
+        &[
+            "model = { sequential = { input = [3, 8, 8], layers = [{ linear = 9 }] } }",
+            "data = { images = { folder = '/nowhere' } }",
+        ],
+        &[
             "model.transformer.positions = 'rotary'",
             "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
         ],
@@ -213,6 +229,16 @@ optimizer.adamw.lr = 1e-3
         let paths = |table: &str| format!("{table}\npaths = [\"/nowhere\"]");
         let [text, tokens] = ["[data.text]", "[data.tokens]"];
         let text = lines.join("\n").replace(text, &paths(text)).replace(tokens, &paths(tokens));
+        let cifar = "[data.cifar]";
+        let text = text.replace(cifar, &paths(cifar));
+        let images = "[data.images]";
+        let text = text.replace(images, &format!("{images}\nfolder = \"/nowhere\""));
+        let text = [("[data.tensors]", "input", "targets"), ("[data.idx]", "images", "labels")]
+            .into_iter()
+            .fold(text, |text, (table, input, targets)| {
+                let files = format!("{table}\n{input} = \"/nowhere\"\n{targets} = \"/nowhere\"");
+                text.replace(table, &files)
+            });
         let text = text.replace("tokens = {}", "tokens = { file = \"/nowhere\" }");
         let strategy = if text.contains("[strategy]") { "" } else { "\n[strategy]" };
         read(&format!("{text}{strategy}").replace("[strategy]", "[strategies.plain]"), &[])
@@ -270,6 +296,29 @@ optimizer.adamw.lr = 1e-3
         "data.tokens.split = 0.9",
         "model.sequential.loss = \"cross_entropy\"",
         "model.sequential.weights = \"off\"",
+        "data.tensors.files = []",
+        "data.tensors.scale = 1.0",
+        "data.tensors.evaluate = \"off\"",
+        "data.tensors.split = 0.9",
+        "data.idx.mean = []",
+        "data.idx.std = []",
+        "data.idx.crop = \"off\"",
+        "data.idx.flip = false",
+        "data.idx.evaluate = \"off\"",
+        "data.idx.split = 0.9",
+        "data.cifar.classes = 10",
+        "data.cifar.mean = []",
+        "data.cifar.std = []",
+        "data.cifar.crop = \"off\"",
+        "data.cifar.flip = false",
+        "data.cifar.evaluate = []",
+        "data.cifar.split = 0.9",
+        "data.images.mean = []",
+        "data.images.std = []",
+        "data.images.crop = \"off\"",
+        "data.images.flip = false",
+        "data.images.evaluate = \"off\"",
+        "data.images.split = 0.9",
         "data.random.samples = \"off\"",
         "data.random.seed = 0",
         "data.synthetic.tokens = 256",
@@ -385,7 +434,8 @@ optimizer.adamw.lr = 1e-3
             );
         }
         for default in defaults {
-            let is_known = KNOWN_DEFAULTS.contains(&default.as_str()) || default.contains(".paths = ");
+            let is_path = default.contains(".paths = ") || default.ends_with(" = \"/nowhere\"");
+            let is_known = KNOWN_DEFAULTS.contains(&default.as_str()) || is_path;
             assert!(is_known, "the default `{default}` is missing in KNOWN_DEFAULTS");
         }
     }

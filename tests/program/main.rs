@@ -43,6 +43,7 @@ mod report;
 mod results_csv;
 mod rounds;
 mod rows;
+mod sample_files;
 mod save;
 mod schema;
 mod shipped;

@@ -22,7 +22,7 @@ const PIECE: usize = 16 << 10;
 
 /// A file whose header has been read.
 #[derive(Debug)]
-pub(super) struct TensorFile {
+pub(crate) struct TensorFile {
     path: PathBuf,
     /// `None`: opened for each read.
     file: Option<File>,
@@ -33,9 +33,9 @@ pub(super) struct TensorFile {
 }
 
 /// The type of a stored tensor: `f32[256, 128]`.
-pub(super) struct StoredType {
-    pub(super) dtype: Dtype,
-    pub(super) dims: Vec<usize>,
+pub(crate) struct StoredType {
+    pub(crate) dtype: Dtype,
+    pub(crate) dims: Vec<usize>,
 }
 
 impl StoredType {
@@ -57,7 +57,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// The file is unreadable, or not a safetensors file.
-    pub(super) fn open(path: &Path, keep: bool) -> Result<TensorFile, WeightsError> {
+    pub(crate) fn open(path: &Path, keep: bool) -> Result<TensorFile, WeightsError> {
         let unreadable = |error| WeightsError::Unreadable { path: path.to_owned(), error };
         let broken = |problem: String| WeightsError::NotTensors { path: path.to_owned(), problem };
         let mut file = regular::open(path).map_err(unreadable)?;
@@ -95,14 +95,24 @@ impl TensorFile {
     }
 
     /// The names of all tensors.
-    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
         self.tensors.offset_keys().into_iter()
     }
 
     /// The type of an existing tensor.
-    pub(super) fn tensor(&self, name: &str) -> StoredType {
+    pub(crate) fn tensor(&self, name: &str) -> StoredType {
         let info = self.tensors.info(name).expect("the tensor exists");
         StoredType { dtype: info.dtype, dims: info.shape.clone() }
+    }
+
+    /// The offset of an existing tensor's data in the file.
+    pub(crate) fn offset(&self, name: &str) -> u64 {
+        self.begin + self.tensors.info(name).expect("the tensor exists").data_offsets.0 as u64
+    }
+
+    /// The file, if it was kept open, and its version when the header was read.
+    pub(crate) fn into_file(self) -> Option<(File, Version)> {
+        Some((self.file?, self.version))
     }
 
     /// The size of an existing tensor in bytes.

@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+pub(super) use file::TensorFile;
 pub use folder::weights_in;
 pub use naming::{CheckpointTensor, Form, RequiredParameter, TensorNaming};
+pub(super) use number::f16_to_f32;
 
 use super::DigestCache;
 use super::digest::hex;
 use base::{brief, regular};
-use file::TensorFile;
 use ops::TensorType;
 use quantized::{Quantized, Tensors};
 

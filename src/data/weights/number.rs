@@ -38,7 +38,7 @@ pub(super) fn to_f32(dtype: Dtype, bytes: &[u8]) -> f32 {
     }
 }
 
-fn f16_to_f32(bits: u16) -> f32 {
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let (exponent, significand) = (bits >> 10 & 0x1F, f32::from(bits & 0x3FF));
     let magnitude = match exponent {
         0 => significand * 2f32.powi(-24),

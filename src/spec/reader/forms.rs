@@ -26,6 +26,8 @@ pub(crate) enum Form {
     },
     Boolean,
     Integer(RangeInclusive<u64>),
+    /// One of these integers.
+    Integers(&'static [u64]),
     Number((Bound<f64>, Bound<f64>)),
     List {
         element: Box<Accepts>,
@@ -77,6 +79,7 @@ impl Form {
             }
             Form::Boolean => ("boolean", json!({})),
             Form::Integer(range) => ("integer", json!({ "minimum": range.start(), "maximum": range.end() })),
+            Form::Integers(numbers) => ("integer", json!({ "enum": numbers })),
             Form::Number((from, to)) => ("number", merged([bound(*from, "inimum"), bound(*to, "aximum")])),
             Form::List { element, may_be_empty, may_repeat } => (
                 "array",

@@ -173,10 +173,13 @@ fn did_you_mean(meant: &str, entry: &TableEntry, place: &str) -> String {
 
 /// A key of a run, or a table of such keys, that was written in a strategy.
 fn run_key_in_strategy(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<String> {
-    if !is_strategy(searched) {
+    let translated = other_name(&entry.key).map(|(_, name)| name);
+    // Another tool's key of a strategy, such as `target_modules`, whose name here is that of a key of data as well.
+    let is_of_strategy = |name: &str| strategy_tables().any(|(_, keys)| keys.contains(&name));
+    if !is_strategy(searched) || translated.is_some_and(is_of_strategy) {
         return None;
     }
-    let name = other_name(&entry.key).map_or(entry.key.as_str(), |(_, name)| name);
+    let name = translated.unwrap_or(&entry.key);
     let table = entry.node.table().filter(|_| tables_with_keys().any(|(table, _)| head(&table) == name));
     let paths: Vec<String> = match table.and_then(|table: &Table| table.settings().into_iter().next()) {
         Some(setting) => vec![format!("{}.{}", entry.key, setting.key)],
@@ -202,7 +205,8 @@ fn key_of_other_table(searched: &TableKeys<'_>, entry: &TableEntry) -> Option<St
     let inline = strategy_tables().filter(|(table, keys)| *table != searched.path && keys.contains(&name));
     let inline: Vec<String> =
         inline.map(|(table, _)| format!("`{table}.{}`", filled_in(meant, &entry.node.value))).collect();
-    if !inline.is_empty() && (is_strategy(searched) || tables_with(name).next().is_none()) {
+    let is_translated = name != key;
+    if !inline.is_empty() && (is_translated || is_strategy(searched) || tables_with(name).next().is_none()) {
         return Some(format!("did you mean {}{}?", join(&inline, "or"), in_strategy(searched)));
     }
     let tables: Vec<String> = tables_with(name).filter(|table| *table != searched.path).collect();
@@ -284,8 +288,9 @@ mod tests {
             let name = meant.split(" = ").next().unwrap_or_default();
             assert!(is_key(name), "`{name}` is not a key");
             for other in *others {
-                // A key of [measure]; elsewhere the warm-up of the learning rate.
-                assert!(!is_key(other) || *other == "warmup_steps", "`{other}` is a key itself");
+                // Keys of [measure] and of [data.tensors]; elsewhere the warm-up of the learning rate, and `paths`.
+                let elsewhere = ["warmup_steps", "files"];
+                assert!(!is_key(other) || elsewhere.contains(other), "`{other}` is a key itself");
                 assert!(!seen.contains(other), "`{other}` is a duplicate");
                 assert_eq!(other_name(other), Some((*meant, name)));
                 assert!(!is_parallel(other) || *other == "zero_grad", "`{other}` is about several devices");

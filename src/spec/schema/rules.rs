@@ -107,9 +107,11 @@ impl Sources {
 /// Checks what is known of the data set before it is read; the rest is checked once it was read.
 fn data_matches_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (model, data) = (config.model.name(), config.data.name());
-    let mismatch = match (config.model.sequential(), config.data.random()) {
-        (Some(_), None) => Some(("tensors", "use data.random")),
-        (None, Some(_)) => Some(("tokens", "use data.text, data.tokens or data.synthetic")),
+    let mismatch = match (config.model.sequential(), config.data.has_tensors()) {
+        (Some(_), false) => {
+            Some(("tensors", "use data.tensors, data.idx, data.cifar, data.images or data.random"))
+        }
+        (None, true) => Some(("tokens", "use data.text, data.tokens or data.synthetic")),
         _ => None,
     };
     if let Some((input, help)) = mismatch {
@@ -160,6 +162,11 @@ fn preloaded_data_is_one_row(config: &RunConfig, tree: &Table) -> Result<(), Pro
     }
     let documents = "data.text.documents";
     let (what, keys, other) = match config.data.documents() {
+        Documents::Joined if config.data.has_tensors() => (
+            format!("the samples of data.{} are tensors", data_set.name()),
+            ["strategy.loader.source", "data"],
+            "",
+        ),
         Documents::Joined => (
             format!("data.{} generates its samples", data_set.name()),
             ["strategy.loader.source", "data"],

@@ -1,12 +1,21 @@
 //! `[data]`: one file for each kind of data set. To add one, add its file and its lines here.
 
+mod cifar;
+mod idx;
+mod images;
+mod pixels;
 mod random;
 mod synthetic;
+mod tensors;
 mod text;
 mod tokens;
 
+pub use cifar::Cifar;
+pub use idx::{Idx, IdxFiles};
+pub use images::ImageFolders;
 pub use random::Random;
 pub use synthetic::Synthetic;
+pub use tensors::{TensorFiles, TensorSamples};
 pub use text::{DocumentArrangement, Mask, PadTo, Text, Tokenizer, Tokens};
 pub use tokens::{TokenFiles, TokenFormat};
 
@@ -24,8 +33,12 @@ choice! {
         tokens: TokenFiles,
         synthetic: Synthetic,
         random: Random,
+        tensors: TensorFiles,
+        idx: Idx,
+        cifar: Cifar,
+        images: ImageFolders,
     }
-    later "cifar", "csv", "idx"
+    later "csv"
 }
 
 /// A kind of data set.
@@ -35,6 +48,11 @@ trait DataSource {
 
     /// Fails if `split` leaves no data to evaluate on.
     fn has_evaluation_data(&self, tree: &Table) -> Result<(), Problem>;
+
+    /// Whether samples are tensors, which layers in a list read; otherwise they are tokens.
+    fn has_tensors(&self) -> bool {
+        false
+    }
 
     /// How documents become samples.
     fn documents(&self) -> Documents {
@@ -56,6 +74,10 @@ impl Data {
     /// The reader of the data.
     pub fn data_set(&self) -> Box<dyn DataSet> {
         self.each().data_set()
+    }
+
+    pub(super) fn has_tensors(&self) -> bool {
+        self.each().has_tensors()
     }
 
     /// How documents become samples.
@@ -94,6 +116,27 @@ fn one_source_of_evaluation(
     }
     let message =
         format!("evaluate has the files for evaluation, but split = {split} takes a share of paths as well");
+    Err(attach_span(message, &keys, tree, "remove split or evaluate"))
+}
+
+/// The share of the samples for training: all, if others are for evaluation.
+fn share_beside<'a, T: 'a>(evaluate: impl Into<Option<&'a Option<T>>>) -> f64 {
+    if evaluate.into().is_some_and(Option::is_some) { 1.0 } else { 0.9 }
+}
+
+/// Fails if evaluation has both samples of its own and a share of those for training.
+fn one_evaluation<T>(
+    evaluate: &Option<T>,
+    split: f64,
+    keys: [&'static str; 2],
+    tree: &Table,
+) -> Result<(), Problem> {
+    if evaluate.is_none() || split >= 1.0 {
+        return Ok(());
+    }
+    let message = format!(
+        "evaluate has the samples for evaluation, but split = {split} takes a share of the others as well"
+    );
     Err(attach_span(message, &keys, tree, "remove split or evaluate"))
 }
 

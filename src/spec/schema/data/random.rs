@@ -24,6 +24,10 @@ impl DataSource for Random {
         Box::new(RandomSet { samples: samples.map(|samples| samples as u64), seed })
     }
 
+    fn has_tensors(&self) -> bool {
+        true
+    }
+
     /// Always: evaluation has samples of its own.
     fn has_evaluation_data(&self, _tree: &Table) -> Result<(), Problem> {
         Ok(())

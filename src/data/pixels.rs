@@ -1,0 +1,120 @@
+//! From pixels in u8 to the numbers of an input: normalised, and changed at random for training.
+
+use super::sampling::{mixed, scale};
+
+/// How pixels become an input.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pixels {
+    /// Subtracted from numbers from 0 to 1, per channel; empty: 0.
+    pub mean: Vec<f32>,
+    /// Divides the difference, per channel; empty: 1.
+    pub deviation: Vec<f32>,
+    /// In training: pixels of zeros that are added on each side before an image of the old size is cut out at random.
+    pub crop: usize,
+    /// In training: mirror every second image, at random.
+    pub flips: bool,
+}
+
+/// The part of an image, padded with zeros, that is read: where it begins, and whether it is mirrored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct View {
+    /// Rows and columns that are skipped; negative: of padding.
+    top: isize,
+    left: isize,
+    is_mirrored: bool,
+}
+
+impl Pixels {
+    /// The view of a training sample: a pure function of its random number. `None`: an evaluation sample, as it is.
+    fn view(&self, draw: Option<u64>) -> View {
+        let Some(draw) = draw else { return View { top: 0, left: 0, is_mirrored: false } };
+        let offset = |site| scale(mixed(draw, site), 2 * self.crop as u64 + 1) as isize - self.crop as isize;
+        View { top: offset(0), left: offset(1), is_mirrored: self.flips && mixed(draw, 2) >> 63 == 1 }
+    }
+
+    /// Fills an input of shape `[C, H, W]`, f32 in native byte order, from its pixels in the same order.
+    pub(super) fn fill(
+        &self,
+        pixels: &[u8],
+        [height, width]: [usize; 2],
+        draw: Option<u64>,
+        input: &mut [[u8; 4]],
+    ) {
+        let View { top, left, is_mirrored } = self.view(draw);
+        let inside = |at: usize, skipped: isize, size: usize| {
+            at.checked_add_signed(skipped).filter(|place| *place < size)
+        };
+        let rows = input.chunks_exact_mut(width.max(1)).enumerate();
+        for (row, numbers) in rows {
+            let (channel, y) = (row / height, row % height);
+            let of_channel = |list: &[f32], usual| list.get(channel).copied().unwrap_or(usual);
+            let (mean, deviation) = (of_channel(&self.mean, 0.0), of_channel(&self.deviation, 1.0));
+            let source = inside(y, top, height).map(|y| &pixels[(channel * height + y) * width..][..width]);
+            for (x, number) in numbers.iter_mut().enumerate() {
+                let x = if is_mirrored { width - 1 - x } else { x };
+                let pixel = source.and_then(|source| Some(source[inside(x, left, width)?])).unwrap_or(0);
+                // In the order of torchvision's `ToTensor` and `Normalize`.
+                *number = ((f32::from(pixel) / 255.0 - mean) / deviation).to_ne_bytes();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two channels of two rows of three pixels.
+    const PIXELS: [u8; 12] = [10, 20, 30, 40, 50, 60, 110, 120, 130, 140, 150, 160];
+
+    fn filled(pixels: &Pixels, draw: Option<u64>) -> Vec<f32> {
+        let mut input = [[1; 4]; 12];
+        pixels.fill(&PIXELS, [2, 3], draw, &mut input);
+        input.iter().map(|number| f32::from_ne_bytes(*number)).collect()
+    }
+
+    /// The same as bytes, of pixels that are not normalised.
+    fn pixels(pixels: &Pixels, draw: Option<u64>) -> Vec<u8> {
+        filled(pixels, draw).into_iter().map(|number| (number * 255.0).round() as u8).collect()
+    }
+
+    #[test]
+    fn channels_are_normalised() {
+        let normalised = Pixels { mean: vec![0.5, 0.25], deviation: vec![0.5, 2.0], ..Pixels::default() };
+        let expected: Vec<f32> = PIXELS
+            .iter()
+            .enumerate()
+            .map(|(at, pixel)| match (at / 6, f32::from(*pixel) / 255.0) {
+                (0, number) => (number - 0.5) / 0.5,
+                (_, number) => (number - 0.25) / 2.0,
+            })
+            .collect();
+        assert_eq!(filled(&normalised, None), expected);
+        assert_eq!(filled(&Pixels { crop: 4, flips: true, ..normalised }, None), expected, "as it is");
+    }
+
+    #[test]
+    fn mirrored_and_cropped_images_are_parts_of_the_padded_one() {
+        let crop = Pixels { crop: 1, flips: true, ..Pixels::default() };
+        let mut seen = std::collections::HashSet::new();
+        for draw in 0..400 {
+            let View { top, left, is_mirrored } = crop.view(Some(mixed(draw, 7)));
+            let at = |channel: isize, y: isize, x: isize| {
+                let (y, x) = (y + top, x + left);
+                let is_inside = (0..2).contains(&y) && (0..3).contains(&x);
+                if is_inside { PIXELS[(channel * 6 + y * 3 + x) as usize] } else { 0 }
+            };
+            let expected: Vec<u8> = (0..12)
+                .map(|place| (place / 6, place / 3 % 2, place % 3))
+                .map(|(channel, y, x)| at(channel, y, if is_mirrored { 2 - x } else { x }))
+                .collect();
+            let found = pixels(&crop, Some(mixed(draw, 7)));
+            assert_eq!(found, expected);
+            assert_eq!(found, pixels(&crop, Some(mixed(draw, 7))), "a pure function");
+            seen.insert((top, left, is_mirrored));
+        }
+        assert_eq!(seen.len(), 18, "every offset, mirrored and not");
+        let plain = Pixels::default();
+        assert!((0..50).all(|draw| pixels(&plain, Some(draw)) == PIXELS));
+    }
+}
