@@ -19,8 +19,9 @@ __device__ __forceinline__ double sum_of_warps(double value) {
 
 // Statistics of all rows from partial results; factor and shift of each channel: y = (x - mean) * factor + shift, where
 // the shift contains what rounding the mean to f32 leaves; and the next running statistics, unless they are null. A
-// block processes 32 channels, and its 32 warps share the partial results.
-extern "C" __global__ void __launch_bounds__(1024)
+// block processes 32 channels, and its 32 warps share the partial results. At two blocks per multiprocessor, it would
+// spill registers on sm_90.
+extern "C" __global__ void __launch_bounds__(1024, 1)
     batch_norm_statistics(float* __restrict__ mean, float* __restrict__ rstd, float* __restrict__ factor,
                           float* __restrict__ shift, float* running_mean, float* running_variance,
                           const double* __restrict__ partials, const float* __restrict__ weight,
@@ -144,8 +145,9 @@ __device__ __forceinline__ void differentiate(T* dx, const T* dy, const T* x, co
     });
 }
 
+// At eight blocks per multiprocessor, the first kernel would spill registers on sm_90.
 #define BATCH_NORM_WIDTH(T, suffix, Width)                                                                           \
-    extern "C" __global__ void __launch_bounds__(BLOCK) batch_norm_##suffix##_##Width(                               \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4) batch_norm_##suffix##_##Width(                            \
         T* __restrict__ y, const T* __restrict__ x, const float* __restrict__ mean,                                  \
         const float* __restrict__ factor, const float* __restrict__ shift, uint32_t rows, uint32_t channels) {       \
         normalise<T, Width>(y, x, mean, factor, shift, rows, channels);                                              \
