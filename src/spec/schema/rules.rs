@@ -1,7 +1,7 @@
 //! Rules between keys of different tables. Each error marks all keys involved and suggests a value. Rules between keys
 //! of one table are in that table's file.
 
-use super::model::decides;
+use super::model::{Sequential, decides};
 use super::resolved::{Evaluation, RunConfig, SeedPolicy};
 use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
 use crate::reader::declare::KeywordEnum as _;
@@ -27,6 +27,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
     let problems: Vec<Problem> = [
         model.check(tree),
         every_micro_batch_has_a_sample(config, tree),
+        batch_norm_has_two_values(config, tree),
         data.check(tree),
         data_matches_model(config, tree),
         ids_fit_loader_dtype(config, tree),
@@ -248,6 +249,18 @@ fn has_parameters_to_train(config: &RunConfig, tree: &Table) -> Result<(), Probl
     let message = "model.sequential.layers have no parameters to train".to_owned();
     let help = "add a linear layer or a norm, or use measure.what = \"inference\"";
     Err(attach_span(message, &["model.sequential.layers"], tree, help))
+}
+
+/// Fails if batch norm would compute the variance of a single value.
+fn batch_norm_has_two_values(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let least = config.model.sequential().and_then(Sequential::least_normalised);
+    let samples = config.tail().unwrap_or(config.micro_batch());
+    if least != Some(1) || samples > 1 || !config.trains() {
+        return Ok(());
+    }
+    let message = "batch norm of features needs micro-batches of two samples or more, not of one".to_owned();
+    let keys = ["train.batch_size", "strategy.accumulate"];
+    Err(attach_span(message, &keys, tree, "use larger micro-batches, or group_norm or layer_norm"))
 }
 
 fn every_micro_batch_has_a_sample(config: &RunConfig, tree: &Table) -> Result<(), Problem> {

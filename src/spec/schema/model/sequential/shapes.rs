@@ -23,6 +23,8 @@ struct Sizes {
     elements: u128,
     /// Multiplications of all matmuls, for one sample.
     products: u128,
+    /// The fewest values of a channel, for one sample, that a batch norm gets.
+    normalised: Option<usize>,
 }
 
 /// Layers whose shapes do not fit.
@@ -49,7 +51,7 @@ impl Misfit {
 
 impl Sizes {
     fn of(shape: Shape) -> Sizes {
-        Sizes { shape, parameters: 0, elements: 0, products: 0 }
+        Sizes { shape, parameters: 0, elements: 0, products: 0, normalised: None }
     }
 
     /// These layers, and others after them.
@@ -65,6 +67,7 @@ impl Sizes {
             parameters: sum(self.parameters, next.parameters),
             elements: sum(self.elements, next.elements),
             products: sum(self.products, next.products),
+            normalised: [self.normalised, next.normalised].into_iter().flatten().min(),
         }
     }
 }
@@ -113,6 +116,7 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
         parameters,
         elements: elements(shape),
         products,
+        normalised: None,
     };
     let features = input.last() as u128;
     Ok(match layer {
@@ -157,7 +161,10 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
             module(Shape::new(&[channels, 1, 1]), 0, 0)
         }
         Layer::BatchNorm(..) => match *input.dims() {
-            [channels] | [channels, _, _] => module(input, 2 * channels as u128, 0),
+            [channels] | [channels, _, _] => {
+                let normalised = Some(input.elements() / channels);
+                Sizes { normalised, ..module(input, 2 * channels as u128, 0) }
+            }
             _ => {
                 return Err(misfit(
                     format!("batch_norm takes [features] or [channels, height, width], not {input}"),
@@ -252,6 +259,11 @@ impl Sequential {
     /// The shape of the output of one sample; that of the input if layers do not fit.
     pub fn output(&self) -> Shape {
         self.sizes().map_or_else(|_| self.input_shape(), |sizes| sizes.shape)
+    }
+
+    /// The fewest values of a channel, for one sample, of which batch norm computes statistics.
+    pub(crate) fn least_normalised(&self) -> Option<usize> {
+        self.sizes().ok()?.normalised
     }
 
     /// Whether it has a parameter.
