@@ -4,7 +4,7 @@ use crate::allocator::{CardMemory, OutOfMemory, Usage};
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::peak::{self, LivePeak};
-use crate::program::sequence;
+use crate::program::{sequence, shortened_sequence};
 use crate::replay::{Peaks, replay};
 use crate::rules;
 use crate::sequence::{Phase, Purpose, Sequence};
@@ -166,11 +166,15 @@ impl Machine {
             let batch_size = micro_batch * config.strategy.accumulate;
             RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
         };
-        let allocated = |micro_batch| Ok(self.unlimited(&self.sequence(&run(micro_batch))?).whole.allocated);
+        let sequence = |micro_batch: usize| {
+            rules::of(self.version).check_settings(self.alloc_conf)?;
+            shortened_sequence(&run(micro_batch), self.card, self.version, self.options)
+        };
+        let allocated = |micro_batch| Ok(self.unlimited(&sequence(micro_batch)?).whole.allocated);
         // The peak is nearly linear in the micro-batch.
         let (one, two) = (allocated(1)?, allocated(2)?);
         let guess = 1 + memory.available.saturating_sub(one) / two.saturating_sub(one).max(1);
-        let fits = |micro_batch| Ok(self.replay(&self.sequence(&run(micro_batch))?, memory).is_ok());
+        let fits = |micro_batch| Ok(self.replay(&sequence(micro_batch)?, memory).is_ok());
         search::largest(LARGEST_BATCH, guess.min(LARGEST_BATCH as u64) as usize, fits)
     }
 

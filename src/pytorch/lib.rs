@@ -14,6 +14,7 @@ mod export;
 mod forecast;
 mod functions;
 mod grad_scaler;
+mod list;
 mod module;
 mod network;
 mod optimizer;

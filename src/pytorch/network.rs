@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use graph::Graph;
 use ops::Shape;
+use spec::RunConfig;
 
 /// A batch on the device, i64[B, T] each.
 #[derive(Clone, Copy)]
@@ -41,6 +41,6 @@ pub(crate) trait Network {
     /// `model(tokens, targets)`: the loss, and the logits if they are kept. Dropout has an effect in training only.
     fn loss(self: Rc<Self>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>);
 
-    /// The same model for batches of another size, those of this graph.
-    fn resized(&self, graph: Graph) -> Rc<dyn Network>;
+    /// The same model for batches of this number of samples, whose lengths are the configuration's.
+    fn resized(&self, config: &RunConfig, samples: usize) -> Rc<dyn Network>;
 }

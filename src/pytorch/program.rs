@@ -8,6 +8,7 @@ use crate::autograd::backward;
 use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
+use crate::list::List;
 use crate::module::Module;
 use crate::network::{Inputs, Network};
 use crate::optimizer::{Kind, Library, Optimizer, StateBits, States, clip};
@@ -19,7 +20,7 @@ use crate::torch::Torch;
 use crate::trained::TrainedParameter;
 use crate::trainer::Trainer;
 use crate::transformers::CausalLm;
-use graph::modules_pass;
+use graph::forward_pass;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, OptimizerState, PaddedLengths,
     PaddedMicroBatch, Precision, RunConfig, TorchOptions, TorchProgram, TorchVersion, Update,
@@ -38,11 +39,27 @@ pub fn sequence(
     version: TorchVersion,
     options: TorchOptions,
 ) -> Result<Sequence, NotCovered> {
+    sequence_with(config, Torch::new(card, rules::of(version), options))
+}
+
+/// The same with at most two of equal products in a row, such as those of each sample of a convolution. The second one leaves
+/// the allocator as the first did, so the peaks are the same.
+pub(crate) fn shortened_sequence(
+    config: &RunConfig,
+    card: Card,
+    version: TorchVersion,
+    options: TorchOptions,
+) -> Result<Sequence, NotCovered> {
+    let mut torch = Torch::new(card, rules::of(version), options);
+    torch.most_products = 2;
+    sequence_with(config, torch)
+}
+
+fn sequence_with(config: &RunConfig, torch: Torch) -> Result<Sequence, NotCovered> {
+    let Torch { card, options, rules, .. } = torch;
     coverage::check(config, &card, options)?;
-    let rules = rules::of(version);
     rules.check(&card)?;
     rules.check_libraries(config, options)?;
-    let torch = Torch::new(card, rules, options);
     match options.program {
         TorchProgram::Modules | TorchProgram::Transformers => {
             let mut program = Program::start(&torch, config)?;
@@ -69,7 +86,10 @@ fn recorded(torch: &Torch, run: impl FnOnce()) -> Result<Sequence, NotCovered> {
 /// # Errors
 /// The graph has an operation that is not covered.
 pub(crate) fn check_graph(config: &RunConfig) -> Result<(), NotCovered> {
-    coverage::check_operations(config, &modules_pass(config, config.micro_batch()))
+    match config.model.sequential() {
+        Some(_) => Ok(()),
+        None => coverage::check_operations(config, &forward_pass(config, config.micro_batch())),
+    }
 }
 
 /// The samples of a batch and, if lengths vary, their length.
@@ -330,15 +350,15 @@ impl<'a> Modules<'a> {
     fn new(torch: &Torch, config: &'a RunConfig) -> Result<Modules<'a>, NotCovered> {
         // Buffers have the length of the context, whatever the lengths of samples.
         let at_context = RunConfig { lengths: None, ..config.clone() };
-        let graph = |samples| modules_pass(&at_context, samples);
-        let graph_of_full = graph(config.micro_batch());
-        let full: Rc<dyn Network> = match torch.options.program {
-            TorchProgram::Modules => Module::new(torch, config, graph_of_full)?,
-            TorchProgram::Transformers | TorchProgram::Trainer => {
-                Rc::new(CausalLm::new(torch, config, &graph_of_full)?)
+        let graph = || forward_pass(&at_context, config.micro_batch());
+        let full: Rc<dyn Network> = match (torch.options.program, config.model.sequential()) {
+            (TorchProgram::Modules, Some(model)) => Rc::new(List::new(torch, config, model)),
+            (TorchProgram::Modules, None) => Module::new(torch, config, graph())?,
+            (TorchProgram::Transformers | TorchProgram::Trainer, _) => {
+                Rc::new(CausalLm::new(torch, config, &graph())?)
             }
         };
-        let tail = config.tail().map(|samples| full.resized(graph(samples)));
+        let tail = config.tail().map(|samples| full.resized(&at_context, samples));
         Ok(Modules { config, full, tail, others: RefCell::default() })
     }
 
@@ -359,7 +379,7 @@ impl<'a> Modules<'a> {
         let module = others.entry((samples, length)).or_insert_with(|| {
             let of_length = length.map(|length| self.config.at_length(length));
             let config = of_length.as_ref().unwrap_or(self.config);
-            self.full.resized(modules_pass(config, samples))
+            self.full.resized(config, samples)
         });
         Rc::clone(module)
     }

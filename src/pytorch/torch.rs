@@ -22,6 +22,8 @@ pub(crate) struct Torch {
     pub(crate) rules: &'static Rules,
     pub(crate) options: TorchOptions,
     pub(crate) threads: Threads,
+    /// The most equal products in a row that are recorded.
+    pub(crate) most_products: usize,
     sequence: Rc<RefCell<Sequence>>,
     /// Grad mode (`torch.is_grad_enabled()`).
     grad: Cell<bool>,
@@ -56,6 +58,7 @@ impl Torch {
             rules,
             options,
             threads: Threads::default(),
+            most_products: usize::MAX,
             sequence: Rc::default(),
             grad: Cell::new(true),
             autocast: Cell::new(None),

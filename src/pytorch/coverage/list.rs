@@ -9,9 +9,6 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if program.is_of_library() {
         return not_covered("layers in a list (model.sequential) in a program of the transformers library");
     }
-    if model.has_images() {
-        return not_covered("convolutions, pools and norms of images in lists");
-    }
     if model.loss != OutputLoss::CrossEntropy {
         return not_covered("other losses of layers in a list than cross_entropy");
     }

@@ -451,9 +451,10 @@ impl Script<'_> {
     /// Checkpoints that keep the results of some operations.
     fn selective_checkpoint(&mut self, kinds: KeywordSet<OpKind>) {
         let operations = |kind| match kind {
-            OpKind::Linear => ["mm", "addmm"],
+            OpKind::Linear if self.has_images() => &["mm", "addmm", "convolution"][..],
+            OpKind::Linear => &["mm", "addmm"],
             OpKind::Attention => {
-                ["_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"]
+                &["_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"]
             }
             OpKind::Norm => unreachable!("not covered"),
         };

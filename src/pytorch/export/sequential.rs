@@ -62,6 +62,11 @@ pub(super) fn sizes(model: &Sequential, [batch, micro_batch]: [usize; 2]) -> Str
 }
 
 impl Script<'_> {
+    /// Whether the model has layers that cuDNN would compute.
+    pub(super) fn has_images(&self) -> bool {
+        self.config.model.sequential().is_some_and(Sequential::has_images)
+    }
+
     pub(super) fn write_list(&mut self, model: &Sequential) {
         self.text.push_str(CLASSES);
         self.checkpoint_functions();

@@ -126,6 +126,12 @@ impl Script<'_> {
             false => self.line("        self.model.to(device)"),
         }
         self.allow_tf32();
+        if self.has_images() {
+            self.lines(&[
+                "        # The workspaces of cuDNN's convolutions and batch norms are not predicted.",
+                "        torch.backends.cudnn.enabled = False",
+            ]);
+        }
         self.line_if(strategy.leak.is_some(), "        self.kept = []");
         if trains {
             self.master_weights();

@@ -100,7 +100,7 @@ fn product(
 }
 
 /// The result of an operation that has one.
-fn only(mut results: Vec<Tensor>) -> Tensor {
+pub(super) fn only(mut results: Vec<Tensor>) -> Tensor {
     results.pop().expect("one result")
 }
 

@@ -4,6 +4,8 @@
 
 mod attention;
 mod cast;
+mod channel_norm;
+mod convolution;
 mod dropout;
 mod elementwise;
 mod embedding;
@@ -13,12 +15,15 @@ mod linear;
 mod loss;
 mod manual_attention;
 mod norm;
+mod pooling;
 mod reduce;
 mod rotary;
 mod views;
 
 pub(crate) use attention::{Heads, is_flash, is_unfused, scaled_dot_product_attention};
 pub(crate) use cast::{cast, converted};
+pub(crate) use channel_norm::{batch_norm, group_norm};
+pub(crate) use convolution::{Convolution, conv2d};
 pub(crate) use dropout::{dropout, dropout_if};
 pub(crate) use elementwise::{
     activation, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap,
@@ -31,11 +36,12 @@ pub(crate) use linear::{addmm, linear, matmul};
 pub(crate) use loss::cross_entropy;
 pub(crate) use manual_attention::{Eager, eager_attention, manual_attention, repeated};
 pub(crate) use norm::{layer_norm, rms_norm};
+pub(crate) use pooling::{avg_pool2d, global_pool, max_pool2d, windows};
 pub(crate) use reduce::{all, count, mean_of_rows, norm_of_all, norm_of_columns, norm_of_rows, sum_to};
 pub(crate) use rotary::{rotate, rotate_part};
 pub(crate) use views::{
-    Layout, chunk_rows, columns, concatenated, copied, divided_columns, expanded, full_slices, heads, joined,
-    listed, slice, split,
+    Layout, chunk_rows, columns, concatenated, copied, divided_columns, expanded, flattened, full_slices,
+    heads, joined, listed, slice, split,
 };
 
 use crate::autograd::{Node, Strides};

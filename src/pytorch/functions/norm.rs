@@ -16,7 +16,17 @@ pub(crate) fn layer_norm(torch: &Torch, x: &Tensor, weight: &Tensor, bias: &Tens
     let node = torch.node(&[&x, &weight, &bias], &[&bias, &x, &weight], move |torch, backward| {
         let dx = backward.needs(0).then(|| torch.tensor(shape, dtype));
         let [dw, db] = [1, 2].map(|input| backward.needs(input).then(|| torch.tensor(weight_shape, dtype)));
-        vec![dx.into(), dw.into(), db.into()]
+        let Some(parts) = parts_of_sums(torch, rows, weight_shape.last()) else {
+            return vec![dx.into(), dw.into(), db.into()];
+        };
+        let _parts =
+            [&dw, &db].map(|sum| sum.as_ref().map(|_| torch.empty(&[parts, weight_shape.last()], dtype)));
+        // The sum of the parts replaces the tensor that was made for it.
+        let sum = |made: Option<Tensor>| {
+            made.map(|_made| super::reduce::sum_rows(torch, parts, weight_shape.last(), dtype))
+        };
+        let dw = sum(dw);
+        vec![dx.into(), dw.into(), sum(db).into()]
     });
     let output = torch.tensor(shape, dtype);
     let (mean, rstd) = (torch.empty(&[rows], DType::F32), torch.empty(&[rows], DType::F32));
@@ -28,6 +38,18 @@ pub(crate) fn layer_norm(torch: &Torch, x: &Tensor, weight: &Tensor, bias: &Tens
             output.output_of(&node, 0)
         }
     }
+}
+
+/// The number of parts in which the gradients of weight and bias are summed over rows, if there are many rows of few
+/// columns.
+fn parts_of_sums(torch: &Torch, rows: usize, columns: usize) -> Option<usize> {
+    // Columns and rows of a thread block, and the most blocks.
+    const WIDTH: usize = 32;
+    const HEIGHT: usize = 32;
+    const BLOCKS: usize = 1 << 15;
+    let applies =
+        torch.rules.layer_norm_parts && rows > 1 << 16 && columns / WIDTH < torch.card.multiprocessors / 2;
+    applies.then(|| rows.div_ceil(HEIGHT).min(BLOCKS / columns.div_ceil(WIDTH)))
 }
 
 /// RMSNorm as Hugging Face's Llama has it: in fp32, and back. With `zero_centered` weights, as Gemma's, the product is

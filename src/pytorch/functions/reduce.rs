@@ -105,6 +105,111 @@ fn scratch_of_all(torch: &Torch, elements: usize, dtype: DType) {
     }
 }
 
+/// The sum of each channel of images [B, C, H, W] over samples and pixels, [C].
+pub(super) fn sum_channels(torch: &Torch, images: Shape, dtype: DType) -> Tensor {
+    let &[samples, channels, height, width] = images.dims() else { unreachable!("images") };
+    let pixels = height * width;
+    if pixels == 1 && channels > 1 {
+        return sum_rows(torch, samples, channels, dtype);
+    }
+    let images = match channels {
+        // One dimension.
+        1 => Images { samples: 1, channels, pixels: samples * pixels },
+        _ => Images { samples, channels, pixels },
+    };
+    images.reduce(torch, Shape::new(&[channels]), dtype)
+}
+
+/// The mean of each channel of each image, x [B, C, H, W], [B, C, 1, 1].
+pub(super) fn mean_of_images(torch: &Torch, x: &Tensor) -> Tensor {
+    let &[samples, channels, height, width] = x.shape().dims() else { unreachable!("images") };
+    let images = Images { samples: 1, channels: samples * channels, pixels: height * width };
+    images.reduce(torch, Shape::new(&[samples, channels, 1, 1]), x.dtype())
+}
+
+/// Numbers of which each channel is reduced to one.
+#[derive(Clone, Copy)]
+struct Images {
+    samples: usize,
+    channels: usize,
+    pixels: usize,
+}
+
+impl Images {
+    fn reduce(self, torch: &Torch, output: Shape, dtype: DType) -> Tensor {
+        let output = torch.tensor(output, dtype);
+        let parts = self.parts(dtype);
+        // Partial results of several kernels are fp32.
+        let _sums = (parts.len() > 1 && dtype.is_half()).then(|| torch.tensor(output.shape(), DType::F32));
+        parts.into_iter().for_each(|part| part.scratch(torch));
+        output
+    }
+
+    /// The parts that a kernel reduces: offsets have 32 bits.
+    fn parts(self, dtype: DType) -> Vec<Images> {
+        let Images { samples, channels, pixels } = self;
+        let last = (samples * channels * pixels - 1) as u64 * dtype.bytes();
+        if last < i32::MAX as u64 {
+            return vec![self];
+        }
+        let halves = |n: usize| [n / 2, n - n / 2];
+        let [first, second] = if samples > 1 {
+            halves(samples).map(|samples| Images { samples, ..self })
+        } else if channels > 1 {
+            halves(channels).map(|channels| Images { channels, ..self })
+        } else {
+            halves(pixels).map(|pixels| Images { pixels, ..self })
+        };
+        [first.parts(dtype), second.parts(dtype)].concat()
+    }
+
+    /// The temporaries of a kernel whose threads of a warp read neighbouring pixels: where thread blocks share a channel,
+    /// their partial sums and semaphores.
+    fn scratch(self, torch: &Torch) {
+        const THREADS: usize = 512;
+        let (inputs, channels) = (self.samples * self.pixels, self.channels);
+        // One row of numbers is read in vectors of four.
+        let across = if channels == 1 && inputs > 128 { inputs / 4 } else { inputs };
+        let [across, outputs] = [across, channels].map(|n| THREADS.min(1 << n.max(1).ilog2()));
+        let height = outputs.min(THREADS / across.min(32));
+        let width = across.min(THREADS / height);
+        let values = inputs.div_ceil(width);
+        // Fewer values are not divided between the warps of a block.
+        if values < (height * 16).min(256) {
+            return;
+        }
+        let values = inputs.div_ceil(width * height);
+        let target = torch.card.multiprocessors * (torch.card.threads / (width * height));
+        if values < 256 || channels > target {
+            return;
+        }
+        let blocks = target.div_ceil(channels).min(values.div_ceil(16)).max(values.div_ceil(256));
+        if blocks > 1 {
+            let _sums = torch.storage(4 * (channels * blocks) as u64);
+            let _semaphores = torch.storage(4 * channels as u64);
+        }
+    }
+}
+
+/// The temporaries of batch norm of a matrix: where thread blocks share a column, `numbers` partial results for each, and
+/// semaphores.
+pub(super) fn batch_norm_scratch(torch: &Torch, [rows, columns]: [usize; 2], numbers: usize) {
+    // Threads of a block, rows that a thread reads, and the most blocks that share a column.
+    const THREADS: usize = 512;
+    const ROWS: usize = 16;
+    const BLOCKS: usize = 128;
+    let power = |n: usize| 1 << n.max(1).ilog2();
+    let width = power(columns).min(32);
+    let height = power(rows.div_ceil(ROWS)).min(THREADS / width);
+    let width = if width * height == THREADS { width } else { power(columns).min(THREADS / height) };
+    let blocks = rows.div_ceil(height * ROWS).min(BLOCKS);
+    // Fewer are not worth it.
+    if blocks >= 8 {
+        let _results = torch.storage(4 * (numbers * columns * blocks) as u64);
+        let _semaphores = torch.storage(4 * columns.div_ceil(width) as u64);
+    }
+}
+
 /// Sums a gradient to the shape of a broadcast input.
 pub(crate) fn sum_to(torch: &Torch, gradient: Tensor, shape: Shape) -> Tensor {
     if gradient.shape() == shape {

@@ -16,6 +16,16 @@ pub(crate) enum Layout {
     Channels,
 }
 
+/// `x.flatten(1)`: [B, ..] as a matrix; x itself if it is one.
+pub(crate) fn flattened(torch: &Torch, x: &Tensor) -> Tensor {
+    let before = x.shape();
+    let &[samples, _, _, ..] = before.dims() else { return x.clone() };
+    let matrix = Shape::new(&[samples, x.elements() / samples]);
+    torch.output((matrix, x.dtype()), Some(x), &[x], &[], move |_, backward| {
+        vec![backward.gradient().view(before).into()]
+    })
+}
+
 /// `x.view(..).transpose(1, 2)`: [B, T, heads*D] as [B, heads, T, D]. The gradient is a view if its
 /// layout has [B*T, heads*D] as a matrix, else a copy.
 pub(crate) fn heads(torch: &Torch, x: &Tensor, dims: &[usize], gradient: Layout) -> Tensor {

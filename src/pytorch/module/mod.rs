@@ -18,7 +18,7 @@ use crate::network::{Inputs, Network};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use graph::{Graph, GraphValue, ValueKind};
+use graph::{Graph, GraphValue, ValueKind, forward_pass};
 use ops::{Frequencies, Op, OpKind, Shape};
 use spec::{ActivationOffload, Attention, KeywordSet, Recompute, RunConfig};
 
@@ -144,7 +144,7 @@ impl Module {
         let is_fp32 = dtype_of(config.strategy.precision.dtype()) == DType::F32;
         let is_unfused = is_fp32 && groups && !torch.rules.efficient_groups;
         let loss_chunks = config.strategy.loss_chunks;
-        let (tokens, targets) = (input("tokens").or_else(|_| input("input"))?, input("targets")?);
+        let (tokens, targets) = (input("tokens")?, input("targets")?);
         let (calls, last_uses) =
             (Rc::new(calls(config.strategy.recompute, &graph)), last_uses(&graph, &separate));
         Ok(Rc::new(Module {
@@ -305,9 +305,9 @@ impl Module {
 }
 
 impl Network for Module {
-    fn resized(&self, graph: Graph) -> Rc<dyn Network> {
+    fn resized(&self, config: &RunConfig, samples: usize) -> Rc<dyn Network> {
         Rc::new(Module {
-            graph,
+            graph: forward_pass(config, samples),
             parameters: self.parameters.clone(),
             order: self.order.clone(),
             rotations: self.rotations.clone(),

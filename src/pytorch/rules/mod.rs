@@ -40,6 +40,10 @@ pub(crate) struct Rules {
     pub(crate) adds_matrices_by_cublaslt: bool,
     /// Whether Muon copies a bf16 update before it divides it.
     pub(crate) muon_copies: bool,
+    /// Whether layer norm sums the gradients of its parameters in parts if there are many rows.
+    pub(crate) layer_norm_parts: bool,
+    /// Whether group norm has kernels of their own for matrices and for images with channels last.
+    pub(crate) group_norm_by_rows: bool,
     pub(crate) norm_scratch: NormScratch,
     pub(crate) embedding_scratch: EmbeddingScratch,
 }

@@ -17,6 +17,8 @@ pub(super) const RULES: Rules = Rules {
     hooks_hold_gradients: false,
     adds_matrices_by_cublaslt: true,
     muon_copies: true,
+    layer_norm_parts: true,
+    group_norm_by_rows: true,
     norm_scratch: NormScratch::Chunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: |vocabulary| usize::BITS - vocabulary.leading_zeros(),

@@ -18,6 +18,8 @@ pub(super) const RULES: Rules = Rules {
     hooks_hold_gradients: true,
     adds_matrices_by_cublaslt: false,
     muon_copies: false,
+    layer_norm_parts: false,
+    group_norm_by_rows: false,
     norm_scratch: NormScratch::MostChunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: all_bits,

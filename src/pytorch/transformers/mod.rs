@@ -39,7 +39,7 @@ use crate::network::{Inputs, Network};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use graph::Graph;
+use graph::{Graph, forward_pass};
 use ops::{Shape, Storage};
 use spec::{LoraBase, ModelFamily, Recompute, RunConfig, TorchProgram, Transformer};
 
@@ -236,8 +236,8 @@ impl Network for CausalLm {
         (loss, logits.filter(|_| self.returns_logits))
     }
 
-    fn resized(&self, graph: Graph) -> Rc<dyn Network> {
-        let batch = batch_of(&graph).expect("graphs of a run have the same inputs");
+    fn resized(&self, config: &RunConfig, samples: usize) -> Rc<dyn Network> {
+        let batch = batch_of(&forward_pass(config, samples)).expect("graphs of a run have the same inputs");
         let (body, head) = (Rc::clone(&self.body), self.head.clone());
         let CausalLm { returns_logits, scales_logits, caps_logits, fuses_loss, .. } = *self;
         Rc::new(CausalLm { body, head, batch, returns_logits, scales_logits, caps_logits, fuses_loss })
