@@ -85,10 +85,11 @@ pub(super) fn run_on(
         reporter,
         began,
     };
+    let instruction_set = instruction_set::of(device)?;
     let mut outcome = trainer.run(device)?;
     let measured = &mut outcome.measured;
     measured.emulated = emulated;
-    measured.instruction_set = instruction_set::of(device);
+    measured.instruction_set = instruction_set;
     if let Some(products) = products {
         measured.record_products(products);
     }

@@ -136,7 +136,7 @@ impl Dump<'_> {
         if !is_checkpoint {
             self.batches()?;
         }
-        outcome.measured.instruction_set = instruction_set::of(device);
+        outcome.measured.instruction_set = instruction_set::of(device)?;
         let mut engine = Engine::new(&self.run.program, device, false)?;
         engine.set_weights(self.run.weights.as_ref());
         if !is_checkpoint && self.run.config.strategy.update == Update::InBackward {
