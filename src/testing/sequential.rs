@@ -85,8 +85,11 @@ pub(super) fn any_sequential() -> impl Any<Value = Sequential> {
     })
 }
 
-/// The number of input features of `sizes`, with the structure of `other`.
+/// The number of input features of `sizes`, with the structure of `other`. The sizes of images are part of the structure.
 pub(super) fn alike(sizes: &Sequential, other: &Sequential) -> Sequential {
+    if other.has_images() {
+        return other.clone();
+    }
     let mut input = other.input.clone();
     if let (Some(own), Some(of_sizes)) = (input.last_mut(), sizes.input.last()) {
         *own = *of_sizes;
