@@ -10,7 +10,7 @@ mod values;
 
 pub use adapters::{AdaptableLinear, TargetMatches, adaptable, is_factor, stacked_layer, targeted};
 pub use layers::{LayerMatches, named};
-pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass, modules_pass};
+pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass};
 pub use values::goes_by;
 
 use data::{CheckpointTensor, Documents, Part, RequiredParameter, TensorNaming};
@@ -105,7 +105,7 @@ pub(crate) fn build_on(
 ) -> Graph {
     match model {
         Model::Transformer(model) => transformer::build(model, documents, micro_batch, tokens),
-        Model::Sequential(model) => sequential::build(model, documents, micro_batch, true),
+        Model::Sequential(model) => sequential::build(model, documents, micro_batch),
     }
 }
 

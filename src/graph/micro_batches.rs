@@ -1,8 +1,8 @@
 //! The forward passes of a run: over a micro-batch, over the smaller last micro-batch of a step, and those of an
 //! evaluation.
 
-use super::{Graph, build_on, sequential};
-use spec::{Attention, Model, RunConfig};
+use super::{Graph, build_on};
+use spec::{Attention, RunConfig};
 
 /// A micro-batch of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,15 +32,15 @@ impl Pass {
 pub struct Graphs {
     pub full: Graph,
     pub tail: Option<Graph>,
-    /// The passes of an evaluation, if they differ: for a model with dropout, or with a batch size of their own. Their
-    /// parameters are the same, in the same order.
+    /// The passes of an evaluation, if they differ: for a model with dropout or batch norm, or with a batch size of their
+    /// own. Their parameters are the same, in the same order.
     pub evaluated: Option<Box<Graphs>>,
 }
 
 impl Graphs {
     /// The passes of a run.
     pub fn of(config: &RunConfig) -> Graphs {
-        let evaluated = config.draws().then(|| config.evaluated());
+        let evaluated = config.evaluates_differently().then(|| config.evaluated());
         let build_graphs = |config: &RunConfig| Graphs::new(config, |samples| forward(config, samples));
         let own_batch = |samples: usize| {
             let config = evaluated.as_ref().unwrap_or(config);
@@ -101,20 +101,7 @@ fn forward(config: &RunConfig, samples: usize) -> Graph {
 /// The forward pass over `samples` samples, with the run's strategy applied. If lengths vary, the samples have the length
 /// of the longest.
 pub fn forward_pass(config: &RunConfig, samples: usize) -> Graph {
-    with_strategy(config, build_on(&config.model, config.documents(), samples, config.longest()))
-}
-
-/// The same with the operations of PyTorch's modules: each layer of a list computes its own.
-pub fn modules_pass(config: &RunConfig, samples: usize) -> Graph {
-    match &config.model {
-        Model::Sequential(model) => {
-            with_strategy(config, sequential::build(model, config.documents(), samples, false))
-        }
-        Model::Transformer(_) => forward_pass(config, samples),
-    }
-}
-
-fn with_strategy(config: &RunConfig, mut graph: Graph) -> Graph {
+    let mut graph = build_on(&config.model, config.documents(), samples, config.longest());
     graph.slice_patches(config.strategy.conv_workspace.0);
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();

@@ -16,12 +16,11 @@ use spec::{
     OutputLoss, Sequential, Statistics,
 };
 
-/// The forward pass over `micro_batch` = B samples. `fuses`: whether linear layers within a module compute the activations
-/// after them.
-pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize, fuses: bool) -> Graph {
+/// The forward pass over `micro_batch` = B samples.
+pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
     let [input, targets] = model.parts();
-    let mut builder = Builder { graph: &mut graph, dropout: None, fuses };
+    let mut builder = Builder { graph: &mut graph, dropout: None };
     let mut output = None;
     for Module { path, layer } in model.modules() {
         let scope = builder.graph.layer(path, true);
@@ -78,7 +77,6 @@ enum Channels {
 struct Builder<'g> {
     graph: &'g mut Graph,
     dropout: Option<DropoutSites>,
-    fuses: bool,
 }
 
 impl Builder<'_> {
@@ -178,7 +176,7 @@ impl Builder<'_> {
         while let Some(Module { path, layer }) = layers.next() {
             let scope = self.graph.child_scope(of, path);
             let activation = match (layer, layers.peek()) {
-                (Layer::Linear(_), Some(Module { layer: Layer::Activation(next), .. })) if self.fuses => {
+                (Layer::Linear(_), Some(Module { layer: Layer::Activation(next), .. })) => {
                     Some(next.0)
                 }
                 _ => None,

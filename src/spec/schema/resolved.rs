@@ -3,7 +3,7 @@
 
 use super::collect::{Collect, CollectCodec};
 use super::data::Data;
-use super::model::Model;
+use super::model::{Model, Sequential};
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::strategy::{DataResidence, Strategy};
@@ -282,7 +282,12 @@ impl RunConfig {
         self.model.draws() || self.strategy.lora.as_ref().is_some_and(|lora| lora.dropout > 0.0)
     }
 
-    /// The run without dropout.
+    /// Whether an evaluation computes something else than training: no dropout, or running statistics.
+    pub fn evaluates_differently(&self) -> bool {
+        self.draws() || self.model.sequential().is_some_and(Sequential::has_batch_norm)
+    }
+
+    /// The run without dropout, with running statistics.
     pub fn evaluated(&self) -> RunConfig {
         let mut evaluated = RunConfig { model: self.model.evaluated(), ..self.clone() };
         if let Some(lora) = &mut evaluated.strategy.lora {

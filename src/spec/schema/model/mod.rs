@@ -43,7 +43,7 @@ trait Architecture {
     /// Whether it draws random numbers in training.
     fn draws(&self) -> bool;
 
-    /// The model in evaluation, without dropout.
+    /// The model in evaluation: without dropout, with the running statistics of batch norm.
     fn evaluated(&self) -> Model;
 
     /// The number of its blocks, and the key that sets it.
@@ -91,7 +91,7 @@ impl Model {
         self.each().draws()
     }
 
-    /// The model in evaluation, without dropout.
+    /// The model in evaluation: without dropout, with the running statistics of batch norm.
     pub fn evaluated(&self) -> Model {
         self.each().evaluated()
     }
