@@ -170,7 +170,7 @@ class Run:
 
     def is_trained(self, parameter):
         """Whether the parameter of that name is trained. A `run.toml` lists frozen layers by full name."""
-        if self.is_inference:
+        if self.is_inference or parameter.endswith((".running_mean", ".running_var")):
             return False
         if self.lora:
             return parameter.endswith((".lora_A", ".lora_B"))

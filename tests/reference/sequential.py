@@ -55,6 +55,21 @@ def apply(path, layer, parameters, x, seeds, sites):
         return F.layer_norm(x, x.shape[-1:], weight, bias, value.get("epsilon", 1e-5))
     if key == "rms_norm":
         return F.rms_norm(x, x.shape[-1:], weight, value.get("epsilon", 1e-5))
+    if key == "conv2d":
+        places = {name: value.get(name, usual) for name, usual in (("stride", 1), ("padding", 0), ("groups", 1))}
+        return F.conv2d(x, weight, bias, **places)
+    if key in ("max_pool", "avg_pool"):
+        pool = F.max_pool2d if key == "max_pool" else F.avg_pool2d
+        return pool(x, value["kernel"], value.get("stride"), value.get("padding", 0))
+    if key == "global_pool":
+        return x.mean((-2, -1), keepdim=True)
+    if key == "batch_norm":
+        running = [parameters[f"{path}.{name}"] for name in ("running_mean", "running_var")]
+        return F.batch_norm(x, *running, weight, bias, True, value.get("momentum", 0.1), value.get("epsilon", 1e-5))
+    if key == "group_norm":
+        return F.group_norm(x, value["groups"], weight, bias, value.get("epsilon", 1e-5))
+    if key == "flatten":
+        return x.flatten(1)
     if key == "dropout":
         site = next(sites)
         return drop(x, value, site, seeds) if value > 0 else x

@@ -273,7 +273,9 @@ fn separate_documents_agree_with_pytorch() {
             |config| config.strategy.loss_chunks = 5,
             |config| config.strategy.attention = Attention::Materialized,
         ];
-        for (number, change) in changes.iter().enumerate() {
+        // Micro-batches change the statistics of batch norm.
+        let has_batch_norm = config.model.sequential().is_some_and(Sequential::has_batch_norm);
+        for (number, change) in changes.iter().enumerate().skip(usize::from(has_batch_norm)) {
             let mut config = config.clone();
             change(&mut config);
             let found = differences(DOCUMENTS, &strategy, &config);
@@ -310,7 +312,7 @@ fn dropout_agrees_with_pytorch() {
 /// Each layer and each loss, also in uneven micro-batches, with segments and with modules recomputed.
 #[test]
 fn layers_in_a_list_agree_with_pytorch() {
-    assert_all_agree_with_pytorch(SEQUENTIAL, 6);
+    assert_all_agree_with_pytorch(SEQUENTIAL, 8);
     for (strategy, config) in SEQUENTIAL.runs() {
         let changes: [Change; 4] = [
             |config| config.strategy.accumulate = 3,
