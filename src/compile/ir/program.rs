@@ -307,9 +307,11 @@ impl Program {
         self.buckets.iter().any(|bucket| bucket.trainable)
     }
 
-    /// Elements of the parameters of the buckets that match.
+    /// Elements of the parameters of the buckets that match. Buffers of the model are not parameters.
     pub fn parameter_count(&self, matches: impl Fn(&Bucket) -> bool) -> u64 {
-        self.buckets.iter().filter(|bucket| matches(bucket)).map(Bucket::parameter_count).sum()
+        let of_parameters = |bucket: &&Bucket| self.value(bucket.parameters).role == Role::Parameter;
+        let buckets = self.buckets.iter().filter(of_parameters);
+        buckets.filter(|bucket| matches(bucket)).map(Bucket::parameter_count).sum()
     }
 
     /// By value: whether it is one of `ids`.
