@@ -176,9 +176,7 @@ impl Builder<'_> {
         while let Some(Module { path, layer }) = layers.next() {
             let scope = self.graph.child_scope(of, path);
             let activation = match (layer, layers.peek()) {
-                (Layer::Linear(_), Some(Module { layer: Layer::Activation(next), .. })) => {
-                    Some(next.0)
-                }
+                (Layer::Linear(_), Some(Module { layer: Layer::Activation(next), .. })) => Some(next.0),
                 _ => None,
             };
             x = match (layer, activation) {

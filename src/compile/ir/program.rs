@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::instruction::{Action, Instruction};
 use super::value::{BatchBuffer, Value};
 use crate::lengths::LengthPrograms;
-use device::{Event, Phase, Placed, Pool, Work};
+use device::{Event, Phase, Placed, Pool, Role, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
 use ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
 use spec::Allocator;
