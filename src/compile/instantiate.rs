@@ -285,7 +285,10 @@ mod tests {
             };
             let structure = |config: &RunConfig| {
                 let Graphs { full, tail, evaluated } = Graphs::of(config);
-                let slices = |graph: &Graph| slices::count(config, graph.values[0].ty.elements());
+                let slices = |graph: &Graph| {
+                    let loss = graph.nodes.iter().find(|node| node.op.as_loss().is_some()).expect("a loss");
+                    slices::count(config, graph.values[loss.inputs[0]].ty.shape.rows())
+                };
                 let further = Section::new(SectionKind::Micro, config).repeat_count > 0;
                 let program = compile_run(config, &target).unwrap();
                 let offloaded: Vec<bool> = program.offloadable.iter().map(|value| value.is_offloaded).collect();
