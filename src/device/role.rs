@@ -13,8 +13,6 @@ pub enum Role {
     /// A parameter in the dtype of matmuls: a 16-bit copy, or the dequantized values of a quantized parameter.
     Cast,
     MasterWeight,
-    /// Running statistics, which the forward pass updates.
-    Buffer,
     Gradient,
     Optimizer,
     Activation,
@@ -23,6 +21,8 @@ pub enum Role {
     Communication,
     /// Undivided remainders of a caching allocator's blocks: allocated, but part of no value.
     Rounding,
+    /// Running statistics, which the forward pass updates.
+    Buffer,
 }
 
 impl Role {
@@ -31,7 +31,6 @@ impl Role {
         Role::Parameter,
         Role::Cast,
         Role::MasterWeight,
-        Role::Buffer,
         Role::Gradient,
         Role::Optimizer,
         Role::Activation,
@@ -39,6 +38,7 @@ impl Role {
         Role::Workspace,
         Role::Communication,
         Role::Rounding,
+        Role::Buffer,
     ];
 
     pub fn name(self) -> &'static str {

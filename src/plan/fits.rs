@@ -163,10 +163,11 @@ mod tests {
         }
 
         /// Allows for the rounding of a few values per loss slice. Offload thresholds are excluded: values below a
-        /// threshold stay on the device.
+        /// threshold stay on the device. So is the caching pool, whose undivided blocks depend on all sizes before.
         #[test]
         fn smaller_last_micro_batch_needs_no_more(config in any_config(), target in any_target()) {
             prop_assume!(matches!(config.strategy.offload.activations, ActivationOffload::Nothing | ActivationOffload::From(Bytes(0))));
+            prop_assume!(!config.strategy.allocator.is_caching());
             let mut even = config.clone();
             even.train.batch_size = config.micro_batch() * config.micro_batches();
             even.strategy.accumulate = config.micro_batches();

@@ -5,8 +5,9 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::models::{CONVOLUTIONS, DENSE, MODELS, ON_GPU, TRANSFORMERS, WITHOUT_BATCH_NORM};
+use crate::models::{DENSE, MODELS, ON_GPU, TRANSFORMERS};
 use crate::on_cuda;
+use crate::sequential::BATCH_NORM;
 
 /// A key in experiment syntax.
 #[derive(Clone, Debug)]
@@ -131,12 +132,7 @@ const CACHING: &[&str] = &[
 ];
 
 pub const KEYS: &[Key] = &[
-    Key {
-        name: "accumulate",
-        values: &["1", "2", "3"],
-        needs: &[Need { of: &["2", "3"], key: MODEL, one_of: WITHOUT_BATCH_NORM }],
-        same: Same::Rounding,
-    },
+    Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
     Key {
         name: "params",
         values: &[r#""fp32""#, r#""bf16""#, r#""fp16""#],
@@ -241,12 +237,7 @@ pub const KEYS: &[Key] = &[
         same: Same::Arithmetic,
     },
     Key { name: "attention", values: &[r#""fused""#, r#""materialized""#], needs: &[], same: Same::Rounding },
-    Key {
-        name: "conv_workspace",
-        values: &["\"16 MiB\"", "\"1 KiB\""],
-        needs: &[Need { of: &["\"1 KiB\""], key: MODEL, one_of: CONVOLUTIONS }],
-        same: Same::Rounding,
-    },
+    Key { name: "conv_workspace", values: &["\"16 MiB\"", "\"1 KiB\""], needs: &[], same: Same::Rounding },
     Key { name: "loss_chunks", values: &["1", "2", "7"], needs: &[], same: Same::Rounding },
     Key {
         name: "release",
@@ -444,8 +435,12 @@ impl Choice {
             .filter(|(key, value)| **value != 0 && key.name != MODEL)
             .map(|(key, _)| key.same.on_test_device());
         let host_rounding = self.host_updates().then_some(Same::Rounding);
+        // Batch norm takes its statistics from micro-batches.
+        let divides = self.value(MODEL) == BATCH_NORM && self.value("accumulate") != "1";
+        let other_statistics = divides.then_some(Same::Training(0.3));
         changed
             .chain(host_rounding)
+            .chain(other_statistics)
             .fold(Same::Bitwise, |weakest, same| if same > weakest { same } else { weakest })
     }
 

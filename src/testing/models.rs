@@ -47,23 +47,6 @@ pub const ON_GPU: &[&str] = MODELS.split_at(MODELS.len() - EXPERTS).0;
 /// The transformers without experts, whose feed-forward layers can have adapters, in the same order.
 pub const DENSE: &[&str] = ON_GPU.split_at(ON_GPU.len() - LISTS).0;
 
-/// Layers in a list with convolutions.
-pub const CONVOLUTIONS: &[&str] = &[sequential::CONVOLUTIONS, sequential::BATCH_NORM];
-
-/// The models whose results do not depend on the division of a batch.
-pub const WITHOUT_BATCH_NORM: &[&str] = &{
-    let mut all = [UNSAID; MODELS.len() - 1];
-    let (mut from, mut to) = (0, 0);
-    while from < MODELS.len() {
-        if from != DENSE.len() + LISTS - 1 {
-            all[to] = MODELS[from];
-            to += 1;
-        }
-        from += 1;
-    }
-    all
-};
-
 /// The transformers.
 pub const TRANSFORMERS: &[&str] = &{
     let mut all = [UNSAID; MODELS.len() - LISTS];

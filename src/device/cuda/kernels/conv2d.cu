@@ -82,7 +82,9 @@ __device__ __forceinline__ void scatter_patches(T* dx, const float* patches, Siz
         float sum = to_float(*sink);
         const uint32_t end_down = min(row / sizes.stride + 1, sizes.places_down);
         const uint32_t end_across = min(column / sizes.stride + 1, sizes.places_across);
+#pragma unroll 1
         for (uint32_t down = first_place(row, sizes.kernel_height, sizes.stride); down < end_down; ++down) {
+#pragma unroll 1
             for (uint32_t across = first_place(column, sizes.kernel_width, sizes.stride); across < end_across; ++across) {
                 // Places before the slice wrap to numbers beyond it.
                 const uint32_t patch = (sample * sizes.places_down + down) * sizes.places_across + across - first;
