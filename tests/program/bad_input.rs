@@ -272,6 +272,19 @@ bad! {
         .replace("input = [4]", "input = [16777216, 1048576, 16777216]"));
     one_name_within_a_block: check(&in_a_list(
         "layers = [{ block = [{ group = { name = \"a\", layers = [\"silu\"] } }, { group = { name = \"a\", layers = [{ linear = 4 }] } }] }]"));
+    convolution_of_rows: check(&in_a_list("layers = [{ conv2d = { out = 4, kernel = 3 } }]"));
+    window_beyond_the_image: check(&in_a_list("layers = [{ block = [{ max_pool = { kernel = 7 } }] }]")
+        .replace("input = [4]", "input = [3, 8, 6]"));
+    padding_beyond_half_a_pool: check(&in_a_list("layers = [{ avg_pool = { kernel = 3, padding = 2 } }]")
+        .replace("input = [4]", "input = [3, 8, 6]"));
+    groups_that_do_not_divide_channels: check(&in_a_list(
+        "layers = [{ conv2d = { out = 6, kernel = 1, groups = 2 } }, { group_norm = { groups = 4 } }]")
+        .replace("input = [4]", "input = [3, 8, 6]"));
+    norm_groups_that_do_not_divide_channels: check(&in_a_list("layers = [{ group_norm = { groups = 4 } }]")
+        .replace("input = [4]", "input = [3, 8, 6]"));
+    batch_norm_of_rows: check(&in_a_list("layers = [\"batch_norm\", { linear = 2 }]")
+        .replace("input = [4]", "input = [3, 8]"));
+    batch_norm_of_one_sample: check(&format!("{}\naccumulate = 8\n", in_a_list("layers = [\"batch_norm\", { linear = 2 }]")));
     layer_off: check(&in_a_list("layers = [{ dropout = \"off\" }, { linear = 4 }]"));
     layers_without_parameters: check(&in_a_list("layers = [\"relu\", { dropout = 0.1 }]"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));

@@ -2,31 +2,31 @@
 #include "vectors.cuh"
 
 // Edge of the tiles in which matrices are transposed, and rows of threads of a block.
-constexpr uint32_t TILE = 32;
-constexpr uint32_t TILE_ROWS = 8;
+constexpr uint32_t EDGE = 32;
+constexpr uint32_t THREAD_ROWS = 8;
 
 // y[s][c][r] = x[s][r][c], plus added[s][c][r] unless `added` is null; it may be `y`. One block per tile: the tiles of a
 // sample row by row, one sample after the other.
 template <class T>
 __device__ __forceinline__ void transpose(T* y, const T* x, const T* added, uint32_t rows, uint32_t columns) {
-    __shared__ float tile[TILE][TILE + 1];
-    const uint32_t across = (columns + TILE - 1) / TILE;
-    const uint32_t tiles = across * ((rows + TILE - 1) / TILE);
+    __shared__ float tile[EDGE][EDGE + 1];
+    const uint32_t across = (columns + EDGE - 1) / EDGE;
+    const uint32_t tiles = across * ((rows + EDGE - 1) / EDGE);
     const uint64_t start = static_cast<uint64_t>(blockIdx.x / tiles) * rows * columns;
-    const uint32_t row = blockIdx.x % tiles / across * TILE;
-    const uint32_t column = blockIdx.x % tiles % across * TILE;
-    for (uint32_t i = threadIdx.x / TILE; i < TILE; i += TILE_ROWS) {
+    const uint32_t row = blockIdx.x % tiles / across * EDGE;
+    const uint32_t column = blockIdx.x % tiles % across * EDGE;
+    for (uint32_t i = threadIdx.x / EDGE; i < EDGE; i += THREAD_ROWS) {
         const uint32_t r = row + i;
-        const uint32_t c = column + threadIdx.x % TILE;
-        if (r < rows && c < columns) tile[i][threadIdx.x % TILE] = to_float(x[start + static_cast<uint64_t>(r) * columns + c]);
+        const uint32_t c = column + threadIdx.x % EDGE;
+        if (r < rows && c < columns) tile[i][threadIdx.x % EDGE] = to_float(x[start + static_cast<uint64_t>(r) * columns + c]);
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x / TILE; i < TILE; i += TILE_ROWS) {
+    for (uint32_t i = threadIdx.x / EDGE; i < EDGE; i += THREAD_ROWS) {
         const uint32_t c = column + i;
-        const uint32_t r = row + threadIdx.x % TILE;
+        const uint32_t r = row + threadIdx.x % EDGE;
         if (r < rows && c < columns) {
             const uint64_t index = start + static_cast<uint64_t>(c) * rows + r;
-            float value = tile[threadIdx.x % TILE][i];
+            float value = tile[threadIdx.x % EDGE][i];
             if (added != nullptr) value += to_float(added[index]);
             y[index] = from_float<T>(value);
         }
