@@ -195,7 +195,7 @@ impl Images {
 }
 
 impl Images {
-    /// Checks that means and deviations are as many as channels, if there are any.
+    /// Checks that each channel has a mean and a deviation, or that none has.
     fn check_channels(&self, sample: &Sample) -> Result<(), DataError> {
         let [channels, ..] = image_shape(sample).unwrap_or_default();
         let Pixels { mean, deviation, .. } = &self.pixels;

@@ -1,6 +1,7 @@
 //! Tests of the engine: strategies give equal results, predictions equal the ledger, queues are synchronised.
 
 mod attention;
+mod batch_norm;
 mod batch_parts;
 mod caching;
 mod dropout;

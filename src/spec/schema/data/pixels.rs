@@ -25,7 +25,7 @@ pub(super) fn pixels(mean: &[f64], std: &[f64], crop: Option<usize>, flip: bool)
     Pixels { mean: narrow(mean), deviation: narrow(std), crop: crop.unwrap_or(0), flips: flip }
 }
 
-/// Fails unless means and deviations are as many as channels, if there are any.
+/// Fails unless each channel has a mean and a deviation, or none has.
 pub(super) fn check(
     table: &str,
     (mean, std): (&[f64], &[f64]),
