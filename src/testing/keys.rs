@@ -435,13 +435,14 @@ impl Choice {
             .filter(|(key, value)| **value != 0 && key.name != MODEL)
             .map(|(key, _)| key.same.on_test_device());
         let host_rounding = self.host_updates().then_some(Same::Rounding);
-        // Batch norm takes its statistics from micro-batches.
-        let divides = self.value(MODEL) == BATCH_NORM && self.value("accumulate") != "1";
-        let other_statistics = divides.then_some(Same::Training(0.3));
         changed
             .chain(host_rounding)
-            .chain(other_statistics)
             .fold(Same::Bitwise, |weakest, same| if same > weakest { same } else { weakest })
+    }
+
+    /// Whether it normalises by the statistics of smaller micro-batches than the plain run of its model.
+    pub fn has_other_statistics(&self) -> bool {
+        self.value(MODEL) == BATCH_NORM && self.value("accumulate") != "1"
     }
 
     /// Whether the host runs optimizer steps for gradients of a GPU. It rounds each product, a GPU multiplies and adds in
