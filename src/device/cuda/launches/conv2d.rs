@@ -62,32 +62,36 @@ pub(super) fn forward(
     for rows in conv.slices() {
         let of_y = conv.rows_of(y, rows.clone());
         for group in 0..convolution.groups {
-            let single = convolution.groups == 1;
+            let ty = TensorType::new(conv.dtype, &[rows.len(), features]);
+            let of_group = match convolution.groups {
+                1 => of_y,
+                _ => Operand { address: conv.parts.group, ty },
+            };
             let matmul = Matmul {
                 rows: rows.len(),
                 inner: columns,
                 columns: features,
                 left: conv.matrix(conv.gather(x, group, rows.clone(), launcher)?),
                 right: Matrix { transposed: true, ..conv.matrix(conv.of_group(weights, group)) },
-                output: conv.matrix(if single { of_y.address } else { conv.parts.group }),
+                output: conv.matrix(of_group.address),
                 ..conv.product()
             };
-            match bias.filter(|_| single) {
+            match bias {
                 None => launcher.matmul(&matmul)?,
-                Some(bias) => with_epilogue(matmul, Epilogue::Bias(bias), launcher, |launcher| {
-                    add_bias(&of_y, bias, launcher)
-                })?,
+                Some(bias) => {
+                    let bias = bias + conv.bytes(group * features);
+                    with_epilogue(matmul, Epilogue::Bias(bias), launcher, |launcher| {
+                        add_bias(&of_group, bias, launcher)
+                    })?;
+                }
             }
-            if !single {
-                let to = conv.channels_of(&of_y, group);
-                conv.copy_rows([to, conv.parts.group], [conv.features(), features], rows.len(), launcher)?;
+            if convolution.groups > 1 {
+                let addresses = [conv.channels_of(&of_y, group), of_group.address];
+                conv.copy_rows(addresses, [conv.features(), features], rows.len(), launcher)?;
             }
         }
     }
-    match bias {
-        Some(bias) if convolution.groups > 1 => add_bias(y, bias, launcher),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 pub(super) fn input_gradient(
