@@ -102,17 +102,17 @@ fn forward(
 }
 
 /// Error bounds of 16-bit results.
-struct Rounding {
-    unit: HalfUnit,
-    bias: Option<Vec<f32>>,
+pub(super) struct Rounding {
+    pub(super) unit: HalfUnit,
+    pub(super) bias: Option<Vec<f32>>,
     /// Length of the sum.
-    inner: usize,
+    pub(super) inner: usize,
 }
 
 impl Rounding {
     /// Checks `x = matmul + bias`. If a kernel adds the bias, the matmul's result, at most |x| + |bias|, is rounded
     /// first, and then x.
-    fn wrong_sum(&self, found: &Data, x: &[f32]) -> Option<String> {
+    pub(super) fn wrong_sum(&self, found: &Data, x: &[f32]) -> Option<String> {
         let error = self.matmul_error(x);
         first_outlier(found, x, |index| {
             let product = error(index);
