@@ -314,7 +314,8 @@ fn dtypes(config: &RunConfig, card: &Card, options: TorchOptions) -> Covered {
     if config.trains() && strategy.loss_scale.is_some() && !has_masters {
         return not_covered("a loss scale with fp16 parameters: GradScaler refuses their gradients");
     }
-    if strategy.residual != strategy.params {
+    // Layers in a list have no residual stream.
+    if strategy.residual != strategy.params && config.model.transformer().is_some() {
         let params = strategy.params.keyword();
         return Err(NotCovered(format!(
             "a residual stream of another dtype than the parameters: use residual = \"{params}\""

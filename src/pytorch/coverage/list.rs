@@ -12,8 +12,8 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if model.loss != OutputLoss::CrossEntropy {
         return not_covered("other losses of layers in a list than cross_entropy");
     }
-    if strategy.params != StorageDtype::Fp32 {
-        return not_covered("16-bit parameters of layers in a list");
+    if strategy.params != StorageDtype::Fp32 && model.has_images() {
+        return not_covered("16-bit parameters of layers of images");
     }
     if strategy.loss_chunks > 1 {
         return not_covered("loss_chunks with layers in a list");

@@ -118,6 +118,8 @@ impl Script<'_> {
         let casts = strategy.params != StorageDtype::Fp32 && !self.options.program.is_of_library();
         let dtype = torch_dtype(dtype_of(strategy.params.dtype()));
         self.line_if(casts, &format!("        self.model.to({dtype})"));
+        let casts_inputs = casts && self.config.model.sequential().is_some();
+        self.line_if(casts_inputs, &format!("        self.batches[0] = self.batches[0].to({dtype})"));
         match strategy.offload.parameters {
             true => self.lines(&[
                 "        for name, buffer in self.model.named_buffers():",

@@ -112,6 +112,8 @@ pub(super) struct Maker<'a> {
     pub(super) torch: &'a Torch,
     /// Frozen layers.
     pub(super) freeze: &'a [String],
+    /// Of parameters.
+    pub(super) dtype: DType,
 }
 
 impl Maker<'_> {
@@ -190,7 +192,7 @@ impl Maker<'_> {
     }
 
     fn parameter(&self, module: &str, dims: &[usize]) -> Tensor {
-        let tensor = self.torch.empty(dims, DType::F32);
+        let tensor = self.torch.empty(dims, self.dtype);
         let is_frozen = self.freeze.iter().any(|layer| module.starts_with(&format!("{layer}.")));
         if is_frozen { tensor } else { tensor.leaf() }
     }

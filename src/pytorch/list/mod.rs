@@ -8,6 +8,7 @@ use self::layers::{Layers, Maker};
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::coverage;
 use crate::functions;
+use crate::module::dtype_of;
 use crate::network::{Inputs, Network};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
@@ -19,6 +20,8 @@ use spec::{KeywordSet, Recompute, RunConfig, Sequential};
 pub(crate) struct List {
     modules: Rc<Layers>,
     samples: usize,
+    /// Of parameters and inputs.
+    dtype: DType,
     /// The shapes of a sample.
     input: Shape,
     targets: Shape,
@@ -31,11 +34,13 @@ impl List {
     /// Moves the model of a run to the device, as `model.to("cuda")` does.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, model: &Sequential) -> List {
         let [input, targets] = model.parts().map(|part| part.ty.shape);
-        let maker = Maker { torch, freeze: &config.strategy.freeze };
+        let dtype = dtype_of(config.strategy.params.dtype());
+        let maker = Maker { torch, freeze: &config.strategy.freeze, dtype };
         let modules = maker.layers(&model.modules(), "", &mut model.input_shape());
         List {
             modules: Rc::new(modules),
             samples: config.micro_batch(),
+            dtype,
             input,
             targets,
             recompute: config.strategy.recompute,
@@ -114,7 +119,7 @@ impl Network for List {
     }
 
     fn batch(&self) -> [(Shape, DType); 2] {
-        [(self.of_batch(self.input), DType::F32), (self.of_batch(self.targets), DType::I64)]
+        [(self.of_batch(self.input), self.dtype), (self.of_batch(self.targets), DType::I64)]
     }
 
     fn loss(self: Rc<List>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
