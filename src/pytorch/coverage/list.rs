@@ -9,7 +9,7 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if program.is_of_library() {
         return not_covered("layers in a list (model.sequential) in a program of the transformers library");
     }
-    if model.loss != OutputLoss::CrossEntropy {
+    if model.loss != OutputLoss::default() {
         return not_covered("other losses of layers in a list than cross_entropy");
     }
     if strategy.params != StorageDtype::Fp32 {

@@ -30,7 +30,8 @@ pub(crate) struct List {
 impl List {
     /// Moves the model of a run to the device, as `model.to("cuda")` does.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, model: &Sequential) -> List {
-        let [input, targets] = model.parts().map(|part| part.ty.shape);
+        let input = model.input_part().ty.shape;
+        let targets = model.targets_part().map_or(input, |part| part.ty.shape);
         let maker = Maker { torch, freeze: &config.strategy.freeze };
         let modules = maker.layers(&model.modules(), "", &mut model.input_shape());
         List {

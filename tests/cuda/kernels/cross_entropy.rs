@@ -48,7 +48,7 @@ fn slices_add_up_to_the_whole() {
             let (gradient, scaled) = (flags & 1 > 0, flags & 2 > 0);
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
             let whole = LossTerms { weight: 0.25, weighted: true, gradient, scaled, ..LossTerms::PLAIN };
-            let loss = |terms: LossTerms| Op::CrossEntropy(CrossEntropy { terms, cap: None });
+            let loss = |terms: LossTerms| Op::CrossEntropy(CrossEntropy::of(terms));
             let operands = |slice: RowSlice, so_far: Option<Data>| {
                 let part = slice.range(rows);
                 let numbers = logits.numbers[part.start * vocabulary..part.end * vocabulary].to_vec();
@@ -88,7 +88,7 @@ fn slices_add_up_to_the_whole() {
 fn non_finite_logits_give_a_nan_loss() {
     let mut devices = Devices::new();
     let terms = LossTerms { gradient: true, ..LossTerms::PLAIN };
-    let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
+    let op = Op::CrossEntropy(CrossEntropy::of(terms));
     for dtype in NUMBERS {
         for bad in [f32::INFINITY, f32::NAN] {
             let mut logits = Data::random(dtype, &[2, 1000], 1.0, 1);
@@ -108,7 +108,7 @@ fn non_finite_logits_give_a_nan_loss() {
 fn minus_infinity_logits_are_masked() {
     let mut devices = Devices::new();
     let terms = LossTerms { gradient: true, ..LossTerms::PLAIN };
-    let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
+    let op = Op::CrossEntropy(CrossEntropy::of(terms));
     let mut logits = Data::random(DType::F32, &[1, 9000], 1.0, 1);
     logits.numbers[..8000].fill(f32::NEG_INFINITY);
     let outputs = devices.cuda(&op, &[logits.clone(), Data::tokens(&[1], |_| 8500)]);

@@ -60,7 +60,7 @@ fn sliced_cross_entropy_matches_the_whole() {
             let part = values[range.start * vocabulary..range.end * vocabulary].to_vec();
             let part = Data::F32(TensorType::f32(&[range.len(), vocabulary]), part).stored_as(dtype);
             let terms = LossTerms { accumulate: previous.is_some(), ..terms };
-            let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
+            let op = Op::CrossEntropy(CrossEntropy::of(terms));
             let mut inputs = vec![part, targets.clone(), weights.clone()];
             inputs.extend(previous.map(Data::scalar));
             launch(&op, &inputs, LaunchOptions { threads: 2, level, alias: true })
