@@ -34,6 +34,11 @@ impl LossFunction {
         LossFunction::Sum { rows_of_sample: 1 },
     ];
 
+    /// The same function; a sum of samples with this number of rows.
+    pub fn with_rows(self, rows_of_sample: usize) -> LossFunction {
+        if self.is_sum() { LossFunction::Sum { rows_of_sample } } else { self }
+    }
+
     pub fn is_sum(self) -> bool {
         matches!(self, LossFunction::Sum { .. })
     }

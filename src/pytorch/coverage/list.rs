@@ -1,16 +1,13 @@
 //! What the prediction covers of layers in a list.
 
 use super::{Covered, masks_targets, not_covered};
-use spec::{ActivationOffload, Optimizer, OutputLoss, RunConfig, Sequential, StorageDtype, TorchProgram};
+use spec::{ActivationOffload, Optimizer, RunConfig, Sequential, StorageDtype, TorchProgram};
 
 /// Checks layers in a list.
 pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgram) -> Covered {
     let strategy = &config.strategy;
     if program.is_of_library() {
         return not_covered("layers in a list (model.sequential) in a program of the transformers library");
-    }
-    if model.loss != OutputLoss::default() {
-        return not_covered("other losses of layers in a list than cross_entropy");
     }
     if strategy.params != StorageDtype::Fp32 {
         return not_covered("16-bit parameters of layers in a list");

@@ -336,15 +336,16 @@ impl Network for Module {
             .collect()
     }
 
-    fn batch(&self) -> [(Shape, DType); 2] {
-        [self.tokens, self.targets].map(|part| {
-            let ty = self.graph.values[part].ty;
+    fn batch(&self) -> (PartType, Option<PartType>) {
+        let part = |value: usize| {
+            let ty = self.graph.values[value].ty;
             (ty.shape, dtype_of(ty.dtype))
-        })
+        };
+        (part(self.tokens), Some(part(self.targets)))
     }
 
     fn loss(self: Rc<Module>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
-        let Inputs { tokens, targets, third, .. } = inputs;
+        let (targets, Inputs { tokens, third, .. }) = (inputs.expect_targets(), inputs);
         let mut values = Values::new(&self.graph);
         values.mask = third.map(|starts| {
             // `(starts[:, None, :, None] == starts[:, None, None, :]) & self.mask`
