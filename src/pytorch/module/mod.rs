@@ -14,12 +14,12 @@ use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotati
 use crate::checkpoint::{Checkpointed, Function, checkpoint};
 use crate::coverage::{self, NotCovered};
 use crate::functions;
-use crate::network::{Inputs, Network};
+use crate::network::{Inputs, Network, PartType};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind, forward_pass};
-use ops::{Frequencies, Op, OpKind, Shape};
+use ops::{Frequencies, Op, OpKind};
 use spec::{ActivationOffload, Attention, KeywordSet, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.

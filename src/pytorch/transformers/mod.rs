@@ -35,7 +35,7 @@ use self::phi::PhiLayer;
 use crate::coverage::{NotCovered, returns_logits, transformer};
 use crate::functions;
 use crate::module::dtype_of;
-use crate::network::{Inputs, Network};
+use crate::network::{Inputs, Network, PartType};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
