@@ -15,24 +15,26 @@ pub(crate) fn cross_entropy(torch: &Torch, logits: &Tensor, targets: &Tensor) ->
     nll_loss(torch, probabilities, targets)
 }
 
-/// The same with `label_smoothing`: beside `nll_loss` the mean over the targets of the sum over classes.
+/// The same with `label_smoothing`: beside `nll_loss` the mean over the targets of the sum over classes. Operands of C++'s
+/// operators are evaluated from the right.
 pub(crate) fn smoothed_cross_entropy(torch: &Torch, logits: &Tensor, targets: &Tensor) -> Tensor {
     let probabilities = log_softmax(torch, logits);
     let of_targets = nll_loss(torch, probabilities.clone(), targets);
-    let of_classes = {
+    let of_rows = {
         let sum = sum_of_classes(torch, &probabilities);
         negative(torch, &sum)
     };
     let ignored = torch.tensor(Shape::new(&[targets.elements()]), DType::Bool);
-    let of_classes = masked_fill_in_place(torch, &of_classes);
-    let counted = torch.like(&ignored);
-    let of_classes = {
-        let sum = sum(torch, &of_classes);
+    let of_rows = masked_fill_in_place(torch, of_rows, &ignored);
+    let mean = {
+        let counted = torch.like(&ignored);
         let count = reduce::count(torch, &counted);
+        let sum = sum(torch, &of_rows);
         divided(torch, &sum, &count)
     };
-    let [of_targets, of_classes] = [of_targets, of_classes].map(|loss| scale(torch, &loss));
-    add(torch, &of_targets, &of_classes)
+    let scaled_mean = scale(torch, &mean);
+    let scaled = scale(torch, &of_targets);
+    add(torch, &scaled, &scaled_mean)
 }
 
 /// `log_softmax` of logits [N, V], which saves its output.
@@ -77,8 +79,8 @@ fn sum_of_classes(torch: &Torch, x: &Tensor) -> Tensor {
 }
 
 /// `x.masked_fill_(mask, 0.0)`, which saves the mask.
-fn masked_fill_in_place(torch: &Torch, x: &Tensor) -> Tensor {
-    torch.output((x.shape(), x.dtype()), Some(x), &[x], &[], |torch, backward| {
+fn masked_fill_in_place(torch: &Torch, x: Tensor, mask: &Tensor) -> Tensor {
+    torch.output((x.shape(), x.dtype()), Some(&x), &[&x], &[mask], |torch, backward| {
         vec![torch.like(backward.gradient()).into()]
     })
 }
