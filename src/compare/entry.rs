@@ -477,6 +477,7 @@ fn merged(first: &Row, measured: &[&Row]) -> Row {
     row.tokens_per_s = median_of(measured, |row| row.tokens_per_s.filter(|speed| positive(*speed)));
     row.first_step_ms = median_of(measured, |row| row.first_step_ms);
     row.step_ms_median = median_of(measured, |row| row.step_ms_median);
+    row.accuracy = median_of(measured, |row| row.accuracy);
     row.samples_per_s = median_of(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
     if !measured.is_empty() {
         row.peak_bytes = most(|row| row.peak_bytes);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::child::{Message, Reporter};
-use super::engine::{Engine, Unchanged};
+use super::engine::{Engine, Evaluated, Unchanged};
 use super::error::{RunError, Stop, cannot_write};
 use super::loader::{BatchSource, LoadedBatch, Loader};
 use super::logs::{EvaluationLog, StepLog, TimedStep, Timeline};
@@ -236,9 +236,9 @@ impl Trainer<'_> {
                 }
             }
             if cycle.evaluation_batches > 0 {
-                let loss = self.evaluate(engine, step, cycle.evaluation_batches, loader, outcome)?;
+                let evaluated = self.evaluate(engine, step, cycle.evaluation_batches, loader, outcome)?;
                 if let Some(evaluations) = &mut logs.evaluations {
-                    evaluations.evaluation(step, loss)?;
+                    evaluations.evaluation(step, evaluated)?;
                 }
             }
         }
@@ -347,7 +347,7 @@ impl Trainer<'_> {
         Ok(step.ms)
     }
 
-    /// The mean loss over the first `batches` batches of the evaluation split. The samples do not depend on
+    /// The mean loss and accuracy over the first `batches` batches of the evaluation split. The samples do not depend on
     /// micro-batches.
     fn evaluate(
         &mut self,
@@ -356,22 +356,23 @@ impl Trainer<'_> {
         batches: usize,
         loader: &mut Loader,
         outcome: &mut Outcome,
-    ) -> Result<f64, Stop> {
+    ) -> Result<Evaluated, Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
-        let mut sum = 0.0;
+        let mut sums = Evaluated::default();
         for index in 0..batches {
-            sum += engine.evaluate_on(loader.evaluation(index, batches)?.slot)?;
+            sums += engine.evaluate_on(loader.evaluation(index, batches)?.slot)?;
         }
         engine.finish_evaluation()?;
         let samples = self.config.evaluation_batch().unwrap_or(self.config.train.batch_size);
-        let loss = sum / (batches as f64 * samples as f64);
-        let finite = Some(loss).filter(|loss| loss.is_finite());
+        let mean = sums.times(1.0 / (batches as f64 * samples as f64));
+        let finite = Some(mean.loss).filter(|loss| loss.is_finite());
         outcome.measured.loss_eval = finite;
+        outcome.measured.accuracy = mean.accuracy;
         if finite.is_none() {
             outcome.set_diverged();
         }
         self.reporter.send(&Message::Evaluation { step, loss: finite });
-        Ok(loss)
+        Ok(mean)
     }
 
     /// Of a step, counted from 0.

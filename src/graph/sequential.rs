@@ -12,14 +12,14 @@ use ops::{
     Op, RmsNorm, Shape, Transpose, Window,
 };
 use spec::{
-    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
-    OutputLoss, Sequential, Statistics,
+    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module,
+    NormLayer, OutputLoss, Sequential, Statistics,
 };
 
 /// The forward pass over `micro_batch` = B samples.
 pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
-    let [input, targets] = model.parts();
+    let input = model.input_part();
     let mut builder = Builder { graph: &mut graph, dropout: None };
     let mut output = None;
     for Module { path, layer } in model.modules() {
@@ -36,16 +36,24 @@ pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize
     let output = output.expect("a list has at least one layer");
     let scope = builder.graph.layer("loss".to_owned(), false);
     let output = builder.channels_first(scope, output);
-    let targets = graph.input(scope, &targets, micro_batch);
+    let targets = model.targets_part().map(|part| graph.input(scope, &part, micro_batch));
     let weights = documents.parts(0).first().map(|part| graph.input(scope, part, micro_batch));
     let terms = LossTerms { weighted: weights.is_some(), ..LossTerms::PLAIN };
-    let elementwise = |function| Op::ElementwiseLoss(ElementwiseLoss { terms, function });
+    let elementwise = |function| Op::ElementwiseLoss(ElementwiseLoss::of(function, terms));
     let op = match model.loss {
-        OutputLoss::CrossEntropy => Op::CrossEntropy(CrossEntropy { terms, cap: None }),
+        OutputLoss::CrossEntropy(CrossEntropyLoss { label_smoothing }) => {
+            let smoothing = label_smoothing as f32;
+            Op::CrossEntropy(CrossEntropy { smoothing, ..CrossEntropy::of(terms) })
+        }
         OutputLoss::SquaredError => elementwise(LossFunction::SquaredError),
         OutputLoss::BinaryCrossEntropy => elementwise(LossFunction::BinaryCrossEntropy),
+        OutputLoss::Sum => {
+            let rows_of_sample = graph.values[output].ty.shape.rows() / micro_batch;
+            elementwise(LossFunction::Sum { rows_of_sample })
+        }
     };
-    graph.node(op, scope, [output, targets].into_iter().chain(weights).collect(), ["loss"]);
+    let inputs = [output].into_iter().chain(targets).chain(weights).collect();
+    graph.node(op, scope, inputs, ["loss"]);
     graph
 }
 

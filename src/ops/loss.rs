@@ -4,8 +4,8 @@ use super::{Op, RowSlice, SCALE, TensorType, TypeError, expect_inputs, expect_ty
 
 /// The parameters that every loss has.
 ///
-/// Its inputs: the prediction of some of N rows, the targets of all N; if `weighted` the weights f32[B] of
-/// B samples with N/B rows each; if `scaled` the loss scale f32[1]; with `accumulate` the previous loss f32[1]. Its
+/// Its inputs: the prediction of some of N rows; with `targets` those of all N; if `weighted` the weights f32[B] of
+/// B samples with N/B rows each; if `scaled` the loss scale f32[1]; with `accumulate` the previous loss. Its
 /// outputs: the loss f32[1] and, with `gradient`, the gradient of the prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossTerms {
@@ -15,6 +15,7 @@ pub struct LossTerms {
     pub share: f32,
     /// The slice of the N rows that the prediction covers.
     pub rows: RowSlice,
+    pub targets: bool,
     /// Whether samples are weighted and rows without a target masked.
     pub weighted: bool,
     pub gradient: bool,
@@ -29,6 +30,7 @@ impl LossTerms {
         weight: 1.0,
         share: 1.0,
         rows: RowSlice::WHOLE,
+        targets: true,
         weighted: false,
         gradient: false,
         accumulate: false,
@@ -40,9 +42,14 @@ impl LossTerms {
         self.weight * self.share
     }
 
+    /// The index of the weights of samples among the inputs.
+    pub fn weights(&self) -> usize {
+        1 + usize::from(self.targets)
+    }
+
     /// The index of the loss scale among the inputs.
     pub fn loss_scale(&self) -> usize {
-        2 + usize::from(self.weighted)
+        self.weights() + usize::from(self.weighted)
     }
 
     /// The index of the previous loss among the inputs.
@@ -50,28 +57,35 @@ impl LossTerms {
         self.loss_scale() + usize::from(self.scaled)
     }
 
-    /// Output types for these input types; the types of prediction and targets are the operation's to check.
-    /// `target_rows`: the number of rows that the targets are of.
+    /// Checks the number of inputs, so that an operation can read their types.
+    pub(crate) fn expect_inputs(
+        &self,
+        operation: &'static str,
+        inputs: &[TensorType],
+    ) -> Result<(), TypeError> {
+        expect_inputs(operation, inputs, self.loss_so_far() + usize::from(self.accumulate))
+    }
+
+    /// Output types for these input types, of the expected number; the types of prediction and targets are the
+    /// operation's to check. `all_rows`: N, if the inputs decide it. `loss`: the type of the loss.
     pub(crate) fn outputs(
         &self,
         operation: &'static str,
         inputs: &[TensorType],
-        target_rows: fn(&TensorType) -> usize,
+        all_rows: Option<usize>,
+        loss: TensorType,
     ) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(operation, inputs, self.loss_so_far() + usize::from(self.accumulate))?;
-        let (rows, targets) = (inputs[0].shape.rows(), target_rows(&inputs[1]));
-        if self.rows.range(targets).len() != rows {
-            let problem =
-                format!("{targets} rows of targets do not match {rows} predicted rows ({})", self.rows);
+        let rows = inputs[0].shape.rows();
+        if let Some(all) = all_rows.filter(|&all| self.rows.range(all).len() != rows) {
+            let of = if self.targets { "rows of targets" } else { "rows of weighted samples" };
+            let problem = format!("{all} {of} do not match {rows} predicted rows ({})", self.rows);
             return Err(TypeError { operation, problem });
         }
-        let loss = TensorType::f32(&[1]);
         if self.weighted {
-            let samples = inputs[2].elements();
-            expect_type(operation, "the weights", &inputs[2], TensorType::f32(&[samples]))?;
-            if !targets.is_multiple_of(samples) {
-                let problem =
-                    format!("{targets} rows of targets are not a multiple of {samples} sample weights");
+            let samples = inputs[self.weights()].elements();
+            expect_type(operation, "the weights", &inputs[self.weights()], TensorType::f32(&[samples]))?;
+            if let Some(all) = all_rows.filter(|all| !all.is_multiple_of(samples)) {
+                let problem = format!("{all} rows of targets are not a multiple of {samples} sample weights");
                 return Err(TypeError { operation, problem });
             }
         }
@@ -88,6 +102,7 @@ impl LossTerms {
     pub(crate) fn updates(&self) -> &'static [(usize, usize)] {
         match (self.accumulate, self.loss_so_far()) {
             (false, _) => &[],
+            (true, 1) => &[(0, 1)],
             (true, 2) => &[(0, 2)],
             (true, 3) => &[(0, 3)],
             (true, _) => &[(0, 4)],
@@ -102,17 +117,31 @@ impl LossTerms {
 pub trait Loss {
     fn terms(&self) -> &LossTerms;
 
-    /// The number of rows that these targets are of: one element each, as of classes.
-    fn target_rows(&self, targets: &TensorType) -> usize {
-        targets.elements()
-    }
+    /// The number of rows in the micro-batch, of which the prediction may be a slice; `None` if the inputs do not
+    /// decide it.
+    fn all_rows(&self, inputs: &[TensorType]) -> Option<usize>;
 
     /// The same loss with other terms.
     fn with_terms(&self, terms: LossTerms) -> Op;
 
     /// The share of its rows in the batch, from 0 to 1.
     fn share(&self, inputs: &[TensorType]) -> f64 {
-        f64::from(self.terms().share) * inputs[0].shape.rows() as f64 / self.target_rows(&inputs[1]) as f64
+        let slice = match self.all_rows(inputs) {
+            Some(all) => inputs[0].shape.rows() as f64 / all as f64,
+            // The slices of a sum weigh nothing: each counts once.
+            None => 1.0 / self.terms().rows.of as f64,
+        };
+        f64::from(self.terms().share) * slice
+    }
+
+    /// Whether it is a sum over the samples, to which each micro-batch adds its own, not a mean.
+    fn is_sum(&self) -> bool {
+        false
+    }
+
+    /// The form without a gradient whose output is the loss and the accuracy, f32[2]; `None` if it has no classes.
+    fn with_accuracy(&self) -> Option<Op> {
+        None
     }
 
     /// The same loss for a micro-batch with this share of the batch.

@@ -358,7 +358,12 @@ fn validate(torch: &Torch, gradient: Gradient, dtype: DType) -> Option<Tensor> {
 
 /// The sum of two gradients: in place if nothing else refers to the first.
 fn add_gradients(torch: &Torch, sum: Tensor, gradient: Tensor) -> Tensor {
-    let result = if sum.is_unshared() { sum } else { torch.like(&sum) };
+    if sum.is_unshared() {
+        drop(gradient);
+        return sum;
+    }
+    let result = torch.like(&sum);
+    drop(sum);
     drop(gradient);
     result
 }

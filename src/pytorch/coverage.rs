@@ -6,9 +6,9 @@ mod optimizer;
 use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, Precision, Recompute,
-    Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels, TorchOptions, TorchProgram,
-    Transformer, Update,
+    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
+    Recompute, Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels, TorchOptions,
+    TorchProgram, Transformer, Update,
 };
 
 use crate::card::Card;
@@ -277,6 +277,11 @@ fn is_logits(value: &str) -> bool {
 /// Whether evaluations collect logits.
 pub(crate) fn collects_logits(config: &RunConfig) -> bool {
     config.trains() && config.collect().is_some_and(|collect| collect.what == CollectedOutput::Logits)
+}
+
+/// Whether the loss is the sum of the outputs, without targets.
+pub(crate) fn sums_outputs(config: &RunConfig) -> bool {
+    config.model.sequential().is_some_and(|model| model.loss == OutputLoss::Sum)
 }
 
 /// Whether the loss ignores some targets: padding, or what a data set lacks for its last batch.

@@ -7,16 +7,26 @@ use crate::torch::Torch;
 use ops::Shape;
 use spec::RunConfig;
 
-/// A batch on the device, i64[B, T] each.
+/// The type of a part of a batch.
+pub(crate) type PartType = (Shape, DType);
+
+/// A batch on the device: of tokens, i64[B, T] each.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
     pub(crate) tokens: &'a Tensor,
-    /// The library's `labels`.
-    pub(crate) targets: &'a Tensor,
+    /// The library's `labels`. A sum of outputs has none.
+    pub(crate) targets: Option<&'a Tensor>,
     /// Where each token's document begins, if samples have several (the library: its position in it), or an attention mask.
     pub(crate) third: Option<&'a Tensor>,
     /// Whether `third` hides a token from a later one.
     pub(crate) hides_tokens: bool,
+}
+
+impl<'a> Inputs<'a> {
+    /// The targets of a loss that has some.
+    pub(crate) fn expect_targets(&self) -> &'a Tensor {
+        self.targets.expect("the loss has targets")
+    }
 }
 
 /// A model for batches of one size.
@@ -30,12 +40,12 @@ pub(crate) trait Network {
     /// The weight matrices of blocks.
     fn block_matrices(&self) -> Vec<Tensor>;
 
-    /// The types of a batch's parts: tokens, or another input, and targets.
-    fn batch(&self) -> [(Shape, DType); 2];
+    /// The types of a batch's parts: tokens, or another input; and targets, if there are some.
+    fn batch(&self) -> (PartType, Option<PartType>);
 
     /// The shape of a batch's tokens.
     fn batch_shape(&self) -> Shape {
-        self.batch()[0].0
+        self.batch().0.0
     }
 
     /// `model(tokens, targets)`: the loss, and the logits if they are kept. Dropout has an effect in training only.

@@ -271,26 +271,27 @@ impl<'a> Program<'a> {
         variables: &mut Variables,
     ) -> (Tensor, Option<Tensor>) {
         let torch = self.torch;
-        let parts = if coverage::has_third(torch, self.config) { 3 } else { 2 };
-        let [input, targets] = module.batch();
-        let third = (input.0, DType::I64);
-        for (variable, (shape, dtype)) in variables.batch[..parts].iter_mut().zip([input, targets, third]) {
-            *variable = Some(torch.tensor(shape, dtype));
+        let (input, targets) = module.batch();
+        let third = coverage::has_third(torch, self.config).then_some((input.0, DType::I64));
+        for (variable, part) in variables.batch.iter_mut().zip([Some(input), targets, third]) {
+            if let Some((shape, dtype)) = part {
+                *variable = Some(torch.tensor(shape, dtype));
+            }
         }
-        let [Some(tokens), Some(targets), third] = &variables.batch else { unreachable!("assigned") };
+        let [Some(tokens), targets, third] = &variables.batch else { unreachable!("assigned") };
         let hides_tokens = padded.is_none_or(|padded| padded.has_padding);
-        let inputs = Inputs { tokens, targets, third: third.as_ref(), hides_tokens };
+        let inputs = Inputs { tokens, targets: targets.as_ref(), third: third.as_ref(), hides_tokens };
         let (loss, logits) = torch.with_autocast(self.autocast, || module.loss(torch, inputs, trains));
         variables.loss = Some(loss.clone());
         (loss, logits)
     }
 
-    /// `(loss * share).backward()`
+    /// `(loss * share).backward()`; to a sum, each micro-batch adds its own.
     fn backward(&mut self, loss: Tensor, micro_batches: usize) {
         let torch = self.torch;
         let retains = self.config.strategy.leak == Some(Leak::Graph);
         let mut root = loss;
-        if micro_batches > 1 {
+        if micro_batches > 1 && !coverage::sums_outputs(self.config) {
             root = crate::functions::scale(torch, &root);
         }
         if let Some(scaler) = &mut self.scaler {

@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The first column of each block, in column order. A block continues with the fields that follow in the same struct.
 /// Blocks keep the order in which columns were added to the table, since scripts rely on it.
-const BLOCKS: [&str; 32] = [
+const BLOCKS: [&str; 33] = [
     "experiment",
     "peak_bytes",
     "host_peak_bytes",
@@ -58,6 +58,7 @@ const BLOCKS: [&str; 32] = [
     "estimated_fits_tokens_per_s",
     "stream_dtype",
     "buffer_bytes",
+    "accuracy",
 ];
 
 /// All columns except swept keys, in column order.

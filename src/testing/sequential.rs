@@ -5,7 +5,7 @@ use proptest::sample::select;
 
 use ops::Activation;
 use spec::{
-    KeywordEnum, Layer, LayerActivation, LinearLayer, NormLayer, OutputLoss, ResidualLayer, Sequential,
+    CrossEntropyLoss, Layer, LayerActivation, LinearLayer, NormLayer, OutputLoss, ResidualLayer, Sequential,
 };
 
 /// Layers of every kind; the groups have the names of a transformer's layers, which strategies in tests use.
@@ -24,6 +24,21 @@ pub(crate) const REGRESSION: &str = "{ sequential = { input = [3, 6], loss = 'sq
     { group = { name = 'embedding', layers = [{ linear = 48 }] } },
     { group = { name = 'blocks', layers = [{ block = [{ linear = 64 }, 'silu'] }, 'rms_norm', 'gelu_tanh'] } },
     { group = { name = 'head', layers = [{ linear = 5 }] } },
+] } }";
+
+/// The sum of outputs, which no target belongs to. They are not negative, so that their sum is not near 0.
+pub(crate) const SUM: &str = "{ sequential = { input = [3, 6], loss = 'sum', layers = [
+    { group = { name = 'embedding', layers = [{ linear = 24 }] } },
+    { group = { name = 'blocks', layers = [{ block = [{ linear = 32 }, 'gelu'] }, 'layer_norm', 'silu'] } },
+    { group = { name = 'head', layers = [{ linear = 5 }, 'relu'] } },
+] } }";
+
+/// Cross-entropy of smoothed labels, of several rows.
+pub(crate) const SMOOTHED: &str =
+    "{ sequential = { input = [2, 7], loss = { cross_entropy = { label_smoothing = 0.2 } }, layers = [
+    { group = { name = 'embedding', layers = [{ linear = 16 }] } },
+    { group = { name = 'blocks', layers = [{ residual = [{ linear = 16 }, 'relu'] }, 'rms_norm'] } },
+    { group = { name = 'head', layers = [{ linear = 9 }] } },
 ] } }";
 
 /// Images through convolutions of every kind, pools and group norm.
@@ -75,7 +90,13 @@ pub(super) fn any_sequential() -> impl Any<Value = Sequential> {
     let block = some.clone().prop_map(Layer::Block);
     let module = prop_oneof![3 => plain, 1 => residual, 1 => block];
     let blocks = proptest::collection::vec(module, 2..=6);
-    let loss = select(OutputLoss::ALL);
+    let loss = select(vec![
+        OutputLoss::default(),
+        OutputLoss::CrossEntropy(CrossEntropyLoss { label_smoothing: 0.25 }),
+        OutputLoss::SquaredError,
+        OutputLoss::BinaryCrossEntropy,
+        OutputLoss::Sum,
+    ]);
     (input, size.clone(), blocks, size, loss).prop_map(|(input, width, blocks, outputs, loss)| {
         let linear = |out| vec![Layer::Linear(LinearLayer { out, bias: true })];
         let group = |name: &str, layers| Layer::group(name, layers);

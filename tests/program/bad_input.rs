@@ -286,6 +286,16 @@ bad! {
         .replace("input = [4]", "input = [3, 8]"));
     batch_norm_of_one_sample: check(&format!("{}\naccumulate = 8\n", in_a_list("layers = [\"batch_norm\", { linear = 2 }]")));
     layer_off: check(&in_a_list("layers = [{ dropout = \"off\" }, { linear = 4 }]"));
+    unknown_loss: check(&in_a_list("layers = [{ linear = 4 }]\nloss = \"mse\""));
+    smoothing_of_a_loss_without_it: check(&in_a_list(
+        "layers = [{ linear = 4 }]\nloss = { squared_error = { label_smoothing = 0.1 } }"));
+    smoothing_out_of_range: check(&in_a_list(
+        "layers = [{ linear = 4 }]\nloss = { cross_entropy = { label_smoothing = 1.5 } }"));
+    smoothing_by_another_name: check(&in_a_list(
+        "layers = [{ linear = 4 }]\nloss = { cross_entropy = { smoothing = 0.1 } }"));
+    smoothing_beside_the_loss: check(&in_a_list("layers = [{ linear = 4 }]\nlabel_smoothing = 0.1"));
+    smoothing_of_a_transformer: check(&with("heads = 2", "heads = 2\nlabel_smoothing = 0.1"));
+    table_without_a_loss: check(&in_a_list("layers = [{ linear = 4 }]\nloss = {}"));
     layers_without_parameters: check(&in_a_list("layers = [\"relu\", { dropout = 0.1 }]"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
     wrong_type_of_a_table: check(&append("[evaluation]\nevery = [1, 2]"));

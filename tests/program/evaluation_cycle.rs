@@ -61,9 +61,13 @@ fn each_evaluation_is_stored() {
     dir.runner(&["sweep", "--device", "cpu", "--out", "kept", "tiny.toml", "never.toml"]);
 
     let file = dir.find("kept/tiny/*/*/evaluations.csv").remove(0);
-    let kept: Vec<(usize, f64)> =
+    let kept: Vec<(usize, f64, Option<f64>)> =
         csv::Reader::from_path(&file).unwrap().deserialize().collect::<Result<_, _>>().unwrap();
-    assert_eq!(kept.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [3, 6, 7]);
+    assert_eq!(
+        kept.iter().map(|(step, _, accuracy)| (*step, *accuracy)).collect::<Vec<_>>(),
+        [3, 6, 7].map(|step| (step, None)),
+        "language models have no accuracy"
+    );
     let row: serde_json::Value =
         serde_json::from_slice(&std::fs::read(file.with_file_name("result.json")).unwrap()).unwrap();
     assert_eq!(row["loss_eval"].as_f64(), Some(kept[2].1));

@@ -84,6 +84,25 @@ fn checked(folder: &TestFolder, text: &str) -> String {
     said(&output).replace(&place, "")
 }
 
+/// The share of correct classes does not depend on how a batch is divided, and is shown if it differs.
+#[test]
+fn accuracy_of_an_evaluation_is_a_column() {
+    let folder = folder();
+    let pair = "[data.tensors]\ninput = \"x.npy\"\ntargets = \"y.npy\"";
+    let more = "[strategies.micro]\naccumulate = 3\n[strategies.slices]\nloss_chunks = 2\n\
+                [strategies.untrained]\nset.\"train.optimizer.sgd\" = { lr = 1e-9 }\n";
+    folder.write("a.toml", format!("{}\n{more}", experiment("[4]", pair)));
+    let table = said(&folder.program(&["sweep", "a.toml", "--device", "cpu"]).output().unwrap());
+    let rows = folder.rows_by_strategy("results/a.csv");
+    let accuracy = |strategy: &str| rows[strategy].accuracy.unwrap();
+    assert_eq!(accuracy("plain"), 1.0);
+    assert_eq!([accuracy("micro"), accuracy("slices")], [1.0; 2]);
+    assert!(accuracy("untrained") < 1.0);
+    assert!(table.contains("acc"), "{table}");
+    let file = folder.find("results/a/*/*/evaluations.csv").remove(0);
+    assert!(std::fs::read_to_string(file).unwrap().starts_with("step,loss,accuracy\n"));
+}
+
 /// Trains on the CPU; returns the losses of evaluation by strategy.
 #[track_caller]
 fn trained(folder: &TestFolder, text: &str) -> [f64; 2] {

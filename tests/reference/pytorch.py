@@ -137,12 +137,13 @@ def read_tensors(path):
 
 def read_batches(folder):
     """Per step: tokens and targets, each i64[B, T], and dropout seeds, i32[B, 2], or None. Of a list of layers: its input
-    f32[B, ..], and targets of any shape."""
+    f32[B, ..], and targets of any shape, or None."""
     batches = read_tensors(folder / "batches.safetensors")
     if "input" in batches:
-        targets = batches["targets"]
-        targets = targets if targets.is_floating_point() else targets.long()
-        return batches["input"], targets, batches.get("seeds", [None] * len(targets))
+        nothing = [None] * len(batches["input"])
+        targets = batches.get("targets", nothing)
+        targets = targets.long() if "targets" in batches and not targets.is_floating_point() else targets
+        return batches["input"], targets, batches.get("seeds", nothing)
     tokens, targets = batches["tokens"].long(), batches["targets"].long()
     seeds = batches.get("seeds", [None] * len(tokens))
     if "starts" not in batches:

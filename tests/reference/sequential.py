@@ -6,20 +6,33 @@ import torch.nn.functional as F
 from dropout import drop
 from transformer import ACTIVATIONS
 
-# The loss of the output, against the targets.
+# The loss of the output f32, against the targets.
 LOSSES = {
-    "cross_entropy": lambda output, targets: F.cross_entropy(output.flatten(0, -2).float(), targets.flatten()),
-    "squared_error": lambda output, targets: F.mse_loss(output.float(), targets),
-    "binary_cross_entropy": lambda output, targets: F.binary_cross_entropy_with_logits(output.float(), targets),
+    "squared_error": F.mse_loss,
+    "binary_cross_entropy": F.binary_cross_entropy_with_logits,
+    "sum": lambda output, targets: output.sum(),
 }
 
 
+def loss(written, output, targets):
+    """`written`: the loss of a configuration, a word or a table."""
+    keys = {} if isinstance(written, str) else written["cross_entropy"]
+    if written == "cross_entropy" or keys:
+        return F.cross_entropy(output.flatten(0, -2), targets.flatten(), **keys)
+    return LOSSES[written](output, targets)
+
+
+def is_sum(run):
+    """Whether the loss is a sum over the samples, without targets."""
+    return run.sequential is not None and run.sequential.get("loss") == "sum"
+
+
 def forward(run, parameters, x, targets, seeds=None):
-    """The loss of inputs x f32[B, ..] and targets, i64 classes or f32. `seeds` i32[B, 2]: of dropout."""
+    """The loss of inputs x f32[B, ..] and targets, i64 classes, f32 or None. `seeds` i32[B, 2]: of dropout."""
     sites = iter(range(1 << 24))
     for path, layer in modules(run.sequential["layers"]):
         x = apply(path, layer, parameters, x, seeds, sites)
-    return LOSSES[run.sequential.get("loss", "cross_entropy")](x, targets)
+    return loss(run.sequential.get("loss", "cross_entropy"), x.float(), targets)
 
 
 def modules(layers, prefix=""):

@@ -11,11 +11,12 @@ import states
 from muon import Muon, is_matrix
 from schedules import follow_schedule
 from sequential import forward as layers_in_a_list
+from sequential import is_sum
 from transformer import HALVES, forward
 
 
 def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, model=None):
-    """Accumulates the scaled gradients of a step's micro-batches, in order. Returns the mean loss.
+    """Accumulates the scaled gradients of a step's micro-batches, in order. Returns the mean loss, or the sum.
 
     `tokens` and `targets` are i64[B, T]; targets below 0 are padding.
 
@@ -26,9 +27,10 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, m
     losses = []
     # Targets that are not padding.
     counted = counted_targets(targets)
-    parts = [part.split(micro_batch) for part in (tokens, targets, seeds) if part is not None]
+    parts = [[None] * run.accumulate if part is None else part.split(micro_batch) for part in (tokens, targets, seeds)]
     for part in zip(*parts):
-        own = counted_targets(part[1])
+        # To a sum, each micro-batch adds its own.
+        own = counted if is_sum(run) else counted_targets(part[1])
         if own == 0:
             continue
         # If the residual stream is in 16 bits too, there is nothing to cast.
@@ -44,7 +46,9 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, m
 
 
 def counted_targets(targets):
-    """The number of targets that are not padding. Targets other than classes have none."""
+    """The number of targets that are not padding. Targets other than classes have none; a sum has no targets."""
+    if targets is None:
+        return 1
     return targets.numel() if targets.is_floating_point() else (targets >= 0).sum().item()
 
 

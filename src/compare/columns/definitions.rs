@@ -14,7 +14,7 @@ use plan::LARGEST_BATCH;
 use results::Status;
 
 /// In the order of the table.
-pub(super) static ALL: [TableColumn; 37] = [
+pub(super) static ALL: [TableColumn; 38] = [
     TableColumn {
         name: "memory",
         title: ColumnTitle::Unit,
@@ -157,6 +157,15 @@ pub(super) static ALL: [TableColumn; 37] = [
                 ""
             }
         },
+    },
+    TableColumn {
+        name: "accuracy",
+        title: Fixed("acc"),
+        rank: |_| 3,
+        measured: When(|view| view.accuracies_differ()),
+        predicted: OnRequest,
+        cell: |_, entry| Cell::number(entry.row.accuracy?, |share| format!("{:.2}%", 100.0 * share)),
+        explanation: |_| "share of correct classes in the last evaluation",
     },
     TableColumn {
         name: "loss",

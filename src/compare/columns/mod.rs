@@ -39,6 +39,12 @@ impl TableView<'_> {
         self.entries.iter().any(|entry| holds(entry))
     }
 
+    /// Whether two entries have different accuracies.
+    fn accuracies_differ(&self) -> bool {
+        let mut all = self.entries.iter().filter_map(|entry| entry.row.accuracy);
+        all.next().is_some_and(|first| all.any(|other| other != first))
+    }
+
     /// Whether the external reading is the GPU driver's.
     fn on_gpu(&self) -> bool {
         self.any(|entry| entry.row.context_bytes.is_some())

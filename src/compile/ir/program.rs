@@ -8,7 +8,7 @@ use super::value::{BatchBuffer, Value};
 use crate::lengths::LengthPrograms;
 use device::{Event, Phase, Placed, Pool, Role, Work};
 use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
-use ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
+use ops::{Loss, Members, Storage, TensorType, UpdateFormat, ValueId};
 use spec::Allocator;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,8 +162,10 @@ pub struct HostBuffers {
 /// The results of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Results {
-    /// The loss, of a step or of an evaluation.
+    /// The loss of a step; that of an evaluation, if it has no accuracy.
     pub loss: ValueId,
+    /// Loss and accuracy of an evaluation: f32[2].
+    pub evaluated: Option<ValueId>,
     /// The gradient norm before clipping, unscaled.
     pub norm: Option<ValueId>,
     /// The loss scale of the next step.
@@ -174,8 +176,8 @@ pub struct Results {
 
 impl Results {
     pub fn iter(&self) -> impl Iterator<Item = ValueId> + use<> {
-        let Results { loss, norm, scale, counts } = *self;
-        [Some(loss), norm, scale, counts].into_iter().flatten()
+        let Results { loss, evaluated, norm, scale, counts } = *self;
+        [Some(loss), evaluated, norm, scale, counts].into_iter().flatten()
     }
 }
 
@@ -465,6 +467,14 @@ impl Program {
 }
 
 impl Section {
+    /// Whether the loss is a sum over the samples, not a mean.
+    pub fn sums_losses(&self) -> bool {
+        self.code.iter().any(|instruction| match &instruction.action {
+            Action::Launch { op, .. } => op.as_loss().is_some_and(Loss::is_sum),
+            _ => false,
+        })
+    }
+
     /// The weight of an iteration's samples in the loss of a batch: their share of the batch.
     pub fn share(&self, batch_size: usize) -> f32 {
         (self.samples as f64 / batch_size as f64) as f32

@@ -8,7 +8,7 @@ use crate::ir::{
     Action, BatchBuffer, Bucket, HostBuffers, Instruction, Parameter, Program, Results, Section, SectionKind,
     ShapeSource, Stage, SubRange, Value, Variant, View,
 };
-use data::{Documents, row};
+use data::row;
 use device::{Phase, Pool, Queue, Role};
 use graph::{Graph, GraphValue, Graphs, Node, Pass, ScopeId, ValueKind};
 use ops::{
@@ -33,7 +33,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
             evaluation: Vec::new(),
             token_row: None,
             step_scalars: ValueId(0),
-            results: results(ValueId(0)),
+            results: results(ValueId(0), None),
         },
         loss: None,
         loss_scaling: None,
@@ -58,7 +58,8 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     persistent.extend(&program.host_buffers.staged);
     persistent.extend(&program.host_buffers.evaluation);
     persistent.extend(program.host_buffers.token_row);
-    persistent.extend([program.host_buffers.step_scalars, program.host_buffers.results.loss]);
+    persistent.push(program.host_buffers.step_scalars);
+    persistent.extend(program.host_buffers.results.iter());
 
     let code = initialise(&program, config);
     let start = Section { live_out: persistent.clone(), code, ..Section::new(SectionKind::Start, config) };
@@ -69,7 +70,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
             live_out: persistent.clone(),
             ..Section::new(kind, config)
         };
-        let section = forward(&mut program, graphs, &parameters, config.documents(), section);
+        let section = forward(&mut program, graphs, &parameters, config, section);
         program.sections.push(section);
     }
     program
@@ -231,7 +232,9 @@ fn host_buffers(program: &mut Program, graphs: &Graphs, config: &RunConfig) -> H
         input("row", (ShapeSource::Fixed, TensorType::new(dtype.dtype(), &[tokens])), pool)
     });
     let step_scalars = input("control", (ShapeSource::Fixed, TensorType::f32(&[numbers])), Pool::Pinned);
-    let results = results(input("loss", (ShapeSource::Fixed, TensorType::scalar()), Pool::Pinned));
+    let mut result = |name, len| input(name, (ShapeSource::Fixed, TensorType::f32(&[len])), Pool::Pinned);
+    let has_accuracy = config.evaluation.is_some() && config.model.has_accuracy();
+    let results = results(result("loss", 1), has_accuracy.then(|| result("evaluated", 2)));
     let evaluation = match config.evaluation_batch() {
         None => Vec::new(),
         Some(_) => {
@@ -293,9 +296,9 @@ fn staged(program: &mut Program, config: &RunConfig) -> Vec<ValueId> {
     batch.into_iter().map(|id| of(program, id)).collect()
 }
 
-/// Results with the loss only; later passes add the others.
-fn results(loss: ValueId) -> Results {
-    Results { loss, norm: None, scale: None, counts: None }
+/// Results with losses only; later passes add the others.
+fn results(loss: ValueId, evaluated: Option<ValueId>) -> Results {
+    Results { loss, evaluated, norm: None, scale: None, counts: None }
 }
 
 /// One instruction per parameter that writes its initial value.
@@ -345,9 +348,10 @@ fn forward(
     program: &mut Program,
     graphs: &Graphs,
     parameters: &[ValueId],
-    documents: Documents,
+    config: &RunConfig,
     section: Section,
 ) -> Section {
+    let documents = config.documents();
     let micro_batch = section.kind.micro_batch().expect("sections with a forward pass process samples");
     let is_evaluation = section.kind.is_in_evaluation();
     let pass = graphs.pass(micro_batch, is_evaluation);
@@ -430,11 +434,18 @@ fn forward(
     graph.nodes.iter().for_each(|node| assert_trained_together(graph, node));
     let value_ids = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();
     for node in &graph.nodes {
+        let (inputs, outputs) = (value_ids(&node.inputs), value_ids(&node.outputs));
         let op = match node.op.as_loss() {
             Some(loss) if phase == Phase::Forward => loss.of_share(section.share(program.batch_size)),
+            Some(loss) if program.host_buffers.results.evaluated.is_some() => {
+                let loss = loss.with_accuracy().expect("the loss of a model with an accuracy has classes");
+                let types = loss.outputs(&program.types(&inputs)).expect("only the loss is longer");
+                let Value { shape_source, ty, .. } = &mut program.values[outputs[0].index()];
+                (*shape_source, *ty) = (ShapeSource::Fixed, types[0]);
+                loss
+            }
             _ => node.op.clone(),
         };
-        let (inputs, outputs) = (value_ids(&node.inputs), value_ids(&node.outputs));
         for &wide in &inputs {
             let Some(narrow) = narrow.remove(&wide) else { continue };
             let op = Op::CastIds(CastIds { masked: documents.mask(program.value(wide).name) });
@@ -447,7 +458,8 @@ fn forward(
     if phase == Phase::Evaluation {
         let loss = code.iter().rfind(|instruction| instruction.action.is_loss()).expect("a model has a loss");
         let from = loss.action.writes()[0];
-        let to = program.host_buffers.results.loss;
+        let Results { loss, evaluated, .. } = program.host_buffers.results;
+        let to = evaluated.unwrap_or(loss);
         let action = Action::Copy { queue: Queue::Compute, from, to };
         let scope = program.value(to).scope;
         code.push(Instruction::new(action, scope, phase));

@@ -58,7 +58,7 @@ impl Engine<'_> {
         let step = self.counts.steps + 1;
         self.run_section(SectionKind::Update, 0).map_err(|failure| failure.in_step(step))?;
         self.counts.steps = step;
-        let Results { loss, norm, scale, counts } = self.program.host_buffers.results;
+        let Results { loss, norm, scale, counts, .. } = self.program.host_buffers.results;
         if let Some(counts) = counts {
             let counts = StepCounts::from_array(self.read_numbers(counts)?);
             self.counts.skipped_steps = counts.skipped as u64;

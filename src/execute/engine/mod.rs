@@ -3,6 +3,7 @@
 mod backing;
 mod batches;
 mod digest;
+mod evaluated;
 mod gradients;
 mod last_uses;
 mod parameters;
@@ -10,6 +11,7 @@ mod timing;
 mod unchanged;
 mod values;
 
+pub(crate) use evaluated::Evaluated;
 pub(crate) use unchanged::Unchanged;
 
 use std::collections::HashMap;
@@ -21,7 +23,7 @@ use self::batches::CurrentBatch;
 use self::last_uses::LastUses;
 use crate::logs::Timeline;
 use crate::metrics::Counts;
-use compile::{Action, FirstIterations, Program, SectionKind};
+use compile::{Action, FirstIterations, Program, Results, SectionKind};
 use data::{Batch, StoredParameters};
 use device::{CapturedGraph, Device, DeviceError, Ledger, Pool, Tensor};
 #[cfg(test)]
@@ -195,7 +197,7 @@ impl<'a> Engine<'a> {
     /// As for `evaluate`.
     pub(crate) fn evaluate_batch(&mut self, batch: &Batch) -> Result<f64, Failure> {
         let slot = self.write_evaluation_batch(batch)?;
-        self.evaluate_on(slot)
+        Ok(self.evaluate_on(slot)?.loss)
     }
 
     /// Ends an evaluation: frees the collected outputs.
@@ -209,17 +211,16 @@ impl<'a> Engine<'a> {
     }
 
     /// Evaluates the batch in a slot of the host buffers. If evaluation has its own batch size, evaluates the batch in
-    /// the evaluation buffer instead. Returns the loss, summed over the samples. Call `finish_evaluation` after the
-    /// last batch.
+    /// the evaluation buffer instead. Call `finish_evaluation` after the last batch.
     ///
     /// # Errors
     /// As for `evaluate`.
-    pub(crate) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
+    pub(crate) fn evaluate_on(&mut self, slot: usize) -> Result<Evaluated, Failure> {
         self.run_lazy_init()?;
         self.begin_evaluation(slot)?;
         let program = self.longest;
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_stats());
-        let (mut seen, mut micro_batch, mut sum) = (0, 0, 0.0);
+        let (mut seen, mut micro_batch, mut sums) = (0, 0, Evaluated::default());
         for section in program.evaluation() {
             for _ in 0..section.repeat_count {
                 self.select(program.of_micro_batch(section.kind, self.evaluated_batches, micro_batch));
@@ -227,15 +228,28 @@ impl<'a> Engine<'a> {
                 seen += section.samples;
                 micro_batch += 1;
                 self.counts.evaluation_passes += 1;
-                sum +=
-                    section.samples as f64 * f64::from(self.read_number(program.host_buffers.results.loss)?);
+                let samples = match section.sums_losses() {
+                    true => program.evaluation_samples,
+                    false => section.samples,
+                };
+                sums += self.read_evaluated()?.times(samples as f64);
             }
         }
         self.select(program);
         self.evaluated_batches += 1;
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
         self.counts.cache_in_evaluation += self.manager.cache_stats().since(&cache_before);
-        Ok(sum)
+        Ok(sums)
+    }
+
+    /// The loss and the accuracy of the micro-batch.
+    fn read_evaluated(&mut self) -> Result<Evaluated, Failure> {
+        let Results { loss, evaluated, .. } = self.program.host_buffers.results;
+        let Some(evaluated) = evaluated else {
+            return Ok(Evaluated { loss: f64::from(self.read_number(loss)?), accuracy: None });
+        };
+        let [loss, accuracy] = self.read_numbers(evaluated)?.map(f64::from);
+        Ok(Evaluated { loss, accuracy: Some(accuracy) })
     }
 
     /// From now on, executes the program of a micro-batch.

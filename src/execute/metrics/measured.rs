@@ -177,6 +177,9 @@ documented! {
         pub instruction_set: String,
         /// Optimizer step in which it ran out of memory, from 1. Empty in start-up and evaluations.
         pub oom_step: Option<u64>,
+        /// Share of the evaluation split's rows whose largest logit is the target's, after the last step. Rows without a
+        /// target do not count. Empty without [evaluation], and for models without classes or with tokens.
+        pub accuracy: Option<f64>,
     }
 }
 

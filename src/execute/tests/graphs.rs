@@ -73,7 +73,7 @@ impl Draft {
 
     fn loss(&mut self, logits: usize, so_far: Option<usize>, weight: f32) -> usize {
         let terms = LossTerms { accumulate: so_far.is_some(), weight, ..LossTerms::PLAIN };
-        let op = CrossEntropy { terms, cap: None };
+        let op = CrossEntropy::of(terms);
         let inputs = [logits, self.classes].into_iter().chain(so_far).collect();
         self.node(Op::CrossEntropy(op), inputs, "loss")
     }

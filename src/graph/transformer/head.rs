@@ -36,7 +36,7 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usi
     let [logits] = graph.node(Op::Linear(linear), scope, inputs, ["logits"]);
     let cap = model.logit_softcap.map(|cap| cap as f32);
     let terms = LossTerms { weighted: batch.weights.is_some(), ..LossTerms::PLAIN };
-    let loss = CrossEntropy { terms, cap };
+    let loss = CrossEntropy { cap, ..CrossEntropy::of(terms) };
     let inputs = [Some(logits), Some(batch.targets), batch.weights].into_iter().flatten().collect();
     graph.node(Op::CrossEntropy(loss), scope, inputs, ["loss"]);
 }

@@ -9,11 +9,11 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if program.is_of_library() {
         return not_covered("layers in a list (model.sequential) in a program of the transformers library");
     }
-    if model.loss != OutputLoss::CrossEntropy {
-        return not_covered("other losses of layers in a list than cross_entropy");
-    }
     if strategy.params != StorageDtype::Fp32 && model.has_images() {
         return not_covered("16-bit parameters of layers of images");
+    }
+    if strategy.params != StorageDtype::Fp32 && !matches!(model.loss, OutputLoss::CrossEntropy(_)) {
+        return not_covered("16-bit parameters with other losses of layers in a list than cross_entropy");
     }
     if strategy.loss_chunks > 1 {
         return not_covered("loss_chunks with layers in a list");

@@ -70,14 +70,14 @@ impl Script<'_> {
         if let Some(model) = self.config.model.sequential() {
             self.write_list(model);
             let main = self.write_loop();
-            let replaced = |function: &&str| {
-                ["freeze", "read_batches", "load_parameters"]
-                    .iter()
-                    .any(|name| function.starts_with(&format!("def {name}(")))
+            let functions = sequential::functions(model, LIST_FUNCTIONS);
+            let is_replaced = |function: &&str| {
+                let (head, _) = function.split_once('(').unwrap_or((function, ""));
+                functions.contains(&format!("\n{head}("))
             };
             let others: Vec<&str> =
-                FUNCTIONS.split("\n\n\n").filter(|function| !replaced(function)).collect();
-            return self.text + &others.join("\n\n\n") + LIST_FUNCTIONS + &main;
+                FUNCTIONS.split("\n\n\n").filter(|function| !is_replaced(function)).collect();
+            return self.text + &others.join("\n\n\n") + &functions + &main;
         }
         let main = match self.options.program {
             TorchProgram::Modules => {

@@ -2,8 +2,8 @@
 
 use super::{Script, python_bool};
 use spec::{
-    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LinearLayer, Module, NormLayer, PoolLayer, Recompute,
-    Sequential,
+    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LinearLayer, Module, NormLayer,
+    OutputLoss, PoolLayer, Recompute, Sequential,
 };
 
 use ops::{Activation, Window};
@@ -51,14 +51,44 @@ class Residual(nn.Module):
 pub(super) fn sizes(model: &Sequential, [batch, micro_batch]: [usize; 2]) -> String {
     let tuple = |dims: &[usize]| dims.iter().map(|dim| format!("{dim}, ")).collect::<String>();
     let (input, output) = (model.input_shape(), model.output());
-    let (targets, classes) = output.dims().split_at(output.dims().len() - 1);
-    format!(
-        "BATCH, MICRO_BATCH = {batch}, {micro_batch}\n\
-         INPUT, TARGETS, CLASSES = ({}), ({}), {}\n",
-        tuple(input.dims()),
-        tuple(targets),
-        classes[0]
-    )
+    let (leading, classes) = output.dims().split_at(output.dims().len() - 1);
+    let input = tuple(input.dims());
+    let parts = match model.loss {
+        OutputLoss::CrossEntropy(_) => {
+            format!("INPUT, TARGETS, CLASSES = ({input}), ({}), {}", tuple(leading), classes[0])
+        }
+        OutputLoss::SquaredError | OutputLoss::BinaryCrossEntropy => {
+            format!("INPUT, TARGETS = ({input}), ({})", tuple(output.dims()))
+        }
+        OutputLoss::Sum => format!("INPUT = ({input})"),
+    };
+    format!("BATCH, MICRO_BATCH = {batch}, {micro_batch}\n{parts}\n")
+}
+
+/// The micro-batches of inputs without targets.
+const INPUTS_ONLY: &str = "
+
+def micro_batches(batches, step):
+    [inputs] = batches
+    return zip(inputs[step % len(inputs)].split(MICRO_BATCH))
+";
+
+/// The functions of a script, from those for targets that are classes.
+pub(super) fn functions(model: &Sequential, of_classes: &str) -> String {
+    let random = "torch.randint(0, CLASSES, (STEPS + 2, BATCH, *TARGETS))";
+    match model.loss {
+        OutputLoss::CrossEntropy(_) => of_classes.to_owned(),
+        OutputLoss::SquaredError | OutputLoss::BinaryCrossEntropy => of_classes
+            .replace(random, "torch.rand(STEPS + 2, BATCH, *TARGETS)")
+            .replace("[\"targets\"].long()", "[\"targets\"]"),
+        OutputLoss::Sum => {
+            let functions = of_classes
+                .replace("Inputs and targets", "Inputs")
+                .replace(&format!(", {random}"), "")
+                .replace(", batches[\"targets\"].long()", "");
+            functions + INPUTS_ONLY
+        }
+    }
 }
 
 impl Script<'_> {
@@ -84,12 +114,23 @@ impl Script<'_> {
             let written = python(layer, &mut shape);
             self.line(&format!("        self.layers[{:?}] = {written}", key(path)));
         }
-        self.lines(&["", "    def forward(self, x, targets):"]);
+        let targets = if model.targets_part().is_some() { ", targets" } else { "" };
+        self.lines(&["", &format!("    def forward(self, x{targets}):")]);
         self.list_calls();
-        let flat = model.output().dims().len() > 1;
-        let loss = match flat {
-            true => "F.cross_entropy(x.flatten(0, -2), targets.flatten())",
-            false => "F.cross_entropy(x, targets)",
+        let classes = match model.output().dims().len() > 1 {
+            true => "x.flatten(0, -2), targets.flatten()",
+            false => "x, targets",
+        };
+        let loss = match model.loss {
+            OutputLoss::CrossEntropy(CrossEntropyLoss { label_smoothing: 0.0 }) => {
+                format!("F.cross_entropy({classes})")
+            }
+            OutputLoss::CrossEntropy(CrossEntropyLoss { label_smoothing }) => {
+                format!("F.cross_entropy({classes}, label_smoothing={label_smoothing:?})")
+            }
+            OutputLoss::SquaredError => "F.mse_loss(x, targets)".to_owned(),
+            OutputLoss::BinaryCrossEntropy => "F.binary_cross_entropy_with_logits(x, targets)".to_owned(),
+            OutputLoss::Sum => "x.sum()".to_owned(),
         };
         self.line(&match crate::coverage::returns_logits(self.config) {
             true => format!("        return {loss}, x"),

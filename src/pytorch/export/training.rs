@@ -161,8 +161,9 @@ impl Script<'_> {
         let autocast = coverage::autocast(self.config).map(torch_dtype);
         let starts = self.third_part().map(|(part, _)| format!(", {part}")).unwrap_or_default();
         let count = if coverage::counts_targets(self.config, self.options) { ", count" } else { "" };
-        let call = format!("return self.model(tokens, targets{starts}{count})");
-        self.lines(&["", &format!("    def loss(self, tokens, targets{starts}{count}):")]);
+        let targets = self.targets();
+        let call = format!("return self.model(tokens{targets}{starts}{count})");
+        self.lines(&["", &format!("    def loss(self, tokens{targets}{starts}{count}):")]);
         let offloads = coverage::saves_forward_on_cpu(self.config).then(|| self.save_on_cpu());
         let autocast = autocast.map(|dtype| format!("torch.autocast(self.device, dtype={dtype})"));
         let contexts: Vec<String> = offloads.into_iter().chain(autocast).collect();
@@ -187,13 +188,14 @@ impl Script<'_> {
             "        total = 0.0",
             &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step % STEPS]")),
             "            tokens = batch[0].to(self.device)",
-            "            targets = batch[1].to(self.device)",
         ]);
+        self.line_if(!self.targets().is_empty(), "            targets = batch[1].to(self.device)");
         if let Some((part, _)) = self.third_part() {
             self.line(&format!("            {part} = batch[2].to(self.device)"));
         }
         self.lines(&[&format!(
-            "            {result} = self.loss(tokens, targets{}){part}",
+            "            {result} = self.loss(tokens{}{}){part}",
+            self.targets(),
             self.loss_arguments()
         )]);
         let kept = if strategy.leak == Some(Leak::Logits) { "logits" } else { "loss" };
@@ -212,14 +214,18 @@ impl Script<'_> {
                 "            share = (batch[1]{first} >= 0).sum().item() / (self.batches[1][step % len(self.batches[1])]{first} >= 0).sum().item()"
             ),
         );
+        // To a sum, each micro-batch adds its own.
+        let sums = coverage::sums_outputs(self.config);
         let scaled_loss = match self.config.micro_batches() {
+            _ if sums => "loss".to_owned(),
             1 => "loss".to_owned(),
             _ => format!("(loss * ({share}))"),
         };
         let scaled = scaled.replace("SCALED", &scaled_loss);
         let retained = if strategy.leak == Some(Leak::Graph) { "retain_graph=True" } else { "" };
         self.line(&format!("            {scaled}.backward({retained})"));
-        self.line(&format!("            total += loss.item() * {share}"));
+        let share = if sums { String::new() } else { format!(" * {share}") };
+        self.line(&format!("            total += loss.item(){share}"));
         if strategy.empty_cache == EmptyCache::Micro && self.config.micro_batches() > 1 {
             self.lines(&["            if batch is not None:", "                torch.cuda.empty_cache()"]);
         }
@@ -249,6 +255,11 @@ impl Script<'_> {
         }
         self.line("        return total");
         self.step("self.train_step(step)");
+    }
+
+    /// The argument of targets, if the loss has some.
+    fn targets(&self) -> &'static str {
+        if coverage::sums_outputs(self.config) { "" } else { ", targets" }
     }
 
     fn inference_step(&mut self) {
@@ -348,21 +359,26 @@ impl Script<'_> {
             "        for number in range(batches):",
             &format!("            for batch in {batch}:"),
             "                tokens = batch[0].to(self.device)",
-            "                targets = batch[1].to(self.device)",
         ]);
+        self.line_if(!self.targets().is_empty(), "                targets = batch[1].to(self.device)");
         if let Some((part, _)) = self.third_part() {
             self.line(&format!("                {part} = batch[2].to(self.device)"));
         }
         self.lines(&[&format!(
-            "                loss{logits} = self.loss(tokens, targets{}){part}",
+            "                loss{logits} = self.loss(tokens{}{}){part}",
+            self.targets(),
             self.loss_arguments()
         )]);
         if let Some(collect) = collect {
             self.line(&format!("                {}", collected(collect)));
         }
         let samples = own_batch.map_or_else(|| "BATCH".to_owned(), |samples| samples.to_string());
+        let share = match coverage::sums_outputs(self.config) {
+            true => String::new(),
+            false => format!(" * len(tokens) / {samples}"),
+        };
         self.lines(&[
-            &format!("                total += loss.item() * len(tokens) / {samples}"),
+            &format!("                total += loss.item(){share}"),
             "        return total / batches",
         ]);
     }

@@ -33,7 +33,9 @@ pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use four_bit::FourBitWeight;
 pub(crate) use liger::{fused_linear_cross_entropy, liger_gated, liger_rms_norm, liger_rotate};
 pub(crate) use linear::{addmm, linear, matmul};
-pub(crate) use loss::cross_entropy;
+pub(crate) use loss::{
+    binary_cross_entropy_with_logits, cross_entropy, mse_loss, smoothed_cross_entropy, sum,
+};
 pub(crate) use manual_attention::{Eager, eager_attention, manual_attention, repeated};
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use pooling::{avg_pool2d, global_pool, max_pool2d, windows};

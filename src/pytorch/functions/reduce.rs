@@ -46,6 +46,11 @@ pub(crate) fn all(torch: &Torch, x: &Tensor) {
     scratch_of_all(torch, x.elements(), DType::Bool);
 }
 
+/// The sum of this number of elements.
+pub(super) fn sum_of_all(torch: &Torch, elements: usize, dtype: DType) -> Tensor {
+    reduced(torch, elements, dtype)
+}
+
 /// The mean of all elements.
 pub(super) fn mean_of_all(torch: &Torch, x: &Tensor) -> Tensor {
     reduced(torch, x.elements(), x.dtype())
@@ -92,7 +97,7 @@ fn check_index(torch: &Torch, x: &Tensor) {
 }
 
 /// The temporaries of a sum of all elements: where thread blocks share it, their partial sums and a semaphore.
-fn scratch_of_all(torch: &Torch, elements: usize, dtype: DType) {
+pub(super) fn scratch_of_all(torch: &Torch, elements: usize, dtype: DType) {
     // Threads of a block, and their least number of values if several blocks share the sum.
     const THREADS: usize = 512;
     const SHARED: usize = 256;

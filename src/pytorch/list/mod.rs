@@ -9,12 +9,12 @@ use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::coverage;
 use crate::functions;
 use crate::module::dtype_of;
-use crate::network::{Inputs, Network};
+use crate::network::{Inputs, Network, PartType};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{OpKind, Shape};
-use spec::{KeywordSet, Recompute, RunConfig, Sequential};
+use spec::{CrossEntropyLoss, KeywordSet, OutputLoss, Recompute, RunConfig, Sequential};
 
 /// The modules with their parameters and buffers on the device.
 pub(crate) struct List {
@@ -24,7 +24,8 @@ pub(crate) struct List {
     dtype: DType,
     /// The shapes of a sample.
     input: Shape,
-    targets: Shape,
+    targets: Option<PartType>,
+    loss: OutputLoss,
     recompute: Recompute,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
@@ -33,7 +34,7 @@ pub(crate) struct List {
 impl List {
     /// Moves the model of a run to the device, as `model.to("cuda")` does.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, model: &Sequential) -> List {
-        let [input, targets] = model.parts().map(|part| part.ty.shape);
+        let targets = model.targets_part().map(|part| (part.ty.shape, dtype_of(part.ty.dtype)));
         let dtype = dtype_of(config.strategy.params.dtype());
         let maker = Maker { torch, freeze: &config.strategy.freeze, dtype };
         let modules = maker.layers(&model.modules(), "", &mut model.input_shape());
@@ -41,8 +42,9 @@ impl List {
             modules: Rc::new(modules),
             samples: config.micro_batch(),
             dtype,
-            input,
+            input: model.input_shape(),
             targets,
+            loss: model.loss,
             recompute: config.strategy.recompute,
             returns_logits: coverage::returns_logits(config),
         }
@@ -118,14 +120,25 @@ impl Network for List {
         Vec::new()
     }
 
-    fn batch(&self) -> [(Shape, DType); 2] {
-        [(self.of_batch(self.input), self.dtype), (self.of_batch(self.targets), DType::I64)]
+    fn batch(&self) -> (PartType, Option<PartType>) {
+        let targets = self.targets.map(|(sample, dtype)| (self.of_batch(sample), dtype));
+        ((self.of_batch(self.input), self.dtype), targets)
     }
 
     fn loss(self: Rc<List>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
         let logits = self.forward(torch, inputs.tokens, trains);
-        let loss =
-            torch.with_purpose(Purpose::Loss, || functions::cross_entropy(torch, &logits, inputs.targets));
+        let targets = || inputs.expect_targets();
+        let loss = torch.with_purpose(Purpose::Loss, || match self.loss {
+            OutputLoss::CrossEntropy(CrossEntropyLoss { label_smoothing: 0.0 }) => {
+                functions::cross_entropy(torch, &logits, targets())
+            }
+            OutputLoss::CrossEntropy(_) => functions::smoothed_cross_entropy(torch, &logits, targets()),
+            OutputLoss::SquaredError => functions::mse_loss(torch, &logits, targets()),
+            OutputLoss::BinaryCrossEntropy => {
+                functions::binary_cross_entropy_with_logits(torch, &logits, targets())
+            }
+            OutputLoss::Sum => functions::sum(torch, &logits),
+        });
         (loss, Some(logits).filter(|_| self.returns_logits))
     }
 

@@ -14,12 +14,12 @@ use self::structure::{last_uses, mask_shape, parameter_order, part_shape, rotati
 use crate::checkpoint::{Checkpointed, Function, checkpoint};
 use crate::coverage::{self, NotCovered};
 use crate::functions;
-use crate::network::{Inputs, Network};
+use crate::network::{Inputs, Network, PartType};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use graph::{Graph, GraphValue, ValueKind, forward_pass};
-use ops::{Frequencies, Op, OpKind, Shape};
+use ops::{Frequencies, Op, OpKind};
 use spec::{ActivationOffload, Attention, KeywordSet, Recompute, RunConfig};
 
 /// A value of the graph: one tensor, or the tensors of stacked matrices, such as queries, keys and values.
@@ -336,15 +336,16 @@ impl Network for Module {
             .collect()
     }
 
-    fn batch(&self) -> [(Shape, DType); 2] {
-        [self.tokens, self.targets].map(|part| {
-            let ty = self.graph.values[part].ty;
+    fn batch(&self) -> (PartType, Option<PartType>) {
+        let part = |value: usize| {
+            let ty = self.graph.values[value].ty;
             (ty.shape, dtype_of(ty.dtype))
-        })
+        };
+        (part(self.tokens), Some(part(self.targets)))
     }
 
     fn loss(self: Rc<Module>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
-        let Inputs { tokens, targets, third, .. } = inputs;
+        let (targets, Inputs { tokens, third, .. }) = (inputs.expect_targets(), inputs);
         let mut values = Values::new(&self.graph);
         values.mask = third.map(|starts| {
             // `(starts[:, None, :, None] == starts[:, None, None, :]) & self.mask`

@@ -20,7 +20,7 @@ impl Batch {
     pub(super) fn inputs(&self) -> Inputs<'_> {
         Inputs {
             tokens: &self.tokens,
-            targets: &self.labels,
+            targets: Some(&self.labels),
             third: self.third.as_ref(),
             hides_tokens: self.hides_tokens,
         }

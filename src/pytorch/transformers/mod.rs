@@ -35,7 +35,7 @@ use self::phi::PhiLayer;
 use crate::coverage::{NotCovered, returns_logits, transformer};
 use crate::functions;
 use crate::module::dtype_of;
-use crate::network::{Inputs, Network};
+use crate::network::{Inputs, Network, PartType};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
@@ -126,7 +126,7 @@ impl CausalLm {
             // Trainer evaluates with `skip_logits=True`.
             if self.fuses_loss && (trains || torch.options.program == TorchProgram::Trainer) {
                 let sliced = functions::full_slices(torch, &hidden, 3);
-                let _labels = shifted_labels(torch, inputs.targets);
+                let _labels = shifted_labels(torch, inputs.expect_targets());
                 let loss = functions::fused_linear_cross_entropy(torch, &sliced, weight);
                 return Output { loss: divided(torch, loss, count), logits: None, _cache: cache };
             }
@@ -143,7 +143,7 @@ impl CausalLm {
                 logits = functions::tanh(torch, &logits);
                 logits = functions::scale(torch, &logits);
             }
-            let loss = causal_loss(torch, &logits, inputs.targets, count);
+            let loss = causal_loss(torch, &logits, inputs.expect_targets(), count);
             Output { loss, logits: Some(logits), _cache: cache }
         })
     }
@@ -227,8 +227,9 @@ impl Network for CausalLm {
         self.body.parameters().into_iter().filter(is_matrix).collect()
     }
 
-    fn batch(&self) -> [(Shape, DType); 2] {
-        [(self.batch, DType::I64); 2]
+    fn batch(&self) -> (PartType, Option<PartType>) {
+        let part = (self.batch, DType::I64);
+        (part, Some(part))
     }
 
     fn loss(self: Rc<CausalLm>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {

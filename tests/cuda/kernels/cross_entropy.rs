@@ -17,18 +17,20 @@ fn cross_entropy_and_its_gradient_match_the_cpu() {
         let weights = Data::random(DType::F32, &[samples], 1.0, 2).map(|x| 1.5 + x);
         let mut masked = targets.clone();
         masked.numbers.iter_mut().skip(1).step_by(3).for_each(|target| *target = -1.0);
-        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..32).map(move |flags| (dtype, flags))) {
-            let (gradient, accumulate, scaled) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
-            let weighted = flags & 16 > 0;
-            let cap = (flags & 8 > 0).then_some(10.0);
+        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..48).map(move |flags| (dtype, flags))) {
+            let [gradient, accumulate, scaled, weighted] = [1, 2, 4, 8].map(|flag| flags & flag > 0);
+            // Plain, soft-capped, or with smoothed labels.
+            let (cap, smoothing) = [(None, 0.0), (Some(10.0), 0.0), (None, 0.3)][flags / 16];
+            let accuracy = !gradient && cap.is_none();
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
             let mut inputs = vec![logits, if weighted { masked.clone() } else { targets.clone() }];
             inputs.extend(weighted.then(|| weights.clone()));
             inputs.extend(scaled.then(|| Data::scalar(1024.0)));
-            inputs.extend(accumulate.then(|| Data::scalar(1.5)));
+            let so_far = if accuracy { vec![1.5, 0.5] } else { vec![1.5] };
+            inputs.extend(accumulate.then(|| Data::new(DType::F32, &[so_far.len()], so_far)));
             let terms =
                 LossTerms { weight: 0.25, weighted, gradient, accumulate, scaled, ..LossTerms::PLAIN };
-            let op = Op::CrossEntropy(CrossEntropy { terms, cap });
+            let op = Op::CrossEntropy(CrossEntropy { terms, cap, smoothing, accuracy });
             devices.check(&op, &op, &inputs);
         }
     }
@@ -48,7 +50,7 @@ fn slices_add_up_to_the_whole() {
             let (gradient, scaled) = (flags & 1 > 0, flags & 2 > 0);
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
             let whole = LossTerms { weight: 0.25, weighted: true, gradient, scaled, ..LossTerms::PLAIN };
-            let loss = |terms: LossTerms| Op::CrossEntropy(CrossEntropy { terms, cap: None });
+            let loss = |terms: LossTerms| Op::CrossEntropy(CrossEntropy::of(terms));
             let operands = |slice: RowSlice, so_far: Option<Data>| {
                 let part = slice.range(rows);
                 let numbers = logits.numbers[part.start * vocabulary..part.end * vocabulary].to_vec();
@@ -88,7 +90,7 @@ fn slices_add_up_to_the_whole() {
 fn non_finite_logits_give_a_nan_loss() {
     let mut devices = Devices::new();
     let terms = LossTerms { gradient: true, ..LossTerms::PLAIN };
-    let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
+    let op = Op::CrossEntropy(CrossEntropy::of(terms));
     for dtype in NUMBERS {
         for bad in [f32::INFINITY, f32::NAN] {
             let mut logits = Data::random(dtype, &[2, 1000], 1.0, 1);
@@ -108,7 +110,7 @@ fn non_finite_logits_give_a_nan_loss() {
 fn minus_infinity_logits_are_masked() {
     let mut devices = Devices::new();
     let terms = LossTerms { gradient: true, ..LossTerms::PLAIN };
-    let op = Op::CrossEntropy(CrossEntropy { terms, cap: None });
+    let op = Op::CrossEntropy(CrossEntropy::of(terms));
     let mut logits = Data::random(DType::F32, &[1, 9000], 1.0, 1);
     logits.numbers[..8000].fill(f32::NEG_INFINITY);
     let outputs = devices.cuda(&op, &[logits.clone(), Data::tokens(&[1], |_| 8500)]);
@@ -116,4 +118,21 @@ fn minus_infinity_logits_are_masked() {
     let alone = devices.cuda(&op, &[rest, Data::tokens(&[1], |_| 500)]);
     assert!(outputs[1].numbers[..8000].iter().all(|&number| number == 0.0));
     assert!((outputs[0].numbers[0] - alone[0].numbers[0]).abs() < 1e-5);
+}
+
+/// The first of equal logits is the largest.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn accuracy_counts_rows_whose_largest_logit_is_the_target() {
+    let mut devices = Devices::new();
+    let op = Op::CrossEntropy(CrossEntropy { accuracy: true, ..CrossEntropy::of(LossTerms::PLAIN) });
+    for dtype in NUMBERS {
+        // The largest logit, twice: the target is the first of them, the second, or neither.
+        for (target, expected) in [(700, 1.0), (900, 0.0), (3, 0.0)] {
+            let mut logits = Data::random(dtype, &[1, 1000], 1.0, 1);
+            [700, 900].into_iter().for_each(|place| logits.numbers[place] = 4.0);
+            let outputs = devices.cuda(&op, &[logits, Data::tokens(&[1], |_| target)]);
+            assert_eq!(outputs[0].numbers[1], expected, "{dtype} of class {target}");
+        }
+    }
 }

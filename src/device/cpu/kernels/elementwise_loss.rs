@@ -1,6 +1,6 @@
 //! Losses of single elements.
 
-use ops::{ElementwiseLoss, LossFunction};
+use ops::{ElementwiseLoss, Loss, LossFunction};
 
 use super::as_f64;
 use super::float::{BUFFER, Float};
@@ -12,22 +12,29 @@ use super::workers::{SharedSlice, Workers};
 const ROWS: usize = ElementwiseLoss::ROWS_PER_PARTIAL;
 
 pub(super) fn run<T: Float>(
-    ElementwiseLoss { terms, function }: &ElementwiseLoss,
+    op: &ElementwiseLoss,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    let columns = operands.input_type(0).shape.last();
-    let all_rows = operands.input_type(1).shape.rows();
-    let part = terms.rows.range(all_rows);
-    let targets = &operands.input::<f32>(1)[part.start * columns..part.end * columns];
+    let ElementwiseLoss { terms, function } = *op;
+    let prediction = operands.input_type(0).shape;
+    let columns = prediction.last();
+    // Without targets or weights, rows beyond a slice do not matter.
+    let (all_rows, part) = match op.all_rows(&operands.input_types()) {
+        Some(all) => (all, terms.rows.range(all)),
+        None => (prediction.rows(), 0..prediction.rows()),
+    };
+    let targets = terms.targets.then(|| &operands.input::<f32>(1)[part.start * columns..part.end * columns]);
     // One weight per sample.
-    let weights = terms.weighted.then(|| operands.input::<f32>(2));
+    let weights = terms.weighted.then(|| operands.input::<f32>(terms.weights()));
     let rows_per_sample = weights.map_or(1, |weights| all_rows / weights.len());
-    let weight = |row: usize| weights.map_or(1.0, |weights| weights[(part.start + row) / rows_per_sample]);
+    let weight = |row: usize| {
+        weights.map_or(1.0, |weights| op.sample_factor(weights[(part.start + row) / rows_per_sample]))
+    };
     let loss_scale = if terms.scaled { operands.input::<f32>(terms.loss_scale())[0] } else { 1.0 };
-    let elements = all_rows as f64 * columns as f64;
-    let scale = (f64::from(terms.factor()) / elements) as f32 * loss_scale;
+    let factor = op.factor(all_rows as f64 * columns as f64);
+    let scale = factor as f32 * loss_scale;
     let level = workers.level();
     let partials = as_f64(&mut scratch[..2 * part.len().div_ceil(ROWS)]);
     let sums = SharedSlice::new(partials);
@@ -50,7 +57,13 @@ pub(super) fn run<T: Float>(
                     (None, Some(dx)) => T::widen(level, dx, values),
                     (None, None) => unreachable!("without a gradient, the prediction is an input"),
                 }
-                of_row += losses_and_slopes(level, *function, &targets[range], scale * weight, values);
+                of_row += losses_and_slopes(
+                    level,
+                    function,
+                    targets.map_or(&[], |targets| &targets[range]),
+                    scale * weight,
+                    values,
+                );
                 if let Some(dx) = dx {
                     T::narrow(level, values, dx);
                 }
@@ -63,7 +76,7 @@ pub(super) fn run<T: Float>(
             sums.range_mut(chunk..chunk + 1)[0] = sum;
         }
     });
-    let total = (partials.iter().sum::<f64>() * f64::from(terms.factor()) / elements) as f32;
+    let total = (partials.iter().sum::<f64>() * factor) as f32;
     let loss = operands.output::<f32>(0);
     loss[0] = if terms.accumulate { loss[0] + total } else { total };
 }
@@ -87,6 +100,12 @@ simd! {
                     sum += f64::from(x.max(0.0)) - f64::from(x) * f64::from(target) + f64::from(tail).ln_1p();
                     let share = if x >= 0.0 { 1.0 / (1.0 + tail) } else { tail / (1.0 + tail) };
                     *value = (share - target) * scale;
+                }
+            }
+            LossFunction::Sum { .. } => {
+                for value in values {
+                    sum += f64::from(*value);
+                    *value = scale;
                 }
             }
         }

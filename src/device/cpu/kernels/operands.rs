@@ -42,6 +42,10 @@ impl<'a> Operands<'a> {
         &self.inputs[index].ty
     }
 
+    pub(super) fn input_types(&self) -> Vec<TensorType> {
+        self.inputs.iter().map(|input| input.ty).collect()
+    }
+
     pub(super) fn output_type(&self, index: usize) -> &TensorType {
         &self.outputs[index].ty
     }

@@ -1,4 +1,4 @@
-// Softmax and cross-entropy of rows of V logits, with or without a softcap.
+// Softmax and cross-entropy of rows of V logits, with a softcap, smoothed labels or neither; and the accuracy.
 #include "reductions.cuh"
 #include "vectors.cuh"
 
@@ -84,6 +84,37 @@ struct Capped {
     }
 };
 
+// The target is a class.
+struct Hard {
+    template <int N>
+    __device__ __forceinline__ void add(const float (&)[N]) {}
+    __device__ __forceinline__ float logit(float of_target, uint32_t) { return of_target; }
+    __device__ __forceinline__ float subtracted(bool is_target, float scale, uint32_t) const {
+        return is_target ? scale : 0.0f;
+    }
+};
+
+// The target is a distribution over the classes: 1 - smoothing of the target, and smoothing / V of each.
+struct Smoothed {
+    float smoothing;
+    float sum;
+
+    template <int N>
+    __device__ __forceinline__ void add(const float (&logits)[N]) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) sum += logits[i];
+    }
+
+    // The mean logit under the distribution; reduces over all threads of the block.
+    __device__ __forceinline__ float logit(float of_target, uint32_t classes) {
+        return (1.0f - smoothing) * of_target + smoothing * (block_sum(sum) / classes);
+    }
+
+    __device__ __forceinline__ float subtracted(bool is_target, float scale, uint32_t classes) const {
+        return (is_target ? scale * (1.0f - smoothing) : 0.0f) + scale * smoothing / classes;
+    }
+};
+
 // Weights of rows: one for each sample of `rows_of_sample` rows. `of` may be null (all 1).
 struct Weights {
     const float* of;
@@ -98,9 +129,9 @@ struct Weights {
 
 // One block per row, which it reads twice. The second pass, for the gradient, runs backwards, and so starts with the
 // data most recently cached. `dlogits` may be null, or `logits` itself; `scaling` may be null.
-template <class T, class Cap>
+template <class T, class Cap, class Target>
 __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T* logits, const int* targets,
-                                              const float* scaling, uint32_t vocabulary, float scale, Weights weights, Cap cap) {
+                                              const float* scaling, uint32_t vocabulary, float scale, Weights weights, Cap cap, Target label) {
     constexpr int WIDTH = Vector<T>::size;
     // Uniform across the block.
     if (weights.of != nullptr && targets[blockIdx.x] < 0) {
@@ -126,14 +157,17 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) values[j] = cap.of(values[j]);
         softmax.add(values);
+        label.add(values);
     }
     for (uint32_t i = threadIdx.x; i < row.edges; i += blockDim.x) {
         const float value[1] = {cap.of(to_float(logits[row.edge(i)]))};
         softmax.add(value);
+        label.add(value);
     }
     softmax.join();
+    const float expected = label.logit(logit, vocabulary);
     if (threadIdx.x == 0) {
-        const double loss = log(static_cast<double>(softmax.sum)) + (static_cast<double>(softmax.largest) - logit);
+        const double loss = log(static_cast<double>(softmax.sum)) + (static_cast<double>(softmax.largest) - expected);
         losses[blockIdx.x] = static_cast<float>(loss * weight);
     }
     if (dlogits == nullptr) return;
@@ -144,7 +178,7 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     auto slope = [&](float before, uint32_t place) {
         const float value = cap.of(before);
         const float gradient = exponential<T>(value - softmax.largest) * share;
-        return (place == target ? gradient - scale : gradient) * cap.slope(value);
+        return (gradient - label.subtracted(place == target, scale, vocabulary)) * cap.slope(value);
     };
     for (uint32_t i = threadIdx.x; i < row.edges; i += blockDim.x) {
         const uint32_t place = row.edge(i);
@@ -165,23 +199,57 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     }
 }
 
+// The weight of a row whose largest logit is the target's, else 0; of equal logits the first is the largest. One block
+// per row.
+template <class T>
+__device__ __forceinline__ void correct_rows(float* correct, const T* logits, const int* targets, uint32_t classes,
+                                             Weights weights) {
+    logits += static_cast<uint64_t>(blockIdx.x) * classes;
+    // A masked target is beyond all classes.
+    const uint32_t target = targets[blockIdx.x];
+    bool wrong = target >= classes;
+    if (!wrong) {
+        const float logit = to_float(logits[target]);
+        for (uint32_t i = threadIdx.x; i < classes; i += blockDim.x) {
+            const float other = to_float(logits[i]);
+            wrong |= !(i < target ? other < logit : other <= logit);
+        }
+    }
+    wrong = __syncthreads_or(wrong);
+    if (threadIdx.x == 0) correct[blockIdx.x] = wrong ? 0.0f : weights.row(blockIdx.x);
+}
+
 #define CROSS_ENTROPY(T, suffix)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(                                        \
+    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(                                       \
         float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
-        const float* __restrict__ scaling, uint32_t vocabulary, float scale, const float* __restrict__ weights,       \
+        const float* __restrict__ scaling, uint32_t vocabulary, float scale, const float* __restrict__ weights,      \
         uint32_t first, uint32_t rows_of_sample) {                                                                   \
         cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale,                               \
-                         Weights{weights, first, rows_of_sample}, Uncapped{});                                       \
+                         Weights{weights, first, rows_of_sample}, Uncapped{}, Hard{});                               \
     }                                                                                                                \
     REGISTER(cross_entropy_##suffix)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_capped_##suffix(                                 \
+    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_capped_##suffix(                                \
         float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
-        const float* __restrict__ scaling, uint32_t vocabulary, float scale, const float* __restrict__ weights,       \
+        const float* __restrict__ scaling, uint32_t vocabulary, float scale, const float* __restrict__ weights,      \
         uint32_t first, uint32_t rows_of_sample, float cap) {                                                        \
         cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale,                               \
-                         Weights{weights, first, rows_of_sample}, Capped{cap});                                      \
+                         Weights{weights, first, rows_of_sample}, Capped{cap}, Hard{});                              \
     }                                                                                                                \
-    REGISTER(cross_entropy_capped_##suffix)
+    REGISTER(cross_entropy_capped_##suffix)                                                                          \
+    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_smoothed_##suffix(                              \
+        float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
+        const float* __restrict__ scaling, uint32_t vocabulary, float scale, const float* __restrict__ weights,      \
+        uint32_t first, uint32_t rows_of_sample, float smoothing) {                                                  \
+        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale,                               \
+                         Weights{weights, first, rows_of_sample}, Uncapped{}, Smoothed{smoothing, 0.0f});            \
+    }                                                                                                                \
+    REGISTER(cross_entropy_smoothed_##suffix)                                                                        \
+    extern "C" __global__ void __launch_bounds__(1024) correct_rows_##suffix(                                        \
+        float* __restrict__ correct, const T* __restrict__ logits, const int* __restrict__ targets, uint32_t classes,\
+        const float* __restrict__ weights, uint32_t first, uint32_t rows_of_sample) {                                \
+        correct_rows<T>(correct, logits, targets, classes, Weights{weights, first, rows_of_sample});                 \
+    }                                                                                                                \
+    REGISTER(correct_rows_##suffix)
 
 CROSS_ENTROPY(float, f32)
 CROSS_ENTROPY(bf16, bf16)

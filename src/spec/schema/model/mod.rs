@@ -9,8 +9,8 @@ use std::path::Path;
 pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand, shorthand};
 pub use sequential::{
-    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
-    OutputLoss, PoolLayer, ResidualLayer, Sequential, Statistics,
+    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module,
+    NormLayer, OutputLoss, PoolLayer, ResidualLayer, Sequential, Statistics,
 };
 pub(super) use transformer::RATE;
 pub use transformer::{
@@ -45,6 +45,11 @@ trait Architecture {
 
     /// The model in evaluation: without dropout, with the running statistics of batch norm.
     fn evaluated(&self) -> Model;
+
+    /// Whether its evaluations report the share of correct classes.
+    fn has_accuracy(&self) -> bool {
+        false
+    }
 
     /// The number of its blocks, and the key that sets it.
     fn blocks(&self) -> KeyedCount;
@@ -94,6 +99,11 @@ impl Model {
     /// The model in evaluation: without dropout, with the running statistics of batch norm.
     pub fn evaluated(&self) -> Model {
         self.each().evaluated()
+    }
+
+    /// Whether its evaluations report the share of correct classes.
+    pub fn has_accuracy(&self) -> bool {
+        self.each().has_accuracy()
     }
 
     /// The number of its blocks, and the key that sets it.

@@ -180,23 +180,26 @@ pub(super) fn cross_entropy(
     logits: &[f64],
     targets: &[usize],
     row_weights: &[f64],
-    cap: Option<f64>,
+    (cap, smoothing): (Option<f64>, f64),
     weight: f64,
 ) -> (f64, Vec<f64>) {
+    let classes = logits.len() / targets.len();
+    let target_share =
+        |is_target: bool| smoothing / classes as f64 + if is_target { 1.0 - smoothing } else { 0.0 };
     let capped = |logit: f64| cap.map_or(logit, |cap| cap * (logit / cap).tanh());
     let slope = |logit: f64| cap.map_or(1.0, |cap| 1.0 - (logit / cap).tanh().powi(2));
     let rows = targets.len();
     let mut loss = 0.0;
     let mut gradient = Vec::new();
-    for ((uncapped, &target), row_weight) in logits.chunks(logits.len() / rows).zip(targets).zip(row_weights)
-    {
+    for ((uncapped, &target), row_weight) in logits.chunks(classes).zip(targets).zip(row_weights) {
         let row: Vec<f64> = uncapped.iter().copied().map(capped).collect();
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = row.iter().map(|x| (x - largest).exp()).sum();
-        loss += row_weight * (sum.ln() + largest - row[target]);
+        let expected: f64 = row.iter().enumerate().map(|(v, x)| target_share(v == target) * x).sum();
+        loss += row_weight * (sum.ln() + largest - expected);
         let factor = row_weight * weight / rows as f64;
         gradient.extend(row.iter().zip(uncapped).enumerate().map(|(v, (x, &uncapped))| {
-            factor * slope(uncapped) * ((x - largest).exp() / sum - f64::from(u8::from(v == target)))
+            factor * slope(uncapped) * ((x - largest).exp() / sum - target_share(v == target))
         }));
     }
     (loss * weight / rows as f64, gradient)

@@ -2,6 +2,7 @@
 
 mod codec;
 mod layer;
+mod loss;
 mod modules;
 mod shapes;
 
@@ -11,13 +12,14 @@ pub use layer::{
     BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, NormLayer, PoolLayer,
     ResidualLayer, Statistics,
 };
+pub use loss::{CrossEntropyLoss, OutputLoss};
 pub use modules::Module;
 
 use super::{Architecture, Model};
-use crate::reader::declare::{Optional, key_table, keywords};
+use crate::reader::declare::{Optional, key_table};
 use crate::reader::error::Problem;
 use crate::reader::list::List;
-use crate::reader::parsers::{DIMENSION, UsizeRange, keyword};
+use crate::reader::parsers::{DIMENSION, UsizeRange};
 use crate::reader::paths::file_path;
 use crate::reader::tree::Table;
 use data::{KeyedCount, Part, Sample};
@@ -37,22 +39,10 @@ key_table! {
         /// The layers. Each is a word or a table with one key.
         pub layers: Vec<Layer> = codec::LAYERS;
         /// Loss of the output.
-        pub loss: OutputLoss = keyword(), default OutputLoss::CrossEntropy;
+        pub loss: OutputLoss = loss::LossCodec, default OutputLoss::default();
         /// Safetensors file with the initial parameters; a relative path starts at the folder of the file that writes
         /// it.
         pub weights: Option<PathBuf> = Optional(file_path("final.safetensors")), default None;
-    }
-}
-
-keywords! {
-    /// The loss of a model's output.
-    pub enum OutputLoss {
-        /// Of classes, against their index: the last dimension has a logit for each (PyTorch: `CrossEntropyLoss`).
-        CrossEntropy = "cross_entropy",
-        /// The mean of squared differences (PyTorch: `MSELoss`).
-        SquaredError = "squared_error",
-        /// Of a logit for each element, against a probability (PyTorch: `BCEWithLogitsLoss`).
-        BinaryCrossEntropy = "binary_cross_entropy",
     }
 }
 
@@ -64,20 +54,25 @@ impl Sequential {
 }
 
 impl Sequential {
-    /// The input of a sample, f32, and its targets: class indices i32, or f32 of the output's shape.
-    pub fn parts(&self) -> [Part; 2] {
+    /// The input of a sample: f32.
+    pub fn input_part(&self) -> Part {
+        Part { name: "input", ty: TensorType::f32(self.input_shape().dims()), below: None }
+    }
+
+    /// The targets of a sample: class indices i32, or f32 of the output's shape. A sum has none.
+    pub fn targets_part(&self) -> Option<Part> {
         let output = self.output();
         let (leading, classes) = output.dims().split_at(output.dims().len() - 1);
         let (ty, below) = match self.loss {
-            OutputLoss::CrossEntropy => {
+            OutputLoss::CrossEntropy(_) => {
                 (TensorType::i32(leading), Some(KeyedCount { key: LAYERS, count: classes[0] }))
             }
             OutputLoss::SquaredError | OutputLoss::BinaryCrossEntropy => {
                 (TensorType::f32(output.dims()), None)
             }
+            OutputLoss::Sum => return None,
         };
-        let input = TensorType::f32(self.input_shape().dims());
-        [Part { name: "input", ty: input, below: None }, Part { name: "targets", ty, below }]
+        Some(Part { name: "targets", ty, below })
     }
 
     /// Changes each layer, those within others included.
@@ -111,7 +106,8 @@ impl Architecture for Sequential {
     }
 
     fn sample(&self, _tokens: Option<usize>) -> Sample {
-        Sample { parts: self.parts().to_vec(), length: None, tokens: None }
+        let parts = std::iter::once(self.input_part()).chain(self.targets_part()).collect();
+        Sample { parts, length: None, tokens: None }
     }
 
     fn draws(&self) -> bool {
@@ -126,6 +122,10 @@ impl Architecture for Sequential {
             _ => {}
         });
         Model::Sequential(model)
+    }
+
+    fn has_accuracy(&self) -> bool {
+        matches!(self.loss, OutputLoss::CrossEntropy(_))
     }
 
     fn blocks(&self) -> KeyedCount {
