@@ -85,9 +85,10 @@ pub(super) fn any_sequential() -> impl Any<Value = Sequential> {
     })
 }
 
-/// The number of input features of `sizes`, with the structure of `other`. The sizes of images are part of the structure.
+/// The number of input features of `sizes`, with the structure of `other`. The sizes of images and
+/// sequences are part of the structure.
 pub(super) fn alike(sizes: &Sequential, other: &Sequential) -> Sequential {
-    if other.has_images() {
+    if other.has_images() || other.has_sequences() {
         return other.clone();
     }
     let mut input = other.input.clone();
@@ -99,9 +100,5 @@ pub(super) fn alike(sizes: &Sequential, other: &Sequential) -> Sequential {
 
 /// Sets the probability of each dropout.
 pub(super) fn set_dropout(model: &mut Sequential, rate: f64) {
-    model.for_each_layer(&mut |layer| {
-        if let Layer::Dropout(own) = layer {
-            *own = rate;
-        }
-    });
+    model.for_each_layer(&mut |layer| layer.dropout_mut().into_iter().for_each(|own| *own = rate));
 }

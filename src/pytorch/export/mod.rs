@@ -22,7 +22,6 @@ use spec::{PaddedMicroBatch, RunConfig, TorchOptions, TorchProgram, Transformer}
 /// The functions that do not depend on the run, and the main program: one for each kind of training loop.
 const FUNCTIONS: &str = include_str!("functions.py");
 /// The functions that differ for layers in a list: names of parameters, batches.
-const LIST_FUNCTIONS: &str = include_str!("list_functions.py");
 const MAIN: &str = include_str!("main.py");
 const TRAINER_MAIN: &str = include_str!("trainer.py");
 
@@ -77,7 +76,8 @@ impl Script<'_> {
             };
             let others: Vec<&str> =
                 FUNCTIONS.split("\n\n\n").filter(|function| !replaced(function)).collect();
-            return self.text + &others.join("\n\n\n") + LIST_FUNCTIONS + &main;
+            let list_functions = sequential::functions(model);
+            return self.text + &others.join("\n\n\n") + &list_functions + &main;
         }
         let main = match self.options.program {
             TorchProgram::Modules => {

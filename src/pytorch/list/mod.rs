@@ -1,5 +1,6 @@
 //! Layers in a list as the modules of the script: the forward pass. Images are [B, C, H, W], as in PyTorch.
 
+mod attention;
 mod layers;
 
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{OpKind, Shape};
-use spec::{KeywordSet, Recompute, RunConfig, Sequential};
+use spec::{Attention, KeywordSet, Recompute, RunConfig, Sequential};
 
 /// The modules with their parameters and buffers on the device.
 pub(crate) struct List {
@@ -23,6 +24,7 @@ pub(crate) struct List {
     input: Shape,
     targets: Shape,
     recompute: Recompute,
+    ids: bool,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
 }
@@ -31,13 +33,18 @@ impl List {
     /// Moves the model of a run to the device, as `model.to("cuda")` does.
     pub(crate) fn new(torch: &Torch, config: &RunConfig, model: &Sequential) -> List {
         let [input, targets] = model.parts().map(|part| part.ty.shape);
-        let maker = Maker { torch, freeze: &config.strategy.freeze };
+        let maker = Maker {
+            torch,
+            freeze: &config.strategy.freeze,
+            writes_attention_out: config.strategy.attention == Attention::Materialized,
+        };
         let modules = maker.layers(&model.modules(), "", &mut model.input_shape());
         List {
             modules: Rc::new(modules),
             samples: config.micro_batch(),
             input,
             targets,
+            ids: model.ids().is_some(),
             recompute: config.strategy.recompute,
             returns_logits: coverage::returns_logits(config),
         }
@@ -105,7 +112,7 @@ impl Network for List {
     }
 
     fn embeddings(&self) -> Vec<Tensor> {
-        Vec::new()
+        if self.ids { self.modules.parameters()[..1].to_vec() } else { Vec::new() }
     }
 
     /// Muon is not covered.
@@ -114,7 +121,8 @@ impl Network for List {
     }
 
     fn batch(&self) -> [(Shape, DType); 2] {
-        [(self.of_batch(self.input), DType::F32), (self.of_batch(self.targets), DType::I64)]
+        let input = if self.ids { DType::I64 } else { DType::F32 };
+        [(self.of_batch(self.input), input), (self.of_batch(self.targets), DType::I64)]
     }
 
     fn loss(self: Rc<List>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {

@@ -3,6 +3,7 @@
 mod codec;
 mod layer;
 mod modules;
+mod sequence;
 mod shapes;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ pub use layer::{
     ResidualLayer, Statistics,
 };
 pub use modules::Module;
+pub use sequence::{AttentionLayer, BlockNorm, Branch, EmbeddingLayer, TransformerBlock};
 
 use super::{Architecture, Model};
 use crate::reader::declare::{Optional, key_table, keywords};
@@ -64,7 +66,7 @@ impl Sequential {
 }
 
 impl Sequential {
-    /// The input of a sample, f32, and its targets: class indices i32, or f32 of the output's shape.
+    /// The input of a sample, f32 or ids i32, and its targets: class indices i32, or f32 of the output's shape.
     pub fn parts(&self) -> [Part; 2] {
         let output = self.output();
         let (leading, classes) = output.dims().split_at(output.dims().len() - 1);
@@ -76,8 +78,12 @@ impl Sequential {
                 (TensorType::f32(output.dims()), None)
             }
         };
-        let input = TensorType::f32(self.input_shape().dims());
-        [Part { name: "input", ty: input, below: None }, Part { name: "targets", ty, below }]
+        let dims = self.input_shape();
+        let (input, ids) = match self.ids() {
+            Some(count) => (TensorType::i32(dims.dims()), Some(KeyedCount { key: LAYERS, count })),
+            None => (TensorType::f32(dims.dims()), None),
+        };
+        [Part { name: "input", ty: input, below: ids }, Part { name: "targets", ty, below }]
     }
 
     /// Changes each layer, those within others included.
@@ -90,6 +96,19 @@ impl Sequential {
         layer::any(&self.layers, Layer::is_of_images)
     }
 
+    /// Whether it has layers that depend on the length of a sequence.
+    pub fn has_sequences(&self) -> bool {
+        layer::any(&self.layers, Layer::is_of_sequences)
+    }
+
+    /// The number of ids, if the input is ids.
+    pub fn ids(&self) -> Option<usize> {
+        layer::first(&self.layers).and_then(|layer| match layer {
+            Layer::Embedding(EmbeddingLayer { count, .. }) => Some(*count),
+            _ => None,
+        })
+    }
+
     /// Whether it has batch norm.
     pub fn has_batch_norm(&self) -> bool {
         layer::any(&self.layers, |layer| matches!(layer, Layer::BatchNorm(..)))
@@ -97,7 +116,7 @@ impl Sequential {
 
     /// Whether training drops elements.
     pub fn has_dropout(&self) -> bool {
-        layer::any(&self.layers, |layer| matches!(layer, Layer::Dropout(rate) if *rate > 0.0))
+        layer::any(&self.layers, |layer| layer.dropout() > 0.0)
     }
 }
 
@@ -120,10 +139,12 @@ impl Architecture for Sequential {
 
     fn evaluated(&self) -> Model {
         let mut model = self.clone();
-        model.for_each_layer(&mut |layer| match layer {
-            Layer::Dropout(rate) => *rate = 0.0,
-            Layer::BatchNorm(_, statistics) => *statistics = Statistics::Running,
-            _ => {}
+        model.for_each_layer(&mut |layer| {
+            if let Layer::BatchNorm(_, statistics) = layer {
+                *statistics = Statistics::Running;
+            } else if let Some(rate) = layer.dropout_mut() {
+                *rate = 0.0;
+            }
         });
         Model::Sequential(model)
     }
