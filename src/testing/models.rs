@@ -32,13 +32,15 @@ pub const MODELS: &[&str] = &[
     sequential::REGRESSION,
     sequential::CONVOLUTIONS,
     sequential::BATCH_NORM,
+    sequential::VISION,
+    sequential::ENCODER,
     hugging_face(ModelFamily::Mixtral),
     hugging_face(ModelFamily::Qwen3Moe),
     hugging_face(ModelFamily::Olmoe),
 ];
 
 /// The numbers of models of layers in a list and of models with experts, which come last.
-const LISTS: usize = 4;
+const LISTS: usize = 6;
 const EXPERTS: usize = 3;
 
 /// Those without experts, which a GPU supports, in the same order.

@@ -85,19 +85,15 @@ impl TransformerBlock {
             }
         };
         let attention = Layer::Attention(AttentionLayer { heads, causal, bias: true, dropout });
-        [
-            branch("norm1", vec![("self_attn", attention), ("dropout1", Layer::Dropout(dropout))]),
-            branch(
-                "norm2",
-                vec![
-                    ("linear1", linear(hidden)),
-                    ("activation", Layer::Activation(activation)),
-                    ("dropout", Layer::Dropout(dropout)),
-                    ("linear2", linear(channels)),
-                    ("dropout2", Layer::Dropout(dropout)),
-                ],
-            ),
-        ]
+        let dropped = |name| (dropout > 0.0).then_some((name, Layer::Dropout(dropout)));
+        let attention = [("self_attn", attention)].into_iter().chain(dropped("dropout1"));
+        let activated = [("linear1", linear(hidden)), ("activation", Layer::Activation(activation))];
+        let feed_forward = activated
+            .into_iter()
+            .chain(dropped("dropout"))
+            .chain([("linear2", linear(channels))])
+            .chain(dropped("dropout2"));
+        [branch("norm1", attention.collect()), branch("norm2", feed_forward.collect())]
     }
 }
 
