@@ -44,8 +44,14 @@ impl SelfAttention {
         let Ok([q, k, v]) = <[Tensor; 3]>::try_from(parts) else { unreachable!("three parts") };
         let has_dropout = trains && self.has_dropout;
         if self.is_written_out {
-            let y = functions::manual_attention(torch, [q, k, v], self.mask.as_ref(), heads, false, has_dropout);
-            return y.view(qkv.shape().with_last(channels));
+            return functions::manual_attention(
+                torch,
+                [q, k, v],
+                self.mask.as_ref(),
+                heads,
+                false,
+                has_dropout,
+            );
         }
         let y = functions::scaled_dot_product_attention(
             torch,

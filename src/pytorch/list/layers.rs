@@ -141,11 +141,34 @@ pub(super) struct Maker<'a> {
 impl Maker<'_> {
     /// The model's modules. `shape`: of the first one's input, which becomes that of the output.
     pub(super) fn layers(&self, modules: &[Module], prefix: &str, shape: &mut Shape) -> Layers {
-        let modules: Vec<TorchLayer> =
-            modules.iter().map(|module| self.layer(module, prefix, shape)).collect();
+        let module = |(index, module): (usize, &Module)| {
+            let mut layer = self.layer(module, prefix, shape);
+            if modules.get(index + 1).is_some_and(|next| matches!(next.layer, Layer::ToSequence)) {
+                self.expect_channels_last(&mut layer.call, shape);
+            }
+            layer
+        };
+        let first = modules.first().map(|first| first.layer);
+        if matches!(first, Some(Layer::ToSequence)) && !prefix.is_empty() {
+            self.torch.refuse(NotCovered("to_sequence as the first layer of a module".to_owned()));
+        }
+        let modules: Vec<TorchLayer> = modules.iter().enumerate().map(module).collect();
         let has_head = prefix.is_empty()
             && modules.last().is_some_and(|last| !matches!(last.call, Call::Block(_) | Call::Residual(_)));
         Layers { modules, has_head }
+    }
+
+    /// The gradient of an image that becomes a sequence has its channels last. The model's input has none.
+    fn expect_channels_last(&self, call: &mut Call, image: &Shape) {
+        match call {
+            Call::Conv2d(convolution) if convolution.groups == 1 => {
+                let channels = image.dims()[0];
+                convolution.copies_gradient = channels > 1 && image.elements() > channels;
+            }
+            _ => self.torch.refuse(NotCovered(
+                "to_sequence after another layer than a convolution without groups".to_owned(),
+            )),
+        }
     }
 
     fn layer(&self, Module { path, layer }: &Module, prefix: &str, shape: &mut Shape) -> TorchLayer {
@@ -173,7 +196,11 @@ impl Maker<'_> {
             Layer::Conv2d(conv) => {
                 let weight = [conv.out, channels[0] / conv.groups, conv.kernel, conv.kernel];
                 *shape = functions::windows(*shape, conv.out, conv.window());
-                let call = Call::Conv2d(Convolution { window: conv.window(), groups: conv.groups });
+                let call = Call::Conv2d(Convolution {
+                    window: conv.window(),
+                    groups: conv.groups,
+                    copies_gradient: false,
+                });
                 with(&weight, conv.bias, call)
             }
             Layer::MaxPool(pool) => {
@@ -238,6 +265,15 @@ impl Maker<'_> {
     fn attention(&self, name: &str, layer: &AttentionLayer, shape: &Shape) -> TorchLayer {
         let AttentionLayer { heads, causal, bias, dropout } = *layer;
         let [length, channels] = [shape.dims()[0], shape.last()];
+        let head = channels / heads;
+        if !self.writes_attention_out && (!head.is_multiple_of(8) || head > 256) {
+            let reason = "fused attention of heads that are not 8, 16, .. 256 channels wide";
+            self.torch.refuse(NotCovered(reason.to_owned()));
+        }
+        if length == 1 {
+            let reason = "attention of one position, whose transposed views are contiguous";
+            self.torch.refuse(NotCovered(reason.to_owned()));
+        }
         let linear = |module: &str, features: usize| {
             let weight = self.parameter(module, &[features, channels]);
             [weight].into_iter().chain(bias.then(|| self.parameter(module, &[features]))).collect::<Vec<_>>()
