@@ -226,7 +226,8 @@ impl ReadSamples for Images {
 
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
         let ImageFile { path, class, version } = &self.files[index as usize];
-        if let (Some(PartMemory::Numbers(input)), Some([channels, height, width])) = (memory.input, self.shape)
+        if let (Some(PartMemory::Numbers(input)), Some([channels, height, width])) =
+            (memory.input, self.shape)
         {
             let pixels = decode::pixels(path, version, [channels, height, width])?;
             self.pixels.fill(&pixels, [height, width], draw, input);

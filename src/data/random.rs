@@ -10,7 +10,6 @@ use super::{
     sampling,
 };
 
-
 const INPUT: &str = "input";
 const TARGETS: &str = "targets";
 const PARTS: &[&str] = &[INPUT, TARGETS, WEIGHTS];

@@ -242,7 +242,8 @@ impl Builder<'_> {
             ..AttentionConfig::causal(heads)
         };
         let inputs = [qkv].into_iter().chain(dropped.map(|(_, seeds)| seeds)).collect();
-        let [y, _lse] = self.graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
+        let [y, _lse] =
+            self.graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
         let scope = self.graph.child_scope(scope, "out_proj");
         let weight = self.graph.parameter("weight", scope, &[channels, channels], Initial::FanIn);
         let bias = bias.then(|| self.graph.parameter("bias", scope, &[channels], zeros));

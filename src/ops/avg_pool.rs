@@ -106,9 +106,8 @@ mod tests {
 
     #[test]
     fn only_a_window_of_the_whole_sequence_pools_it() {
-        let pool = |positions| {
-            AvgPool { window: Window::column(positions) }.outputs(&[TensorType::f32(&[2, 5, 3])])
-        };
+        let pool =
+            |positions| AvgPool { window: Window::column(positions) }.outputs(&[TensorType::f32(&[2, 5, 3])]);
         assert_eq!(pool(5).expect("the whole sequence"), [TensorType::f32(&[2, 3])]);
         let error = pool(4).expect_err("a part of it").to_string();
         assert_eq!(error, "avg-pool: the window of x, which is f32[2, 5, 3], must be the whole sequence");

@@ -86,18 +86,19 @@ fn any_sequence_model() -> impl Any<Value = Sequential> {
     all.prop_map(|((length, quarter, reads_ids, pools), drawn, outputs, loss)| {
         let width = 4 * quarter;
         let linear = |out| Layer::Linear(LinearLayer { out, bias: true });
-        let blocks = drawn.into_iter().map(|(kind, (heads, causal, bias, dropout), norm, activation)| match kind {
-            0 => linear(width),
-            1 => Layer::LayerNorm(NormLayer { epsilon: 1e-4 }),
-            2 => Layer::Activation(activation),
-            3 => Layer::Positions,
-            4 | 5 => Layer::Attention(AttentionLayer { heads, causal, bias, dropout }),
-            _ => {
-                let hidden = outputs;
-                let block = TransformerBlock { heads, hidden, activation, norm, causal, dropout };
-                Layer::TransformerBlock(block)
-            }
-        });
+        let blocks =
+            drawn.into_iter().map(|(kind, (heads, causal, bias, dropout), norm, activation)| match kind {
+                0 => linear(width),
+                1 => Layer::LayerNorm(NormLayer { epsilon: 1e-4 }),
+                2 => Layer::Activation(activation),
+                3 => Layer::Positions,
+                4 | 5 => Layer::Attention(AttentionLayer { heads, causal, bias, dropout }),
+                _ => {
+                    let hidden = outputs;
+                    let block = TransformerBlock { heads, hidden, activation, norm, causal, dropout };
+                    Layer::TransformerBlock(block)
+                }
+            });
         let (input, first) = match reads_ids {
             true => (vec![length], Layer::Embedding(EmbeddingLayer { count: 30, dim: width })),
             false => (vec![length, quarter], linear(width)),

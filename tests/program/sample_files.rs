@@ -130,9 +130,7 @@ fn models_learn_from_ids_and_their_mistakes_are_reported() {
     let beyond = [&ids()[..956], 8i32.to_le_bytes().as_slice()].concat();
     folder.write("beyond.npy", npy("<i4", "(80, 3)", &beyond));
     folder.write("negative.npy", npy("<i4", "(80, 3)", &[&ids()[..956], &[0xff; 4]].concat()));
-    let pair = |input: &str| {
-        embeds(&format!("[data.tensors]\ninput = \"{input}.npy\"\ntargets = \"y.npy\""))
-    };
+    let pair = |input: &str| embeds(&format!("[data.tensors]\ninput = \"{input}.npy\"\ntargets = \"y.npy\""));
     let losses = trained(&folder, &pair("ids"));
     assert_eq!(losses[0], losses[1], "the loader does not change results");
     assert!(losses[0] < 0.5, "{losses:?}");

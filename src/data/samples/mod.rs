@@ -182,8 +182,7 @@ impl Samples {
                             Some(_) => PartMemory::Ids(Ids::of(ty.dtype, part)),
                             None => PartMemory::Numbers(part.as_chunks_mut().0),
                         };
-                        let memory =
-                            if name == INPUT { &mut memory.input } else { &mut memory.targets };
+                        let memory = if name == INPUT { &mut memory.input } else { &mut memory.targets };
                         *memory = Some(part);
                     }
                 }

@@ -114,7 +114,8 @@ impl Pair {
         match self.transform {
             Transform::Scale(1.0) if self.input.number.is_integer() => {}
             Transform::Scale(1.0) => {
-                let problem = format!("has inputs of {}, but embedding takes integers", self.input.describe());
+                let problem =
+                    format!("has inputs of {}, but embedding takes integers", self.input.describe());
                 return error(problem, "store ids as u8, i32 or i64");
             }
             Transform::Scale(scale) => {

@@ -163,7 +163,8 @@ impl Script<'_> {
                 Attention::Fused => FUSED,
                 Attention::Materialized => WRITTEN_OUT,
             };
-            let classes = SEQUENCE_CLASSES.replace("        MASK\n", mask).replace("        ATTEND\n", attend);
+            let classes =
+                SEQUENCE_CLASSES.replace("        MASK\n", mask).replace("        ATTEND\n", attend);
             self.text.push_str(&classes);
         }
         self.checkpoint_functions();
@@ -291,7 +292,9 @@ fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
         Layer::Attention(AttentionLayer { heads, causal, bias, dropout }) => {
             let [length, channels] = [shape.dims()[0], shape.last()];
             let [causal, bias] = [*causal, *bias].map(python_bool);
-            format!("Attention({length}, {channels}, {heads}, causal={causal}, bias={bias}, dropout={dropout:?})")
+            format!(
+                "Attention({length}, {channels}, {heads}, causal={causal}, bias={bias}, dropout={dropout:?})"
+            )
         }
         Layer::TransformerBlock(block) => {
             let branches = block.branches(shape.last());

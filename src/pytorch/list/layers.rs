@@ -63,7 +63,9 @@ impl Layers {
         let of = |module: &TorchLayer| match &module.call {
             Call::Block(layers) => layers.parameters(),
             Call::Residual(parts) => parts.iter().flat_map(Layers::parameters).collect(),
-            Call::TransformerBlock(branches) => branches.as_flattened().iter().flat_map(Layers::parameters).collect(),
+            Call::TransformerBlock(branches) => {
+                branches.as_flattened().iter().flat_map(Layers::parameters).collect()
+            }
             _ => module.parameters.clone(),
         };
         self.modules.iter().flat_map(of).collect()
@@ -280,8 +282,8 @@ impl Maker<'_> {
         };
         let out = linear(&format!("{name}out_proj."), channels);
         let parameters = [linear(name, 3 * channels), out].concat();
-        let mask = (self.writes_attention_out && causal)
-            .then(|| self.torch.empty(&[length, length], DType::Bool));
+        let mask =
+            (self.writes_attention_out && causal).then(|| self.torch.empty(&[length, length], DType::Bool));
         let attention = SelfAttention {
             heads,
             is_causal: causal,

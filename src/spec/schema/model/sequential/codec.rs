@@ -5,7 +5,9 @@ use super::layer::{
     PoolLayer, Repeat, ResidualLayer, Statistics,
 };
 use super::sequence::{AttentionLayer, EmbeddingLayer, TransformerBlock};
-use crate::reader::declare::{InlineTable, KeyCodec, KeyTable, KeywordEnum, ShortForm, Writable, inline_table};
+use crate::reader::declare::{
+    InlineTable, KeyCodec, KeyTable, KeywordEnum, ShortForm, Writable, inline_table,
+};
 use crate::reader::error::Problem;
 use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser, join};
@@ -59,8 +61,11 @@ const GROUP_NORM: InlineTable<GroupNormLayer> = inline_table("group_norm", "`gro
 const EMBEDDING: InlineTable<EmbeddingLayer> =
     inline_table("embedding", "`embedding`", "count = 50000, dim = 512");
 const ATTENTION: InlineTable<AttentionLayer> = inline_table("attention", "`attention`", "heads = 8");
-const TRANSFORMER_BLOCK: InlineTable<TransformerBlock> =
-    inline_table("transformer_block", "`transformer_block`", "heads = 8, hidden = 2048, activation = \"gelu\"");
+const TRANSFORMER_BLOCK: InlineTable<TransformerBlock> = inline_table(
+    "transformer_block",
+    "`transformer_block`",
+    "heads = 8, hidden = 2048, activation = \"gelu\"",
+);
 const REPEAT: InlineTable<Repeat> =
     inline_table("repeat", "`repeat`", "times = 4, layers = [{ linear = 64 }, \"relu\"]");
 const GROUP: InlineTable<LayerGroup> =

@@ -3,8 +3,8 @@
 use super::layer::{
     ConvLayer, GroupNormLayer, Layer, LayerGroup, LinearLayer, PoolLayer, Repeat, ResidualLayer,
 };
-use super::sequence::{AttentionLayer, Branch, EmbeddingLayer};
 use super::modules::{MOST_MODULES, count, repeated_name};
+use super::sequence::{AttentionLayer, Branch, EmbeddingLayer};
 use super::{LAYERS, Sequential};
 use crate::reader::error::Problem;
 use crate::reader::tree::{Node, Table, Value};
@@ -249,10 +249,11 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<S
             let [_, channels] = sequence(input, "transformer_block")?;
             let branches = block.branches(channels);
             let mut layers = branches.iter().flat_map(Branch::layers);
-            layers.try_fold(Sizes::of(input), |before, layer| {
-                Ok(before.then(of_layer(layer, Input { shape: before.shape, ids: false })?))
-            })?
-            .and(module(input, 0, 0), branches.len() as u128)
+            layers
+                .try_fold(Sizes::of(input), |before, layer| {
+                    Ok(before.then(of_layer(layer, Input { shape: before.shape, ids: false })?))
+                })?
+                .and(module(input, 0, 0), branches.len() as u128)
         }
         Layer::Block(layers) => {
             let inner = of_list(layers, all).map_err(|misfit| misfit.within(Step::Key("block")))?;
