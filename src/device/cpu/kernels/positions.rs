@@ -7,7 +7,7 @@ use super::float::{BUFFER, Float, update};
 use super::operands::Operands;
 use super::workers::{SharedSlice, Workers};
 
-/// Elements of a table per task.
+/// Elements of a table per task, of a sum.
 const CHUNK: usize = 1 << 10;
 
 pub(super) fn add<T: Float>(operands: &mut Operands, workers: &Workers) {
@@ -41,7 +41,7 @@ pub(super) fn gradient<T: Float, G: Float>(
     let dy = operands.input::<T>(0);
     let (dtable, level) = (SharedSlice::new(operands.output::<G>(0)), workers.level());
     let len = dtable.len();
-    workers.for_each_chunk(len, CHUNK, |elements| {
+    workers.for_each_chunk(len, BUFFER, |elements| {
         // SAFETY: chunks do not overlap.
         #[allow(unsafe_code)]
         let dtable = unsafe { dtable.range_mut(elements.clone()) };
