@@ -299,7 +299,7 @@ bad! {
         "layers = [{ residual = [{ embedding = { count = 9, dim = 4 } }] }]"));
     embedding_of_rows: check(&in_a_list("layers = [{ embedding = { count = 9, dim = 4 } }]")
         .replace("input = [4]", "input = [4, 4]"));
-    block_without_its_keys: check(&in_a_list("layers = [{ transformer_block = { heads = 2, norm = \"sandwich\" } }]"));
+    unknown_norm_of_a_block: check(&in_a_list("layers = [{ transformer_block = { heads = 2, norm = \"sandwich\" } }]"));
     layer_off: check(&in_a_list("layers = [{ dropout = \"off\" }, { linear = 4 }]"));
     layers_without_parameters: check(&in_a_list("layers = [\"relu\", { dropout = 0.1 }]"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
