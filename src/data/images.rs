@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::digest::{self, FileDigest, Version, versions};
 use super::files::SplitFiles;
 use super::pixels::Pixels;
-use super::samples::{INPUT, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS, TargetMemory};
+use super::samples::{INPUT, PartMemory, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS};
 use super::{DataError, DataSet, DigestCache, Inspected, Part, Sample, Source};
 
 /// The keys of the folders.
@@ -226,13 +226,15 @@ impl ReadSamples for Images {
 
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
         let ImageFile { path, class, version } = &self.files[index as usize];
-        if let (Some(input), Some([channels, height, width])) = (memory.input, self.shape) {
+        if let (Some(PartMemory::Numbers(input)), Some([channels, height, width])) =
+            (memory.input, self.shape)
+        {
             let pixels = decode::pixels(path, version, [channels, height, width])?;
             self.pixels.fill(&pixels, [height, width], draw, input);
         }
         match memory.targets {
-            Some(TargetMemory::Classes(mut ids)) => ids.put(std::iter::once(*class)),
-            Some(TargetMemory::Numbers(numbers)) => numbers.fill((*class as f32).to_ne_bytes()),
+            Some(PartMemory::Ids(mut ids)) => ids.put(std::iter::once(*class)),
+            Some(PartMemory::Numbers(numbers)) => numbers.fill((*class as f32).to_ne_bytes()),
             None => {}
         }
         Ok(())

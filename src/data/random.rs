@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::row::WEIGHTS;
+use super::samples::fill_missing;
 use super::{
     Batch, Contents, DataError, DataSet, DigestCache, Inspected, Part, Sample, Source, TrainingStep, digest,
     sampling,
 };
-use ops::DType;
 
 const INPUT: &str = "input";
 const TARGETS: &str = "targets";
@@ -101,9 +101,7 @@ impl RandomTensors {
     /// Fills one part of a sample, given by its draw; `None`: a missing sample, which does not count.
     fn fill_sample(part: &Part, draw: Option<u64>, memory: &mut [u8]) {
         let Some(draw) = draw else {
-            // Zeros, and masked classes, whose bits are all ones in any type.
-            memory.fill(if part.ty.dtype == DType::F32 { 0 } else { u8::MAX });
-            return;
+            return fill_missing(part, memory);
         };
         let site = PARTS.iter().position(|name| *name == part.name).unwrap_or_default() as u64;
         let draw = |element: u64| sampling::draw(draw, site, element, 0);

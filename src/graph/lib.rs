@@ -14,7 +14,7 @@ pub use micro_batches::{Graphs, MicroBatch, Pass, forward_pass};
 pub use values::goes_by;
 
 use data::{CheckpointTensor, Documents, Part, RequiredParameter, TensorNaming};
-use ops::{Op, Shape, Sizes, StackedRows, Storage, TensorType};
+use ops::{Op, OpKind, Shape, Sizes, StackedRows, Storage, TensorType};
 use spec::Model;
 
 /// Identifies a scope of a graph.
@@ -287,19 +287,19 @@ impl Graph {
         looked_up
     }
 
-    /// For each value, whether it is a hidden weight matrix: not an embedding table and not the weight of the output
-    /// layer, which computes the input of a loss.
+    /// For each value, whether it is a hidden weight matrix: a factor of matmuls, not an embedding table and not the weight
+    /// of the output layer, which computes the input of a loss.
     pub fn hidden_matrices(&self) -> Vec<bool> {
-        let looked_up = self.looked_up();
         let is_matrix = |value: &GraphValue| {
             matches!(value.kind, ValueKind::Parameter { .. }) && value.ty.shape.dims().len() == 2
         };
-        let mut hidden: Vec<bool> = self
-            .values
-            .iter()
-            .zip(looked_up)
-            .map(|(value, looked_up)| is_matrix(value) && !looked_up)
-            .collect();
+        let mut hidden = vec![false; self.values.len()];
+        for node in self.nodes.iter().filter(|node| node.op.kind() == Some(OpKind::Linear)) {
+            node.inputs.iter().for_each(|&input| hidden[input] = is_matrix(&self.values[input]));
+        }
+        for (hidden, looked_up) in hidden.iter_mut().zip(self.looked_up()) {
+            *hidden &= !looked_up;
+        }
         // Inputs of a loss, and values that lead to one through operations without a weight matrix.
         let mut feeds_loss = vec![false; self.values.len()];
         for node in self.nodes.iter().rev() {

@@ -1,5 +1,5 @@
 //! Layers in a list. B micro-batch, N rows of a sample, K and M input and output features of a linear layer; images of C
-//! channels, H rows and W columns.
+//! channels, H rows and W columns; sequences of T positions with C channels.
 //!
 //! Each module is a layer of its own: the unit of recomputation and of buckets. Within a module,
 //! a linear layer computes the activation after it.
@@ -7,13 +7,13 @@
 use super::{Graph, Initial, ScopeId};
 use data::{Documents, Part};
 use ops::{
-    Activate, Activation, Add, AvgPool, BatchNorm, BatchNormMode, Conv2d, Convolution, CrossEntropy, DType,
-    Dropout, DropoutMask, ElementwiseLoss, GroupNorm, LayerNorm, Linear, LossFunction, LossTerms, MaxPool,
-    Op, RmsNorm, Shape, Transpose, Window,
+    Activate, Activation, Add, AddPositions, Attention, AttentionConfig, AvgPool, BatchNorm, BatchNormMode,
+    Conv2d, Convolution, CrossEntropy, DType, Dropout, DropoutMask, ElementwiseLoss, Embedding, GroupNorm,
+    LayerNorm, Linear, LossFunction, LossTerms, MaxPool, Op, RmsNorm, Shape, StackedRows, Transpose, Window,
 };
 use spec::{
-    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module,
-    NormLayer, OutputLoss, Sequential, Statistics,
+    AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer, GroupNormLayer, Layer,
+    LayerActivation, LinearLayer, Module, NormLayer, OutputLoss, Sequential, Statistics, TransformerBlock,
 };
 
 /// The forward pass over `micro_batch` = B samples.
@@ -56,6 +56,9 @@ pub(super) fn build(model: &Sequential, documents: Documents, micro_batch: usize
     graph.node(op, scope, inputs, ["loss"]);
     graph
 }
+
+/// The deviation of vision transformers (Dosovitskiy et al. 2021).
+const POSITIONS: Initial = Initial::Normal(0.02);
 
 /// The random sites of dropout, numbered in the order of layers.
 struct DropoutSites {
@@ -152,11 +155,26 @@ impl Builder<'_> {
                 X { value: y, ..x }
             }
             Layer::Flatten => first(self.flatten(scope, x)),
+            Layer::Embedding(EmbeddingLayer { count, dim }) => {
+                let table = self.graph.parameter("weight", scope, &[*count, *dim], Initial::Normal(1.0));
+                let op = Embedding { scale: 1.0, positions: false, documents: false, output: DType::F32 };
+                first(self.node(Op::Embedding(op), scope, vec![x.value, table]))
+            }
+            Layer::Positions => {
+                let sample = &self.graph.values[x.value].ty.shape.dims()[1..].to_vec();
+                let table = self.graph.parameter("weight", scope, sample, POSITIONS);
+                first(self.node(Op::AddPositions(AddPositions), scope, vec![x.value, table]))
+            }
+            Layer::ToSequence => first(self.to_sequence(scope, x)),
+            Layer::MeanPool => {
+                let positions = self.graph.values[x.value].ty.shape.dims()[1];
+                let op = AvgPool { window: Window::column(positions) };
+                first(self.node(Op::AvgPool(op), scope, vec![x.value]))
+            }
+            Layer::Attention(layer) => first(self.attention(scope, layer, x.value)),
+            Layer::TransformerBlock(block) => self.transformer_block(scope, block, x),
             Layer::Dropout(rate) => {
-                let Some(DropoutSites { seeds, next }) = &mut self.dropout else { return x };
-                let (seeds, site) = (*seeds, *next);
-                *next += 1;
-                let Some(dropped) = DropoutMask::at_rate(*rate, site) else { return x };
+                let Some((dropped, seeds)) = self.dropped(*rate) else { return x };
                 let op = Dropout { dropped, residual: false, stream: false, to: None };
                 X { value: self.node(Op::Dropout(op), scope, vec![x.value, seeds]), ..x }
             }
@@ -168,11 +186,7 @@ impl Builder<'_> {
                 let [layers, projection] = layer.inner();
                 let y = self.list(scope, &layers, x);
                 let x = self.list(scope, &projection, x);
-                let x = match y.channels {
-                    Channels::First => self.channels_first(scope, x),
-                    Channels::Last => self.channels_last(scope, x),
-                };
-                X { value: self.node(Op::Add(Add::PLAIN), scope, vec![x, y.value]), ..y }
+                self.add(scope, x, y)
             }
             Layer::Repeat(_) | Layer::Group(_) => unreachable!("the list was expanded into modules"),
         }
@@ -197,6 +211,60 @@ impl Builder<'_> {
             };
         }
         x
+    }
+
+    /// The mask and the seeds of the next dropout, if it drops any element.
+    fn dropped(&mut self, rate: f64) -> Option<(DropoutMask, usize)> {
+        let DropoutSites { seeds, next } = self.dropout.as_mut()?;
+        let site = *next;
+        *next += 1;
+        Some((DropoutMask::at_rate(rate, site)?, *seeds))
+    }
+
+    /// `x + y`, in the order of dimensions of y.
+    fn add(&mut self, scope: ScopeId, x: X, y: X) -> X {
+        let x = match y.channels {
+            Channels::First => self.channels_first(scope, x),
+            Channels::Last => self.channels_last(scope, x),
+        };
+        X { value: self.node(Op::Add(Add::PLAIN), scope, vec![x, y.value]), ..y }
+    }
+
+    /// Self-attention of x num[B,T,C], with the parameters of `nn.MultiheadAttention`.
+    fn attention(&mut self, scope: ScopeId, layer: &AttentionLayer, x: usize) -> usize {
+        let AttentionLayer { heads, causal, bias, dropout } = *layer;
+        let channels = self.features(x);
+        let linear = Op::Linear(Linear { bias, activation: None, residual: false, tf32: false });
+        // Xavier's deviation, with C inputs and 3C outputs.
+        let deviation = Initial::Normal((0.5 / channels as f32).sqrt());
+        let weight = self.graph.parameter("in_proj_weight", scope, &[3 * channels, channels], deviation);
+        self.graph.values[weight].stacked = StackedRows::new(&[channels; 3]);
+        let zeros = Initial::Constant(0.0);
+        let in_bias = bias.then(|| self.graph.parameter("in_proj_bias", scope, &[3 * channels], zeros));
+        let inputs = [x, weight].into_iter().chain(in_bias).collect();
+        let [qkv] = self.graph.node(linear.clone(), scope, inputs, ["qkv"]);
+        let dropped = self.dropped(dropout);
+        let attending = AttentionConfig {
+            causal,
+            dropped: dropped.map(|(dropped, _)| dropped),
+            ..AttentionConfig::causal(heads)
+        };
+        let inputs = [qkv].into_iter().chain(dropped.map(|(_, seeds)| seeds)).collect();
+        let [y, _lse] =
+            self.graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
+        let scope = self.graph.child_scope(scope, "out_proj");
+        let weight = self.graph.parameter("weight", scope, &[channels, channels], Initial::FanIn);
+        let bias = bias.then(|| self.graph.parameter("bias", scope, &[channels], zeros));
+        self.node(linear, scope, [y, weight].into_iter().chain(bias).collect())
+    }
+
+    /// A block of a transformer of x num[B,T,C].
+    fn transformer_block(&mut self, scope: ScopeId, block: &TransformerBlock, x: X) -> X {
+        block.branches(self.features(x.value)).iter().fold(x, |x, branch| {
+            let y = self.list(scope, &branch.added(), x);
+            let x = self.add(scope, x, y);
+            self.list(scope, &branch.after(), x)
+        })
     }
 
     /// `f(x W^T + bias)` of x num[B,..,K]. Weight and bias have the standard deviation of PyTorch's initialisation.
@@ -281,6 +349,16 @@ impl Builder<'_> {
             Channels::Last => elements / dims.last(),
         };
         self.transpose(scope, x.value, rows, &[elements])
+    }
+
+    /// The pixels of an image, as a sequence num[B,HW,C].
+    fn to_sequence(&mut self, scope: ScopeId, x: X) -> usize {
+        let [_, sample @ ..] = self.image(x.value);
+        let (rows, pixels, channels) = match x.channels {
+            Channels::First => (sample[0], sample[1] * sample[2], sample[0]),
+            Channels::Last => (1, sample[0] * sample[1], sample[2]),
+        };
+        self.transpose(scope, x.value, rows, &[pixels, channels])
     }
 
     /// x in the declared order of dimensions.

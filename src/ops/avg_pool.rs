@@ -2,14 +2,14 @@
 
 use super::max_pool::unpooled;
 use super::{
-    Op, Operand, Operation, OutputRole, Sizes, Tape, TensorType, TypeError, Window, expect_inputs,
-    expect_type,
+    Op, Operand, Operation, OutputRole, Shape, Sizes, Tape, TensorType, TypeError, Window, expect_float,
+    expect_inputs, expect_type,
 };
 
 /// The mean of each window, per channel. Padding counts as zeros (`count_include_pad` of PyTorch). A window of the size
-/// of the image is global pooling.
+/// of the image is global pooling. A sequence is an image of one column, which has one window: [`Window::column`].
 ///
-/// Input: x num[B,H,W,C]. Output: y num[B,OH,OW,C].
+/// Input: x num[B,H,W,C] or num[B,T,C]. Output: y num[B,OH,OW,C] or num[B,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AvgPool {
     pub window: Window,
@@ -17,13 +17,21 @@ pub struct AvgPool {
 
 /// Gradient of [`AvgPool`]: each pixel's sum over the windows that contain it, divided by the cells of the kernel.
 ///
-/// Inputs: dy num[B,OH,OW,C]; with `accumulate` the partial gradient num[B,H,W,C]. Output: dx num[B,H,W,C].
+/// Inputs: dy num[B,OH,OW,C] or num[B,C]; with `accumulate` the partial gradient. Output: dx num[B,H,W,C] or num[B,T,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AvgPoolBackward {
     pub window: Window,
-    /// Height and width of x.
+    /// Height and width of x; T and 1.
     pub size: [usize; 2],
     pub accumulate: bool,
+}
+
+/// Height and width of x num[B,H,W,C], or of a sequence num[B,T,C].
+fn size_of(x: &Shape) -> [usize; 2] {
+    match *x.dims() {
+        [_, height, width, _] => [height, width],
+        _ => [x.dims()[1], 1],
+    }
 }
 
 impl Operation for AvgPool {
@@ -33,7 +41,18 @@ impl Operation for AvgPool {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 1)?;
-        Ok(vec![TensorType::new(inputs[0].dtype, &self.window.outputs(self.name(), &inputs[0])?)])
+        let x = inputs[0];
+        if let &[batch, positions, channels] = x.shape.dims() {
+            let dtype = expect_float(self.name(), "x", &x)?;
+            return match self.window == Window::column(positions) {
+                true => Ok(vec![TensorType::new(dtype, &[batch, channels])]),
+                false => {
+                    let problem = format!("the window of x, which is {x}, must be the whole sequence");
+                    Err(TypeError { operation: self.name(), problem })
+                }
+            };
+        }
+        Ok(vec![TensorType::new(x.dtype, &self.window.outputs(self.name(), &x)?)])
     }
 
     fn operand(&self, _input: usize) -> Operand {
@@ -48,8 +67,7 @@ impl Operation for AvgPool {
         let mut inputs = vec![tape.output_gradient(0)];
         let partial = tape.partial(0);
         inputs.extend(partial);
-        let size = [x.dims()[1], x.dims()[2]];
-        let op = AvgPoolBackward { window: self.window, size, accumulate: partial.is_some() };
+        let op = AvgPoolBackward { window: self.window, size: size_of(&x), accumulate: partial.is_some() };
         tape.emit(Op::AvgPoolBackward(op), inputs, &[OutputRole::Gradient(0)]);
     }
 }
@@ -61,7 +79,10 @@ impl Operation for AvgPoolBackward {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 1 + usize::from(self.accumulate))?;
-        let dx = unpooled(self.name(), self.size, &inputs[0])?;
+        let dx = match inputs[0].shape.dims() {
+            &[batch, channels] => TensorType::new(inputs[0].dtype, &[batch, self.size[0], channels]),
+            _ => unpooled(self.name(), self.size, &inputs[0])?,
+        };
         let dy = AvgPool { window: self.window }.outputs(&[dx])?[0];
         expect_type(self.name(), "dy", &inputs[0], dy)?;
         if self.accumulate {
@@ -71,11 +92,24 @@ impl Operation for AvgPoolBackward {
     }
 
     fn resize(&mut self, sizes: &Sizes) {
-        let dx = sizes.outputs[0].shape;
-        self.size = [dx.dims()[1], dx.dims()[2]];
+        self.size = size_of(&sizes.outputs[0].shape);
     }
 
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         if self.accumulate { &[(0, 1)] } else { &[] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_window_of_the_whole_sequence_pools_it() {
+        let pool =
+            |positions| AvgPool { window: Window::column(positions) }.outputs(&[TensorType::f32(&[2, 5, 3])]);
+        assert_eq!(pool(5).expect("the whole sequence"), [TensorType::f32(&[2, 3])]);
+        let error = pool(4).expect_err("a part of it").to_string();
+        assert_eq!(error, "avg-pool: the window of x, which is f32[2, 5, 3], must be the whole sequence");
     }
 }

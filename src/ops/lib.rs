@@ -36,6 +36,7 @@ mod loss;
 mod loss_scale;
 mod materialized_attention;
 mod max_pool;
+mod positions;
 mod qk_norm;
 mod quantize;
 mod rms_norm;
@@ -74,6 +75,7 @@ pub use loss::{Loss, LossTerms};
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBackward};
 pub use max_pool::{MaxPool, MaxPoolBackward};
+pub use positions::{AddPositions, PositionsGradient};
 pub use qk_norm::{QkNorm, QkNormBackward, QkNormHeads};
 pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
@@ -416,6 +418,7 @@ operations! {
     ActivationBackward,
     Add,
     AddColumns,
+    AddPositions,
     Attention,
     AttentionBackward,
     AvgPool,
@@ -458,6 +461,7 @@ operations! {
     MaxPool,
     MaxPoolBackward,
     Normal,
+    PositionsGradient,
     Quantize,
     RmsNorm,
     RmsNormBackward,

@@ -16,6 +16,11 @@ impl Window {
     /// Each pixel alone.
     pub const PIXEL: Window = Window { kernel: [1; 2], stride: 1, padding: 0 };
 
+    /// All of an image of one column: the mean of a sequence.
+    pub const fn column(positions: usize) -> Window {
+        Window { kernel: [positions, 1], stride: 1, padding: 0 }
+    }
+
     /// Output height and width of an image of this height and width: `floor((size + 2 padding - kernel) / stride) + 1`.
     /// `None` if the window does not fit, or if a kernel dimension or the stride is 0.
     pub fn output(&self, size: [usize; 2]) -> Option<[usize; 2]> {

@@ -34,6 +34,8 @@ pub const MODELS: &[&str] = &[
     sequential::BATCH_NORM,
     sequential::SUM,
     sequential::SMOOTHED,
+    sequential::VISION,
+    sequential::ENCODER,
     hugging_face(ModelFamily::Mixtral),
     hugging_face(ModelFamily::Qwen3Moe),
     hugging_face(ModelFamily::Olmoe),

@@ -5,7 +5,8 @@ use proptest::sample::select;
 
 use ops::Activation;
 use spec::{
-    CrossEntropyLoss, Layer, LayerActivation, LinearLayer, NormLayer, OutputLoss, ResidualLayer, Sequential,
+    AttentionLayer, BlockNorm, CrossEntropyLoss, EmbeddingLayer, KeywordEnum, Layer, LayerActivation,
+    LinearLayer, NormLayer, OutputLoss, ResidualLayer, Sequential, TransformerBlock,
 };
 
 /// Layers of every kind; the groups have the names of a transformer's layers, which strategies in tests use.
@@ -65,8 +66,69 @@ pub(crate) const BATCH_NORM: &str = "{ sequential = { input = [2, 6, 6], layers 
     { group = { name = 'head', layers = ['global_pool', 'flatten', 'batch_norm', { linear = 10 }] } },
 ] } }";
 
+/// A vision transformer: patches of images, positions, attention in residual layers and in a block.
+pub(crate) const VISION: &str = "{ sequential = { input = [3, 8, 6], layers = [
+    { group = { name = 'embedding', layers = [{ conv2d = { out = 16, kernel = 2, stride = 2 } }, 'to_sequence', 'positions'] } },
+    { group = { name = 'blocks', layers = [
+        { residual = ['layer_norm', { attention = { heads = 2, causal = true } }] },
+        { residual = ['layer_norm', { linear = 24 }, 'gelu', { linear = 16 }] },
+        { transformer_block = { heads = 4, hidden = 20, activation = 'gelu', norm = 'pre' } },
+    ] } },
+    { group = { name = 'head', layers = ['layer_norm', 'mean_pool', { linear = 10 }] } },
+] } }";
+
+/// Ids through an encoder with norms after additions, with targets for each position.
+pub(crate) const ENCODER: &str = "{ sequential = { input = [9], layers = [
+    { group = { name = 'embedding', layers = [{ embedding = { count = 30, dim = 16 } }, 'positions'] } },
+    { group = { name = 'blocks', layers = [
+        { repeat = { times = 2, layers = [{ transformer_block = { heads = 2, hidden = 24 } }] } },
+        { attention = { heads = 1, bias = false } },
+    ] } },
+    { group = { name = 'head', layers = [{ linear = 10 }] } },
+] } }";
+
 /// Any list of layers under the names of a transformer's. Sizes are small, so that different dimensions are often equal.
 pub(super) fn any_sequential() -> impl Any<Value = Sequential> {
+    prop_oneof![3 => any_plain(), 1 => any_sequence_model()]
+}
+
+/// Any layers of sequences, which all have one width: of ids, or of numbers.
+fn any_sequence_model() -> impl Any<Value = Sequential> {
+    let sizes = (1..=8usize, 1..=3usize, any::<bool>(), any::<bool>());
+    let attention = (select(&[1, 2, 4]), any::<bool>(), any::<bool>(), select(&[0.0, 0.2]));
+    let layer = (0..8usize, attention, select(BlockNorm::ALL), select(LayerActivation::ALL));
+    let all = (sizes, proptest::collection::vec(layer, 2..=6), 1..=12usize, select(OutputLoss::ALL));
+    all.prop_map(|((length, quarter, reads_ids, pools), drawn, outputs, loss)| {
+        let width = 4 * quarter;
+        let linear = |out| Layer::Linear(LinearLayer { out, bias: true });
+        let blocks =
+            drawn.into_iter().map(|(kind, (heads, causal, bias, dropout), norm, activation)| match kind {
+                0 => linear(width),
+                1 => Layer::LayerNorm(NormLayer { epsilon: 1e-4 }),
+                2 => Layer::Activation(activation),
+                3 => Layer::Positions,
+                4 | 5 => Layer::Attention(AttentionLayer { heads, causal, bias, dropout }),
+                _ => {
+                    let hidden = outputs;
+                    let block = TransformerBlock { heads, hidden, activation, norm, causal, dropout };
+                    Layer::TransformerBlock(block)
+                }
+            });
+        let (input, first) = match reads_ids {
+            true => (vec![length], Layer::Embedding(EmbeddingLayer { count: 30, dim: width })),
+            false => (vec![length, quarter], linear(width)),
+        };
+        let pool = pools.then_some(Layer::MeanPool);
+        let layers = vec![
+            Layer::group("embedding", vec![first]),
+            Layer::group("blocks", blocks.collect()),
+            Layer::group("head", pool.into_iter().chain([linear(outputs)]).collect()),
+        ];
+        Sequential { input, layers, loss, weights: None }
+    })
+}
+
+fn any_plain() -> impl Any<Value = Sequential> {
     let size = 1..=12usize;
     let input = proptest::collection::vec(size.clone(), 1..=3);
     let linear = (size.clone(), any::<bool>());
@@ -106,9 +168,10 @@ pub(super) fn any_sequential() -> impl Any<Value = Sequential> {
     })
 }
 
-/// The number of input features of `sizes`, with the structure of `other`. The sizes of images are part of the structure.
+/// The number of input features of `sizes`, with the structure of `other`. The sizes of images and
+/// sequences are part of the structure.
 pub(super) fn alike(sizes: &Sequential, other: &Sequential) -> Sequential {
-    if other.has_images() {
+    if other.has_images() || other.has_sequences() {
         return other.clone();
     }
     let mut input = other.input.clone();
@@ -120,9 +183,5 @@ pub(super) fn alike(sizes: &Sequential, other: &Sequential) -> Sequential {
 
 /// Sets the probability of each dropout.
 pub(super) fn set_dropout(model: &mut Sequential, rate: f64) {
-    model.for_each_layer(&mut |layer| {
-        if let Layer::Dropout(own) = layer {
-            *own = rate;
-        }
-    });
+    model.for_each_layer(&mut |layer| layer.dropout_mut().into_iter().for_each(|own| *own = rate));
 }

@@ -285,6 +285,21 @@ bad! {
     batch_norm_of_rows: check(&in_a_list("layers = [\"batch_norm\", { linear = 2 }]")
         .replace("input = [4]", "input = [3, 8]"));
     batch_norm_of_one_sample: check(&format!("{}\naccumulate = 8\n", in_a_list("layers = [\"batch_norm\", { linear = 2 }]")));
+    heads_that_do_not_divide_channels: check(&in_a_list("layers = [{ residual = [{ attention = { heads = 3 } }] }]")
+        .replace("input = [4]", "input = [5, 8]"));
+    heads_of_a_block_that_do_not_divide_channels: check(&in_a_list(
+        "layers = [{ transformer_block = { heads = 3, hidden = 9 } }]").replace("input = [4]", "input = [5, 8]"));
+    attention_on_an_image: check(&in_a_list("layers = [{ attention = { heads = 1 } }]")
+        .replace("input = [4]", "input = [3, 8, 6]"));
+    sequence_of_rows: check(&in_a_list("layers = [\"to_sequence\"]").replace("input = [4]", "input = [3, 8]"));
+    mean_of_features: check(&in_a_list("layers = [{ linear = 2 }, \"mean_pool\"]"));
+    embedding_that_is_not_first: check(&in_a_list(
+        "layers = [\"relu\", { embedding = { count = 9, dim = 4 } }]"));
+    embedding_in_residual_layers: check(&in_a_list(
+        "layers = [{ residual = [{ embedding = { count = 9, dim = 4 } }] }]"));
+    embedding_of_rows: check(&in_a_list("layers = [{ embedding = { count = 9, dim = 4 } }]")
+        .replace("input = [4]", "input = [4, 4]"));
+    unknown_norm_of_a_block: check(&in_a_list("layers = [{ transformer_block = { heads = 2, norm = \"sandwich\" } }]"));
     layer_off: check(&in_a_list("layers = [{ dropout = \"off\" }, { linear = 4 }]"));
     unknown_loss: check(&in_a_list("layers = [{ linear = 4 }]\nloss = \"mse\""));
     smoothing_of_a_loss_without_it: check(&in_a_list(

@@ -139,6 +139,10 @@ fn lists_that_the_script_lacks_are_not_predicted() {
         reason(&["model.sequential.layers=[{linear=8},{dropout=0.0},{linear=8}]"]),
         reason(&["model.sequential.layers=[{linear=1},{linear=8}]"]),
         reason(&["train.shuffle=true", "train.last_batch=keep"]),
+        reason(&["model.sequential={input=[4,6],layers=[{attention={heads=1}},{linear=4}]}"]),
+        reason(&["model.sequential={input=[1,8],layers=[{attention={heads=1}},{linear=4}]}"]),
+        reason(&["model.sequential={input=[8,2,2],layers=[{linear=2},\"relu\",\"to_sequence\",{linear=4}]}"]),
+        reason(&["model.sequential={input=[8,2,2],layers=[{block=[\"to_sequence\",{linear=4}]}]}"]),
     ];
     insta::assert_snapshot!("list_reasons", reasons.concat());
 }

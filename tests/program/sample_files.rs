@@ -129,6 +129,40 @@ fn models_learn_from_tensors_in_both_forms() {
     insta::assert_snapshot!("tensors_checked", checked(&folder, &experiment("[4]", pair)));
 }
 
+/// A list that embeds ids, with the experiment's data.
+fn embeds(data: &str) -> String {
+    let layers = "[{ embedding = { count = 8, dim = 16 } }, \"mean_pool\", { linear = 4 }]";
+    experiment("[3]", data).replace("[{ linear = 4 }]", layers)
+}
+
+/// Ids of which the first shows the class, in i32.
+fn ids() -> Vec<u8> {
+    let sample = |sample: usize| [class(sample) as i32, 4 + sample as i32 % 4, 7];
+    (0..SAMPLES).flat_map(sample).flat_map(i32::to_le_bytes).collect()
+}
+
+#[test]
+fn models_learn_from_ids_and_their_mistakes_are_reported() {
+    let folder = folder();
+    folder.write("ids.npy", npy("<i4", "(80, 3)", &ids()));
+    folder.write("numbers.npy", npy("<f4", "(80, 3)", &[0; 960]));
+    let beyond = [&ids()[..956], 8i32.to_le_bytes().as_slice()].concat();
+    folder.write("beyond.npy", npy("<i4", "(80, 3)", &beyond));
+    folder.write("negative.npy", npy("<i4", "(80, 3)", &[&ids()[..956], &[0xff; 4]].concat()));
+    let pair = |input: &str| embeds(&format!("[data.tensors]\ninput = \"{input}.npy\"\ntargets = \"y.npy\""));
+    let losses = trained(&folder, &pair("ids"));
+    assert_eq!(losses[0], losses[1], "the loader does not change results");
+    assert!(losses[0] < 0.5, "{losses:?}");
+    let mistakes = [
+        pair("numbers"),
+        pair("beyond"),
+        pair("negative"),
+        pair("ids").replace("targets =", "scale = 0.5\ntargets ="),
+    ];
+    let reported: Vec<String> = mistakes.iter().map(|text| checked(&folder, text)).collect();
+    insta::assert_snapshot!("ids_mistaken", reported.join("\n"));
+}
+
 #[test]
 fn mistakes_with_tensors_are_reported() {
     let folder = folder();

@@ -83,6 +83,16 @@ def apply(path, layer, parameters, x, seeds, sites):
         return F.group_norm(x, value["groups"], weight, bias, value.get("epsilon", 1e-5))
     if key == "flatten":
         return x.flatten(1)
+    if key == "embedding":
+        return F.embedding(x, weight)
+    if key == "positions":
+        return x + weight
+    if key == "to_sequence":
+        return x.flatten(2).transpose(1, 2)
+    if key == "mean_pool":
+        return x.mean(1)
+    if key == "attention":
+        return attention(path, value, parameters, x, seeds, sites)
     if key == "dropout":
         site = next(sites)
         return drop(x, value, site, seeds) if value > 0 else x
@@ -91,10 +101,53 @@ def apply(path, layer, parameters, x, seeds, sites):
     inner = lambda x, layers, prefix: chain(path, layers, prefix, parameters, x, seeds, sites)
     if key == "block":
         return inner(x, value, "")
+    if key == "transformer_block":
+        for added, after in branches(value, x.shape[-1]):
+            x = x + named(path, added, parameters, x, seeds, sites)
+            x = named(path, after, parameters, x, seeds, sites)
+        return x
     assert key == "residual", key
     value = value if isinstance(value, dict) else {"layers": value}
     y = inner(x, value["layers"], "")
     return inner(x, value.get("projection", []), "projection.") + y
+
+
+def attention(path, value, parameters, x, seeds, sites):
+    """With the parameters of `nn.MultiheadAttention`."""
+    weight, bias = (parameters.get(f"{path}.in_proj_{name}") for name in ("weight", "bias"))
+    heads = lambda part: part.unflatten(-1, (value["heads"], -1)).transpose(1, 2)
+    q, k, v = (heads(part) for part in F.linear(x, weight, bias).chunk(3, -1))
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    if value.get("causal", False):
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
+    site = next(sites)
+    if value.get("dropout", 0) > 0:
+        scores = drop(scores.softmax(-1), value["dropout"], site, seeds)
+    else:
+        scores = scores.softmax(-1)
+    weight, bias = (parameters.get(f"{path}.out_proj.{name}") for name in ("weight", "bias"))
+    return F.linear((scores @ v).transpose(1, 2).flatten(-2), weight, bias)
+
+
+def branches(block, channels):
+    """The layers of `nn.TransformerEncoderLayer`: for each part those that are added, and those after the addition."""
+    dropout = block.get("dropout", 0)
+    dropped = lambda name: [(name, ("dropout", dropout))] if dropout > 0 else []
+    linear = lambda name, out: (name, ("linear", out))
+    attend = {"heads": block["heads"], "causal": block.get("causal", False), "dropout": dropout}
+    feed_forward = [linear("linear1", block["hidden"]), ("activation", (block.get("activation", "relu"), {}))]
+    feed_forward += dropped("dropout") + [linear("linear2", channels)] + dropped("dropout2")
+    parts = {"norm1": [("self_attn", ("attention", attend))] + dropped("dropout1"), "norm2": feed_forward}
+    for name, layers in parts.items():
+        norm = [(name, ("layer_norm", {}))]
+        yield (norm + layers, []) if block.get("norm", "post") == "pre" else (layers, norm)
+
+
+def named(path, layers, parameters, x, seeds, sites):
+    for name, layer in layers:
+        x = apply(f"{path}.{name}", layer, parameters, x, seeds, sites)
+    return x
 
 
 def chain(path, layers, prefix, parameters, x, seeds, sites):

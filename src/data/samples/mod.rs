@@ -47,14 +47,15 @@ pub(super) trait ReadSamples: Debug + Send + Sync {
 /// Memory of the parts of one sample that a batch has.
 #[derive(Debug, Default)]
 pub(super) struct SampleMemory<'a> {
-    /// f32 in native byte order.
-    pub(super) input: Option<&'a mut [[u8; 4]]>,
-    pub(super) targets: Option<TargetMemory<'a>>,
+    pub(super) input: Option<PartMemory<'a>>,
+    pub(super) targets: Option<PartMemory<'a>>,
 }
 
+/// Memory of one part of a sample.
 #[derive(Debug)]
-pub(super) enum TargetMemory<'a> {
-    Classes(Ids<'a>),
+pub(super) enum PartMemory<'a> {
+    /// Ids of the input, or classes.
+    Ids(Ids<'a>),
     /// f32 in native byte order.
     Numbers(&'a mut [[u8; 4]]),
 }
@@ -175,14 +176,14 @@ impl Samples {
                 let part = &mut filled.bytes[at * bytes..][..bytes];
                 match name {
                     WEIGHTS => part.copy_from_slice(&chosen.map_or(0.0, |_| weight).to_ne_bytes()),
-                    // Zeros, and masked classes, whose bits are all ones in any type.
-                    _ if chosen.is_none() => part.fill(if ty.dtype == DType::F32 { 0 } else { u8::MAX }),
-                    INPUT => memory.input = Some(part.as_chunks_mut().0),
+                    _ if chosen.is_none() => fill_missing(&filled.part, part),
                     _ => {
-                        memory.targets = Some(match below {
-                            Some(_) => TargetMemory::Classes(Ids::of(ty.dtype, part)),
-                            None => TargetMemory::Numbers(part.as_chunks_mut().0),
-                        });
+                        let part = match below {
+                            Some(_) => PartMemory::Ids(Ids::of(ty.dtype, part)),
+                            None => PartMemory::Numbers(part.as_chunks_mut().0),
+                        };
+                        let memory = if name == INPUT { &mut memory.input } else { &mut memory.targets };
+                        *memory = Some(part);
                     }
                 }
             }
@@ -193,6 +194,12 @@ impl Samples {
         }
         Ok(())
     }
+}
+
+/// Fills a part of a missing sample: zeros, and masked classes, whose bits are all ones in any type.
+pub(super) fn fill_missing(part: &Part, memory: &mut [u8]) {
+    let is_masked = part.name == TARGETS && part.ty.dtype != DType::F32;
+    memory.fill(if is_masked { u8::MAX } else { 0 });
 }
 
 impl Contents for Samples {

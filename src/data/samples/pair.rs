@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{INPUT, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory};
+use super::{INPUT, PartMemory, ReadSamples, SampleMemory, StoredSamples, TARGETS};
 use crate::digest::{self, FileDigest};
 use crate::error::count as counted;
+use crate::ids::Ids;
 use crate::pixels::Pixels;
 use crate::{DataError, DigestCache, Part, Sample};
 
@@ -96,7 +97,7 @@ impl Pair {
             (_, dims) => asked == dims,
         };
         if fits {
-            return Ok(());
+            return requested.below.map_or(Ok(()), |below| self.check_ids(below.count));
         }
         let problem =
             format!("has inputs of {}, but model.sequential.input is {asked:?}", self.input.describe());
@@ -105,6 +106,40 @@ impl Pair {
             false => format!("use input = {:?}", self.input.dims),
         };
         Err(unfit(&self.input, problem, help).in_key(self.keys.input))
+    }
+
+    /// Checks that the input is integers below this count.
+    fn check_ids(&self, count: usize) -> Result<(), DataError> {
+        let error = |problem, help: &str| Err(unfit(&self.input, problem, help).in_key(self.keys.input));
+        match self.transform {
+            Transform::Scale(1.0) if self.input.number.is_integer() => {}
+            Transform::Scale(1.0) => {
+                let problem =
+                    format!("has inputs of {}, but embedding takes integers", self.input.describe());
+                return error(problem, "store ids as u8, i32 or i64");
+            }
+            Transform::Scale(scale) => {
+                let problem = format!("is read with scale = {scale}, but embedding takes integers");
+                return error(problem, "remove scale");
+            }
+            Transform::Pixels(_) => {
+                return error("has pixels, but embedding takes ids".to_owned(), "use data.tensors");
+            }
+        }
+        let Some(wrong) = self.input.wrong_class(count)? else { return Ok(()) };
+        error(
+            format!(
+                "has id {} in sample {}, at byte {}; embedding has count = {count}, for ids 0 to {}",
+                wrong.class,
+                wrong.sample,
+                wrong.byte,
+                count - 1
+            ),
+            match usize::try_from(wrong.class) {
+                Ok(_) => "use a larger count",
+                Err(_) => "number the ids from 0",
+            },
+        )
     }
 
     /// Checks the shape of targets against the model's, and classes against their number.
@@ -175,8 +210,10 @@ impl ReadSamples for Pair {
     }
 
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
-        if let Some(input) = memory.input {
-            match &self.transform {
+        match memory.input {
+            None => {}
+            Some(PartMemory::Ids(ids)) => read_ids(&self.input, index, ids)?,
+            Some(PartMemory::Numbers(input)) => match &self.transform {
                 Transform::Scale(scale) => self.input.read_numbers(index, *scale, input)?,
                 Transform::Pixels(pixels) => {
                     let mut stored = vec![0; self.input.elements()];
@@ -185,23 +222,26 @@ impl ReadSamples for Pair {
                         pixels.fill(&stored, [height, width], draw, input);
                     }
                 }
-            }
+            },
         }
         match memory.targets {
-            Some(TargetMemory::Classes(ids)) => {
-                let mut rest = Some(ids);
-                self.targets.read_classes(index, |_, classes| {
-                    let Some(ids) = rest.take() else { return };
-                    let piece = classes.size_hint().0.min(ids.len());
-                    let (mut ids, others) = ids.split_at(piece);
-                    ids.put(&mut classes.map(|class| class as u32));
-                    rest = Some(others);
-                })
-            }
-            Some(TargetMemory::Numbers(numbers)) => self.targets.read_numbers(index, 1.0, numbers),
+            Some(PartMemory::Ids(classes)) => read_ids(&self.targets, index, classes),
+            Some(PartMemory::Numbers(numbers)) => self.targets.read_numbers(index, 1.0, numbers),
             None => Ok(()),
         }
     }
+}
+
+/// Reads a sample's integers, which are known to be within bounds.
+fn read_ids(samples: &StoredSamples, index: u64, ids: Ids<'_>) -> Result<(), DataError> {
+    let mut rest = Some(ids);
+    samples.read_classes(index, |_, stored| {
+        let Some(ids) = rest.take() else { return };
+        let piece = stored.size_hint().0.min(ids.len());
+        let (mut ids, others) = ids.split_at(piece);
+        ids.put(&mut stored.map(|id| id as u32));
+        rest = Some(others);
+    })
 }
 
 fn unfit(samples: &StoredSamples, problem: String, help: impl Into<String>) -> DataError {

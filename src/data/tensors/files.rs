@@ -97,17 +97,18 @@ impl ReadSamples for SampleFiles {
         self.first.description()
     }
 
-    /// Shapes are those of the first file; a class that is out of range is looked for in all.
+    /// Shapes are those of the first file; an id or a class that is out of range is looked for in all.
     fn check(&self, sample: &Sample) -> Result<(), DataError> {
-        let below = sample.parts.iter().find_map(|part| part.below);
-        let is_wrong = |largest: u32| below.is_some_and(|below| largest as usize >= below.count);
-        if !self.first.largest.is_some_and(is_wrong) {
+        let below = |name| sample.parts.iter().find(|part| part.name == name).and_then(|part| part.below);
+        let is_wrong = |largest: u32| below(TARGETS).is_some_and(|below| largest as usize >= below.count);
+        if below(INPUT).is_none() && !self.first.largest.is_some_and(is_wrong) {
             return self.first.check(sample);
         }
         (0..self.count()).try_for_each(|index| {
             let pair = self.open(index)?;
-            let largest = pair.targets.largest_class()?;
-            Pair { largest: Some(largest), ..pair }.check(sample)
+            let is_integer = pair.targets.number.is_integer();
+            let largest = is_integer.then(|| pair.targets.largest_class()).transpose()?;
+            Pair { largest, ..pair }.check(sample)
         })
     }
 

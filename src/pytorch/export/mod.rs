@@ -22,7 +22,6 @@ use spec::{PaddedMicroBatch, RunConfig, TorchOptions, TorchProgram, Transformer}
 /// The functions that do not depend on the run, and the main program: one for each kind of training loop.
 const FUNCTIONS: &str = include_str!("functions.py");
 /// The functions that differ for layers in a list: names of parameters, batches.
-const LIST_FUNCTIONS: &str = include_str!("list_functions.py");
 const MAIN: &str = include_str!("main.py");
 const TRAINER_MAIN: &str = include_str!("trainer.py");
 
@@ -70,7 +69,7 @@ impl Script<'_> {
         if let Some(model) = self.config.model.sequential() {
             self.write_list(model);
             let main = self.write_loop();
-            let functions = sequential::functions(model, LIST_FUNCTIONS);
+            let functions = sequential::functions(model);
             let is_replaced = |function: &&str| {
                 let (head, _) = function.split_once('(').unwrap_or((function, ""));
                 functions.contains(&format!("\n{head}("))

@@ -2,8 +2,8 @@
 
 use super::{Script, python_bool};
 use spec::{
-    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LinearLayer, Module, NormLayer,
-    OutputLoss, PoolLayer, Recompute, Sequential,
+    Attention, AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer, GroupNormLayer,
+    Layer, LinearLayer, Module, NormLayer, OutputLoss, PoolLayer, Recompute, Sequential,
 };
 
 use ops::{Activation, Window};
@@ -47,6 +47,116 @@ class Residual(nn.Module):
         return self.projection(x) + y
 ";
 
+const SEQUENCE_CLASSES: &str = "
+
+class Positions(nn.Module):
+    def __init__(self, length, channels):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(length, channels).normal_(std=0.02))
+
+    def forward(self, x):
+        return x + self.weight
+
+
+class ToSequence(nn.Module):
+    def forward(self, x):
+        return x.flatten(2).transpose(1, 2).contiguous()
+
+
+class MeanPool(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
+
+
+class TransformerBlock(nn.ModuleDict):
+    def __init__(self, layers, branches):
+        super().__init__(layers)
+        self.branches = branches
+
+    def forward(self, x):
+        for added, after in self.branches:
+            x = x + self.call(added, x)
+            x = self.call(after, x)
+        return x
+
+    def call(self, names, x):
+        for name in names:
+            x = self[name](x)
+        return x
+
+
+class Attention(nn.MultiheadAttention):
+    def __init__(self, length, channels, heads, causal, bias, dropout):
+        super().__init__(channels, heads, dropout, bias)
+        self.causal = causal
+        MASK
+
+    def forward(self, x):
+        return self.out_proj(self.attend(F.linear(x, self.in_proj_weight, self.in_proj_bias)))
+
+    def attend(self, x):
+        q, k, v = x.split(self.embed_dim, -1)
+        q, k, v = (part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (q, k, v))
+        ATTEND
+        return y.transpose(1, 2).flatten(-2)
+";
+
+const FUSED: [&str; 2] = [
+    "",
+    "        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=self.causal)
+",
+];
+
+const WRITTEN_OUT: [&str; 2] = [
+    "        if causal:
+            mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+            self.register_buffer(\"mask\", mask, persistent=False)
+",
+    "        scores = q @ k.transpose(-2, -1) * self.head_dim**-0.5
+        if self.causal:
+            scores = scores.masked_fill(self.mask, float(\"-inf\"))
+        scores = F.softmax(scores, -1)
+        if self.dropout > 0.0:
+            scores = F.dropout(scores, self.dropout, self.training)
+        y = scores @ v
+",
+];
+
+const FUNCTIONS: &str = include_str!("list_functions.py");
+
+/// The micro-batches of inputs without targets.
+const INPUTS_ONLY: &str = "
+
+def micro_batches(batches, step):
+    [inputs] = batches
+    return zip(inputs[step % len(inputs)].split(MICRO_BATCH))
+";
+
+/// The functions of a script that are not those of transformers.
+pub(super) fn functions(model: &Sequential) -> String {
+    let classes = "torch.randint(0, CLASSES, (STEPS + 2, BATCH, *TARGETS))";
+    let functions = match model.loss {
+        OutputLoss::CrossEntropy(_) => FUNCTIONS.to_owned(),
+        OutputLoss::SquaredError | OutputLoss::BinaryCrossEntropy => FUNCTIONS
+            .replace(classes, "torch.rand(STEPS + 2, BATCH, *TARGETS)")
+            .replace("[\"targets\"].long()", "[\"targets\"]"),
+        OutputLoss::Sum => {
+            let functions = FUNCTIONS
+                .replace("Inputs and targets", "Inputs")
+                .replace(&format!(", {classes}"), "")
+                .replace(", batches[\"targets\"].long()", "");
+            functions + INPUTS_ONLY
+        }
+    };
+    if model.ids().is_none() {
+        return functions;
+    }
+    functions
+        .replace("torch.randn(STEPS + 2, BATCH, *INPUT)", "torch.randint(0, IDS, (STEPS + 2, BATCH, *INPUT))")
+        .replace("batches[\"input\"]", "batches[\"input\"].long()")
+}
+
 /// The constants of a script.
 pub(super) fn sizes(model: &Sequential, [batch, micro_batch]: [usize; 2]) -> String {
     let tuple = |dims: &[usize]| dims.iter().map(|dim| format!("{dim}, ")).collect::<String>();
@@ -62,33 +172,8 @@ pub(super) fn sizes(model: &Sequential, [batch, micro_batch]: [usize; 2]) -> Str
         }
         OutputLoss::Sum => format!("INPUT = ({input})"),
     };
-    format!("BATCH, MICRO_BATCH = {batch}, {micro_batch}\n{parts}\n")
-}
-
-/// The micro-batches of inputs without targets.
-const INPUTS_ONLY: &str = "
-
-def micro_batches(batches, step):
-    [inputs] = batches
-    return zip(inputs[step % len(inputs)].split(MICRO_BATCH))
-";
-
-/// The functions of a script, from those for targets that are classes.
-pub(super) fn functions(model: &Sequential, of_classes: &str) -> String {
-    let random = "torch.randint(0, CLASSES, (STEPS + 2, BATCH, *TARGETS))";
-    match model.loss {
-        OutputLoss::CrossEntropy(_) => of_classes.to_owned(),
-        OutputLoss::SquaredError | OutputLoss::BinaryCrossEntropy => of_classes
-            .replace(random, "torch.rand(STEPS + 2, BATCH, *TARGETS)")
-            .replace("[\"targets\"].long()", "[\"targets\"]"),
-        OutputLoss::Sum => {
-            let functions = of_classes
-                .replace("Inputs and targets", "Inputs")
-                .replace(&format!(", {random}"), "")
-                .replace(", batches[\"targets\"].long()", "");
-            functions + INPUTS_ONLY
-        }
-    }
+    let ids = model.ids().map_or_else(String::new, |ids| format!("IDS = {ids}\n"));
+    format!("BATCH, MICRO_BATCH = {batch}, {micro_batch}\n{parts}\n{ids}")
 }
 
 impl Script<'_> {
@@ -99,6 +184,15 @@ impl Script<'_> {
 
     pub(super) fn write_list(&mut self, model: &Sequential) {
         self.text.push_str(CLASSES);
+        if model.has_sequences() {
+            let [mask, attend] = match self.config.strategy.attention {
+                Attention::Fused => FUSED,
+                Attention::Materialized => WRITTEN_OUT,
+            };
+            let classes =
+                SEQUENCE_CLASSES.replace("        MASK\n", mask).replace("        ATTEND\n", attend);
+            self.text.push_str(&classes);
+        }
         self.checkpoint_functions();
         let modules = model.modules();
         self.lines(&[
@@ -214,6 +308,43 @@ fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
         Layer::Flatten => {
             *shape = ops::Shape::new(&[shape.elements()]);
             "nn.Flatten()".to_owned()
+        }
+        Layer::Embedding(EmbeddingLayer { count, dim }) => {
+            *shape = ops::Shape::new(&[shape.elements(), *dim]);
+            format!("nn.Embedding({count}, {dim})")
+        }
+        Layer::Positions => {
+            let [length, channels] = [shape.dims()[0], shape.last()];
+            format!("Positions({length}, {channels})")
+        }
+        Layer::ToSequence => {
+            let [channels, height, width] = [0, 1, 2].map(|index| shape.dims()[index]);
+            *shape = ops::Shape::new(&[height * width, channels]);
+            "ToSequence()".to_owned()
+        }
+        Layer::MeanPool => {
+            *shape = ops::Shape::new(&[shape.last()]);
+            "MeanPool()".to_owned()
+        }
+        Layer::Attention(AttentionLayer { heads, causal, bias, dropout }) => {
+            let [length, channels] = [shape.dims()[0], shape.last()];
+            let [causal, bias] = [*causal, *bias].map(python_bool);
+            format!(
+                "Attention({length}, {channels}, {heads}, causal={causal}, bias={bias}, dropout={dropout:?})"
+            )
+        }
+        Layer::TransformerBlock(block) => {
+            let branches = block.branches(shape.last());
+            let parts: Vec<[Vec<Module>; 2]> =
+                branches.iter().map(|branch| [branch.added(), branch.after()]).collect();
+            let names = |modules: &Vec<Module>| {
+                let names: Vec<&str> = modules.iter().map(|module| module.path.as_str()).collect();
+                format!("{names:?}")
+            };
+            let branches: Vec<String> =
+                parts.iter().map(|[added, after]| format!("({}, {})", names(added), names(after))).collect();
+            let layers = parts.concat().concat();
+            format!("TransformerBlock({}, [{}])", dict(&layers, "", shape), branches.join(", "))
         }
         Layer::Dropout(rate) => format!("nn.Dropout({rate:?})"),
         Layer::Block(_) => {

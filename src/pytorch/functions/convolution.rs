@@ -15,6 +15,8 @@ use ops::{OpKind, Shape, Window};
 pub(crate) struct Convolution {
     pub(crate) window: Window,
     pub(crate) groups: usize,
+    /// Whether the gradient of its output has channels last, and is copied.
+    pub(crate) copies_gradient: bool,
 }
 
 /// x [B, C, H, W], weight [M, C / G, KH, KW], bias [M]. The node saves x and the weight, of 16 bits under autocast, whether
@@ -36,6 +38,7 @@ pub(crate) fn conv2d(
     let kernel = Kernel::of(&x, &weight, convolution);
     let inputs: Vec<&Tensor> = [&x, &weight].into_iter().chain(&bias).collect();
     let node = torch.node(&inputs, &[&x, &weight], move |torch, backward| {
+        let _dy = convolution.copies_gradient.then(|| torch.like(backward.gradient()));
         let gradients = kernel.backward(torch, backward, backward.edges.len() > 2 && backward.needs(2));
         gradients.into_iter().take(backward.edges.len()).map(Into::into).collect()
     });
@@ -61,7 +64,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn of(x: &Tensor, weight: &Tensor, Convolution { window, groups }: Convolution) -> Kernel {
+    fn of(x: &Tensor, weight: &Tensor, Convolution { window, groups, .. }: Convolution) -> Kernel {
         let (&[samples, channels, height, width], &[out, ..]) = (x.shape().dims(), weight.shape().dims())
         else {
             unreachable!("images and their kernels have four dimensions")

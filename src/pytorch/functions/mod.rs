@@ -38,12 +38,12 @@ pub(crate) use loss::{
 };
 pub(crate) use manual_attention::{Eager, eager_attention, manual_attention, repeated};
 pub(crate) use norm::{layer_norm, rms_norm};
-pub(crate) use pooling::{avg_pool2d, global_pool, max_pool2d, windows};
+pub(crate) use pooling::{avg_pool2d, global_pool, max_pool2d, mean_pool, windows};
 pub(crate) use reduce::{all, count, mean_of_rows, norm_of_all, norm_of_columns, norm_of_rows, sum_to};
 pub(crate) use rotary::{rotate, rotate_part};
 pub(crate) use views::{
     Layout, chunk_rows, columns, concatenated, copied, divided_columns, expanded, flattened, full_slices,
-    heads, joined, listed, slice, split,
+    heads, joined, listed, slice, split, to_sequence,
 };
 
 use crate::autograd::{Node, Strides};

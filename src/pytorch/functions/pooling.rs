@@ -38,6 +38,16 @@ pub(crate) fn global_pool(torch: &Torch, x: &Tensor) -> Tensor {
     }
 }
 
+/// x [B, T, C]: `x.mean(1)`, [B, C]. Saves nothing.
+pub(crate) fn mean_pool(torch: &Torch, x: &Tensor) -> Tensor {
+    let node = torch.node(&[x], &[], gradient_of(x));
+    let output = reduce::mean_of_sequences(torch, x);
+    match node {
+        Some(node) => output.output_of(&node, 0),
+        None => output,
+    }
+}
+
 /// The backward function: one gradient of x's shape.
 fn gradient_of(x: &Tensor) -> impl Fn(&Torch, &Backward<'_>) -> Vec<Gradient> + 'static {
     let (shape, dtype) = (x.shape(), x.dtype());

@@ -9,7 +9,13 @@ use ops::Shape;
 /// partial sums and semaphores are temporaries.
 pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType) -> Tensor {
     let output = torch.empty(&[columns], dtype);
-    let vector = [4, 2, 1].into_iter().find(|vector| columns.is_multiple_of(*vector)).unwrap_or(1);
+    scratch_of_rows(torch, rows, columns, columns);
+    output
+}
+
+/// The temporaries of the sums over the rows of matrices, of which each has `row` of all the columns.
+fn scratch_of_rows(torch: &Torch, rows: usize, columns: usize, row: usize) {
+    let vector = [4, 2, 1].into_iter().find(|vector| row.is_multiple_of(*vector)).unwrap_or(1);
     let most = 512 / vector;
     let power = |n: usize| 1 << n.max(1).ilog2();
     let (wide, high) = (most.min(power(columns / vector)), most.min(power(rows)));
@@ -17,7 +23,7 @@ pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType)
     let height = high.min(most / width);
     let width = wide.min(most / height);
     if rows < height * 16 && rows < 256 {
-        return output;
+        return;
     }
     let values = rows.div_ceil(height);
     let grid = (columns / vector).div_ceil(width);
@@ -29,7 +35,6 @@ pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType)
             let _semaphores = torch.storage(4 * grid as u64);
         }
     }
-    output
 }
 
 /// The number of true elements, `x.sum()` in i64, which the kernel sums after a cast.
@@ -130,6 +135,14 @@ pub(super) fn mean_of_images(torch: &Torch, x: &Tensor) -> Tensor {
     let &[samples, channels, height, width] = x.shape().dims() else { unreachable!("images") };
     let images = Images { samples: 1, channels: samples * channels, pixels: height * width };
     images.reduce(torch, Shape::new(&[samples, channels, 1, 1]), x.dtype())
+}
+
+/// The mean of each channel of each sequence, x [B, T, C], [B, C].
+pub(super) fn mean_of_sequences(torch: &Torch, x: &Tensor) -> Tensor {
+    let &[samples, length, channels] = x.shape().dims() else { unreachable!("sequences") };
+    let output = torch.empty(&[samples, channels], x.dtype());
+    scratch_of_rows(torch, length, samples * channels, channels);
+    output
 }
 
 /// Numbers of which each channel is reduced to one.

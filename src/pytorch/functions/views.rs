@@ -26,6 +26,16 @@ pub(crate) fn flattened(torch: &Torch, x: &Tensor) -> Tensor {
     })
 }
 
+/// `x.flatten(2).transpose(1, 2).contiguous()`: [B, C, H, W] as [B, H*W, C]. The gradient is a view.
+pub(crate) fn to_sequence(torch: &Torch, x: &Tensor) -> Tensor {
+    let before = x.shape();
+    let &[samples, channels, height, width] = before.dims() else { unreachable!("images") };
+    let sequence = Shape::new(&[samples, height * width, channels]);
+    torch.output((sequence, x.dtype()), None, &[x], &[], move |_, backward| {
+        vec![backward.gradient().view(before).into()]
+    })
+}
+
 /// `x.view(..).transpose(1, 2)`: [B, T, heads*D] as [B, heads, T, D]. The gradient is a view if its
 /// layout has [B*T, heads*D] as a matrix, else a copy.
 pub(crate) fn heads(torch: &Torch, x: &Tensor, dims: &[usize], gradient: Layout) -> Tensor {

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use super::attention::SelfAttention;
 use crate::coverage::NotCovered;
 use crate::functions::{self, Convolution};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{Activation, Shape, Window};
-use spec::{Layer, LinearLayer, Module};
+use spec::{AttentionLayer, EmbeddingLayer, Layer, LinearLayer, Module};
 
 /// Modules that are called one after the other.
 #[derive(Default)]
@@ -39,6 +40,13 @@ enum Call {
     BatchNorm,
     GroupNorm(usize),
     Flatten,
+    Embedding,
+    Positions,
+    ToSequence,
+    MeanPool,
+    Attention(SelfAttention),
+    /// Attention and a feed-forward layer: the layers that are added, and those after the addition.
+    TransformerBlock([[Layers; 2]; 2]),
     Dropout,
     Block(Layers),
     /// Layers and projection.
@@ -55,6 +63,9 @@ impl Layers {
         let of = |module: &TorchLayer| match &module.call {
             Call::Block(layers) => layers.parameters(),
             Call::Residual(parts) => parts.iter().flat_map(Layers::parameters).collect(),
+            Call::TransformerBlock(branches) => {
+                branches.as_flattened().iter().flat_map(Layers::parameters).collect()
+            }
             _ => module.parameters.clone(),
         };
         self.modules.iter().flat_map(of).collect()
@@ -94,6 +105,19 @@ impl TorchLayer {
                 functions::group_norm(torch, x, [weight, bias], *groups)
             }
             (Call::Flatten, _) => functions::flattened(torch, x),
+            (Call::Embedding, [weight]) => functions::embedding(torch, weight, x),
+            (Call::Positions, [weight]) => functions::add(torch, x, weight),
+            (Call::ToSequence, _) => functions::to_sequence(torch, x),
+            (Call::MeanPool, _) => functions::mean_pool(torch, x),
+            (Call::Attention(attention), parameters) => attention.call(torch, x, parameters, trains),
+            (Call::TransformerBlock(branches), _) => branches.iter().fold(x.clone(), |x, [added, after]| {
+                let sum = {
+                    let y = added.call_all(torch, &x, trains);
+                    functions::add(torch, &x, &y)
+                };
+                drop(x);
+                after.call_all(torch, &sum, trains)
+            }),
             (Call::Dropout, _) => functions::dropout_if(torch, x.clone(), trains),
             (Call::Block(layers), _) => layers.call_all(torch, x, trains),
             (Call::Residual([layers, projection]), _) => {
@@ -114,16 +138,41 @@ pub(super) struct Maker<'a> {
     pub(super) freeze: &'a [String],
     /// Of parameters.
     pub(super) dtype: DType,
+    /// Whether attention is written out.
+    pub(super) writes_attention_out: bool,
 }
 
 impl Maker<'_> {
     /// The model's modules. `shape`: of the first one's input, which becomes that of the output.
     pub(super) fn layers(&self, modules: &[Module], prefix: &str, shape: &mut Shape) -> Layers {
-        let modules: Vec<TorchLayer> =
-            modules.iter().map(|module| self.layer(module, prefix, shape)).collect();
+        let module = |(index, module): (usize, &Module)| {
+            let mut layer = self.layer(module, prefix, shape);
+            if modules.get(index + 1).is_some_and(|next| matches!(next.layer, Layer::ToSequence)) {
+                self.expect_channels_last(&mut layer.call, shape);
+            }
+            layer
+        };
+        let first = modules.first().map(|first| first.layer);
+        if matches!(first, Some(Layer::ToSequence)) && !prefix.is_empty() {
+            self.torch.refuse(NotCovered("to_sequence as the first layer of a module".to_owned()));
+        }
+        let modules: Vec<TorchLayer> = modules.iter().enumerate().map(module).collect();
         let has_head = prefix.is_empty()
             && modules.last().is_some_and(|last| !matches!(last.call, Call::Block(_) | Call::Residual(_)));
         Layers { modules, has_head }
+    }
+
+    /// The gradient of an image that becomes a sequence has its channels last. The model's input has none.
+    fn expect_channels_last(&self, call: &mut Call, image: &Shape) {
+        match call {
+            Call::Conv2d(convolution) if convolution.groups == 1 => {
+                let channels = image.dims()[0];
+                convolution.copies_gradient = channels > 1 && image.elements() > channels;
+            }
+            _ => self.torch.refuse(NotCovered(
+                "to_sequence after another layer than a convolution without groups".to_owned(),
+            )),
+        }
     }
 
     fn layer(&self, Module { path, layer }: &Module, prefix: &str, shape: &mut Shape) -> TorchLayer {
@@ -151,7 +200,11 @@ impl Maker<'_> {
             Layer::Conv2d(conv) => {
                 let weight = [conv.out, channels[0] / conv.groups, conv.kernel, conv.kernel];
                 *shape = functions::windows(*shape, conv.out, conv.window());
-                let call = Call::Conv2d(Convolution { window: conv.window(), groups: conv.groups });
+                let call = Call::Conv2d(Convolution {
+                    window: conv.window(),
+                    groups: conv.groups,
+                    copies_gradient: false,
+                });
                 with(&weight, conv.bias, call)
             }
             Layer::MaxPool(pool) => {
@@ -176,6 +229,27 @@ impl Maker<'_> {
                 *shape = Shape::new(&[shape.elements()]);
                 plain(Call::Flatten)
             }
+            Layer::Embedding(EmbeddingLayer { count, dim }) => {
+                *shape = Shape::new(&[shape.elements(), *dim]);
+                with(&[*count, *dim], false, Call::Embedding)
+            }
+            Layer::Positions => with(shape.dims(), false, Call::Positions),
+            Layer::ToSequence => {
+                let [channels, height, width] = [0, 1, 2].map(|index| shape.dims()[index]);
+                *shape = Shape::new(&[height * width, channels]);
+                plain(Call::ToSequence)
+            }
+            Layer::MeanPool => {
+                *shape = Shape::new(&features);
+                plain(Call::MeanPool)
+            }
+            Layer::Attention(attention) => self.attention(&name, attention, shape),
+            Layer::TransformerBlock(block) => {
+                let branches = block.branches(features[0]);
+                plain(Call::TransformerBlock(branches.each_ref().map(|branch| {
+                    [branch.added(), branch.after()].map(|modules| self.layers(&modules, &name, shape))
+                })))
+            }
             Layer::Dropout(_) => plain(Call::Dropout),
             Layer::Block(_) => {
                 let [layers, _] = layer.inner();
@@ -189,6 +263,37 @@ impl Maker<'_> {
             }
             Layer::Repeat(_) | Layer::Group(_) => unreachable!("the list was expanded into modules"),
         }
+    }
+
+    /// `model.to` moves the parameters of a module within a module first.
+    fn attention(&self, name: &str, layer: &AttentionLayer, shape: &Shape) -> TorchLayer {
+        let AttentionLayer { heads, causal, bias, dropout } = *layer;
+        let [length, channels] = [shape.dims()[0], shape.last()];
+        let head = channels / heads;
+        if !self.writes_attention_out && (!head.is_multiple_of(8) || head > 256) {
+            let reason = "fused attention of heads that are not 8, 16, .. 256 channels wide";
+            self.torch.refuse(NotCovered(reason.to_owned()));
+        }
+        if length == 1 {
+            let reason = "attention of one position, whose transposed views are contiguous";
+            self.torch.refuse(NotCovered(reason.to_owned()));
+        }
+        let linear = |module: &str, features: usize| {
+            let weight = self.parameter(module, &[features, channels]);
+            [weight].into_iter().chain(bias.then(|| self.parameter(module, &[features]))).collect::<Vec<_>>()
+        };
+        let out = linear(&format!("{name}out_proj."), channels);
+        let parameters = [linear(name, 3 * channels), out].concat();
+        let mask =
+            (self.writes_attention_out && causal).then(|| self.torch.empty(&[length, length], DType::Bool));
+        let attention = SelfAttention {
+            heads,
+            is_causal: causal,
+            has_dropout: dropout > 0.0,
+            is_written_out: self.writes_attention_out,
+            mask,
+        };
+        TorchLayer { parameters, _buffers: Vec::new(), call: Call::Attention(attention) }
     }
 
     fn parameter(&self, module: &str, dims: &[usize]) -> Tensor {

@@ -1,5 +1,6 @@
 //! Layers in a list as the modules of the script: the forward pass. Images are [B, C, H, W], as in PyTorch.
 
+mod attention;
 mod layers;
 
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
 use ops::{OpKind, Shape};
-use spec::{CrossEntropyLoss, KeywordSet, OutputLoss, Recompute, RunConfig, Sequential};
+use spec::{Attention, CrossEntropyLoss, KeywordSet, OutputLoss, Recompute, RunConfig, Sequential};
 
 /// The modules with their parameters and buffers on the device.
 pub(crate) struct List {
@@ -27,6 +28,7 @@ pub(crate) struct List {
     targets: Option<PartType>,
     loss: OutputLoss,
     recompute: Recompute,
+    ids: bool,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
 }
@@ -36,7 +38,12 @@ impl List {
     pub(crate) fn new(torch: &Torch, config: &RunConfig, model: &Sequential) -> List {
         let targets = model.targets_part().map(|part| (part.ty.shape, dtype_of(part.ty.dtype)));
         let dtype = dtype_of(config.strategy.params.dtype());
-        let maker = Maker { torch, freeze: &config.strategy.freeze, dtype };
+        let maker = Maker {
+            torch,
+            freeze: &config.strategy.freeze,
+            dtype,
+            writes_attention_out: config.strategy.attention == Attention::Materialized,
+        };
         let modules = maker.layers(&model.modules(), "", &mut model.input_shape());
         List {
             modules: Rc::new(modules),
@@ -45,6 +52,7 @@ impl List {
             input: model.input_shape(),
             targets,
             loss: model.loss,
+            ids: model.ids().is_some(),
             recompute: config.strategy.recompute,
             returns_logits: coverage::returns_logits(config),
         }
@@ -112,7 +120,7 @@ impl Network for List {
     }
 
     fn embeddings(&self) -> Vec<Tensor> {
-        Vec::new()
+        if self.ids { self.modules.parameters()[..1].to_vec() } else { Vec::new() }
     }
 
     /// Muon is not covered.
@@ -122,7 +130,8 @@ impl Network for List {
 
     fn batch(&self) -> (PartType, Option<PartType>) {
         let targets = self.targets.map(|(sample, dtype)| (self.of_batch(sample), dtype));
-        ((self.of_batch(self.input), self.dtype), targets)
+        let dtype = if self.ids { DType::I64 } else { self.dtype };
+        ((self.of_batch(self.input), dtype), targets)
     }
 
     fn loss(self: Rc<List>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {

@@ -21,6 +21,7 @@ mod modes;
 mod numbers;
 mod optimizer;
 mod pooling;
+mod positions;
 mod rms_norm;
 mod storage;
 mod stretch;

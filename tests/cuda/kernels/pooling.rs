@@ -47,6 +47,26 @@ fn pooling_and_its_gradient_match_the_cpu() {
     }
 }
 
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn mean_of_sequences_and_its_gradient_match_the_cpu() {
+    let mut devices = Devices::new();
+    for [batch, positions, channels] in [[1, 1, 1], [3, 7, 5], [2, 64, 48]] {
+        let (window, size) = (Window::column(positions), [positions, 1]);
+        for dtype in NUMBERS {
+            let x = Data::random(dtype, &[batch, positions, channels], 1.0, 1);
+            let op = Op::AvgPool(AvgPool { window });
+            devices.check(&op, &op, std::slice::from_ref(&x));
+            for accumulate in [false, true] {
+                let mut inputs = vec![Data::random(dtype, &[batch, channels], 1.0, 2)];
+                inputs.extend(accumulate.then(|| x.clone()));
+                let op = Op::AvgPoolBackward(AvgPoolBackward { window, size, accumulate });
+                devices.check(&op, &op, &inputs);
+            }
+        }
+    }
+}
+
 /// As in PyTorch: the maximum of minus infinities is the first cell within the image, and a later NaN replaces an
 /// earlier one.
 #[test]

@@ -1,4 +1,4 @@
-//! Images [B,H,W,C], pixel by pixel.
+//! Images [B,H,W,C], pixel by pixel. A sequence [B,T,C] is an image of one column, and its mean [B,C] one of one pixel.
 
 use std::ops::Range;
 
@@ -47,10 +47,12 @@ impl Cell {
 
 impl Images {
     pub(super) fn new(shape: &Shape) -> Images {
-        let &[_, height, width, channels] = shape.dims() else {
-            unreachable!("an operation's types are checked before it runs")
-        };
-        Images { height, width, channels }
+        match *shape.dims() {
+            [_, height, width, channels] => Images { height, width, channels },
+            [_, height, channels] => Images { height, width: 1, channels },
+            [_, channels] => Images { height: 1, width: 1, channels },
+            _ => unreachable!("an operation's types are checked before it runs"),
+        }
     }
 
     /// Calls `work(pixel, its elements in output, its elements in the second output)` for each pixel, with about this

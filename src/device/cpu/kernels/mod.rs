@@ -35,6 +35,7 @@ mod max_pool;
 mod operands;
 mod optimizer;
 mod philox;
+mod positions;
 mod qk_norm;
 mod quantize;
 mod rms_norm;
@@ -101,6 +102,7 @@ pub(super) unsafe fn run(
         }
         Op::Add(op) => with_float!(dtype(0), T => elementwise::add::<T>(op, &mut operands, workers)),
         Op::AddColumns(op) => with_float!(dtype(0), T => columns::add::<T>(op, &mut operands, workers)),
+        Op::AddPositions(_) => with_float!(dtype(0), T => positions::add::<T>(&mut operands, workers)),
         Op::Attention(op) => {
             with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
@@ -219,6 +221,9 @@ pub(super) unsafe fn run(
         Op::Normal(op) => {
             with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
         }
+        Op::PositionsGradient(op) => with_float!(dtype(0), T => with_float!(op.gradients, G => {
+            positions::gradient::<T, G>(op, &mut operands, workers);
+        })),
         Op::Quantize(op) => storage::quantize(op, &mut operands, scratch, workers),
         Op::RmsNorm(op) => {
             with_float!(op.output, T => with_f32_or!(T, dtype(0), X => {

@@ -23,6 +23,7 @@ mod materialized_attention;
 mod muon;
 mod optimizer;
 mod pooling;
+mod positions;
 mod rms_norm;
 mod rotary;
 mod sizes;
@@ -51,6 +52,7 @@ pub(super) fn run(
         Op::ActivationBackward(op) => activation::backward(op.activation, inputs, outputs, launcher),
         Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
         Op::AddColumns(op) => columns::add(op, inputs, outputs, launcher),
+        Op::AddPositions(_) => positions::add(inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
         Op::AvgPool(op) => pooling::average(op, inputs, outputs, launcher),
@@ -100,6 +102,7 @@ pub(super) fn run(
         Op::MaxPool(op) => pooling::max(op, inputs, outputs, launcher),
         Op::MaxPoolBackward(op) => pooling::max_backward(op, inputs, outputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
+        Op::PositionsGradient(op) => positions::gradient(op, inputs, outputs, workspace, launcher),
         Op::Quantize(op) => storage::quantize(op, inputs, outputs, workspace, launcher),
         Op::RmsNorm(op) => rms_norm::forward(op, inputs, outputs, launcher),
         Op::RmsNormBackward(op) => rms_norm::backward(op, inputs, outputs, workspace, launcher),

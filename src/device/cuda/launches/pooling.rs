@@ -2,7 +2,7 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use ops::{AvgPool, AvgPoolBackward, MaxPool, MaxPoolBackward, Window};
+use ops::{AvgPool, AvgPoolBackward, MaxPool, MaxPoolBackward, TensorType, Window};
 
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size};
 
@@ -64,14 +64,22 @@ fn run(
     let elements = output.ty.elements();
     // Kernels count pixels in 32 bits.
     size(output.ty.shape.rows())?;
-    let [x, y] = images.map(|image| image.ty.shape);
-    let (x, y) = (x.dims(), y.dims());
+    let [[height_of_x, width_of_x, channels], [rows, columns, _]] = images.map(|image| image_of(&image.ty));
     let [height, width] = window.kernel;
     let window = words(&[height, width, window.stride, window.padding])?;
-    let sizes = words(&[x[1], x[2], y[1], y[2], x[3]])?;
+    let sizes = words(&[height_of_x, width_of_x, rows, columns, channels])?;
     let arguments = [operands, &[count(elements), window, sizes]].concat();
     let grid = [blocks(elements, BLOCK as usize)?, 1, 1];
     launcher.kernel(by_dtype(output.ty.dtype, names)?, grid, BLOCK, 0, &arguments)
+}
+
+/// Height, width and channels. A sequence [B, T, C] is an image of one column, and its mean [B, C] one of one pixel.
+fn image_of(ty: &TensorType) -> [usize; 3] {
+    match *ty.shape.dims() {
+        [_, height, width, channels] => [height, width, channels],
+        [_, height, channels] => [height, 1, channels],
+        _ => [1, 1, ty.shape.last()],
+    }
 }
 
 /// A struct of 32-bit sizes.

@@ -17,6 +17,7 @@ mod linear;
 mod muon;
 mod norms;
 mod pooling;
+mod positions;
 mod reference;
 mod storage;
 mod stretch;

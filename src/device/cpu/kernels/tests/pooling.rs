@@ -129,6 +129,23 @@ fn average_pool_matches_the_reference() {
     }
 }
 
+/// A sequence as an image of one column has the same bits.
+#[test]
+fn mean_of_a_sequence_is_that_of_an_image_of_one_column() {
+    let (window, size) = (Window::column(9), [9, 1]);
+    let shapes = [[2, 9, 35].as_slice(), &[2, 9, 1, 35]];
+    let pooled = [[2, 35].as_slice(), &[2, 1, 1, 35]];
+    let options = LaunchOptions { threads: 2, level: Level::Portable, alias: false };
+    for dtype in FLOATS {
+        let run = |op: Op, dims: &[usize]| launch(&op, &[Data::random(dims, 1).stored_as(dtype)], options);
+        let means = shapes.map(|dims| run(Op::AvgPool(AvgPool { window }), dims));
+        assert_eq!(means[0], means[1]);
+        let op = AvgPoolBackward { window, size, accumulate: false };
+        let gradients = pooled.map(|dims| run(Op::AvgPoolBackward(op), dims));
+        assert_eq!(gradients[0], gradients[1]);
+    }
+}
+
 /// Padding may be wider than half the kernel: a window may then contain padding only.
 #[test]
 fn average_of_padding_is_zero() {

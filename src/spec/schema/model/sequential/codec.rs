@@ -4,7 +4,10 @@ use super::layer::{
     BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LayerGroup, LinearLayer, NormLayer,
     PoolLayer, Repeat, ResidualLayer, Statistics,
 };
-use crate::reader::declare::{InlineTable, KeyCodec, KeyTable, ShortForm, Writable, inline_table};
+use super::sequence::{AttentionLayer, EmbeddingLayer, TransformerBlock};
+use crate::reader::declare::{
+    InlineTable, KeyCodec, KeyTable, KeywordEnum, ShortForm, Writable, inline_table,
+};
 use crate::reader::error::Problem;
 use crate::reader::forms::Form;
 use crate::reader::keys::{Keys, ValueParser, join};
@@ -55,6 +58,14 @@ const MAX_POOL: InlineTable<PoolLayer> = inline_table("max_pool", "`max_pool`", 
 const AVG_POOL: InlineTable<PoolLayer> = inline_table("avg_pool", "`avg_pool`", "kernel = 2");
 const BATCH_NORM: InlineTable<BatchNormLayer> = inline_table("batch_norm", "`batch_norm`", "momentum = 0.01");
 const GROUP_NORM: InlineTable<GroupNormLayer> = inline_table("group_norm", "`group_norm`", "groups = 8");
+const EMBEDDING: InlineTable<EmbeddingLayer> =
+    inline_table("embedding", "`embedding`", "count = 50000, dim = 512");
+const ATTENTION: InlineTable<AttentionLayer> = inline_table("attention", "`attention`", "heads = 8");
+const TRANSFORMER_BLOCK: InlineTable<TransformerBlock> = inline_table(
+    "transformer_block",
+    "`transformer_block`",
+    "heads = 8, hidden = 2048, activation = \"gelu\"",
+);
 const REPEAT: InlineTable<Repeat> =
     inline_table("repeat", "`repeat`", "times = 4, layers = [{ linear = 64 }, \"relu\"]");
 const GROUP: InlineTable<LayerGroup> =
@@ -111,6 +122,9 @@ const LAYER_KEYS: &[LayerKey] = &[
         Layer::BatchNorm(layer, Statistics::Batch)
     }),
     layer_key!("group_norm", GroupNormLayer::DOC, GROUP_NORM, Layer::GroupNorm),
+    layer_key!("embedding", EmbeddingLayer::DOC, EMBEDDING, Layer::Embedding),
+    layer_key!("attention", AttentionLayer::DOC, ATTENTION, Layer::Attention),
+    layer_key!("transformer_block", TransformerBlock::DOC, TRANSFORMER_BLOCK, Layer::TransformerBlock),
     layer_key!("dropout", "Dropout, in training only.", RATE, Layer::Dropout),
     layer_key!("block", "Layers that are one module.", INNER, Layer::Block),
     layer_key!("residual", ResidualLayer::DOC, RESIDUAL, Layer::Residual),
@@ -156,7 +170,12 @@ impl KeyCodec for LayerCodec {
     fn write(&self, key: &str, value: &Layer, lines: &mut TableWriter) {
         let mut table = TableWriter::empty(lines.form());
         match value {
-            Layer::Activation(_) | Layer::GlobalPool | Layer::Flatten => {
+            Layer::Activation(_)
+            | Layer::GlobalPool
+            | Layer::Flatten
+            | Layer::Positions
+            | Layer::ToSequence
+            | Layer::MeanPool => {
                 return lines.line(key, &quoted(word(value)));
             }
             Layer::LayerNorm(norm) | Layer::RmsNorm(norm) if *norm == NormLayer::default() => {
@@ -173,6 +192,9 @@ impl KeyCodec for LayerCodec {
             Layer::AvgPool(layer) => AVG_POOL.write("avg_pool", layer, &mut table),
             Layer::BatchNorm(norm, _) => BATCH_NORM.write("batch_norm", norm, &mut table),
             Layer::GroupNorm(norm) => GROUP_NORM.write("group_norm", norm, &mut table),
+            Layer::Embedding(layer) => EMBEDDING.write("embedding", layer, &mut table),
+            Layer::Attention(layer) => ATTENTION.write("attention", layer, &mut table),
+            Layer::TransformerBlock(block) => TRANSFORMER_BLOCK.write("transformer_block", block, &mut table),
             Layer::Dropout(rate) => RATE.write("dropout", rate, &mut table),
             Layer::Block(layers) => INNER.write("block", layers, &mut table),
             Layer::Residual(layer) => RESIDUAL.write("residual", layer, &mut table),
@@ -195,7 +217,7 @@ impl KeyCodec for LayerCodec {
 /// The word of a layer without keys, or with all keys at their defaults; the key of others.
 fn word(layer: &Layer) -> &'static str {
     match layer {
-        Layer::Activation(activation) => activation.word(),
+        Layer::Activation(activation) => activation.keyword(),
         Layer::Linear(_) => "linear",
         Layer::LayerNorm(_) => "layer_norm",
         Layer::RmsNorm(_) => "rms_norm",
@@ -206,6 +228,12 @@ fn word(layer: &Layer) -> &'static str {
         Layer::BatchNorm(..) => "batch_norm",
         Layer::GroupNorm(_) => "group_norm",
         Layer::Flatten => "flatten",
+        Layer::Embedding(_) => "embedding",
+        Layer::Positions => "positions",
+        Layer::ToSequence => "to_sequence",
+        Layer::MeanPool => "mean_pool",
+        Layer::Attention(_) => "attention",
+        Layer::TransformerBlock(_) => "transformer_block",
         Layer::Dropout(_) => "dropout",
         Layer::Block(_) => "block",
         Layer::Residual(_) => "residual",
@@ -219,7 +247,14 @@ fn words() -> impl Iterator<Item = Layer> {
     let activations = Activation::ALL.map(|activation| Layer::Activation(LayerActivation(activation)));
     let norms = [Layer::LayerNorm, Layer::RmsNorm].map(|norm| norm(NormLayer::default()));
     let batch_norm = Layer::BatchNorm(BatchNormLayer::default(), Statistics::Batch);
-    activations.into_iter().chain(norms).chain([batch_norm, Layer::GlobalPool, Layer::Flatten])
+    activations.into_iter().chain(norms).chain([
+        batch_norm,
+        Layer::GlobalPool,
+        Layer::Flatten,
+        Layer::Positions,
+        Layer::ToSequence,
+        Layer::MeanPool,
+    ])
 }
 
 struct LayerWord;
@@ -255,6 +290,9 @@ impl ValueParser for LayerWord {
             "max_pool" => "{ max_pool = { kernel = 2 } }",
             "avg_pool" => "{ avg_pool = { kernel = 2 } }",
             "group_norm" => "{ group_norm = { groups = 8 } }",
+            "embedding" => "{ embedding = { count = 50000, dim = 512 } }",
+            "attention" => "{ attention = { heads = 8 } }",
+            "transformer_block" => "{ transformer_block = { heads = 8, hidden = 2048 } }",
             _ => return None,
         };
         Some(example.to_owned())

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 
 use super::codec::{GroupName, INNER, INNER_OR_NONE};
-use crate::reader::declare::{Optional, key_table};
+use super::sequence::{AttentionLayer, EmbeddingLayer, TransformerBlock};
+use crate::reader::declare::{KeywordEnum, Optional, key_table};
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SHARE, UsizeRange};
 use ops::{Activation, Window};
 
@@ -29,6 +30,15 @@ pub enum Layer {
     GroupNorm(GroupNormLayer),
     /// All dimensions of a sample become one.
     Flatten,
+    Embedding(EmbeddingLayer),
+    /// A learned table that is added to a sequence.
+    Positions,
+    /// The pixels of an image, as a sequence.
+    ToSequence,
+    /// The mean of each channel of a sequence.
+    MeanPool,
+    Attention(AttentionLayer),
+    TransformerBlock(TransformerBlock),
     /// The probability with which elements are dropped in training.
     Dropout(f64),
     /// Layers that are one module.
@@ -159,15 +169,27 @@ key_table! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerActivation(pub Activation);
 
-impl PartialOrd for LayerActivation {
-    fn partial_cmp(&self, other: &LayerActivation) -> Option<Ordering> {
-        self.word().partial_cmp(other.word())
+const ACTIVATIONS: [LayerActivation; Activation::ALL.len()] = {
+    let mut all = [LayerActivation(Activation::Relu); _];
+    let mut index = 0;
+    while index < all.len() {
+        all[index] = LayerActivation(Activation::ALL[index]);
+        index += 1;
+    }
+    all
+};
+
+impl KeywordEnum for LayerActivation {
+    const ALL: &'static [LayerActivation] = &ACTIVATIONS;
+
+    fn keyword(self) -> &'static str {
+        self.0.definition().word
     }
 }
 
-impl LayerActivation {
-    pub(super) fn word(self) -> &'static str {
-        self.0.definition().word
+impl PartialOrd for LayerActivation {
+    fn partial_cmp(&self, other: &LayerActivation) -> Option<Ordering> {
+        self.keyword().partial_cmp(other.keyword())
     }
 }
 
@@ -176,6 +198,16 @@ pub(super) fn any(layers: &[Layer], condition: fn(&Layer) -> bool) -> bool {
     layers
         .iter()
         .any(|layer| condition(layer) || layer.lists().into_iter().any(|inner| any(inner, condition)))
+}
+
+/// The layer that gets the input of these layers alone: the first, or the first within it.
+pub(super) fn first(layers: &[Layer]) -> Option<&Layer> {
+    match layers.first()? {
+        Layer::Block(layers)
+        | Layer::Repeat(Repeat { layers, .. })
+        | Layer::Group(LayerGroup { layers, .. }) => first(layers),
+        layer => Some(layer),
+    }
 }
 
 /// Changes each of these layers and those within them.
@@ -219,11 +251,49 @@ impl Layer {
             | Layer::Linear(_)
             | Layer::LayerNorm(_)
             | Layer::RmsNorm(_)
+            | Layer::Embedding(_)
+            | Layer::Positions
+            | Layer::ToSequence
+            | Layer::MeanPool
+            | Layer::Attention(_)
+            | Layer::TransformerBlock(_)
             | Layer::Dropout(_)
             | Layer::Block(_)
             | Layer::Residual(_)
             | Layer::Repeat(_)
             | Layer::Group(_) => false,
+        }
+    }
+
+    /// Whether it depends on the length of a sequence.
+    pub(super) fn is_of_sequences(&self) -> bool {
+        matches!(
+            self,
+            Layer::Embedding(_)
+                | Layer::Positions
+                | Layer::MeanPool
+                | Layer::Attention(_)
+                | Layer::TransformerBlock(_)
+        )
+    }
+
+    /// The probability with which training drops elements.
+    pub(super) fn dropout(&self) -> f64 {
+        match self {
+            Layer::Dropout(rate) => *rate,
+            Layer::Attention(layer) => layer.dropout,
+            Layer::TransformerBlock(block) => block.dropout,
+            _ => 0.0,
+        }
+    }
+
+    /// The probability of a layer that can drop elements.
+    pub fn dropout_mut(&mut self) -> Option<&mut f64> {
+        match self {
+            Layer::Dropout(rate)
+            | Layer::Attention(AttentionLayer { dropout: rate, .. })
+            | Layer::TransformerBlock(TransformerBlock { dropout: rate, .. }) => Some(rate),
+            _ => None,
         }
     }
 

@@ -4,6 +4,7 @@ mod codec;
 mod layer;
 mod loss;
 mod modules;
+mod sequence;
 mod shapes;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ pub use layer::{
 };
 pub use loss::{CrossEntropyLoss, OutputLoss};
 pub use modules::Module;
+pub use sequence::{AttentionLayer, BlockNorm, Branch, EmbeddingLayer, TransformerBlock};
 
 use super::{Architecture, Model};
 use crate::reader::declare::{Optional, key_table};
@@ -54,9 +56,14 @@ impl Sequential {
 }
 
 impl Sequential {
-    /// The input of a sample: f32.
+    /// The input of a sample: f32, or ids i32.
     pub fn input_part(&self) -> Part {
-        Part { name: "input", ty: TensorType::f32(self.input_shape().dims()), below: None }
+        let dims = self.input_shape();
+        let (ty, below) = match self.ids() {
+            Some(count) => (TensorType::i32(dims.dims()), Some(KeyedCount { key: LAYERS, count })),
+            None => (TensorType::f32(dims.dims()), None),
+        };
+        Part { name: "input", ty, below }
     }
 
     /// The targets of a sample: class indices i32, or f32 of the output's shape. A sum has none.
@@ -85,6 +92,19 @@ impl Sequential {
         layer::any(&self.layers, Layer::is_of_images)
     }
 
+    /// Whether it has layers that depend on the length of a sequence.
+    pub fn has_sequences(&self) -> bool {
+        layer::any(&self.layers, Layer::is_of_sequences)
+    }
+
+    /// The number of ids, if the input is ids.
+    pub fn ids(&self) -> Option<usize> {
+        layer::first(&self.layers).and_then(|layer| match layer {
+            Layer::Embedding(EmbeddingLayer { count, .. }) => Some(*count),
+            _ => None,
+        })
+    }
+
     /// Whether it has batch norm.
     pub fn has_batch_norm(&self) -> bool {
         layer::any(&self.layers, |layer| matches!(layer, Layer::BatchNorm(..)))
@@ -92,7 +112,7 @@ impl Sequential {
 
     /// Whether training drops elements.
     pub fn has_dropout(&self) -> bool {
-        layer::any(&self.layers, |layer| matches!(layer, Layer::Dropout(rate) if *rate > 0.0))
+        layer::any(&self.layers, |layer| layer.dropout() > 0.0)
     }
 }
 
@@ -116,10 +136,12 @@ impl Architecture for Sequential {
 
     fn evaluated(&self) -> Model {
         let mut model = self.clone();
-        model.for_each_layer(&mut |layer| match layer {
-            Layer::Dropout(rate) => *rate = 0.0,
-            Layer::BatchNorm(_, statistics) => *statistics = Statistics::Running,
-            _ => {}
+        model.for_each_layer(&mut |layer| {
+            if let Layer::BatchNorm(_, statistics) = layer {
+                *statistics = Statistics::Running;
+            } else if let Some(rate) = layer.dropout_mut() {
+                *rate = 0.0;
+            }
         });
         Model::Sequential(model)
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::Sequential;
 use super::layer::{Layer, LayerGroup, Repeat, ResidualLayer};
+use super::sequence::Branch;
 
 /// A module, with the name that `nn.Sequential` gives it: `3`, or `encoder.3` in a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,9 @@ pub(super) fn count(layers: &[Layer]) -> u128 {
         Layer::Block(layers) => count(layers).saturating_add(1),
         Layer::Residual(ResidualLayer { layers, projection }) => {
             count(layers).saturating_add(count(projection)).saturating_add(1)
+        }
+        Layer::TransformerBlock(block) => {
+            1 + block.branches(1).iter().flat_map(Branch::layers).count() as u128
         }
         _ => 1,
     };

@@ -4,6 +4,7 @@ use super::layer::{
     ConvLayer, GroupNormLayer, Layer, LayerGroup, LinearLayer, PoolLayer, Repeat, ResidualLayer,
 };
 use super::modules::{MOST_MODULES, count, repeated_name};
+use super::sequence::{AttentionLayer, Branch, EmbeddingLayer};
 use super::{LAYERS, Sequential};
 use crate::reader::error::Problem;
 use crate::reader::tree::{Node, Table, Value};
@@ -102,15 +103,34 @@ fn slide(window: Window, size: [usize; 2]) -> Result<[usize; 2], Misfit> {
     })
 }
 
-fn of_list(layers: &[Layer], input: Shape) -> Result<Sizes, Misfit> {
+/// The sizes of a sequence [length, channels].
+fn sequence(input: Shape, layer: &str) -> Result<[usize; 2], Misfit> {
+    <[usize; 2]>::try_from(input.dims()).map_err(|_| {
+        misfit(
+            format!("{layer} takes sequences of shape [length, channels], not {input}"),
+            "put embedding before it, or to_sequence between it and an image",
+        )
+    })
+}
+
+/// The input of a layer.
+#[derive(Clone, Copy, Debug)]
+struct Input {
+    shape: Shape,
+    /// Whether it is the model's input, and that is ids.
+    ids: bool,
+}
+
+fn of_list(layers: &[Layer], input: Input) -> Result<Sizes, Misfit> {
     let layers = layers.iter().enumerate();
-    layers.into_iter().try_fold(Sizes::of(input), |before, (index, layer)| {
-        let sizes = of_layer(layer, before.shape).map_err(|misfit| misfit.within(Step::Index(index)))?;
+    layers.into_iter().try_fold(Sizes::of(input.shape), |before, (index, layer)| {
+        let input = Input { shape: before.shape, ids: input.ids && index == 0 };
+        let sizes = of_layer(layer, input).map_err(|misfit| misfit.within(Step::Index(index)))?;
         Ok(before.then(sizes))
     })
 }
 
-fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
+fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<Sizes, Misfit> {
     let module = |shape: Shape, parameters: u128, products: u128| Sizes {
         shape,
         parameters,
@@ -183,14 +203,67 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
             module(input, 2 * channels as u128, 0)
         }
         Layer::Flatten => module(Shape::new(&[input.elements()]), 0, 0),
+        Layer::Embedding(EmbeddingLayer { count, dim }) => match *input.dims() {
+            [length] if ids => module(Shape::new(&[length, *dim]), *count as u128 * *dim as u128, 0),
+            _ if ids => {
+                return Err(misfit(
+                    format!("embedding takes ids of shape [length], not {input}"),
+                    "set model.sequential.input to one size",
+                ));
+            }
+            _ => {
+                return Err(misfit(
+                    "embedding takes integer ids, which only the input of the model is".to_owned(),
+                    "make it the first layer, outside of residual",
+                ));
+            }
+        },
+        Layer::Positions => {
+            sequence(input, "positions")?;
+            module(input, elements(input), 0)
+        }
+        Layer::ToSequence => {
+            let [channels, height, width] = image(input, "to_sequence")?;
+            module(Shape::new(&[height * width, channels]), 0, 0)
+        }
+        Layer::MeanPool => {
+            let [_, channels] = sequence(input, "mean_pool")?;
+            module(Shape::new(&[channels]), 0, 0)
+        }
+        Layer::Attention(AttentionLayer { heads, bias, .. }) => {
+            let [length, channels] = sequence(input, "attention")?;
+            if !channels.is_multiple_of(*heads) {
+                return Err(misfit(
+                    format!("{channels} channels of {input} cannot be divided into {heads} heads"),
+                    "use a number of heads that divides the channels",
+                ));
+            }
+            let [length, heads] = [length, *heads].map(|size| size as u128);
+            let products = elements(input).saturating_mul(4 * features + 2 * length);
+            let parameters = 4 * features * features + if *bias { 4 * features } else { 0 };
+            // Queries, keys and values, two outputs, and scores, probabilities and their dropout.
+            let outputs = 5 * elements(input) + 3 * heads * length * length;
+            Sizes { elements: outputs, ..module(input, parameters, products) }
+        }
+        Layer::TransformerBlock(block) => {
+            let [_, channels] = sequence(input, "transformer_block")?;
+            let branches = block.branches(channels);
+            let mut layers = branches.iter().flat_map(Branch::layers);
+            layers
+                .try_fold(Sizes::of(input), |before, layer| {
+                    Ok(before.then(of_layer(layer, Input { shape: before.shape, ids: false })?))
+                })?
+                .and(module(input, 0, 0), branches.len() as u128)
+        }
         Layer::Block(layers) => {
-            let inner = of_list(layers, input).map_err(|misfit| misfit.within(Step::Key("block")))?;
+            let inner = of_list(layers, all).map_err(|misfit| misfit.within(Step::Key("block")))?;
             Sizes::of(input).then(inner)
         }
         Layer::Residual(ResidualLayer { layers, projection }) => {
             let within = |misfit: Misfit| misfit.within(Step::Key("residual"));
-            let inner = of_list(layers, input).map_err(within)?;
-            let projected = of_list(projection, input)
+            let inputs = Input { ids: false, ..all };
+            let inner = of_list(layers, inputs).map_err(within)?;
+            let projected = of_list(projection, inputs)
                 .map_err(|misfit| within(misfit.within(Step::Key("projection"))))?;
             if inner.shape != projected.shape {
                 let added = if projection.is_empty() { "the input" } else { "the projection" };
@@ -207,8 +280,9 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
         Layer::Repeat(Repeat { times, layers }) => {
             let mut all = Sizes::of(input);
             for time in 0..*times {
-                let once = of_list(layers, all.shape).map_err(|misfit| misfit.within(Step::Key("repeat")))?;
-                if once.shape == all.shape {
+                let input = Input { shape: all.shape, ids: ids && time == 0 };
+                let once = of_list(layers, input).map_err(|misfit| misfit.within(Step::Key("repeat")))?;
+                if once.shape == all.shape && !input.ids {
                     // All further times are equal.
                     return Ok(all.and(once, (times - time) as u128));
                 }
@@ -217,7 +291,7 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
             all
         }
         Layer::Group(LayerGroup { layers, .. }) => {
-            of_list(layers, input).map_err(|misfit| misfit.within(Step::Key("group")))?
+            of_list(layers, all).map_err(|misfit| misfit.within(Step::Key("group")))?
         }
     })
 }
@@ -253,7 +327,7 @@ impl Sequential {
             let message = format!("the list has {modules} layers, those of repeated ones included");
             return Err(Misfit { steps: Vec::new(), message, help: "use at most 16384" });
         }
-        of_list(&self.layers, self.input_shape())
+        of_list(&self.layers, Input { shape: self.input_shape(), ids: self.ids().is_some() })
     }
 
     /// The shape of the output of one sample; that of the input if layers do not fit.
