@@ -165,7 +165,7 @@ impl Builder<'_> {
                 let table = self.graph.parameter("weight", scope, sample, POSITIONS);
                 first(self.node(Op::AddPositions(AddPositions), scope, vec![x.value, table]))
             }
-            Layer::ToSequence => first(self.to_sequence(scope, x)),
+            Layer::ToSequence => first(self.as_sequence(scope, x)),
             Layer::MeanPool => {
                 let positions = self.graph.values[x.value].ty.shape.dims()[1];
                 let op = AvgPool { window: Window::column(positions) };
@@ -352,7 +352,7 @@ impl Builder<'_> {
     }
 
     /// The pixels of an image, as a sequence num[B,HW,C].
-    fn to_sequence(&mut self, scope: ScopeId, x: X) -> usize {
+    fn as_sequence(&mut self, scope: ScopeId, x: X) -> usize {
         let [_, sample @ ..] = self.image(x.value);
         let (rows, pixels, channels) = match x.channels {
             Channels::First => (sample[0], sample[1] * sample[2], sample[0]),
