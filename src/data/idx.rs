@@ -144,6 +144,14 @@ impl DataSet for IdxSet {
         true
     }
 
+    fn has_pixels(&self) -> bool {
+        true
+    }
+
+    fn augments(&self) -> bool {
+        self.pixels.augments()
+    }
+
     fn inspect(&self, cache: &mut DigestCache) -> Inspected {
         Ok(Box::new(self.examine(cache)?))
     }

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use super::digest::{self, FileDigest, Version, versions};
 use super::files::SplitFiles;
 use super::pixels::Pixels;
-use super::samples::{INPUT, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS, TargetMemory};
+use super::samples::{
+    INPUT, InputMemory, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS, TargetMemory,
+};
 use super::{DataError, DataSet, DigestCache, Inspected, Part, Sample, Source};
 
 /// The keys of the folders.
@@ -231,11 +233,17 @@ impl ReadSamples for Images {
             self.pixels.fill(&pixels, [height, width], draw, input);
         }
         match memory.targets {
-            Some(TargetMemory::Classes(mut ids)) => ids.put(std::iter::once(*class)),
+            Some(TargetMemory::Classes { mut ids, .. }) => ids.put(std::iter::once(*class)),
             Some(TargetMemory::Numbers(numbers)) => numbers.fill((*class as f32).to_ne_bytes()),
             None => {}
         }
         Ok(())
+    }
+
+    fn prepare(&self, draw: Option<u64>, held: &[u8], input: InputMemory<'_>) {
+        if let Some([_, height, width]) = self.shape {
+            self.pixels.fill(held, [height, width], draw, input);
+        }
     }
 }
 
@@ -251,6 +259,14 @@ impl DataSet for ImageSet {
     /// Shapes are the model's.
     fn is_known_unread(&self) -> bool {
         true
+    }
+
+    fn has_pixels(&self) -> bool {
+        true
+    }
+
+    fn augments(&self) -> bool {
+        self.pixels.augments()
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Inspected {

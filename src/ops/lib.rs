@@ -26,6 +26,7 @@ mod elementwise;
 mod elementwise_loss;
 mod embedding;
 mod expert_linear;
+mod gather_samples;
 mod gather_tokens;
 mod global_norm;
 mod group_norm;
@@ -64,6 +65,7 @@ pub use elementwise::{Add, Scale};
 pub use elementwise_loss::{ElementwiseLoss, LossFunction};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use expert_linear::{ExpertLinear, ExpertLinearInputGradient, ExpertLinearWeightGradient};
+pub use gather_samples::GatherSamples;
 pub use gather_tokens::GatherTokens;
 pub use global_norm::GlobalNorm;
 pub use group_norm::{GroupNorm, GroupNormBackward};
@@ -468,6 +470,7 @@ operations! {
     TakeColumns,
     Transpose,
     LoadParameter,
+    GatherSamples,
     GatherTokens,
     OptimizerStep,
     CastIds,

@@ -210,7 +210,7 @@ optimizer.adamw.lr = 1e-3
                 Model::Transformer(model) => Model::Transformer(Transformer { family: None, ..model }),
                 other => other,
             };
-            RunConfig { tokens: None, lengths: None, all_packed: None, model, ..config }
+            RunConfig { data_len: None, lengths: None, all_packed: None, model, ..config }
         });
         for config in drawn.chain(shortest) {
             let identity = config.identity();

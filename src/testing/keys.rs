@@ -339,14 +339,7 @@ pub const KEYS: &[Key] = &[
             "{ workers = 1, source = 'ram' }",
             "{ prefetch = 2, workers = 1, source = 'device', dtype = 'u16' }",
         ],
-        needs: &[Need {
-            of: &[
-                "{ workers = 1, source = 'ram' }",
-                "{ prefetch = 2, workers = 1, source = 'device', dtype = 'u16' }",
-            ],
-            key: MODEL,
-            one_of: TRANSFORMERS,
-        }],
+        needs: &[],
         same: Same::Bitwise,
     },
     Key {

@@ -115,13 +115,16 @@ pub(crate) fn with_model(mut config: RunConfig, model: Model) -> RunConfig {
     with_data(RunConfig { model, ..config })
 }
 
+/// The number of samples of data that is not tokens.
+const SAMPLES: usize = 160;
+
 /// A run with data that its model can read.
 pub(crate) fn with_data(config: RunConfig) -> RunConfig {
     match &config.model {
         Model::Transformer(_) => config,
         Model::Sequential(_) => {
             let data = Data::Random(Random { samples: Some(50), seed: 1 });
-            RunConfig { data, tokens: None, lengths: None, ..config }
+            RunConfig { data, data_len: Some(SAMPLES), lengths: None, ..config }
         }
     }
 }

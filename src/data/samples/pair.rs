@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{INPUT, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory};
+use super::{INPUT, InputMemory, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory};
 use crate::digest::{self, FileDigest};
 use crate::error::count as counted;
 use crate::pixels::Pixels;
@@ -175,20 +175,22 @@ impl ReadSamples for Pair {
     }
 
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
-        if let Some(input) = memory.input {
-            match &self.transform {
-                Transform::Scale(scale) => self.input.read_numbers(index, *scale, input)?,
-                Transform::Pixels(pixels) => {
-                    let mut stored = vec![0; self.input.elements()];
-                    self.input.read_bytes(index, 0, &mut stored)?;
-                    if let [_, height, width] = *self.input.dims {
-                        pixels.fill(&stored, [height, width], draw, input);
-                    }
-                }
+        match (memory.input, &self.transform) {
+            (Some(InputMemory::Numbers(numbers)), Transform::Scale(scale)) => {
+                self.input.read_numbers(index, *scale, numbers)?;
             }
+            (Some(InputMemory::Pixels(stored)), Transform::Scale(_)) => {
+                self.input.read_bytes(index, 0, stored)?;
+            }
+            (Some(input), Transform::Pixels(_)) => {
+                let mut stored = vec![0; self.input.elements()];
+                self.input.read_bytes(index, 0, &mut stored)?;
+                self.prepare(draw, &stored, input);
+            }
+            (None, _) => {}
         }
         match memory.targets {
-            Some(TargetMemory::Classes(ids)) => {
+            Some(TargetMemory::Classes { ids, .. }) => {
                 let mut rest = Some(ids);
                 self.targets.read_classes(index, |_, classes| {
                     let Some(ids) = rest.take() else { return };
@@ -200,6 +202,15 @@ impl ReadSamples for Pair {
             }
             Some(TargetMemory::Numbers(numbers)) => self.targets.read_numbers(index, 1.0, numbers),
             None => Ok(()),
+        }
+    }
+
+    fn prepare(&self, draw: Option<u64>, held: &[u8], input: InputMemory<'_>) {
+        match (&self.transform, self.input.dims.as_slice()) {
+            (Transform::Pixels(pixels), &[_, height, width]) => {
+                pixels.fill(held, [height, width], draw, input);
+            }
+            _ => input.copy_from(held),
         }
     }
 }

@@ -46,6 +46,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("elementwise.cu"),
     source!("elementwise_loss.cu"),
     source!("embedding.cu"),
+    source!("gather_samples.cu"),
     source!("group_norm.cu"),
     source!("head_norm.cu"),
     source!("initialise.cu"),

@@ -49,8 +49,8 @@ pub struct ProgramKey {
     /// Whether parameters are loaded from a file.
     stored: bool,
     strategy: Strategy,
-    /// Number of tokens of data that is kept in memory as a whole.
-    tokens: Option<usize>,
+    /// Number of tokens or samples of data that is held in memory as a whole, and whether the samples are pixels.
+    held: Option<(usize, bool)>,
 }
 
 /// Configurations contain no NaN.
@@ -73,7 +73,7 @@ impl RunConfig {
             evaluation,
             measure,
             strategy,
-            tokens: _,
+            data_len: _,
             lengths,
             all_packed,
         } = self;
@@ -98,12 +98,12 @@ impl RunConfig {
     pub fn program_key(&self) -> ProgramKey {
         let RunConfig {
             model,
-            data: _,
+            data,
             train,
             evaluation,
             measure,
             strategy,
-            tokens,
+            data_len,
             lengths: _,
             all_packed: _,
         } = self;
@@ -118,7 +118,9 @@ impl RunConfig {
             documents: self.documents(),
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
-            tokens: tokens.filter(|_| strategy.loader.source != DataResidence::Stream),
+            held: data_len
+                .filter(|_| strategy.loader.source != DataResidence::Stream)
+                .map(|len| (len, data.data_set().has_pixels())),
         }
     }
 }

@@ -11,6 +11,7 @@ mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod gather_samples;
 mod group_norm;
 mod harness;
 mod head_norm;

@@ -14,6 +14,7 @@ mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod gather_samples;
 mod group_norm;
 mod head_norm;
 mod initialise;
@@ -108,6 +109,7 @@ pub(super) fn run(
         Op::TakeColumns(op) => columns::take(op, inputs, outputs, launcher),
         Op::Transpose(op) => conv2d::transpose(op, inputs, outputs, launcher),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors"),
+        Op::GatherSamples(op) => gather_samples::run(op, inputs, outputs, launcher),
         Op::GatherTokens(op) => stretch::run(op, inputs, outputs, launcher),
         Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
         Op::CastIds(op) => widen::run(op, inputs, outputs, launcher),

@@ -36,7 +36,7 @@ key_table! {
         /// `pin_memory`).
         pub pinned: bool = Boolean, default true;
         /// Where the data set is kept: in its files, in host memory or in device memory. "ram" and "device" need data
-        /// that is one row of tokens.
+        /// that is one row of tokens, or a number of samples; "device" images without `crop` and `flip`.
         pub source: DataResidence = keyword(), default DataResidence::Stream;
         /// Dtype of token ids in host memory and during the transfer; the device casts them to i32.
         pub dtype: IdDtype = keyword(), default IdDtype::I32;

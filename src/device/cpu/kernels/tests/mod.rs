@@ -11,6 +11,7 @@ mod elementwise;
 mod elementwise_loss;
 mod embedding;
 mod experts;
+mod gather_samples;
 mod harness;
 mod image_norms;
 mod linear;
