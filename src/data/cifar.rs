@@ -11,6 +11,7 @@ use super::samples::{
     Transform,
 };
 use super::{DataError, DataSet, DigestCache, Inspected, KeyedCount, Sample, Source, formats};
+use ops::PixelScale;
 
 /// The shape of an image.
 const IMAGE: [usize; 3] = [3, 32, 32];
@@ -153,6 +154,10 @@ impl DataSet for CifarSet {
 
     fn has_pixels(&self) -> bool {
         true
+    }
+
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        Some(self.pixels.scale())
     }
 
     fn augments(&self) -> bool {

@@ -10,6 +10,7 @@ use super::samples::{
     NumberType, Pair, PairKeys, SampleFile, Samples, SplitGroups, StoredSamples, Transform,
 };
 use super::{DataError, DataSet, DigestCache, Inspected, Sample, Source, formats};
+use ops::PixelScale;
 
 /// The key of files for evaluation.
 const EVALUATE: &str = "evaluate";
@@ -146,6 +147,10 @@ impl DataSet for IdxSet {
 
     fn has_pixels(&self) -> bool {
         true
+    }
+
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        Some(self.pixels.scale())
     }
 
     fn augments(&self) -> bool {

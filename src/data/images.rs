@@ -13,6 +13,7 @@ use super::samples::{
     INPUT, InputMemory, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS, TargetMemory,
 };
 use super::{DataError, DataSet, DigestCache, Inspected, Part, Sample, Source};
+use ops::PixelScale;
 
 /// The keys of the folders.
 const FOLDER: &str = "folder";
@@ -263,6 +264,10 @@ impl DataSet for ImageSet {
 
     fn has_pixels(&self) -> bool {
         true
+    }
+
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        Some(self.pixels.scale())
     }
 
     fn augments(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use super::samples::InputMemory;
 use super::sampling::{mixed, scale};
+use ops::PixelScale;
 
 /// How pixels become an input.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +32,22 @@ impl Pixels {
         self.crop > 0 || self.flips
     }
 
+    /// The numbers of pixels.
+    pub(super) fn scale(&self) -> PixelScale {
+        let of_channels =
+            |list: &[f32], usual| std::array::from_fn(|channel| list.get(channel).copied().unwrap_or(usual));
+        let channels = if self.mean.is_empty() && self.deviation.is_empty() {
+            1
+        } else {
+            self.mean.len().max(self.deviation.len())
+        };
+        PixelScale::Normalised {
+            mean: of_channels(&self.mean, 0.0),
+            deviation: of_channels(&self.deviation, 1.0),
+            channels,
+        }
+    }
+
     /// The view of a training sample: a pure function of its random number. `None`: an evaluation sample, as it is.
     fn view(&self, draw: Option<u64>) -> View {
         let Some(draw) = draw else { return View { top: 0, left: 0, is_mirrored: false } };
@@ -45,10 +62,8 @@ impl Pixels {
                 self.view(draw).copy(pixels, size, input, |_| |pixel| pixel);
             }
             InputMemory::Numbers(input) => self.view(draw).copy(pixels, size, input, |channel| {
-                let of_channel = |list: &[f32], usual| list.get(channel).copied().unwrap_or(usual);
-                let (mean, deviation) = (of_channel(&self.mean, 0.0), of_channel(&self.deviation, 1.0));
-                // In the order of torchvision's `ToTensor` and `Normalize`.
-                move |pixel| ((f32::from(pixel) / 255.0 - mean) / deviation).to_ne_bytes()
+                let scale = self.scale();
+                move |pixel| scale.number(channel, pixel).to_ne_bytes()
             }),
         }
     }

@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use ops::PixelScale;
+
 use super::{
     Batch, DataError, DigestCache, HeldSamples, KeyedCount, Order, Part, Sample, TokenRow, TrainingStep,
 };
@@ -38,6 +40,11 @@ pub trait DataSet: Debug {
     /// Whether inputs are pixels in u8, which become numbers when a batch is assembled.
     fn has_pixels(&self) -> bool {
         false
+    }
+
+    /// The numbers of inputs that are stored in u8, if any can be.
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        None
     }
 
     /// Whether training changes its samples at random.

@@ -17,6 +17,7 @@ mod batch_norm;
 mod bucket;
 mod cast;
 mod cast_ids;
+mod cast_pixels;
 mod columns;
 mod conv2d;
 mod cross_entropy;
@@ -56,6 +57,7 @@ pub use batch_norm::{BatchNorm, BatchNormBackward, BatchNormMode};
 pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
+pub use cast_pixels::{CastPixels, PixelScale};
 pub use columns::{AddColumns, ColumnPlace, TakeColumns};
 pub use conv2d::{Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, Patches};
 pub use cross_entropy::CrossEntropy;
@@ -474,6 +476,7 @@ operations! {
     GatherTokens,
     OptimizerStep,
     CastIds,
+    CastPixels,
 }
 
 /// Checks the number of inputs.

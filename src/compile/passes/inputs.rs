@@ -7,7 +7,7 @@ use crate::ir::{Action, HostBuffers, Instruction, Program, ShapeSource, Value, V
 use data::{Documents, Part, row};
 use device::{Phase, Pool, Queue, Role};
 use graph::{Graph, GraphValue, Pass};
-use ops::{CastIds, GatherSamples, GatherTokens, Op, TensorType, ValueId};
+use ops::{Cast, CastIds, CastPixels, DType, GatherSamples, GatherTokens, Op, TensorType, ValueId};
 use spec::RunConfig;
 
 /// The inputs of one section.
@@ -21,6 +21,8 @@ pub(super) struct SectionInputs<'a> {
     queue: Queue,
     /// Inputs that the device gathers: index in the graph, and value.
     gathered: Vec<(usize, ValueId)>,
+    /// The weights of samples, if some may be missing.
+    weights: Option<ValueId>,
     /// Inputs that are transferred in another dtype than their operation takes, by the cast value.
     narrow: HashMap<ValueId, ValueId>,
 }
@@ -46,6 +48,7 @@ impl<'a> SectionInputs<'a> {
             batch: batch.clone(),
             queue,
             gathered: Vec::new(),
+            weights: None,
             narrow: HashMap::new(),
         }
     }
@@ -58,6 +61,9 @@ impl<'a> SectionInputs<'a> {
         id: ValueId,
         code: &mut Vec<Instruction>,
     ) {
+        if value.name == row::weights().name {
+            self.weights = Some(id);
+        }
         if self.config.is_gathered(value.name) {
             self.gathered.push((index, id));
             return;
@@ -102,7 +108,7 @@ impl<'a> SectionInputs<'a> {
                 }
                 _ => {
                     let from = part(program, &held, name);
-                    let masks = !ty.dtype.is_float();
+                    let masks = ty.dtype == DType::I32;
                     (Op::GatherSamples(GatherSamples { masks }), from, self.add_narrow(program, id, from))
                 }
             };
@@ -114,8 +120,17 @@ impl<'a> SectionInputs<'a> {
     /// The cast of an input before the first operation that reads it, if it needs one.
     pub(super) fn cast(&mut self, program: &Program, wide: ValueId) -> Option<Action> {
         let narrow = self.narrow.remove(&wide)?;
-        let op = Op::CastIds(CastIds { masked: self.documents.mask(program.value(wide).name) });
-        Some(Action::Launch { op, inputs: vec![narrow], outputs: vec![wide], workspace: None })
+        let mut inputs = vec![narrow];
+        let op = match (program.ty(narrow).dtype, program.ty(wide).dtype) {
+            (_, DType::I32) => Op::CastIds(CastIds { masked: self.documents.mask(program.value(wide).name) }),
+            (DType::U8, _) => {
+                inputs.extend(self.weights);
+                let scale = self.config.data.data_set().pixel_scale().expect("checked: inputs are pixels");
+                Op::CastPixels(CastPixels { scale })
+            }
+            (_, to) => Op::Cast(Cast { to }),
+        };
+        Some(Action::Launch { op, inputs, outputs: vec![wide], workspace: None })
     }
 }
 

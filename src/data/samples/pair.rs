@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{INPUT, InputMemory, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory};
+use super::{
+    INPUT, InputMemory, NumberType, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory,
+};
 use crate::digest::{self, FileDigest};
 use crate::error::count as counted;
 use crate::pixels::Pixels;
 use crate::{DataError, DigestCache, Part, Sample};
+use ops::DType;
 
 /// The keys of the experiment that name the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +98,14 @@ impl Pair {
             (Transform::Pixels(_), _) if asked == [self.input.elements()] => true,
             (_, dims) => asked == dims,
         };
-        if fits {
+        if fits && (requested.ty.dtype != DType::U8 || self.input.number == NumberType::U8) {
             return Ok(());
+        }
+        if fits {
+            let problem =
+                format!("has inputs of {}, which input_dtype = \"u8\" would change", self.input.describe());
+            let help = "use input_dtype = \"fp32\", or store the inputs as u8";
+            return Err(unfit(&self.input, problem, help).in_key(self.keys.input));
         }
         let problem =
             format!("has inputs of {}, but model.sequential.input is {asked:?}", self.input.describe());

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{INPUT, SampleMemory};
 use crate::row::{self, PLACE, WEIGHTS};
 use crate::{Batch, DataError, Part, TrainingStep};
+use ops::{DType, TensorType};
 
 /// A sample of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,10 +86,13 @@ pub trait HeldSamples {
 impl<S: SampleSet> HeldSamples for S {
     fn read_part(&self, first: u64, part: &Part, memory: &mut [u8]) -> Result<(), DataError> {
         let samples = memory.chunks_exact_mut(part.ty.bytes() as usize);
+        let mut wide = Vec::new();
         (first..).zip(samples).try_for_each(|(index, memory)| {
-            let mut parts = SampleMemory::default();
-            parts.add(part, memory);
-            self.read(self.unchanged(index), parts)
+            rounded(part, memory, &mut wide, |part, memory| {
+                let mut parts = SampleMemory::default();
+                parts.add(part, memory);
+                self.read(self.unchanged(index), parts)
+            })
         })
     }
 
@@ -121,8 +125,10 @@ fn fill(
     held: &[HeldPart<'_>],
     batch: &mut Batch,
 ) -> Result<(), DataError> {
+    // The input of a sample in f32, before it is rounded.
+    let mut wide = Vec::new();
     for (at, chosen) in samples.enumerate() {
-        let mut unread = SampleMemory::default();
+        let (mut unread, mut narrow) = (SampleMemory::default(), None);
         for filled in batch.parts_mut() {
             let part = filled.part;
             let bytes = part.ty.bytes() as usize;
@@ -139,17 +145,51 @@ fn fill(
                     let bytes_of_sample = own.ty.bytes() as usize;
                     let held = &bytes[sample.index as usize * bytes_of_sample..][..bytes_of_sample];
                     match name {
-                        INPUT => set.prepare(sample, held, &part, memory),
+                        INPUT if own.ty.dtype == DType::U8 => {
+                            rounded(&part, memory, &mut wide, |part, memory| {
+                                set.prepare(sample, held, part, memory);
+                                Ok(())
+                            })?;
+                        }
                         _ => memory.copy_from_slice(held),
                     }
                 }
+                _ if is_half(&part) => narrow = Some((part, memory)),
                 _ => unread.add(&part, memory),
             }
         }
-        if let (Some(sample), false) = (chosen, unread.is_empty()) {
-            set.read(sample, unread)?;
+        match (chosen, narrow) {
+            (Some(sample), Some((part, memory))) => rounded(&part, memory, &mut wide, |part, memory| {
+                let mut all = SampleMemory { ..unread };
+                all.add(part, memory);
+                set.read(sample, all)
+            })?,
+            (Some(sample), None) if !unread.is_empty() => set.read(sample, unread)?,
+            _ => {}
         }
     }
+    Ok(())
+}
+
+fn is_half(part: &Part) -> bool {
+    matches!(part.ty.dtype, DType::F16 | DType::BF16)
+}
+
+/// Fills memory of a 16-bit part with numbers that are made in f32, in `wide`, and rounded; other parts as they are.
+fn rounded(
+    part: &Part,
+    memory: &mut [u8],
+    wide: &mut Vec<u8>,
+    fill: impl FnOnce(&Part, &mut [u8]) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    if !is_half(part) {
+        return fill(part, memory);
+    }
+    let ty = TensorType { dtype: DType::F32, ..part.ty };
+    wide.resize(ty.bytes() as usize, 0);
+    fill(&Part { ty, ..*part }, wide)?;
+    let numbers: Vec<f32> = wide.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number)).collect();
+    memory.copy_from_slice(&device::from_f32(part.ty.dtype, &numbers));
     Ok(())
 }
 

@@ -39,6 +39,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("attention_query_gradients_masked_f16.cu"),
     source!("attention_query_gradients_masked_f32.cu"),
     source!("batch_norm.cu"),
+    source!("cast_pixels.cu"),
     source!("columns.cu"),
     source!("conv2d.cu"),
     source!("cross_entropy.cu"),

@@ -1,4 +1,5 @@
-//! `loader.source` for samples with inputs and targets: held in memory, batches are the same, and the bytes are exact.
+//! `loader.source` and `input_dtype` for samples with inputs and targets: held in memory, or as pixels, batches are the same,
+//! and the bytes are exact.
 
 use std::path::Path;
 
@@ -58,8 +59,13 @@ fn config(folder: &Path, data: &str, loader: Loader) -> RunConfig {
 
 /// The losses and the digest of a run, whose memory is as predicted.
 fn trained(data: &str, loader: Loader) -> (Vec<String>, Measured) {
+    trained_in(data, loader, InputDtype::Fp32)
+}
+
+fn trained_in(data: &str, loader: Loader, input_dtype: InputDtype) -> (Vec<String>, Measured) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), data, loader);
+    config.strategy.input_dtype = input_dtype;
     let data = source(&config);
     config.set_data_properties(data.contents());
     let target = testing::target();
@@ -129,4 +135,66 @@ fn samples_that_are_not_read_are_not_held() {
         config.held_bytes().unwrap()
     };
     assert_eq!([bytes(true), bytes(false)], [13 * (30 + 4), 11 * (30 + 4)]);
+}
+
+/// Pixels that the device normalises, also of images that the host changes, and of missing samples.
+#[test]
+fn pixels_have_the_results_of_numbers() {
+    use DataResidence::{Device, Ram, Stream};
+    for (keys, sources) in [(PLAIN, &[Stream, Ram, Device][..]), (CHANGED, &[Stream, Ram])] {
+        let data = format!("idx = {{ {keys} }}");
+        let (numbers, _) = trained(&data, Loader::default());
+        for &source in sources {
+            for prefetch in [0, 2] {
+                let loader = Loader { workers: prefetch, prefetch, source, ..Loader::default() };
+                assert_eq!(trained_in(&data, loader, InputDtype::U8).0, numbers, "{loader:?}");
+            }
+        }
+    }
+}
+
+/// Wherever the numbers are rounded: when a sample is read into a batch, or into memory that holds all.
+#[test]
+fn rounded_inputs_do_not_depend_on_where_samples_are() {
+    use DataResidence::{Device, Ram};
+    let data = format!("idx = {{ {PLAIN} }}");
+    let (exact, _) = trained(&data, Loader::default());
+    for dtype in [InputDtype::Fp16, InputDtype::Bf16] {
+        for data in [data.as_str(), "random = { samples = 11, seed = 3 }"] {
+            let (plain, _) = trained_in(data, Loader::default(), dtype);
+            for source in [Ram, Device] {
+                let loader = Loader { source, ..Loader::default() };
+                assert_eq!(trained_in(data, loader, dtype).0, plain, "{source:?} {dtype:?}");
+            }
+        }
+        let (rounded, _) = trained_in(&data, Loader::default(), dtype);
+        assert_ne!(rounded, exact, "normalised pixels are rounded");
+        let loss = |line: &String| line.parse::<f64>().ok();
+        for (rounded, exact) in rounded.iter().filter_map(loss).zip(exact.iter().filter_map(loss)) {
+            assert!((rounded - exact).abs() <= 0.02 * exact, "{rounded} and {exact}");
+        }
+    }
+}
+
+/// In batches and in memory that holds all samples. The device has the pixels of a micro-batch beside its numbers.
+#[test]
+fn inputs_take_the_bytes_of_their_dtype() {
+    let data = format!("idx = {{ {PLAIN} }}");
+    let rounded = |bytes: usize| (bytes as u64).next_multiple_of(256);
+    let host = |measured: &Measured| measured.host_peak_bytes.unwrap();
+    let of = |source, dtype| trained_in(&data, Loader { source, ..Loader::default() }, dtype).1;
+    for (dtype, bytes) in
+        [(InputDtype::Fp32, 4), (InputDtype::Fp16, 2), (InputDtype::Bf16, 2), (InputDtype::U8, 1)]
+    {
+        let stream = of(DataResidence::Stream, dtype);
+        // Classes in i32 and weights in f32.
+        assert_eq!(stream.batch_bytes, Some(4 * (bytes * PIXELS as u64 + 8)), "{dtype:?}");
+        let device = of(DataResidence::Device, dtype);
+        let held = rounded(bytes as usize * IMAGES * PIXELS) + rounded(4 * IMAGES);
+        let inputs = |measured: &Measured| measured.live[Role::Input].unwrap();
+        assert_eq!(inputs(&device), inputs(&stream) + held + rounded(2 * 8), "{dtype:?}");
+        // Pixels, whatever becomes of them.
+        let ram = of(DataResidence::Ram, dtype);
+        assert_eq!(host(&ram), host(&stream) + rounded(IMAGES * PIXELS) + rounded(4 * IMAGES), "{dtype:?}");
+    }
 }

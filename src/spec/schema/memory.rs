@@ -4,12 +4,13 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use data::{Documents, PaddedLengths};
+use ops::PixelScale;
 
 use super::collect::Collect;
 use super::model::Model;
 use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
-use super::strategy::{Allocator, DataResidence, Strategy};
+use super::strategy::{Allocator, DataResidence, InputDtype, Strategy};
 
 /// Runs with equal keys need the same memory on one target, byte for byte. In sorted order, keys of one model are
 /// adjacent.
@@ -51,6 +52,8 @@ pub struct ProgramKey {
     strategy: Strategy,
     /// Number of tokens or samples of data that is held in memory as a whole, and whether the samples are pixels.
     held: Option<(usize, bool)>,
+    /// How pixels that are transferred become numbers.
+    pixels: Option<PixelScale>,
 }
 
 /// Configurations contain no NaN.
@@ -121,6 +124,7 @@ impl RunConfig {
             held: data_len
                 .filter(|_| strategy.loader.source != DataResidence::Stream)
                 .map(|len| (len, data.data_set().has_pixels())),
+            pixels: data.data_set().pixel_scale().filter(|_| strategy.input_dtype == InputDtype::U8),
         }
     }
 }

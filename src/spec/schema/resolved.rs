@@ -240,7 +240,22 @@ impl RunConfig {
 
     /// A part in the type that it is transferred in.
     fn as_loaded(&self, part: Part) -> Part {
-        part.loaded_as(self.strategy.loader.dtype.dtype())
+        match part.name {
+            row::INPUT => {
+                let dtype = self.strategy.input_dtype.dtype();
+                Part { ty: TensorType { dtype, ..part.ty }, ..part }
+            }
+            _ => part.loaded_as(self.strategy.loader.dtype.dtype()),
+        }
+    }
+
+    /// The parts that are read from the data set for each sample, with inputs in the type that they are transferred in.
+    pub fn read_sample(&self) -> Sample {
+        let mut sample = self.sample();
+        for part in sample.parts.iter_mut().filter(|part| part.name == row::INPUT) {
+            *part = self.as_loaded(*part);
+        }
+        sample
     }
 
     /// The parts of data that is held in memory as a whole, each with the type of one of `data_len` samples or, of a token

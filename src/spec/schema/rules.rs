@@ -3,7 +3,7 @@
 
 use super::model::{Sequential, decides};
 use super::resolved::{Evaluation, RunConfig, SeedPolicy};
-use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
+use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, InputDtype, Loader};
 use crate::reader::declare::KeywordEnum as _;
 use crate::reader::error::{Error, Problem};
 use crate::reader::keys::join;
@@ -32,6 +32,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         data_matches_model(config, tree),
         ids_fit_loader_dtype(config, tree),
         held_data_is_one_row_or_samples(config, tree),
+        inputs_have_dtype(config, tree),
         shuffled_data_is_finite(config, tree),
         separated_documents_need_causal_attention(config, tree),
         lengths_may_vary(config, tree),
@@ -200,6 +201,28 @@ fn held_samples_stay(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
         let [crop, flip] = ["crop", "flip"].map(|key| format!("data.{name}.{key}"));
         let help = "use source = \"ram\" or \"stream\", or remove crop and flip";
         return Err(attach_span(reason, &["strategy.loader.source", &crop, &flip], tree, help));
+    }
+    Ok(())
+}
+
+/// Only inputs that are numbers have `input_dtype`, and only those of files may be pixels.
+fn inputs_have_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (dtype, data_set) = (config.strategy.input_dtype, config.data.data_set());
+    let (keyword, name) = (dtype.keyword(), data_set.name());
+    let key = "strategy.input_dtype";
+    if dtype == InputDtype::Fp32 {
+        return Ok(());
+    }
+    if !config.data.has_tensors() {
+        let reason =
+            format!("input_dtype = \"{keyword}\" is of inputs that are numbers; data.{name} has token ids");
+        return Err(attach_span(reason, &[key, "data"], tree, "use loader.dtype = \"u16\" for ids"));
+    }
+    if dtype == InputDtype::U8 && data_set.pixel_scale().is_none() {
+        let reason =
+            format!("input_dtype = \"u8\" needs inputs that are stored in u8; data.{name} makes numbers");
+        let help = "use input_dtype = \"fp16\", or data.idx, data.cifar, data.images or data.tensors";
+        return Err(attach_span(reason, &[key, "data"], tree, help));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 mod attention;
 mod batch_norm;
 mod cast;
+mod cast_pixels;
 mod conv2d;
 mod cross_entropy;
 mod dropout;

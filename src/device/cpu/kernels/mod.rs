@@ -11,6 +11,7 @@ mod batch_norm;
 mod bucket_chunks;
 mod cast;
 mod cast_ids;
+mod cast_pixels;
 mod channels;
 mod columns;
 mod conv2d;
@@ -242,6 +243,7 @@ pub(super) unsafe fn run(
         Op::GatherTokens(op) => stretch::run(op, &mut operands),
         Op::OptimizerStep(op) => optimizer::update(op, &mut operands, scratch, workers),
         Op::CastIds(op) => cast_ids::run(op, &mut operands),
+        Op::CastPixels(op) => cast_pixels::run(op, &mut operands, inputs.len() > 1, workers),
     }
 }
 

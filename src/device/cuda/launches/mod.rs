@@ -6,6 +6,7 @@ mod activation;
 mod adafactor;
 mod attention;
 mod batch_norm;
+mod cast_pixels;
 mod column_sums;
 mod columns;
 mod conv2d;
@@ -113,5 +114,6 @@ pub(super) fn run(
         Op::GatherTokens(op) => stretch::run(op, inputs, outputs, launcher),
         Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
         Op::CastIds(op) => widen::run(op, inputs, outputs, launcher),
+        Op::CastPixels(op) => cast_pixels::run(op, inputs, outputs, launcher),
     }
 }

@@ -66,6 +66,28 @@ keywords! {
     }
 }
 
+keywords! {
+    /// Dtype of inputs that are numbers, in host memory and during the transfer to the device.
+    pub enum InputDtype {
+        /// Pixels as they are stored.
+        U8 = "u8",
+        Bf16 = "bf16",
+        Fp16 = "fp16",
+        Fp32 = "fp32",
+    }
+}
+
+impl InputDtype {
+    pub fn dtype(self) -> DType {
+        match self {
+            InputDtype::U8 => DType::U8,
+            InputDtype::Bf16 => DType::BF16,
+            InputDtype::Fp16 => DType::F16,
+            InputDtype::Fp32 => DType::F32,
+        }
+    }
+}
+
 impl DataResidence {
     /// As experiments write it.
     pub fn name(self) -> &'static str {

@@ -4,6 +4,7 @@
 mod adafactor;
 mod attention;
 mod cast_ids;
+mod cast_pixels;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
