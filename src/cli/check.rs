@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
-use super::{chance, files, messages, output, sample_lengths};
+use super::{chance, files, held_data, messages, output, sample_lengths};
 use base::brief;
 use data::Note;
 use device::DeviceChoice;
@@ -48,6 +48,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
             out.push('\n');
             out.push_str(&notes(experiment, &data));
             out.push_str(&sample_lengths::text(experiment, &data));
+            out.push_str(&held_data::text(experiment));
             out.push_str(&skipped(experiment));
         }
     }

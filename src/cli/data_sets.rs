@@ -66,7 +66,7 @@ impl DataSets {
             };
             match self.look(config, &*data_set) {
                 Ok(found) => {
-                    let (sample, evaluates) = (config.sample(), config.evaluation.is_some());
+                    let (sample, evaluates) = (config.read_sample(), config.evaluation.is_some());
                     data_set.check(found, &sample, evaluates).unwrap_or_else(|error| add(&error));
                     let (order, batch_size) = (config.train.order(), config.train.batch_size);
                     check_order(found, &sample, order, batch_size).unwrap_or_else(|error| add(&error));

@@ -21,6 +21,7 @@ mod filter;
 mod fits;
 mod fitted;
 mod framework;
+mod held_data;
 mod init;
 mod inputs;
 mod keys;

@@ -121,7 +121,7 @@ fn small_run() -> RunConfig {
         evaluation: Some(Evaluation { every: 1, ..Evaluation::default() }),
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
-        tokens: None,
+        data_len: None,
         lengths: None,
         all_packed: None,
     }

@@ -11,6 +11,7 @@ use super::samples::{
     Transform,
 };
 use super::{DataError, DataSet, DigestCache, Inspected, KeyedCount, Sample, Source, formats};
+use ops::PixelScale;
 
 /// The shape of an image.
 const IMAGE: [usize; 3] = [3, 32, 32];
@@ -149,6 +150,18 @@ impl DataSet for CifarSet {
     /// Shapes and classes are known.
     fn is_known_unread(&self) -> bool {
         true
+    }
+
+    fn has_pixels(&self) -> bool {
+        true
+    }
+
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        Some(self.pixels.scale())
+    }
+
+    fn augments(&self) -> bool {
+        self.pixels.augments()
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Inspected {

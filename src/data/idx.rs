@@ -10,6 +10,7 @@ use super::samples::{
     NumberType, Pair, PairKeys, SampleFile, Samples, SplitGroups, StoredSamples, Transform,
 };
 use super::{DataError, DataSet, DigestCache, Inspected, Sample, Source, formats};
+use ops::PixelScale;
 
 /// The key of files for evaluation.
 const EVALUATE: &str = "evaluate";
@@ -142,6 +143,18 @@ impl DataSet for IdxSet {
     /// Shapes are the model's.
     fn is_known_unread(&self) -> bool {
         true
+    }
+
+    fn has_pixels(&self) -> bool {
+        true
+    }
+
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        Some(self.pixels.scale())
+    }
+
+    fn augments(&self) -> bool {
+        self.pixels.augments()
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Inspected {

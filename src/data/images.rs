@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use super::digest::{self, FileDigest, Version, versions};
 use super::files::SplitFiles;
 use super::pixels::Pixels;
-use super::samples::{INPUT, PartMemory, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS};
+use super::samples::{
+    INPUT, InputMemory, ReadSamples, SampleMemory, Samples, SplitGroups, TARGETS, TargetMemory,
+};
 use super::{DataError, DataSet, DigestCache, Inspected, Part, Sample, Source};
+use ops::PixelScale;
 
 /// The keys of the folders.
 const FOLDER: &str = "folder";
@@ -226,18 +229,22 @@ impl ReadSamples for Images {
 
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
         let ImageFile { path, class, version } = &self.files[index as usize];
-        if let (Some(PartMemory::Numbers(input)), Some([channels, height, width])) =
-            (memory.input, self.shape)
-        {
+        if let (Some(input), Some([channels, height, width])) = (memory.input, self.shape) {
             let pixels = decode::pixels(path, version, [channels, height, width])?;
             self.pixels.fill(&pixels, [height, width], draw, input);
         }
         match memory.targets {
-            Some(PartMemory::Ids(mut ids)) => ids.put(std::iter::once(*class)),
-            Some(PartMemory::Numbers(numbers)) => numbers.fill((*class as f32).to_ne_bytes()),
+            Some(TargetMemory::Classes { mut ids, .. }) => ids.put(std::iter::once(*class)),
+            Some(TargetMemory::Numbers(numbers)) => numbers.fill((*class as f32).to_ne_bytes()),
             None => {}
         }
         Ok(())
+    }
+
+    fn prepare(&self, draw: Option<u64>, held: &[u8], input: InputMemory<'_>) {
+        if let Some([_, height, width]) = self.shape {
+            self.pixels.fill(held, [height, width], draw, input);
+        }
     }
 }
 
@@ -253,6 +260,18 @@ impl DataSet for ImageSet {
     /// Shapes are the model's.
     fn is_known_unread(&self) -> bool {
         true
+    }
+
+    fn has_pixels(&self) -> bool {
+        true
+    }
+
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        Some(self.pixels.scale())
+    }
+
+    fn augments(&self) -> bool {
+        self.pixels.augments()
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Inspected {

@@ -42,6 +42,7 @@ pub use order::{Order, TrainingStep};
 pub use pixels::Pixels;
 pub use random::RandomSet;
 pub use row::TokenRow;
+pub use samples::{HeldPart, HeldSamples};
 pub use source::{Contents, DataSet, Inspected, Note, SampleLengths, Source, check_order};
 pub use synthetic::SyntheticSet;
 pub use tensors::{TensorSet, TensorSource};

@@ -4,10 +4,15 @@ use super::Batch;
 use super::row::{PLACE, WEIGHTS, is_missing};
 
 impl Batch {
-    /// Number of padding tokens and of all tokens, with `context` tokens per sample. `None` if the batch has no
-    /// padding.
+    /// Number of padding tokens and of all tokens, with `context` tokens per sample; of samples, if it is 0. `None` if the
+    /// batch has no padding.
     pub fn padding(&self, context: usize) -> Option<[u64; 2]> {
-        self.part(WEIGHTS)?;
+        let weights = self.part(WEIGHTS)?;
+        if context == 0 {
+            let (weights, _) = weights.bytes.as_chunks();
+            let missing = weights.iter().filter(|weight| f32::from_ne_bytes(**weight) == 0.0).count();
+            return Some([missing, weights.len()].map(|count| count as u64));
+        }
         if let Some(offsets) = self.part(PLACE) {
             let offsets = offsets.bytes.chunks_exact(offsets.part.ty.bytes() as usize);
             let all = offsets.len();

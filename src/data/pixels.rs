@@ -1,6 +1,8 @@
 //! From pixels in u8 to the numbers of an input: normalised, and changed at random for training.
 
+use super::samples::InputMemory;
 use super::sampling::{mixed, scale};
+use ops::PixelScale;
 
 /// How pixels become an input.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,6 +27,27 @@ struct View {
 }
 
 impl Pixels {
+    /// Whether training samples are changed at random.
+    pub(super) fn augments(&self) -> bool {
+        self.crop > 0 || self.flips
+    }
+
+    /// The numbers of pixels.
+    pub(super) fn scale(&self) -> PixelScale {
+        let of_channels =
+            |list: &[f32], usual| std::array::from_fn(|channel| list.get(channel).copied().unwrap_or(usual));
+        let channels = if self.mean.is_empty() && self.deviation.is_empty() {
+            1
+        } else {
+            self.mean.len().max(self.deviation.len())
+        };
+        PixelScale::Normalised {
+            mean: of_channels(&self.mean, 0.0),
+            deviation: of_channels(&self.deviation, 1.0),
+            channels,
+        }
+    }
+
     /// The view of a training sample: a pure function of its random number. `None`: an evaluation sample, as it is.
     fn view(&self, draw: Option<u64>) -> View {
         let Some(draw) = draw else { return View { top: 0, left: 0, is_mirrored: false } };
@@ -32,29 +55,43 @@ impl Pixels {
         View { top: offset(0), left: offset(1), is_mirrored: self.flips && mixed(draw, 2) >> 63 == 1 }
     }
 
-    /// Fills an input of shape `[C, H, W]`, f32 in native byte order, from its pixels in the same order.
-    pub(super) fn fill(
-        &self,
+    /// Fills an input of shape `[C, H, W]` from its pixels in the same order: normalised in numbers, as they are in u8.
+    pub(super) fn fill(&self, pixels: &[u8], size: [usize; 2], draw: Option<u64>, input: InputMemory<'_>) {
+        match input {
+            InputMemory::Pixels(input) => {
+                self.view(draw).copy(pixels, size, input, |_| |pixel| pixel);
+            }
+            InputMemory::Numbers(input) => self.view(draw).copy(pixels, size, input, |channel| {
+                let scale = self.scale();
+                move |pixel| scale.number(channel, pixel).to_ne_bytes()
+            }),
+            InputMemory::Ids { .. } => unreachable!("checked: pixels are no ids"),
+        }
+    }
+}
+
+impl View {
+    /// Copies the view of an image, each pixel converted by the function of its channel.
+    fn copy<T, F: Fn(u8) -> T>(
+        self,
         pixels: &[u8],
         [height, width]: [usize; 2],
-        draw: Option<u64>,
-        input: &mut [[u8; 4]],
+        output: &mut [T],
+        of_channel: impl Fn(usize) -> F,
     ) {
-        let View { top, left, is_mirrored } = self.view(draw);
+        let View { top, left, is_mirrored } = self;
         let inside = |at: usize, skipped: isize, size: usize| {
             at.checked_add_signed(skipped).filter(|place| *place < size)
         };
-        let rows = input.chunks_exact_mut(width.max(1)).enumerate();
-        for (row, numbers) in rows {
+        let rows = output.chunks_exact_mut(width.max(1)).enumerate();
+        for (row, converted) in rows {
             let (channel, y) = (row / height, row % height);
-            let of_channel = |list: &[f32], usual| list.get(channel).copied().unwrap_or(usual);
-            let (mean, deviation) = (of_channel(&self.mean, 0.0), of_channel(&self.deviation, 1.0));
+            let convert = of_channel(channel);
             let source = inside(y, top, height).map(|y| &pixels[(channel * height + y) * width..][..width]);
-            for (x, number) in numbers.iter_mut().enumerate() {
+            for (x, converted) in converted.iter_mut().enumerate() {
                 let x = if is_mirrored { width - 1 - x } else { x };
                 let pixel = source.and_then(|source| Some(source[inside(x, left, width)?])).unwrap_or(0);
-                // In the order of torchvision's `ToTensor` and `Normalize`.
-                *number = ((f32::from(pixel) / 255.0 - mean) / deviation).to_ne_bytes();
+                *converted = convert(pixel);
             }
         }
     }
@@ -69,13 +106,18 @@ mod tests {
 
     fn filled(pixels: &Pixels, draw: Option<u64>) -> Vec<f32> {
         let mut input = [[1; 4]; 12];
-        pixels.fill(&PIXELS, [2, 3], draw, &mut input);
+        pixels.fill(&PIXELS, [2, 3], draw, InputMemory::Numbers(&mut input));
         input.iter().map(|number| f32::from_ne_bytes(*number)).collect()
     }
 
-    /// The same as bytes, of pixels that are not normalised.
+    /// The same as bytes, of pixels that are not normalised; in u8 they are equal.
     fn pixels(pixels: &Pixels, draw: Option<u64>) -> Vec<u8> {
-        filled(pixels, draw).into_iter().map(|number| (number * 255.0).round() as u8).collect()
+        let mut input = [1; 12];
+        pixels.fill(&PIXELS, [2, 3], draw, InputMemory::Pixels(&mut input));
+        let numbers: Vec<u8> =
+            filled(pixels, draw).into_iter().map(|number| (number * 255.0).round() as u8).collect();
+        assert_eq!(input[..], numbers);
+        numbers
     }
 
     #[test]

@@ -3,16 +3,11 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::row::WEIGHTS;
-use super::samples::fill_missing;
+use super::samples::{ChosenSample, HeldSamples, InputMemory, PARTS, SampleMemory, SampleSet, TargetMemory};
 use super::{
     Batch, Contents, DataError, DataSet, DigestCache, Inspected, Part, Sample, Source, TrainingStep, digest,
     sampling,
 };
-
-const INPUT: &str = "input";
-const TARGETS: &str = "targets";
-const PARTS: &[&str] = &[INPUT, TARGETS, WEIGHTS];
 
 /// Sites of random draws, so that they are independent of all others.
 const TRAINING: u64 = 0x7261_6e64_5f74_7261;
@@ -82,6 +77,10 @@ impl Contents for RandomContents {
         self.samples.unwrap_or(0)
     }
 
+    fn splits(&self) -> Option<[u64; 2]> {
+        self.samples.map(|samples| [samples; 2])
+    }
+
     fn parts(&self) -> &'static [&'static str] {
         PARTS
     }
@@ -98,45 +97,68 @@ impl Contents for RandomContents {
 }
 
 impl RandomTensors {
-    /// Fills one part of a sample, given by its draw; `None`: a missing sample, which does not count.
-    fn fill_sample(part: &Part, draw: Option<u64>, memory: &mut [u8]) {
-        let Some(draw) = draw else {
-            return fill_missing(part, memory);
-        };
-        let site = PARTS.iter().position(|name| *name == part.name).unwrap_or_default() as u64;
-        let draw = |element: u64| sampling::draw(draw, site, element, 0);
-        match part.below {
-            Some(below) => {
-                let classes = (0..).map(|element| sampling::scale(draw(element), below.count as u64) as u32);
-                super::ids::Ids::of(part.ty.dtype, memory).put(classes);
-            }
-            None => {
-                // Two numbers of 24 bits per draw, from 0 to 1.
-                let uniform = |bits: u64| (bits >> 40) as f32 / (1 << 24) as f32;
-                // Inputs have mean 0 and variance 1.
-                let scaled =
-                    |share: f32| if part.name == INPUT { (share - 0.5) * 12f32.sqrt() } else { share };
-                for (pair, numbers) in (0..).zip(memory.chunks_mut(2 * size_of::<f32>())) {
-                    let bits = draw(pair);
-                    for (number, bits) in numbers.as_chunks_mut().0.iter_mut().zip([bits, bits << 32]) {
-                        *number = scaled(uniform(bits)).to_ne_bytes();
-                    }
-                }
+    /// Two numbers of 24 bits per draw, from 0 to 1 and converted.
+    fn put(numbers: &mut [[u8; 4]], draw: impl Fn(u64) -> u64, converted: impl Fn(f32) -> f32) {
+        let uniform = |bits: u64| (bits >> 40) as f32 / (1 << 24) as f32;
+        for (pair, numbers) in (0..).zip(numbers.chunks_mut(2)) {
+            let bits = draw(pair);
+            for (number, bits) in numbers.iter_mut().zip([bits, bits << 32]) {
+                *number = converted(uniform(bits)).to_ne_bytes();
             }
         }
     }
+}
 
-    /// Fills all parts of samples; `weight`: of a sample that is present.
-    fn fill(batch: &mut Batch, weight: f32, samples: impl Iterator<Item = Option<u64>> + Clone) {
-        for filled in batch.parts_mut() {
-            let part = filled.part;
-            for (sample, memory) in samples.clone().zip(filled.samples_mut()) {
-                match part.name {
-                    WEIGHTS => memory.copy_from_slice(&sample.map_or(0.0, |_| weight).to_ne_bytes()),
-                    _ => RandomTensors::fill_sample(&part, sample, memory),
-                }
-            }
+impl SampleSet for RandomTensors {
+    fn of_training(&self, step: &TrainingStep, number: u64) -> Option<ChosenSample> {
+        let Some(count) = self.contents.samples else {
+            let seed = self.seed ^ step.seed.rotate_left(32);
+            let draw = sampling::draw(seed, TRAINING, step.number, number);
+            return Some(ChosenSample { index: number, draw: Some(draw) });
+        };
+        step.sample_index(number, count).map(|index| self.unchanged(index))
+    }
+
+    fn present(&self, step: &TrainingStep) -> u64 {
+        self.contents.samples.map_or(step.samples, |count| step.present(count))
+    }
+
+    fn of_evaluation(&self, number: u64) -> ChosenSample {
+        let (first, number) = self.contents.samples.map_or((0, number), |count| (count, number % count));
+        ChosenSample { index: first + number, draw: Some(sampling::draw(self.seed, EVALUATION, number, 0)) }
+    }
+
+    fn unchanged(&self, index: u64) -> ChosenSample {
+        match self.contents.samples {
+            Some(count) if index >= count => self.of_evaluation(index - count),
+            _ => ChosenSample { index, draw: Some(sampling::draw(self.seed, TRAINING, index, 0)) },
         }
+    }
+
+    fn read(&self, chosen: ChosenSample, memory: SampleMemory<'_>) -> Result<(), DataError> {
+        let of_sample = chosen.draw.unwrap_or_default();
+        let draw = |site| move |element| sampling::draw(of_sample, site, element, 0);
+        let integers = |site, count: usize| {
+            (0..).map(move |element| sampling::scale(draw(site)(element), count as u64) as u32)
+        };
+        match memory.input {
+            Some(InputMemory::Ids { mut ids, count }) => ids.put(integers(0, count)),
+            // Mean 0 and variance 1.
+            Some(InputMemory::Numbers(numbers)) => {
+                RandomTensors::put(numbers, draw(0), |share| (share - 0.5) * 12f32.sqrt());
+            }
+            Some(InputMemory::Pixels(_)) | None => {}
+        }
+        match memory.targets {
+            Some(TargetMemory::Classes { mut ids, count }) => ids.put(integers(1, count)),
+            Some(TargetMemory::Numbers(numbers)) => RandomTensors::put(numbers, draw(1), |share| share),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, _chosen: ChosenSample, held: &[u8], part: &Part, memory: &mut [u8]) {
+        InputMemory::of(part.ty.dtype, memory).copy_from(held);
     }
 }
 
@@ -145,39 +167,29 @@ impl Source for RandomTensors {
         &self.contents
     }
 
+    fn samples(&self) -> Option<&dyn HeldSamples> {
+        Some(self)
+    }
+
     fn fill_training(
         &self,
         step: &TrainingStep,
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
-        let draw = |sample| match self.contents.samples {
-            None => {
-                Some(sampling::draw(self.seed ^ step.seed.rotate_left(32), TRAINING, step.number, sample))
-            }
-            Some(count) => {
-                step.sample_index(sample, count).map(|index| sampling::draw(self.seed, TRAINING, index, 0))
-            }
-        };
-        let present = self.contents.samples.map_or(step.samples, |count| step.present(count));
-        let weight = (step.samples as f64 / present as f64) as f32;
-        RandomTensors::fill(batch, weight, samples.map(draw));
-        Ok(())
+        self.fill_step(step, samples, &[], batch)
     }
 
     fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
-        let draw = |sample| {
-            let index = self.contents.samples.map_or(sample, |count| sample % count);
-            Some(sampling::draw(self.seed, EVALUATION, index, 0))
-        };
-        RandomTensors::fill(batch, 1.0, samples.map(draw));
-        Ok(())
+        self.fill_evaluated(samples, &[], batch)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::row::WEIGHTS;
+    use crate::samples::{INPUT, TARGETS};
     use crate::{KeyedCount, Order};
     use ops::TensorType;
 

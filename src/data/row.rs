@@ -27,6 +27,14 @@ pub trait TokenRow: Debug + Send + Sync {
 /// The parts of a sample. Part n is shifted by n tokens in the row.
 pub(super) const PARTS: &[&str] = &["tokens", "targets"];
 
+/// The input of a sample that has no tokens.
+pub const INPUT: &str = "input";
+
+/// Whether a part is stored in the data set, the same in every step; other parts depend on the step.
+pub fn is_of_data(part: &str) -> bool {
+    part == INPUT || places_later(part).is_some()
+}
+
 /// The offset of a part relative to its sample, if the part is a slice of the row.
 pub fn places_later(part: &str) -> Option<usize> {
     PARTS.iter().position(|name| *name == part)
@@ -34,7 +42,13 @@ pub fn places_later(part: &str) -> Option<usize> {
 
 pub(super) const PLACE: &str = "place";
 
-/// The part that replaces slices of the row: a sample's offset as two u32, lower half first; i32[2].
+/// The part that a row of tokens consists of: one token.
+pub fn token(dtype: DType) -> Part {
+    Part { name: "row", ty: TensorType::new(dtype, &[]), below: None }
+}
+
+/// The part that replaces parts of samples that the device holds: two u32, lower half first; i32[2]. For slices of a row,
+/// a sample's offset in it, otherwise its number.
 pub fn place() -> Part {
     Part { name: PLACE, ty: TensorType::i32(&[2]), below: None }
 }
@@ -48,6 +62,13 @@ pub fn weights() -> Part {
 
 /// The bit that marks the offset of a missing sample.
 const MISSING: u64 = 1 << 63;
+
+/// Stores the place of a sample; `None`: a missing one.
+pub(super) fn put_place(offset: Option<u64>, memory: &mut [u8]) {
+    let offset = offset.unwrap_or(MISSING);
+    let halves = [offset as u32, (offset >> 32) as u32].map(u32::to_ne_bytes);
+    memory.copy_from_slice(halves.as_flattened());
+}
 
 /// Whether an offset is that of a missing sample.
 pub(super) fn is_missing(offset: &[u8]) -> bool {
@@ -78,11 +99,7 @@ pub fn fill_in(
                 (Some(shift), Some(start)) => read(start + shift, dtype, memory)?,
                 // Tokens 0 and masked targets, whose bits are all ones in any type.
                 (Some(shift), None) => memory.fill(if shift > 0 { u8::MAX } else { 0 }),
-                (None, start) => {
-                    let offset = start.map_or(MISSING, |start| start as u64);
-                    let halves = [offset as u32, (offset >> 32) as u32].map(u32::to_ne_bytes);
-                    memory.copy_from_slice(halves.as_flattened());
-                }
+                (None, start) => put_place(start.map(|start| start as u64), memory),
             }
         }
     }

@@ -4,7 +4,11 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{Batch, DataError, DigestCache, KeyedCount, Order, Part, Sample, TokenRow, TrainingStep};
+use ops::PixelScale;
+
+use super::{
+    Batch, DataError, DigestCache, HeldSamples, KeyedCount, Order, Part, Sample, TokenRow, TrainingStep,
+};
 
 /// The contents of a data set, or all its errors.
 pub type Inspected = Result<Box<dyn Contents>, Vec<DataError>>;
@@ -30,6 +34,21 @@ pub trait DataSet: Debug {
 
     /// Whether samples are slices of one row of tokens.
     fn is_row(&self) -> bool {
+        false
+    }
+
+    /// Whether inputs are pixels in u8, which become numbers when a batch is assembled.
+    fn has_pixels(&self) -> bool {
+        false
+    }
+
+    /// The numbers of inputs that are stored in u8, if any can be.
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        None
+    }
+
+    /// Whether training changes its samples at random.
+    fn augments(&self) -> bool {
         false
     }
 
@@ -154,6 +173,11 @@ pub trait Contents: Debug + Send + Sync {
         None
     }
 
+    /// The numbers of training and of evaluation samples, if their inputs and targets can be held in memory.
+    fn splits(&self) -> Option<[u64; 2]> {
+        None
+    }
+
     /// The tokens of each sample, if samples are documents of different lengths, one per sample.
     fn sample_lengths(&self, _sample: &Sample) -> Option<SampleLengths> {
         None
@@ -192,6 +216,11 @@ pub trait Source: Debug + Send + Sync {
 
     /// The token row, if samples are slices of one.
     fn row(&self) -> Option<&dyn TokenRow> {
+        None
+    }
+
+    /// The samples, if their inputs and targets can be held in memory.
+    fn samples(&self) -> Option<&dyn HeldSamples> {
         None
     }
 

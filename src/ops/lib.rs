@@ -17,6 +17,7 @@ mod batch_norm;
 mod bucket;
 mod cast;
 mod cast_ids;
+mod cast_pixels;
 mod columns;
 mod conv2d;
 mod cross_entropy;
@@ -26,6 +27,7 @@ mod elementwise;
 mod elementwise_loss;
 mod embedding;
 mod expert_linear;
+mod gather_samples;
 mod gather_tokens;
 mod global_norm;
 mod group_norm;
@@ -56,6 +58,7 @@ pub use batch_norm::{BatchNorm, BatchNormBackward, BatchNormMode};
 pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
+pub use cast_pixels::{CastPixels, PixelScale};
 pub use columns::{AddColumns, ColumnPlace, TakeColumns};
 pub use conv2d::{Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, Patches};
 pub use cross_entropy::CrossEntropy;
@@ -65,6 +68,7 @@ pub use elementwise::{Add, Scale};
 pub use elementwise_loss::{ElementwiseLoss, LossFunction};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use expert_linear::{ExpertLinear, ExpertLinearInputGradient, ExpertLinearWeightGradient};
+pub use gather_samples::GatherSamples;
 pub use gather_tokens::GatherTokens;
 pub use global_norm::GlobalNorm;
 pub use group_norm::{GroupNorm, GroupNormBackward};
@@ -472,9 +476,11 @@ operations! {
     TakeColumns,
     Transpose,
     LoadParameter,
+    GatherSamples,
     GatherTokens,
     OptimizerStep,
     CastIds,
+    CastPixels,
 }
 
 /// Checks the number of inputs.

@@ -84,10 +84,16 @@ fn has_budget(config: &RunConfig) -> bool {
 /// Why a run cannot be planned, if it cannot: sizes that depend on the data are unknown or do not suit the strategy.
 pub(super) fn unknown_sizes(config: &RunConfig) -> Option<String> {
     let source = config.strategy.loader.source;
-    if source != DataResidence::Stream && config.tokens.is_none() {
+    if source != DataResidence::Stream && config.data_len.is_none() {
         let source = source.name();
         return Some(format!(
             "loader.source = \"{source}\" holds all of the data in memory, but the data is not on this machine"
+        ));
+    }
+    if config.held_bytes().is_some_and(|bytes| bytes > 1 << 57) {
+        return Some(format!(
+            "loader.source = \"{}\" holds data whose bytes exceed 64-bit counters",
+            source.name()
         ));
     }
     config.data.batch_multiple()?;

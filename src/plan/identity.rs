@@ -210,7 +210,7 @@ optimizer.adamw.lr = 1e-3
                 Model::Transformer(model) => Model::Transformer(Transformer { family: None, ..model }),
                 other => other,
             };
-            RunConfig { tokens: None, lengths: None, all_packed: None, model, ..config }
+            RunConfig { data_len: None, lengths: None, all_packed: None, model, ..config }
         });
         for config in drawn.chain(shortest) {
             let identity = config.identity();
@@ -415,6 +415,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.init = \"device\"",
         "strategy.offload = { parameters = false, optimizer = false, activations = false, pinned = true, ahead = 1 }",
         "strategy.loader = { workers = 0, prefetch = 0, pinned = true, source = \"stream\", dtype = \"i32\", delay = 0.0 }",
+        "strategy.input_dtype = \"fp32\"",
         "strategy.graph = false",
     ];
 

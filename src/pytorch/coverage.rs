@@ -6,9 +6,9 @@ mod optimizer;
 use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
-    Recompute, Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels, TorchOptions,
-    TorchProgram, Transformer, Update,
+    EvaluationPass, Init, InputDtype, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss,
+    Precision, Recompute, Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels,
+    TorchOptions, TorchProgram, Transformer, Update,
 };
 
 use crate::card::Card;
@@ -121,6 +121,9 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     }
     if strategy.init == Init::Lazy {
         return not_covered("lazy initialisation");
+    }
+    if strategy.input_dtype != InputDtype::Fp32 {
+        return not_covered("inputs in another dtype during the transfer (input_dtype)");
     }
     if strategy.loader.source == DataResidence::Device {
         return not_covered("a data set on the device");

@@ -5,7 +5,7 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::models::{DENSE, MODELS, ON_GPU, TRANSFORMERS};
+use crate::models::{DENSE, LISTS, MODELS, ON_GPU, TRANSFORMERS};
 use crate::on_cuda;
 use crate::sequential::BATCH_NORM;
 
@@ -339,15 +339,14 @@ pub const KEYS: &[Key] = &[
             "{ workers = 1, source = 'ram' }",
             "{ prefetch = 2, workers = 1, source = 'device', dtype = 'u16' }",
         ],
-        needs: &[Need {
-            of: &[
-                "{ workers = 1, source = 'ram' }",
-                "{ prefetch = 2, workers = 1, source = 'device', dtype = 'u16' }",
-            ],
-            key: MODEL,
-            one_of: TRANSFORMERS,
-        }],
+        needs: &[],
         same: Same::Bitwise,
+    },
+    Key {
+        name: "input_dtype",
+        values: &[r#""fp32""#, r#""bf16""#, r#""fp16""#],
+        needs: &[Need { of: &[r#""bf16""#, r#""fp16""#], key: MODEL, one_of: LISTS }],
+        same: Same::Training(0.01),
     },
     Key {
         name: "graph",

@@ -132,7 +132,7 @@ pub fn small() -> RunConfig {
         evaluation: Some(Evaluation { every: 2, batches: 2, ..Evaluation::default() }),
         measure: Measure { warmup_steps: 1, steps: 3, ..Measure::default() },
         strategy: Strategy::default(),
-        tokens: Some(TOKENS),
+        data_len: Some(TOKENS),
         lengths: None,
         all_packed: None,
     }
@@ -159,7 +159,7 @@ pub fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
     let settings: Vec<String> = updates.iter().map(|update| format!("train.{update}")).collect();
     let read = changed(&config.to_toml("run", "plain"), &settings);
     let read = read.unwrap_or_else(|error| panic!("{updates:?}: {error}"));
-    RunConfig { tokens: config.tokens, ..read }
+    RunConfig { data_len: config.data_len, ..read }
 }
 
 /// The run of a one-run experiment, with overrides.
@@ -176,7 +176,7 @@ pub fn small_with(choice: &Choice) -> RunConfig {
     let mut config = small();
     config.train.batch_size = BATCH_SIZE;
     let config = with(&config, choice).unwrap_or_else(|error| panic!("{choice:?}: {error}"));
-    models::with_data(RunConfig { tokens: Some(TOKENS), ..config })
+    models::with_data(RunConfig { data_len: Some(TOKENS), ..config })
 }
 
 /// These values of these keys, by position, with the values that they require of other keys if they are compatible;

@@ -42,21 +42,24 @@ pub const MODELS: &[&str] = &[
 ];
 
 /// The numbers of models of layers in a list and of models with experts, which come last.
-const LISTS: usize = 6;
+const LIST_COUNT: usize = 8;
 const EXPERTS: usize = 3;
 
 /// Those without experts, which a GPU supports, in the same order.
 pub const ON_GPU: &[&str] = MODELS.split_at(MODELS.len() - EXPERTS).0;
 
 /// The transformers without experts, whose feed-forward layers can have adapters, in the same order.
-pub const DENSE: &[&str] = ON_GPU.split_at(ON_GPU.len() - LISTS).0;
+pub const DENSE: &[&str] = ON_GPU.split_at(ON_GPU.len() - LIST_COUNT).0;
+
+/// The layers in a list.
+pub const LISTS: &[&str] = ON_GPU.split_at(DENSE.len()).1;
 
 /// The transformers.
 pub const TRANSFORMERS: &[&str] = &{
-    let mut all = [UNSAID; MODELS.len() - LISTS];
+    let mut all = [UNSAID; MODELS.len() - LIST_COUNT];
     let mut index = 0;
     while index < all.len() {
-        all[index] = if index < DENSE.len() { MODELS[index] } else { MODELS[index + LISTS] };
+        all[index] = if index < DENSE.len() { MODELS[index] } else { MODELS[index + LIST_COUNT] };
         index += 1;
     }
     all
@@ -119,13 +122,16 @@ pub(crate) fn with_model(mut config: RunConfig, model: Model) -> RunConfig {
     with_data(RunConfig { model, ..config })
 }
 
+/// The number of samples of data that is not tokens.
+const SAMPLES: usize = 160;
+
 /// A run with data that its model can read.
 pub(crate) fn with_data(config: RunConfig) -> RunConfig {
     match &config.model {
         Model::Transformer(_) => config,
         Model::Sequential(_) => {
             let data = Data::Random(Random { samples: Some(50), seed: 1 });
-            RunConfig { data, tokens: None, lengths: None, ..config }
+            RunConfig { data, data_len: Some(SAMPLES), lengths: None, ..config }
         }
     }
 }

@@ -533,7 +533,7 @@ prop_compose! {
             evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches, ..Evaluation::default() }),
             measure: Measure { warmup_steps, steps, ..choices.measure },
             strategy: choices.strategy,
-            tokens: None,
+            data_len: None,
             lengths: None,
             all_packed: None,
         }

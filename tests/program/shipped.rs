@@ -55,14 +55,16 @@ fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
     planned_for(&target, experiment)
 }
 
-/// The number of tokens of a run that holds its data in memory; `None` for a run that streams it.
-fn tokens(config: &RunConfig) -> Option<usize> {
-    let is_held = config.strategy.loader.source != DataResidence::Stream;
-    is_held.then(|| config.data.data_set().inspect(&mut DigestCache::default()).unwrap().tokens().unwrap())
+/// Sets the size of data that a run holds in memory.
+fn describe(config: &mut RunConfig) {
+    if config.strategy.loader.source != DataResidence::Stream {
+        let contents = config.data.data_set().inspect(&mut DigestCache::default()).unwrap();
+        config.set_data_properties(&*contents);
+    }
 }
 
 fn planned_for(target: &Target, mut experiment: Experiment) -> Plan {
-    experiment.set_data_properties(|config| config.tokens = tokens(config));
+    experiment.set_data_properties(describe);
     let name = experiment.name.clone();
     plan::plan(experiment, target, Purpose::Predict, &|_| Some(String::new()))
         .unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -292,8 +294,10 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     engine.start().unwrap();
     // If the device gathers samples from the data, the data must be there.
     if config.strategy.loader.source == DataResidence::Device {
-        let dtype = config.strategy.loader.dtype.dtype();
-        engine.put_row(0, &vec![0; dtype.bytes_of(config.tokens.unwrap()) as usize]).unwrap();
+        for part in config.held_parts() {
+            let bytes = part.of_samples(config.data_len.unwrap()).bytes();
+            engine.put_held(&part, 0, &vec![0; bytes as usize]).unwrap();
+        }
     }
     for step in 0..2 {
         let report = engine.step(&batch(config, config.train.batch_size, step), &config.numbers(1)).unwrap();
@@ -320,7 +324,7 @@ proptest! {
     fn random_experiments_match_predictions(text in random_experiment(), threads in 1..=3usize) {
         let target = Target { threads, ..target(None) };
         let config = TestFolder::new().configs(&text).remove(0);
-        two_steps_as_predicted(&RunConfig { tokens: Some(5000), ..config }, &target);
+        two_steps_as_predicted(&RunConfig { data_len: Some(5000), ..config }, &target);
     }
 }
 

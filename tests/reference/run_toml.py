@@ -6,7 +6,7 @@ from transformer import ACTIVATIONS, GATES, NORMS
 
 # Strategy keys that affect numerical results.
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
-KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
+KEYS |= {"input_dtype", "precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
 
 # Strategy keys that never affect numerical results: allocation and release, CUDA graphs, initialisation, loading of
 # batches.
@@ -149,6 +149,7 @@ class Run:
         self.params = strategy.get("params", "fp32")
         self.has_master_weights = self.params != "fp32" and strategy["master_weights"]
         self.residual = strategy.get("residual", "fp32")
+        expect_word("input_dtype", strategy.get("input_dtype", "fp32"), {"fp32"})
         # PyTorch's gradients have the parameters' dtype.
         expect_word("gradient_dtype", strategy.get("gradient_dtype", "fp32"), {self.params})
         self.lora = None if strategy.get("lora", "off") == "off" else strategy["lora"]

@@ -151,8 +151,9 @@ pub struct HostBuffers {
     pub staged: Vec<ValueId>,
     /// The same parts of an evaluation batch in host memory, if evaluation batches have their own size.
     pub evaluation: Vec<ValueId>,
-    /// The token row (all tokens of the data set), if it is held as a whole: in host or in device memory.
-    pub token_row: Option<ValueId>,
+    /// Data that is held as a whole, in host or in device memory: the token row (all tokens of the data set), or the parts
+    /// of all samples.
+    pub held: Vec<ValueId>,
     /// The optimizer's inputs for a step (such as the learning rate), in pinned memory.
     pub step_scalars: ValueId,
     /// The results that the host reads after a step, in pinned memory.

@@ -3,19 +3,20 @@
 use std::collections::HashMap;
 
 use super::dtypes::Dtypes;
+use super::host_buffers::{host_buffers, staged};
+use super::inputs::SectionInputs;
 use super::placement::devices;
 use crate::ir::{
-    Action, BatchBuffer, Bucket, HostBuffers, Instruction, Parameter, Program, Results, Section, SectionKind,
-    ShapeSource, Stage, SubRange, Value, Variant, View,
+    Action, Bucket, HostBuffers, Instruction, Parameter, Program, Results, Section, SectionKind, ShapeSource,
+    Stage, SubRange, Value, View,
 };
-use data::row;
 use device::{Phase, Pool, Queue, Role};
 use graph::{Graph, GraphValue, Graphs, Node, Pass, ScopeId, ValueKind};
 use ops::{
-    CastIds, DType, Deviation, Fill, GatherTokens, LoadParameter, Member, Members, Normal, Op, Storage,
-    TensorType, UpdateFormat, ValueId, lay_out,
+    DType, Deviation, Fill, LoadParameter, Member, Members, Normal, Op, Storage, TensorType, UpdateFormat,
+    ValueId, lay_out,
 };
-use spec::{DataResidence, Loader, RunConfig, group_of};
+use spec::{RunConfig, group_of};
 
 /// `config`: the rank's configuration of a run on batches of `batch_size`.
 pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
@@ -31,7 +32,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
             batch: Vec::new(),
             staged: Vec::new(),
             evaluation: Vec::new(),
-            token_row: None,
+            held: Vec::new(),
             step_scalars: ValueId(0),
             results: results(ValueId(0), None),
         },
@@ -57,7 +58,7 @@ pub(crate) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     persistent.extend(&program.host_buffers.batch);
     persistent.extend(&program.host_buffers.staged);
     persistent.extend(&program.host_buffers.evaluation);
-    persistent.extend(program.host_buffers.token_row);
+    persistent.extend(&program.host_buffers.held);
     persistent.push(program.host_buffers.step_scalars);
     persistent.extend(program.host_buffers.results.iter());
 
@@ -215,89 +216,8 @@ pub(crate) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     })
 }
 
-/// Adds the host buffers.
-fn host_buffers(program: &mut Program, graphs: &Graphs, config: &RunConfig) -> HostBuffers {
-    let scope = program.add_scope("batch");
-    let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
-    let batch = batch_parts(program, graphs, config, BatchBuffer::Host, scope);
-    let Loader { source, dtype, .. } = config.strategy.loader;
-    let mut input = |name, ty, pool| program.add_value(name, scope, ty, Role::Input, pool);
-    let row_pool = match source {
-        DataResidence::Stream => None,
-        DataResidence::Ram => Some(Pool::Host),
-        DataResidence::Device => Some(Pool::Device),
-    };
-    let token_row = row_pool.map(|pool| {
-        let tokens = config.tokens.expect("the planner counts the tokens of data that is held in memory");
-        input("row", (ShapeSource::Fixed, TensorType::new(dtype.dtype(), &[tokens])), pool)
-    });
-    let step_scalars = input("control", (ShapeSource::Fixed, TensorType::f32(&[numbers])), Pool::Pinned);
-    let mut result = |name, len| input(name, (ShapeSource::Fixed, TensorType::f32(&[len])), Pool::Pinned);
-    let has_accuracy = config.evaluation.is_some() && config.model.has_accuracy();
-    let results = results(result("loss", 1), has_accuracy.then(|| result("evaluated", 2)));
-    let evaluation = match config.evaluation_batch() {
-        None => Vec::new(),
-        Some(_) => {
-            let scope = program.add_scope("evaluation-batch");
-            batch_parts(program, graphs, config, BatchBuffer::Evaluation, scope)
-        }
-    };
-    HostBuffers { batch, staged: Vec::new(), evaluation, token_row, step_scalars, results }
-}
-
-/// Adds the parts of the whole batches of a buffer in host memory.
-fn batch_parts(
-    program: &mut Program,
-    graphs: &Graphs,
-    config: &RunConfig,
-    buffer: BatchBuffer,
-    scope: ScopeId,
-) -> Vec<ValueId> {
-    let graph = graphs.get(buffer.pass());
-    let samples = program.buffer_samples(buffer);
-    let loaded = config.loaded();
-    let source = config.strategy.loader.source;
-    let is_gathered = |name: &str| source == DataResidence::Device && row::places_later(name).is_some();
-    let pool = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
-    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, pool);
-    let batch_type = |index: usize| {
-        let TensorType { dtype, shape } = graph.values[index].ty;
-        let part = loaded.iter().find(|part| part.name == graph.values[index].name);
-        let dtype = part.map_or(dtype, |part| part.ty.dtype);
-        (ShapeSource::Batch(buffer, index), TensorType { dtype, shape: shape.with_first(samples) })
-    };
-    let copied_parts = graph.inputs().filter(|&index| !is_gathered(graph.values[index].name));
-    let mut batch: Vec<ValueId> =
-        copied_parts.map(|index| input(graph.values[index].name, batch_type(index))).collect();
-    if graph.inputs().any(|index| is_gathered(graph.values[index].name)) {
-        let place = row::place();
-        batch.push(input(place.name, (ShapeSource::BatchOffsets(buffer), place.of_samples(samples))));
-    }
-    batch
-}
-
-/// Adds the device copies of the current and the next batch, if batches are copied ahead.
-fn staged(program: &mut Program, config: &RunConfig) -> Vec<ValueId> {
-    if !config.strategy.loader.brings_ahead() {
-        return Vec::new();
-    }
-    let scope = program.add_scope("staged");
-    let samples = program.buffer_samples(BatchBuffer::Staged);
-    let of = |program: &mut Program, id: ValueId| {
-        let Value { name, shape_source, ty, .. } = *program.value(id);
-        let shape_source = match shape_source {
-            ShapeSource::Batch(_, index) => ShapeSource::Batch(BatchBuffer::Staged, index),
-            _ => ShapeSource::BatchOffsets(BatchBuffer::Staged),
-        };
-        let ty = TensorType { shape: ty.shape.with_first(samples), ..ty };
-        program.add_value(name, scope, (shape_source, ty), Role::Input, Pool::Device)
-    };
-    let batch = program.host_buffers.batch.clone();
-    batch.into_iter().map(|id| of(program, id)).collect()
-}
-
 /// Results with losses only; later passes add the others.
-fn results(loss: ValueId, evaluated: Option<ValueId>) -> Results {
+pub(super) fn results(loss: ValueId, evaluated: Option<ValueId>) -> Results {
     Results { loss, evaluated, norm: None, scale: None, counts: None }
 }
 
@@ -337,12 +257,6 @@ fn assert_trained_together(graph: &Graph, node: &Node) {
     assert!(together, "{} mixes trained and frozen parameters", node.op.name());
 }
 
-/// Adds the narrow version of token ids, from which `CastIds` widens `wide`.
-fn add_narrow(program: &mut Program, wide: ValueId, ty: TensorType) -> ValueId {
-    let value = program.value(wide).clone();
-    program.add_like(Value { variant: Variant::Cast, ty, ..value })
-}
-
 /// Fills a section: the upload of its samples, then the nodes of its micro-batch's graph on new values.
 fn forward(
     program: &mut Program,
@@ -351,25 +265,14 @@ fn forward(
     config: &RunConfig,
     section: Section,
 ) -> Section {
-    let documents = config.documents();
     let micro_batch = section.kind.micro_batch().expect("sections with a forward pass process samples");
     let is_evaluation = section.kind.is_in_evaluation();
     let pass = graphs.pass(micro_batch, is_evaluation);
     let graph = graphs.get(pass);
     let phase = if is_evaluation { Phase::Evaluation } else { Phase::Forward };
-    let HostBuffers { batch, staged, evaluation, .. } = &program.host_buffers;
-    let (batch, queue) = match staged.is_empty() {
-        _ if is_evaluation && !evaluation.is_empty() => (evaluation.clone(), Queue::Copy),
-        true => (batch.clone(), Queue::Copy),
-        false => (staged.clone(), Queue::Compute),
-    };
-    // The token row in device memory, and the graph inputs that are gathered from it.
-    let device_row = program.host_buffers.token_row.filter(|&row| program.value(row).pool == Pool::Device);
-    let mut gathered: Vec<(usize, ValueId)> = Vec::new();
+    let mut inputs = SectionInputs::new(program, config, pass, phase);
     let mut parameters = parameters.iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
-    // Ids that are copied in fewer bits than their operation takes, by the widened value.
-    let mut narrow: HashMap<ValueId, ValueId> = HashMap::new();
     let previous = graph.previous_versions();
     let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
     for (index, value) in graph.values.iter().enumerate() {
@@ -394,65 +297,30 @@ fn forward(
         };
         let ty = (ShapeSource::Graph(pass, index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
-        if role == Role::Input && device_row.is_some() && row::places_later(value.name).is_some() {
-            gathered.push((index, id));
-        } else if role == Role::Input {
-            let has_name = |id: &&ValueId| program.value(**id).name == value.name;
-            let from = *batch.iter().find(has_name).expect("the batch has a part for each graph input");
-            let loaded = TensorType { dtype: program.ty(from).dtype, ..value.ty };
-            let to = if loaded == value.ty { id } else { add_narrow(program, id, loaded) };
-            if to != id {
-                narrow.insert(id, to);
-            }
-            let action = Action::Copy { queue, from, to };
-            code.push(Instruction::new(action, program.value(from).scope, phase));
+        if role == Role::Input {
+            inputs.add(program, (index, value), id, &mut code);
         }
         values.push(id);
     }
-    if let (Some(row), [(first, _), ..]) = (device_row, &gathered[..]) {
-        let has_name = |id: &&ValueId| program.value(**id).name == row::place().name;
-        let from = *batch.iter().find(has_name).expect("the batch has the offsets of its samples");
-        let scope = program.value(from).scope;
-        let shape_source = ShapeSource::SampleOffsets(pass, *first);
-        let ty = row::place().of_samples(graph.values[*first].ty.shape.dims()[0]);
-        let place =
-            program.add_value(row::place().name, scope, (shape_source, ty), Role::Input, Pool::Device);
-        let action = Action::Copy { queue, from, to: place };
-        code.push(Instruction::new(action, scope, phase));
-        for (index, id) in gathered {
-            let GraphValue { name, ty, .. } = &graph.values[index];
-            let later = row::places_later(name).expect("only gathered parts are in the list");
-            let op = Op::GatherTokens(GatherTokens {
-                later,
-                masks: documents.mask(name),
-                length: ty.shape.last(),
-            });
-            let action = Action::Launch { op, inputs: vec![row, place], outputs: vec![id], workspace: None };
-            code.push(Instruction::new(action, scope, phase));
-        }
-    }
+    inputs.gather(program, graph, &mut code);
     graph.nodes.iter().for_each(|node| assert_trained_together(graph, node));
     let value_ids = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();
     for node in &graph.nodes {
-        let (inputs, outputs) = (value_ids(&node.inputs), value_ids(&node.outputs));
+        let (operands, outputs) = (value_ids(&node.inputs), value_ids(&node.outputs));
         let op = match node.op.as_loss() {
             Some(loss) if phase == Phase::Forward => loss.of_share(section.share(program.batch_size)),
             Some(loss) if program.host_buffers.results.evaluated.is_some() => {
                 let loss = loss.with_accuracy().expect("the loss of a model with an accuracy has classes");
-                let types = loss.outputs(&program.types(&inputs)).expect("only the loss is longer");
+                let types = loss.outputs(&program.types(&operands)).expect("only the loss is longer");
                 let Value { shape_source, ty, .. } = &mut program.values[outputs[0].index()];
                 (*shape_source, *ty) = (ShapeSource::Fixed, types[0]);
                 loss
             }
             _ => node.op.clone(),
         };
-        for &wide in &inputs {
-            let Some(narrow) = narrow.remove(&wide) else { continue };
-            let op = Op::CastIds(CastIds { masked: documents.mask(program.value(wide).name) });
-            let action = Action::Launch { op, inputs: vec![narrow], outputs: vec![wide], workspace: None };
-            code.push(Instruction::new(action, node.scope, phase));
-        }
-        let action = Action::Launch { op, inputs, outputs, workspace: None };
+        let casts = operands.iter().filter_map(|&operand| inputs.cast(program, operand));
+        code.extend(casts.map(|action| Instruction::new(action, node.scope, phase)));
+        let action = Action::Launch { op, inputs: operands, outputs, workspace: None };
         code.push(Instruction::new(action, node.scope, phase));
     }
     if phase == Phase::Evaluation {

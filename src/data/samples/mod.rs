@@ -1,6 +1,8 @@
 //! Samples of an input and targets in a fixed order, read one by one.
 
+mod memory;
 mod pair;
+mod set;
 mod stored;
 
 use std::fmt::Debug;
@@ -9,16 +11,17 @@ use std::path::PathBuf;
 
 use super::digest::FileDigest;
 use super::files::SplitFiles;
-use super::ids::Ids;
+pub(super) use super::row::INPUT;
 use super::row::WEIGHTS;
 use super::{Batch, Contents, DataError, Note, Part, Sample, Source, Split, TrainingStep, sampling};
-use ops::DType;
+pub(super) use memory::{InputMemory, SampleMemory, TargetMemory};
 pub(super) use pair::{Pair, PairKeys, Transform};
+pub(super) use set::{ChosenSample, SampleSet};
+pub use set::{HeldPart, HeldSamples};
 pub(super) use stored::{NumberType, SampleFile, StoredSamples};
 
-pub(super) const INPUT: &str = "input";
 pub(super) const TARGETS: &str = "targets";
-const PARTS: &[&str] = &[INPUT, TARGETS, WEIGHTS];
+pub(super) const PARTS: &[&str] = &[INPUT, TARGETS, WEIGHTS];
 
 /// The site of the draws that change training samples, so that they are independent of all others.
 const AUGMENTATION: u64 = 0x6175_676d_656e_7421;
@@ -42,22 +45,9 @@ pub(super) trait ReadSamples: Debug + Send + Sync {
     /// # Errors
     /// A file has become unreadable, or has changed.
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError>;
-}
 
-/// Memory of the parts of one sample that a batch has.
-#[derive(Debug, Default)]
-pub(super) struct SampleMemory<'a> {
-    pub(super) input: Option<PartMemory<'a>>,
-    pub(super) targets: Option<PartMemory<'a>>,
-}
-
-/// Memory of one part of a sample.
-#[derive(Debug)]
-pub(super) enum PartMemory<'a> {
-    /// Ids of the input, or classes.
-    Ids(Ids<'a>),
-    /// f32 in native byte order.
-    Numbers(&'a mut [[u8; 4]]),
+    /// Makes an input from the bytes that are held of it: those that `read` gives without `draw`, in u8 if they are pixels.
+    fn prepare(&self, draw: Option<u64>, held: &[u8], input: InputMemory<'_>);
 }
 
 /// The sizes of the training split, which comes first, and the evaluation split.
@@ -159,47 +149,12 @@ impl Samples {
         Ok(Samples { groups, splits, digest: files.digest(|(_, digest)| digest.clone()), notes })
     }
 
-    /// Reads a sample, or fills a missing one, which has no weight.
-    fn fill(
-        &self,
-        samples: Range<u64>,
-        batch: &mut Batch,
-        weight: f32,
-        chosen: impl Fn(u64) -> Option<(u64, Option<u64>)>,
-    ) -> Result<(), DataError> {
-        for (at, number) in samples.enumerate() {
-            let chosen = chosen(number);
-            let mut memory = SampleMemory::default();
-            for filled in batch.parts_mut() {
-                let Part { name, ty, below } = filled.part;
-                let bytes = ty.bytes() as usize;
-                let part = &mut filled.bytes[at * bytes..][..bytes];
-                match name {
-                    WEIGHTS => part.copy_from_slice(&chosen.map_or(0.0, |_| weight).to_ne_bytes()),
-                    _ if chosen.is_none() => fill_missing(&filled.part, part),
-                    _ => {
-                        let part = match below {
-                            Some(_) => PartMemory::Ids(Ids::of(ty.dtype, part)),
-                            None => PartMemory::Numbers(part.as_chunks_mut().0),
-                        };
-                        let memory = if name == INPUT { &mut memory.input } else { &mut memory.targets };
-                        *memory = Some(part);
-                    }
-                }
-            }
-            let Some((index, draw)) = chosen else { continue };
-            let group = self.groups.partition_point(|(begin, _)| *begin <= index) - 1;
-            let (begin, group) = &self.groups[group];
-            group.read(index - begin, draw, memory)?;
-        }
-        Ok(())
+    /// The group of a sample, with the number of its first one.
+    fn group(&self, index: u64) -> (u64, &dyn ReadSamples) {
+        let group = self.groups.partition_point(|(begin, _)| *begin <= index) - 1;
+        let (begin, group) = &self.groups[group];
+        (*begin, group.as_ref())
     }
-}
-
-/// Fills a part of a missing sample: zeros, and masked classes, whose bits are all ones in any type.
-pub(super) fn fill_missing(part: &Part, memory: &mut [u8]) {
-    let is_masked = part.name == TARGETS && part.ty.dtype != DType::F32;
-    memory.fill(if is_masked { u8::MAX } else { 0 });
 }
 
 impl Contents for Samples {
@@ -213,6 +168,10 @@ impl Contents for Samples {
 
     fn samples(&self, _sample: &Sample) -> u64 {
         self.splits.training
+    }
+
+    fn splits(&self) -> Option<[u64; 2]> {
+        Some([self.splits.training, self.splits.evaluation])
     }
 
     fn parts(&self) -> &'static [&'static str] {
@@ -230,9 +189,44 @@ impl Contents for Samples {
     }
 }
 
+impl SampleSet for Samples {
+    fn of_training(&self, step: &TrainingStep, number: u64) -> Option<ChosenSample> {
+        let index = step.sample_index(number, self.splits.training)?;
+        let draw = sampling::draw(step.seed, AUGMENTATION, step.number, number);
+        Some(ChosenSample { index, draw: Some(draw) })
+    }
+
+    fn present(&self, step: &TrainingStep) -> u64 {
+        step.present(self.splits.training)
+    }
+
+    fn of_evaluation(&self, number: u64) -> ChosenSample {
+        let SampleSplits { training, evaluation, .. } = self.splits;
+        self.unchanged(training + number % evaluation)
+    }
+
+    fn unchanged(&self, index: u64) -> ChosenSample {
+        ChosenSample { index, draw: None }
+    }
+
+    fn read(&self, chosen: ChosenSample, memory: SampleMemory<'_>) -> Result<(), DataError> {
+        let (begin, group) = self.group(chosen.index);
+        group.read(chosen.index - begin, chosen.draw, memory)
+    }
+
+    fn prepare(&self, chosen: ChosenSample, held: &[u8], part: &Part, memory: &mut [u8]) {
+        let (_, group) = self.group(chosen.index);
+        group.prepare(chosen.draw, held, InputMemory::of(part.ty.dtype, memory));
+    }
+}
+
 impl Source for Samples {
     fn contents(&self) -> &dyn Contents {
         self
+    }
+
+    fn samples(&self) -> Option<&dyn HeldSamples> {
+        Some(self)
     }
 
     fn fill_training(
@@ -241,16 +235,10 @@ impl Source for Samples {
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
-        let count = self.splits.training;
-        let weight = (step.samples as f64 / step.present(count) as f64) as f32;
-        self.fill(samples, batch, weight, |number| {
-            let draw = sampling::draw(step.seed, AUGMENTATION, step.number, number);
-            Some((step.sample_index(number, count)?, Some(draw)))
-        })
+        self.fill_step(step, samples, &[], batch)
     }
 
     fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
-        let SampleSplits { training, evaluation, .. } = self.splits;
-        self.fill(samples, batch, 1.0, |number| Some((training + number % evaluation, None)))
+        self.fill_evaluated(samples, &[], batch)
     }
 }

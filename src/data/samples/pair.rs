@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{INPUT, PartMemory, ReadSamples, SampleMemory, StoredSamples, TARGETS};
+use super::{
+    INPUT, InputMemory, NumberType, ReadSamples, SampleMemory, StoredSamples, TARGETS, TargetMemory,
+};
 use crate::digest::{self, FileDigest};
 use crate::error::count as counted;
 use crate::ids::Ids;
 use crate::pixels::Pixels;
 use crate::{DataError, DigestCache, Part, Sample};
+use ops::DType;
 
 /// The keys of the experiment that name the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +99,17 @@ impl Pair {
             (Transform::Pixels(_), _) if asked == [self.input.elements()] => true,
             (_, dims) => asked == dims,
         };
+        if let (true, Some(below)) = (fits, requested.below) {
+            return self.check_ids(below.count);
+        }
+        if fits && (requested.ty.dtype != DType::U8 || self.input.number == NumberType::U8) {
+            return Ok(());
+        }
         if fits {
-            return requested.below.map_or(Ok(()), |below| self.check_ids(below.count));
+            let problem =
+                format!("has inputs of {}, which input_dtype = \"u8\" would change", self.input.describe());
+            let help = "use input_dtype = \"fp32\", or store the inputs as u8";
+            return Err(unfit(&self.input, problem, help).in_key(self.keys.input));
         }
         let problem =
             format!("has inputs of {}, but model.sequential.input is {asked:?}", self.input.describe());
@@ -210,24 +222,34 @@ impl ReadSamples for Pair {
     }
 
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
-        match memory.input {
-            None => {}
-            Some(PartMemory::Ids(ids)) => read_ids(&self.input, index, ids)?,
-            Some(PartMemory::Numbers(input)) => match &self.transform {
-                Transform::Scale(scale) => self.input.read_numbers(index, *scale, input)?,
-                Transform::Pixels(pixels) => {
-                    let mut stored = vec![0; self.input.elements()];
-                    self.input.read_bytes(index, 0, &mut stored)?;
-                    if let [_, height, width] = *self.input.dims {
-                        pixels.fill(&stored, [height, width], draw, input);
-                    }
-                }
-            },
+        match (memory.input, &self.transform) {
+            (Some(InputMemory::Ids { ids, .. }), _) => read_ids(&self.input, index, ids)?,
+            (Some(InputMemory::Numbers(numbers)), Transform::Scale(scale)) => {
+                self.input.read_numbers(index, *scale, numbers)?;
+            }
+            (Some(InputMemory::Pixels(stored)), Transform::Scale(_)) => {
+                self.input.read_bytes(index, 0, stored)?;
+            }
+            (Some(input), Transform::Pixels(_)) => {
+                let mut stored = vec![0; self.input.elements()];
+                self.input.read_bytes(index, 0, &mut stored)?;
+                self.prepare(draw, &stored, input);
+            }
+            (None, _) => {}
         }
         match memory.targets {
-            Some(PartMemory::Ids(classes)) => read_ids(&self.targets, index, classes),
-            Some(PartMemory::Numbers(numbers)) => self.targets.read_numbers(index, 1.0, numbers),
+            Some(TargetMemory::Classes { ids, .. }) => read_ids(&self.targets, index, ids),
+            Some(TargetMemory::Numbers(numbers)) => self.targets.read_numbers(index, 1.0, numbers),
             None => Ok(()),
+        }
+    }
+
+    fn prepare(&self, draw: Option<u64>, held: &[u8], input: InputMemory<'_>) {
+        match (&self.transform, self.input.dims.as_slice()) {
+            (Transform::Pixels(pixels), &[_, height, width]) => {
+                pixels.fill(held, [height, width], draw, input);
+            }
+            _ => input.copy_from(held),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::stored::{ONE, open_tensors, tensors_of, unfit};
 use crate::digest::Version;
-use crate::samples::{INPUT, Pair, PairKeys, ReadSamples, SampleMemory, TARGETS, Transform};
+use crate::samples::{INPUT, InputMemory, Pair, PairKeys, ReadSamples, SampleMemory, TARGETS, Transform};
 use crate::{DataError, Sample};
 
 /// One safetensors file per sample, with tensors `input` and `targets`.
@@ -114,5 +114,9 @@ impl ReadSamples for SampleFiles {
 
     fn read(&self, index: u64, draw: Option<u64>, memory: SampleMemory<'_>) -> Result<(), DataError> {
         self.open(index)?.read(0, draw, memory)
+    }
+
+    fn prepare(&self, draw: Option<u64>, held: &[u8], input: InputMemory<'_>) {
+        self.first.prepare(draw, held, input);
     }
 }

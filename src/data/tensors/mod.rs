@@ -11,6 +11,7 @@ use super::files::{SplitFiles, find};
 use super::samples::{INPUT, Pair, PairKeys, ReadSamples, Samples, SplitGroups, TARGETS, Transform};
 use super::{DataError, DataSet, DigestCache, Inspected, Sample, Source};
 use files::SampleFiles;
+use ops::PixelScale;
 use stored::TensorPlace;
 
 /// The key of files for evaluation.
@@ -124,6 +125,10 @@ impl DataSet for TensorSet {
     /// Shapes are the model's.
     fn is_known_unread(&self) -> bool {
         true
+    }
+
+    fn pixel_scale(&self) -> Option<PixelScale> {
+        Some(PixelScale::Factor(self.scale))
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Inspected {

@@ -1,4 +1,4 @@
-//! Moves batches, and token rows held in memory, to where the program reads them.
+//! Moves batches, and data that is held in memory, to where the program reads them.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -173,28 +173,31 @@ impl<'a> Engine<'a> {
         self.manager.backing.device.lend(region)
     }
 
-    /// Lends the memory of the token row that is held in host memory.
+    /// Lends the memory of a part of the data that is held in host memory.
     ///
     /// # Errors
     /// A device that fails.
-    pub(crate) fn lend_row(&mut self) -> Result<HostSlice, DeviceError> {
-        let region = self.row();
+    pub(crate) fn lend_held(&mut self, part: &Part) -> Result<HostSlice, DeviceError> {
+        let region = self.held(part);
         self.manager.backing.device.lend(region)
     }
 
-    /// Writes a piece of the token row that is held in device memory, `begins` bytes behind the row's start.
+    /// Writes a piece of a part of the data that is held in device memory, `begins` bytes behind the part's start.
     ///
     /// # Errors
     /// A device that fails.
-    pub fn put_row(&mut self, begins: u64, piece: &[u8]) -> Result<(), DeviceError> {
-        let Region { buffer, offset, .. } = self.row();
-        let part = Region { buffer, offset: offset + begins, bytes: piece.len() as u64 };
-        self.manager.backing.device.write(part, piece)
+    pub fn put_held(&mut self, part: &Part, begins: u64, piece: &[u8]) -> Result<(), DeviceError> {
+        let Region { buffer, offset, .. } = self.held(part);
+        let region = Region { buffer, offset: offset + begins, bytes: piece.len() as u64 };
+        self.manager.backing.device.write(region, piece)
     }
 
-    fn row(&self) -> Region {
-        let row = self.program.host_buffers.token_row.expect("the program has a token row");
-        self.manager.tensor(row).region()
+    /// Panics if the program does not hold the part.
+    fn held(&self, part: &Part) -> Region {
+        let mut held = self.program.host_buffers.held.iter();
+        let found = held.find(|&&id| self.program.value(id).name == part.name);
+        let found = *found.unwrap_or_else(|| panic!("the program does not hold `{}`", part.name));
+        self.manager.tensor(found).region()
     }
 
     /// The parts of whole batches in a buffer.

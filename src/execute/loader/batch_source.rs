@@ -1,17 +1,20 @@
-//! The source of batches: samples from the data set, or slices of a token row that is held in memory as a whole.
+//! The source of batches: samples from the data set, or from data that is held in memory as a whole.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use crate::engine::Engine;
 use crate::error::RunError;
-use data::{Batch, DataError, Source, TokenRow, TrainingStep, row, seeds};
+use data::{Batch, DataError, HeldPart, Part, Source, TokenRow, TrainingStep, row, seeds};
 use device::HostSlice;
 use ops::DType;
 use spec::{DataResidence, RunConfig};
 
-/// Bytes of one read of a token row that is copied to the device.
+/// Bytes of one read of data that is copied to the device; at least one sample.
 const PIECE: usize = 64 << 10;
+
+/// Parts of the data in host memory.
+pub(crate) type HeldMemory = OnceLock<Vec<(Part, HostSlice)>>;
 
 #[derive(Clone, Copy)]
 pub(crate) struct BatchSource<'a> {
@@ -19,16 +22,12 @@ pub(crate) struct BatchSource<'a> {
     data: &'a dyn Source,
     /// Tokens of a sample. 0 for models without tokens.
     context: usize,
-    /// The token row, once it is in host memory.
-    held: &'a OnceLock<HostSlice>,
+    /// Set once the data is in host memory.
+    held: &'a HeldMemory,
 }
 
 impl<'a> BatchSource<'a> {
-    pub(crate) fn new(
-        config: &'a RunConfig,
-        data: &'a dyn Source,
-        held: &'a OnceLock<HostSlice>,
-    ) -> BatchSource<'a> {
+    pub(crate) fn new(config: &'a RunConfig, data: &'a dyn Source, held: &'a HeldMemory) -> BatchSource<'a> {
         BatchSource { config, data, context: config.sample().tokens.unwrap_or(0), held }
     }
 
@@ -40,46 +39,65 @@ impl<'a> BatchSource<'a> {
         self.config
     }
 
-    /// Copies the whole token row to the memory in which the run holds it, if it does.
+    /// Copies all data to the memory in which the run holds it, if it does.
     ///
     /// # Errors
     /// Data that cannot be read, or a device that fails.
     pub(crate) fn hold(&self, engine: &mut Engine) -> Result<(), RunError> {
-        let loader = &self.config.strategy.loader;
-        let dtype = loader.dtype.dtype();
-        match loader.source {
-            DataResidence::Stream => Ok(()),
+        let parts = self.config.held_parts().into_iter();
+        match self.config.strategy.loader.source {
+            DataResidence::Stream => {}
             DataResidence::Ram => {
-                let mut memory = engine.lend_row()?;
-                self.row().tokens(0, dtype, &mut memory)?;
+                let held = parts.map(|part| {
+                    let mut memory = engine.lend_held(&part)?;
+                    self.read(0, &part, &mut memory)?;
+                    Ok((part, memory))
+                });
                 // It is set only here.
-                let _ = self.held.set(memory);
-                Ok(())
+                let _ = self.held.set(held.collect::<Result<_, RunError>>()?);
             }
             DataResidence::Device => {
-                let (row, mut piece) = (self.row(), vec![0; PIECE]);
-                let each = PIECE / dtype.bytes() as usize;
-                let tokens = self.config.tokens.expect("planned: the number of tokens of held data is known");
-                for first in (0..tokens).step_by(each) {
-                    let piece = &mut piece[..dtype.bytes_of(each.min(tokens - first)) as usize];
-                    row.tokens(first, dtype, piece)?;
-                    engine.put_row(dtype.bytes_of(first), piece)?;
+                let len = self.config.data_len.expect("planned: the size of held data is known");
+                for part in parts {
+                    let bytes = part.ty.bytes() as usize;
+                    let at_once = (PIECE / bytes).max(1);
+                    let mut piece = vec![0; at_once * bytes];
+                    for first in (0..len).step_by(at_once) {
+                        let piece = &mut piece[..at_once.min(len - first) * bytes];
+                        self.read(first, &part, piece)?;
+                        engine.put_held(&part, (first * bytes) as u64, piece)?;
+                    }
                 }
-                Ok(())
             }
+        }
+        Ok(())
+    }
+
+    /// Reads tokens or samples from this one on.
+    fn read(&self, first: usize, part: &Part, memory: &mut [u8]) -> Result<(), DataError> {
+        match self.data.samples() {
+            Some(samples) => samples.read_part(first as u64, part, memory),
+            None => self.row().tokens(first, part.ty.dtype, memory),
         }
     }
 
     fn row(&self) -> &'a dyn TokenRow {
-        self.data.row().expect("checked: held data is a token row")
+        self.data.row().expect("checked: held data is a token row or samples")
+    }
+
+    /// The data in host memory. Empty before it is there, or if it is elsewhere.
+    fn held(&self) -> Vec<HeldPart<'a>> {
+        let held = self.held.get().into_iter().flatten();
+        held.map(|(part, bytes)| HeldPart { part: *part, bytes }).collect()
     }
 
     /// The token row that samples are slices of, and its tokens if the host slices it. `None` if samples are read from
     /// the data set, as they are before the row is in host memory.
-    fn cut(&self) -> Option<(&'a dyn TokenRow, Option<&'a [u8]>)> {
+    fn cut_row(&self) -> Option<(&'a dyn TokenRow, Option<&'a [u8]>)> {
         match self.config.strategy.loader.source {
+            _ if self.data.samples().is_some() => None,
             DataResidence::Stream => None,
-            DataResidence::Ram => self.held.get().map(|held| (self.row(), Some(&**held))),
+            DataResidence::Ram => self.held().first().map(|held| (self.row(), Some(held.bytes))),
             DataResidence::Device => Some((self.row(), None)),
         }
     }
@@ -95,9 +113,10 @@ impl<'a> BatchSource<'a> {
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         let step = self.step(step);
-        match self.cut() {
-            None => self.data.fill_training(&step, samples.clone(), batch)?,
-            Some((row, held)) => {
+        match (self.data.samples(), self.cut_row()) {
+            (Some(set), _) => set.fill_step(&step, samples.clone(), &self.held(), batch)?,
+            (None, None) => self.data.fill_training(&step, samples.clone(), batch)?,
+            (None, Some((row, held))) => {
                 let start = |sample| row.training_start(&step, sample, self.context);
                 let weight = row.weight(&step, self.context);
                 row::fill_in(weight, samples.clone(), start, reader(held), batch)?;
@@ -134,9 +153,10 @@ impl<'a> BatchSource<'a> {
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
-        match self.cut() {
-            None => self.data.fill_evaluation(of, samples, batch),
-            Some((row, held)) => {
+        match (self.data.samples(), self.cut_row()) {
+            (Some(set), _) => set.fill_evaluated(samples, &self.held(), batch),
+            (None, None) => self.data.fill_evaluation(of, samples, batch),
+            (None, Some((row, held))) => {
                 let start = |sample| Some(row.evaluation_start(sample, self.context));
                 row::fill_in(1.0, samples, start, reader(held), batch)
             }

@@ -137,7 +137,7 @@ impl<'a> Loader<'a> {
         self.workers.iter().try_for_each(|worker| worker.wait_filled().map(drop))
     }
 
-    /// Loads the token row that the run holds in memory, if any, borrows the host buffers' batches and lets the workers
+    /// Loads the data that the run holds in memory, if any, borrows the host buffers' batches and lets the workers
     /// fill them.
     ///
     /// # Errors

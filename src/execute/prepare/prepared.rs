@@ -39,7 +39,7 @@ impl Prepared {
         let digest = digest_of_both(data.contents().digest(), digest.as_deref());
         check_unchanged(&digest, &folder.join(DATA_FILE))?;
         let weights = weights.map(|weights| weights.matched(&graph::needed(&config.model))).transpose()?;
-        data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
+        data_set.check(data.contents(), &config.read_sample(), config.evaluation.is_some())?;
         config.set_data_properties(data.contents());
         if config.lengths.is_some() {
             // Samples are padded to the longest document.

@@ -29,12 +29,12 @@ fn config(folder: &Path, loader: Loader) -> RunConfig {
     config
 }
 
-fn source(config: &RunConfig) -> Box<dyn Source> {
+pub(super) fn source(config: &RunConfig) -> Box<dyn Source> {
     config.data.data_set().open(&config.sample(), &mut DigestCache::default()).unwrap()
 }
 
 /// Trains a run as its child process does.
-fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcome, RunError> {
+pub(super) fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcome, RunError> {
     let target = testing::target();
     let prepared = Prepared {
         weights: None,
@@ -62,7 +62,7 @@ fn trained_on(loader: Loader, documents: DocumentArrangement) -> (Vec<String>, O
     let data: Box<dyn Source> = match documents {
         DocumentArrangement::Joined => {
             let data = source(&config);
-            config.tokens = data.contents().tokens();
+            config.set_data_properties(data.contents());
             data
         }
         _ => {
@@ -241,7 +241,7 @@ fn incomplete_last_batch_has_the_loss_of_its_samples() {
         (config.train.batch_size, config.strategy.accumulate) = (batch_size, 2);
         (config.train.shuffle, config.train.last_batch) = (true, last_batch);
         let data = source(&config);
-        config.tokens = data.contents().tokens();
+        config.set_data_properties(data.contents());
         let outcome = run(config, data, folder.path()).unwrap();
         let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
         let loss = |line: &str| line.split(',').nth(1).unwrap().parse::<f64>().unwrap();
@@ -319,7 +319,7 @@ fn evaluation_batches_of_their_own_size_have_the_same_samples() {
         let mut config = config(folder.path(), loader);
         config.evaluation = Some(Evaluation { every: 3, batches, batch_size, ..Evaluation::default() });
         let data = source(&config);
-        config.tokens = data.contents().tokens();
+        config.set_data_properties(data.contents());
         let target = testing::target();
         let predicted = predict(&compile(&config, &target).unwrap(), &target, RunSchedule::of(&config));
         let Measured { loss_eval, digest, host_reserved_peak_bytes, evaluation_peak_bytes, .. } =

@@ -8,6 +8,7 @@ mod dropout;
 mod evaluation;
 mod graphs;
 mod groups;
+mod held_samples;
 mod in_backward;
 mod inference;
 mod initialisation;
@@ -37,7 +38,7 @@ use crate::engine::Engine;
 use crate::metrics::Counts;
 use base::units::Bytes;
 use compile::{Action, Program, SectionKind};
-use data::{Batch, Documents, Order, TrainingStep, seeds};
+use data::{Batch, DataSet as _, DigestCache, Documents, Order, Part, RandomSet, TrainingStep, seeds};
 use device::{Delay, Device, Limits, Pool, Target};
 use memory::{Evaluations, Failure, OutOfMemory, RunSchedule, Shortfall, StepWork, predict};
 use spec::*;
@@ -63,21 +64,42 @@ fn token(step: usize, i: usize) -> i32 {
     ((i * 7 + step * 13 + i * i % 11) % 250) as i32
 }
 
+/// A part of the data that is held in memory: that of all these batches.
+fn held(config: &RunConfig, part: &Part) -> Vec<u8> {
+    let held = match config.sample().tokens {
+        Some(tokens) => row(config, config.train.batch_size * tokens),
+        None => BATCHES.iter().flat_map(|&step| samples(config, step, part)).collect(),
+    };
+    let all = config.data_len.expect("tests' data has a size") * part.ty.bytes() as usize;
+    assert!(held.len() <= all, "tests' data has {} bytes", held.len());
+    held
+}
+
+/// A part of the samples of a step, in the order of their numbers.
+fn samples(config: &RunConfig, step: usize, part: &Part) -> Vec<u8> {
+    let count = if step == 99 { evaluation_samples(config) } else { config.train.batch_size };
+    let set = RandomSet { samples: Some(count as u64), seed: step as u64 };
+    let source = set.open(&config.sample(), &mut DigestCache::default()).unwrap();
+    let mut memory = vec![0; count * part.ty.bytes() as usize];
+    source.samples().unwrap().read_part(0, part, &mut memory).unwrap();
+    memory
+}
+
 /// The token row: all tokens of these batches in the dtype of `loader.dtype`.
-fn row(config: &RunConfig) -> Vec<u8> {
-    let count = config.train.batch_size * config.sample().tokens.expect("the model works on tokens");
+fn row(config: &RunConfig, count: usize) -> Vec<u8> {
     let tokens = BATCHES.iter().flat_map(|&step| (0..=count).map(move |i| token(step, i)));
     let size = config.strategy.loader.dtype.dtype().bytes() as usize;
     // Little-endian, as on x86-64 and aarch64.
-    let row: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()[..size].to_vec()).collect();
-    assert!(row.len() <= testing::TOKENS * size, "tests' data has {} bytes", row.len());
-    row
+    tokens.flat_map(|token| token.to_le_bytes()[..size].to_vec()).collect()
 }
 
-/// Writes the token row to the device, if the run holds it there.
+/// Writes the data to the device, if the run holds it there.
 fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
     match config.strategy.loader.source {
-        DataResidence::Device => Ok(engine.put_row(0, &row(config))?),
+        DataResidence::Device => {
+            let mut parts = config.held_parts().into_iter();
+            Ok(parts.try_for_each(|part| engine.put_held(&part, 0, &held(config, &part)))?)
+        }
         DataResidence::Stream | DataResidence::Ram => Ok(()),
     }
 }
@@ -85,7 +107,17 @@ fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let sample = config.sample();
     if sample.tokens.is_none() {
-        return testing::random_batch(config, step, samples);
+        let mut batch = testing::random_batch(config, step, samples);
+        if config.strategy.loader.source == DataResidence::Device {
+            let first =
+                BATCHES.iter().position(|other| *other == step).expect("the data has the step's samples");
+            let places = batch.parts_mut().iter_mut().filter(|filled| filled.part.name == "place");
+            for index in places.flat_map(|place| place.bytes.as_chunks_mut::<8>().0) {
+                *index =
+                    (u64::from_ne_bytes(*index) + (first * config.train.batch_size) as u64).to_ne_bytes();
+            }
+        }
+        return batch;
     }
     let count = samples * sample.tokens.expect("the model works on tokens");
     let token = |i: usize| token(step, i);

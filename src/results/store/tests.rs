@@ -407,7 +407,7 @@ fn config() -> RunConfig {
         evaluation: None,
         measure: Measure { warmup_steps: 1, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
-        tokens: None,
+        data_len: None,
         lengths: None,
         all_packed: None,
     }

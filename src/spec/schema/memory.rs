@@ -4,12 +4,13 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use data::{Documents, PaddedLengths};
+use ops::PixelScale;
 
 use super::collect::Collect;
 use super::model::Model;
 use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
-use super::strategy::{Allocator, DataResidence, Strategy};
+use super::strategy::{Allocator, DataResidence, InputDtype, Strategy};
 
 /// Runs with equal keys need the same memory on one target, byte for byte. In sorted order, keys of one model are
 /// adjacent.
@@ -49,8 +50,10 @@ pub struct ProgramKey {
     /// Whether parameters are loaded from a file.
     stored: bool,
     strategy: Strategy,
-    /// Number of tokens of data that is kept in memory as a whole.
-    tokens: Option<usize>,
+    /// Number of tokens or samples of data that is held in memory as a whole, and whether the samples are pixels.
+    held: Option<(usize, bool)>,
+    /// How pixels that are transferred become numbers.
+    pixels: Option<PixelScale>,
 }
 
 /// Configurations contain no NaN.
@@ -73,7 +76,7 @@ impl RunConfig {
             evaluation,
             measure,
             strategy,
-            tokens: _,
+            data_len: _,
             lengths,
             all_packed,
         } = self;
@@ -98,12 +101,12 @@ impl RunConfig {
     pub fn program_key(&self) -> ProgramKey {
         let RunConfig {
             model,
-            data: _,
+            data,
             train,
             evaluation,
             measure,
             strategy,
-            tokens,
+            data_len,
             lengths: _,
             all_packed: _,
         } = self;
@@ -118,7 +121,10 @@ impl RunConfig {
             documents: self.documents(),
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
-            tokens: tokens.filter(|_| strategy.loader.source != DataResidence::Stream),
+            held: data_len
+                .filter(|_| strategy.loader.source != DataResidence::Stream)
+                .map(|len| (len, data.data_set().has_pixels())),
+            pixels: data.data_set().pixel_scale().filter(|_| strategy.input_dtype == InputDtype::U8),
         }
     }
 }

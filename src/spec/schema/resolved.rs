@@ -6,7 +6,7 @@ use super::data::Data;
 use super::model::{Model, Sequential};
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
-use super::strategy::{DataResidence, Strategy};
+use super::strategy::{DataResidence, Loader, Strategy};
 use crate::reader::declare::{Optional, key_table, keywords, one_of};
 use crate::reader::parsers::{Boolean, DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, keyword};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use data::{
     Batch, BatchSequence, Batching, Contents, Documents, Memory, Order, PaddedLengths, Part, Sample,
     SampleLengths, row,
 };
+use ops::{DType, TensorType};
 
 /// One run: model, data, training and one strategy.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +26,9 @@ pub struct RunConfig {
     pub evaluation: Option<Evaluation>,
     pub measure: Measure,
     pub strategy: Strategy,
-    /// Number of tokens of a data set that is one row of tokens. Not a key: it is known once the data set was opened.
-    pub tokens: Option<usize>,
+    /// Number of tokens of a data set that is one row of tokens, or of samples of one that has inputs and targets: those
+    /// that a run reads. Not a key: it is known once the data set was opened.
+    pub data_len: Option<usize>,
     /// The padded length of each micro-batch, if they vary. Not a key either: the documents decide.
     pub lengths: Option<Arc<PaddedLengths>>,
     /// Whether each micro-batch has a sample that is not one document alone, if documents are packed. Likewise.
@@ -145,7 +147,11 @@ impl RunConfig {
 
     /// Sets what is known of a run once its data was opened.
     pub fn set_data_properties(&mut self, contents: &dyn Contents) {
-        self.tokens = contents.tokens();
+        self.data_len = contents.tokens().or_else(|| {
+            let [training, evaluation] = contents.splits()?;
+            let evaluation = if self.evaluation.is_some() { evaluation } else { 0 };
+            Some(training.saturating_add(evaluation) as usize)
+        });
         // The documents are cut at the context.
         self.lengths = None;
         let sample = self.sample();
@@ -219,14 +225,65 @@ impl RunConfig {
     }
 
     /// The parts that are transferred for each sample: as `sample`, with ids in `loader.dtype`; if the data is on the
-    /// device, an offset into it instead of the ids.
+    /// device, the sample's place in it instead of the parts that it holds.
     pub fn loaded(&self) -> Vec<Part> {
-        let loader = &self.strategy.loader;
-        let is_on_device =
-            |part: &Part| loader.source == DataResidence::Device && row::places_later(part.name).is_some();
-        let (cut, whole): (Vec<Part>, Vec<Part>) = self.sample().parts.into_iter().partition(is_on_device);
-        let whole = whole.into_iter().map(|part| part.loaded_as(loader.dtype.dtype()));
-        whole.chain((!cut.is_empty()).then(row::place)).collect()
+        let (held, whole): (Vec<Part>, Vec<Part>) =
+            self.sample().parts.into_iter().partition(|part| self.is_gathered(part.name));
+        let whole = whole.into_iter().map(|part| self.as_loaded(part));
+        whole.chain((!held.is_empty()).then(row::place)).collect()
+    }
+
+    /// Whether the device gathers a part of the samples from data that it holds.
+    pub fn is_gathered(&self, part: &str) -> bool {
+        self.strategy.loader.source == DataResidence::Device && row::is_of_data(part)
+    }
+
+    /// A part in the type that it is transferred in.
+    fn as_loaded(&self, part: Part) -> Part {
+        match part.name {
+            row::INPUT if part.below.is_none() => {
+                let dtype = self.strategy.input_dtype.dtype();
+                Part { ty: TensorType { dtype, ..part.ty }, ..part }
+            }
+            _ => part.loaded_as(self.strategy.loader.dtype.dtype()),
+        }
+    }
+
+    /// The parts that are read from the data set for each sample, with inputs in the type that they are transferred in.
+    pub fn read_sample(&self) -> Sample {
+        let mut sample = self.sample();
+        let is_number = |part: &&mut Part| part.name == row::INPUT && part.below.is_none();
+        for part in sample.parts.iter_mut().filter(is_number) {
+            *part = self.as_loaded(*part);
+        }
+        sample
+    }
+
+    /// The parts of data that is held in memory as a whole, each with the type of one of `data_len` samples or, of a token
+    /// row, one token. Empty for data that is streamed.
+    pub fn held_parts(&self) -> Vec<Part> {
+        let Loader { source, dtype, .. } = self.strategy.loader;
+        let data_set = self.data.data_set();
+        if source == DataResidence::Stream {
+            return Vec::new();
+        }
+        if data_set.is_row() {
+            return vec![row::token(dtype.dtype())];
+        }
+        let held = |part: Part| match (source, part.below) {
+            // A batch is assembled from the pixels, which training may change.
+            (DataResidence::Ram, None) if data_set.has_pixels() && part.name == row::INPUT => {
+                Part { ty: TensorType { dtype: DType::U8, ..part.ty }, ..part }
+            }
+            _ => self.as_loaded(part),
+        };
+        self.sample().parts.into_iter().filter(|part| row::is_of_data(part.name)).map(held).collect()
+    }
+
+    /// Bytes of the data that is held in memory, as it is stored there; `None` if its size is unknown.
+    pub fn held_bytes(&self) -> Option<u128> {
+        let len = self.data_len? as u128;
+        Some(self.held_parts().iter().map(|part| len * u128::from(part.ty.bytes())).sum())
     }
 
     /// An empty batch of transferred parts for this number of samples: those of a step, or the share of a rank.

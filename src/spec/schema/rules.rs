@@ -3,7 +3,7 @@
 
 use super::model::{Sequential, decides};
 use super::resolved::{Evaluation, RunConfig, SeedPolicy};
-use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, Loader};
+use super::strategy::{CONFLICTS, Conflict, ConflictMessage, DataResidence, IdDtype, InputDtype, Loader};
 use crate::reader::declare::KeywordEnum as _;
 use crate::reader::error::{Error, Problem};
 use crate::reader::keys::join;
@@ -20,7 +20,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         evaluation,
         measure: _,
         strategy,
-        tokens: _,
+        data_len: _,
         lengths: _,
         all_packed: _,
     } = config;
@@ -31,7 +31,8 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         data.check(tree),
         data_matches_model(config, tree),
         ids_fit_loader_dtype(config, tree),
-        preloaded_data_is_one_row(config, tree),
+        held_data_is_one_row_or_samples(config, tree),
+        inputs_have_dtype(config, tree),
         shuffled_data_is_finite(config, tree),
         separated_documents_need_causal_attention(config, tree),
         lengths_may_vary(config, tree),
@@ -129,8 +130,9 @@ fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem>
     let (Loader { dtype, source, .. }, data_set) = (config.strategy.loader, config.data.data_set());
     for part in config.sample().parts {
         let Some(asked) = part.below else { continue };
-        // With data on the device, a missing sample is marked by its offset, not by masked ids.
-        let masks = config.documents().mask(part.name) && source != DataResidence::Device;
+        // With tokens on the device, a missing sample is marked by its offset, not by masked ids.
+        let is_marked = source == DataResidence::Device && data_set.is_row();
+        let masks = config.documents().mask(part.name) && !is_marked;
         let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
         if known.count <= dtype.holds(masks) {
             continue;
@@ -155,19 +157,17 @@ fn ids_fit_loader_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem>
     Ok(())
 }
 
-/// Only a data set that is one row of tokens can be kept in memory as a whole.
-fn preloaded_data_is_one_row(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+/// Only a data set that is one row of tokens, or a number of samples, can be held in memory as a whole.
+fn held_data_is_one_row_or_samples(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (source, data_set) = (config.strategy.loader.source, config.data.data_set());
     if source == DataResidence::Stream || data_set.is_row() {
         return Ok(());
     }
+    if config.data.has_tensors() {
+        return held_samples_stay(config, tree);
+    }
     let documents = "data.text.documents";
     let (what, keys, other) = match config.data.documents() {
-        Documents::Joined if config.data.has_tensors() => (
-            format!("the samples of data.{} are tensors", data_set.name()),
-            ["strategy.loader.source", "data"],
-            "",
-        ),
         Documents::Joined => (
             format!("data.{} generates its samples", data_set.name()),
             ["strategy.loader.source", "data"],
@@ -181,6 +181,54 @@ fn preloaded_data_is_one_row(config: &RunConfig, tree: &Table) -> Result<(), Pro
     };
     let reason = format!("loader.source = \"{}\" needs data in one row of tokens; {what}", source.keyword());
     Err(attach_span(reason, &keys, tree, format!("use source = \"stream\"{other}")))
+}
+
+/// Samples that are held in memory are the same in each step, unless batches are assembled on the host.
+fn held_samples_stay(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (source, data_set) = (config.strategy.loader.source, config.data.data_set());
+    let (name, keyword) = (data_set.name(), source.keyword());
+    if !data_set.has_epochs() {
+        let reason = format!(
+            "loader.source = \"{keyword}\" holds all samples; data.{name} makes new ones in each step"
+        );
+        let help = format!("use data.{name}.samples = 10_000 or source = \"stream\"");
+        return Err(attach_span(reason, &["strategy.loader.source", "data"], tree, help));
+    }
+    if source == DataResidence::Device && data_set.augments() {
+        let reason = format!(
+            "loader.source = \"{keyword}\" holds samples as they are; crop and flip of data.{name} change them in each step, on the host"
+        );
+        let [crop, flip] = ["crop", "flip"].map(|key| format!("data.{name}.{key}"));
+        let help = "use source = \"ram\" or \"stream\", or remove crop and flip";
+        return Err(attach_span(reason, &["strategy.loader.source", &crop, &flip], tree, help));
+    }
+    Ok(())
+}
+
+/// Only inputs that are numbers have `input_dtype`, and only those of files may be pixels.
+fn inputs_have_dtype(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (dtype, data_set) = (config.strategy.input_dtype, config.data.data_set());
+    let (keyword, name) = (dtype.keyword(), data_set.name());
+    let key = "strategy.input_dtype";
+    if dtype == InputDtype::Fp32 {
+        return Ok(());
+    }
+    let ids_of = match config.model.sequential() {
+        Some(model) if model.ids().is_some() => Some("model.sequential".to_owned()),
+        Some(_) => None,
+        None => Some(format!("data.{name}")),
+    };
+    if let Some(ids_of) = ids_of {
+        let reason = format!("input_dtype = \"{keyword}\" is of inputs that are numbers; {ids_of} has ids");
+        return Err(attach_span(reason, &[key, "data"], tree, "use loader.dtype = \"u16\" for ids"));
+    }
+    if dtype == InputDtype::U8 && data_set.pixel_scale().is_none() {
+        let reason =
+            format!("input_dtype = \"u8\" needs inputs that are stored in u8; data.{name} makes numbers");
+        let help = "use input_dtype = \"fp16\", or data.idx, data.cifar, data.images or data.tensors";
+        return Err(attach_span(reason, &[key, "data"], tree, help));
+    }
+    Ok(())
 }
 
 /// Shuffling needs epochs, so a finite data set.

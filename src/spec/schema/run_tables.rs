@@ -39,7 +39,7 @@ pub(crate) fn read_run(reader: &Reader<'_>, tree: &Table) -> Option<RunConfig> {
         evaluation: tables.evaluation?,
         measure: tables.measure?,
         strategy: strategy?,
-        tokens: None,
+        data_len: None,
         lengths: None,
         all_packed: None,
     })

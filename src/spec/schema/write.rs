@@ -50,7 +50,7 @@ impl RunConfig {
             evaluation,
             measure,
             strategy,
-            tokens: _,
+            data_len: _,
             lengths: _,
             all_packed: _,
         } = self;

@@ -5,12 +5,14 @@
 mod attention;
 mod batch_norm;
 mod cast;
+mod cast_pixels;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod gather_samples;
 mod group_norm;
 mod harness;
 mod head_norm;

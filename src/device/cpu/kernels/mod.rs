@@ -11,6 +11,7 @@ mod batch_norm;
 mod bucket_chunks;
 mod cast;
 mod cast_ids;
+mod cast_pixels;
 mod channels;
 mod columns;
 mod conv2d;
@@ -22,6 +23,7 @@ mod elementwise_loss;
 mod embedding;
 mod expert_linear;
 mod float;
+mod gather_samples;
 mod global_norm;
 mod group_norm;
 mod images;
@@ -242,9 +244,11 @@ pub(super) unsafe fn run(
         Op::TakeColumns(op) => with_float!(dtype(0), T => columns::take::<T>(op, &mut operands, workers)),
         Op::Transpose(op) => with_float!(dtype(0), T => transpose::run::<T>(op, &mut operands, workers)),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors, not the device"),
+        Op::GatherSamples(op) => gather_samples::run(op, &mut operands),
         Op::GatherTokens(op) => stretch::run(op, &mut operands),
         Op::OptimizerStep(op) => optimizer::update(op, &mut operands, scratch, workers),
         Op::CastIds(op) => cast_ids::run(op, &mut operands),
+        Op::CastPixels(op) => cast_pixels::run(op, &mut operands, inputs.len() > 1, workers),
     }
 }
 

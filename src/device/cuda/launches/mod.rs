@@ -6,6 +6,7 @@ mod activation;
 mod adafactor;
 mod attention;
 mod batch_norm;
+mod cast_pixels;
 mod column_sums;
 mod columns;
 mod conv2d;
@@ -14,6 +15,7 @@ mod dropout;
 mod elementwise;
 mod elementwise_loss;
 mod embedding;
+mod gather_samples;
 mod group_norm;
 mod head_norm;
 mod initialise;
@@ -111,8 +113,10 @@ pub(super) fn run(
         Op::TakeColumns(op) => columns::take(op, inputs, outputs, launcher),
         Op::Transpose(op) => conv2d::transpose(op, inputs, outputs, launcher),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors"),
+        Op::GatherSamples(op) => gather_samples::run(op, inputs, outputs, launcher),
         Op::GatherTokens(op) => stretch::run(op, inputs, outputs, launcher),
         Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
         Op::CastIds(op) => widen::run(op, inputs, outputs, launcher),
+        Op::CastPixels(op) => cast_pixels::run(op, inputs, outputs, launcher),
     }
 }

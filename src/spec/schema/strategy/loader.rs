@@ -36,7 +36,7 @@ key_table! {
         /// `pin_memory`).
         pub pinned: bool = Boolean, default true;
         /// Where the data set is kept: in its files, in host memory or in device memory. "ram" and "device" need data
-        /// that is one row of tokens.
+        /// that is one row of tokens, or a number of samples; "device" images without `crop` and `flip`.
         pub source: DataResidence = keyword(), default DataResidence::Stream;
         /// Dtype of token ids in host memory and during the transfer; the device casts them to i32.
         pub dtype: IdDtype = keyword(), default IdDtype::I32;
@@ -63,6 +63,28 @@ keywords! {
         U8 = "u8",
         U16 = "u16",
         I32 = "i32",
+    }
+}
+
+keywords! {
+    /// Dtype of inputs that are numbers, in host memory and during the transfer to the device.
+    pub enum InputDtype {
+        /// Pixels as they are stored.
+        U8 = "u8",
+        Bf16 = "bf16",
+        Fp16 = "fp16",
+        Fp32 = "fp32",
+    }
+}
+
+impl InputDtype {
+    pub fn dtype(self) -> DType {
+        match self {
+            InputDtype::U8 => DType::U8,
+            InputDtype::Bf16 => DType::BF16,
+            InputDtype::Fp16 => DType::F16,
+            InputDtype::Fp32 => DType::F32,
+        }
     }
 }
 

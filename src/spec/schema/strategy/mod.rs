@@ -16,7 +16,7 @@ mod states;
 
 pub use allocator::{Allocator, Caching};
 pub use keywords::{Attention, EmptyCache, EvaluationPass, Gradients, Init, Leak, Release, Update};
-pub use loader::{DataResidence, IdDtype, Loader};
+pub use loader::{DataResidence, IdDtype, InputDtype, Loader};
 pub use lora::{Lora, LoraBase};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{ActivationOffload, Offload};
@@ -115,6 +115,9 @@ key_table! {
         pub offload: Offload = offload::OFFLOAD, default Offload::default();
         /// How batches are assembled and transferred to the device (PyTorch: `DataLoader`).
         pub loader: Loader = loader::LOADER, default Loader::default();
+        /// Dtype of inputs that are numbers (those of `model.sequential`) where `loader` keeps and transfers them; the device
+        /// casts them to fp32. "u8": pixels as they are stored, scaled and normalised on the device.
+        pub input_dtype: InputDtype = keyword(), default InputDtype::Fp32;
         /// Whether static segments of the step are captured once and replayed as CUDA graphs (`torch.cuda.CUDAGraph`).
         /// Only with `allocator = "arena"`.
         pub graph: bool = Boolean, default false;

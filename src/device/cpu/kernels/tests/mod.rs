@@ -4,6 +4,7 @@
 mod adafactor;
 mod attention;
 mod cast_ids;
+mod cast_pixels;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
@@ -11,6 +12,7 @@ mod elementwise;
 mod elementwise_loss;
 mod embedding;
 mod experts;
+mod gather_samples;
 mod harness;
 mod image_norms;
 mod linear;
