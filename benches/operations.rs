@@ -207,7 +207,7 @@ fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunCon
         evaluation: None,
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy { precision, ..Strategy::default() },
-        tokens: None,
+        data_len: None,
         lengths: None,
         all_packed: None,
     }
