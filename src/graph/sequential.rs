@@ -9,7 +9,7 @@ use data::{Documents, Part};
 use ops::{
     Activate, Activation, Add, AvgPool, BatchNorm, BatchNormMode, Conv2d, Convolution, CrossEntropy, DType,
     Dropout, DropoutMask, ElementwiseLoss, GroupNorm, LayerNorm, Linear, LossFunction, LossTerms, MaxPool,
-    Op, RmsNorm, Shape, Transpose, Window,
+    Op, RmsNorm, Shape, Softmax, Transpose, Window,
 };
 use spec::{
     BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
@@ -90,6 +90,10 @@ impl Builder<'_> {
             Layer::Activation(LayerActivation(activation)) => {
                 let op = Op::Activate(Activate { activation: *activation });
                 X { value: self.node(op, scope, vec![x.value]), ..x }
+            }
+            Layer::Softmax => {
+                let x = rows(self);
+                first(self.node(Op::Softmax(Softmax), scope, vec![x]))
             }
             Layer::Linear(layer) => {
                 let x = rows(self);

@@ -22,6 +22,7 @@ mod numbers;
 mod optimizer;
 mod pooling;
 mod rms_norm;
+mod softmax;
 mod storage;
 mod stretch;
 mod widen;

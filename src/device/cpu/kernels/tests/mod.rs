@@ -18,6 +18,7 @@ mod muon;
 mod norms;
 mod pooling;
 mod reference;
+mod softmax;
 mod storage;
 mod stretch;
 mod updates;

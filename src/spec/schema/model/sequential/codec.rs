@@ -156,7 +156,7 @@ impl KeyCodec for LayerCodec {
     fn write(&self, key: &str, value: &Layer, lines: &mut TableWriter) {
         let mut table = TableWriter::empty(lines.form());
         match value {
-            Layer::Activation(_) | Layer::GlobalPool | Layer::Flatten => {
+            Layer::Activation(_) | Layer::Softmax | Layer::GlobalPool | Layer::Flatten => {
                 return lines.line(key, &quoted(word(value)));
             }
             Layer::LayerNorm(norm) | Layer::RmsNorm(norm) if *norm == NormLayer::default() => {
@@ -196,6 +196,7 @@ impl KeyCodec for LayerCodec {
 fn word(layer: &Layer) -> &'static str {
     match layer {
         Layer::Activation(activation) => activation.word(),
+        Layer::Softmax => "softmax",
         Layer::Linear(_) => "linear",
         Layer::LayerNorm(_) => "layer_norm",
         Layer::RmsNorm(_) => "rms_norm",
@@ -219,7 +220,8 @@ fn words() -> impl Iterator<Item = Layer> {
     let activations = Activation::ALL.map(|activation| Layer::Activation(LayerActivation(activation)));
     let norms = [Layer::LayerNorm, Layer::RmsNorm].map(|norm| norm(NormLayer::default()));
     let batch_norm = Layer::BatchNorm(BatchNormLayer::default(), Statistics::Batch);
-    activations.into_iter().chain(norms).chain([batch_norm, Layer::GlobalPool, Layer::Flatten])
+    let others = [batch_norm, Layer::GlobalPool, Layer::Flatten];
+    activations.into_iter().chain([Layer::Softmax]).chain(norms).chain(others)
 }
 
 struct LayerWord;

@@ -17,6 +17,8 @@ const TIMES: UsizeRange = UsizeRange(1..=1 << 14);
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Layer {
     Activation(LayerActivation),
+    /// Of the last dimension.
+    Softmax,
     Linear(LinearLayer),
     LayerNorm(NormLayer),
     RmsNorm(NormLayer),
@@ -216,6 +218,7 @@ impl Layer {
             | Layer::GroupNorm(_)
             | Layer::Flatten => true,
             Layer::Activation(_)
+            | Layer::Softmax
             | Layer::Linear(_)
             | Layer::LayerNorm(_)
             | Layer::RmsNorm(_)

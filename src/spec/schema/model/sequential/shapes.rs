@@ -120,7 +120,7 @@ fn of_layer(layer: &Layer, input: Shape) -> Result<Sizes, Misfit> {
     };
     let features = input.last() as u128;
     Ok(match layer {
-        Layer::Activation(_) | Layer::Dropout(_) => module(input, 0, 0),
+        Layer::Activation(_) | Layer::Softmax | Layer::Dropout(_) => module(input, 0, 0),
         Layer::Linear(LinearLayer { out, bias }) => {
             let outputs = *out as u128;
             let parameters = features * outputs + if *bias { outputs } else { 0 };
