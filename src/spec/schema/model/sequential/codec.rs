@@ -127,6 +127,13 @@ impl KeyCodec for LayerCodec {
     fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Layer> {
         let Some(table) = node.table() else { return keys.parse(key, node, &LayerWord) };
         let mut layer = keys.table_of(key, node, "", LAYER)?;
+        if let [entry] = &table.entries[..]
+            && is_only_a_word(&entry.key)
+        {
+            let problem = Problem::new(format!("the layer `{}` has no keys", entry.key));
+            layer.reader().problem(problem.at(node.span).help(format!("write {}", quoted(&entry.key))));
+            return None;
+        }
         let mut read = Vec::new();
         for known in LAYER_KEYS {
             if let Some(entry) = layer.entry(known.key) {
@@ -135,8 +142,7 @@ impl KeyCodec for LayerCodec {
         }
         let reader = layer.reader();
         layer.finish();
-        let is_known = |key: &str| LAYER_KEYS.iter().any(|known| known.key == key);
-        if read.len() != 1 && table.entries.iter().all(|entry| is_known(&entry.key)) {
+        if read.len() != 1 && table.entries.iter().all(|entry| is_layer_key(&entry.key)) {
             let names: Vec<String> = table.entries.iter().map(|entry| format!("`{}`", entry.key)).collect();
             let name = keys.name(key);
             let (message, help) = match &names[..] {
@@ -222,6 +228,14 @@ fn words() -> impl Iterator<Item = Layer> {
     let batch_norm = Layer::BatchNorm(BatchNormLayer::default(), Statistics::Batch);
     let others = [batch_norm, Layer::GlobalPool, Layer::Flatten];
     activations.into_iter().chain([Layer::Softmax]).chain(norms).chain(others)
+}
+
+fn is_layer_key(key: &str) -> bool {
+    LAYER_KEYS.iter().any(|known| known.key == key)
+}
+
+fn is_only_a_word(text: &str) -> bool {
+    !is_layer_key(text) && words().any(|layer| word(&layer) == text)
 }
 
 struct LayerWord;
