@@ -9,7 +9,8 @@ use data::{Documents, Part};
 use ops::{
     Activate, Activation, Add, AddPositions, Attention, AttentionConfig, AvgPool, BatchNorm, BatchNormMode,
     Conv2d, Convolution, CrossEntropy, DType, Dropout, DropoutMask, ElementwiseLoss, Embedding, GroupNorm,
-    LayerNorm, Linear, LossFunction, LossTerms, MaxPool, Op, RmsNorm, Shape, StackedRows, Transpose, Window,
+    LayerNorm, Linear, LossFunction, LossTerms, MaxPool, Op, RmsNorm, Shape, Softmax, StackedRows, Transpose,
+    Window,
 };
 use spec::{
     AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer, GroupNormLayer, Layer,
@@ -101,6 +102,10 @@ impl Builder<'_> {
             Layer::Activation(LayerActivation(activation)) => {
                 let op = Op::Activate(Activate { activation: *activation });
                 X { value: self.node(op, scope, vec![x.value]), ..x }
+            }
+            Layer::Softmax => {
+                let x = rows(self);
+                first(self.node(Op::Softmax(Softmax), scope, vec![x]))
             }
             Layer::Linear(layer) => {
                 let x = rows(self);

@@ -44,6 +44,7 @@ mod quantize;
 mod rms_norm;
 mod rotary;
 mod route;
+mod softmax;
 mod storage;
 mod transpose;
 mod types;
@@ -85,6 +86,7 @@ pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
 pub use route::{MOST_PAIRS, Route, RouteBackward};
+pub use softmax::{Softmax, SoftmaxBackward};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use transpose::Transpose;
 pub use types::{DType, RowSlice, Shape, TensorType};
@@ -288,8 +290,8 @@ pub trait Operation {
         None
     }
 
-    /// The fused form that also multiplies output 0 by the derivative of an activation. The activation's input becomes
-    /// an additional last input. `None` if there is none.
+    /// The fused form that also multiplies output 0 by the derivative of an activation. The activation's saved value
+    /// becomes an additional last input. `None` if there is none.
     fn through_slope(&self, _activation: Activation) -> Option<Op> {
         None
     }
@@ -473,6 +475,8 @@ operations! {
     Route,
     RouteBackward,
     Scale,
+    Softmax,
+    SoftmaxBackward,
     TakeColumns,
     Transpose,
     LoadParameter,

@@ -22,8 +22,8 @@ pub struct Linear {
 /// `dx = dy W`, with `accumulate` added to the partial gradient, with `activation` multiplied by the derivative of the
 /// activation that produced x.
 ///
-/// Inputs: dy num[..,M], weight num[M,K]; with `accumulate` the partial dx num[..,K]; with `activation` the input of
-/// the activation num[..,K], or its result if the derivative is the same there. Output: dx num[..,K], with `activation` the gradient of the activation's input.
+/// Inputs: dy num[..,M], weight num[M,K]; with `accumulate` the partial dx num[..,K]; with `activation` its saved value
+/// num[..,K]. Output: dx num[..,K], with `activation` the gradient of the activation's input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearInputGradient {
     pub accumulate: bool,
@@ -209,7 +209,7 @@ impl Operation for LinearInputGradient {
             expect_type(self.name(), "the partial gradient", &inputs[2], dx)?;
         }
         if self.activation.is_some() {
-            expect_type(self.name(), "the input of the activation", &inputs[1 + extra], dx)?;
+            expect_type(self.name(), "the saved value of the activation", &inputs[1 + extra], dx)?;
         }
         Ok(vec![dx])
     }

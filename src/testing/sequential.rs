@@ -1,6 +1,6 @@
 //! Models of layers in a list.
 
-use proptest::prelude::{Strategy as Any, any, prop_oneof};
+use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
 use proptest::sample::select;
 
 use ops::Activation;
@@ -23,7 +23,7 @@ pub(crate) const CLASSIFIER: &str = "{ sequential = { input = [12], layers = [
 /// Rows of several features, with another loss.
 pub(crate) const REGRESSION: &str = "{ sequential = { input = [3, 6], loss = 'squared_error', layers = [
     { group = { name = 'embedding', layers = [{ linear = 48 }] } },
-    { group = { name = 'blocks', layers = [{ block = [{ linear = 64 }, 'silu'] }, 'rms_norm', 'gelu_tanh'] } },
+    { group = { name = 'blocks', layers = [{ block = [{ linear = 64 }, 'tanh', 'softmax'] }, { linear = 40 }, 'leaky_relu', 'rms_norm', 'sigmoid'] } },
     { group = { name = 'head', layers = [{ linear = 5 }] } },
 ] } }";
 
@@ -148,7 +148,7 @@ fn any_plain() -> impl Any<Value = Sequential> {
     let norm = NormLayer { epsilon: 1e-4 };
     let norm = select(vec![Layer::LayerNorm(norm), Layer::RmsNorm(norm)]);
     let dropout = select(&[0.0, 0.1, 0.5]).prop_map(Layer::Dropout);
-    let plain = prop_oneof![3 => linear, 2 => activation, 1 => norm, 1 => dropout];
+    let plain = prop_oneof![3 => linear, 2 => activation, 1 => Just(Layer::Softmax), 1 => norm, 1 => dropout];
     let some = proptest::collection::vec(plain.clone(), 1..=4);
     // The last layer gives both branches one shape.
     let residual =

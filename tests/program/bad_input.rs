@@ -251,6 +251,7 @@ bad! {
     empty_list_of_layers: check(&in_a_list("layers = []"));
     unknown_layer: check(&in_a_list("layers = [\"conv\"]"));
     layer_without_its_keys: check(&in_a_list("layers = [\"linear\"]"));
+    activation_with_keys: check(&in_a_list("layers = [{ linear = 3 }, { leaky_relu = { slope = 0.2 } }]"));
     two_layers_in_a_table: check(&in_a_list("layers = [{ linear = 3, dropout = 0.1 }]"));
     layer_of_no_features: check(&in_a_list("layers = [{ repeat = { times = 2, layers = [{ linear = 0 }] } }]"));
     residual_layers_of_another_shape:

@@ -81,6 +81,8 @@ def apply(path, layer, parameters, x, seeds, sites):
         return F.batch_norm(x, *running, weight, bias, True, value.get("momentum", 0.1), value.get("epsilon", 1e-5))
     if key == "group_norm":
         return F.group_norm(x, value["groups"], weight, bias, value.get("epsilon", 1e-5))
+    if key == "softmax":
+        return F.softmax(x, -1)
     if key == "flatten":
         return x.flatten(1)
     if key == "embedding":

@@ -22,6 +22,9 @@ ACTIVATIONS = {
     "relu": F.relu,
     "relu_squared": lambda x: F.relu(x).square(),
     "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "leaky_relu": F.leaky_relu,
 }
 GATES = {
     "geglu_tanh": "gelu_tanh",
@@ -29,6 +32,9 @@ GATES = {
     "reglu": "relu",
     "reglu_squared": "relu_squared",
     "swiglu": "silu",
+    "gtu": "tanh",
+    "glu": "sigmoid",
+    "leaky_reglu": "leaky_relu",
 }
 
 # Norms by their names in experiments.

@@ -60,6 +60,7 @@ pub(super) const SOURCES: &[KernelSource] = &[
     source!("reduction.cu"),
     source!("rms_norm.cu"),
     source!("rotary.cu"),
+    source!("softmax.cu"),
     source!("storage.cu"),
     source!("stretch.cu"),
     source!("token_order.cu"),

@@ -15,10 +15,18 @@ pub struct ActivationDefinition {
     pub operations: Names,
     /// `f(x)`: the reference for kernels.
     pub value: fn(f64) -> f64,
-    /// `f'(x)`
+    /// `f'(x)`, as a function of the saved value.
     pub slope: fn(f64) -> f64,
-    /// Whether `f'(f(x)) = f'(x)`, so that backward reads the result and the input is freed after forward.
+    /// Whether the saved value, which backward reads, is the result f(x) instead of the input x, which is then freed
+    /// after forward.
     pub keeps_result: bool,
+}
+
+impl ActivationDefinition {
+    /// The value that backward reads, for input x.
+    pub fn saved(&self, x: f64) -> f64 {
+        if self.keeps_result { (self.value)(x) } else { x }
+    }
 }
 
 /// Names of the operations that contain the activation, as `explain` prints them.

@@ -1,6 +1,7 @@
 //! `x / (1 + e^-x)` (Elfwing et al. 2017), also called swish (Ramachandran et al. 2017).
 
 use super::definition::{ActivationDefinition, names};
+use super::sigmoid::logistic;
 
 pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     word: "silu",
@@ -14,11 +15,6 @@ pub(super) const DEFINITION: ActivationDefinition = ActivationDefinition {
     slope: |x| logistic(x) + x * logistic(x) * (1.0 - logistic(x)),
     keeps_result: false,
 };
-
-/// The logistic function.
-fn logistic(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
-}
 
 #[cfg(test)]
 mod tests {

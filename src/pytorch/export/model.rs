@@ -486,5 +486,8 @@ fn python_activation(activation: Activation, x: &str) -> String {
         Activation::Relu => format!("F.relu({x})"),
         Activation::ReluSquared => format!("F.relu({x}).square()"),
         Activation::Silu => format!("F.silu({x})"),
+        Activation::Tanh => format!("torch.tanh({x})"),
+        Activation::Sigmoid => format!("torch.sigmoid({x})"),
+        Activation::LeakyRelu => format!("F.leaky_relu({x})"),
     }
 }

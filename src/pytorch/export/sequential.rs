@@ -274,7 +274,11 @@ fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
             Activation::Relu => "nn.ReLU()".to_owned(),
             Activation::ReluSquared => "ReluSquared()".to_owned(),
             Activation::Silu => "nn.SiLU()".to_owned(),
+            Activation::Tanh => "nn.Tanh()".to_owned(),
+            Activation::Sigmoid => "nn.Sigmoid()".to_owned(),
+            Activation::LeakyRelu => "nn.LeakyReLU()".to_owned(),
         },
+        Layer::Softmax => "nn.Softmax(dim=-1)".to_owned(),
         Layer::Linear(LinearLayer { out, bias }) => {
             let features = shape.last();
             *shape = shape.with_last(*out);

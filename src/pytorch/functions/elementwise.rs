@@ -145,8 +145,10 @@ pub(crate) fn tanh(torch: &Torch, x: &Tensor) -> Tensor {
 /// The activations of `torch.nn.functional`; squared ReLU is `F.relu(x).square()`.
 pub(crate) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Tensor {
     match activation {
-        Activation::Gelu | Activation::GeluTanh | Activation::Silu => unary(torch, &x, &[&x]),
-        Activation::Relu => unary_by_output(torch, &x),
+        Activation::Gelu | Activation::GeluTanh | Activation::Silu | Activation::LeakyRelu => {
+            unary(torch, &x, &[&x])
+        }
+        Activation::Relu | Activation::Tanh | Activation::Sigmoid => unary_by_output(torch, &x),
         Activation::ReluSquared => {
             let relu = unary_by_output(torch, &x);
             drop(x);
@@ -156,7 +158,7 @@ pub(crate) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Te
 }
 
 /// `torch.softmax(x, -1, dtype)`: fp16 is converted to fp32 by the kernel, bf16 before it.
-pub(super) fn softmax(torch: &Torch, x: &Tensor, dtype: DType) -> Tensor {
+pub(crate) fn softmax(torch: &Torch, x: &Tensor, dtype: DType) -> Tensor {
     let converts = dtype == DType::F32 && x.dtype() == DType::F16;
     let x = if converts { x.clone() } else { super::cast(torch, x, dtype) };
     let output = torch.output((x.shape(), dtype), None, &[&x], &[], |torch, backward| {

@@ -27,7 +27,7 @@ pub(crate) use convolution::{Convolution, conv2d};
 pub(crate) use dropout::{dropout, dropout_if};
 pub(crate) use elementwise::{
     activation, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap,
-    tanh,
+    softmax, tanh,
 };
 pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use four_bit::FourBitWeight;

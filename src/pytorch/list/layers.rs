@@ -30,6 +30,7 @@ struct TorchLayer {
 /// The `forward` of a module.
 enum Call {
     Activation(Activation),
+    Softmax,
     Linear,
     LayerNorm,
     RmsNorm,
@@ -91,6 +92,11 @@ impl TorchLayer {
     fn call(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
         match (&self.call, &self.parameters[..]) {
             (Call::Activation(activation), _) => functions::activation(torch, x.clone(), *activation),
+            (Call::Softmax, _) => {
+                // Under autocast, in fp32.
+                let dtype = if torch.autocast().is_some() { DType::F32 } else { x.dtype() };
+                functions::softmax(torch, x, dtype)
+            }
             (Call::Linear, [weight, bias @ ..]) => functions::linear(torch, x, weight, bias.first()),
             (Call::LayerNorm, [weight, bias]) => functions::layer_norm(torch, x, weight, bias),
             (Call::RmsNorm, [weight]) => functions::rms_norm(torch, x, weight, false),
@@ -187,6 +193,7 @@ impl Maker<'_> {
         let (channels, features) = ([shape.dims()[0]], [shape.last()]);
         match layer {
             Layer::Activation(activation) => plain(Call::Activation(activation.0)),
+            Layer::Softmax => plain(Call::Softmax),
             Layer::Linear(LinearLayer { out, bias }) => {
                 let weight = [*out, features[0]];
                 *shape = shape.with_last(*out);

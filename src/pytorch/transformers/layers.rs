@@ -226,7 +226,12 @@ pub(super) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Te
             let relu = functions::activation(torch, x.clone(), Activation::Relu);
             functions::power(torch, &relu)
         }
-        Activation::Gelu | Activation::Relu | Activation::Silu => functions::activation(torch, x, activation),
+        Activation::Gelu
+        | Activation::Relu
+        | Activation::Silu
+        | Activation::Tanh
+        | Activation::Sigmoid
+        | Activation::LeakyRelu => functions::activation(torch, x, activation),
     }
 }
 

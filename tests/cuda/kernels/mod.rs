@@ -25,6 +25,7 @@ mod optimizer;
 mod pooling;
 mod positions;
 mod rms_norm;
+mod softmax;
 mod storage;
 mod stretch;
 mod widen;

@@ -103,10 +103,10 @@ pub(super) fn input_gradient<T: Float>(
     match op.activation {
         None => matmul.run(dx, None, scratch, workers),
         Some(activation) => {
-            let (before, level) = (operands.input::<T>(2 + usize::from(op.accumulate)), workers.level());
+            let (saved, level) = (operands.input::<T>(2 + usize::from(op.accumulate)), workers.level());
             let epilogue = |range: Range<usize>, dx: &mut [f32]| {
-                read(level, &before[range], &mut [0.0; BUFFER], |run, before| {
-                    scale_by_slope(level, activation, &mut dx[run], before);
+                read(level, &saved[range], &mut [0.0; BUFFER], |run, saved| {
+                    scale_by_slope(level, activation, &mut dx[run], saved);
                 });
             };
             matmul.run(dx, Some(&epilogue), scratch, workers);

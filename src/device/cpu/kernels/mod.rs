@@ -44,6 +44,7 @@ mod rms_norm;
 mod rotary;
 mod route;
 mod simd;
+mod softmax;
 mod states;
 mod storage;
 mod stretch;
@@ -241,6 +242,8 @@ pub(super) unsafe fn run(
         Op::Route(op) => with_float!(dtype(0), T => route::forward::<T>(op, &mut operands, workers)),
         Op::RouteBackward(op) => with_float!(dtype(0), T => route::backward::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
+        Op::Softmax(_) => with_float!(dtype(0), T => softmax::forward::<T>(&mut operands, workers)),
+        Op::SoftmaxBackward(_) => with_float!(dtype(0), T => softmax::backward::<T>(&mut operands, workers)),
         Op::TakeColumns(op) => with_float!(dtype(0), T => columns::take::<T>(op, &mut operands, workers)),
         Op::Transpose(op) => with_float!(dtype(0), T => transpose::run::<T>(op, &mut operands, workers)),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors, not the device"),

@@ -31,10 +31,10 @@ __device__ __forceinline__ void add_and_activate(T* y, T* before, const T* a, co
     });
 }
 
-// dx[i] = dy[i] * f'(x[i])
+// dx[i] = dy[i] * f'(x[i]), from the saved value of the activation.
 template <class F, class T>
-__device__ __forceinline__ void activation_backward(T* dx, const T* dy, const T* x, uint64_t count) {
-    map2(dx, dy, x, count, [](float dy, float x) { return dy * F::slope(x); });
+__device__ __forceinline__ void activation_backward(T* dx, const T* dy, const T* saved, uint64_t count) {
+    map2(dx, dy, saved, count, [](float dy, float saved) { return dy * F::slope(saved); });
 }
 
 // before[r, c] += bias[c]; y[r, c] = f(before[r, c]) + residual[r, c]. `bias` and `residual` may be null, and
@@ -86,9 +86,9 @@ __device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* bo
         load_values(slopes, dy + static_cast<uint64_t>(row) * columns + c);
 #pragma unroll
         for (int i = 0; i < run.size; ++i) {
-            const float gate = gates[i], d = slopes[i];
-            gates[i] = d * ups[i] * F::slope(gate);
-            ups[i] = d * F::value(gate);
+            const float gate = gates[i], d = slopes[i], result = F::value(gate);
+            gates[i] = d * ups[i] * F::slope(F::KEEPS_RESULT ? result : gate);
+            ups[i] = d * result;
         }
         store_values(dboth + at, gates);
         store_values(dboth + at + columns, ups);

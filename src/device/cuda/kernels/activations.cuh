@@ -1,9 +1,12 @@
-// Activation functions and their derivatives. To add one, add a struct and its line at the end.
+// Activation functions and their derivatives. To add one, add a struct and its line at the end. `slope` takes the saved
+// value: x, or f(x) if KEEPS_RESULT.
 #pragma once
 #include "compat.cuh"
 
 // Exact GELU: x times the standard normal distribution function.
 struct Gelu {
+    static constexpr bool KEEPS_RESULT = false;
+
     __device__ __forceinline__ static float value(float x) { return x * below(x); }
 
     __device__ __forceinline__ static float slope(float x) {
@@ -16,6 +19,7 @@ struct Gelu {
 
 // Tanh approximation of GELU.
 struct GeluTanh {
+    static constexpr bool KEEPS_RESULT = false;
     // sqrt(8 / pi): twice GELU's factor, because (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)).
     static constexpr float SLOPE = 1.5957691216057308f;
     static constexpr float CUBE = 0.044715f;
@@ -38,12 +42,16 @@ struct GeluTanh {
 };
 
 struct Relu {
+    static constexpr bool KEEPS_RESULT = true;
+
     __device__ __forceinline__ static float value(float x) { return x < 0.0f ? 0.0f : x; }
 
     __device__ __forceinline__ static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
 };
 
 struct ReluSquared {
+    static constexpr bool KEEPS_RESULT = false;
+
     __device__ __forceinline__ static float value(float x) { return Relu::value(x) * Relu::value(x); }
 
     __device__ __forceinline__ static float slope(float x) { return 2.0f * Relu::value(x); }
@@ -51,6 +59,8 @@ struct ReluSquared {
 
 // x / (1 + e^-x)
 struct Silu {
+    static constexpr bool KEEPS_RESULT = false;
+
     __device__ __forceinline__ static float share(float x) { return 1.0f / (1.0f + expf(-x)); }
 
     __device__ __forceinline__ static float value(float x) { return x * share(x); }
@@ -62,10 +72,38 @@ struct Silu {
     }
 };
 
+struct Tanh {
+    static constexpr bool KEEPS_RESULT = true;
+
+    __device__ __forceinline__ static float value(float x) { return tanhf(x); }
+
+    __device__ __forceinline__ static float slope(float y) { return 1.0f - y * y; }
+};
+
+struct Sigmoid {
+    static constexpr bool KEEPS_RESULT = true;
+
+    __device__ __forceinline__ static float value(float x) { return Silu::share(x); }
+
+    __device__ __forceinline__ static float slope(float y) { return y * (1.0f - y); }
+};
+
+struct LeakyRelu {
+    static constexpr bool KEEPS_RESULT = true;
+    static constexpr float BELOW = 0.01f;
+
+    __device__ __forceinline__ static float value(float x) { return x > 0.0f ? x : BELOW * x; }
+
+    __device__ __forceinline__ static float slope(float y) { return y > 0.0f ? 1.0f : BELOW; }
+};
+
 // Calls a macro for each activation, with its keyword in experiment files, which is the prefix of the kernel names.
 #define EACH_ACTIVATION(CALL)                                                                                        \
     CALL(GeluTanh, gelu_tanh)                                                                                        \
     CALL(Gelu, gelu)                                                                                                 \
     CALL(Relu, relu)                                                                                                 \
     CALL(ReluSquared, relu_squared)                                                                                  \
-    CALL(Silu, silu)
+    CALL(Silu, silu)                                                                                                 \
+    CALL(Tanh, tanh)                                                                                                 \
+    CALL(Sigmoid, sigmoid)                                                                                           \
+    CALL(LeakyRelu, leaky_relu)

@@ -42,7 +42,7 @@ pub(super) fn add_and_activate(
     launcher.kernel(&name, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
-/// `dx = dy f'(x)`
+/// `dx = dy f'(x)`, from dy and the saved value of the activation.
 pub(super) fn backward(
     activation: Activation,
     inputs: &[Operand],

@@ -112,14 +112,14 @@ pub(super) fn input_gradient(
     match op.activation {
         None => launcher.matmul(&plain),
         Some(activation) => {
-            let before = inputs[2 + usize::from(op.accumulate)];
+            let saved = inputs[2 + usize::from(op.accumulate)];
             let finish =
-                |launcher: &mut Launcher| activation::backward(activation, &[*dx, before], outputs, launcher);
+                |launcher: &mut Launcher| activation::backward(activation, &[*dx, saved], outputs, launcher);
             if activation != Activation::GeluTanh || is_exact(&plain) {
                 launcher.matmul(&plain)?;
                 return finish(launcher);
             }
-            with_epilogue(plain, Epilogue::GeluSlope { before: before.address }, launcher, finish)
+            with_epilogue(plain, Epilogue::GeluSlope { before: saved.address }, launcher, finish)
         }
     }
 }

@@ -29,6 +29,7 @@ mod positions;
 mod rms_norm;
 mod rotary;
 mod sizes;
+mod softmax;
 mod storage;
 mod stretch;
 mod tables;
@@ -110,6 +111,8 @@ pub(super) fn run(
         Op::RmsNormBackward(op) => rms_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
+        Op::Softmax(_) => softmax::forward(inputs, outputs, launcher),
+        Op::SoftmaxBackward(_) => softmax::backward(inputs, outputs, launcher),
         Op::TakeColumns(op) => columns::take(op, inputs, outputs, launcher),
         Op::Transpose(op) => conv2d::transpose(op, inputs, outputs, launcher),
         Op::LoadParameter(_) => unreachable!("the engine loads checkpoint tensors"),

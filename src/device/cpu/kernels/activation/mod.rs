@@ -3,17 +3,23 @@
 
 mod gelu;
 mod gelu_tanh;
+mod leaky_relu;
 mod relu;
 mod relu_squared;
+mod sigmoid;
 mod silu;
+mod tanh;
 
 use ops::{Activate, Activation, ActivationBackward, Gated, GatedBackward};
 
 use gelu::Gelu;
 use gelu_tanh::GeluTanh;
+use leaky_relu::LeakyRelu;
 use relu::Relu;
 use relu_squared::ReluSquared;
+use sigmoid::Sigmoid;
 use silu::Silu;
+use tanh::Tanh;
 
 use super::elementwise::{in_place, map};
 use super::float::{BUFFER, Float, read, write};
@@ -26,15 +32,20 @@ const ROWS: usize = 16;
 
 /// An activation function and its derivative.
 trait Function {
+    /// Whether the saved value is f(x) instead of x.
+    const KEEPS_RESULT: bool = false;
+
     fn value<const FUSED: bool>(x: f32) -> f32;
 
-    fn slope<const FUSED: bool>(x: f32) -> f32;
+    fn slope<const FUSED: bool>(saved: f32) -> f32;
 }
 
 /// Evaluates an expression in which a type name stands for the function of an activation.
 macro_rules! with_function {
     ($activation:expr, $function:ident => $body:expr) => {
-        with_function!($activation, $function => $body, [GeluTanh, Gelu, Relu, ReluSquared, Silu])
+        with_function!($activation, $function => $body, [
+            GeluTanh, Gelu, Relu, ReluSquared, Silu, Tanh, Sigmoid, LeakyRelu
+        ])
     };
     ($activation:expr, $function:ident => $body:expr, [$($name:ident),+]) => {
         match $activation {
@@ -66,9 +77,9 @@ simd! {
 
 simd! {
     /// `dx *= f'(x)`
-    pub(super) fn scale_by_slope(activation: Activation, dx: &mut [f32], x: &[f32]) {
-        with_function!(activation, F => for (dx, &x) in dx.iter_mut().zip(x) {
-            *dx *= F::slope::<FUSED>(x);
+    pub(super) fn scale_by_slope(activation: Activation, dx: &mut [f32], saved: &[f32]) {
+        with_function!(activation, F => for (dx, &saved) in dx.iter_mut().zip(saved) {
+            *dx *= F::slope::<FUSED>(saved);
         });
     }
 }
@@ -88,9 +99,9 @@ simd! {
     fn gate_gradients(activation: Activation, dy: &[f32], gate: &mut [f32], up: &mut [f32]) {
         let (gate, up) = (&mut gate[..dy.len()], &mut up[..dy.len()]);
         with_function!(activation, F => for i in 0..dy.len() {
-            let (g, u) = (gate[i], up[i]);
-            gate[i] = dy[i] * u * F::slope::<FUSED>(g);
-            up[i] = dy[i] * F::value::<FUSED>(g);
+            let (g, u, y) = (gate[i], up[i], F::value::<FUSED>(gate[i]));
+            gate[i] = dy[i] * u * F::slope::<FUSED>(if F::KEEPS_RESULT { y } else { g });
+            up[i] = dy[i] * y;
         });
     }
 }
@@ -109,9 +120,9 @@ pub(super) fn forward<T: Float>(op: &Activate, operands: &mut Operands, workers:
 }
 
 pub(super) fn backward<T: Float>(op: &ActivationBackward, operands: &mut Operands, workers: &Workers) {
-    let (source, x) = (operands.input_unless_aliased::<T>(0, 0), operands.input::<T>(1));
-    let work = |level: Level, dx: &mut [f32], x: &[f32]| scale_by_slope(level, op.activation, dx, x);
-    in_place(operands.output(0), source, x, workers, work);
+    let (source, saved) = (operands.input_unless_aliased::<T>(0, 0), operands.input::<T>(1));
+    let work = |level: Level, dx: &mut [f32], saved: &[f32]| scale_by_slope(level, op.activation, dx, saved);
+    in_place(operands.output(0), source, saved, workers, work);
 }
 
 pub(super) fn gated<T: Float>(op: &Gated, operands: &mut Operands, workers: &Workers) {

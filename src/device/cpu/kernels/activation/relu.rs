@@ -5,6 +5,8 @@ use super::Function;
 pub(super) struct Relu;
 
 impl Function for Relu {
+    const KEEPS_RESULT: bool = true;
+
     #[inline(always)]
     fn value<const FUSED: bool>(x: f32) -> f32 {
         if x < 0.0 { 0.0 } else { x }

@@ -114,10 +114,10 @@ fn input_gradient_matches_the_reference() {
             inputs.push(previous);
         }
         if let Some(function) = activation {
-            let before = stored(7);
-            let slopes = before.to_f64().into_iter().map(|x| reference::activation_slope(function, x));
+            let saved = stored(7);
+            let slopes = saved.to_f64().into_iter().map(|saved| reference::activation_slope(function, saved));
             dx = dx.iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
-            inputs.push(before);
+            inputs.push(saved);
         }
         let op = LinearInputGradient { accumulate, activation, tf32: false };
         check_variants(variants, Op::LinearInputGradient(op), &inputs, &[dx]);

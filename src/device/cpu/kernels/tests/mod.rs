@@ -21,6 +21,7 @@ mod norms;
 mod pooling;
 mod positions;
 mod reference;
+mod softmax;
 mod storage;
 mod stretch;
 mod updates;

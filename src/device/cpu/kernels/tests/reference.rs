@@ -7,8 +7,9 @@ pub(super) fn activation(activation: Activation, x: f64) -> f64 {
     (activation.definition().value)(x)
 }
 
-pub(super) fn activation_slope(activation: Activation, x: f64) -> f64 {
-    (activation.definition().slope)(x)
+/// The derivative from the saved value.
+pub(super) fn activation_slope(activation: Activation, saved: f64) -> f64 {
+    (activation.definition().slope)(saved)
 }
 
 /// y, from rows of `2 width` elements: gate, then up.
@@ -23,7 +24,8 @@ pub(super) fn gated_backward(function: Activation, dy: &[f64], both: &[f64], wid
     let mut gradients = Vec::new();
     for (dy, row) in dy.chunks(width).zip(both.chunks(2 * width)) {
         let (gate, up) = row.split_at(width);
-        gradients.extend((0..width).map(|c| dy[c] * up[c] * activation_slope(function, gate[c])));
+        let slope = |gate: f64| activation_slope(function, function.definition().saved(gate));
+        gradients.extend((0..width).map(|c| dy[c] * up[c] * slope(gate[c])));
         gradients.extend((0..width).map(|c| dy[c] * activation(function, gate[c])));
     }
     gradients

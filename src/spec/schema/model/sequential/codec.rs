@@ -141,6 +141,13 @@ impl KeyCodec for LayerCodec {
     fn read<'a>(&self, keys: &Keys<'a>, key: &str, node: &'a Node) -> Option<Layer> {
         let Some(table) = node.table() else { return keys.parse(key, node, &LayerWord) };
         let mut layer = keys.table_of(key, node, "", LAYER)?;
+        if let [entry] = &table.entries[..]
+            && is_only_a_word(&entry.key)
+        {
+            let problem = Problem::new(format!("the layer `{}` has no keys", entry.key));
+            layer.reader().problem(problem.at(node.span).help(format!("write {}", quoted(&entry.key))));
+            return None;
+        }
         let mut read = Vec::new();
         for known in LAYER_KEYS {
             if let Some(entry) = layer.entry(known.key) {
@@ -149,8 +156,7 @@ impl KeyCodec for LayerCodec {
         }
         let reader = layer.reader();
         layer.finish();
-        let is_known = |key: &str| LAYER_KEYS.iter().any(|known| known.key == key);
-        if read.len() != 1 && table.entries.iter().all(|entry| is_known(&entry.key)) {
+        if read.len() != 1 && table.entries.iter().all(|entry| is_layer_key(&entry.key)) {
             let names: Vec<String> = table.entries.iter().map(|entry| format!("`{}`", entry.key)).collect();
             let name = keys.name(key);
             let (message, help) = match &names[..] {
@@ -171,6 +177,7 @@ impl KeyCodec for LayerCodec {
         let mut table = TableWriter::empty(lines.form());
         match value {
             Layer::Activation(_)
+            | Layer::Softmax
             | Layer::GlobalPool
             | Layer::Flatten
             | Layer::Positions
@@ -218,6 +225,7 @@ impl KeyCodec for LayerCodec {
 fn word(layer: &Layer) -> &'static str {
     match layer {
         Layer::Activation(activation) => activation.keyword(),
+        Layer::Softmax => "softmax",
         Layer::Linear(_) => "linear",
         Layer::LayerNorm(_) => "layer_norm",
         Layer::RmsNorm(_) => "rms_norm",
@@ -247,14 +255,17 @@ fn words() -> impl Iterator<Item = Layer> {
     let activations = Activation::ALL.map(|activation| Layer::Activation(LayerActivation(activation)));
     let norms = [Layer::LayerNorm, Layer::RmsNorm].map(|norm| norm(NormLayer::default()));
     let batch_norm = Layer::BatchNorm(BatchNormLayer::default(), Statistics::Batch);
-    activations.into_iter().chain(norms).chain([
-        batch_norm,
-        Layer::GlobalPool,
-        Layer::Flatten,
-        Layer::Positions,
-        Layer::ToSequence,
-        Layer::MeanPool,
-    ])
+    let others =
+        [batch_norm, Layer::GlobalPool, Layer::Flatten, Layer::Positions, Layer::ToSequence, Layer::MeanPool];
+    activations.into_iter().chain([Layer::Softmax]).chain(norms).chain(others)
+}
+
+fn is_layer_key(key: &str) -> bool {
+    LAYER_KEYS.iter().any(|known| known.key == key)
+}
+
+fn is_only_a_word(text: &str) -> bool {
+    !is_layer_key(text) && words().any(|layer| word(&layer) == text)
 }
 
 struct LayerWord;

@@ -18,6 +18,8 @@ const TIMES: UsizeRange = UsizeRange(1..=1 << 14);
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Layer {
     Activation(LayerActivation),
+    /// Of the last dimension.
+    Softmax,
     Linear(LinearLayer),
     LayerNorm(NormLayer),
     RmsNorm(NormLayer),
@@ -248,6 +250,7 @@ impl Layer {
             | Layer::GroupNorm(_)
             | Layer::Flatten => true,
             Layer::Activation(_)
+            | Layer::Softmax
             | Layer::Linear(_)
             | Layer::LayerNorm(_)
             | Layer::RmsNorm(_)

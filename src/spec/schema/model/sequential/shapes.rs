@@ -140,7 +140,7 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<S
     };
     let features = input.last() as u128;
     Ok(match layer {
-        Layer::Activation(_) | Layer::Dropout(_) => module(input, 0, 0),
+        Layer::Activation(_) | Layer::Softmax | Layer::Dropout(_) => module(input, 0, 0),
         Layer::Linear(LinearLayer { out, bias }) => {
             let outputs = *out as u128;
             let parameters = features * outputs + if *bias { outputs } else { 0 };
