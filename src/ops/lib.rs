@@ -18,6 +18,7 @@ mod bucket;
 mod cast;
 mod cast_ids;
 mod cast_pixels;
+mod checks;
 mod columns;
 mod conv2d;
 mod cross_entropy;
@@ -60,6 +61,7 @@ pub use bucket::{Member, Members, StackedRows, lay_out};
 pub use cast::Cast;
 pub use cast_ids::CastIds;
 pub use cast_pixels::{CastPixels, PixelScale};
+pub use checks::TypeError;
 pub use columns::{AddColumns, ColumnPlace, TakeColumns};
 pub use conv2d::{Conv2d, Conv2dInputGradient, Conv2dWeightGradient, ConvWorkspace, Convolution, Patches};
 pub use cross_entropy::CrossEntropy;
@@ -96,6 +98,8 @@ pub use update::{
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
 pub use window::Window;
+
+use checks::{expect_f32_or, expect_float, expect_inputs, expect_type};
 
 /// Identifies a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,14 +138,6 @@ impl WorkspaceLimits {
             Processor::Cuda => on_card,
         }
     }
-}
-
-/// Operands do not fit the operation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{operation}: {problem}")]
-pub struct TypeError {
-    pub operation: &'static str,
-    pub problem: String,
 }
 
 /// An operation's operands at the sizes of another run.
@@ -485,50 +481,4 @@ operations! {
     OptimizerStep,
     CastIds,
     CastPixels,
-}
-
-/// Checks the number of inputs.
-fn expect_inputs(operation: &'static str, inputs: &[TensorType], count: usize) -> Result<(), TypeError> {
-    if inputs.len() == count {
-        return Ok(());
-    }
-    Err(TypeError { operation, problem: format!("expected {count} inputs, got {}", inputs.len()) })
-}
-
-/// Checks that an operand has the type that the other operands determine.
-fn expect_type(
-    operation: &'static str,
-    operand: &str,
-    found: &TensorType,
-    wanted: TensorType,
-) -> Result<(), TypeError> {
-    if *found == wanted {
-        return Ok(());
-    }
-    Err(TypeError {
-        operation,
-        problem: format!("{operand} is {found}, the other operands require {wanted}"),
-    })
-}
-
-/// Checks that an operand's dtype is f32 or `other`, and returns it.
-fn expect_f32_or(
-    other: DType,
-    operation: &'static str,
-    operand: &str,
-    found: &TensorType,
-) -> Result<DType, TypeError> {
-    if [DType::F32, other].contains(&found.dtype) {
-        return Ok(found.dtype);
-    }
-    let wanted = if other == DType::F32 { String::new() } else { format!(" or {other}") };
-    Err(TypeError { operation, problem: format!("{operand} is {found}, expected {}{wanted}", DType::F32) })
-}
-
-/// Checks that an operand has a matmul dtype, and returns it.
-fn expect_float(operation: &'static str, operand: &str, found: &TensorType) -> Result<DType, TypeError> {
-    if found.dtype.is_float() {
-        return Ok(found.dtype);
-    }
-    Err(TypeError { operation, problem: format!("{operand} is {found}, expected a floating-point type") })
 }

@@ -43,10 +43,10 @@ pub(super) fn exp<const FUSED: bool>(x: f32) -> f32 {
 pub(super) fn tanh<const FUSED: bool>(x: f32) -> f32 {
     let square = x * x;
     let p = -5.704_988_7e-3;
-    let p = multiply_add::<FUSED>(p, square, 2.063_908_9e-2);
+    let p = multiply_add::<FUSED>(p, square, 2.063_909e-2);
     let p = multiply_add::<FUSED>(p, square, -5.373_971_6e-2);
     let p = multiply_add::<FUSED>(p, square, 0.133_314_42);
-    let p = multiply_add::<FUSED>(p, square, -0.333_332_82);
+    let p = multiply_add::<FUSED>(p, square, -0.333_332_8);
     let near = multiply_add::<FUSED>(p * square, x, x);
     let far = 1.0 - 2.0 / (1.0 + exp::<FUSED>(2.0 * x));
     if x.abs() < 0.625 { near } else { far }
