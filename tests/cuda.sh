@@ -161,7 +161,7 @@ device() {
 kernels() {
     local stack=$out/sanitized preload
     preload=$(bash tests/emulator/build.sh "$stack" --sanitize | tail -n 1)
-    run_tests 61 cuda kernels::
+    run_tests 63 cuda kernels::
 }
 
 # Combinations of strategies, prediction against the ledger, out of memory, each missing event, PyTorch's reference
