@@ -161,7 +161,7 @@ device() {
 kernels() {
     local stack=$out/sanitized preload
     preload=$(bash tests/emulator/build.sh "$stack" --sanitize | tail -n 1)
-    run_tests 64 cuda kernels::
+    run_tests 67 cuda kernels::
 }
 
 # Combinations of strategies, prediction against the ledger, out of memory, each missing event, PyTorch's reference
@@ -169,9 +169,9 @@ kernels() {
 # bytes and FLOPs, deterministic recomputation, losses with 16-bit storage, and detection of wrong vectors.
 engine() {
     bash tests/emulator/build.sh "$out"
-    local count=142 left_out='^tests::(caching|threads|recompute|strategies)::|_noticed$|::loss_is_within_|inference::[a-z_]*_keys_'
+    local count=148 left_out='^tests::(caching|threads|recompute|strategies)::|_noticed$|::loss_is_within_|inference::[a-z_]*_keys_'
     if [ "${RUNNER_TEST_FULL:-0}" = 1 ]; then
-        count=175 left_out='^tests::caching::'
+        count=181 left_out='^tests::caching::'
     fi
     RUNNER_TEST_DEVICE=cuda run_alone "$count" execute ^tests:: "$left_out"
 }
