@@ -8,8 +8,18 @@ use ops::Shape;
 /// The sum over the rows of a matrix, [columns]. Where several thread blocks share an output (`Reduce.cuh`), their
 /// partial sums and semaphores are temporaries.
 pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType) -> Tensor {
-    let output = torch.empty(&[columns], dtype);
     let vector = [4, 2, 1].into_iter().find(|vector| columns.is_multiple_of(*vector)).unwrap_or(1);
+    sum_rows_by(torch, vector, [rows, columns], dtype)
+}
+
+/// The same where a thread reads one number of a row: those of a matrix that repeats one number are not neighbours.
+pub(super) fn sum_rows_one_by_one(torch: &Torch, rows: usize, columns: usize, dtype: DType) -> Tensor {
+    sum_rows_by(torch, 1, [rows, columns], dtype)
+}
+
+/// `vector`: the numbers of a row that a thread reads.
+fn sum_rows_by(torch: &Torch, vector: usize, [rows, columns]: [usize; 2], dtype: DType) -> Tensor {
+    let output = torch.empty(&[columns], dtype);
     let most = 512 / vector;
     let power = |n: usize| 1 << n.max(1).ilog2();
     let (wide, high) = (most.min(power(columns / vector)), most.min(power(rows)));
