@@ -115,7 +115,7 @@ pub(crate) fn mse_loss(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
     let (shape, dtype) = (x.shape(), x.dtype());
     let node =
         torch.node(&[&x], &[&x, targets], move |torch, _| vec![torch.tensor(shape, dtype).into()]);
-    let loss = torch.like(&x).view(Shape::new(&[1]));
+    let loss = torch.like(&x).view(Shape::new(&[]));
     let _squares = torch.like(&x);
     reduce::scratch_of_all(torch, x.elements(), DType::F32);
     match node {
@@ -128,9 +128,7 @@ pub(crate) fn mse_loss(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
 pub(crate) fn binary_cross_entropy_with_logits(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
     let x = if torch.autocast().is_some() { cast(torch, x, DType::F32) } else { x.clone() };
     let node = torch.node(&[&x], &[&x, targets], |torch, backward| {
-        let x = &backward.saved[0];
-        let _sigmoid = torch.like(x);
-        vec![torch.like(x).into()]
+        vec![torch.like(&backward.saved[0]).into()]
     });
     let log_sigmoid = torch.like(&x);
     let losses = torch.like(&x);
