@@ -12,8 +12,8 @@ use ops::{
     Op, RmsNorm, Shape, Transpose, Window,
 };
 use spec::{
-    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
-    OutputLoss, Sequential, Statistics,
+    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module,
+    NormLayer, OutputLoss, Sequential, Statistics,
 };
 
 /// The forward pass over `micro_batch` = B samples.

@@ -74,7 +74,8 @@ impl Operation for CrossEntropy {
         let bytes = match limits.processor {
             Processor::Cpu => {
                 let wide = if dtype == DType::F32 { 0 } else { limits.threads * shape.last() };
-                self.loss_len() * rows.div_ceil(Self::ROWS_PER_PARTIAL) * size_of::<f64>() + wide * size_of::<f32>()
+                self.loss_len() * rows.div_ceil(Self::ROWS_PER_PARTIAL) * size_of::<f64>()
+                    + wide * size_of::<f32>()
             }
             Processor::Cuda => self.loss_len() * rows * size_of::<f32>(),
         };

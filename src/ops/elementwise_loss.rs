@@ -95,8 +95,7 @@ impl Operation for ElementwiseLoss {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         self.terms.expect_inputs(self.name(), inputs)?;
-        let outputs =
-            self.terms.outputs(self.name(), inputs, self.all_rows(inputs), TensorType::scalar())?;
+        let outputs = self.terms.outputs(self.name(), inputs, self.all_rows(inputs), TensorType::scalar())?;
         expect_float(self.name(), "the prediction", &inputs[0])?;
         if self.terms.targets {
             let targets =

@@ -6,9 +6,9 @@ mod optimizer;
 use base::units::Bytes;
 use spec::{
     ActivationOffload, Attention, BlockPart, CollectedOutput, DataResidence, Documents, Evaluation,
-    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision, Recompute,
-    Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels, TorchOptions, TorchProgram,
-    Transformer, Update,
+    EvaluationPass, Init, KeywordEnum, KeywordSet, Leak, Optimizer, OptimizerState, OutputLoss, Precision,
+    Recompute, Release, RunConfig, StorageDtype, SubLayers, TorchCheckpoint, TorchKernels, TorchOptions,
+    TorchProgram, Transformer, Update,
 };
 
 use crate::card::Card;

@@ -34,7 +34,8 @@ pub(crate) const SUM: &str = "{ sequential = { input = [3, 6], loss = 'sum', lay
 ] } }";
 
 /// Cross-entropy of smoothed labels, of several rows.
-pub(crate) const SMOOTHED: &str = "{ sequential = { input = [2, 7], loss = { cross_entropy = { label_smoothing = 0.2 } }, layers = [
+pub(crate) const SMOOTHED: &str =
+    "{ sequential = { input = [2, 7], loss = { cross_entropy = { label_smoothing = 0.2 } }, layers = [
     { group = { name = 'embedding', layers = [{ linear = 16 }] } },
     { group = { name = 'blocks', layers = [{ residual = [{ linear = 16 }, 'relu'] }, 'rms_norm'] } },
     { group = { name = 'head', layers = [{ linear = 9 }] } },

@@ -1,7 +1,9 @@
 //! What the prediction covers of layers in a list.
 
 use super::{Covered, masks_targets, not_covered};
-use spec::{ActivationOffload, Layer, Optimizer, OutputLoss, RunConfig, Sequential, StorageDtype, TorchProgram};
+use spec::{
+    ActivationOffload, Layer, Optimizer, OutputLoss, RunConfig, Sequential, StorageDtype, TorchProgram,
+};
 
 /// Checks layers in a list.
 pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgram) -> Covered {

@@ -113,8 +113,7 @@ pub(crate) fn sum(torch: &Torch, x: &Tensor) -> Tensor {
 pub(crate) fn mse_loss(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
     let x = if torch.autocast().is_some() { cast(torch, x, DType::F32) } else { x.clone() };
     let (shape, dtype) = (x.shape(), x.dtype());
-    let node =
-        torch.node(&[&x], &[&x, targets], move |torch, _| vec![torch.tensor(shape, dtype).into()]);
+    let node = torch.node(&[&x], &[&x, targets], move |torch, _| vec![torch.tensor(shape, dtype).into()]);
     let loss = torch.like(&x).view(Shape::new(&[]));
     let _squares = torch.like(&x);
     reduce::scratch_of_all(torch, x.elements(), DType::F32);
@@ -127,9 +126,8 @@ pub(crate) fn mse_loss(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
 /// The mean of the cross-entropy of each logit, in fp32 under autocast.
 pub(crate) fn binary_cross_entropy_with_logits(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
     let x = if torch.autocast().is_some() { cast(torch, x, DType::F32) } else { x.clone() };
-    let node = torch.node(&[&x], &[&x, targets], |torch, backward| {
-        vec![torch.like(&backward.saved[0]).into()]
-    });
+    let node =
+        torch.node(&[&x], &[&x, targets], |torch, backward| vec![torch.like(&backward.saved[0]).into()]);
     let log_sigmoid = torch.like(&x);
     let losses = torch.like(&x);
     let loss = reduce::mean_of_all(torch, &losses);

@@ -9,8 +9,8 @@ use std::path::Path;
 pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand, shorthand};
 pub use sequential::{
-    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
-    CrossEntropyLoss, OutputLoss, PoolLayer, ResidualLayer, Sequential, Statistics,
+    BatchNormLayer, ConvLayer, CrossEntropyLoss, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module,
+    NormLayer, OutputLoss, PoolLayer, ResidualLayer, Sequential, Statistics,
 };
 pub(super) use transformer::RATE;
 pub use transformer::{

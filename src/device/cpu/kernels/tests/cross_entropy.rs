@@ -119,12 +119,8 @@ fn accuracy_is_the_weighted_share_of_rows_whose_largest_logit_is_the_target() {
     let weights = Data::F32(TensorType::f32(&[6]), vec![1.0, 1.0, 1.0, 2.0, 0.0, 1.0]);
     for (level, dtype) in Level::available().flat_map(|level| FLOATS.map(|dtype| (level, dtype))) {
         let run = |slice: RowSlice, previous: Option<[f32; 2]>| {
-            let terms = LossTerms {
-                rows: slice,
-                weighted: true,
-                accumulate: previous.is_some(),
-                ..LossTerms::PLAIN
-            };
+            let terms =
+                LossTerms { rows: slice, weighted: true, accumulate: previous.is_some(), ..LossTerms::PLAIN };
             let op = Op::CrossEntropy(CrossEntropy { accuracy: true, ..CrossEntropy::of(terms) });
             let Data::F32(_, numbers) = &logits else { unreachable!("f32 data") };
             let range = slice.range(6);

@@ -191,8 +191,7 @@ pub(super) fn cross_entropy(
     let rows = targets.len();
     let mut loss = 0.0;
     let mut gradient = Vec::new();
-    for ((uncapped, &target), row_weight) in logits.chunks(classes).zip(targets).zip(row_weights)
-    {
+    for ((uncapped, &target), row_weight) in logits.chunks(classes).zip(targets).zip(row_weights) {
         let row: Vec<f64> = uncapped.iter().copied().map(capped).collect();
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = row.iter().map(|x| (x - largest).exp()).sum();
