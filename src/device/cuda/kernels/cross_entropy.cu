@@ -132,7 +132,8 @@ struct Weights {
 // data most recently cached. `dlogits` may be null, or `logits` itself; `scaling` may be null.
 template <class T, class Cap, class Target>
 __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T* logits, const int* targets,
-                                              const float* scaling, uint32_t vocabulary, float scale, Weights weights, Cap cap, Target label) {
+                                              const float* scaling, uint32_t vocabulary, float scale, Weights weights,
+                                              Cap cap, Target label) {
     constexpr int WIDTH = Vector<T>::size;
     // Uniform across the block.
     if (weights.of != nullptr && targets[blockIdx.x] < 0) {
