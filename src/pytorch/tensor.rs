@@ -74,6 +74,8 @@ struct TensorData {
     dtype: DType,
     /// Views hold their base, so their storage has a second holder.
     is_view: bool,
+    /// Whether one number in memory is every element (`Tensor.expand`).
+    repeats: bool,
     requires_grad: bool,
     /// The node that computed it, and the number of its output. `None` for leaves.
     node: Option<(Rc<Node>, usize)>,
@@ -105,6 +107,7 @@ impl Tensor {
             shape,
             dtype,
             is_view: false,
+            repeats: false,
             requires_grad: false,
             node: None,
             grad: RefCell::new(None),
@@ -138,6 +141,15 @@ impl Tensor {
         Tensor::of(TensorData { shape, is_view: true, ..self.detached_data() })
     }
 
+    /// One number as every element of a shape.
+    pub(crate) fn repeated(&self, shape: Shape) -> Tensor {
+        Tensor::of(TensorData { shape, is_view: true, repeats: true, ..self.detached_data() })
+    }
+
+    pub(crate) fn repeats(&self) -> bool {
+        self.0.repeats
+    }
+
     /// The same tensor, with a base that holds its storage too.
     pub(crate) fn into_view(self) -> Tensor {
         Tensor::of(TensorData { is_view: true, ..self.detached_data() })
@@ -149,6 +161,7 @@ impl Tensor {
             shape: self.0.shape,
             dtype: self.0.dtype,
             is_view: false,
+            repeats: self.0.repeats,
             requires_grad: false,
             node: None,
             grad: RefCell::new(None),

@@ -1,7 +1,9 @@
 //! What the prediction covers of layers in a list.
 
 use super::{Covered, masks_targets, not_covered};
-use spec::{ActivationOffload, Optimizer, OutputLoss, RunConfig, Sequential, StorageDtype, TorchProgram};
+use spec::{
+    ActivationOffload, Layer, Optimizer, OutputLoss, RunConfig, Sequential, StorageDtype, TorchProgram,
+};
 
 /// Checks layers in a list.
 pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgram) -> Covered {
@@ -30,6 +32,13 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if model.modules().iter().any(|module| !module.layer.computes()) {
         return not_covered(
             "layers without an operation (dropout = 0.0), which segments of checkpoints count",
+        );
+    }
+    let last = model.modules().last().map(|module| module.layer.clone());
+    let reads_repeated = matches!(last, Some(Layer::Activation(_) | Layer::Linear(_) | Layer::Dropout(_)));
+    if model.loss == OutputLoss::Sum && !reads_repeated {
+        return not_covered(
+            "the loss \"sum\" unless a linear layer, an activation or dropout is last: its gradient repeats one number",
         );
     }
     if masks_targets(config) {

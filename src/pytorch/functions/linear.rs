@@ -1,6 +1,6 @@
 //! `torch.nn.functional.linear` and `torch.addmm`.
 
-use super::{cast, matmul_output, reduce, save_factors};
+use super::{cast, product_of_gradient, reduce, save_factors};
 use crate::autograd::{Gradient, Strides};
 use crate::checkpoint::results;
 use crate::tensor::Tensor;
@@ -65,17 +65,22 @@ fn product(
 ) -> Tensor {
     let (rows, outer, dtype) = (x.shape().rows(), shape.last(), x.dtype());
     let (x_shape, weight_shape) = (x.shape(), weight.shape());
-    let product = move |torch: &Torch, shape: Shape| matmul_output(torch, shape, dtype);
     let node = match bias {
         Some(bias) => torch.node(&[bias, x, weight], &[], move |torch, backward| {
-            let dx = backward.needs(1).then(|| product(torch, x_shape));
-            let dw = backward.needs(2).then(|| product(torch, weight_shape));
-            let db = Gradient::Later(Box::new(move |torch| reduce::sum_rows(torch, rows, outer, dtype)));
+            let product = |shape| product_of_gradient(torch, backward.gradient(), shape, dtype);
+            let dx = backward.needs(1).then(|| product(x_shape));
+            let dw = backward.needs(2).then(|| product(weight_shape));
+            let sum = match backward.gradient().repeats() {
+                true => reduce::sum_rows_one_by_one,
+                false => reduce::sum_rows,
+            };
+            let db = Gradient::Later(Box::new(move |torch| sum(torch, rows, outer, dtype)));
             vec![db, dx.into(), dw.into()]
         }),
         None => torch.node(&[x, weight], &[], move |torch, backward| {
-            let dw = backward.needs(1).then(|| product(torch, weight_shape));
-            let dx = backward.needs(0).then(|| product(torch, x_shape));
+            let product = |shape| product_of_gradient(torch, backward.gradient(), shape, dtype);
+            let dw = backward.needs(1).then(|| product(weight_shape));
+            let dx = backward.needs(0).then(|| product(x_shape));
             vec![dx.into(), dw.into()]
         }),
     };

@@ -100,7 +100,7 @@ fn summed(torch: &Torch, x: &Tensor) -> DType {
 /// `x.sum()`, in fp32 under autocast, without a cast. The gradient repeats one number.
 pub(crate) fn sum(torch: &Torch, x: &Tensor) -> Tensor {
     let shape = x.shape();
-    let node = torch.node(&[x], &[], move |_, backward| vec![backward.gradient().view(shape).into()]);
+    let node = torch.node(&[x], &[], move |_, backward| vec![backward.gradient().repeated(shape).into()]);
     let sum = reduce::sum_of_all(torch, x.elements(), summed(torch, x));
     match node {
         Some(node) => sum.output_of(&node, 0),
@@ -108,12 +108,13 @@ pub(crate) fn sum(torch: &Torch, x: &Tensor) -> Tensor {
     }
 }
 
-/// The mean of squared differences, in fp32 under autocast.
+/// The mean of squared differences, in fp32 under autocast. Its memory has room for all of them: PyTorch resizes it to one
+/// number.
 pub(crate) fn mse_loss(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
     let x = if torch.autocast().is_some() { cast(torch, x, DType::F32) } else { x.clone() };
     let (shape, dtype) = (x.shape(), x.dtype());
     let node = torch.node(&[&x], &[&x, targets], move |torch, _| vec![torch.tensor(shape, dtype).into()]);
-    let loss = torch.scalar(dtype);
+    let loss = torch.like(&x).view(Shape::new(&[]));
     let _squares = torch.like(&x);
     reduce::scratch_of_all(torch, x.elements(), DType::F32);
     match node {
@@ -125,11 +126,8 @@ pub(crate) fn mse_loss(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
 /// The mean of the cross-entropy of each logit, in fp32 under autocast.
 pub(crate) fn binary_cross_entropy_with_logits(torch: &Torch, x: &Tensor, targets: &Tensor) -> Tensor {
     let x = if torch.autocast().is_some() { cast(torch, x, DType::F32) } else { x.clone() };
-    let node = torch.node(&[&x], &[&x, targets], |torch, backward| {
-        let x = &backward.saved[0];
-        let _sigmoid = torch.like(x);
-        vec![torch.like(x).into()]
-    });
+    let node =
+        torch.node(&[&x], &[&x, targets], |torch, backward| vec![torch.like(&backward.saved[0]).into()]);
     let log_sigmoid = torch.like(&x);
     let losses = torch.like(&x);
     let loss = reduce::mean_of_all(torch, &losses);

@@ -57,6 +57,17 @@ pub(crate) fn matmul_output(torch: &Torch, dims: ops::Shape, dtype: DType) -> Te
     output
 }
 
+/// A product of a gradient: cuBLAS reads a contiguous copy of one that repeats a number.
+fn product_of_gradient(torch: &Torch, gradient: &Tensor, dims: ops::Shape, dtype: DType) -> Tensor {
+    if !gradient.repeats() {
+        return matmul_output(torch, dims, dtype);
+    }
+    let output = torch.tensor(dims, dtype);
+    let _copy = torch.like(gradient);
+    torch.cublas_workspace();
+    output
+}
+
 /// Saves the factors of a product for backward, each if the other needs a gradient: the second first.
 fn save_factors(torch: &Torch, node: &Node, [a, b]: [&Tensor; 2], [of_a, of_b]: [Strides; 2]) {
     for (factor, other, strides) in [(b, a, of_b), (a, b, of_a)] {

@@ -9,13 +9,24 @@ use ops::Shape;
 /// partial sums and semaphores are temporaries.
 pub(crate) fn sum_rows(torch: &Torch, rows: usize, columns: usize, dtype: DType) -> Tensor {
     let output = torch.empty(&[columns], dtype);
-    scratch_of_rows(torch, rows, columns, columns);
+    scratch_of_rows(torch, rows, columns, vector_of(columns));
     output
 }
 
-/// The temporaries of the sums over the rows of matrices, of which each has `row` of all the columns.
-fn scratch_of_rows(torch: &Torch, rows: usize, columns: usize, row: usize) {
-    let vector = [4, 2, 1].into_iter().find(|vector| row.is_multiple_of(*vector)).unwrap_or(1);
+/// The same where a thread reads one number of a row: those of a matrix that repeats one number are not neighbours.
+pub(super) fn sum_rows_one_by_one(torch: &Torch, rows: usize, columns: usize, dtype: DType) -> Tensor {
+    let output = torch.empty(&[columns], dtype);
+    scratch_of_rows(torch, rows, columns, 1);
+    output
+}
+
+/// The numbers of a row that a thread reads at once.
+fn vector_of(row: usize) -> usize {
+    [4, 2, 1].into_iter().find(|vector| row.is_multiple_of(*vector)).unwrap_or(1)
+}
+
+/// The temporaries of the sums over the rows of matrices with this number of columns together.
+fn scratch_of_rows(torch: &Torch, rows: usize, columns: usize, vector: usize) {
     let most = 512 / vector;
     let power = |n: usize| 1 << n.max(1).ilog2();
     let (wide, high) = (most.min(power(columns / vector)), most.min(power(rows)));
@@ -141,7 +152,7 @@ pub(super) fn mean_of_images(torch: &Torch, x: &Tensor) -> Tensor {
 pub(super) fn mean_of_sequences(torch: &Torch, x: &Tensor) -> Tensor {
     let &[samples, length, channels] = x.shape().dims() else { unreachable!("sequences") };
     let output = torch.empty(&[samples, channels], x.dtype());
-    scratch_of_rows(torch, length, samples * channels, channels);
+    scratch_of_rows(torch, length, samples * channels, vector_of(channels));
     output
 }
 

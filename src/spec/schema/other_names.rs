@@ -121,6 +121,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     strategy(&["use_liger_kernel", "use_liger", "liger", "liger_kernel", "liger_fused_linear_cross_entropy", "cut_cross_entropy", "fused_linear_cross_entropy", "chunked_cross_entropy", "chunked_loss", "num_output_chunks", "cross_entropy_loss_fusion"], "it never stores all logits at once", "loss_chunks = {8}"),
     nothing(&["liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "fused_rms_norm", "unsloth"], "fused kernels of this kind have no key"),
     strategy(&["compile", "torch_compile", "use_compile", "torch_compile_mode", "torch_compile_backend", "torchdynamo", "dynamo_backend", "jit_compile", "jit_mode_eval"], "each step is compiled ahead, with some kernels fused; a GPU can replay it as CUDA graphs", "graph = true"),
+    table(&["smoothing", "label_smoothing_factor", "epsilon"], "labels are smoothed by a key of this table", "cross_entropy", "label_smoothing = 0.1").within("cross_entropy"),
     table(&["label_smoothing", "label_smoothing_factor", "smoothing"], "only the cross-entropy of layers in a list has it", "model.sequential", "loss = { cross_entropy = { label_smoothing = 0.1 } }"),
     nothing(&["neftune_noise_alpha", "noisy_embedding_alpha", "z_loss", "ema", "ema_decay", "use_ema", "swa"], "it is not supported"),
     nothing(&["num_experts", "num_local_experts", "num_experts_per_tok", "n_routed_experts", "moe"], "mixtures of experts are not supported"),

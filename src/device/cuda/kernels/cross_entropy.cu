@@ -89,8 +89,8 @@ struct Hard {
     template <int N>
     __device__ __forceinline__ void add(const float (&)[N]) {}
     __device__ __forceinline__ float logit(float of_target, uint32_t) { return of_target; }
-    __device__ __forceinline__ float subtracted(bool is_target, float scale, uint32_t) const {
-        return is_target ? scale : 0.0f;
+    __device__ __forceinline__ float gradient(float probability, bool is_target, float scale, uint32_t) const {
+        return is_target ? probability - scale : probability;
     }
 };
 
@@ -110,8 +110,9 @@ struct Smoothed {
         return (1.0f - smoothing) * of_target + smoothing * (block_sum(sum) / classes);
     }
 
-    __device__ __forceinline__ float subtracted(bool is_target, float scale, uint32_t classes) const {
-        return (is_target ? scale * (1.0f - smoothing) : 0.0f) + scale * smoothing / classes;
+    __device__ __forceinline__ float gradient(float probability, bool is_target, float scale, uint32_t classes) const {
+        const float of_each = probability - scale * (smoothing / classes);
+        return is_target ? of_each - scale * (1.0f - smoothing) : of_each;
     }
 };
 
@@ -131,7 +132,8 @@ struct Weights {
 // data most recently cached. `dlogits` may be null, or `logits` itself; `scaling` may be null.
 template <class T, class Cap, class Target>
 __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T* logits, const int* targets,
-                                              const float* scaling, uint32_t vocabulary, float scale, Weights weights, Cap cap, Target label) {
+                                              const float* scaling, uint32_t vocabulary, float scale, Weights weights,
+                                              Cap cap, Target label) {
     constexpr int WIDTH = Vector<T>::size;
     // Uniform across the block.
     if (weights.of != nullptr && targets[blockIdx.x] < 0) {
@@ -177,8 +179,8 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     const float share = scale / softmax.sum;
     auto slope = [&](float before, uint32_t place) {
         const float value = cap.of(before);
-        const float gradient = exponential<T>(value - softmax.largest) * share;
-        return (gradient - label.subtracted(place == target, scale, vocabulary)) * cap.slope(value);
+        const float probability = exponential<T>(value - softmax.largest) * share;
+        return label.gradient(probability, place == target, scale, vocabulary) * cap.slope(value);
     };
     for (uint32_t i = threadIdx.x; i < row.edges; i += blockDim.x) {
         const uint32_t place = row.edge(i);
