@@ -5,7 +5,7 @@
 use proptest::prelude::{Strategy, any};
 use spec::STRATEGY_KEYS;
 
-use crate::models::{DENSE, LISTS, MODELS, ON_GPU, TRANSFORMERS};
+use crate::models::{DENSE, LISTS_OF_NUMBERS, MODELS, ON_GPU, TRANSFORMERS};
 use crate::on_cuda;
 use crate::sequential::BATCH_NORM;
 
@@ -345,7 +345,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "input_dtype",
         values: &[r#""fp32""#, r#""bf16""#, r#""fp16""#],
-        needs: &[Need { of: &[r#""bf16""#, r#""fp16""#], key: MODEL, one_of: LISTS }],
+        needs: &[Need { of: &[r#""bf16""#, r#""fp16""#], key: MODEL, one_of: LISTS_OF_NUMBERS }],
         same: Same::Training(0.01),
     },
     Key {
@@ -379,9 +379,14 @@ impl Choice {
         plain
     }
 
-    /// These values with the model of the run.
+    /// These values with the model of the run; defaults for those that need another.
     pub fn of_own_model(mut self) -> Choice {
         self.0[position(KEYS, MODEL)] = 0;
+        for key in 0..KEYS.len() {
+            if !meets_needs(KEYS, &self.0, key) {
+                self.0[key] = 0;
+            }
+        }
         self
     }
 

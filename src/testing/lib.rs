@@ -225,6 +225,8 @@ pub fn any_config() -> impl Any<Value = RunConfig> {
             choice.0[recompute] = instead;
         }
         let kind = small_with(&choice.plain_of_model()).model;
+        let drawn = choice.value("input_dtype").trim_matches('"');
+        let drawn = InputDtype::ALL.iter().copied().find(|dtype| dtype.keyword() == drawn);
         let mut config = with_optimizer(&small_with(&choice.of_own_model()), OPTIMIZERS[optimizer]);
         config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = config.train.clip_norm.map(|_| 0.5);
@@ -234,7 +236,11 @@ pub fn any_config() -> impl Any<Value = RunConfig> {
             let is_held = config.strategy.loader.source != DataResidence::Stream;
             let sees_all = model.transformer().is_some_and(|model| !model.causal);
             let documents = if sees_all || is_held { DocumentArrangement::Joined } else { documents };
-            models::with_model(RunConfig { data: of_documents(documents), ..config.clone() }, model)
+            let mut config = RunConfig { data: of_documents(documents), ..config.clone() };
+            if model.sequential().is_some_and(|model| model.ids().is_none()) {
+                config.strategy.input_dtype = drawn.unwrap_or(InputDtype::Fp32);
+            }
+            models::with_model(config, model)
         })
     })
 }

@@ -28,6 +28,7 @@ pub const MODELS: &[&str] = &[
     hugging_face(ModelFamily::GptNeox),
     hugging_face(ModelFamily::Phi),
     hugging_face(ModelFamily::Falcon),
+    sequential::ENCODER,
     sequential::CLASSIFIER,
     sequential::REGRESSION,
     sequential::CONVOLUTIONS,
@@ -35,7 +36,6 @@ pub const MODELS: &[&str] = &[
     sequential::SUM,
     sequential::SMOOTHED,
     sequential::VISION,
-    sequential::ENCODER,
     hugging_face(ModelFamily::Mixtral),
     hugging_face(ModelFamily::Qwen3Moe),
     hugging_face(ModelFamily::Olmoe),
@@ -51,8 +51,8 @@ pub const ON_GPU: &[&str] = MODELS.split_at(MODELS.len() - EXPERTS).0;
 /// The transformers without experts, whose feed-forward layers can have adapters, in the same order.
 pub const DENSE: &[&str] = ON_GPU.split_at(ON_GPU.len() - LIST_COUNT).0;
 
-/// The layers in a list.
-pub const LISTS: &[&str] = ON_GPU.split_at(DENSE.len()).1;
+/// The layers in a list whose inputs are numbers. Those of the first list are ids.
+pub const LISTS_OF_NUMBERS: &[&str] = ON_GPU.split_at(DENSE.len() + 1).1;
 
 /// The transformers.
 pub const TRANSFORMERS: &[&str] = &{
