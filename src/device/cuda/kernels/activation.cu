@@ -86,9 +86,9 @@ __device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* bo
         load_values(slopes, dy + static_cast<uint64_t>(row) * columns + c);
 #pragma unroll
         for (int i = 0; i < run.size; ++i) {
-            const float gate = gates[i], d = slopes[i], result = F::value(gate);
-            gates[i] = d * ups[i] * F::slope(F::KEEPS_RESULT ? result : gate);
-            ups[i] = d * result;
+            const float gate = gates[i], d = slopes[i];
+            gates[i] = d * ups[i] * F::slope(F::KEEPS_RESULT ? F::value(gate) : gate);
+            ups[i] = d * F::value(gate);
         }
         store_values(dboth + at, gates);
         store_values(dboth + at + columns, ups);
