@@ -78,10 +78,9 @@ impl<'a> Operands<'a> {
         self.output_bytes(index)
     }
 
-    /// An input of u8 or u16 integers, as bytes.
+    /// An input of any type, as bytes.
     pub(super) fn input_bytes(&self, index: usize) -> &'a [u8] {
         let Operand { address, ty } = self.inputs[index];
-        assert!(matches!(ty.dtype, DType::U8 | DType::U16), "a u8 or u16 input");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts(address, ty.bytes() as usize) }
     }
