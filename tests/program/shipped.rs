@@ -34,8 +34,11 @@ fn small(model: &Model) -> &'static [&'static str] {
 }
 
 fn shipped() -> Vec<PathBuf> {
-    let pattern = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/*.toml");
-    glob::glob(pattern.to_str().unwrap()).unwrap().map(Result::unwrap).collect()
+    let files = |pattern: &str| {
+        let pattern = Path::new(env!("CARGO_MANIFEST_DIR")).join(pattern);
+        glob::glob(pattern.to_str().unwrap()).unwrap().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    [files("experiments/*.toml"), files("experiments/guides/*.toml")].concat()
 }
 
 fn target(memory: Option<Bytes>) -> Target {
@@ -88,6 +91,8 @@ fn every_shipped_experiment_plans() {
             let live = live.into_iter().max().unwrap_or_default();
             let reserved = prediction.device.reserved_peak;
             let gaps = if config.strategy.allocator.is_caching() { live / 2 } else { live / 20 };
+            // Values of small models are rounded to pages.
+            let gaps = gaps + (64 << 10);
             assert!(live <= reserved && reserved <= live + gaps, "{name}: {reserved} bytes for {live}");
         }
         // Some keys only have an effect on a GPU; there, every key must have one.
@@ -141,6 +146,13 @@ fn shipped_experiments_match_predictions() {
         // size.
         let limit = experiment.limits.memory.map(|_| between(&planned(&file, &overrides, None)));
         let plan = planned(&file, &overrides, limit);
+        let needs = |run: &PlannedRun| run.prediction.as_ref().map_or(0, |found| found.device.reserved_peak);
+        if file.parent().is_some_and(|folder| folder.ends_with("guides"))
+            && plan.runs.iter().map(needs).max() > Some(256 << 20)
+        {
+            // Planned only: training fills hundreds of MiB in each run.
+            continue;
+        }
         let rows = train(&file, &plan.experiment, &overrides, limit);
         let ended = agree(&plan, &rows);
         assert_eq!(ended.contains(&Status::Oom), limit.is_some(), "{}: {ended:?}", file.display());

@@ -53,7 +53,7 @@ impl Meaning {
 #[rustfmt::skip]
 pub(super) const MEANINGS: &[Meaning] = &[
     // Batches and steps.
-    table(&["per_device_train_batch_size", "micro_batch", "micro_batch_size", "micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu", "device_batch_size", "batch_size_per_gpu", "local_batch_size", "per_gpu_train_batch_size"], "it is the number of sequences of one micro-batch; `batch_size` is that of a whole step, which `accumulate` in a strategy divides into micro-batches", "train", "batch_size = {4}` times `accumulate"),
+    table(&["per_device_train_batch_size", "micro_batch", "micro_batch_size", "micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu", "device_batch_size", "batch_size_per_gpu", "local_batch_size", "per_gpu_train_batch_size"], "it is the number of samples of one micro-batch; `batch_size` is that of a whole step, which `accumulate` in a strategy divides into micro-batches", "train", "batch_size = {4}` times `accumulate"),
     table(&["epochs", "max_epochs", "n_epochs", "num_epochs", "num_train_epochs"], "runs are measured for a number of optimizer steps; `shuffle = true` in [train] makes the epochs", "measure", "steps = 20"),
     table(&["limit_train_batches", "max_steps_per_epoch"], "runs are measured for a number of optimizer steps", "measure", "steps = {20}"),
     table(&["warmup_steps", "lr_warmup_steps", "num_warmup_steps", "warmup_iters", "lr_warmup_iters"], "it is the warm-up of the learning rate, which belongs to its schedule", "train", "schedule.linear = { warmup = {100} }").within("train"),
@@ -61,7 +61,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     nothing(&["auto_find_batch_size", "auto_scale_batch_size"], "the columns `fits` and `batch` of `runner plan` have the largest batches"),
     table(&["eval_strategy", "evaluation_strategy", "do_eval"], "evaluation takes place where there is an [evaluation] table", "evaluation", "every = 10"),
     table(&["val_set_size", "val_size", "validation_split", "test_size", "eval_split", "val_split"], "the share that is not for training is for evaluation", "data.text", "split = 0.9"),
-    table(&["per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_batch_size", "val_batch_size", "validation_batch_size"], "it is the number of sequences of a forward pass of an evaluation", "evaluation", "batch_size = {8}"),
+    table(&["per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_batch_size", "val_batch_size", "validation_batch_size"], "it is the number of samples of a forward pass of an evaluation", "evaluation", "batch_size = {8}"),
     table(&["eval_accumulation_steps"], "it moves the outputs that an evaluation collects to the host", "evaluation", "collect = { what = \"logits\", to = \"host\" }"),
     table(&["eval_do_concat_batches"], "an evaluation concatenates what it collects if it is told to", "evaluation", "collect = { what = \"logits\", concatenate = true }"),
     table(&["prediction_loss_only"], "an evaluation then collects losses, no logits", "evaluation", "collect = \"loss\""),
