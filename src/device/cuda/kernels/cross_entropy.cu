@@ -217,8 +217,8 @@ __device__ __forceinline__ void correct_rows(float* correct, const T* logits, co
             wrong |= !(i < target ? other < logit : other <= logit);
         }
     }
-    wrong = __syncthreads_or(wrong);
-    if (threadIdx.x == 0) correct[blockIdx.x] = wrong ? 0.0f : weights.row(blockIdx.x);
+    const bool is_wrong = block_max(wrong ? 1.0f : 0.0f) > 0.0f;
+    if (threadIdx.x == 0) correct[blockIdx.x] = is_wrong ? 0.0f : weights.row(blockIdx.x);
 }
 
 #define CROSS_ENTROPY(T, suffix)                                                                                     \
