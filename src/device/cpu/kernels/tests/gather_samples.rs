@@ -15,35 +15,28 @@ fn samples_are_copied_from_the_data() {
         let dims = [&[SAMPLES], sample].concat();
         let elements: usize = sample.iter().product();
         let numbers: Vec<i32> = (0..(SAMPLES * elements) as i32).map(|i| i * i % 251).collect();
-        let floats = numbers.iter().map(|&number| number as f32 / 4.0).collect();
-        let all = [
-            (
-                Data::Codes(TensorType::new(DType::U8, &dims), numbers.iter().map(|&n| n as u8).collect()),
-                255.0,
-                1.0,
-            ),
-            (
-                Data::Bits16(TensorType::new(DType::U16, &dims), numbers.iter().map(|&n| n as u16).collect()),
-                65535.0,
-                1.0,
-            ),
-            (Data::I32(TensorType::i32(&dims), numbers.clone()), -1.0, 1.0),
-            (Data::F32(TensorType::f32(&dims), floats), f64::NAN, 4.0),
+        let codes: Vec<u8> = numbers.iter().map(|&number| number as u8).collect();
+        let floats: Vec<f32> = numbers.iter().map(|&number| number as f32).collect();
+        let samples = [
+            Data::Codes(TensorType::new(DType::U8, &dims), codes),
+            Data::I32(TensorType::i32(&dims), numbers.clone()),
+            Data::F32(TensorType::f32(&dims), floats.clone()).stored_as(DType::F16),
+            Data::F32(TensorType::f32(&dims), floats),
         ];
-        for (samples, mask, divisor) in all {
-            for masks in [false, true] {
-                if masks && mask.is_nan() {
-                    continue;
-                }
-                let expected = places.iter().flat_map(|&place| {
-                    (0..elements)
-                        .map(move |at| (place as usize).checked_mul(elements).map(|first| first + at))
-                });
-                let missing = if masks { mask } else { 0.0 };
-                let number = |at: Option<usize>| {
-                    at.and_then(|at| numbers.get(at)).map_or(missing, |&number| f64::from(number) / divisor)
+        for (samples, mask) in samples.into_iter().zip([Some(255.0), Some(-1.0), None, None]) {
+            // All bits of a float would be NaN.
+            for masks in [false, true].into_iter().take(1 + usize::from(mask.is_some())) {
+                let missing = mask.filter(|_| masks).unwrap_or(0.0);
+                let number = |place: u64, at: usize| {
+                    let first = usize::try_from(place).ok().and_then(|place| place.checked_mul(elements));
+                    let number = first.and_then(|first| numbers.get(first + at));
+                    number.map_or(missing, |&number| f64::from(number))
                 };
-                let expected: Vec<f64> = expected.map(number).collect();
+                let expected: Vec<f64> = places
+                    .iter()
+                    .flat_map(|&place| (0..elements).map(move |at| (place, at)))
+                    .map(|(place, at)| number(place, at))
+                    .collect();
                 let op = Op::GatherSamples(GatherSamples { masks });
                 check(op, &[samples.clone(), place.clone()], std::slice::from_ref(&expected));
             }
