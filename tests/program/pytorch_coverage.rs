@@ -131,7 +131,11 @@ fn lists_that_the_script_lacks_are_not_predicted() {
         reason(&["plan.torch_program=transformers"]),
         reason(&["plan.torch_version=\"2.6\""]),
         reason(&["model.sequential.loss=sum", "model.sequential.layers=[{linear=8},\"layer_norm\"]"]),
-        reason(&["strategies.plain.params=bf16"]),
+        reason(&["strategies.plain.params=bf16", "model.sequential.loss=squared_error"]),
+        reason(&[
+            "strategies.plain.params=bf16",
+            "model.sequential={input=[8,2],layers=[\"mean_pool\",{linear=4}]}",
+        ]),
         reason(&["strategies.plain.loss_chunks=2"]),
         reason(&["strategies.plain.offload.activations=true"]),
         reason(&["strategies.plain.offload.parameters=true"]),

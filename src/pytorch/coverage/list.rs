@@ -11,8 +11,8 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if program.is_of_library() {
         return not_covered("layers in a list (model.sequential) in a program of the transformers library");
     }
-    if strategy.params != StorageDtype::Fp32 && model.has_images() {
-        return not_covered("16-bit parameters of layers of images");
+    if strategy.params != StorageDtype::Fp32 && (model.has_images() || model.has_sequences()) {
+        return not_covered("16-bit parameters of layers of images and sequences");
     }
     if strategy.params != StorageDtype::Fp32 && !matches!(model.loss, OutputLoss::CrossEntropy(_)) {
         return not_covered("16-bit parameters with other losses of layers in a list than cross_entropy");
