@@ -162,8 +162,11 @@ fn models_learn_from_ids_and_their_mistakes_are_reported() {
     let beyond = [&ids()[..956], 8i32.to_le_bytes().as_slice()].concat();
     folder.write("beyond.npy", npy("<i4", "(80, 3)", &beyond));
     folder.write("negative.npy", npy("<i4", "(80, 3)", &[&ids()[..956], &[0xff; 4]].concat()));
-    let pair = |input: &str| embeds(&format!("[data.tensors]\ninput = \"{input}.npy\"\ntargets = \"y.npy\""));
-    let loss = trained(&folder, &pair("ids").replace(FP16, ""));
+    let pair = |input: &str| {
+        let data = format!("[data.tensors]\ninput = \"{input}.npy\"\ntargets = \"y.npy\"");
+        embeds(&data).replace(FP16, "")
+    };
+    let loss = trained(&folder, &pair("ids"));
     assert!(loss < 0.5, "{loss}");
     let mistakes = [
         pair("numbers"),
