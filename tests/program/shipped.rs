@@ -17,14 +17,21 @@ use plan::{Experiment, Plan, PlannedRun, Purpose};
 use proptest::prelude::*;
 use proptest::sample::select;
 use results::{Row, Status, csv};
-use spec::{DataResidence, RunConfig};
+use spec::{DataResidence, Model, RunConfig};
 use testing::keys::{OPTIMIZERS, any_choice};
 use testing::{random_batch, random_cases, tenth};
 
 /// Overrides that make any shipped experiment quick to train and keep everything that its strategies act on.
 const SMALL: [&str; 3] = ["measure.steps=2", "measure.warmup_steps=1", "evaluation.batches=1"];
-/// Those of a transformer.
-const SMALL_TRANSFORMER: [&str; 2] = ["model.transformer.layers=2", "model.transformer.context=32"];
+
+/// Those of its model.
+fn small(model: &Model) -> &'static [&'static str] {
+    match model {
+        Model::Transformer(_) => &["model.transformer.layers=2", "model.transformer.context=32"],
+        Model::Sequential(model) if model.has_images() => &["train.batch_size=8"],
+        Model::Sequential(_) => &["train.batch_size=64"],
+    }
+}
 
 fn shipped() -> Vec<PathBuf> {
     let pattern = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/*.toml");
@@ -119,11 +126,9 @@ fn shipped_experiments_match_predictions() {
             continue;
         }
         let swept = |key: &str| experiment.axes.iter().any(|axis| axis == key);
-        let is_transformer = experiment
-            .points
-            .iter()
-            .any(|point| point.config.as_ref().is_ok_and(|config| config.model.transformer().is_some()));
-        let of_model = if is_transformer { &SMALL_TRANSFORMER[..] } else { &["train.batch_size=64"] };
+        let of_model =
+            experiment.points.iter().find_map(|point| Some(small(&point.config.as_ref().ok()?.model)));
+        let of_model = of_model.unwrap_or_default();
         let overrides: Vec<String> = SMALL
             .iter()
             .chain(of_model)
