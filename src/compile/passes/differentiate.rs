@@ -220,6 +220,8 @@ struct Backward<'a> {
     gradients: Vec<Option<ValueId>>,
     /// Accumulated gradients of views of the forward pass. By view, since several values can be the same view.
     parts: HashMap<View, ValueId>,
+    /// By gradient: the number of values that it was passed on to unchanged.
+    passed: HashMap<ValueId, usize>,
     /// The dtype of parameter gradients.
     gradient_dtype: DType,
     /// The first version of each parameter's gradient.
@@ -275,13 +277,14 @@ impl<'a> Backward<'a> {
         let gradients = vec![None; program.values.len()];
         let node = Node { scope: ScopeId(0), inputs: Vec::new(), outputs: Vec::new() };
         let emitted = Vec::new();
-        let parts = HashMap::new();
+        let (parts, passed) = (HashMap::new(), HashMap::new());
         Backward {
             program,
             annotations,
             needs_gradient,
             gradients,
             parts,
+            passed,
             gradient_dtype,
             parameter_gradients,
             cast_of,
@@ -460,7 +463,9 @@ impl Tape for Backward<'_> {
         let Action::Launch { op, inputs, outputs, .. } = &mut self.emitted.last_mut()?.action else {
             return None;
         };
-        if outputs[..] != [gradient] {
+        // The other branch of a sum may still read a gradient that was passed on to both.
+        let is_shared = self.passed.get(&gradient).is_some_and(|&values| values > 1);
+        if outputs[..] != [gradient] || is_shared {
             return None;
         }
         *op = op.through_slope(activation)?;
@@ -479,6 +484,7 @@ impl Tape for Backward<'_> {
             None => {
                 assert!(self.program.value(of).view.is_none(), "only whole values are passed on unchanged");
                 self.set_gradient(of, gradient);
+                *self.passed.entry(gradient).or_default() += 1;
             }
             Some(accumulated) => {
                 self.emit(Op::Add(Add::PLAIN), vec![accumulated, gradient], &[OutputRole::Gradient(input)]);
