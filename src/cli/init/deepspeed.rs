@@ -1,9 +1,12 @@
 //! A DeepSpeed configuration as keys of an experiment: what has a key is translated, the rest is listed with the reason.
 
+mod keys;
+
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use self::keys::{KNOWN, NO_KEY, REASONS, REPORTS, SEVERAL_DEVICES};
 use super::document::{Line, Table};
 use crate::failure::Failure;
 use base::regular;
@@ -29,45 +32,6 @@ const LEARNING_RATE: f64 = 1e-4;
 
 /// More than any configuration has.
 const LARGEST_FILE: Bytes = Bytes(1 << 20);
-
-const SEVERAL_DEVICES: &str = "it is for several devices; runs use one";
-const REPORTS: &str = "it is about reports; a sweep measures and prints by itself";
-const NO_KEY: &str = "no key has this effect";
-
-/// Reasons why keys have no equivalent.
-const REASONS: [(&str, &[&str]); 2] = [
-    (
-        SEVERAL_DEVICES,
-        &[
-            "communication_data_type",
-            "prescale_gradients",
-            "gradient_predivide_factor",
-            "sparse_gradients",
-            "seq_parallel_communication_data_type",
-            "tensor_parallel",
-            "sequence_parallel_size",
-            "pipeline",
-            "elasticity",
-            "comms_logger",
-            "use_node_local_storage",
-        ],
-    ),
-    (
-        REPORTS,
-        &[
-            "steps_per_print",
-            "wall_clock_breakdown",
-            "dump_state",
-            "memory_breakdown",
-            "tensorboard",
-            "wandb",
-            "comet",
-            "csv_monitor",
-            "flops_profiler",
-            "disable_allgather",
-        ],
-    ),
-];
 
 /// Reads a configuration.
 ///
@@ -471,25 +435,6 @@ struct Schedule {
     lr: Option<f64>,
     table: Option<Table>,
 }
-
-/// The keys that are read.
-const KNOWN: [&str; 15] = [
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "optimizer",
-    "scheduler",
-    "fp16",
-    "bf16",
-    "bfloat16",
-    "torch_autocast",
-    "amp",
-    "data_types",
-    "zero_optimization",
-    "activation_checkpointing",
-    "zero_allow_untested_optimizer",
-];
 
 fn full(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
