@@ -1,9 +1,8 @@
 //! The calls of a model: layers and blocks, and which of them are checkpointed.
 
-use std::iter;
 use std::ops::Range;
 
-use graph::{Graph, ScopeId};
+use graph::Graph;
 use spec::{BlockPart, Recompute};
 
 /// The call of a module: the caller's variable holds the input until it returns.
@@ -39,8 +38,7 @@ fn checkpointed_blocks(recompute: Recompute, graph: &Graph, blocks: &[Range<usiz
             Recompute::Every(every) => index.is_multiple_of(every),
             _ => false,
         };
-        let block = graph.scopes[graph.nodes[nodes.start].scope.index()].layer;
-        let parts = calls_within(recompute, graph, block, nodes.clone());
+        let parts = parts_of_block(recompute, graph, nodes.clone());
         Call { block: true, ..Call::new(graph, nodes.clone(), checkpointed, parts) }
     };
     let mut calls: Vec<Call> = blocks.iter().enumerate().map(block).collect();
@@ -59,26 +57,16 @@ fn checkpointed_blocks(recompute: Recompute, graph: &Graph, blocks: &[Range<usiz
     calls
 }
 
-/// The calls in a module: of the modules in it, such as attention and feed-forward layer, and its own operations.
-fn calls_within(recompute: Recompute, graph: &Graph, module: ScopeId, nodes: Range<usize>) -> Vec<Call> {
-    let scope = |node: usize| graph.nodes[node].scope;
-    // The module in this one that has the node.
-    let inner = |node: usize| {
-        let mut outer = iter::successors(Some(scope(node)), |scope| graph.scopes[scope.index()].parent);
-        outer.find(|&scope| graph.scopes[scope.index()].parent == Some(module))
-    };
-    let call = |nodes: Range<usize>| {
-        let inner = inner(nodes.start);
-        let path = inner.map_or("", |inner| graph.scopes[inner.index()].path.as_str());
-        let part = if path.ends_with("attention") { BlockPart::Attention } else { BlockPart::Mlp };
+/// Attention and feed-forward layer of a block.
+fn parts_of_block(recompute: Recompute, graph: &Graph, nodes: Range<usize>) -> Vec<Call> {
+    let path = |index: usize| graph.scopes[graph.nodes[index].scope.index()].path.as_str();
+    let part = |nodes: Range<usize>| {
+        let part =
+            if path(nodes.start).ends_with("attention") { BlockPart::Attention } else { BlockPart::Mlp };
         let checkpointed = matches!(recompute, Recompute::Parts(parts) if parts.contains(part));
-        let calls = match inner.filter(|inner| nodes.clone().any(|node| scope(node) != *inner)) {
-            Some(inner) => calls_within(recompute, graph, inner, nodes.clone()),
-            None => Vec::new(),
-        };
-        Call::new(graph, nodes, checkpointed, calls)
+        Call::new(graph, nodes, checkpointed, Vec::new())
     };
-    split_by(nodes, inner).into_iter().map(call).collect()
+    split_by(nodes, path).into_iter().map(part).collect()
 }
 
 /// Splits a range where a key changes.

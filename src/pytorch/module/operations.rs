@@ -141,7 +141,6 @@ impl Module {
                     None => sum,
                 }
             }
-            Op::Activate(op) => functions::activation(torch, values.one(node.inputs[0]), op.activation),
             Op::Scale(_) => functions::scale(torch, &values.one(node.inputs[0])),
             Op::Dropout(dropout) => {
                 let y = if trains {
