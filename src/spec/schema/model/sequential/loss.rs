@@ -88,8 +88,10 @@ impl KeyCodec for LossCodec {
             reader.problem(Problem::new(message).at(entry.key_span).help(help));
             return None;
         }
-        let read = loss.entry(CROSS_ENTROPY).and_then(|entry| TABLE.read(&loss, CROSS_ENTROPY, &entry.node));
-        if without_keys.is_none() && table.entries.is_empty() {
+        let entry = loss.entry(CROSS_ENTROPY);
+        let read = entry.and_then(|entry| TABLE.read(&loss, CROSS_ENTROPY, &entry.node));
+        // Its only key is "off" or missing.
+        if entry.is_none() && (without_keys.is_some() || table.entries.is_empty()) {
             let problem = Problem::new(format!("`{name}` has no loss"));
             reader.problem(problem.at(node.span).help(format!("write {}", self.example(key))));
         }
