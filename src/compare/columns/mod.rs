@@ -39,10 +39,10 @@ impl TableView<'_> {
         self.entries.iter().any(|entry| holds(entry))
     }
 
-    /// Whether two entries have different accuracies.
+    /// Whether two entries have accuracies that differ in the digits of a table, not by the order of sums.
     fn accuracies_differ(&self) -> bool {
         let mut all = self.entries.iter().filter_map(|entry| entry.row.accuracy);
-        all.next().is_some_and(|first| all.any(|other| other != first))
+        all.next().is_some_and(|first| all.any(|other| (other - first).abs() >= 0.5e-4))
     }
 
     /// Whether the external reading is the GPU driver's.
