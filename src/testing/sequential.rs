@@ -27,11 +27,11 @@ pub(crate) const REGRESSION: &str = "{ sequential = { input = [3, 6], loss = 'sq
     { group = { name = 'head', layers = [{ linear = 5 }] } },
 ] } }";
 
-/// The sum of outputs, which no target belongs to. They are not negative, so that their sum is not near 0.
+/// The sum of outputs, which no target belongs to. They are positive, and four steps do not bring their sum near 0.
 pub(crate) const SUM: &str = "{ sequential = { input = [3, 6], loss = 'sum', layers = [
     { group = { name = 'embedding', layers = [{ linear = 24 }] } },
     { group = { name = 'blocks', layers = [{ block = [{ linear = 32 }, 'gelu'] }, 'layer_norm', 'silu'] } },
-    { group = { name = 'head', layers = [{ linear = 5 }, 'relu'] } },
+    { group = { name = 'head', layers = [{ linear = 5 }, 'sigmoid'] } },
 ] } }";
 
 /// Cross-entropy of smoothed labels, of several rows.

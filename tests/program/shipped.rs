@@ -100,8 +100,10 @@ fn every_shipped_experiment_plans() {
         // Some keys only have an effect on a GPU; there, every key must have one.
         let experiment = plan::expand(&file, &[], &|name| std::env::var(name).ok()).unwrap();
         for run in planned_for(&card(), experiment).runs {
-            let (experiment, strategy) = (&plan.experiment, run.strategy);
-            assert!(run.no_effect.is_empty(), "{experiment} {strategy}: {:?} change nothing", run.no_effect);
+            let name = format!("{} {}", plan.experiment, run.strategy);
+            // A guide empties a cache that holds nothing; the experiment shows that.
+            let expected: &[&str] = if name == "guide-loader empty-cache" { &["empty_cache"] } else { &[] };
+            assert_eq!(run.no_effect, expected, "{name}: keys that change nothing");
         }
     }
 }
