@@ -13,8 +13,9 @@ use ops::{
     Window,
 };
 use spec::{
-    AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer, GroupNormLayer, Layer,
-    LayerActivation, LinearLayer, Module, NormLayer, OutputLoss, Sequential, Statistics, TransformerBlock,
+    ActivationLayer, AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer,
+    GroupNormLayer, Layer, LinearLayer, Module, NormLayer, OutputLoss, Sequential, Statistics,
+    TransformerBlock,
 };
 
 /// The forward pass over `micro_batch` = B samples.
@@ -99,8 +100,8 @@ impl Builder<'_> {
         let first = |value| X { value, channels: Channels::First };
         let last = |value| X { value, channels: Channels::Last };
         match layer {
-            Layer::Activation(LayerActivation(activation)) => {
-                let op = Op::Activate(Activate { activation: *activation });
+            Layer::Activation(ActivationLayer { activation, .. }) => {
+                let op = Op::Activate(Activate { activation: activation.0 });
                 X { value: self.node(op, scope, vec![x.value]), ..x }
             }
             Layer::Softmax => {
@@ -203,7 +204,9 @@ impl Builder<'_> {
         while let Some(Module { path, layer }) = layers.next() {
             let scope = self.graph.child_scope(of, path);
             let activation = match (layer, layers.peek()) {
-                (Layer::Linear(_), Some(Module { layer: Layer::Activation(next), .. })) => Some(next.0),
+                (Layer::Linear(_), Some(Module { layer: Layer::Activation(next), .. })) => {
+                    Some(next.activation.0)
+                }
                 _ => None,
             };
             x = match (layer, activation) {

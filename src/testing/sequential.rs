@@ -5,8 +5,8 @@ use proptest::sample::select;
 
 use ops::Activation;
 use spec::{
-    AttentionLayer, BlockNorm, CrossEntropyLoss, EmbeddingLayer, KeywordEnum, Layer, LayerActivation,
-    LinearLayer, NormLayer, OutputLoss, ResidualLayer, Sequential, TransformerBlock,
+    ActivationLayer, AttentionLayer, BlockNorm, CrossEntropyLoss, EmbeddingLayer, KeywordEnum, Layer,
+    LayerActivation, LinearLayer, NormLayer, OutputLoss, ResidualLayer, Sequential, TransformerBlock,
 };
 
 /// Layers of every kind; the groups have the names of a transformer's layers, which strategies in tests use.
@@ -105,7 +105,7 @@ fn any_sequence_model() -> impl Any<Value = Sequential> {
             drawn.into_iter().map(|(kind, (heads, causal, bias, dropout), norm, activation)| match kind {
                 0 => linear(width),
                 1 => Layer::LayerNorm(NormLayer { epsilon: 1e-4 }),
-                2 => Layer::Activation(activation),
+                2 => Layer::Activation(ActivationLayer::new(activation.0)),
                 3 => Layer::Positions,
                 4 | 5 => Layer::Attention(AttentionLayer { heads, causal, bias, dropout }),
                 _ => {
@@ -144,11 +144,15 @@ fn any_plain() -> impl Any<Value = Sequential> {
     let linear = (size.clone(), any::<bool>());
     let linear = linear.prop_map(|(out, bias)| Layer::Linear(LinearLayer { out, bias }));
     let activation =
-        select(&Activation::ALL).prop_map(|function| Layer::Activation(LayerActivation(function)));
+        select(&Activation::ALL).prop_map(|function| Layer::Activation(ActivationLayer::new(function)));
+    // In place where nothing else needs the input.
+    let inplace = ActivationLayer { inplace: true, ..ActivationLayer::new(Activation::Silu) };
+    let inplace =
+        Layer::Block(vec![Layer::Linear(LinearLayer { out: 6, bias: true }), Layer::Activation(inplace)]);
     let norm = NormLayer { epsilon: 1e-4 };
     let norm = select(vec![Layer::LayerNorm(norm), Layer::RmsNorm(norm)]);
     let dropout = select(&[0.0, 0.1, 0.5]).prop_map(Layer::Dropout);
-    let plain = prop_oneof![3 => linear, 2 => activation, 1 => Just(Layer::Softmax), 1 => norm, 1 => dropout];
+    let plain = prop_oneof![3 => linear, 2 => activation, 1 => Just(Layer::Softmax), 1 => Just(inplace), 1 => norm, 1 => dropout];
     let some = proptest::collection::vec(plain.clone(), 1..=4);
     // The last layer gives both branches one shape.
     let residual =

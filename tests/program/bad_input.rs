@@ -252,6 +252,13 @@ bad! {
     unknown_layer: check(&in_a_list("layers = [\"conv\"]"));
     layer_without_its_keys: check(&in_a_list("layers = [\"linear\"]"));
     activation_with_keys: check(&in_a_list("layers = [{ linear = 3 }, { leaky_relu = { slope = 0.2 } }]"));
+    keys_of_an_activation_without: check(&in_a_list("layers = [{ linear = 3 }, { tanh = { inplace = true } }]"));
+    inplace_first_in_a_residual_layer: check(&in_a_list(
+        "layers = [{ linear = 3 }, { residual = [{ block = [{ silu = { inplace = true } }] }, { linear = 3 }] }]",
+    ));
+    inplace_after_sigmoid: check(&in_a_list(
+        "layers = [{ repeat = { times = 2, layers = [{ leaky_relu = { inplace = true } }, { linear = 3 }, \"sigmoid\"] } }]",
+    ));
     two_layers_in_a_table: check(&in_a_list("layers = [{ linear = 3, dropout = 0.1 }]"));
     layer_of_no_features: check(&in_a_list("layers = [{ repeat = { times = 2, layers = [{ linear = 0 }] } }]"));
     residual_layers_of_another_shape:

@@ -143,6 +143,11 @@ fn lists_that_the_script_lacks_are_not_predicted() {
         reason(&["strategies.plain.keep=[\"0.output\"]"]),
         reason(&["model.sequential.layers=[{linear=8},{dropout=0.0},{linear=8}]"]),
         reason(&["model.sequential.layers=[{linear=1},{linear=8}]"]),
+        reason(&[
+            "strategies.plain.recompute=block",
+            "model.sequential.layers=[{linear=8},{block=[{silu={inplace=true}}]},{linear=8}]",
+        ]),
+        reason(&["model.sequential.layers=[{linear=8},{block=[\"flatten\"]},{relu={inplace=true}}]"]),
         reason(&["train.shuffle=true", "train.last_batch=keep"]),
         reason(&["model.sequential={input=[4,6],layers=[{attention={heads=1}},{linear=4}]}"]),
         reason(&["model.sequential={input=[1,8],layers=[{attention={heads=1}},{linear=4}]}"]),

@@ -27,6 +27,8 @@ pub(crate) const BEYOND: &[(&str, &[&str])] = &[
             "convolution_of_rows",
             "groups_that_do_not_divide_channels",
             "norm_groups_that_do_not_divide_channels",
+            "inplace_after_sigmoid",
+            "inplace_first_in_a_residual_layer",
             "padding_beyond_half_a_pool",
             "window_beyond_the_image",
             "attention_on_an_image",

@@ -2,7 +2,8 @@
 
 use super::{Covered, masks_targets, not_covered};
 use spec::{
-    ActivationOffload, Layer, Optimizer, OutputLoss, RunConfig, Sequential, StorageDtype, TorchProgram,
+    ActivationLayer, ActivationOffload, Layer, Module, Optimizer, OutputLoss, Recompute, RunConfig,
+    Sequential, StorageDtype, TorchProgram,
 };
 
 /// Checks layers in a list.
@@ -34,7 +35,14 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
             "layers without an operation (dropout = 0.0), which segments of checkpoints count",
         );
     }
-    let last = model.modules().last().map(|module| module.layer.clone());
+    let modules = model.modules();
+    if strategy.recompute != Recompute::None && modules.iter().any(|module| starts_in_place(&module.layer)) {
+        return not_covered("modules that begin with an activation in place, with checkpoints");
+    }
+    if overwrites_a_view(&modules) {
+        return not_covered("activations in place after flatten or to_sequence, which give views");
+    }
+    let last = modules.last().map(|module| module.layer.clone());
     let reads_repeated = matches!(last, Some(Layer::Activation(_) | Layer::Linear(_) | Layer::Dropout(_)));
     if model.loss == OutputLoss::Sum && !reads_repeated {
         return not_covered(
@@ -45,4 +53,27 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
         return not_covered("incomplete batches of layers in a list (last_batch = \"keep\")");
     }
     Ok(())
+}
+
+/// Whether a layer overwrites its input.
+fn starts_in_place(layer: &Layer) -> bool {
+    match layer {
+        Layer::Activation(ActivationLayer { inplace, .. }) => *inplace,
+        Layer::Block(_) => layer.inner()[0].first().is_some_and(|first| starts_in_place(&first.layer)),
+        _ => false,
+    }
+}
+
+fn ends_with_a_view(layer: &Layer) -> bool {
+    match layer {
+        Layer::Flatten | Layer::ToSequence => true,
+        Layer::Block(_) => layer.inner()[0].last().is_some_and(|last| ends_with_a_view(&last.layer)),
+        _ => false,
+    }
+}
+
+fn overwrites_a_view(modules: &[Module]) -> bool {
+    let pair = |pair: &[Module]| ends_with_a_view(&pair[0].layer) && starts_in_place(&pair[1].layer);
+    let within = |module: &Module| module.layer.inner().iter().any(|inner| overwrites_a_view(inner));
+    modules.windows(2).any(pair) || modules.iter().any(within)
 }

@@ -2,8 +2,8 @@
 
 use super::{Script, python_bool};
 use spec::{
-    Attention, AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer, GroupNormLayer,
-    Layer, LinearLayer, Module, NormLayer, OutputLoss, PoolLayer, Recompute, Sequential,
+    ActivationLayer, Attention, AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer,
+    GroupNormLayer, Layer, LinearLayer, Module, NormLayer, OutputLoss, PoolLayer, Recompute, Sequential,
 };
 
 use ops::{Activation, Window};
@@ -268,16 +268,19 @@ fn key(path: &str) -> String {
 /// A layer as a module of PyTorch, for an input of this shape, which becomes that of the output.
 fn python(layer: &Layer, shape: &mut ops::Shape) -> String {
     match layer {
-        Layer::Activation(activation) => match activation.0 {
-            Activation::Gelu => "nn.GELU()".to_owned(),
-            Activation::GeluTanh => "nn.GELU(approximate=\"tanh\")".to_owned(),
-            Activation::Relu => "nn.ReLU()".to_owned(),
-            Activation::ReluSquared => "ReluSquared()".to_owned(),
-            Activation::Silu => "nn.SiLU()".to_owned(),
-            Activation::Tanh => "nn.Tanh()".to_owned(),
-            Activation::Sigmoid => "nn.Sigmoid()".to_owned(),
-            Activation::LeakyRelu => "nn.LeakyReLU()".to_owned(),
-        },
+        Layer::Activation(ActivationLayer { activation, inplace }) => {
+            let inplace = if *inplace { "inplace=True" } else { "" };
+            match activation.0 {
+                Activation::Gelu => "nn.GELU()".to_owned(),
+                Activation::GeluTanh => "nn.GELU(approximate=\"tanh\")".to_owned(),
+                Activation::Relu => format!("nn.ReLU({inplace})"),
+                Activation::ReluSquared => "ReluSquared()".to_owned(),
+                Activation::Silu => format!("nn.SiLU({inplace})"),
+                Activation::Tanh => "nn.Tanh()".to_owned(),
+                Activation::Sigmoid => "nn.Sigmoid()".to_owned(),
+                Activation::LeakyRelu => format!("nn.LeakyReLU({inplace})"),
+            }
+        }
         Layer::Softmax => "nn.Softmax(dim=-1)".to_owned(),
         Layer::Linear(LinearLayer { out, bias }) => {
             let features = shape.last();

@@ -157,6 +157,21 @@ pub(crate) fn activation(torch: &Torch, x: Tensor, activation: Activation) -> Te
     }
 }
 
+/// An activation of `torch.nn.functional` with `inplace=True`. SiLU's backward needs its input, of which a copy is
+/// saved; that of the others needs the output.
+pub(crate) fn activation_in_place(torch: &Torch, x: &Tensor, activation: Activation) -> Tensor {
+    if activation != Activation::Silu {
+        let output = scale_in_place(torch, x);
+        save_output(torch, &output);
+        return output;
+    }
+    let copy = torch.needs_grad(&[x]).then(|| torch.like(x));
+    let saved: Vec<&Tensor> = copy.iter().collect();
+    torch.output((x.shape(), x.dtype()), Some(x), &[x], &saved, |torch, backward| {
+        vec![torch.like(backward.gradient()).into()]
+    })
+}
+
 /// `torch.softmax(x, -1, dtype)`: fp16 is converted to fp32 by the kernel, bf16 before it.
 pub(crate) fn softmax(torch: &Torch, x: &Tensor, dtype: DType) -> Tensor {
     let converts = dtype == DType::F32 && x.dtype() == DType::F16;

@@ -26,8 +26,8 @@ pub(crate) use channel_norm::{batch_norm, group_norm};
 pub(crate) use convolution::{Convolution, conv2d};
 pub(crate) use dropout::{dropout, dropout_if};
 pub(crate) use elementwise::{
-    activation, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale, scale_in_place, soft_cap,
-    softmax, tanh,
+    activation, activation_in_place, add, add_in_place, add_number, mean_last, mul, power, rsqrt, scale,
+    scale_in_place, soft_cap, softmax, tanh,
 };
 pub(crate) use embedding::{embedding, scan_scratch};
 pub(crate) use four_bit::FourBitWeight;

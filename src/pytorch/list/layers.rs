@@ -8,8 +8,8 @@ use crate::functions::{self, Convolution};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
 use crate::torch::Torch;
-use ops::{Activation, Shape, Window};
-use spec::{AttentionLayer, EmbeddingLayer, Layer, LinearLayer, Module};
+use ops::{Shape, Window};
+use spec::{ActivationLayer, AttentionLayer, EmbeddingLayer, Layer, LinearLayer, Module};
 
 /// Modules that are called one after the other.
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct TorchLayer {
 
 /// The `forward` of a module.
 enum Call {
-    Activation(Activation),
+    Activation(ActivationLayer),
     Softmax,
     Linear,
     LayerNorm,
@@ -91,7 +91,10 @@ impl Layers {
 impl TorchLayer {
     fn call(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
         match (&self.call, &self.parameters[..]) {
-            (Call::Activation(activation), _) => functions::activation(torch, x.clone(), *activation),
+            (Call::Activation(ActivationLayer { activation, inplace: true }), _) => {
+                functions::activation_in_place(torch, x, activation.0)
+            }
+            (Call::Activation(layer), _) => functions::activation(torch, x.clone(), layer.activation.0),
             (Call::Softmax, _) => {
                 // Under autocast, in fp32.
                 let dtype = if torch.autocast().is_some() { DType::F32 } else { x.dtype() };
@@ -192,7 +195,7 @@ impl Maker<'_> {
         };
         let (channels, features) = ([shape.dims()[0]], [shape.last()]);
         match layer {
-            Layer::Activation(activation) => plain(Call::Activation(activation.0)),
+            Layer::Activation(layer) => plain(Call::Activation(*layer)),
             Layer::Softmax => plain(Call::Softmax),
             Layer::Linear(LinearLayer { out, bias }) => {
                 let weight = [*out, features[0]];

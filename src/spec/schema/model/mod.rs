@@ -9,9 +9,9 @@ use std::path::Path;
 pub use hf::{BuiltInModel, Hf, HfConfiguration, ModelFamily, built_in_models};
 pub(crate) use hf::{decides, expand_shorthand, shorthand};
 pub use sequential::{
-    AttentionLayer, BatchNormLayer, BlockNorm, Branch, ConvLayer, CrossEntropyLoss, EmbeddingLayer,
-    GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer, OutputLoss, PoolLayer,
-    ResidualLayer, Sequential, Statistics, TransformerBlock,
+    ActivationKeys, ActivationLayer, AttentionLayer, BatchNormLayer, BlockNorm, Branch, ConvLayer,
+    CrossEntropyLoss, EmbeddingLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, Module, NormLayer,
+    OutputLoss, PoolLayer, ResidualLayer, Sequential, Statistics, TransformerBlock,
 };
 pub(super) use transformer::RATE;
 pub use transformer::{

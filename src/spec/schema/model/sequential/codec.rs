@@ -1,8 +1,8 @@
 //! How experiment files write layers: a word (`"relu"`), or a table with one key (`{ linear = 512 }`).
 
 use super::layer::{
-    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LayerGroup, LinearLayer, NormLayer,
-    PoolLayer, Repeat, ResidualLayer, Statistics,
+    ActivationKeys, ActivationLayer, BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation,
+    LayerGroup, LinearLayer, NormLayer, PoolLayer, Repeat, ResidualLayer, Statistics,
 };
 use super::sequence::{AttentionLayer, EmbeddingLayer, TransformerBlock};
 use crate::reader::declare::{
@@ -50,6 +50,9 @@ const RESIDUAL: ShortForm<InnerLayers, ResidualLayer> = ShortForm {
     short: |layer| layer.projection.is_empty().then(|| layer.layers.clone()),
 };
 
+const RELU: InlineTable<ActivationKeys> = inline_table("relu", "`relu`", "inplace = true");
+const SILU: InlineTable<ActivationKeys> = inline_table("silu", "`silu`", "inplace = true");
+const LEAKY_RELU: InlineTable<ActivationKeys> = inline_table("leaky_relu", "`leaky_relu`", "inplace = true");
 const LAYER_NORM: InlineTable<NormLayer> = inline_table("layer_norm", "`layer_norm`", "epsilon = 1e-6");
 const RMS_NORM: InlineTable<NormLayer> = inline_table("rms_norm", "`rms_norm`", "epsilon = 1e-6");
 const CONV2D: InlineTable<ConvLayer> =
@@ -70,6 +73,11 @@ const REPEAT: InlineTable<Repeat> =
     inline_table("repeat", "`repeat`", "times = 4, layers = [{ linear = 64 }, \"relu\"]");
 const GROUP: InlineTable<LayerGroup> =
     inline_table("group", "`group`", "name = \"encoder\", layers = [{ linear = 64 }]");
+
+/// `Layer::Activation` with keys.
+fn activation(activation: Activation, ActivationKeys { inplace }: ActivationKeys) -> Layer {
+    Layer::Activation(ActivationLayer { activation: LayerActivation(activation), inplace })
+}
 
 /// A layer that is written as a table with its key.
 struct LayerKey {
@@ -92,6 +100,11 @@ macro_rules! layer_key {
 }
 
 const LAYER_KEYS: &[LayerKey] = &[
+    layer_key!("relu", "ReLU (PyTorch: `nn.ReLU`).", RELU, |keys| activation(Activation::Relu, keys)),
+    layer_key!("silu", "SiLU (PyTorch: `nn.SiLU`).", SILU, |keys| activation(Activation::Silu, keys)),
+    layer_key!("leaky_relu", "Leaky ReLU of slope 0.01 (PyTorch: `nn.LeakyReLU`).", LEAKY_RELU, |keys| {
+        activation(Activation::LeakyRelu, keys)
+    }),
     layer_key!("linear", LinearLayer::DOC, LINEAR, Layer::Linear),
     layer_key!(
         "layer_norm",
@@ -176,7 +189,7 @@ impl KeyCodec for LayerCodec {
     fn write(&self, key: &str, value: &Layer, lines: &mut TableWriter) {
         let mut table = TableWriter::empty(lines.form());
         match value {
-            Layer::Activation(_)
+            Layer::Activation(ActivationLayer { inplace: false, .. })
             | Layer::Softmax
             | Layer::GlobalPool
             | Layer::Flatten
@@ -190,6 +203,9 @@ impl KeyCodec for LayerCodec {
             }
             Layer::BatchNorm(norm, _) if *norm == BatchNormLayer::default() => {
                 return lines.line(key, &quoted(word(value)));
+            }
+            Layer::Activation(ActivationLayer { inplace, .. }) => {
+                RELU.write(word(value), &ActivationKeys { inplace: *inplace }, &mut table)
             }
             Layer::Linear(layer) => LINEAR.write("linear", layer, &mut table),
             Layer::LayerNorm(norm) => LAYER_NORM.write("layer_norm", norm, &mut table),
@@ -224,7 +240,7 @@ impl KeyCodec for LayerCodec {
 /// The word of a layer without keys, or with all keys at their defaults; the key of others.
 fn word(layer: &Layer) -> &'static str {
     match layer {
-        Layer::Activation(activation) => activation.keyword(),
+        Layer::Activation(layer) => layer.activation.keyword(),
         Layer::Softmax => "softmax",
         Layer::Linear(_) => "linear",
         Layer::LayerNorm(_) => "layer_norm",
@@ -252,7 +268,7 @@ fn word(layer: &Layer) -> &'static str {
 
 /// The layers that a word suffices for.
 fn words() -> impl Iterator<Item = Layer> {
-    let activations = Activation::ALL.map(|activation| Layer::Activation(LayerActivation(activation)));
+    let activations = Activation::ALL.map(|activation| Layer::Activation(ActivationLayer::new(activation)));
     let norms = [Layer::LayerNorm, Layer::RmsNorm].map(|norm| norm(NormLayer::default()));
     let batch_norm = Layer::BatchNorm(BatchNormLayer::default(), Statistics::Batch);
     let others =

@@ -17,7 +17,7 @@ const TIMES: UsizeRange = UsizeRange(1..=1 << 14);
 /// One layer of a list.
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Layer {
-    Activation(LayerActivation),
+    Activation(ActivationLayer),
     /// Of the last dimension.
     Softmax,
     Linear(LinearLayer),
@@ -164,6 +164,40 @@ key_table! {
         pub name: String = GroupName;
         /// The layers.
         pub layers: Vec<Layer> = INNER;
+    }
+}
+
+/// An activation, which PyTorch computes in place or not.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct ActivationLayer {
+    pub activation: LayerActivation,
+    pub inplace: bool,
+}
+
+impl ActivationLayer {
+    pub fn new(activation: Activation) -> ActivationLayer {
+        ActivationLayer { activation: LayerActivation(activation), inplace: false }
+    }
+
+    /// The keyword, if PyTorch's backward needs its output.
+    pub(super) fn needed_output(self) -> Option<&'static str> {
+        let needs = match self.activation.0 {
+            Activation::Relu | Activation::Tanh | Activation::Sigmoid => true,
+            // `F.leaky_relu_` computes its derivative from its output.
+            Activation::LeakyRelu => self.inplace,
+            Activation::Gelu | Activation::GeluTanh | Activation::ReluSquared | Activation::Silu => false,
+        };
+        needs.then(|| self.activation.keyword())
+    }
+}
+
+key_table! {
+    /// The keys of an activation that PyTorch can compute in place.
+    #[derive(Copy)]
+    pub struct ActivationKeys {
+        /// Whether PyTorch's output overwrites its input (`nn.ReLU(inplace=True)`). It is for PyTorch's memory; this
+        /// program always overwrites an input that nothing else reads.
+        pub inplace: bool = Boolean, default false;
     }
 }
 

@@ -10,8 +10,8 @@ mod shapes;
 use std::path::{Path, PathBuf};
 
 pub use layer::{
-    BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation, LinearLayer, NormLayer, PoolLayer,
-    ResidualLayer, Statistics,
+    ActivationKeys, ActivationLayer, BatchNormLayer, ConvLayer, GroupNormLayer, Layer, LayerActivation,
+    LinearLayer, NormLayer, PoolLayer, ResidualLayer, Statistics,
 };
 pub use loss::{CrossEntropyLoss, OutputLoss};
 pub use modules::Module;

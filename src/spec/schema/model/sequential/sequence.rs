@@ -1,6 +1,6 @@
 //! Layers of sequences [length, channels]: embeddings, positions, attention, and blocks of a transformer.
 
-use super::layer::{Layer, LayerActivation, LinearLayer, NormLayer};
+use super::layer::{ActivationLayer, Layer, LayerActivation, LinearLayer, NormLayer};
 use super::modules::Module;
 use crate::reader::declare::{key_table, keywords};
 use crate::reader::parsers::{Boolean, DIMENSION, keyword};
@@ -87,7 +87,10 @@ impl TransformerBlock {
         let attention = Layer::Attention(AttentionLayer { heads, causal, bias: true, dropout });
         let dropped = |name| (dropout > 0.0).then_some((name, Layer::Dropout(dropout)));
         let attention = [("self_attn", attention)].into_iter().chain(dropped("dropout1"));
-        let activated = [("linear1", linear(hidden)), ("activation", Layer::Activation(activation))];
+        let activated = [
+            ("linear1", linear(hidden)),
+            ("activation", Layer::Activation(ActivationLayer::new(activation.0))),
+        ];
         let feed_forward = activated
             .into_iter()
             .chain(dropped("dropout"))

@@ -26,6 +26,17 @@ struct Sizes {
     products: u128,
     /// The fewest values of a channel, for one sample, that a batch norm gets.
     normalised: Option<usize>,
+    /// What else needs the output in PyTorch.
+    needed_by: Option<Reader>,
+}
+
+/// What needs a value in PyTorch besides the next layer, which then cannot overwrite it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reader {
+    /// The backward of the layer that computed it.
+    Backward(&'static str),
+    /// The other branch of a residual layer.
+    Residual,
 }
 
 /// Layers whose shapes do not fit.
@@ -51,8 +62,9 @@ impl Misfit {
 }
 
 impl Sizes {
-    fn of(shape: Shape) -> Sizes {
-        Sizes { shape, parameters: 0, elements: 0, products: 0, normalised: None }
+    /// Of no layers.
+    fn of(Input { shape, needed_by, .. }: Input) -> Sizes {
+        Sizes { shape, parameters: 0, elements: 0, products: 0, normalised: None, needed_by }
     }
 
     /// These layers, and others after them.
@@ -65,6 +77,7 @@ impl Sizes {
         let sum = |own: u128, next: u128| own.saturating_add(next.saturating_mul(times));
         Sizes {
             shape: next.shape,
+            needed_by: next.needed_by,
             parameters: sum(self.parameters, next.parameters),
             elements: sum(self.elements, next.elements),
             products: sum(self.products, next.products),
@@ -80,6 +93,18 @@ fn elements(shape: Shape) -> u128 {
 
 fn misfit(message: String, help: &'static str) -> Misfit {
     Misfit { steps: Vec::new(), message, help }
+}
+
+/// An activation in place, whose input something else needs.
+fn overwritten(reader: Reader) -> Misfit {
+    let needed_by = match reader {
+        Reader::Backward(layer) => format!("the backward of `{layer}` needs in PyTorch"),
+        Reader::Residual => "the other branch of `residual` needs too".to_owned(),
+    };
+    misfit(
+        format!("inplace = true overwrites a value that {needed_by}"),
+        "remove inplace, or change the order",
+    )
 }
 
 /// The sizes of an image [channels, height, width].
@@ -119,28 +144,45 @@ struct Input {
     shape: Shape,
     /// Whether it is the model's input, and that is ids.
     ids: bool,
+    needed_by: Option<Reader>,
+}
+
+impl Input {
+    fn of(shape: Shape) -> Input {
+        Input { shape, ids: false, needed_by: None }
+    }
 }
 
 fn of_list(layers: &[Layer], input: Input) -> Result<Sizes, Misfit> {
     let layers = layers.iter().enumerate();
-    layers.into_iter().try_fold(Sizes::of(input.shape), |before, (index, layer)| {
-        let input = Input { shape: before.shape, ids: input.ids && index == 0 };
+    layers.into_iter().try_fold(Sizes::of(input), |before, (index, layer)| {
+        let Sizes { shape, needed_by, .. } = before;
+        let input = Input { shape, needed_by, ids: input.ids && index == 0 };
         let sizes = of_layer(layer, input).map_err(|misfit| misfit.within(Step::Index(index)))?;
         Ok(before.then(sizes))
     })
 }
 
-fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<Sizes, Misfit> {
+fn of_layer(layer: &Layer, all @ Input { shape: input, ids, needed_by }: Input) -> Result<Sizes, Misfit> {
     let module = |shape: Shape, parameters: u128, products: u128| Sizes {
         shape,
         parameters,
         elements: elements(shape),
         products,
         normalised: None,
+        needed_by: None,
     };
     let features = input.last() as u128;
     Ok(match layer {
-        Layer::Activation(_) | Layer::Softmax | Layer::Dropout(_) => module(input, 0, 0),
+        Layer::Activation(layer) => {
+            if let (true, Some(reader)) = (layer.inplace, needed_by) {
+                return Err(overwritten(reader));
+            }
+            Sizes { needed_by: layer.needed_output().map(Reader::Backward), ..module(input, 0, 0) }
+        }
+        Layer::Softmax => Sizes { needed_by: Some(Reader::Backward("softmax")), ..module(input, 0, 0) },
+        // Its input, in evaluations.
+        Layer::Dropout(_) => Sizes { needed_by, ..module(input, 0, 0) },
         Layer::Linear(LinearLayer { out, bias }) => {
             let outputs = *out as u128;
             let parameters = features * outputs + if *bias { outputs } else { 0 };
@@ -202,7 +244,7 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<S
             }
             module(input, 2 * channels as u128, 0)
         }
-        Layer::Flatten => module(Shape::new(&[input.elements()]), 0, 0),
+        Layer::Flatten => Sizes { needed_by, ..module(Shape::new(&[input.elements()]), 0, 0) },
         Layer::Embedding(EmbeddingLayer { count, dim }) => match *input.dims() {
             [length] if ids => module(Shape::new(&[length, *dim]), *count as u128 * *dim as u128, 0),
             _ if ids => {
@@ -224,7 +266,7 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<S
         }
         Layer::ToSequence => {
             let [channels, height, width] = image(input, "to_sequence")?;
-            module(Shape::new(&[height * width, channels]), 0, 0)
+            Sizes { needed_by, ..module(Shape::new(&[height * width, channels]), 0, 0) }
         }
         Layer::MeanPool => {
             let [_, channels] = sequence(input, "mean_pool")?;
@@ -250,18 +292,18 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<S
             let branches = block.branches(channels);
             let mut layers = branches.iter().flat_map(Branch::layers);
             layers
-                .try_fold(Sizes::of(input), |before, layer| {
-                    Ok(before.then(of_layer(layer, Input { shape: before.shape, ids: false })?))
+                .try_fold(Sizes::of(Input::of(input)), |before, layer| {
+                    Ok(before.then(of_layer(layer, Input::of(before.shape))?))
                 })?
                 .and(module(input, 0, 0), branches.len() as u128)
         }
         Layer::Block(layers) => {
             let inner = of_list(layers, all).map_err(|misfit| misfit.within(Step::Key("block")))?;
-            Sizes::of(input).then(inner)
+            Sizes::of(all).then(inner)
         }
         Layer::Residual(ResidualLayer { layers, projection }) => {
             let within = |misfit: Misfit| misfit.within(Step::Key("residual"));
-            let inputs = Input { ids: false, ..all };
+            let inputs = Input { needed_by: Some(Reader::Residual), ..Input::of(input) };
             let inner = of_list(layers, inputs).map_err(within)?;
             let projected = of_list(projection, inputs)
                 .map_err(|misfit| within(misfit.within(Step::Key("projection"))))?;
@@ -278,11 +320,12 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids }: Input) -> Result<S
             inner.then(projected).then(module(inner.shape, 0, 0))
         }
         Layer::Repeat(Repeat { times, layers }) => {
-            let mut all = Sizes::of(input);
+            let mut all = Sizes::of(all);
             for time in 0..*times {
-                let input = Input { shape: all.shape, ids: ids && time == 0 };
+                let Sizes { shape, needed_by, .. } = all;
+                let input = Input { shape, needed_by, ids: ids && time == 0 };
                 let once = of_list(layers, input).map_err(|misfit| misfit.within(Step::Key("repeat")))?;
-                if once.shape == all.shape && !input.ids {
+                if once.shape == shape && once.needed_by == needed_by && !input.ids {
                     // All further times are equal.
                     return Ok(all.and(once, (times - time) as u128));
                 }
@@ -327,7 +370,7 @@ impl Sequential {
             let message = format!("the list has {modules} layers, those of repeated ones included");
             return Err(Misfit { steps: Vec::new(), message, help: "use at most 16384" });
         }
-        of_list(&self.layers, Input { shape: self.input_shape(), ids: self.ids().is_some() })
+        of_list(&self.layers, Input { ids: self.ids().is_some(), ..Input::of(self.input_shape()) })
     }
 
     /// The shape of the output of one sample; that of the input if layers do not fit.
