@@ -284,7 +284,7 @@ def measure_speed(run, folder):
         seconds.append(time.perf_counter() - began)
     step = statistics.median(seconds[run.warmup_steps :])
     return {
-        "tokens_per_s": run.batch_size * run.context / step,
+        "per_s": run.batch_size * run.context / step,
         "peak_resident_bytes": Resident().peak,
         "resident_after_import_bytes": AFTER_IMPORT.now,
         "torch": torch.__version__,

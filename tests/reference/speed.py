@@ -8,7 +8,8 @@ Needs Linux and Python 3.11, and PyTorch with safetensors in the Python of `--py
 the one of `--run`) is trained once and dumped, unmeasured. Then it is measured in pairs: `runner sweep` of the run's
 `run.toml` and `pytorch.py --speed` of its dump, each in its own processes, in an order that alternates between pairs.
 
-    tok/s        tokens over the median time of the timed steps: whole optimizer steps, each with its own batch
+    tok/s        tokens over the median time of the timed steps: whole optimizer steps, each with its own batch. Of layers
+                 in a list: samples (sam/s)
     peak         the peak resident set of the training process (VmHWM), with libraries and program. runner's is read by
                  this script, 20 times a second, until training ends; PyTorch's by `pytorch.py` at its end
     growth       runner: the column `external_peak_bytes`, the peak minus the resident set before the run's first
@@ -112,9 +113,9 @@ def call(command):
 
 @dataclass
 class Reading:
-    """Tokens per second; bytes of the peak resident set and of its growth (PyTorch: since the import)."""
+    """Tokens or samples per second; bytes of the peak resident set and of its growth (PyTorch: since the import)."""
 
-    tokens_per_s: float
+    per_s: float
     peak: int
     growth: int
 
@@ -139,7 +140,7 @@ def measure_runner(arguments, file, folder):
         raise Failed(f"runner's run ended as {row['status']}: {row['message']}")
     if not peak:
         raise Failed("runner's training process ended before its memory could be read: increase measure.steps")
-    return Reading(float(row["tokens_per_s"]), peak, int(row["external_peak_bytes"])), row
+    return Reading(float(row["tokens_per_s"] or row["samples_per_s"]), peak, int(row["external_peak_bytes"])), row
 
 
 def peak_of_training(parent, folder):
@@ -173,7 +174,7 @@ def measure_pytorch(arguments, dump):
     script = Path(__file__).with_name("pytorch.py")
     said = json.loads(call([arguments.python, script, "--speed", dump]).stdout)
     peak = said["peak_resident_bytes"]
-    return Reading(said["tokens_per_s"], peak, peak - said["resident_after_import_bytes"]), said
+    return Reading(said["per_s"], peak, peak - said["resident_after_import_bytes"]), said
 
 
 # Pairs
@@ -201,7 +202,7 @@ def compare(arguments, configuration):
                 print_title(row, said)
             pairs.append((ours, theirs))
             print_pair(number, "runner" if runner_first else "PyTorch", ours, theirs)
-        print_summary(pairs)
+        print_summary(pairs, unit(row))
 
 
 # The published output: lines of at most 100 columns
@@ -230,29 +231,33 @@ def print_title(row, said):
         f"runner {row['version']}, PyTorch {said['torch']}"
     )
     print()
-    print("               tok/s                     peak, MiB        growth, MiB")
+    print(f"               {unit(row)}                     peak, MiB        growth, MiB")
     print("pair  first   runner  PyTorch  ratio    runner  PyTorch    runner  PyTorch")
+
+
+def unit(row):
+    return "tok/s" if row["tokens_per_s"] else "sam/s"
 
 
 def print_pair(number, first, ours, theirs):
     print(
-        f"{number:4}  {first:7} {ours.tokens_per_s:6.0f}  {theirs.tokens_per_s:7.0f}  {ratio(ours, theirs):5.2f}"
+        f"{number:4}  {first:7} {ours.per_s:6.0f}  {theirs.per_s:7.0f}  {ratio(ours, theirs):5.2f}"
         f"    {ours.peak / MIB:6.1f}  {theirs.peak / MIB:7.1f}    {ours.growth / MIB:6.1f}  {theirs.growth / MIB:7.1f}",
         flush=True,
     )
 
 
 def ratio(ours, theirs):
-    return ours.tokens_per_s / theirs.tokens_per_s
+    return ours.per_s / theirs.per_s
 
 
-def print_summary(pairs):
+def print_summary(pairs, unit):
     ours, theirs = (Medians(readings) for readings in zip(*pairs))
     ratios = [ratio(*pair) for pair in pairs]
     print()
-    print(f"tok/s, medians   runner {ours.tokens_per_s:.0f}, PyTorch {theirs.tokens_per_s:.0f}")
+    print(f"{unit}, medians   runner {ours.per_s:.0f}, PyTorch {theirs.per_s:.0f}")
     print(
-        f"runner's tok/s   {statistics.median(ratios):.2f} of PyTorch's: the median of the pairs' ratios, "
+        f"runner's {unit}   {statistics.median(ratios):.2f} of PyTorch's: the median of the pairs' ratios, "
         f"which are {min(ratios):.2f} to {max(ratios):.2f}"
     )
     print(
@@ -270,9 +275,9 @@ class Medians:
     """The median of each figure of several readings."""
 
     def __init__(self, readings):
-        self.tokens_per_s, self.peak, self.growth = (
+        self.per_s, self.peak, self.growth = (
             statistics.median(getattr(reading, name) for reading in readings)
-            for name in ("tokens_per_s", "peak", "growth")
+            for name in ("per_s", "peak", "growth")
         )
 
 
