@@ -36,7 +36,7 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
         );
     }
     let modules = model.modules();
-    if strategy.recompute != Recompute::None && modules.iter().any(|module| starts_in_place(&module.layer)) {
+    if strategy.recompute != Recompute::None && modules.iter().any(|module| starts_in_place(module.layer)) {
         return not_covered("modules that begin with an activation in place, with checkpoints");
     }
     if overwrites_a_view(&modules) {
@@ -59,7 +59,7 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
 fn starts_in_place(layer: &Layer) -> bool {
     match layer {
         Layer::Activation(ActivationLayer { inplace, .. }) => *inplace,
-        Layer::Block(_) => layer.inner()[0].first().is_some_and(|first| starts_in_place(&first.layer)),
+        Layer::Block(_) => layer.inner()[0].first().is_some_and(|first| starts_in_place(first.layer)),
         _ => false,
     }
 }
@@ -67,13 +67,13 @@ fn starts_in_place(layer: &Layer) -> bool {
 fn ends_with_a_view(layer: &Layer) -> bool {
     match layer {
         Layer::Flatten | Layer::ToSequence => true,
-        Layer::Block(_) => layer.inner()[0].last().is_some_and(|last| ends_with_a_view(&last.layer)),
+        Layer::Block(_) => layer.inner()[0].last().is_some_and(|last| ends_with_a_view(last.layer)),
         _ => false,
     }
 }
 
 fn overwrites_a_view(modules: &[Module]) -> bool {
-    let pair = |pair: &[Module]| ends_with_a_view(&pair[0].layer) && starts_in_place(&pair[1].layer);
+    let pair = |pair: &[Module]| ends_with_a_view(pair[0].layer) && starts_in_place(pair[1].layer);
     let within = |module: &Module| module.layer.inner().iter().any(|inner| overwrites_a_view(inner));
     modules.windows(2).any(pair) || modules.iter().any(within)
 }
