@@ -122,8 +122,8 @@ pub(crate) fn check(config: &RunConfig, card: &Card, options: TorchOptions) -> C
     if strategy.init == Init::Lazy {
         return not_covered("lazy initialisation");
     }
-    if strategy.input_dtype != InputDtype::Fp32 {
-        return not_covered("inputs in another dtype during the transfer (input_dtype)");
+    if strategy.input_dtype == InputDtype::U8 {
+        return not_covered("pixels that the device scales (input_dtype = \"u8\")");
     }
     if strategy.loader.source == DataResidence::Device {
         return not_covered("a data set on the device");

@@ -9,7 +9,7 @@ use crate::card::Card;
 use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::list::List;
-use crate::module::Module;
+use crate::module::{Module, dtype_of};
 use crate::network::{Inputs, Network};
 use crate::optimizer::{Kind, Library, Optimizer, StateBits, States, clip};
 use crate::outputs::Outputs;
@@ -21,6 +21,7 @@ use crate::trained::TrainedParameter;
 use crate::trainer::Trainer;
 use crate::transformers::CausalLm;
 use graph::forward_pass;
+use ops::Shape;
 use spec::{
     EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, OptimizerState, PaddedLengths,
     PaddedMicroBatch, Precision, RunConfig, TorchOptions, TorchProgram, TorchVersion, Update,
@@ -275,7 +276,7 @@ impl<'a> Program<'a> {
         let third = coverage::has_third(torch, self.config).then_some((input.0, DType::I64));
         for (variable, part) in variables.batch.iter_mut().zip([Some(input), targets, third]) {
             if let Some((shape, dtype)) = part {
-                *variable = Some(torch.tensor(shape, dtype));
+                *variable = Some(self.moved(shape, dtype));
             }
         }
         let [Some(tokens), targets, third] = &variables.batch else { unreachable!("assigned") };
@@ -284,6 +285,14 @@ impl<'a> Program<'a> {
         let (loss, logits) = torch.with_autocast(self.autocast, || module.loss(torch, inputs, trains));
         variables.loss = Some(loss.clone());
         (loss, logits)
+    }
+
+    /// A part of a batch on the device. Numbers that are moved in 16 bits become fp32 there.
+    fn moved(&self, shape: Shape, dtype: DType) -> Tensor {
+        let narrow = dtype_of(self.config.strategy.input_dtype.dtype());
+        let is_widened = dtype == DType::F32 && narrow != DType::F32;
+        let _narrow = is_widened.then(|| self.torch.tensor(shape, narrow));
+        self.torch.tensor(shape, dtype)
     }
 
     /// `(loss * share).backward()`; to a sum, each micro-batch adds its own.

@@ -137,8 +137,12 @@ fn lists_that_the_script_lacks_are_not_predicted() {
             "model.sequential={input=[8,2],layers=[\"mean_pool\",{linear=4}]}",
         ]),
         reason(&["strategies.plain.loss_chunks=2"]),
-        reason(&["strategies.plain.offload.activations=true"]),
+        reason(&[
+            "strategies.plain.offload.activations=true",
+            "model.sequential={input=[8,2],layers=[\"mean_pool\",{linear=4}]}",
+        ]),
         reason(&["strategies.plain.offload.parameters=true"]),
+        reason(&["strategies.plain.input_dtype=bf16", "model.sequential.loss=squared_error"]),
         reason(&["train.optimizer={muon={lr=0.02,adamw={lr=1e-3}}}"]),
         reason(&["strategies.plain.keep=[\"0.output\"]"]),
         reason(&["model.sequential.layers=[{linear=8},{dropout=0.0},{linear=8}]"]),

@@ -2,8 +2,8 @@
 
 use super::{Covered, masks_targets, not_covered};
 use spec::{
-    ActivationLayer, ActivationOffload, Layer, Module, Optimizer, OutputLoss, Recompute, RunConfig,
-    Sequential, StorageDtype, TorchProgram,
+    ActivationLayer, ActivationOffload, InputDtype, Layer, Module, Optimizer, OutputLoss, Recompute,
+    RunConfig, Sequential, StorageDtype, TorchProgram,
 };
 
 /// Checks layers in a list.
@@ -21,8 +21,15 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if strategy.loss_chunks > 1 {
         return not_covered("loss_chunks with layers in a list");
     }
-    if strategy.offload.activations != ActivationOffload::Nothing || strategy.offload.parameters {
-        return not_covered("offloaded activations or parameters of layers in a list");
+    let offloads = strategy.offload.activations != ActivationOffload::Nothing || strategy.offload.parameters;
+    if offloads && model.has_sequences() {
+        return not_covered("offloaded activations or parameters of layers of sequences");
+    }
+    // Targets may be fp32, too.
+    if strategy.input_dtype != InputDtype::Fp32
+        && (strategy.params != StorageDtype::Fp32 || !matches!(model.loss, OutputLoss::CrossEntropy(_)))
+    {
+        return not_covered("input_dtype with 16-bit parameters, or with another loss than cross_entropy");
     }
     if matches!(config.train.optimizer, Optimizer::Muon(_)) {
         return not_covered("Muon with layers in a list");

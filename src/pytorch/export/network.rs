@@ -9,18 +9,7 @@ impl Script<'_> {
         let learned = self.model.positions == Positions::Learned;
         let ends_with_norm = self.model.norm_placement != NormPlacement::Post;
         let norm = self.norm_module();
-        if self.config.strategy.offload.parameters {
-            self.lines(&[
-                "",
-                "",
-                "def on_device(module, x, *arguments):",
-                "    \"\"\"Calls a module whose parameters are in host memory otherwise.\"\"\"",
-                "    module.to(x.device)",
-                "    y = module(x, *arguments)",
-                "    module.to(\"cpu\")",
-                "    return y",
-            ]);
-        }
+        self.on_device();
         self.lines(&[
             "",
             "",
@@ -131,6 +120,22 @@ impl Script<'_> {
         ]);
         capped.iter().for_each(|line| self.line(line));
         self.line(&format!("        return F.cross_entropy(logits, targets, reduction=\"sum\"{ignored})"));
+    }
+
+    /// The function that calls a module whose parameters are in host memory.
+    pub(super) fn on_device(&mut self) {
+        if self.config.strategy.offload.parameters {
+            self.lines(&[
+                "",
+                "",
+                "def on_device(module, x, *arguments):",
+                "    \"\"\"Calls a module whose parameters are in host memory otherwise.\"\"\"",
+                "    module.to(x.device)",
+                "    y = module(x, *arguments)",
+                "    module.to(\"cpu\")",
+                "    return y",
+            ]);
+        }
     }
 
     /// The call of a module that is no part of another one.

@@ -2,8 +2,9 @@
 
 use super::{Script, python_bool};
 use spec::{
-    ActivationLayer, Attention, AttentionLayer, BatchNormLayer, ConvLayer, CrossEntropyLoss, EmbeddingLayer,
-    GroupNormLayer, Layer, LinearLayer, Module, NormLayer, OutputLoss, PoolLayer, Recompute, Sequential,
+    ActivationLayer, ActivationOffload, Attention, AttentionLayer, BatchNormLayer, ConvLayer,
+    CrossEntropyLoss, EmbeddingLayer, GroupNormLayer, Layer, LinearLayer, Module, NormLayer, OutputLoss,
+    PoolLayer, Recompute, Sequential,
 };
 
 use ops::{Activation, Window};
@@ -194,6 +195,7 @@ impl Script<'_> {
             self.text.push_str(&classes);
         }
         self.checkpoint_functions();
+        self.on_device();
         let modules = model.modules();
         self.lines(&[
             "",
@@ -235,7 +237,16 @@ impl Script<'_> {
     /// The calls of the modules, checkpointed as the strategy has it.
     fn list_calls(&mut self) {
         let each = "        for layer in self.layers.values():";
-        match self.config.strategy.recompute {
+        let strategy = &self.config.strategy;
+        if strategy.offload.parameters {
+            return self.lines(&[each, "            x = on_device(layer, x)"]);
+        }
+        match strategy.recompute {
+            Recompute::Block if strategy.offload.activations != ActivationOffload::Nothing => self.lines(&[
+                &format!("        with {}:", self.save_on_cpu()),
+                &format!("    {each}"),
+                "                x = checkpoint_in_training(self, layer, x)",
+            ]),
             Recompute::Block => self.lines(&[each, "            x = checkpoint_in_training(self, layer, x)"]),
             Recompute::Save(_) => self.lines(&[each, "            x = checkpoint_selectively(self, layer, x)"]),
             Recompute::Every(every) => self.lines(&[

@@ -4,8 +4,8 @@ use super::{Script, python_bool, torch_dtype};
 use crate::coverage;
 use crate::module::dtype_of;
 use spec::{
-    Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, Leak, Precision,
-    StorageDtype, Update,
+    Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, InputDtype, Leak,
+    Precision, StorageDtype, Update,
 };
 
 impl Script<'_> {
@@ -120,7 +120,13 @@ impl Script<'_> {
         self.line_if(casts, &format!("        self.model.to({dtype})"));
         let casts_inputs = casts && self.config.model.sequential().is_some();
         self.line_if(casts_inputs, &format!("        self.batches[0] = self.batches[0].to({dtype})"));
+        if strategy.input_dtype != InputDtype::Fp32 {
+            let dtype = torch_dtype(dtype_of(strategy.input_dtype.dtype()));
+            self.line(&format!("        self.batches[0] = self.batches[0].to({dtype})"));
+        }
         match strategy.offload.parameters {
+            // The buffers of a list are in its layers, and move with them.
+            true if self.config.model.sequential().is_some() => {}
             true => self.lines(&[
                 "        for name, buffer in self.model.named_buffers():",
                 "            setattr(self.model, name, buffer.to(device))",
@@ -187,7 +193,7 @@ impl Script<'_> {
             "    def train_step(self, step):",
             "        total = 0.0",
             &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step % STEPS]")),
-            "            tokens = batch[0].to(self.device)",
+            &format!("            tokens = batch[0].to(self.device){}", self.widened()),
         ]);
         self.line_if(!self.targets().is_empty(), "            targets = batch[1].to(self.device)");
         if let Some((part, _)) = self.third_part() {
@@ -255,6 +261,11 @@ impl Script<'_> {
         }
         self.line("        return total");
         self.step("self.train_step(step)");
+    }
+
+    /// The conversion of inputs that are moved in 16 bits.
+    fn widened(&self) -> &'static str {
+        if self.config.strategy.input_dtype == InputDtype::Fp32 { "" } else { ".float()" }
     }
 
     /// The argument of targets, if the loss has some.
@@ -358,7 +369,7 @@ impl Script<'_> {
         self.lines(&[
             "        for number in range(batches):",
             &format!("            for batch in {batch}:"),
-            "                tokens = batch[0].to(self.device)",
+            &format!("                tokens = batch[0].to(self.device){}", self.widened()),
         ]);
         self.line_if(!self.targets().is_empty(), "                targets = batch[1].to(self.device)");
         if let Some((part, _)) = self.third_part() {

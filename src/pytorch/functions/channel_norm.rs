@@ -9,9 +9,16 @@ use crate::torch::Torch;
 use ops::Shape;
 use spec::KeywordEnum;
 
-/// x [B, C, H, W] or [B, C], weight and bias [C]. Autocast leaves x in its dtype. Saves x and the weight, then the batch's
-/// mean and standard deviation in fp32, which an evaluation computes from the running ones.
-pub(crate) fn batch_norm(torch: &Torch, x: &Tensor, [weight, bias]: [&Tensor; 2], trains: bool) -> Tensor {
+/// x [B, C, H, W] or [B, C], weight, bias and running statistics [C]. Autocast leaves x in its dtype. Saves x, the weight and
+/// the running statistics, then the batch's mean and standard deviation in fp32, which an evaluation computes from the
+/// running ones.
+pub(crate) fn batch_norm(
+    torch: &Torch,
+    x: &Tensor,
+    [weight, bias]: [&Tensor; 2],
+    [running_mean, running_variance]: [&Tensor; 2],
+    trains: bool,
+) -> Tensor {
     let (shape, dtype, channels) = (x.shape(), x.dtype(), x.shape().dims()[1]);
     let rows = shape.elements() / channels;
     if trains {
@@ -21,7 +28,8 @@ pub(crate) fn batch_norm(torch: &Torch, x: &Tensor, [weight, bias]: [&Tensor; 2]
     // Forward takes images of one channel for images, backward for rows of one number.
     let (forward_by_rows, by_rows) = (rows == shape.dims()[0], has_channels_last(shape));
     let statistics = move |torch: &Torch| torch.empty(&[channels], DType::F32);
-    let node = torch.node(&[x, weight, bias], &[x, weight], move |torch, backward| {
+    let saved = [x, weight, running_mean, running_variance];
+    let node = torch.node(&[x, weight, bias], &saved, move |torch, backward| {
         let parameter = || torch.empty(&[channels], of_parameters);
         if !by_rows {
             let dx = backward.needs(0).then(|| torch.tensor(shape, dtype));

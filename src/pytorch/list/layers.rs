@@ -23,7 +23,7 @@ pub(super) struct Layers {
 struct TorchLayer {
     parameters: Vec<Tensor>,
     /// Running statistics and the number of batches.
-    _buffers: Vec<Tensor>,
+    buffers: Vec<Tensor>,
     call: Call,
 }
 
@@ -72,6 +72,11 @@ impl Layers {
         self.modules.iter().flat_map(of).collect()
     }
 
+    /// The parameters and buffers of a module, in the order in which `module.to` moves them.
+    pub(super) fn stored(&self, module: usize) -> Vec<Tensor> {
+        self.modules[module].stored()
+    }
+
     /// `for layer in layers: x = layer(x)`. The caller holds x until it returns.
     pub(super) fn call(&self, torch: &Torch, modules: Range<usize>, x: &Tensor, trains: bool) -> Tensor {
         let mut x = x.clone();
@@ -89,6 +94,15 @@ impl Layers {
 }
 
 impl TorchLayer {
+    fn stored(&self) -> Vec<Tensor> {
+        let of = |layers: &Layers| layers.modules.iter().flat_map(TorchLayer::stored).collect::<Vec<_>>();
+        match &self.call {
+            Call::Block(layers) => of(layers),
+            Call::Residual(parts) => parts.iter().flat_map(of).collect(),
+            _ => [&self.parameters[..], &self.buffers].concat(),
+        }
+    }
+
     fn call(&self, torch: &Torch, x: &Tensor, trains: bool) -> Tensor {
         match (&self.call, &self.parameters[..]) {
             (Call::Activation(ActivationLayer { activation, inplace: true }), _) => {
@@ -109,7 +123,10 @@ impl TorchLayer {
             (Call::MaxPool(window), _) => functions::max_pool2d(torch, x, *window),
             (Call::AvgPool(window), _) => functions::avg_pool2d(torch, x, *window),
             (Call::GlobalPool, _) => functions::global_pool(torch, x),
-            (Call::BatchNorm, [weight, bias]) => functions::batch_norm(torch, x, [weight, bias], trains),
+            (Call::BatchNorm, [weight, bias]) => {
+                let running = [&self.buffers[0], &self.buffers[1]];
+                functions::batch_norm(torch, x, [weight, bias], running, trains)
+            }
             (Call::GroupNorm(groups), [weight, bias]) => {
                 functions::group_norm(torch, x, [weight, bias], *groups)
             }
@@ -147,6 +164,8 @@ pub(super) struct Maker<'a> {
     pub(super) freeze: &'a [String],
     /// Of parameters.
     pub(super) dtype: DType,
+    /// Whether parameters and buffers stay in host memory.
+    pub(super) offloads: bool,
     /// Whether attention is written out.
     pub(super) writes_attention_out: bool,
 }
@@ -186,7 +205,7 @@ impl Maker<'_> {
 
     fn layer(&self, Module { path, layer }: &Module, prefix: &str, shape: &mut Shape) -> TorchLayer {
         let name = format!("{prefix}{path}.");
-        let plain = |call| TorchLayer { parameters: Vec::new(), _buffers: Vec::new(), call };
+        let plain = |call| TorchLayer { parameters: Vec::new(), buffers: Vec::new(), call };
         let with = |weight: &[usize], has_bias: bool, call| {
             let bias = has_bias.then_some(&weight[..1]);
             let parameters =
@@ -231,8 +250,9 @@ impl Maker<'_> {
             }
             Layer::BatchNorm(..) => {
                 let layer = with(&channels, true, Call::BatchNorm);
-                let [mean, variance] = [(); 2].map(|()| self.torch.empty(&channels, DType::F32));
-                TorchLayer { _buffers: vec![mean, variance, self.torch.scalar(DType::I64)], ..layer }
+                let [mean, variance] = [(); 2].map(|()| self.tensor(Shape::new(&channels), DType::F32));
+                let batches = self.tensor(Shape::new(&[]), DType::I64);
+                TorchLayer { buffers: vec![mean, variance, batches], ..layer }
             }
             Layer::GroupNorm(norm) => with(&channels, true, Call::GroupNorm(norm.groups)),
             Layer::Flatten => {
@@ -303,11 +323,15 @@ impl Maker<'_> {
             is_written_out: self.writes_attention_out,
             mask,
         };
-        TorchLayer { parameters, _buffers: Vec::new(), call: Call::Attention(attention) }
+        TorchLayer { parameters, buffers: Vec::new(), call: Call::Attention(attention) }
+    }
+
+    fn tensor(&self, shape: Shape, dtype: DType) -> Tensor {
+        if self.offloads { self.torch.on_host(shape, dtype) } else { self.torch.tensor(shape, dtype) }
     }
 
     fn parameter(&self, module: &str, dims: &[usize]) -> Tensor {
-        let tensor = self.torch.empty(dims, self.dtype);
+        let tensor = self.tensor(Shape::new(dims), self.dtype);
         let is_frozen = self.freeze.iter().any(|layer| module.starts_with(&format!("{layer}.")));
         if is_frozen { tensor } else { tensor.leaf() }
     }

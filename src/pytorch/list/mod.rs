@@ -9,7 +9,7 @@ use self::layers::{Layers, Maker};
 use crate::checkpoint::{Checkpointed, checkpoint};
 use crate::coverage;
 use crate::functions;
-use crate::module::dtype_of;
+use crate::module::{Offloads, dtype_of};
 use crate::network::{Inputs, Network, PartType};
 use crate::sequence::Purpose;
 use crate::tensor::{DType, Tensor};
@@ -28,6 +28,9 @@ pub(crate) struct List {
     targets: Option<PartType>,
     loss: OutputLoss,
     recompute: Recompute,
+    /// What is under `save_on_cpu`.
+    offloads: Offloads,
+    offloads_parameters: bool,
     ids: bool,
     /// Whether it returns the logits beside the loss.
     returns_logits: bool,
@@ -42,6 +45,7 @@ impl List {
             torch,
             freeze: &config.strategy.freeze,
             dtype,
+            offloads: config.strategy.offload.parameters,
             writes_attention_out: config.strategy.attention == Attention::Materialized,
         };
         let modules = maker.layers(&model.modules(), "", &mut model.input_shape());
@@ -54,6 +58,8 @@ impl List {
             loss: model.loss,
             ids: model.ids().is_some(),
             recompute: config.strategy.recompute,
+            offloads: Offloads::of(config),
+            offloads_parameters: maker.offloads,
             returns_logits: coverage::returns_logits(config),
         }
     }
@@ -75,6 +81,7 @@ impl List {
             _ => {
                 let mut x = x.clone();
                 for index in 0..count {
+                    let _moved = self.moved(torch, index);
                     x = match trains && self.is_checkpointed(index) {
                         true => self.checkpointed(torch, [index, index + 1], &x),
                         false => self.modules.call(torch, index..index + 1, &x, trains),
@@ -82,6 +89,16 @@ impl List {
                 }
                 x
             }
+        }
+    }
+
+    /// What `module.to(device)` moves to the device for a call.
+    fn moved(&self, torch: &Torch, module: usize) -> Vec<Tensor> {
+        match self.offloads_parameters {
+            true => torch.with_purpose(Purpose::Parameter, || {
+                self.modules.stored(module).iter().map(|tensor| torch.like(tensor)).collect()
+            }),
+            false => Vec::new(),
         }
     }
 
@@ -97,7 +114,8 @@ impl List {
     fn checkpointed(&self, torch: &Torch, [first, end]: [usize; 2], x: &Tensor) -> Tensor {
         let modules = Rc::clone(&self.modules);
         let function = Rc::new(move |torch: &Torch, x: &Tensor| modules.call(torch, first..end, x, true));
-        checkpoint(torch, Checkpointed { keeps: self.keeps(), ..Checkpointed::of(function) }, x)
+        let called = Checkpointed { keeps: self.keeps(), ..Checkpointed::of(function) };
+        torch.with_save_on_cpu(self.offloads.blocks, || checkpoint(torch, called, x))
     }
 
     /// The kinds of operations whose results checkpointed modules keep.
@@ -106,6 +124,24 @@ impl List {
             Recompute::Save(kinds) => kinds,
             _ => [].into_iter().collect(),
         }
+    }
+
+    /// The forward pass. Returns the loss, and the logits if they are kept.
+    fn logits_and_loss(&self, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
+        let logits = self.forward(torch, inputs.tokens, trains);
+        let targets = || inputs.expect_targets();
+        let loss = torch.with_purpose(Purpose::Loss, || match self.loss {
+            OutputLoss::CrossEntropy(CrossEntropyLoss { label_smoothing: 0.0 }) => {
+                functions::cross_entropy(torch, &logits, targets())
+            }
+            OutputLoss::CrossEntropy(_) => functions::smoothed_cross_entropy(torch, &logits, targets()),
+            OutputLoss::SquaredError => functions::mse_loss(torch, &logits, targets()),
+            OutputLoss::BinaryCrossEntropy => {
+                functions::binary_cross_entropy_with_logits(torch, &logits, targets())
+            }
+            OutputLoss::Sum => functions::sum(torch, &logits),
+        });
+        (loss, Some(logits).filter(|_| self.returns_logits))
     }
 
     /// The shape of a part of the batch.
@@ -135,20 +171,7 @@ impl Network for List {
     }
 
     fn loss(self: Rc<List>, torch: &Torch, inputs: Inputs<'_>, trains: bool) -> (Tensor, Option<Tensor>) {
-        let logits = self.forward(torch, inputs.tokens, trains);
-        let targets = || inputs.expect_targets();
-        let loss = torch.with_purpose(Purpose::Loss, || match self.loss {
-            OutputLoss::CrossEntropy(CrossEntropyLoss { label_smoothing: 0.0 }) => {
-                functions::cross_entropy(torch, &logits, targets())
-            }
-            OutputLoss::CrossEntropy(_) => functions::smoothed_cross_entropy(torch, &logits, targets()),
-            OutputLoss::SquaredError => functions::mse_loss(torch, &logits, targets()),
-            OutputLoss::BinaryCrossEntropy => {
-                functions::binary_cross_entropy_with_logits(torch, &logits, targets())
-            }
-            OutputLoss::Sum => functions::sum(torch, &logits),
-        });
-        (loss, Some(logits).filter(|_| self.returns_logits))
+        torch.with_save_on_cpu(self.offloads.forward, || self.logits_and_loss(torch, inputs, trains))
     }
 
     fn resized(&self, _config: &RunConfig, samples: usize) -> Rc<dyn Network> {

@@ -31,14 +31,14 @@ enum Value {
 
 /// The calls under `save_on_cpu`: whether its copies are in pinned memory. `None`: not under it.
 #[derive(Clone, Copy)]
-struct Offloads {
-    forward: Option<bool>,
+pub(crate) struct Offloads {
+    pub(crate) forward: Option<bool>,
     /// Checkpointed blocks, whose inputs alone are saved.
-    blocks: Option<bool>,
+    pub(crate) blocks: Option<bool>,
 }
 
 impl Offloads {
-    fn of(config: &RunConfig) -> Offloads {
+    pub(crate) fn of(config: &RunConfig) -> Offloads {
         let offload = config.strategy.offload;
         let pinned = (offload.activations != ActivationOffload::Nothing).then_some(offload.pinned);
         match coverage::saves_forward_on_cpu(config) {
