@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 
 use crate::test_folder::TestFolder;
 use base::units::Bytes;
@@ -28,7 +30,7 @@ const SMALL: [&str; 3] = ["measure.steps=2", "measure.warmup_steps=1", "evaluati
 fn small(model: &Model) -> &'static [&'static str] {
     match model {
         Model::Transformer(_) => &["model.transformer.layers=2", "model.transformer.context=32"],
-        Model::Sequential(model) if model.has_images() => &["train.batch_size=8"],
+        Model::Sequential(model) if model.has_images() => &["train.batch_size=4"],
         Model::Sequential(_) => &["train.batch_size=64"],
     }
 }
@@ -129,39 +131,47 @@ fn planning_benchmark_compiles() {
     assert!(plan.runs.len() >= 100 && ids.len() == plan.runs.len(), "{} of {}", ids.len(), plan.runs.len());
 }
 
+/// Two at a time: most of the time goes into processes that start and end.
 #[test]
 fn shipped_experiments_match_predictions() {
-    for file in shipped() {
-        let experiment = plan::expand(&file, &[], &|name| std::env::var(name).ok()).unwrap();
-        if experiment.requires.is_some_and(|kind| kind != DeviceKind::Cpu) {
-            continue;
+    let files = Mutex::new(shipped().into_iter());
+    let next = || files.lock().unwrap().next();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| std::iter::from_fn(next).for_each(|file| matches_prediction(&file)));
         }
-        let swept = |key: &str| experiment.axes.iter().any(|axis| axis == key);
-        let of_model =
-            experiment.points.iter().find_map(|point| Some(small(&point.config.as_ref().ok()?.model)));
-        let of_model = of_model.unwrap_or_default();
-        let overrides: Vec<String> = SMALL
-            .iter()
-            .chain(of_model)
-            .filter(|set| !swept(set.split('=').next().unwrap_or_default()))
-            .map(|set| (*set).to_owned())
-            .collect();
-        // If the experiment has a limit, some runs fit and others do not; choose one that does the same at the smaller
-        // size.
-        let limit = experiment.limits.memory.map(|_| between(&planned(&file, &overrides, None)));
-        let plan = planned(&file, &overrides, limit);
-        let needs = |run: &PlannedRun| run.prediction.as_ref().map_or(0, |found| found.device.reserved_peak);
-        if file.parent().is_some_and(|folder| folder.ends_with("guides"))
-            && plan.runs.iter().map(needs).max() > Some(256 << 20)
-        {
-            // Planned only: training fills hundreds of MiB in each run.
-            continue;
-        }
-        let rows = train(&file, &plan.experiment, &overrides, limit);
-        let ended = agree(&plan, &rows);
-        assert_eq!(ended.contains(&Status::Oom), limit.is_some(), "{}: {ended:?}", file.display());
-        assert!(ended.contains(&Status::Ok), "{}: {ended:?}", file.display());
+    });
+}
+
+fn matches_prediction(file: &Path) {
+    let experiment = plan::expand(file, &[], &|name| std::env::var(name).ok()).unwrap();
+    if experiment.requires.is_some_and(|kind| kind != DeviceKind::Cpu) {
+        return;
     }
+    let swept = |key: &str| experiment.axes.iter().any(|axis| axis == key);
+    let of_model = experiment.points.iter().find_map(|point| Some(small(&point.config.as_ref().ok()?.model)));
+    let of_model = of_model.unwrap_or_default();
+    let overrides: Vec<String> = SMALL
+        .iter()
+        .chain(of_model)
+        .filter(|set| !swept(set.split('=').next().unwrap_or_default()))
+        .map(|set| (*set).to_owned())
+        .collect();
+    // If the experiment has a limit, some runs fit and others do not; choose one that does the same at the smaller
+    // size.
+    let limit = experiment.limits.memory.map(|_| between(&planned(file, &overrides, None)));
+    let plan = planned(file, &overrides, limit);
+    let needs = |run: &PlannedRun| run.prediction.as_ref().map_or(0, |found| found.device.reserved_peak);
+    if file.parent().is_some_and(|folder| folder.ends_with("guides"))
+        && plan.runs.iter().map(needs).max() > Some(256 << 20)
+    {
+        // Planned only: training fills hundreds of MiB in each run.
+        return;
+    }
+    let rows = train(file, &plan.experiment, &overrides, limit);
+    let ended = agree(&plan, &rows);
+    assert_eq!(ended.contains(&Status::Oom), limit.is_some(), "{}: {ended:?}", file.display());
+    assert!(ended.contains(&Status::Ok), "{}: {ended:?}", file.display());
 }
 
 /// The midpoint between the smallest and the largest reserved peak.
