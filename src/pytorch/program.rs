@@ -10,7 +10,7 @@ use crate::coverage::{self, NotCovered};
 use crate::grad_scaler::GradScaler;
 use crate::list::List;
 use crate::module::{Module, dtype_of};
-use crate::network::{Inputs, Network};
+use crate::network::{Inputs, Network, PartType};
 use crate::optimizer::{Kind, Library, Optimizer, StateBits, States, clip};
 use crate::outputs::Outputs;
 use crate::rules;
@@ -21,10 +21,9 @@ use crate::trained::TrainedParameter;
 use crate::trainer::Trainer;
 use crate::transformers::CausalLm;
 use graph::forward_pass;
-use ops::Shape;
 use spec::{
-    EmptyCache, EvaluationPass, Gradients, Leak, Optimizer as OptimizerConfig, OptimizerState, PaddedLengths,
-    PaddedMicroBatch, Precision, RunConfig, TorchOptions, TorchProgram, TorchVersion, Update,
+    EmptyCache, EvaluationPass, Gradients, InputDtype, Leak, Optimizer as OptimizerConfig, OptimizerState,
+    PaddedLengths, PaddedMicroBatch, Precision, RunConfig, TorchOptions, TorchProgram, TorchVersion, Update,
 };
 
 /// Steps after which the allocations of a step repeat: optimizer states are made in the first.
@@ -274,9 +273,10 @@ impl<'a> Program<'a> {
         let torch = self.torch;
         let (input, targets) = module.batch();
         let third = coverage::has_third(torch, self.config).then_some((input.0, DType::I64));
-        for (variable, part) in variables.batch.iter_mut().zip([Some(input), targets, third]) {
+        variables.batch[0] = Some(self.input(input));
+        for (variable, part) in variables.batch[1..].iter_mut().zip([targets, third]) {
             if let Some((shape, dtype)) = part {
-                *variable = Some(self.moved(shape, dtype));
+                *variable = Some(torch.tensor(shape, dtype));
             }
         }
         let [Some(tokens), targets, third] = &variables.batch else { unreachable!("assigned") };
@@ -287,11 +287,11 @@ impl<'a> Program<'a> {
         (loss, logits)
     }
 
-    /// A part of a batch on the device. Numbers that are moved in 16 bits become fp32 there.
-    fn moved(&self, shape: Shape, dtype: DType) -> Tensor {
-        let narrow = dtype_of(self.config.strategy.input_dtype.dtype());
-        let is_widened = dtype == DType::F32 && narrow != DType::F32;
-        let _narrow = is_widened.then(|| self.torch.tensor(shape, narrow));
+    /// The input of a batch on the device: ids, or numbers, which `input_dtype` may move in 16 bits.
+    fn input(&self, (shape, dtype): PartType) -> Tensor {
+        let moved_as = self.config.strategy.input_dtype;
+        let is_widened = moved_as != InputDtype::Fp32;
+        let _narrow = is_widened.then(|| self.torch.tensor(shape, dtype_of(moved_as.dtype())));
         self.torch.tensor(shape, dtype)
     }
 

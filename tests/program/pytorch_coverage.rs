@@ -142,7 +142,7 @@ fn lists_that_the_script_lacks_are_not_predicted() {
             "model.sequential={input=[8,2],layers=[\"mean_pool\",{linear=4}]}",
         ]),
         reason(&["strategies.plain.offload.parameters=true"]),
-        reason(&["strategies.plain.input_dtype=bf16", "model.sequential.loss=squared_error"]),
+        reason(&["strategies.plain.input_dtype=bf16", "strategies.plain.params=fp16"]),
         reason(&["train.optimizer={muon={lr=0.02,adamw={lr=1e-3}}}"]),
         reason(&["strategies.plain.keep=[\"0.output\"]"]),
         reason(&["model.sequential.layers=[{linear=8},{dropout=0.0},{linear=8}]"]),
@@ -150,6 +150,10 @@ fn lists_that_the_script_lacks_are_not_predicted() {
         reason(&[
             "strategies.plain.recompute=block",
             "model.sequential.layers=[{linear=8},{block=[{silu={inplace=true}}]},{linear=8}]",
+        ]),
+        reason(&[
+            "strategies.plain.recompute={save=[\"linear\"]}",
+            "model.sequential.layers=[{block=[{linear=8},{relu={inplace=true}}]},{linear=8}]",
         ]),
         reason(&["model.sequential.layers=[{linear=8},{block=[\"flatten\"]},{relu={inplace=true}}]"]),
         reason(&["train.shuffle=true", "train.last_batch=keep"]),

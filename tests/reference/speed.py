@@ -9,7 +9,7 @@ the one of `--run`) is trained once and dumped, unmeasured. Then it is measured 
 `run.toml` and `pytorch.py --speed` of its dump, each in its own processes, in an order that alternates between pairs.
 
     tok/s        tokens over the median time of the timed steps: whole optimizer steps, each with its own batch. Of layers
-                 in a list: samples (sam/s)
+                 in a list: samples (smp/s)
     peak         the peak resident set of the training process (VmHWM), with libraries and program. runner's is read by
                  this script, 20 times a second, until training ends; PyTorch's by `pytorch.py` at its end
     growth       runner: the column `external_peak_bytes`, the peak minus the resident set before the run's first
@@ -236,7 +236,7 @@ def print_title(row, said):
 
 
 def unit(row):
-    return "tok/s" if row["tokens_per_s"] else "sam/s"
+    return "tok/s" if row["tokens_per_s"] else "smp/s"
 
 
 def print_pair(number, first, ours, theirs):

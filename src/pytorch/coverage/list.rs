@@ -25,11 +25,8 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if offloads && model.has_sequences() {
         return not_covered("offloaded activations or parameters of layers of sequences");
     }
-    // Targets may be fp32, too.
-    if strategy.input_dtype != InputDtype::Fp32
-        && (strategy.params != StorageDtype::Fp32 || !matches!(model.loss, OutputLoss::CrossEntropy(_)))
-    {
-        return not_covered("input_dtype with 16-bit parameters, or with another loss than cross_entropy");
+    if strategy.input_dtype != InputDtype::Fp32 && strategy.params != StorageDtype::Fp32 {
+        return not_covered("input_dtype with 16-bit parameters");
     }
     if matches!(config.train.optimizer, Optimizer::Muon(_)) {
         return not_covered("Muon with layers in a list");
@@ -37,19 +34,27 @@ pub(super) fn check(config: &RunConfig, model: &Sequential, program: TorchProgra
     if !strategy.keep.is_empty() {
         return not_covered("kept values of layers in a list (keep)");
     }
-    if model.modules().iter().any(|module| !module.layer.computes()) {
+    let modules = model.modules();
+    if modules.iter().any(|module| !module.layer.computes()) {
         return not_covered(
             "layers without an operation (dropout = 0.0), which segments of checkpoints count",
         );
     }
-    let modules = model.modules();
-    if strategy.recompute != Recompute::None && modules.iter().any(|module| starts_in_place(module.layer)) {
-        return not_covered("modules that begin with an activation in place, with checkpoints");
+    match strategy.recompute {
+        Recompute::None => {}
+        // PyTorch refuses it, if what is kept is overwritten.
+        Recompute::Save(_) if model.has_activation_in_place() => {
+            return not_covered("activations in place with kept results (recompute.save)");
+        }
+        _ if modules.iter().any(|module| starts_in_place(module.layer)) => {
+            return not_covered("modules that begin with an activation in place, with checkpoints");
+        }
+        _ => {}
     }
     if overwrites_a_view(&modules) {
-        return not_covered("activations in place after flatten or to_sequence, which give views");
+        return not_covered("activations in place directly after flatten or to_sequence");
     }
-    let last = modules.last().map(|module| module.layer.clone());
+    let last = modules.last().map(|module| module.layer);
     let reads_repeated = matches!(last, Some(Layer::Activation(_) | Layer::Linear(_) | Layer::Dropout(_)));
     if model.loss == OutputLoss::Sum && !reads_repeated {
         return not_covered(

@@ -5,7 +5,7 @@ use crate::coverage;
 use crate::module::dtype_of;
 use spec::{
     Collect, CollectedIn, CollectedOutput, EmptyCache, EvaluationPass, Gradients, InputDtype, Leak,
-    Precision, StorageDtype, Update,
+    Precision, Sequential, StorageDtype, Update,
 };
 
 impl Script<'_> {
@@ -193,7 +193,7 @@ impl Script<'_> {
             "    def train_step(self, step):",
             "        total = 0.0",
             &format!("        for batch in {}:", self.micro_batches("step", "LENGTHS[step % STEPS]")),
-            &format!("            tokens = batch[0].to(self.device){}", self.widened()),
+            &format!("            tokens = {}", self.input()),
         ]);
         self.line_if(!self.targets().is_empty(), "            targets = batch[1].to(self.device)");
         if let Some((part, _)) = self.third_part() {
@@ -263,9 +263,12 @@ impl Script<'_> {
         self.step("self.train_step(step)");
     }
 
-    /// The conversion of inputs that are moved in 16 bits.
-    fn widened(&self) -> &'static str {
-        if self.config.strategy.input_dtype == InputDtype::Fp32 { "" } else { ".float()" }
+    /// The input of a batch on the device. On the CPU, `to` alone does not copy what a layer may overwrite.
+    fn input(&self) -> String {
+        let overwrites = self.config.model.sequential().is_some_and(Sequential::has_activation_in_place);
+        let copy = if overwrites { ", copy=True" } else { "" };
+        let widened = if self.config.strategy.input_dtype == InputDtype::Fp32 { "" } else { ".float()" };
+        format!("batch[0].to(self.device{copy}){widened}")
     }
 
     /// The argument of targets, if the loss has some.
@@ -369,7 +372,7 @@ impl Script<'_> {
         self.lines(&[
             "        for number in range(batches):",
             &format!("            for batch in {batch}:"),
-            &format!("                tokens = batch[0].to(self.device){}", self.widened()),
+            &format!("                tokens = {}", self.input()),
         ]);
         self.line_if(!self.targets().is_empty(), "                targets = batch[1].to(self.device)");
         if let Some((part, _)) = self.third_part() {

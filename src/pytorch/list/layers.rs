@@ -61,20 +61,13 @@ impl Layers {
 
     /// The parameters of all modules, in their order.
     pub(super) fn parameters(&self) -> Vec<Tensor> {
-        let of = |module: &TorchLayer| match &module.call {
-            Call::Block(layers) => layers.parameters(),
-            Call::Residual(parts) => parts.iter().flat_map(Layers::parameters).collect(),
-            Call::TransformerBlock(branches) => {
-                branches.as_flattened().iter().flat_map(Layers::parameters).collect()
-            }
-            _ => module.parameters.clone(),
-        };
-        self.modules.iter().flat_map(of).collect()
+        let of_plain = |module: &TorchLayer| module.parameters.clone();
+        self.modules.iter().flat_map(|module| module.collected(&of_plain)).collect()
     }
 
     /// The parameters and buffers of a module, in the order in which `module.to` moves them.
     pub(super) fn stored(&self, module: usize) -> Vec<Tensor> {
-        self.modules[module].stored()
+        self.modules[module].collected(&|plain| [&plain.parameters[..], &plain.buffers].concat())
     }
 
     /// `for layer in layers: x = layer(x)`. The caller holds x until it returns.
@@ -94,12 +87,17 @@ impl Layers {
 }
 
 impl TorchLayer {
-    fn stored(&self) -> Vec<Tensor> {
-        let of = |layers: &Layers| layers.modules.iter().flat_map(TorchLayer::stored).collect::<Vec<_>>();
+    /// The tensors of a module without modules, or of each that it contains.
+    fn collected(&self, of_plain: &dyn Fn(&TorchLayer) -> Vec<Tensor>) -> Vec<Tensor> {
+        let of = |lists: &[Layers]| {
+            let modules = lists.iter().flat_map(|layers| &layers.modules);
+            modules.flat_map(|module| module.collected(of_plain)).collect()
+        };
         match &self.call {
-            Call::Block(layers) => of(layers),
-            Call::Residual(parts) => parts.iter().flat_map(of).collect(),
-            _ => [&self.parameters[..], &self.buffers].concat(),
+            Call::Block(layers) => of(std::slice::from_ref(layers)),
+            Call::Residual(parts) => of(parts),
+            Call::TransformerBlock(branches) => of(branches.as_flattened()),
+            _ => of_plain(self),
         }
     }
 

@@ -195,8 +195,8 @@ key_table! {
     /// The keys of an activation that PyTorch can compute in place.
     #[derive(Copy)]
     pub struct ActivationKeys {
-        /// Whether PyTorch's output overwrites its input (`nn.ReLU(inplace=True)`). It is for PyTorch's memory; this
-        /// program always overwrites an input that nothing else reads.
+        /// `inplace=True` in PyTorch. Affects only PyTorch's prediction and `export`: this program always overwrites an
+        /// input that nothing else reads.
         pub inplace: bool = Boolean, default false;
     }
 }

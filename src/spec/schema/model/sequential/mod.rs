@@ -110,6 +110,13 @@ impl Sequential {
         layer::any(&self.layers, |layer| matches!(layer, Layer::BatchNorm(..)))
     }
 
+    /// Whether an activation overwrites its input in PyTorch.
+    pub fn has_activation_in_place(&self) -> bool {
+        layer::any(&self.layers, |layer| {
+            matches!(layer, Layer::Activation(ActivationLayer { inplace: true, .. }))
+        })
+    }
+
     /// Whether training drops elements.
     pub fn has_dropout(&self) -> bool {
         layer::any(&self.layers, |layer| layer.dropout() > 0.0)

@@ -181,8 +181,11 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids, needed_by }: Input) 
             Sizes { needed_by: layer.needed_output().map(Reader::Backward), ..module(input, 0, 0) }
         }
         Layer::Softmax => Sizes { needed_by: Some(Reader::Backward("softmax")), ..module(input, 0, 0) },
-        // Its input, in evaluations.
-        Layer::Dropout(_) => Sizes { needed_by, ..module(input, 0, 0) },
+        // In evaluations, dropout returns its input, but no backward follows.
+        Layer::Dropout(_) => {
+            let needed_by = needed_by.filter(|reader| *reader == Reader::Residual);
+            Sizes { needed_by, ..module(input, 0, 0) }
+        }
         Layer::Linear(LinearLayer { out, bias }) => {
             let outputs = *out as u128;
             let parameters = features * outputs + if *bias { outputs } else { 0 };
@@ -266,6 +269,8 @@ fn of_layer(layer: &Layer, all @ Input { shape: input, ids, needed_by }: Input) 
         }
         Layer::ToSequence => {
             let [channels, height, width] = image(input, "to_sequence")?;
+            // PyTorch copies the transposed image, unless that is contiguous.
+            let needed_by = needed_by.filter(|_| channels == 1 || height * width == 1);
             Sizes { needed_by, ..module(Shape::new(&[height * width, channels]), 0, 0) }
         }
         Layer::MeanPool => {
