@@ -155,6 +155,10 @@ fn lists_that_the_script_lacks_are_not_predicted() {
             "strategies.plain.recompute={save=[\"linear\"]}",
             "model.sequential.layers=[{block=[{linear=8},{relu={inplace=true}}]},{linear=8}]",
         ]),
+        reason(&[
+            "plan.torch_version=\"2.11\"",
+            "model.sequential.layers=[{linear=8},{relu={inplace=true}}]",
+        ]),
         reason(&["model.sequential.layers=[{linear=8},{block=[\"flatten\"]},{relu={inplace=true}}]"]),
         reason(&["train.shuffle=true", "train.last_batch=keep"]),
         reason(&["model.sequential={input=[4,6],layers=[{attention={heads=1}},{linear=4}]}"]),
