@@ -43,7 +43,8 @@ mod tests {
     use crate::expand;
     use device::DeviceKind;
     use spec::{Model, Transformer, variants};
-    use testing::keys::{Choice, KEYS, Key, UNSAID, meets_needs, position};
+    use testing::choice::Choice;
+    use testing::keys::{KEYS, Key, UNSAID, meets_needs, position};
     use testing::{choice, sample, small_with, target};
 
     /// The shortest experiment: all required keys.

@@ -1,6 +1,7 @@
 //! Configurations, devices and random cases for tests.
 
 pub mod cases;
+pub mod choice;
 pub mod forward;
 pub mod keys;
 pub mod models;
@@ -22,10 +23,11 @@ use proptest::test_runner::TestRunner;
 
 use base::units::Bytes;
 pub use cases::{combinations, full, random_cases, seed, tenth};
+use choice::{Choice, any_choice};
 use compile::{Program, RecomputePlan, Violation};
 use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use graph::Graphs;
-use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
+use keys::{BATCH_SIZE, KEYS, OPTIMIZERS, UNSAID, Updates};
 /// Tests only train and predict verified programs.
 pub use plan::compile_verified as compile;
 use plan::{ParetoFronts, expand};

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use super::keys::{Choice, Key, position};
+use super::choice::Choice;
+use super::keys::{Key, position};
 
 /// The positions of a key and of its value.
 pub type Valued = (usize, usize);

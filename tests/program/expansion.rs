@@ -9,7 +9,8 @@ use proptest::strategy::Strategy as _;
 use spec::Strategy;
 use spec::*;
 use tempfile::TempDir;
-use testing::keys::{BATCH_SIZE, Choice, any_choice};
+use testing::choice::{Choice, any_choice};
+use testing::keys::BATCH_SIZE;
 use testing::{random_cases, tenth};
 
 const BASE: &str = r#"

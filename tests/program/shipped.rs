@@ -20,7 +20,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use results::{Row, Status, csv};
 use spec::{DataResidence, Model, RunConfig};
-use testing::keys::{OPTIMIZERS, any_choice};
+use testing::choice::any_choice;
+use testing::keys::OPTIMIZERS;
 use testing::{random_batch, random_cases, tenth};
 
 /// Overrides that make any shipped experiment quick to train and keep everything that its strategies act on.

@@ -8,8 +8,8 @@ use crate::engine::Engine;
 use compile::SectionKind;
 use device::Role;
 use spec::*;
+use testing::choice::Choice;
 use testing::compile;
-use testing::keys::Choice;
 
 fn inference(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     let mut config = with(change);

@@ -42,8 +42,9 @@ use data::{Batch, DataSet as _, DigestCache, Documents, Order, Part, RandomSet, 
 use device::{Delay, Device, Limits, Pool, Target};
 use memory::{Evaluations, Failure, OutOfMemory, RunSchedule, Shortfall, StepWork, predict};
 use spec::*;
+use testing::choice::Choice;
 use testing::compile;
-use testing::keys::{Choice, OPTIMIZERS, Same, Updates};
+use testing::keys::{OPTIMIZERS, Same, Updates};
 use testing::models::set_dropout;
 
 const STEPS: usize = 4;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use spec::{KeywordEnum, ModelFamily, STRATEGY_KEYS, Strategy, variants};
-use testing::keys::{Choice, KEYS, Key, Need, Same, meets_needs, position};
+use testing::choice::Choice;
+use testing::keys::{KEYS, Key, Need, Same, meets_needs, position};
 use testing::models::DENSE;
 use testing::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
 use testing::{RECOMPUTED_WITHOUT_SEARCH, choice, full, small, small_with, with};
