@@ -254,7 +254,10 @@ bad! {
     activation_with_keys: check(&in_a_list("layers = [{ linear = 3 }, { leaky_relu = { slope = 0.2 } }]"));
     keys_of_an_activation_without: check(&in_a_list("layers = [{ linear = 3 }, { tanh = { inplace = true } }]"));
     inplace_first_in_a_residual_layer: check(&in_a_list(
-        "layers = [{ linear = 3 }, { residual = [{ block = [{ silu = { inplace = true } }] }, { linear = 3 }] }]",
+        "layers = [{ linear = 3 }, { residual = [{ block = [{ dropout = 0.1 }, { silu = { inplace = true } }] }, { linear = 3 }] }]",
+    ));
+    inplace_twice: check(&in_a_list(
+        "layers = [{ linear = 3 }, { leaky_relu = { inplace = true } }, { relu = { inplace = true } }]",
     ));
     inplace_after_sigmoid: check(&in_a_list(
         "layers = [{ repeat = { times = 2, layers = [{ leaky_relu = { inplace = true } }, { linear = 3 }, \"sigmoid\"] } }]",

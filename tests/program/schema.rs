@@ -29,6 +29,7 @@ pub(crate) const BEYOND: &[(&str, &[&str])] = &[
             "norm_groups_that_do_not_divide_channels",
             "inplace_after_sigmoid",
             "inplace_first_in_a_residual_layer",
+            "inplace_twice",
             "padding_beyond_half_a_pool",
             "window_beyond_the_image",
             "attention_on_an_image",

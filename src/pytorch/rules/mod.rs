@@ -44,6 +44,9 @@ pub(crate) struct Rules {
     pub(crate) layer_norm_parts: bool,
     /// Whether group norm has kernels of their own for matrices and for images with channels last.
     pub(crate) group_norm_by_rows: bool,
+    /// Whether a linear layer with a bias returns a view of its product of rows. Overwriting a view requests copies in
+    /// backward, which are not predicted.
+    pub(crate) linear_returns_views: bool,
     pub(crate) norm_scratch: NormScratch,
     pub(crate) embedding_scratch: EmbeddingScratch,
 }
@@ -68,9 +71,8 @@ impl Rules {
         config: &RunConfig,
         options: TorchOptions,
     ) -> Result<(), NotCovered> {
-        // With 2.11, an activation in place after a linear layer on rows requests more: the layer's output is a view.
         let is_in_place = config.model.sequential().is_some_and(Sequential::has_activation_in_place);
-        if is_in_place && self.version != TorchVersion::V2_15 {
+        if is_in_place && self.linear_returns_views {
             return Err(NotCovered(format!("activations in place with PyTorch {}", self.version.keyword())));
         }
         let library = match options.program.is_of_library() {

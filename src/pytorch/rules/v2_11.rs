@@ -20,6 +20,7 @@ pub(super) const RULES: Rules = Rules {
     muon_copies: false,
     layer_norm_parts: true,
     group_norm_by_rows: false,
+    linear_returns_views: true,
     norm_scratch: NormScratch::MostChunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: all_bits,

@@ -19,6 +19,7 @@ pub(super) const RULES: Rules = Rules {
     muon_copies: true,
     layer_norm_parts: true,
     group_norm_by_rows: true,
+    linear_returns_views: false,
     norm_scratch: NormScratch::Chunks,
     embedding_scratch: EmbeddingScratch {
         sorted_bits: |vocabulary| usize::BITS - vocabulary.leading_zeros(),
